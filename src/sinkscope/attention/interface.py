@@ -1,0 +1,203 @@
+"""The attention function that sinkscope registers with transformers, and the context it works in.
+
+Every model runs through `sinkscope_attention`: the fused kernel gives the output, and whoever listens (a recorder, a check)
+gets q, k, v and the log-sum-exp of the very same call. What one forward pass should hide and who listens is set with
+`with forward(...)`; outside of it the function is plain attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from sinkscope.attention import fused
+from sinkscope.attention.received import dense_map, received
+from sinkscope.attention.visibility import Padded, Visibility
+from sinkscope.errors import InputError
+
+NAME = "sinkscope"
+"""The name under which transformers knows our attention and mask functions."""
+
+CHANGES_SCORES = ("softcap", "s_aux", "position_bias", "head_mask", "cu_seq_lens_q", "cache", "indices")
+"""Keywords by which some architectures change the scores; measuring without them would be measuring something else."""
+
+
+@dataclass(frozen=True)
+class AttentionCall:
+    """One attention call as it happened.
+
+    Attributes:
+        layer: index of the layer.
+        query: [B, H, Q, D]; key: [B, G, K, D]; value: [B, G, K, E]: after RoPE, heads unrepeated.
+        output: [B, H, Q, E]. lse: Float32 [B, H, Q].
+        hidden: Bool [B|1, H|1, K]: the keys that a policy took away, or None.
+    """
+
+    layer: int
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    output: Tensor
+    lse: Tensor
+    scale: float
+    visibility: Visibility
+    hidden: Tensor | None
+
+    def received(self, weights: Tensor | None = None) -> Tensor:
+        """Received attention that acted, Float32 [B, H, C, K]; weights: Float [B, C, Q], None: all real queries."""
+        return received(
+            self.query, self.key, self.lse, self.visibility, self.hidden, self.scale, weights
+        )
+
+    def map(self) -> Tensor:
+        """The full attention matrix, Float32 [B, H, Q, K]."""
+        return dense_map(self.query, self.key, self.visibility, self.hidden, self.scale)
+
+
+class Hiding(Protocol):
+    """Whatever decides which keys a layer may not use."""
+
+    def hidden(self, layer: int, heads: int, visibility: Visibility, device: torch.device) -> Tensor | None:
+        """Bool [B|1, H|1, K], or None for no key."""
+
+
+Tap = Callable[[AttentionCall], None]
+
+
+@dataclass(frozen=True)
+class Forward:
+    """What one forward pass should do at its attention calls.
+
+    Attributes:
+        real: Bool [B, K] over all keys so far, None when nothing is padded. Diffusion families pass padding here and no
+            mask to transformers; causal models pass it both ways.
+        causal: None: as the module says.
+        hiding: which keys to take away; None for none.
+        taps: called after every attention call, in order.
+    """
+
+    real: Tensor | None = None
+    causal: bool | None = None
+    padded: Padded = "none"
+    hiding: Hiding | None = None
+    taps: tuple[Tap, ...] = field(default=())
+
+
+_PLAIN = Forward()
+_current: ContextVar[Forward] = ContextVar("sinkscope_forward", default=_PLAIN)
+
+
+@contextmanager
+def forward(plan: Forward) -> Iterator[None]:
+    """Runs what is inside under `plan`; on leaving, errors and Ctrl-C included, the model is as it was."""
+    token = _current.set(plan)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def sinkscope_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    is_causal: bool | None = None,
+    sliding_window: int | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """transformers' attention function: output [B, Q, H, E], and None for the weights, which are never built."""
+    for name in CHANGES_SCORES:
+        if options.get(name) is not None:
+            raise InputError(
+                f"{type(module).__name__} passes {name!r} to its attention, which changes the scores in a way that sinkscope "
+                "does not measure; this architecture is not supported"
+            )
+    plan = _current.get()
+    # LLaDA rotates q and k in float32 and casts back; its rotary module leaves the casting to this line.
+    query, key = query.to(value.dtype), key.to(value.dtype)
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    visibility = _visibility(module, query, key, attention_mask, is_causal, sliding_window, plan)
+    layer = int(getattr(module, "layer_idx", 0) or 0)
+    hidden = None
+    if plan.hiding is not None:
+        hidden = plan.hiding.hidden(layer, query.shape[1], visibility, query.device)
+    out, lse = fused.attend(query, key, value, visibility, hidden, scale)
+    if plan.taps:
+        call = AttentionCall(layer, query, key, value, out, lse, scale, visibility, hidden)
+        for tap in plan.taps:
+            tap(call)
+    return out.transpose(1, 2).contiguous(), None
+
+
+def _visibility(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    mask: Tensor | None,
+    is_causal: bool | None,
+    sliding_window: int | None,
+    plan: Forward,
+) -> Visibility:
+    causal = plan.causal
+    if causal is None:
+        causal = bool(getattr(module, "is_causal", True)) if is_causal is None else is_causal
+    real, dense = plan.real, None
+    if mask is not None and mask.dim() == 4:
+        dense, causal, sliding_window = mask if mask.dtype == torch.bool else mask > -1.0, False, None
+    elif mask is not None and real is None:
+        real = mask.bool()
+    return Visibility(query.shape[2], key.shape[2], real, causal, sliding_window, dense, plan.padded)
+
+
+def sinkscope_mask(
+    kv_length: int,
+    kv_offset: int = 0,
+    mask_function: Callable[..., Any] | None = None,
+    attention_mask: Tensor | None = None,
+    local_size: int | None = None,
+    config: Any = None,
+    **options: Any,
+) -> Tensor | None:
+    """transformers' mask function: the 2-D padding mask as it is, because `sinkscope_attention` knows the usual patterns.
+
+    Causality and sliding windows travel as `is_causal` and `sliding_window`; only a pattern that is neither is built in full.
+    """
+    from transformers import masking_utils
+
+    usual = (None, masking_utils.causal_mask_function, masking_utils.bidirectional_mask_function)
+    chunked = getattr(config, "attention_chunk_size", None) is not None
+    if mask_function in usual or (local_size is not None and not chunked):
+        if attention_mask is None:
+            return None
+        mask = attention_mask[:, kv_offset : kv_offset + kv_length].bool()
+        return None if bool(mask.all()) else mask
+    options.update(allow_is_causal_skip=False, allow_is_bidirectional_skip=False)
+    built: Tensor | None = masking_utils.sdpa_mask(
+        kv_length=kv_length,
+        kv_offset=kv_offset,
+        mask_function=mask_function,
+        attention_mask=attention_mask,
+        local_size=local_size,
+        config=config,
+        **options,
+    )
+    return built
+
+
+def register() -> None:
+    """Makes the two functions known to transformers; a name without a mask function would silently lose causality."""
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface
+
+    AttentionInterface.register(NAME, sinkscope_attention)
+    AttentionMaskInterface.register(NAME, sinkscope_mask)

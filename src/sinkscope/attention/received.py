@@ -1,0 +1,134 @@
+"""Received attention: how much attention each key gets, relative to uniform attention.
+
+    received_j = Σ_i w_i A_ij / Σ_i w_i u_ij        u_ij = 1 / (keys that query i can see, before any policy)
+
+where i runs over the real queries that can see j. Uniform attention gives 1 everywhere, causal or not, padded or not; in a
+bidirectional call without padding this is the column sum of the attention matrix (the score of arXiv 2510.15731, read as a
+sum). Keys that are padding, or that no query of the class can see, are NaN.
+
+`column_mass` is the statistic itself, from q, k and the log-sum-exp that the fused kernel returned: exp(q·k·scale − lse) is
+the attention weight, so a tile of queries at a time suffices and no S×S matrix exists. `dense_map` is the reference.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sinkscope.attention.visibility import Visibility
+
+TILE_BYTES = 32 << 20
+"""Upper bound on one tile of scores. Larger tiles were not faster on CPU; smaller ones lose to call overhead."""
+
+
+def received(
+    query: Tensor,
+    key: Tensor,
+    lse: Tensor,
+    visibility: Visibility,
+    hidden: Tensor | None,
+    scale: float,
+    weights: Tensor | None = None,
+) -> Tensor:
+    """Received attention of every key, per query head and class of queries.
+
+    Args:
+        query: Float [B, H, Q, D]. key: Float [B, G, K, D], unrepeated. lse: Float32 [B, H, Q].
+        hidden: Bool [B|1, H|1, K], the keys a policy took away; their attention is 0, not NaN.
+        weights: Float [B, C, Q], 1 where a query belongs to a class; None: one class of all real queries.
+
+    Returns:
+        Float32 [B, H, C, K], uniform = 1, NaN where there is no key.
+    """
+    weights = query_weights(visibility, weights, query)
+    mass = column_mass(query, key, lse, visibility, hidden, scale, weights)
+    return relative(mass, visibility, weights)
+
+
+def relative(mass: Tensor, visibility: Visibility, weights: Tensor) -> Tensor:
+    """Column mass [B, H, C, K] divided by what uniform attention would have brought; NaN where that is nothing."""
+    uniform = visibility.uniform(weights)[:, None]
+    return torch.where(uniform > 0, mass / uniform.clamp(min=1e-300), float("nan")).to(torch.float32)
+
+
+def query_weights(visibility: Visibility, weights: Tensor | None, query: Tensor) -> Tensor:
+    """Float32 [B, C, Q] with padded queries at 0; without classes, one class of all real queries."""
+    real = visibility.real_queries()
+    if weights is None:
+        weights = torch.ones(query.shape[0], 1, query.shape[2], device=query.device)
+    weights = weights.to(torch.float32)
+    return weights if real is None else weights * real[:, None, :]
+
+
+def column_mass(
+    query: Tensor,
+    key: Tensor,
+    lse: Tensor,
+    visibility: Visibility,
+    hidden: Tensor | None,
+    scale: float,
+    weights: Tensor,
+    tile_bytes: int = TILE_BYTES,
+) -> Tensor:
+    """Σ_i w_i A_ij, a tile of queries at a time.
+
+    Args:
+        weights: Float [B, C, Q], 0 for queries that do not count (padding included).
+        tile_bytes: memory that one tile of scores may take.
+
+    Returns:
+        Float32 [B, H, C, K].
+    """
+    B, H, Q, D = query.shape
+    G, K = key.shape[1], key.shape[2]
+    exact = torch.promote_types(query.dtype, torch.float32)
+    keys = key.to(exact).transpose(-1, -2)[:, :, None]  # [B, G, 1, D, K]
+    # A row that counts in no class may have no key at all, and then its log-sum-exp means nothing.
+    lse = torch.where((weights > 0).any(1)[:, None, :], lse.to(exact), float("inf"))
+    stranded = None if hidden is None else visibility.stranded(hidden)
+    weights = weights.to(exact)
+    total = torch.zeros(B, H, weights.shape[1], K, dtype=exact, device=query.device)
+    rows = max(1, min(Q, tile_bytes // max(1, B * H * K * total.element_size())))
+    for start in range(0, Q, rows):
+        stop = min(start + rows, Q)
+        part = query[:, :, start:stop].to(exact).reshape(B, G, H // G, stop - start, D)
+        scores = (part @ keys).reshape(B, H, stop - start, K)
+        share = scores.mul_(scale).sub_(lse[:, :, start:stop, None]).exp_()
+        visible = visibility.rows(start, stop, query.device)
+        if visible is not None:
+            share.masked_fill_(~visible, 0.0)
+        if hidden is not None and stranded is not None:
+            share.masked_fill_(hidden[:, :, None, :] & ~stranded[:, :, start:stop, None], 0.0)
+        total += weights[:, None, :, start:stop] @ share
+    return total.to(torch.float32)
+
+
+def dense_map(
+    query: Tensor, key: Tensor, visibility: Visibility, hidden: Tensor | None, scale: float
+) -> Tensor:
+    """The attention matrix itself, from its definition and not from the kernel's log-sum-exp: the reference.
+
+    Returns:
+        Float32 [B, H, Q, K] (float64 for float64 inputs). Rows without a key are 0; rows of padded queries follow
+        `visibility.padded`.
+    """
+    groups = query.shape[1] // key.shape[1]
+    exact = torch.promote_types(query.dtype, torch.float32)
+    scores = query.to(exact) @ key.repeat_interleave(groups, 1).to(exact).transpose(-1, -2) * scale
+    visible = visibility.rows(0, visibility.queries, query.device)
+    if visible is None:
+        visible = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=query.device)
+    if hidden is not None:
+        visible = visible & ~(hidden[:, :, None, :] & ~visibility.stranded(hidden)[..., None])
+    attention = scores.masked_fill(~visible, float("-inf")).softmax(-1).nan_to_num(0.0)
+    real = visibility.real_queries()
+    if real is not None and visibility.padded != "keys":
+        fill = 0.0 if visibility.padded == "none" else 1.0 / visibility.keys
+        attention = torch.where(real[:, None, :, None], attention, fill)
+    return attention
+
+
+def dense_received(attention: Tensor, visibility: Visibility, weights: Tensor) -> Tensor:
+    """Received attention from a full map: Float [B, H, Q, K] → [B, H, C, K]. The reference for `received`."""
+    mass = weights[:, None].to(attention.dtype) @ attention
+    return relative(mass, visibility, weights)

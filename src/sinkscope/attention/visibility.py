@@ -1,0 +1,182 @@
+"""Which keys each query can see before any policy, without ever building the S×S matrix.
+
+Queries are always the last Q of the K keys, so query row r stands at key index K − Q + r: a plain forward has Q = K,
+a step with a KV cache has Q = 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Padded = Literal["keys", "none", "uniform"]
+
+
+@dataclass(frozen=True)
+class Visibility:
+    """The pattern of one attention call.
+
+    Attributes:
+        queries: number of query rows Q.
+        keys: number of keys K ≥ Q.
+        real: Bool [B, K], False in padding; None when nothing is padded.
+        causal: a query sees no key after itself.
+        window: the model's own sliding window: i − j < window. None: no window.
+        dense: Bool [B|1, H|1, Q, K] for models whose pattern is none of the above. The one case that costs S×S, and only
+            because transformers hands the model such a mask anyway.
+        padded: what the rows of padded queries do. "keys": attend to the real keys (LLaDA), "none": to nothing (Dream,
+            causal), "uniform": to everything alike, padding included (MMaDA). No real query depends on it.
+    """
+
+    queries: int
+    keys: int
+    real: Tensor | None = None
+    causal: bool = False
+    window: int | None = None
+    dense: Tensor | None = None
+    padded: Padded = "none"
+
+    @property
+    def offset(self) -> int:
+        """Key index of the first query row."""
+        return self.keys - self.queries
+
+    @property
+    def banded(self) -> bool:
+        """Whether the sliding window hides anything at all."""
+        return self.window is not None and self.keys > self.window
+
+    @property
+    def everything(self) -> bool:
+        """Whether every query sees every key."""
+        bounded = (self.causal and self.queries > 1) or self.banded
+        return self.real is None and self.dense is None and not bounded
+
+    def real_queries(self) -> Tensor | None:
+        """Bool [B, Q]: the queries that are not padding; None when all are real."""
+        return None if self.real is None else self.real[:, self.offset :]
+
+    def rows(self, start: int, stop: int, device: torch.device) -> Tensor | None:
+        """Bool [B|1, H|1, rows, K]: what the query rows start..stop see; None when they see everything.
+
+        Padded queries see the real keys here whatever `padded` says: they are dealt with where the output is made.
+        """
+        if self.everything:
+            return None
+        if self.dense is not None:
+            visible = self.dense[:, :, start:stop]
+        else:
+            visible = torch.ones(1, 1, 1, self.keys, dtype=torch.bool, device=device)
+            index = torch.arange(self.keys, device=device)
+            here = torch.arange(start + self.offset, stop + self.offset, device=device)[:, None]
+            if self.causal:
+                visible = visible & (index <= here)
+            if self.window is not None:
+                visible = visible & (here - index < self.window)
+                if not self.causal:
+                    visible = visible & (index - here < self.window)
+        if self.real is not None:
+            visible = visible & self.real[:, None, None, :]
+        return visible
+
+    def key_range(self, start: int, stop: int) -> tuple[int, int]:
+        """The smallest range of keys that holds all that query rows start..stop can see."""
+        first, last = 0, self.keys
+        if self.causal:
+            last = min(last, stop + self.offset)
+        if self.window is not None:
+            first = max(first, start + self.offset - self.window + 1)
+            if not self.causal:
+                last = min(last, stop + self.offset + self.window - 1)
+        return first, last
+
+    def seen(self, among: Tensor | None, device: torch.device) -> Tensor:
+        """How many keys of the set `among` each query sees.
+
+        Args:
+            among: Bool [B|1, H|1, K], or None for all keys.
+
+        Returns:
+            Float64 [B|1, H|1, Q].
+        """
+        keys = torch.ones(1, 1, self.keys, dtype=torch.bool, device=device) if among is None else among
+        if self.real is not None:
+            keys = keys & self.real[:, None, :]
+        if self.dense is not None:
+            dense = self.dense.to(torch.float32)
+            return torch.einsum("bhqk,bhk->bhq", *_alike(dense, keys.to(torch.float32))).double()
+        first, last = self._bounds(device)
+        total = torch.nn.functional.pad(keys.double().cumsum(-1), (1, 0))
+        return total[..., last] - total[..., first]
+
+    def uniform(self, weights: Tensor) -> Tensor:
+        """How much attention each key would receive if every query looked at all it sees alike: Σ_i w_i u_ij.
+
+        Args:
+            weights: Float [B, C, Q], one weight per class of queries and query; 0 leaves a query out.
+
+        Returns:
+            Float64 [B, C, K] (or [B, C·H, …] never: the models' own patterns do not differ between heads).
+        """
+        counts = self.seen(None, weights.device)[:, 0]  # [B|1, Q]
+        share = torch.where(counts > 0, 1.0 / counts.clamp(min=1.0), 0.0)
+        each = weights.double() * share[:, None, :]  # [B, C, Q]
+        if self.dense is not None:
+            received = torch.einsum("bcq,bqk->bck", *_alike(each, self.dense[:, 0].double()))
+        else:
+            received = self._spread(each)
+        if self.real is not None:
+            received = received * self.real[:, None, :]
+        return received
+
+    def _spread(self, each: Tensor) -> Tensor:
+        """Adds each query's share to all keys in its range: Float64 [B, C, Q] → [B, C, K]."""
+        if not self.causal and not self.banded:
+            return each.sum(-1, keepdim=True).expand(*each.shape[:-1], self.keys)
+        first, last = self._bounds(each.device)
+        steps = torch.zeros(*each.shape[:-1], self.keys + 1, dtype=each.dtype, device=each.device)
+        steps.index_add_(-1, first, each)
+        steps.index_add_(-1, last, -each)
+        return steps.cumsum(-1)[..., :-1]
+
+    def _bounds(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Long [Q], [Q]: the half-open range of key indices that each query sees, padding aside."""
+        here = torch.arange(self.offset, self.keys, device=device)
+        first = torch.zeros_like(here)
+        last = torch.full_like(here, self.keys)
+        if self.causal:
+            last = here + 1
+        if self.window is not None:
+            first = (here - self.window + 1).clamp(min=0)
+            if not self.causal:
+                last = (here + self.window).clamp(max=self.keys)
+        return first, last
+
+    def stranded(self, hidden: Tensor) -> Tensor:
+        """The queries that would lose every key they see; by our rule they keep their scores.
+
+        Args:
+            hidden: Bool [B|1, H|1, K].
+
+        Returns:
+            Bool [B|1, H|1, Q]. A query that sees nothing to begin with is not stranded.
+        """
+        return (self.seen(~hidden, hidden.device) == 0) & (self.seen(None, hidden.device) > 0)
+
+    def prefix(self, count: int) -> Visibility:
+        """The same pattern for the first `count` queries and keys of a causal call with Q = K."""
+        real = None if self.real is None else self.real[:, :count]
+        dense = None if self.dense is None else self.dense[:, :, :count, :count]
+        return Visibility(count, count, real, self.causal, self.window, dense, self.padded)
+
+
+def _alike(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Expands the leading dimensions of size 1, which einsum does not do by itself."""
+    shared = min(a.dim(), b.dim()) - 1
+    lead = [max(a.shape[d], b.shape[d]) for d in range(shared - 1)]
+    a = a.expand(*lead, *a.shape[len(lead) :])
+    b = b.expand(*lead, *b.shape[len(lead) :])
+    return a, b

@@ -1,0 +1,137 @@
+"""Causal models: whatever transformers supports through its attention interface (Llama, Qwen, Mistral, SmolLM, …).
+
+transformers itself builds the network and converts weights; sinkscope adds the strictness (nothing missing, nothing
+unexpected, safetensors only, no remote code) and its attention function.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sinkscope.attention.interface import NAME, register
+from sinkscope.attention.visibility import Padded
+from sinkscope.errors import CheckpointError, SinkscopeError, nearest
+from sinkscope.models.checkpoint import Checkpoint, complain, one_line
+from sinkscope.models.family import SpecialIds, all_ids, first_id, shifted_positions, tokenizer_id
+
+
+@dataclass(frozen=True)
+class Causal:
+    """Every causal model on the hub whose architecture is part of transformers."""
+
+    name: str = "causal"
+    causal: bool = True
+    padded: Padded = "none"
+    chat_template: str | None = None
+
+    def build(self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> nn.Module:
+        """transformers' network with sinkscope's attention."""
+        network_class, config = architecture(checkpoint)
+        if not getattr(network_class, "_supports_attention_backend", False):
+            raise CheckpointError(
+                f"{checkpoint.source}: transformers' {network_class.__name__} does not go through its attention interface, "
+                "so its attention cannot be measured; try a model of a newer architecture"
+            )
+        if checkpoint.config.get("quantization_config"):
+            raise CheckpointError(
+                f"{checkpoint.source} is quantised; sinkscope measures models in float32, bfloat16 or float16: "
+                "give the original checkpoint"
+            )
+        _ = checkpoint.shapes  # opens every shard, so that a broken one is named before transformers meets it
+        register()
+        placed = {"device_map": {"": device}} if device.type != "cpu" and _has_accelerate() else {}
+        try:
+            network, report = network_class.from_pretrained(
+                str(checkpoint.folder),
+                config=config,
+                dtype=dtype,
+                attn_implementation=NAME,
+                use_safetensors=True,
+                local_files_only=True,
+                output_loading_info=True,
+                **placed,
+            )
+        except SinkscopeError:
+            raise
+        except Exception as error:  # transformers raises anything from KeyError to RuntimeError for a bad checkpoint
+            raise CheckpointError(f"{checkpoint.source} could not be loaded: {one_line(error)}") from error
+        misshapen = sorted(str(entry[0] if isinstance(entry, tuple) else entry) for entry in report["mismatched_keys"])
+        complain(checkpoint.source, sorted(report["missing_keys"]), sorted(report["unexpected_keys"]), misshapen)
+        loaded: nn.Module = network.to(device).eval().requires_grad_(False)
+        return loaded
+
+    def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:
+        """Ids from generation_config.json (it may name several eos ids), config.json and the tokenizer."""
+        config, generation = checkpoint.config, checkpoint.generation_config
+        text = config.get("text_config") if isinstance(config.get("text_config"), dict) else {}
+        eos = all_ids(
+            generation.get("eos_token_id"),
+            config.get("eos_token_id"),
+            (text or {}).get("eos_token_id"),
+            tokenizer_id(tokenizer, "eos_token_id"),
+        )
+        return SpecialIds(
+            mask=None,
+            eos=eos,
+            bos=first_id(
+                generation.get("bos_token_id"), config.get("bos_token_id"), tokenizer_id(tokenizer, "bos_token_id")
+            ),
+            pad=first_id(
+                generation.get("pad_token_id"), config.get("pad_token_id"), tokenizer_id(tokenizer, "pad_token_id")
+            ),
+            eot=tokenizer_id(tokenizer, "eot_token_id", "<|eot_id|>"),
+        )
+
+    def positions(self, real: Tensor | None, shape: tuple[int, int], device: torch.device) -> Tensor:
+        """Counted from the first real token; padding at 1, as transformers' generate does."""
+        return shifted_positions(real, shape, device)
+
+
+def architecture(checkpoint: Checkpoint) -> tuple[Any, Any]:
+    """transformers' network class and config object for a checkpoint, without asking `auto_map`."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    kind = checkpoint.model_type
+    if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        known = [*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, "llada", "Dream", "mmada"]
+        hint = nearest(kind, known) if len(nearest(kind, known)) < 200 else "see `sinkscope models` for the families"
+        raise CheckpointError(f"{checkpoint.source}: model_type {kind!r} is not one that sinkscope can load; {hint}")
+    try:
+        config = CONFIG_MAPPING[kind].from_dict(dict(checkpoint.config))
+        network_class = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    except Exception as error:  # a config class may raise anything for a missing or wrong key
+        raise CheckpointError(f"{checkpoint.source}: config.json does not describe a {kind} model: {one_line(error)}") from error
+    if isinstance(network_class, (tuple, list)):
+        network_class = network_class[0]
+    _require_sizes(checkpoint, config)
+    return network_class, config
+
+
+def _require_sizes(checkpoint: Checkpoint, config: Any) -> None:
+    """A config class fills a missing size with a default of its own, and a wrong head count may even fit the weights."""
+    if isinstance(checkpoint.config.get("text_config"), dict):
+        return
+    aliases: dict[str, str] = getattr(type(config), "attribute_map", {})
+    for name in ("num_attention_heads", "hidden_size", "num_hidden_layers", "vocab_size"):
+        if hasattr(config, name) and checkpoint.config.get(aliases.get(name, name)) is None:
+            checkpoint.setting(name)
+
+
+def takes_positions(network: nn.Module) -> bool:
+    """Whether the network's forward accepts position ids (some compute them from the attention mask)."""
+    return "position_ids" in inspect.signature(network.forward).parameters
+
+
+def _has_accelerate() -> bool:
+    """transformers loads straight to a GPU only with accelerate; without it the weights pass through host memory."""
+    return importlib.util.find_spec("accelerate") is not None
+
+
+FAMILY = Causal()

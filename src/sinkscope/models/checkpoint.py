@@ -1,0 +1,227 @@
+"""Strict reading of a checkpoint folder in the Hugging Face layout: config.json and safetensors, nothing else.
+
+No Python file of a checkpoint is ever imported, no pickle is ever opened. Missing, unexpected and wrongly shaped tensors
+are one error that lists them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sinkscope.errors import CheckpointError
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+LISTED = 8
+"""How many tensor names one error lists."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A folder with a config and safetensors weights.
+
+    Attributes:
+        folder: where it lies on disk.
+        source: what the user called it (a hub id or a path).
+        revision: the commit on the hub, None for a folder.
+    """
+
+    folder: Path
+    source: str
+    revision: str | None = None
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """config.json, without `auto_map`, which would point to code."""
+        config = read_json(self.folder / "config.json", f"{self.source} is not a checkpoint in the Hugging Face layout")
+        config.pop("auto_map", None)
+        return config
+
+    @cached_property
+    def generation_config(self) -> dict[str, Any]:
+        """generation_config.json, or nothing."""
+        path = self.folder / "generation_config.json"
+        return read_json(path, "") if path.exists() else {}
+
+    @property
+    def model_type(self) -> str:
+        """The `model_type` of config.json."""
+        found = self.config.get("model_type")
+        if not isinstance(found, str) or not found:
+            raise CheckpointError(f"{self.source}: config.json has no model_type; it must name the architecture")
+        return found
+
+    def setting(self, name: str) -> Any:
+        """A key of config.json that must be there."""
+        if self.config.get(name) is None:
+            raise CheckpointError(
+                f"{self.source}: config.json has no {name!r}, which a {self.model_type} checkpoint needs; "
+                "take config.json from the original model"
+            )
+        return self.config[name]
+
+    @cached_property
+    def files(self) -> dict[str, Path]:
+        """Tensor name → the safetensors file that holds it."""
+        if (self.folder / INDEX).exists():
+            weights = read_json(self.folder / INDEX, "").get("weight_map")
+            if not isinstance(weights, dict) or not weights:
+                raise CheckpointError(f"{self.source}: {INDEX} has no weight_map; download it again")
+            shards = {str(shard) for shard in weights.values()}
+            lost = sorted(shard for shard in shards if not (self.folder / shard).is_file())
+            if lost:
+                raise CheckpointError(f"{self.source}: {INDEX} names {', '.join(lost)}, which is not there; download it again")
+            if any(Path(shard).name != shard for shard in shards):
+                raise CheckpointError(f"{self.source}: {INDEX} names files outside the folder; refusing to read them")
+            return {name: self.folder / str(shard) for name, shard in weights.items()}
+        if (self.folder / SINGLE).exists():
+            return dict.fromkeys(self.shapes_in(self.folder / SINGLE), self.folder / SINGLE)
+        pickles = sorted(path.name for path in self.folder.glob("*.bin"))
+        if pickles:
+            raise CheckpointError(
+                f"{self.source} holds only {pickles[0]}, a pickle, which sinkscope does not open; convert it with "
+                "transformers: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(new_folder)"
+            )
+        raise CheckpointError(f"{self.source} has no weights: expected {SINGLE} or {INDEX} with its shards")
+
+    def shapes_in(self, path: Path) -> dict[str, tuple[int, ...]]:
+        """Tensor name → shape, from the header of one safetensors file."""
+        with opened(path, self.source) as tensors:
+            return {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Tensor name → shape of the whole checkpoint; checks on the way that index and shards agree."""
+        found: dict[str, tuple[int, ...]] = {}
+        for path in sorted(set(self.files.values())):
+            found.update(self.shapes_in(path))
+        if set(found) != set(self.files):
+            wrong = sorted(set(found) ^ set(self.files))
+            raise CheckpointError(f"{self.source}: index and shards disagree about {listed(wrong)}; download it again")
+        return found
+
+    @cached_property
+    def stored_dtype(self) -> torch.dtype:
+        """The dtype the weights were saved in (of the first tensor), which `dtype="auto"` takes on a GPU."""
+        name, path = next(iter(self.files.items()))
+        with opened(path, self.source) as tensors:
+            dtype: torch.dtype = tensors.get_tensor(name).dtype
+        return dtype
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over the weight files, so that a result can say which weights it came from.
+
+        The hub's cache names large files by their SHA-256 already; anything else is read once.
+        """
+        total = hashlib.sha256()
+        for path in sorted(set(self.files.values())):
+            total.update(f"{path.name}:{file_digest(path)}\n".encode())
+        return total.hexdigest()
+
+    def tensors(self, device: torch.device) -> Iterator[tuple[str, Tensor]]:
+        """Every tensor in turn, read straight to `device`; only one is held at a time."""
+        for path in sorted(set(self.files.values())):
+            with opened(path, self.source, str(device)) as tensors:
+                for name in tensors.keys():  # noqa: SIM118
+                    yield name, tensors.get_tensor(name)
+
+
+def fill(
+    network: nn.Module,
+    checkpoint: Checkpoint,
+    names: Mapping[str, str],
+    device: torch.device,
+    dtype: torch.dtype,
+) -> None:
+    """Puts the checkpoint's tensors into a network that was built without memory (on the meta device).
+
+    Args:
+        names: name in the checkpoint → name in the network, for every parameter that must be there.
+    """
+    wanted = dict(network.named_parameters())
+    missing = sorted(name for name in names if name not in checkpoint.shapes)
+    unexpected = sorted(name for name in checkpoint.shapes if name not in names)
+    misshapen = sorted(
+        f"{name} {list(checkpoint.shapes[name])} instead of {list(wanted[target].shape)}"
+        for name, target in names.items()
+        if name in checkpoint.shapes and checkpoint.shapes[name] != tuple(wanted[target].shape)
+    )
+    complain(checkpoint.source, missing, unexpected, misshapen)
+    for name, tensor in checkpoint.tensors(device):
+        module, _, leaf = names[name].rpartition(".")
+        parameter = nn.Parameter(tensor.to(device=device, dtype=dtype), requires_grad=False)
+        setattr(network.get_submodule(module), leaf, parameter)
+
+
+def complain(source: str, missing: list[str], unexpected: list[str], misshapen: list[str]) -> None:
+    """Raises one error for all tensors that do not fit, or nothing."""
+    parts = []
+    if missing:
+        parts.append(f"{len(missing)} missing: {listed(missing)}")
+    if unexpected:
+        parts.append(f"{len(unexpected)} unexpected: {listed(unexpected)}")
+    if misshapen:
+        parts.append(f"{len(misshapen)} of another shape: {listed(misshapen)}")
+    if parts:
+        raise CheckpointError(
+            f"{source}: the weights do not fit config.json; tensors {'; '.join(parts)}. "
+            "Check that config.json and the weights belong together"
+        )
+
+
+def listed(names: list[str]) -> str:
+    """The first few names, and how many more there are."""
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return ", ".join(names[:LISTED]) + more
+
+
+def opened(path: Path, source: str, device: str = "cpu") -> Any:
+    """A safetensors file, or an error that says what to do with a broken one."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        return safe_open(str(path), framework="pt", device=device)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{source}: {path.name} is not a complete safetensors file ({one_line(error)}); download it again"
+        ) from error
+
+
+def read_json(path: Path, complaint: str) -> dict[str, Any]:
+    """A JSON object from a file, or a clear error."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{complaint}: no {path.name} in {path.parent}") from error
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise CheckpointError(f"{path} is not readable JSON ({one_line(error)}); download it again") from error
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path} should hold a JSON object, not {type(found).__name__}")
+    return found
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    blob = path.resolve().name
+    if len(blob) == 64 and all(letter in "0123456789abcdef" for letter in blob) and path.is_symlink():
+        return blob
+    with path.open("rb") as file:
+        digest = hashlib.sha256()
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def one_line(error: BaseException) -> str:
+    """The first line of an error's message, short enough for one line of ours."""
+    text = str(error).strip().splitlines()
+    return (text[0] if text else type(error).__name__)[:200]

@@ -1,0 +1,101 @@
+"""Fetching a checkpoint from the hub: only the files that are needed, at one revision, which is recorded."""
+
+from __future__ import annotations
+
+import fnmatch
+from pathlib import Path
+from typing import Any
+
+from sinkscope.errors import CheckpointError
+from sinkscope.models.checkpoint import INDEX, SINGLE, Checkpoint, one_line, read_json
+
+SMALL = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.json",
+    "chat_template.jinja",
+)
+"""What is fetched besides the weights. No Python file is among them."""
+
+
+def fetch(repository: str, revision: str | None) -> Checkpoint:
+    """The checkpoint `owner/name` at `revision` (None: the newest), downloaded where the cache lacks it.
+
+    Without a network the newest cached revision is used, if there is one.
+    """
+    from huggingface_hub import HfApi, hf_hub_download
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
+
+    try:
+        info = HfApi().model_info(repository, revision=revision)
+    except HFValidationError as error:
+        raise CheckpointError(
+            f"{repository!r} is neither a folder here nor a hub id of the form owner/name ({one_line(error)})"
+        ) from error
+    except RevisionNotFoundError as error:
+        raise CheckpointError(f"{repository} has no revision {revision!r} on the hub; give a branch, tag or commit") from error
+    except RepositoryNotFoundError as error:
+        raise CheckpointError(
+            f"{repository} is neither a folder here nor a model on the hub; check the spelling, or log in if it is gated"
+        ) from error
+    except Exception as error:  # offline: which class it is depends on the HTTP library underneath
+        return _cached(repository, revision, error)
+    sha = str(info.sha)
+    available = {entry.rfilename for entry in info.siblings or []}
+
+    def download(name: str) -> Path:
+        try:
+            return Path(hf_hub_download(repository, name, revision=sha))
+        except Exception as error:
+            raise CheckpointError(f"{repository}: {name} could not be fetched ({one_line(error)}); try again") from error
+
+    if "config.json" not in available:
+        raise CheckpointError(f"{repository} has no config.json on the hub; it is not a model in the Hugging Face layout")
+    folder = download("config.json").parent
+    for name in wanted(available):
+        download(name)
+    if INDEX in available:
+        weights: dict[str, Any] = read_json(folder / INDEX, "").get("weight_map", {})
+        for shard in sorted({str(shard) for shard in weights.values()} & available):
+            download(shard)
+    return Checkpoint(folder, repository, sha)
+
+
+def wanted(available: set[str]) -> list[str]:
+    """The small files and the index or the single weight file, of those that the repository has.
+
+    When there are no safetensors the reader's error about pickles needs a pickle to point at: none is fetched, so that
+    case is answered here.
+    """
+    names = [name for name in SMALL if name in available and name != "config.json"]
+    if INDEX in available:
+        return [*names, INDEX]
+    if SINGLE in available:
+        return [*names, SINGLE]
+    pickles = fnmatch.filter(sorted(available), "*.bin")
+    if pickles:
+        raise CheckpointError(
+            f"this repository holds only {pickles[0]}, a pickle, which sinkscope neither fetches nor opens; convert it with "
+            "transformers: AutoModelForCausalLM.from_pretrained(name).save_pretrained(new_folder)"
+        )
+    raise CheckpointError(f"this repository has no weights: expected {SINGLE} or {INDEX} with its shards")
+
+
+def _cached(repository: str, revision: str | None, error: Exception) -> Checkpoint:
+    from huggingface_hub import snapshot_download
+
+    try:
+        folder = Path(snapshot_download(repository, revision=revision, local_files_only=True))
+    except Exception:
+        raise CheckpointError(
+            f"{repository} is neither a folder here nor in the local cache, and the hub cannot be reached "
+            f"({one_line(error)}); check the path, or the network"
+        ) from error
+    return Checkpoint(folder, repository, folder.name)

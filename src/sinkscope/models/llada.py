@@ -1,0 +1,174 @@
+"""LLaDA: a Llama block with bidirectional attention, in the official OLMo-style layout.
+
+Checked against the official modelling code at float32 (tests/golden/llada). In bf16 the rotation happens in float32, as in
+the official code. Attention masks are honoured, as the hub's file does since 2025-10-21 (before, it ignored them).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from sinkscope.attention.visibility import Padded
+from sinkscope.errors import CheckpointError
+from sinkscope.models.backbone import FullPrecisionRotary, empty_network, with_bias
+from sinkscope.models.checkpoint import Checkpoint, fill
+from sinkscope.models.family import SpecialIds, all_ids, first_id, tokenizer_id, unshifted_positions
+
+MASK, EOS, BOS, EOT = 126336, 126081, 126080, 126348
+"""Ids of the official tokenizer, for checkpoints whose files do not say."""
+
+BLOCK = {
+    "q_proj": "self_attn.q_proj",
+    "k_proj": "self_attn.k_proj",
+    "v_proj": "self_attn.v_proj",
+    "attn_out": "self_attn.o_proj",
+    "ff_proj": "mlp.gate_proj",
+    "up_proj": "mlp.up_proj",
+    "ff_out": "mlp.down_proj",
+    "attn_norm": "input_layernorm",
+    "ff_norm": "post_attention_layernorm",
+}
+"""Module of a LLaDA block → module of a Llama layer."""
+
+QKV = ("q_proj", "k_proj", "v_proj")
+NORMS = ("attn_norm", "ff_norm")
+
+ONLY = {
+    "block_type": ("llama",),
+    "layer_norm_type": ("rms",),
+    "activation_type": ("silu", "swiglu"),
+    "rope": (True,),
+    "alibi": (False,),
+    "attention_layer_norm": (False,),
+    "input_emb_norm": (False,),
+    "bias_for_layer_norm": (False,),
+    "block_group_size": (1,),
+}
+"""Settings of the official config class that change the network, with the values that released models use."""
+
+
+@dataclass(frozen=True)
+class Llada:
+    """The LLaDA family (GSAI-ML/LLaDA-8B-Base, -Instruct, LLaDA-1.5)."""
+
+    name: str = "llada"
+    causal: bool = False
+    padded: Padded = "keys"
+    chat_template: str | None = None
+    model_types: ClassVar[tuple[str, ...]] = ("llada",)
+
+    def build(self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> nn.Module:
+        """A Llama network with LLaDA's weights, biases and full-precision rotation."""
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        _refuse_variants(checkpoint)
+        config = LlamaConfig(**llama_settings(checkpoint))
+        config.is_causal = False
+        network = empty_network(LlamaForCausalLM, config)
+        settings = checkpoint.config
+        everywhere = bool(settings.get("include_bias"))
+        qkv = everywhere or bool(settings.get("include_qkv_bias"))
+        for layer in network.model.layers:
+            for module, target in BLOCK.items():
+                if module not in NORMS:
+                    parent, _, leaf = target.partition(".")
+                    owner = layer.get_submodule(parent)
+                    setattr(owner, leaf, with_bias(getattr(owner, leaf), qkv if module in QKV else everywhere))
+        tied = bool(settings.get("weight_tying"))
+        network.lm_head = with_bias(network.lm_head, everywhere and not tied)
+        fill(network, checkpoint, weight_names(network, tied), device, dtype)
+        if tied:
+            network.lm_head.weight = network.model.embed_tokens.weight
+        network.model.rotary_emb = FullPrecisionRotary(config.head_dim, float(checkpoint.setting("rope_theta")), device)
+        if settings.get("scale_logits"):
+            network.logit_scale = 1.0 / float(checkpoint.setting("d_model")) ** 0.5
+        return network
+
+    def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:
+        """Ids from config.json, generation_config.json and the tokenizer, else the official ones."""
+        config, generation = checkpoint.config, checkpoint.generation_config
+        size = int(config.get("embedding_size") or checkpoint.setting("vocab_size"))
+
+        def official(number: int) -> int | None:
+            return number if number < size else None
+
+        eos = all_ids(config.get("eos_token_id"), generation.get("eos_token_id"), tokenizer_id(tokenizer, "eos_token_id"))
+        return SpecialIds(
+            mask=first_id(config.get("mask_token_id"), tokenizer_id(tokenizer, "mask_token_id"), official(MASK)),
+            eos=eos or all_ids(official(EOS)),
+            bos=first_id(
+                generation.get("bos_token_id"),
+                config.get("bos_token_id"),
+                tokenizer_id(tokenizer, "bos_token_id"),
+                official(BOS),
+            ),
+            pad=first_id(config.get("pad_token_id"), tokenizer_id(tokenizer, "pad_token_id"), eos, official(EOS)),
+            eot=first_id(tokenizer_id(tokenizer, "eot_token_id", "<|eot_id|>"), official(EOT)),
+        )
+
+    def positions(self, real: Tensor | None, shape: tuple[int, int], device: torch.device) -> Tensor:
+        """0..S−1, even with left padding."""
+        return unshifted_positions(real, shape, device)
+
+
+def llama_settings(checkpoint: Checkpoint) -> dict[str, Any]:
+    """LLaDA's config keys in the words of transformers' LlamaConfig."""
+    settings = checkpoint.config
+    width, heads = int(checkpoint.setting("d_model")), int(checkpoint.setting("n_heads"))
+    if width % heads:
+        raise CheckpointError(f"{checkpoint.source}: d_model {width} is not a multiple of n_heads {heads}")
+    kv_heads = 1 if settings.get("multi_query_attention") else int(settings.get("n_kv_heads") or heads)
+    hidden = settings.get("mlp_hidden_size") or int(float(checkpoint.setting("mlp_ratio")) * width)
+    return {
+        "vocab_size": int(settings.get("embedding_size") or checkpoint.setting("vocab_size")),
+        "hidden_size": width,
+        "intermediate_size": int(hidden),
+        "num_hidden_layers": int(checkpoint.setting("n_layers")),
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": width // heads,
+        "max_position_embeddings": int(settings.get("max_sequence_length") or 4096),
+        "rms_norm_eps": float(settings.get("rms_norm_eps") or 1e-5),
+        "hidden_act": "silu",
+        "rope_parameters": {"rope_type": "default", "rope_theta": float(checkpoint.setting("rope_theta"))},
+        "tie_word_embeddings": False,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "pad_token_id": None,
+        "use_cache": False,
+    }
+
+
+def weight_names(network: Any, tied: bool) -> dict[str, str]:
+    """Name in a LLaDA checkpoint → name in the Llama network, for every parameter the network has.
+
+    `ff_out` stands for two things: the down-projection inside a block, and the LM head at the top.
+    """
+    top = "model.transformer"
+    names = {f"{top}.wte.weight": "model.embed_tokens.weight", f"{top}.ln_f.weight": "model.norm.weight"}
+    if not tied:
+        names[f"{top}.ff_out.weight"] = "lm_head.weight"
+        if network.lm_head.bias is not None:
+            names[f"{top}.ff_out.bias"] = "lm_head.bias"
+    for index, layer in enumerate(network.model.layers):
+        for module, target in BLOCK.items():
+            for leaf, _ in layer.get_submodule(target).named_parameters():
+                names[f"{top}.blocks.{index}.{module}.{leaf}"] = f"model.layers.{index}.{target}.{leaf}"
+    return names
+
+
+def _refuse_variants(checkpoint: Checkpoint) -> None:
+    for key, allowed in ONLY.items():
+        value = checkpoint.config.get(key)
+        if value is not None and value not in allowed:
+            raise CheckpointError(
+                f"{checkpoint.source}: config.json sets {key} to {value!r}; sinkscope reads LLaDA networks with {key} "
+                f"{' or '.join(repr(one) for one in allowed)}, as all released ones have"
+            )
+
+
+FAMILY = Llada()

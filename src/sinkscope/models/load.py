@@ -1,0 +1,111 @@
+"""`ss.load`: a hub id or a folder in the Hugging Face layout becomes a Model."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sinkscope.errors import CheckpointError, InputError, nearest
+from sinkscope.models import causal, dream, llada, mmada
+from sinkscope.models.checkpoint import Checkpoint
+from sinkscope.models.family import Family
+from sinkscope.models.model import Model
+from sinkscope.models.tokenizer import read_tokenizer
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
+
+FAMILIES: dict[str, Family] = {
+    model_type: family
+    for family in (llada.FAMILY, dream.FAMILY, mmada.FAMILY)
+    for model_type in family.model_types
+}
+"""model_type in config.json → family; every other type is left to transformers' causal models."""
+
+
+def load(
+    source: str | os.PathLike[str],
+    device: str = "auto",
+    dtype: str = "auto",
+    revision: str | None = None,
+    check: bool = False,
+) -> Model:
+    """Loads a checkpoint: safetensors only, strictly, and without running any code that comes with it.
+
+    Args:
+        source: a folder in the Hugging Face layout, or a hub id such as "GSAI-ML/LLaDA-8B-Instruct".
+        device: "auto" (a GPU when there is one), "cpu", "cuda", "cuda:1", "mps".
+        dtype: "auto" (the checkpoint's own on a GPU, float32 on a CPU, where bfloat16 is slow), "float32", "bfloat16",
+            "float16", "float64".
+        revision: a branch, tag or commit on the hub; the commit that was used is in `model.revision`.
+        check: run the self-check before returning (`model.check()`).
+
+    >>> model = load("tests/golden/llada/checkpoint")  # doctest: +SKIP
+    >>> model.family                                   # doctest: +SKIP
+    'llada'
+    """
+    where = resolve_device(device)
+    checkpoint = find(source, revision)
+    family = FAMILIES.get(checkpoint.model_type, causal.FAMILY)
+    wanted = resolve_dtype(dtype, where, checkpoint)
+    tokenizer = read_tokenizer(checkpoint.folder, family.chat_template)
+    network = family.build(checkpoint, where, wanted)
+    model = Model(checkpoint, family, network, tokenizer, where)
+    if check:
+        model.check().require()
+    return model
+
+
+def find(source: str | os.PathLike[str], revision: str | None = None) -> Checkpoint:
+    """The checkpoint behind a folder or hub id, fetched if need be; no weights are read yet."""
+    name = os.fspath(source)
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        if revision is not None:
+            raise InputError(f"{name} is a folder, which has no revisions; leave out revision={revision!r}")
+        return Checkpoint(folder.resolve(), name)
+    if folder.exists():
+        raise CheckpointError(f"{name} is a file; give the folder that holds config.json")
+    if not name or name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name:
+        raise CheckpointError(f"there is no folder {name!r}; give a folder with config.json, or a hub id owner/name")
+    from sinkscope.models.hub import fetch
+
+    return fetch(name, revision)
+
+
+def resolve_device(device: str) -> torch.device:
+    """The device meant by a name, which must be there."""
+    name = str(device)
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda", torch.cuda.current_device())
+        return torch.device("cpu")
+    try:
+        found = torch.device(name)
+    except RuntimeError as error:
+        raise InputError(f"device {name!r} is not known; use auto, cpu, cuda, cuda:0 or mps") from error
+    if found.type == "cuda":
+        if not torch.cuda.is_available():
+            raise InputError("device cuda was asked for, but this machine has no usable CUDA GPU; use device cpu or auto")
+        if found.index is not None and found.index >= torch.cuda.device_count():
+            raise InputError(f"device {name} was asked for, but there are only {torch.cuda.device_count()} GPUs")
+        return torch.device("cuda", torch.cuda.current_device() if found.index is None else found.index)
+    if found.type == "mps" and not torch.backends.mps.is_available():
+        raise InputError("device mps was asked for, but this machine has none; use device cpu or auto")
+    return found
+
+
+def resolve_dtype(dtype: Any, device: torch.device, checkpoint: Checkpoint) -> torch.dtype:
+    """The dtype meant by a name; "auto" depends on the device."""
+    if isinstance(dtype, torch.dtype):
+        dtype = str(dtype).removeprefix("torch.")
+    if dtype in DTYPES:
+        return DTYPES[dtype]
+    if dtype != "auto":
+        raise InputError(f"dtype {dtype!r} is not known; {nearest(str(dtype), [*DTYPES, 'auto'])}")
+    if device.type == "cpu":
+        return torch.float32
+    named = str(checkpoint.config.get("dtype") or checkpoint.config.get("torch_dtype") or "").removeprefix("torch.")
+    return DTYPES.get(named) or checkpoint.stored_dtype
