@@ -1,0 +1,115 @@
+"""What runs inside the sandbox: limits, then the program, then the verdict. `sandbox.py` hands this file to
+`python -I -c`.
+
+The verdict is a secret that arrived on standard input, written to a private descriptor after the last line of
+the program. The program shares this interpreter, so the secret is kept out of everything that Python code can
+easily look at: no descriptor holds it, no module, frame or closure names it (it lives on the value stack of
+`_finish_after`), and the calls that list all objects or all frames are refused by an audit hook, which
+nothing can remove.
+
+Only the standard library, and little of it: this file is start-up time of every graded program.
+"""
+
+import os
+import resource
+import sys
+from functools import partial
+from types import ModuleType
+
+
+def _read_all() -> bytes:
+    parts = []
+    while part := os.read(0, 1 << 20):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _confine(user: int, cpu: int, memory: int, tasks: int, file_size: int) -> None:
+    """Set limits (seconds, bytes, count, bytes); as root, also become a user that owns nothing.
+
+    The kernel does not count processes of root, so the process limit holds only after the change of user.
+    """
+    if user:
+        os.setgroups([])
+        for number in (user, 65534):  # a number of its own, or "nobody" where the container maps few users
+            try:
+                os.setgid(number)
+                os.setuid(number)
+                break
+            except OSError:
+                continue
+        if os.getuid() == 0:
+            raise PermissionError("could not leave root")
+    limits = {
+        "RLIMIT_CPU": cpu,
+        "RLIMIT_AS": memory,
+        "RLIMIT_NPROC": tasks,
+        "RLIMIT_FSIZE": file_size,
+        "RLIMIT_NOFILE": 64,
+        "RLIMIT_CORE": 0,
+        "RLIMIT_MEMLOCK": 0,
+        "RLIMIT_MSGQUEUE": 0,
+    }
+    for name, value in limits.items():
+        if hasattr(resource, name):
+            number = getattr(resource, name)
+            hard = resource.getrlimit(number)[1]
+            value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            resource.setrlimit(number, (value, value))
+
+
+def _audit(event: str, arguments: tuple) -> None:  # type: ignore[type-arg]
+    # The names are constants of this code object: nothing that a program can reach could change them.
+    if (
+        event in ("gc.get_objects", "gc.get_referrers", "gc.get_referents", "sys._current_frames")
+        or event
+        in ("sys._current_exceptions", "sys.settrace", "sys.setprofile", "cpython.remote_debugger_script")
+        or event.startswith(("ctypes.", "sys.monitoring."))
+    ):
+        raise RuntimeError(f"{event} is not available in the sandbox")
+    if event == "import" and arguments[0] in ("ctypes", "_ctypes"):
+        raise ImportError("ctypes is not available in the sandbox")
+
+
+def _prepare() -> list:  # type: ignore[type-arg]
+    """Read the job from standard input; return [an iterator that runs it, a call that tells the verdict]."""
+    head, body = _read_all().split(b"\n", 1)
+    secret, descriptor, user, cpu, memory, tasks, file_size, split, name = head.decode().split(" ")
+    null = os.open("/dev/null", os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(int(descriptor), 3, inheritable=False)  # the same number every time, and alone
+    if int(descriptor) > 3:
+        os.close(int(descriptor))
+    os.closerange(4, 4096)
+    _confine(int(user), int(cpu), int(memory), int(tasks), int(file_size))
+    sources = [("<program>", body[: int(split)]), ("<checks>", body[int(split) :])]
+    # Compiled one by one, so that no half-open string or block of the program can swallow the checks.
+    codes = tuple([compile(source, label, "exec", dont_inherit=True) for label, source in sources])
+    module = ModuleType(name)
+    sys.modules[name] = module
+    sys.argv = [""]
+    space = module.__dict__
+    sys.addaudithook(_audit)
+    return [map(exec, codes, (space, space)), partial(os.write, 3, secret.encode())]
+
+
+def _finish_after(work: list) -> None:  # type: ignore[type-arg]
+    """Run work[0] to its end, then call work[1].
+
+    Popped, both live on the value stack alone: between the program and this frame there is no Python frame,
+    and no name that leads to the codes, to `exec` or to the secret. (`exec` returns None: `filter` leaves no
+    arguments.)
+    """
+    leave, complain = os._exit, sys.__excepthook__
+    try:
+        (work.pop())(*filter(None, work.pop()))
+    except BaseException as error:  # SystemExit too: a program that leaves has not run to its end
+        try:
+            complain(type(error), error, error.__traceback__)
+        finally:
+            leave(1)
+    leave(0)
+
+
+if __name__ == "__main__":
+    _finish_after(_prepare())

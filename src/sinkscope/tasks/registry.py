@@ -1,0 +1,40 @@
+"""The names of the tasks. A new task is one line here; its module is imported when it is first asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sinkscope.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    from sinkscope.tasks.task import Task
+
+TASKS = {  # name: module with a function `task(scheme, family, data)`
+    "word_problems": "sinkscope.tasks.word_problems",
+    "small_code": "sinkscope.tasks.small_code",
+    "gsm8k": "sinkscope.tasks.gsm8k",
+    "humaneval": "sinkscope.tasks.humaneval",
+}
+
+
+def names() -> list[str]:
+    """The tasks that `get` knows."""
+    return list(TASKS)
+
+
+def get(name: str, family: str | None = None, data: str | Path | None = None) -> Task:
+    """The task called `name`, or `name:scheme` for another wording and grading than the family's default.
+
+    `family`: the model's, which chooses the default scheme. `data`: a JSON-lines file in the original format;
+    None: the hub.
+
+    >>> get("gsm8k:dream-instruct").scheme.family
+    'dream'
+    """
+    base, _, scheme = name.partition(":")
+    if base not in TASKS:
+        raise InputError(f"unknown task {base!r}: {nearest(base, TASKS)}")
+    made: Task = import_module(TASKS[base]).task(scheme=scheme or None, family=family, data=data)
+    return made

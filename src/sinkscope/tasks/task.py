@@ -1,0 +1,142 @@
+"""What a task is: documents, a prompt for each, and a grade for each answer.
+
+A new task is a file with a frozen dataclass that follows `Task`, and a line in `registry.py`. Everything that
+can change a score (wording, examples, stop strings, extraction, decoding) is data in a `Scheme`, which has a
+name and is printed with the result: scores in the field differ by ten points on such details.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+
+@dataclass(frozen=True)
+class Document:
+    """One question.
+
+    `id` is stable across runs and machines; records and paired comparisons are keyed by it.
+    """
+
+    id: str
+    question: str  # the story; for code: signature and docstring
+    answer: str  # the gold answer, as a model would write it
+    extra: Mapping[str, str] = field(default_factory=dict)  # what grading needs: tests, entry point
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One turn of a conversation."""
+
+    role: str  # "system" | "user" | "assistant"
+    content: str
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Turns for a chat template; `prefix` opens the assistant's answer and belongs to the prompt, not to the
+    output.
+
+    `chat=False`: no template, the model continues `text()` as it stands (base models).
+    """
+
+    turns: tuple[Turn, ...]
+    prefix: str = ""
+    chat: bool = True
+
+    def messages(self) -> list[dict[str, str]]:
+        """The turns as `apply_chat_template` takes them."""
+        return [{"role": turn.role, "content": turn.content} for turn in self.turns]
+
+    def text(self) -> str:
+        """The turns one after the other, without any markers."""
+        return "".join(turn.content for turn in self.turns) + self.prefix
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The grade of one output."""
+
+    passed: bool
+    extracted: str  # the answer or program that was found in the output
+    reason: str = ""  # for a program: why it failed
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """A named way to put and grade a task: all that can change its score, apart from the model.
+
+    `decoding`: keyword arguments of the family's decoding dataclass. `published`: scores that the source
+    reports with it, each with its origin, for a table to show beside ours.
+    """
+
+    name: str
+    family: str  # the model family it was made for
+    source: str  # where it is from, and what is known to differ
+    shots: str = ""  # data file with the few-shot examples; "" for none
+    count: int = 0  # how many of them
+    chat: bool = True
+    system: str = ""
+    question: str = "{question}"  # wording around a document
+    prefix: str = ""  # start of the answer, given to the model
+    separator: str = "\n\n"  # between examples, without a chat template
+    until: tuple[str, ...] = ()  # the output ends before the first of these
+    keep_special: bool = False  # decode special tokens too, because `until` cuts at them
+    extraction: str = ""  # how the answer is found: a name of extraction.py or code_text.py
+    timeout: float = 3.0  # seconds for one program
+    prompt_tokens: int | None = None  # longer prompts lose their beginning
+    decoding: Mapping[str, Any] = field(default_factory=dict)
+    published: Mapping[str, float] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Task(Protocol):
+    """Documents, prompts, grades. Frozen, cheap to make: data is read when `documents` is called."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def scheme(self) -> Scheme: ...
+
+    @property
+    def runs_code(self) -> bool:
+        """Whether grading executes what the model wrote.
+
+        The sandbox is then checked before the model is loaded.
+        """
+        ...
+
+    def documents(self, limit: int | None = None) -> Sequence[Document]:
+        """The first `limit` documents of the test set, or all; a generated task needs a limit."""
+        ...
+
+    def prompt(self, document: Document) -> Prompt: ...
+
+    def grade(self, document: Document, output: str) -> Verdict: ...
+
+    def settings(self) -> dict[str, Any]:
+        """All that identifies the task and can change its score, as JSON data: part of a cell's identity."""
+        ...
+
+
+def cut(text: str, until: Sequence[str]) -> str:
+    """The text before the first of the stop strings; all of it when there is none."""
+    ends = [text.find(stop) for stop in until if stop and stop in text]
+    return text[: min(ends)] if ends else text
+
+
+def digest(data: Any) -> str:
+    """A short, stable fingerprint of JSON data: 16 hex digits."""
+    line = json.dumps(data, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(line.encode()).hexdigest()[:16]
+
+
+def scheme_settings(scheme: Scheme) -> dict[str, Any]:
+    """A scheme as JSON data, without what cannot change a score (its source, the published numbers)."""
+    data: dict[str, Any] = json.loads(json.dumps(asdict(scheme)))
+    del data["source"], data["published"]
+    return data
