@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,16 +50,17 @@ class Causal:
         register()
         placed = {"device_map": {"": device}} if device.type != "cpu" and _has_accelerate() else {}
         try:
-            network, report = network_class.from_pretrained(
-                str(checkpoint.folder),
-                config=config,
-                dtype=dtype,
-                attn_implementation=NAME,
-                use_safetensors=True,
-                local_files_only=True,
-                output_loading_info=True,
-                **placed,
-            )
+            with _progress_bars(shown=sys.stderr.isatty()):
+                network, report = network_class.from_pretrained(
+                    str(checkpoint.folder),
+                    config=config,
+                    dtype=dtype,
+                    attn_implementation=NAME,
+                    use_safetensors=True,
+                    local_files_only=True,
+                    output_loading_info=True,
+                    **placed,
+                )
         except SinkscopeError:
             raise
         except Exception as error:  # transformers raises anything from KeyError to RuntimeError for a bad checkpoint
@@ -127,6 +131,19 @@ def _require_sizes(checkpoint: Checkpoint, config: Any) -> None:
 def takes_positions(network: nn.Module) -> bool:
     """Whether the network's forward accepts position ids (some compute them from the attention mask)."""
     return "position_ids" in inspect.signature(network.forward).parameters
+
+
+@contextmanager
+def _progress_bars(shown: bool) -> Iterator[None]:
+    """transformers' loading bar belongs on a terminal, not in a log file."""
+    from transformers.utils import logging
+
+    before = logging.is_progress_bar_enabled()
+    (logging.enable_progress_bar if shown and before else logging.disable_progress_bar)()
+    try:
+        yield
+    finally:
+        (logging.enable_progress_bar if before else logging.disable_progress_bar)()
 
 
 def _has_accelerate() -> bool:

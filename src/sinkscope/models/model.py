@@ -131,56 +131,66 @@ class Model:
         ids: Tensor,
         real: Tensor | None = None,
         *,
-        positions: Tensor | None = None,
         hiding: Hiding | None = None,
         taps: tuple[Tap, ...] = (),
-        keep: Tensor | int | None = None,
+        keep: int | None = None,
         cache: Any = None,
     ) -> Tensor:
-        """One forward pass; the lowest level, without checks.
+        """One forward pass of any family, without checks.
 
         Args:
             ids: Long [B, Q] on the model's device.
             real: Bool [B, K] over all keys (K = Q without a cache), None when nothing is padded.
-            positions: Long [B|1, Q]; None: the family's own.
-            keep: where logits are wanted. None: everywhere; an int n: the last n positions; Bool [B, Q]: the marked ones.
+            keep: how many of the last positions need logits; None: all.
             cache: transformers' KV cache, for causal models.
 
         Returns:
-            Logits [B, Q, V], [B, n, V], or [marked, V].
+            Logits [B, Q or keep, V].
         """
-        plan = Forward(real, self.kind.causal, self.kind.padded, hiding, taps)
-        if positions is None:
-            keys = real.shape[1] if real is not None else ids.shape[1]
-            positions = self.kind.positions(real, (ids.shape[0], keys), ids.device)[:, -ids.shape[1] :]
-        with forward(plan):
-            if self.kind.causal:
-                return self._causal_logits(ids, real, positions, keep, cache)
-            hidden = self.network.model(
-                input_ids=ids, attention_mask=None, position_ids=positions, use_cache=False
-            ).last_hidden_state
-        if isinstance(keep, int):
-            hidden = hidden[:, -keep:]
-        elif keep is not None:
-            hidden = hidden[keep]
+        if self.kind.causal:
+            return self._causal_logits(ids, real, hiding, taps, keep, cache)
+        hidden = self.hidden(ids, real, hiding=hiding, taps=taps)
+        return self.head(hidden if keep is None else hidden[:, -keep:])
+
+    @torch.no_grad()
+    def hidden(
+        self, ids: Tensor, real: Tensor | None = None, *, hiding: Hiding | None = None, taps: tuple[Tap, ...] = ()
+    ) -> Tensor:
+        """The last hidden states [B, S, width] of a diffusion model, so that the head can run where it is needed."""
+        positions = self.kind.positions(real, (ids.shape[0], ids.shape[1]), ids.device)
+        with forward(Forward(real, self.kind.causal, self.kind.padded, hiding, taps)):
+            output = self.network.model(input_ids=ids, attention_mask=None, position_ids=positions, use_cache=False)
+        states: Tensor = output.last_hidden_state
+        return states
+
+    @torch.no_grad()
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits [..., V] of last hidden states [..., width]."""
         logits: Tensor = self.network.lm_head(hidden)
         scale = getattr(self.network, "logit_scale", None)
         return logits if scale is None else logits * scale
 
     def _causal_logits(
-        self, ids: Tensor, real: Tensor | None, positions: Tensor, keep: Tensor | int | None, cache: Any
+        self,
+        ids: Tensor,
+        real: Tensor | None,
+        hiding: Hiding | None,
+        taps: tuple[Tap, ...],
+        keep: int | None,
+        cache: Any,
     ) -> Tensor:
-        # transformers takes positions that start anew for packed sequences unless a mask is given.
-        past = cache.get_seq_length() if cache is not None else 0
-        mask = torch.ones(ids.shape[0], past + ids.shape[1], device=ids.device, dtype=torch.long) if real is None else real
-        options: dict[str, Any] = {"position_ids": positions} if takes_positions(self.network) else {}
-        if isinstance(keep, int):
-            options["logits_to_keep"] = keep
-        output = self.network(
-            input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=cache is not None, **options
-        )
+        keys = ids.shape[1] + (cache.get_seq_length() if cache is not None else 0)
+        # Without a mask transformers would take positions that start anew for packed sequences.
+        mask = torch.ones(ids.shape[0], keys, device=ids.device, dtype=torch.long) if real is None else real.long()
+        options: dict[str, Any] = {} if keep is None else {"logits_to_keep": keep}
+        if takes_positions(self.network):
+            options["position_ids"] = self.kind.positions(real, (ids.shape[0], keys), ids.device)[:, -ids.shape[1] :]
+        with forward(Forward(real, self.kind.causal, self.kind.padded, hiding, taps)):
+            output = self.network(
+                input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=cache is not None, **options
+            )
         logits: Tensor = output.logits
-        return logits[keep] if isinstance(keep, Tensor) else logits
+        return logits
 
     def logits(self, ids: Tensor, attention_mask: Any = None, policy: Policy | None = None) -> Tensor:
         """What the official forward returns (Dream: before its shift).

@@ -1,0 +1,141 @@
+"""The self-check: is what we record really the model's own attention, and does recording leave the output alone?
+
+It needs no reference files, so it runs on any checkpoint: a short random input, a few forward passes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from sinkscope.attention.interface import AttentionCall
+from sinkscope.attention.received import dense_received, query_weights
+from sinkscope.errors import CheckpointError, InputError
+
+if TYPE_CHECKING:
+    from sinkscope.models.model import Model
+
+ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}
+"""Relative differences that the dtype alone explains when two kernels compute the same thing."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was checked: the measured difference and the bound it must not pass."""
+
+    what: str
+    measured: float
+    bound: float
+
+    @property
+    def passed(self) -> bool:
+        """Within the bound (a NaN is not)."""
+        return self.measured <= self.bound
+
+
+@dataclass(frozen=True)
+class SelfCheck:
+    """All findings for one model."""
+
+    source: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every finding holds."""
+        return all(finding.passed for finding in self.findings)
+
+    def require(self) -> None:
+        """Raises an error that names what failed."""
+        failed = [f"{found.what} (off by {found.measured:.3g})" for found in self.findings if not found.passed]
+        if failed:
+            raise CheckpointError(
+                f"{self.source} failed the self-check: {'; '.join(failed)}. Its architecture does something to attention that "
+                "sinkscope does not know; please report the model's name"
+            )
+
+
+def check(model: Model, length: int = 24, seed: int = 0) -> SelfCheck:
+    """Runs the self-check on `length` random tokens.
+
+    1. Every layer calls the attention function exactly once.
+    2. Recording does not change one bit of the logits.
+    3. The recorded map times the values is the attention output that the model went on with.
+    4. Received attention from the tiles is that of the map.
+    5. A left-padded row gives the logits of the row alone.
+    6. Causal models: transformers' own attention gives the same logits.
+    """
+    if length < 8:
+        raise InputError(f"the self-check needs at least 8 tokens, got length {length}")
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(0, model.shape.vocabulary, (2, length), generator=generator).to(model.device)
+    calls: list[tuple[int, float, float]] = []
+
+    def examine(call: AttentionCall) -> None:
+        calls.append((call.layer, _output_error(call), _received_error(call)))
+
+    silent = model.forward(ids)
+    recorded = model.forward(ids, taps=(examine,))
+    layers = sorted(layer for layer, _, _ in calls)
+    bound = ROUNDING[model.dtype]
+    findings = [
+        Finding("layers whose attention was not seen exactly once", float(layers != list(range(model.shape.layers))), 0),
+        Finding("logits with and without recording, largest difference", _largest(silent - recorded), 0),
+        Finding("recorded map times values against the model's output", max((c[1] for c in calls), default=1.0), bound),
+        Finding("received attention, tiles against the map", max((c[2] for c in calls), default=1.0), bound),
+        Finding("a padded row against the row alone", _padding_error(model, ids), bound),
+    ]
+    if model.kind.causal:
+        findings.append(Finding("logits against transformers' own attention", _foreign_error(model, ids, silent), bound))
+    return SelfCheck(model.source, tuple(findings))
+
+
+def _output_error(call: AttentionCall) -> float:
+    groups = call.query.shape[1] // call.value.shape[1]
+    rebuilt = call.map() @ call.value.repeat_interleave(groups, 1).to(torch.promote_types(call.value.dtype, torch.float32))
+    return _relative(rebuilt, call.output)
+
+
+def _received_error(call: AttentionCall) -> float:
+    weights = query_weights(call.visibility, None, call.query)
+    reference = dense_received(call.map(), call.visibility, weights)
+    return _relative(call.received(), reference)
+
+
+def _padding_error(model: Model, ids: Tensor) -> float:
+    padding = 3
+    alone = model.forward(ids[:1, padding:])
+    real = torch.ones_like(ids, dtype=torch.bool)
+    real[0, :padding] = False
+    return _distance(model.forward(ids, real)[:1, padding:], alone)
+
+
+def _foreign_error(model: Model, ids: Tensor, ours: Tensor) -> float:
+    """Logits under transformers' eager attention, which every architecture has; ours are back in place afterwards."""
+    from sinkscope.attention.interface import NAME
+
+    try:
+        model.network.set_attn_implementation("eager")
+        theirs = model.forward(ids)
+    finally:
+        model.network.set_attn_implementation(NAME)
+    return _distance(ours, theirs)
+
+
+def _largest(difference: Tensor) -> float:
+    return float(difference.abs().max())
+
+
+def _distance(found: Tensor, reference: Tensor) -> float:
+    """‖found − reference‖ / ‖reference‖: for logits, whose largest single rounding error grows with depth."""
+    found, reference = found.double(), reference.double()
+    return float((found - reference).norm() / reference.norm().clamp(min=1e-12))
+
+
+def _relative(found: Tensor, reference: Tensor) -> float:
+    """Largest difference relative to the largest entry of the reference."""
+    found, reference = found.double(), reference.double()
+    return float((found - reference).abs().max() / reference.abs().max().clamp(min=1e-12))
