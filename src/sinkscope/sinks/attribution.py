@@ -1,0 +1,277 @@
+"""Semantic or positional? What predicts that a key is a sink, on prompts that the model of it has not seen.
+
+Three groups of features compete: the decoding *state* (prompt, masked, decided), the token *category* given
+the state, and the *position* (from the start, from the end, from the prompt's end, from the decoding
+frontier). A logistic regression is fitted on some prompts and scored on others; a group's unique part is
+what the full model loses without it. What several groups could explain equally well is the shared part, and
+it is reported, not handed to one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from sinkscope.sinks import logistic
+from sinkscope.sinks.categories import CATEGORIES, category_codes
+from sinkscope.sinks.dataset import ANSWER, PROMPT, Array, Run, dataset_of
+from sinkscope.sinks.intervals import mean_interval
+
+GROUPS = ("state", "category", "position")
+STATES = ("prompt", "masked", "decided")
+DISTANCES = ("from start", "from end", "from prompt end", "from first mask", "from last mask")
+
+ROWS_PER_SAMPLE = 8192
+"""Key-steps kept of each sample: whole steps, evenly spaced."""
+
+ROWS_IN_ALL = 60_000
+FOLDS = 5
+FEWEST_PROMPTS = 4
+
+DOMINANT = 2 / 3
+"""Semantic (positional) when the category (position) holds at least this share of what the two explain
+uniquely."""
+
+LEAST_UNIQUE = 0.05
+"""Under this share of the whole gain, category and position together explain too little uniquely to be told
+apart."""
+
+NO_FRONTIER = 10_000
+"""Distance code where nothing is masked and there is no frontier."""
+
+
+class Observations(NamedTuple):
+    """Rows of one sample: share float [R] of heads that call the key a sink; state, category int [R];
+    distances int [R, 5]; length of prompt and of the whole sequence, which identifiability needs."""
+
+    share: Array
+    state: Array
+    category: Array
+    distances: Array
+    prompt_length: int
+    length: int
+
+
+class Attribution(NamedTuple):
+    """table: one row per part (state, category, position, shared, total) with gain in nats per key-step,
+    its interval over prompts and its share of the total; verdict: "semantic", "positional", "mixed" or "not
+    identifiable"; reason: why."""
+
+    table: pd.DataFrame
+    verdict: str
+    reason: str
+
+
+def observe(run: Run, counts: Array, heads: int, codes: Array, most: int = ROWS_PER_SAMPLE) -> Observations:
+    """Rows for the regression. counts int [T, K]: heads that call the key a sink, of `heads`; codes int [T,
+    K]."""
+    scored = run.real & (codes >= 0)
+    per_step = max(1, int(scored.sum(axis=1).max(initial=1)))
+    wanted = max(1, min(len(scored), most // per_step))
+    steps = np.unique(np.linspace(0, len(scored) - 1, wanted).round().astype(int))
+    step, key = np.nonzero(scored[steps])
+    if len(step) > most:
+        keep = np.sort(np.random.default_rng(len(step)).choice(len(step), most, replace=False))
+        step, key = step[keep], key[keep]
+    step = steps[step]
+    place = run.position[key]
+    n = run.real.sum(axis=1)[step]
+    masked = run.masked & run.real
+    first = np.where(masked.any(axis=1), run.position[masked.argmax(axis=1)], -1)
+    last_key = masked.shape[1] - 1 - masked[:, ::-1].argmax(axis=1)
+    last = np.where(masked.any(axis=1), run.position[last_key], -1)
+    frontier = [np.where(edge[step] >= 0, place - edge[step], NO_FRONTIER) for edge in (first, last)]
+    distances = np.stack([place, n - 1 - place, place - run.prompt_length, *frontier], axis=1)
+    state = np.where(run.region[key] == PROMPT, 0, np.where(run.masked[step, key], 1, 2))
+    state = np.where((run.region[key] != ANSWER) & (state != 0), 2, state)
+    return Observations(
+        share=(counts[step, key] / max(1, heads)).astype(np.float32),
+        state=state.astype(np.int8),
+        category=codes[step, key].astype(np.int8),
+        distances=distances.astype(np.int16),
+        prompt_length=run.prompt_length,
+        length=run.length,
+    )
+
+
+def distance_bins(distance: Array) -> Array:
+    """Bins of a signed distance: 0, ±1, ±2, ±3, ±4–7, ±8–15, … ±64 and more; 18 = no frontier. int in 0 …
+    18."""
+    size = np.abs(distance.astype(np.int64))
+    level = np.where(size < 4, size, np.minimum(2 + np.log2(np.maximum(size, 1)).astype(np.int64), 8))
+    return np.where(distance == NO_FRONTIER, 18, np.where(distance >= 0, level, 8 + level)).astype(np.int64)
+
+
+def features(rows: Observations) -> dict[str, Array]:
+    """The feature matrices of the three groups, float [R, F].
+
+    Categories are centred within each state, so that they say nothing about the state itself: all masks are
+    masks.
+    """
+    state = _one_hot(rows.state, len(STATES))
+    category = _one_hot(rows.category, len(CATEGORIES))
+    for s in range(len(STATES)):
+        here = rows.state == s
+        if here.any():
+            category[here] -= category[here].mean(axis=0)
+    bins = [_one_hot(distance_bins(rows.distances[:, i]), 19) for i in range(rows.distances.shape[1])]
+    position = np.concatenate(bins, axis=1)
+    return {
+        "state": state,
+        "category": category[:, _varying(category)],
+        "position": position[:, _varying(position)],
+    }
+
+
+def attribute(samples: list[Observations], prompts: Array, *, seed: int = 0) -> Attribution:
+    """Unique and shared held-out gains over prompts. prompts [N]: samples of one prompt stay in one fold."""
+    groups, index = np.unique(np.asarray(prompts), return_inverse=True)
+    lengths = {(rows.prompt_length, rows.length) for rows in samples}
+    detections = sum(float(rows.share.sum()) for rows in samples)
+    reason = ""
+    if detections == 0:
+        reason = "no sink was detected"
+    elif len({prompt for prompt, _ in lengths}) < 2:
+        reason = (
+            "all prompts have one length, so token and position go together; use prompts of varied length"
+        )
+    elif len(groups) < FEWEST_PROMPTS:
+        reason = f"{len(groups)} prompts, at least {FEWEST_PROMPTS} are needed to hold some out"
+    if reason:
+        empty = pd.DataFrame({"part": [*GROUPS, "shared", "total"]}).assign(
+            gain=np.nan, low=np.nan, high=np.nan, share=np.nan
+        )
+        return Attribution(_labelled(empty), "not identifiable", reason)
+
+    thin = max(1, int(np.ceil(sum(len(rows.share) for rows in samples) / ROWS_IN_ALL)))
+    thinned = [_thinned(rows, thin) for rows in samples]
+    rows = _pool(thinned)
+    owner = np.concatenate([np.full(len(r.share), index[i]) for i, r in enumerate(thinned)])
+    matrices = features(rows)
+    order = np.random.default_rng(seed).permutation(len(groups))
+    fold = np.empty(len(groups), dtype=int)
+    fold[order] = np.arange(len(groups)) % min(FOLDS, len(groups))
+    models = {"null": (), "full": GROUPS} | {
+        f"without {g}": tuple(o for o in GROUPS if o != g) for g in GROUPS
+    }
+    held = {name: np.zeros(len(rows.share)) for name in models}
+    share = rows.share.astype(np.float64)
+    for name, chosen in models.items():
+        X = np.concatenate([matrices[g] for g in chosen], axis=1) if chosen else np.zeros((len(share), 0))
+        for f in range(fold.max() + 1):
+            test = fold[owner] == f
+            beta = logistic.fit(X[~test], share[~test])
+            held[name][test] = logistic.log_likelihood(X[test], share[test], beta)
+    score = {
+        name: np.array([values[owner == g].mean() for g in range(len(groups))])
+        for name, values in held.items()
+    }
+    gains = {g: score["full"] - score[f"without {g}"] for g in GROUPS}
+    gains["total"] = score["full"] - score["null"]
+    gains["shared"] = gains["total"] - sum(gains[g] for g in GROUPS)
+    total = float(gains["total"].mean())
+    lines = []
+    for part in (*GROUPS, "shared", "total"):
+        found = mean_interval(gains[part], seed=seed)
+        lines.append(
+            {
+                "part": part,
+                "gain": found.value,
+                "low": found.low,
+                "high": found.high,
+                "share": found.value / total if total > 0 else float("nan"),
+            }
+        )
+    table = _labelled(pd.DataFrame(lines))
+    return Attribution(table, *_verdict(table))
+
+
+def _verdict(table: pd.DataFrame) -> tuple[str, str]:
+    gain = dict(zip(table["part"], table["gain"], strict=True))
+    low = dict(zip(table["part"], table["low"], strict=True))
+    if not gain["total"] > 0 or not low["total"] > 0:
+        return "not identifiable", "nothing predicts sinks on prompts that were held out"
+    semantic, positional = max(0.0, gain["category"]), max(0.0, gain["position"])
+    unique = semantic + positional
+    if unique < LEAST_UNIQUE * gain["total"]:
+        return "mixed", "state and the shared part explain nearly all of it"
+    share = semantic / unique
+    text = f"of what the two explain uniquely, the category holds {share:.0%}"
+    if share >= DOMINANT:
+        return "semantic", text
+    return ("positional" if share <= 1 - DOMINANT else "mixed"), text
+
+
+def attribution(
+    trace: Any,
+    tokenizer: Any = None,
+    *,
+    categories: Mapping[int, str] | None = None,
+    epsilon: float = 3.0,
+    rule: str = "sum",
+    scores: str = "auto",
+    seed: int = 0,
+) -> Attribution:
+    """Are sinks bound to tokens or to positions?
+
+    Formula: held-out log-likelihood of "is a sink" (share of heads, nats per key-step), cross-validated
+    over prompts; `unique(g) = LL(all groups) − LL(all but g)`, `shared = LL(all) − LL(none) − Σ unique`.
+    Groups: decoding state, token category given state, position (binned distance from start, end, prompt's
+    end, first and last mask).
+
+    Returns an `Attribution`: table, verdict, reason. A single prompt length answers "not identifiable",
+    because then every template token has one fixed position. Limits: correlation over natural prompts, not
+    intervention (see `counterfactual`); a token that always stands first (a begin-of-text token) goes to
+    the shared part; heads are pooled.
+    """
+    from sinkscope.sinks.partial import prompt_digest
+    from sinkscope.sinks.scan import scans
+
+    data = dataset_of(trace)
+    samples, prompts = [], []
+    for scan in scans(trace, epsilon, rule, scores=scores):
+        codes = category_codes(data, scan.run, tokenizer, categories)
+        heads = scan.sinks.shape[1] * scan.sinks.shape[2]
+        samples.append(observe(scan.run, scan.counts.sum(axis=1, dtype=np.int64), heads, codes))
+        prompts.append(prompt_digest(scan.run))
+    return attribute(samples, np.array(prompts), seed=seed)
+
+
+def _labelled(table: pd.DataFrame) -> pd.DataFrame:
+    table.attrs = {"units": {"gain": "nats per key-step, held out", "share": "share of the total gain"}}
+    return table
+
+
+def _one_hot(codes: Array, size: int) -> Array:
+    return np.eye(size, dtype=np.float64)[np.clip(codes.astype(np.int64), 0, size - 1)]
+
+
+def _varying(columns: Array) -> Array:
+    return np.asarray(np.ptp(columns, axis=0) > 0) if len(columns) else np.zeros(columns.shape[1], dtype=bool)
+
+
+def _thinned(rows: Observations, every: int) -> Observations:
+    if every == 1:
+        return rows
+    # Drawn, not every n-th: a stride that divides the length would always take the same positions.
+    use = np.random.default_rng(len(rows.share)).random(len(rows.share)) < 1.0 / every
+    return rows._replace(
+        share=rows.share[use],
+        state=rows.state[use],
+        category=rows.category[use],
+        distances=rows.distances[use],
+    )
+
+
+def _pool(samples: list[Observations]) -> Observations:
+    return Observations(
+        share=np.concatenate([r.share for r in samples]),
+        state=np.concatenate([r.state for r in samples]),
+        category=np.concatenate([r.category for r in samples]),
+        distances=np.concatenate([r.distances for r in samples]),
+        prompt_length=0,
+        length=0,
+    )

@@ -1,0 +1,267 @@
+"""Two traces of the same prompts, such as masked against unmasked: where attention went, confidence,
+decoding delay.
+
+The paper proposes two mechanisms and tests neither: attention redistributes when a sink is hidden
+(bidirectional attention finds another place), and tokens that relied on the sink lose confidence and are
+decided later. Both are measured here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from sinkscope.errors import InputError
+from sinkscope.sinks.dataset import (
+    ANSWER,
+    PROMPT,
+    Array,
+    Run,
+    dataset_of,
+    labels,
+    mass_weight,
+    run_of,
+    scores_name,
+)
+from sinkscope.sinks.detection import EPSILON, check_rule, sinks_of
+from sinkscope.sinks.drift import rank
+from sinkscope.sinks.intervals import mean_interval
+
+DESTINATIONS = ("old sinks", "new sinks", "prompt", "masked", "decided")
+"""A partition of the keys of one head and step: sinks of the first trace; sinks of the second only; the
+rest by state."""
+
+
+def partition(sinks_a: Array, sinks_b: Array, run: Run, step: int) -> Array:
+    """bool [5, …, K], in the order of DESTINATIONS; every real key is in exactly one."""
+    shape = sinks_a.shape
+    new = sinks_b & ~sinks_a
+    rest = ~(sinks_a | sinks_b) & run.real[step]
+    prompt = run.region == PROMPT
+    masked = run.masked[step] & ~prompt
+    groups = [sinks_a, new] + [rest & np.broadcast_to(g, shape) for g in (prompt, masked, ~prompt & ~masked)]
+    return np.stack(groups)
+
+
+def decided_at(run: Run) -> Array:
+    """Label of the step in which each answer key was decided, float [K], NaN if never (or not in the
+    answer)."""
+    decisions = run.decisions()
+    when = np.where(decisions.any(axis=0), run.steps[decisions.argmax(axis=0)].astype(np.float64), np.nan)
+    return np.where(run.region == ANSWER, when, np.nan)
+
+
+def compare_traces(
+    a: Any, b: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: str = "auto"
+) -> xr.Dataset:
+    """What changed from trace `a` (say, no policy) to trace `b` (say, sinks hidden), for the same samples
+    and model.
+
+    Variables
+    ---------
+    flow [sample, layer, destination] : change of the share of attention, b − a, averaged over heads and
+    steps, for a
+        partition of the keys: old sinks (of a), new sinks (of b only), the rest of the prompt, masked and
+        decided answer. Sums to zero over destinations (bidirectional traces, and the last row of causal
+        ones).
+    flow_same_input [sample, layer, destination] : the same over steps in which both had the same input
+    tokens, so that
+        the difference is the policy's alone and not that of a text that has come apart.
+    same_input [sample, step] : bool.
+    confidence_change [sample, step], confidence_change_key [sample, key] : mean of b − a over positions
+    masked in both. delay [sample, key] : decided in b minus decided in a, in steps; NaN where not decided
+    in both. dependence [sample, key] : share of attention that this answer token paid to sinks of a while
+    it was masked, averaged
+        over steps, layers, heads; NaN without maps in `a` (ss.Capture(level="maps")).
+
+    Source: the explanations offered in arXiv 2510.15731 (sections 4.3 and 5). `mechanisms(comparison)`
+    gives the table. Limits: after the first difference in the text, steps of the two runs are no longer the
+    same situation.
+    """
+    first, second = dataset_of(a), dataset_of(b)
+    check_rule(rule, epsilon)
+    _check_same(first, second)
+    names = scores_name(first, scores), scores_name(second, scores)
+    steps = min(first.sizes["step"], second.sizes["step"])
+    samples, layers, keys = (first.sizes[d] for d in ("sample", "layer", "key"))
+    flow = np.zeros((2, samples, layers, len(DESTINATIONS)))
+    same = np.zeros((samples, steps), dtype=bool)
+    by_step = np.full((samples, steps), np.nan)
+    by_key, delay, dependence = (np.full((samples, keys), np.nan) for _ in range(3))
+    for i in range(samples):
+        runs = run_of(first, i), run_of(second, i)
+        if not np.array_equal(runs[0].region, runs[1].region):
+            raise InputError(
+                f"sample {i} has different prompts or lengths in the two traces; compare the same prompts"
+            )
+        same[i] = (runs[0].tokens[:steps] == runs[1].tokens[:steps]).all(axis=1)
+        used = np.zeros(2)
+        paid, times = np.zeros(keys), np.zeros(keys)
+        for t in range(steps):
+            values = [_scores(d, n, i, t) for d, n in zip((first, second), names, strict=True)]
+            sinks = [sinks_of(v, epsilon, rule) for v in values]
+            shares = [
+                np.nan_to_num(v, nan=0.0) * mass_weight(r, t, n)
+                for v, r, n in zip(values, runs, names, strict=True)
+            ]
+            change = shares[1] - shares[0]
+            groups = partition(sinks[0], sinks[1], runs[0], t)
+            moved = np.where(groups, change, 0.0).sum(axis=-1).mean(axis=2).T
+            for which, use in enumerate((True, bool(same[i, t]))):
+                if use:
+                    flow[which, i] += moved
+                    used[which] += 1
+            if "attention" in first:
+                share = _paid(first, i, t, sinks[0])
+                masked = runs[0].masked[t]
+                paid[masked] += share[masked]
+                times[masked] += 1
+        with np.errstate(invalid="ignore", divide="ignore"):
+            flow[:, i] /= np.where(used > 0, used, np.nan)[:, None, None]
+            if "attention" in first:
+                dependence[i] = np.where(times > 0, paid / times, np.nan)
+        by_step[i], by_key[i] = _confidence(first, second, runs, i, steps)
+        delay[i] = decided_at(runs[1]) - decided_at(runs[0])
+    layer_dims = ("sample", "layer", "destination")
+    return xr.Dataset(
+        {
+            "flow": (layer_dims, flow[0], {"units": "share of attention, b − a"}),
+            "flow_same_input": (layer_dims, flow[1], {"units": "share of attention, b − a"}),
+            "same_input": (("sample", "step"), same),
+            "confidence_change": (("sample", "step"), by_step, {"units": "confidence, b − a"}),
+            "confidence_change_key": (("sample", "key"), by_key, {"units": "confidence, b − a"}),
+            "delay": (("sample", "key"), delay, {"units": "steps, b − a"}),
+            "dependence": (("sample", "key"), dependence, {"units": "share of attention paid to sinks of a"}),
+        },
+        coords={
+            "sample": labels(first, "sample"),
+            "step": labels(first, "step")[:steps],
+            "layer": labels(first, "layer"),
+            "key": labels(first, "key"),
+            "destination": list(DESTINATIONS),
+        },
+        attrs={
+            "epsilon": float(epsilon),
+            "rule": rule,
+            "policy_a": str(first.attrs.get("policy", "")),
+            "policy_b": str(second.attrs.get("policy", "")),
+        },
+    )
+
+
+def mechanisms(comparison: xr.Dataset) -> pd.DataFrame:
+    """The two proposed mechanisms as numbers, one row per measure: value, low, high (95 %, over prompts),
+    unit, note.
+
+    *Dependent* tokens pay more attention to the sinks of the first trace than the median token of their
+    sample does. If the second mechanism holds, they lose more confidence and are decided later than the
+    others, and delay rises with dependence (rank correlation). Without maps in the first trace those rows
+    are NaN, and say so.
+    """
+    rows: list[dict[str, Any]] = []
+
+    def add(measure: str, values: Array, unit: str, note: str = "") -> None:
+        found = mean_interval(np.asarray(values, dtype=np.float64))
+        rows.append(
+            {
+                "measure": measure,
+                "value": found.value,
+                "low": found.low,
+                "high": found.high,
+                "unit": unit,
+                "note": note,
+            }
+        )
+
+    flow = comparison["flow"].mean("layer")
+    for name in DESTINATIONS:
+        add(f"attention to {name}", flow.sel(destination=name).values, "share of attention, b − a")
+    add("same input", comparison["same_input"].mean("step").values, "share of steps")
+    add("confidence change", _row_means(comparison["confidence_change_key"].values), "confidence, b − a")
+    add("delay", _row_means(comparison["delay"].values), "steps, b − a")
+    dependence = comparison["dependence"].values
+    note = "" if np.isfinite(dependence).any() else "needs maps in the first trace: ss.Capture(level='maps')"
+    dependent = np.full(dependence.shape, False)
+    known = np.isfinite(dependence)
+    for i, row in enumerate(dependence):
+        if known[i].any():
+            dependent[i] = known[i] & (row > np.median(row[known[i]]))
+    for name, unit in (("confidence_change_key", "confidence, b − a"), ("delay", "steps, b − a")):
+        values = comparison[name].values
+        title = "confidence change" if name != "delay" else "delay"
+        add(f"{title} of dependent tokens", _row_means(np.where(dependent, values, np.nan)), unit, note)
+        add(f"{title} of other tokens", _row_means(np.where(known & ~dependent, values, np.nan)), unit, note)
+    add(
+        "dependence and delay",
+        _correlations(dependence, comparison["delay"].values),
+        "rank correlation",
+        note,
+    )
+    table = pd.DataFrame(rows)
+    table.attrs = {"interval": "95 %, bootstrap over prompts", **comparison.attrs}
+    return table
+
+
+def _check_same(a: xr.Dataset, b: xr.Dataset) -> None:
+    for dim in ("sample", "layer", "head", "key"):
+        if a.sizes.get(dim) != b.sizes.get(dim):
+            raise InputError(
+                f"the traces have {a.sizes.get(dim)} and {b.sizes.get(dim)} of {dim}; "
+                "compare the same prompts, model and capture"
+            )
+
+
+def _scores(data: xr.Dataset, name: str, sample: int, step: int) -> Array:
+    """float [L, H, K]."""
+    part = data[name].isel(sample=sample, step=step)
+    dims = ("layer", "head", "key") if "head" in part.dims else ("layer", "key")
+    values = np.asarray(part.transpose(*dims).values, dtype=np.float32)
+    return values if values.ndim == 3 else values[:, None]
+
+
+def _paid(data: xr.Dataset, sample: int, step: int, sinks: Array) -> Array:
+    """Share of attention that each query pays to its head's sinks, mean over layers and heads, float
+    [query]."""
+    maps = data["attention"].isel(sample=sample, step=step).transpose("layer", "head", "query", "key").values
+    return np.asarray((np.nan_to_num(maps) * sinks[:, :, None, :]).sum(axis=-1).mean(axis=(0, 1)))
+
+
+def _confidence(
+    a: xr.Dataset, b: xr.Dataset, runs: tuple[Run, Run], sample: int, steps: int
+) -> tuple[Array, Array]:
+    keys = runs[0].tokens.shape[1]
+    if "confidence" not in a or "confidence" not in b:
+        return np.full(steps, np.nan), np.full(keys, np.nan)
+    both = runs[0].masked[:steps] & runs[1].masked[:steps]
+    values = [
+        np.asarray(d["confidence"].isel(sample=sample).transpose("step", "key").values, dtype=np.float64)[
+            :steps
+        ]
+        for d in (a, b)
+    ]
+    change = np.where(both, values[1] - values[0], np.nan)
+    # LLaDA writes −inf where a position may not be chosen in this block; such a difference is no number.
+    change[~np.isfinite(change)] = np.nan
+    return _row_means(change), _row_means(change.T)
+
+
+def _row_means(values: Array) -> Array:
+    known = np.isfinite(values)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(
+            np.where(known, values, 0.0).sum(axis=1) / np.where(known.any(1), known.sum(1), np.nan)
+        )
+
+
+def _correlations(x: Array, y: Array) -> Array:
+    out = np.full(len(x), np.nan)
+    for i in range(len(x)):
+        known = np.isfinite(x[i]) & np.isfinite(y[i])
+        if known.sum() >= 3:
+            ranks = rank(np.where(known, x[i], np.nan))[known], rank(np.where(known, y[i], np.nan))[known]
+            if np.ptp(ranks[0]) > 0 and np.ptp(ranks[1]) > 0:
+                out[i] = np.corrcoef(*ranks)[0, 1]
+    return out

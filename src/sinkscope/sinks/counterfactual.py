@@ -1,0 +1,149 @@
+"""Filler tokens inserted: does the sink follow the token or the index?
+
+Two traces of one prompt, the second with filler tokens put in, so that every later token has a new index. A
+sink that is bound to its token is found at the token's new place; one bound to the index stays where it
+was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from sinkscope.errors import InputError
+from sinkscope.sinks.dataset import Array, Run, dataset_of, run_of
+from sinkscope.sinks.detection import detect
+from sinkscope.sinks.intervals import ratio_interval
+
+DOMINANT = 2 / 3
+OUTCOMES = ("token", "index", "both", "neither")
+
+
+def insertion_alignment(length: int, at: int, count: int) -> Array:
+    """int [length]: the new position of each old one when `count` tokens are inserted before position
+    `at`."""
+    if not 0 <= at <= length or count < 0:
+        raise InputError(
+            f"cannot insert {count} tokens at {at} into {length}; expected 0 ≤ at ≤ length, count ≥ 0"
+        )
+    old = np.arange(length)
+    return np.where(old >= at, old + count, old)
+
+
+class Followed(NamedTuple):
+    """Sinks of the first trace on shifted tokens, by where the same head of the second has one: at the
+    token's new place only, at the old index only, at both, at neither; all of them; and how many any one
+    key would hold by chance."""
+
+    token: int
+    same_index: int
+    both: int
+    neither: int
+    sinks: int
+    chance: float
+
+
+def follow(sinks: Array, other: Array, run: Run, other_run: Run, alignment: Array) -> Followed:
+    """Count over (step, layer, head) what the sinks of shifted tokens follow.
+
+    sinks bool [T, L, H, K], other [T, L, H, K2]; alignment int [positions]: new position of each old one,
+    −1 = gone.
+    """
+    column = np.full(len(run.position), -1)
+    index = np.full(len(run.position), -1)
+    places = {int(p): k for k, p in enumerate(other_run.position) if p >= 0}
+    for key, place in enumerate(run.position):
+        if 0 <= place < len(alignment) and alignment[place] >= 0 and alignment[place] != place:
+            column[key] = places.get(int(alignment[place]), -1)
+            index[key] = places.get(int(place), -1)
+    shifted = np.flatnonzero((column >= 0) & (index >= 0))
+    steps = min(len(sinks), len(other))
+    found = sinks[:steps][..., shifted]
+    token = other[:steps][..., column[shifted]]
+    stayed = other[:steps][..., index[shifted]]
+    density = other[:steps].sum(axis=-1, keepdims=True) / max(1, int((other_run.position >= 0).sum()))
+    return Followed(
+        token=int((found & token & ~stayed).sum()),
+        same_index=int((found & ~token & stayed).sum()),
+        both=int((found & token & stayed).sum()),
+        neither=int((found & ~token & ~stayed).sum()),
+        sinks=int(found.sum()),
+        chance=float((found * density).sum()),
+    )
+
+
+def counterfactual(
+    original: Any,
+    filled: Any,
+    alignment: Array | Sequence[Any],
+    *,
+    epsilon: float = 3.0,
+    rule: str = "sum",
+    scores: str = "auto",
+) -> pd.DataFrame:
+    """Does a sink follow its token or its index when filler tokens are inserted?
+
+    original, filled: traces of the same samples, model and decoding, the second with fillers in the prompt.
+    alignment: int [positions], the new position of each old one (−1 = gone), see `insertion_alignment`; or
+    one such array per sample.
+
+    Returns one row per outcome (token, index, both, neither): share of the original's sinks on shifted
+    tokens, with a 95 % interval over prompts; `chance` is the share expected of any key. attrs["verdict"]:
+    "token" or "index" when that one holds at least two thirds of the sinks that followed one of them and
+    beats chance, else "mixed"; "not enough evidence" without sinks on shifted tokens. Limits: later steps
+    also differ because other tokens get decided; compare few steps (`trace.dataset.isel(step=slice(0, 8))`)
+    to stay near the first input.
+    """
+    a, b = dataset_of(original), dataset_of(filled)
+    if a.sizes["sample"] != b.sizes["sample"]:
+        raise InputError(
+            f"the traces have {a.sizes['sample']} and {b.sizes['sample']} samples; pass the same samples"
+        )
+    for dim in ("layer", "head"):
+        if a.sizes.get(dim) != b.sizes.get(dim):
+            raise InputError(
+                f"the traces have {a.sizes.get(dim)} and {b.sizes.get(dim)} of {dim}; use one model"
+            )
+    aligned = list(alignment)
+    each = (
+        [np.asarray(x) for x in aligned] if np.ndim(aligned[0]) else [np.asarray(aligned)] * a.sizes["sample"]
+    )
+    if len(each) != a.sizes["sample"]:
+        raise InputError(f"{len(each)} alignments for {a.sizes['sample']} samples; pass one, or one for each")
+    counts = []
+    for i in range(a.sizes["sample"]):
+        sinks = [_four(detect(d.isel(sample=[i]), epsilon, rule, scores=scores).values[0]) for d in (a, b)]
+        counts.append(follow(sinks[0], sinks[1], run_of(a, i), run_of(b, i), each[i]))
+    table = np.array(counts, dtype=np.float64)
+    interval = ratio_interval(table[:, :4], np.broadcast_to(table[:, 4:5], table[:, :4].shape))
+    total = table[:, 4].sum()
+    chance = float(table[:, 5].sum() / total) if total else float("nan")
+    out = pd.DataFrame(
+        {
+            "follows": OUTCOMES,
+            "share": interval.value,
+            "low": interval.low,
+            "high": interval.high,
+            "sinks": table[:, :4].sum(axis=0).astype(np.int64),
+            "chance": chance,
+        }
+    )
+    token, index = table[:, 0].sum(), table[:, 1].sum()
+    verdict = "mixed"
+    if total == 0 or token + index == 0:
+        verdict = "not enough evidence"
+    elif max(token, index) / total > chance and max(token, index) >= DOMINANT * (token + index):
+        verdict = "token" if token > index else "index"
+    out.attrs = {
+        "verdict": verdict,
+        "units": {"share": "share of sinks on shifted tokens"},
+        "dominant": DOMINANT,
+    }
+    return out
+
+
+def _four(sinks: Array) -> Array:
+    return sinks if sinks.ndim == 4 else sinks[:, :, None]
