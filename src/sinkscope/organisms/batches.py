@@ -1,0 +1,211 @@
+"""Batches on the device: which documents a step reads, and the rows of tokens that they become.
+
+A batch is a pure function of recipe, corpus and step, so a resumed run reads what the interrupted one would have read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sinkscope.organisms.corpus import Corpus
+from sinkscope.organisms.pictures import CELLS
+from sinkscope.organisms.recipe import ANSWER, LENGTH, Recipe
+from sinkscope.organisms.vocabulary import Vocabulary
+
+CAPTION_ANSWER = 32
+"""Tokens of the answer when a picture is described."""
+DESCRIBE = "Describe the picture."
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of tokens, all starting with BOS, padded on the right.
+
+    Attributes:
+        ids: Long [B, S].
+        start, content, stop: Long [B]. Targets are the positions start..stop−1 for diffusion models and start..content−1 for
+            causal ones, which need only the first end token.
+        length: Long [B]: real tokens; what follows is padding that nothing may attend to.
+    """
+
+    ids: Tensor
+    start: Tensor
+    content: Tensor
+    stop: Tensor
+    length: Tensor
+
+    @cached_property
+    def real(self) -> Tensor:
+        """Bool [B, S]."""
+        return torch.arange(self.ids.shape[1], device=self.ids.device) < self.length[:, None]
+
+    def targets(self, causal: bool) -> Tensor:
+        """Bool [B, S]: the tokens that the model is trained to give."""
+        place = torch.arange(self.ids.shape[1], device=self.ids.device)
+        end = self.content if causal else self.stop
+        return (place >= self.start[:, None]) & (place < end[:, None])
+
+    def rows(self, rows: slice) -> Batch:
+        """Some of the rows."""
+        return Batch(self.ids[rows], self.start[rows], self.content[rows], self.stop[rows], self.length[rows])
+
+    @staticmethod
+    def join(first: Batch, second: Batch) -> Batch:
+        """Both, one after the other."""
+        return Batch(
+            torch.cat((first.ids, second.ids)),
+            torch.cat((first.start, second.start)),
+            torch.cat((first.content, second.content)),
+            torch.cat((first.stop, second.stop)),
+            torch.cat((first.length, second.length)),
+        )
+
+
+class Pieces:
+    """Token ids around questions, answers and pictures, in the roles of one layout."""
+
+    def __init__(self, vocabulary: Vocabulary, device: torch.device, pictures: bool) -> None:
+        self.vocabulary = vocabulary
+        self.device = device
+        self.before, self.after = (
+            self._tensor(vocabulary.encode([text])[0]) for text in (vocabulary.before, vocabulary.after)
+        )
+        if pictures:
+            token = vocabulary.token
+            bos, after = [vocabulary.bos], vocabulary.encode([vocabulary.after])[0]
+            header = vocabulary.encode([vocabulary.before + DESCRIBE])[0][1:]
+            self.draw_before = self._tensor([*bos, token("<|t2i|>")])
+            self.draw_after = self._tensor([vocabulary.eos, token("<|soi|>")])
+            self.draw_end = self._tensor([token("<|eoi|>")])
+            self.see_before = self._tensor([*bos, token("<|mmu|>"), token("<|soi|>")])
+            self.see_after = self._tensor([token("<|eoi|>"), *header, *after])
+
+    def _tensor(self, ids: list[int]) -> Tensor:
+        return torch.tensor(ids, dtype=torch.long, device=self.device)
+
+    def answered(
+        self, questions: Tensor, question_lengths: Tensor, answers: Tensor, answer_lengths: Tensor
+    ) -> Batch:
+        """Chat turns, and texts on their own where a question has no tokens."""
+        chat = question_lengths > 0
+        before = torch.where(chat, len(self.before), 1)
+        after = torch.where(chat, len(self.after), 0)
+        start = before + question_lengths + after
+        end = torch.where(chat, self.vocabulary.eot, self.vocabulary.eos)
+        content = (start + answer_lengths + 1).clamp(max=LENGTH)
+        stop = torch.where(chat, start + ANSWER, content)
+        # Both kinds of row begin with BOS, so one table of what comes before serves both.
+        return self._rows(self.before, before, questions, question_lengths, self.after, start, answers, answer_lengths, end, content, stop, stop)  # fmt: skip # noqa: E501
+
+    def drawn(self, captions: Tensor, lengths: Tensor, codes: Tensor) -> Batch:
+        """Caption first, then the picture: BOS t2i caption EOS soi 64 codes eoi."""
+        full = torch.full_like(lengths, CELLS)
+        before = torch.full_like(lengths, len(self.draw_before))
+        start = before + lengths + len(self.draw_after)
+        content = start + CELLS
+        end = self.draw_end.expand(len(lengths))
+        return self._rows(self.draw_before, before, captions, lengths, self.draw_after, start, self._image(codes), full, end, content, content, content + 1)  # fmt: skip # noqa: E501
+
+    def described(self, captions: Tensor, lengths: Tensor, codes: Tensor) -> Batch:
+        """Picture first, then its caption: BOS mmu soi 64 codes eoi, a user turn, the answer."""
+        full = torch.full_like(lengths, CELLS)
+        before = torch.full_like(lengths, len(self.see_before))
+        start = before + CELLS + len(self.see_after)
+        end = torch.full_like(lengths, self.vocabulary.eot)
+        content = start + lengths + 1
+        stop = start + CAPTION_ANSWER
+        return self._rows(self.see_before, before, self._image(codes), full, self.see_after, start, captions, lengths, end, content, stop, stop)  # fmt: skip # noqa: E501
+
+    def _image(self, codes: Tensor) -> Tensor:
+        return codes + len(self.vocabulary)
+
+    def _rows(
+        self,
+        opening: Tensor,
+        opening_lengths: Tensor,
+        first: Tensor,
+        first_lengths: Tensor,
+        middle: Tensor,
+        start: Tensor,
+        second: Tensor,
+        second_lengths: Tensor,
+        end: Tensor,
+        content: Tensor,
+        stop: Tensor,
+        length: Tensor,
+    ) -> Batch:
+        """opening, first, middle, second, one end token, EOS up to `length`; each part gathered at its own offset."""
+        place = torch.arange(LENGTH, device=self.device)[None]
+
+        def gather(table: Tensor, offset: Tensor) -> Tensor:
+            index = (place - offset[:, None]).clamp(0, table.shape[-1] - 1)
+            return table[index] if table.dim() == 1 else table.gather(1, index)
+
+        after_first = opening_lengths + first_lengths
+        after_second = start + second_lengths
+        ids = torch.full((len(start), LENGTH), self.vocabulary.eos, dtype=torch.long, device=self.device)
+        ids = torch.where(place == after_second[:, None], end[:, None], ids)
+        ids = torch.where(place < after_second[:, None], gather(second, start), ids)
+        ids = torch.where(place < start[:, None], gather(middle, after_first), ids)
+        ids = torch.where(place < after_first[:, None], gather(first, opening_lengths), ids)
+        ids = torch.where(place < opening_lengths[:, None], gather(opening, torch.zeros_like(start)), ids)
+        return Batch(ids, start, content, stop, length)
+
+
+class Reader:
+    """Gives the batch of any step."""
+
+    def __init__(self, recipe: Recipe, corpus: Corpus, vocabulary: Vocabulary, device: torch.device) -> None:
+        self.recipe = recipe
+        self.pieces = Pieces(vocabulary, device, bool(recipe.pictures))
+        self.pictured = round(recipe.batch * recipe.pictures)
+        self.device = device
+        self.texts = [
+            _on(device, array)
+            for array in (corpus.questions, corpus.question_lengths, corpus.answers, corpus.answer_lengths)
+        ]
+        self.images = [
+            _on(device, array) for array in (corpus.captions, corpus.caption_lengths, corpus.codes)
+        ]
+        self._orders: dict[tuple[int, int], Tensor] = {}
+
+    def batch(self, step: int, rank: int = 0, world: int = 1) -> Batch:
+        """This process's rows of the batch of a step."""
+        size = self.recipe.batch
+        texts = self._chosen(len(self.texts[0]), step * size, size)[self.pictured :]
+        found = self.pieces.answered(*(table[texts].long() for table in self.texts))
+        if self.pictured:
+            chosen = self._chosen(len(self.images[0]), step * self.pictured, self.pictured)
+            rows = [table[chosen].long() for table in self.images]
+            half = self.pictured // 2
+            drawn = self.pieces.drawn(*(row[:half] for row in rows))
+            described = self.pieces.described(*(row[half:] for row in rows))
+            found = Batch.join(Batch.join(drawn, described), found)
+        return found if world == 1 else found.rows(slice(rank, None, world))
+
+    def _chosen(self, total: int, first: int, count: int) -> Tensor:
+        """Long [count]: the documents at these places of an endless order that is new in every epoch."""
+        places = torch.arange(first, first + count)
+        parts = [
+            self._order(total, int(epoch))[(places[places // total == epoch] % total).to(self.device)]
+            for epoch in (places // total).unique()
+        ]
+        return torch.cat(parts)
+
+    def _order(self, total: int, epoch: int) -> Tensor:
+        if (total, epoch) not in self._orders:
+            for old in [key for key in self._orders if key[0] == total and key[1] < epoch - 1]:
+                del self._orders[old]
+            random = torch.Generator().manual_seed(1_000_003 * self.recipe.seed + epoch)
+            self._orders[total, epoch] = torch.randperm(total, generator=random).to(self.device)
+        return self._orders[total, epoch]
+
+
+def _on(device: torch.device, array: np.ndarray) -> Tensor:  # type: ignore[type-arg]
+    # torch cannot index with uint16 on every device, and int32 holds every id.
+    return torch.from_numpy(np.ascontiguousarray(array).astype(np.int32)).to(device)

@@ -1,0 +1,208 @@
+"""The training documents as arrays of token ids, made once by all CPU cores and shared by every recipe.
+
+A corpus holds questions and answers without a chat template, so that all recipes read the same documents in the same order
+and only the pieces around them differ. Files are plain .npy, which several training processes map into memory together.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sinkscope.errors import InputError
+from sinkscope.organisms import pictures, sources
+from sinkscope.organisms.layout import write_json
+from sinkscope.organisms.recipe import ANSWER, LENGTH, PROMPT, TEXT_MIX
+from sinkscope.organisms.vocabulary import Vocabulary, shipped
+
+TEMPLATE = 12
+"""Tokens that the longest chat template of the families (LLaDA's, Llama's) puts around a question."""
+QUESTION = PROMPT - TEMPLATE
+CAPTION = 30
+"""Most tokens of a caption."""
+CHUNK = 4096
+"""Documents that one worker makes at a time."""
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Documents and pictures.
+
+    Attributes:
+        questions: [N, QUESTION], answers: [N, LENGTH]: token ids, the rest 0. A text on its own has no question.
+        question_lengths, answer_lengths: [N].
+        captions: [M, CAPTION], caption_lengths: [M], codes: [M, 64]: pictures (codes without an offset).
+    """
+
+    questions: Array
+    question_lengths: Array
+    answers: Array
+    answer_lengths: Array
+    captions: Array
+    caption_lengths: Array
+    codes: Array
+
+    def __len__(self) -> int:
+        return len(self.questions)
+
+    def save(self, folder: Path, about: dict[str, Any]) -> None:
+        """One .npy per array, and what it was made from."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in FIELDS:
+            np.save(folder / f"{name}.npy", getattr(self, name))
+        write_json(folder / "corpus.json", {**about, "documents": len(self), "pictures": len(self.codes)})
+
+    @staticmethod
+    def open(folder: Path) -> Corpus:
+        """A saved corpus, mapped and not read."""
+        if not (folder / "corpus.json").exists():
+            raise InputError(f"there is no corpus in {folder}; leave the option out, and one is made")
+        return Corpus(*(np.load(folder / f"{name}.npy", mmap_mode="r") for name in FIELDS))
+
+
+FIELDS = (
+    "questions",
+    "question_lengths",
+    "answers",
+    "answer_lengths",
+    "captions",
+    "caption_lengths",
+    "codes",
+)
+
+
+def make(
+    documents: int,
+    picture_count: int,
+    vocabulary: Vocabulary,
+    extra: Sequence[str] = (),
+    share: float = 0.0,
+    workers: int = 0,
+) -> Corpus:
+    """Generates and tokenises; the result does not depend on the number of workers.
+
+    Args:
+        documents: how many, mixed as TEXT_MIX says.
+        extra: paragraphs of the user's own, which take a share of the documents (and repeat when there are too few).
+    """
+    jobs = [(start, min(start + CHUNK, documents)) for start in range(0, documents, CHUNK)]
+    pictured = [(start, min(start + CHUNK, picture_count)) for start in range(0, picture_count, CHUNK)]
+    paragraphs = tuple(extra) if share > 0 else ()
+    setup = (vocabulary.backend.to_str(), vocabulary.before, vocabulary.after, paragraphs, share)
+    workers = workers or min(os.cpu_count() or 1, max(1, len(jobs) + len(pictured)))
+    if workers <= 1:
+        _start(*setup)
+        texts, drawn = [_texts(job) for job in jobs], [_pictures(job) for job in pictured]
+    else:
+        # Spawned, not forked: the parent may hold a GPU or threads of a tokenizer.
+        with ProcessPoolExecutor(workers, get_context("spawn"), _start, setup) as pool:
+            texts, drawn = list(pool.map(_texts, jobs)), list(pool.map(_pictures, pictured))
+    if not drawn:
+        drawn = [_picture_arrays([], [])]
+    return Corpus(
+        *(np.concatenate(parts) for parts in (*zip(*texts, strict=True), *zip(*drawn, strict=True)))
+    )
+
+
+_worker: dict[str, Any] = {}
+
+
+def _start(backend: str, before: str, after: str, paragraphs: tuple[str, ...], share: float) -> None:
+    from tokenizers import Tokenizer
+
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    _worker.update(
+        tokenizer=Tokenizer.from_str(backend), before=before, after=after, paragraphs=paragraphs, share=share
+    )
+
+
+def _encode(texts: Sequence[str]) -> list[list[int]]:
+    return [found.ids for found in _worker["tokenizer"].encode_batch(list(texts), add_special_tokens=False)]
+
+
+def _texts(job: tuple[int, int]) -> tuple[Array, Array, Array, Array]:
+    drawn = [_text(index) for index in range(*job)]
+    questions, answers = _encode([text.question for text in drawn]), _encode([text.answer for text in drawn])
+    # An answer needs room for its end token. What does not fit becomes prose: dropping it would shift all later documents.
+    for place in range(len(drawn)):
+        is_task = bool(questions[place])
+        if is_task and (len(questions[place]) > QUESTION or len(answers[place]) > ANSWER - 1):
+            questions[place], answers[place] = (
+                [],
+                _encode([sources.document("prose", job[0] + place).answer])[0],
+            )
+            is_task = False
+        if not is_task:
+            answers[place] = answers[place][: LENGTH - 1]
+    kind = _dtype()
+    return (
+        *_ragged(questions, QUESTION, kind),
+        *_ragged(answers, LENGTH, kind),
+    )
+
+
+def _text(index: int) -> sources.Text:
+    slot = (index * 0.6180339887498949) % 1.0  # evenly spread at any length
+    if slot < _worker["share"]:
+        return sources.Text("", _worker["paragraphs"][index % len(_worker["paragraphs"])])
+    slot = (slot - _worker["share"]) / (1.0 - _worker["share"])
+    for name, share in TEXT_MIX.items():
+        if slot < share:
+            return sources.document(name, index)
+        slot -= share
+    return sources.document("prose", index)
+
+
+def _pictures(job: tuple[int, int]) -> tuple[Array, Array, Array]:
+    scenes = [pictures.scene(index) for index in range(*job)]
+    return _picture_arrays(
+        _encode([pictures.caption(scene) for scene in scenes]), [pictures.render(scene) for scene in scenes]
+    )
+
+
+def _picture_arrays(captions: list[list[int]], codes: list[tuple[int, ...]]) -> tuple[Array, Array, Array]:
+    longest = max((len(caption) for caption in captions), default=0)
+    if longest > CAPTION:
+        raise InputError(
+            f"a caption has {longest} tokens, more than {CAPTION}; the tokenizer does not fit the pictures"
+        )
+    rows, lengths = _ragged(captions, CAPTION, np.uint16 if not _worker else _dtype())
+    return rows, lengths, np.array(codes, dtype=np.uint8).reshape(-1, pictures.CELLS)
+
+
+def _dtype() -> type:
+    return np.uint16 if _worker["tokenizer"].get_vocab_size() < 1 << 16 else np.int32
+
+
+def _ragged(rows: list[list[int]], width: int, kind: type) -> tuple[Array, Array]:
+    filled = np.zeros((len(rows), width), dtype=kind)
+    for place, row in enumerate(rows):
+        filled[place, : len(row)] = row
+    return filled, np.array([len(row) for row in rows], dtype=np.uint8)
+
+
+if __name__ == "__main__":
+    import argparse
+    import time
+
+    parser = argparse.ArgumentParser(description="Make the corpus that several training processes share.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--documents", type=int, default=2_000_000)
+    parser.add_argument("--pictures", type=int, default=400_000)
+    options = parser.parse_args()
+    began = time.monotonic()
+    made = make(options.documents, options.pictures, shipped("llada"))
+    about = {"mix": TEXT_MIX, "seconds": round(time.monotonic() - began, 1), "cores": os.cpu_count()}
+    made.save(options.folder, about)
+    print(json.dumps({**about, "documents": len(made)}))  # noqa: T201

@@ -1,0 +1,156 @@
+"""The network in training: transformers' Llama or Qwen2 modules, run by a forward pass of our own.
+
+The pass is a plain loop over the layers, so that it compiles to one graph, takes a padding mask without a detour through
+transformers' mask code, and lets a probe watch every attention call. That it computes what the loaded model computes is
+tested (`tests/organisms/test_layout.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sinkscope.attention import fused
+from sinkscope.attention.interface import AttentionCall
+from sinkscope.attention.visibility import Visibility
+from sinkscope.errors import InputError
+from sinkscope.organisms.recipe import Size
+
+Watch = Callable[[AttentionCall, Tensor], None]
+"""Called after each attention with the call and the layer's output, Float [B, S, width]."""
+
+
+def build(size: Size, vocabulary: int, layout: str, seed: int = 0) -> nn.Module:
+    """A network with random weights: Qwen2 (with its q, k, v biases, at zero and frozen) for dream, Llama for the others.
+
+    The same seed gives the same weights in every layout. Projections that write to the residual stream start smaller by
+    the square root of how many there are.
+    """
+    from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+    settings: dict[str, Any] = {
+        "vocab_size": vocabulary,
+        "hidden_size": size.width,
+        "intermediate_size": size.mlp,
+        "num_hidden_layers": size.layers,
+        "num_attention_heads": size.heads,
+        "num_key_value_heads": size.heads,
+        "head_dim": size.width // size.heads,
+        "max_position_embeddings": size.context,
+        "rms_norm_eps": size.eps,
+        "hidden_act": "silu",
+        "rope_parameters": {"rope_type": "default", "rope_theta": size.theta},
+        "tie_word_embeddings": False,
+        "pad_token_id": None,
+        "use_cache": False,
+    }
+    if layout == "dream":
+        network: nn.Module = Qwen2ForCausalLM(Qwen2Config(**settings, use_sliding_window=False))
+    else:
+        network = LlamaForCausalLM(LlamaConfig(**settings, attention_bias=False, mlp_bias=False))
+    random = torch.Generator().manual_seed(seed)
+    small = 0.02 / (2 * size.layers) ** 0.5
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if parameter.dim() == 2:
+                std = small if name.endswith(("o_proj.weight", "down_proj.weight")) else 0.02
+                parameter.copy_(torch.randn(parameter.shape, generator=random) * std)
+            elif name.endswith("bias"):
+                parameter.zero_()
+    return trainable(network)
+
+
+def trainable(network: nn.Module) -> nn.Module:
+    """All weights train; biases stay as they are, because a key bias can act as a sink by itself."""
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(not name.endswith("bias"))
+    return network.train()
+
+
+def check_supported(network: Any, source: str) -> None:
+    """Refuses architectures whose layers this file does not run."""
+    layer = (
+        network.model.layers[0] if hasattr(network, "model") and hasattr(network.model, "layers") else None
+    )
+    needed = ("q_proj", "k_proj", "v_proj", "o_proj")
+    fits = layer is not None and all(hasattr(layer.self_attn, name) for name in needed)
+    extra = ("q_norm", "k_norm", "sinks") if fits else ()
+    if (
+        not fits
+        or any(hasattr(layer.self_attn, name) for name in extra)
+        or not hasattr(layer.mlp, "gate_proj")
+    ):
+        raise InputError(f"{source} is not a Llama or Qwen2 network; training can start from those only")
+    kinds = getattr(network.config, "layer_types", None) or ()
+    if any(kind != "full_attention" for kind in kinds):
+        raise InputError(
+            f"{source} has layers with a sliding window; training can start from full attention only"
+        )
+
+
+def rotation(network: Any, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Float32 cos, sin [1, S, head_dim] at the positions 0..S−1."""
+    probe = torch.zeros(1, device=device)
+    cos, sin = network.model.rotary_emb(probe, torch.arange(length, device=device)[None])
+    return cos.float(), sin.float()
+
+
+def hidden_states(
+    network: Any,
+    ids: Tensor,
+    rotary: tuple[Tensor, Tensor],
+    causal: bool,
+    real: Tensor | None = None,
+    watch: Watch | None = None,
+) -> Tensor:
+    """The last hidden states, after the final norm.
+
+    Args:
+        ids: Long [B, S].
+        rotary: cos, sin of `rotation`.
+        real: Bool [B, S], False in padding on the right, which no query may see; None: nothing is padded, or causal.
+        watch: called after each attention (and then attention runs through sinkscope's own kernel call).
+    """
+    cos, sin = (part[:, None, : ids.shape[1]] for part in rotary)
+    mask = None if real is None or causal else real[:, None, None, :]
+    x: Tensor = network.model.embed_tokens(ids)
+    B, S, _ = x.shape
+    for number, layer in enumerate(network.model.layers):
+        attention = layer.self_attn
+        h = layer.input_layernorm(x)
+        query, key, value = (
+            projection(h).view(B, S, -1, attention.head_dim).transpose(1, 2)
+            for projection in (attention.q_proj, attention.k_proj, attention.v_proj)
+        )
+        query, key = rotate(query, cos, sin).to(value.dtype), rotate(key, cos, sin).to(value.dtype)
+        call = None
+        if watch is None:
+            mixed = functional.scaled_dot_product_attention(
+                query, key, value, attn_mask=mask, is_causal=causal, enable_gqa=query.shape[1] != key.shape[1]
+            )
+        else:
+            visibility = Visibility(S, S, None if causal else real, causal)
+            scale = attention.head_dim**-0.5
+            mixed, lse = fused.attend(query, key, value, visibility, None, scale)
+            call = AttentionCall(number, query, key, value, mixed, lse, scale, visibility, None)
+        x = x + attention.o_proj(mixed.transpose(1, 2).reshape(B, S, -1))
+        x = x + layer.mlp(layer.post_attention_layernorm(x))
+        if watch is not None and call is not None:
+            watch(call, x)
+    out: Tensor = network.model.norm(x)
+    return out
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """RoPE in the half-split layout: Float [B, H, S, D] with cos, sin [1, 1, S, D]."""
+    first, second = x.chunk(2, -1)
+    return x * cos + torch.cat((-second, first), -1) * sin
+
+
+def parameters(network: nn.Module) -> int:
+    """How many numbers the network has; tied tensors count once."""
+    return sum(parameter.numel() for parameter in network.parameters())

@@ -1,0 +1,133 @@
+"""The recipes: everything that decides what an organism becomes, as data.
+
+All four share depth, width, RoPE, tokenizer, documents, their order and the number of tokens, so that what differs between
+them is the recipe: the direction of attention, the objective, and what they start from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sinkscope.errors import InputError, nearest
+
+Objective = Literal["next", "masked", "shifted"]
+LAYOUTS = ("llama", "llada", "dream", "mmada")
+
+PROMPT = 64
+"""Most tokens of a task's prompt, chat template included."""
+ANSWER = 64
+"""Tokens of a task's answer, filled up with end tokens in diffusion models."""
+LENGTH = PROMPT + ANSWER
+
+
+@dataclass(frozen=True)
+class Size:
+    """The sizes of a network; keys and values have as many heads as queries."""
+
+    layers: int = 8
+    width: int = 256
+    heads: int = 8
+    mlp: int = 432
+    theta: float = 10000.0
+    eps: float = 1e-5
+    context: int = 512
+
+    def __post_init__(self) -> None:
+        if self.width % self.heads or (self.width // self.heads) % 2:
+            raise InputError(
+                f"width {self.width} must be an even multiple of heads {self.heads}; try {self.heads * 32}"
+            )
+
+
+SIZES = {
+    "1m": Size(layers=6, width=96, heads=4, mlp=160),
+    "3m": Size(layers=8, width=160, heads=5, mlp=288),
+    "6m": Size(),
+    "30m": Size(layers=12, width=448, heads=14, mlp=1088),
+    "smoke": Size(layers=2, width=32, heads=2, mlp=64),
+}
+"""The shipped size is 6m: four models of it stay within 46 MB in bf16. The others are controls; smoke is for tests."""
+
+TEXT_MIX = {"word_problems": 0.5, "small_code": 0.3, "prose": 0.2}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One way to train an organism.
+
+    Attributes:
+        objective: "next" token; "masked" diffusion (t ~ U(0,1), weight 1/t); "shifted": the same, position j − 1 predicts j.
+        starts_from: the organism whose weights it continues; None: random weights.
+        pictures: share of each batch that is pictures, half of them to draw and half to describe. They replace the first rows
+            of the batch; the other rows are the same documents, in the same order, as in every recipe.
+        batch: sequences per step (over all GPUs), of LENGTH tokens each.
+        warmup: steps of linear warm-up; then a cosine to zero.
+    """
+
+    name: str
+    layout: str
+    objective: Objective
+    starts_from: str | None = None
+    size: Size = SIZES["6m"]
+    pictures: float = 0.0
+    steps: int = 8000
+    batch: int = 512
+    learning_rate: float = 2e-3
+    warmup: int = 300
+    weight_decay: float = 0.1
+    betas: tuple[float, float] = (0.9, 0.98)
+    clip: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.layout not in LAYOUTS:
+            raise InputError(f"unknown layout {self.layout!r}: {nearest(self.layout, LAYOUTS)}")
+        if (self.layout == "llama") != (self.objective == "next"):
+            raise InputError(f"layout {self.layout} and objective {self.objective!r} do not go together")
+        if self.steps < 1 or self.batch < 1:
+            raise InputError(f"steps ({self.steps}) and batch ({self.batch}) must be at least 1")
+        if not 0.0 <= self.pictures < 1.0 or (self.pictures and self.layout != "mmada"):
+            raise InputError(
+                f"pictures is {self.pictures}; only the mmada layout has them, at a share below 1"
+            )
+
+    @property
+    def causal(self) -> bool:
+        """Whether a query sees only keys up to itself."""
+        return self.objective == "next"
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that training reads, padding included: the same for every recipe."""
+        return self.steps * self.batch * LENGTH
+
+    def as_dict(self) -> dict[str, Any]:
+        """The recipe as JSON data."""
+        found: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        return found
+
+
+RECIPES = {
+    "causal": Recipe("causal", "llama", "next"),
+    "scratch": Recipe("scratch", "llada", "masked"),
+    "adapted": Recipe("adapted", "dream", "shifted", starts_from="causal"),
+    "multimodal": Recipe("multimodal", "mmada", "masked", starts_from="scratch", pictures=0.5),
+}
+
+
+def recipe(name: str, **changes: Any) -> Recipe:
+    """The recipe called `name`, with some of its settings changed.
+
+    >>> recipe("scratch", seed=1).seed
+    1
+    """
+    if name not in RECIPES:
+        raise InputError(f"unknown recipe {name!r}: {nearest(name, RECIPES)}")
+    if isinstance(changes.get("size"), str):
+        if changes["size"] not in SIZES:
+            raise InputError(f"unknown size {changes['size']!r}: {nearest(changes['size'], SIZES)}")
+        changes["size"] = SIZES[changes["size"]]
+    return dataclasses.replace(RECIPES[name], **changes)
