@@ -127,12 +127,12 @@ class Visibility:
         if self.dense is not None:
             received = torch.einsum("bcq,bqk->bck", *_alike(each, self.dense[:, 0].double()))
         else:
-            received = self._spread(each)
+            received = self.spread(each)
         if self.real is not None:
             received = received * self.real[:, None, :]
         return received
 
-    def _spread(self, each: Tensor) -> Tensor:
+    def spread(self, each: Tensor) -> Tensor:
         """Adds each query's share to all keys in its range: Float64 [B, C, Q] → [B, C, K]."""
         if not self.causal and not self.banded:
             return each.sum(-1, keepdim=True).expand(*each.shape[:-1], self.keys)

@@ -1,0 +1,430 @@
+"""`ss.generate`: runs the loop of a decoding on a model, records it, and leaves the model as it was.
+
+With one seed (or none) the batch is one group, as in the official loops. With a seed per row, rows are grouped by the length
+of their prompts, so that no row is padded and each equals its run alone; the groups advance in step, one forward each, so
+that a trace still has one step axis.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sinkscope.errors import InputError
+from sinkscope.models.model import Model
+from sinkscope.policies.policy import Policy, fixed_hiding
+from sinkscope.sampling import autoregressive, dream, llada, mmada
+from sinkscope.sampling.decoding import (
+    Decoding,
+    DreamDecoding,
+    GreedyDecoding,
+    LladaDecoding,
+    MmadaDecoding,
+    MmadaImageDecoding,
+    SamplingDecoding,
+    default_decoding,
+)
+from sinkscope.sampling.engine import Engine, Step
+from sinkscope.sampling.prompts import Batch, decode, encode
+from sinkscope.sampling.run import Run
+from sinkscope.sampling.streams import Streams, check_seeds
+from sinkscope.trace.capture import Capture
+from sinkscope.trace.frame import Frame
+from sinkscope.trace.recorder import Recorder, Sink
+from sinkscope.version import __version__
+
+Progress = Callable[[int, int, Tensor], None]
+"""Called after every step with the number of steps done, the number expected, and the states Long [B, S]."""
+
+
+@dataclass
+class Group:
+    """Rows that run together.
+
+    Attributes:
+        rows: their places in the batch. offset: their first column in the batch's frame.
+        steps: the loop; None once it has ended.
+        state: Long [b, S − offset]: the latest state.
+    """
+
+    rows: list[int]
+    offset: int
+    engine: Engine
+    steps: Iterator[Step]
+    state: Tensor
+    ended: bool = False
+    codes: Tensor | None = None
+
+
+def generate(
+    model: Model,
+    prompts: Any,
+    decoding: Decoding | None = None,
+    policy: Policy | None = None,
+    capture: Capture | None = None,
+    seed: int | list[int] | None = None,
+    attention_mask: Any = None,
+    out: str | os.PathLike[str] | None = None,
+    unconditional: Any = None,
+    progress: Progress | None = None,
+) -> Run:
+    """Generates step by step, exactly as the official loop of the decoding does.
+
+    Args:
+        prompts: a text, a list of texts (the chat template is applied), or token ids [B, P] used as they are. For image
+            decoding the ids hold the whole sequence, image slots masked.
+        decoding: None: the default of the model's family.
+        policy: which keys the heads may not use.
+        capture: what to record; None: nothing.
+        seed: a number for the official single random stream over the batch, or one per row; each row then has its own
+            stream and equals its run alone.
+        attention_mask: [B, P], 0 in left padding.
+        out: a path ending in .zarr.zip; the trace streams there instead of staying in memory.
+        unconditional: (ids, attention_mask) of the unconditional twin, for image guidance.
+        progress: called after every step.
+    """
+    decoding = default_decoding(model.family) if decoding is None else decoding
+    check_decoding(model, decoding)
+    batch = encode(model, prompts, attention_mask)
+    _check_length(model, batch, decoding)
+    twin = _twin(model, batch, decoding, unconditional)
+    seed = check_seeds(seed, len(batch.ids))
+    if seed is None and draws(decoding):
+        seed = int(torch.randint(0, 2**31, (1,)))
+    if out is not None and capture is None:
+        capture = Capture()
+    new = 0 if isinstance(decoding, MmadaImageDecoding) else decoding.length  # type: ignore[attr-defined]
+    columns = batch.ids.shape[1] + new
+    hiding = fixed_hiding(policy, model.shape.layers, columns)
+    groups = [
+        _group(model, batch, rows, decoding, seed, twin, hiding, capture is not None)
+        for rows in _grouped(batch, isinstance(seed, list))
+    ]
+    recorder = None
+    if capture is not None:
+        about = _attributes(model, decoding, policy, capture, seed)
+        recorder = _recorder(model, batch, groups, decoding, capture, columns, out, about)
+    try:
+        with recorder.hooks(model.network) if recorder is not None else nullcontext():
+            states, ties = _drive(groups, batch, columns, decoding, recorder, progress, model)
+    except BaseException:
+        if recorder is not None:
+            recorder.sink.abandon()
+        raise
+    trace = None
+    if recorder is not None:
+        trace = recorder.finish({**about, **_texts(model, recorder), "ties_total": int(ties.sum())})
+    return _run(model, batch, groups, decoding, policy, seed, states, ties, trace)
+
+
+def check_decoding(model: Model, decoding: Decoding) -> None:
+    """A decoding must belong to the model's family, and its ids to the vocabulary."""
+    if not isinstance(decoding, Decoding):
+        raise InputError(f"decoding should be one such as ss.LladaDecoding(), got {type(decoding).__name__}")
+    if model.family not in decoding.families:
+        fitting = type(default_decoding(model.family)).__name__
+        raise InputError(
+            f"{type(decoding).__name__} is for {' and '.join(decoding.families)} models, but {model.source} is a "
+            f"{model.family} model; use {fitting}"
+        )
+    if model.family != "causal" and model.ids.mask is None:
+        raise InputError(f"{model.source} names no mask token; add mask_token_id to its config.json")
+    decoding.check_ids(model.shape.vocabulary)
+
+
+def draws(decoding: Decoding) -> bool:
+    """Whether a decoding uses random numbers."""
+    if isinstance(decoding, (LladaDecoding, MmadaDecoding)):
+        return decoding.temperature > 0 or decoding.remasking == "random"
+    if isinstance(decoding, DreamDecoding):
+        return decoding.temperature > 0 or decoding.algorithm == "origin" or bool(decoding.alg_temp)
+    return isinstance(decoding, (SamplingDecoding, MmadaImageDecoding))
+
+
+def _check_length(model: Model, batch: Batch, decoding: Decoding) -> None:
+    context, longest = model.shape.context, max(batch.lengths)
+    if context is not None and longest > context:
+        raise InputError(f"the prompt has {longest} tokens, but the context of {model.source} is {context}; shorten it")
+    if isinstance(decoding, MmadaImageDecoding) or model.family != "causal":
+        return
+    if context is not None and longest + decoding.length > context:  # type: ignore[attr-defined]
+        raise InputError(
+            f"prompt ({longest} tokens) and answer ({decoding.length}) pass the context of {context}; "  # type: ignore[attr-defined]
+            f"use length={context - longest} or less"
+        )
+
+
+def _twin(
+    model: Model, batch: Batch, decoding: Decoding, unconditional: Any
+) -> tuple[Tensor, Tensor | None] | None:
+    """The unconditional twin of an image prompt, checked."""
+    guided = isinstance(decoding, MmadaImageDecoding) and decoding.guidance > 0
+    if not guided:
+        return None
+    if unconditional is None:
+        raise InputError("guidance above 0 needs unconditional=(ids, attention_mask), the prompt without its text")
+    ids, mask = unconditional if isinstance(unconditional, (tuple, list)) else (unconditional, None)
+    found, real = model.real_tokens(ids, mask)
+    if found.shape != batch.ids.shape:
+        raise InputError(f"unconditional ids have shape {list(found.shape)}, but the prompt has {list(batch.ids.shape)}")
+    return found, real
+
+
+def _grouped(batch: Batch, per_row: bool) -> list[list[int]]:
+    """Rows that run together: all of them, or with a stream per row those whose prompts are equally long."""
+    if not per_row:
+        return [list(range(len(batch.ids)))]
+    by_length: dict[int, list[int]] = {}
+    for row, length in enumerate(batch.lengths):
+        by_length.setdefault(length, []).append(row)
+    return [by_length[length] for length in sorted(by_length)]
+
+
+def _group(
+    model: Model,
+    batch: Batch,
+    rows: list[int],
+    decoding: Decoding,
+    seed: int | list[int] | None,
+    twin: tuple[Tensor, Tensor | None] | None,
+    hiding: Any,
+    everything: bool,
+) -> Group:
+    """A group with its loop, not started yet."""
+    per_row = isinstance(seed, list)
+    offset = batch.ids.shape[1] - batch.lengths[rows[0]] if per_row else 0
+    ids = batch.ids[rows][:, offset:]
+    real = None if per_row or batch.real is None else batch.real[rows]
+    seeds = [seed[row] for row in rows] if isinstance(seed, list) else seed
+    streams = None if seeds is None or not draws(decoding) else Streams(seeds, model.device)
+    prompt = ids.shape[1]
+    if isinstance(decoding, MmadaImageDecoding):
+        engine = Engine(model, real, hiding=hiding, everything=everything)
+        group = Group(rows, offset, engine, iter(()), ids)
+        own = None if twin is None else (twin[0][rows][:, offset:], None if twin[1] is None else twin[1][rows][:, offset:])
+        slots = mmada.find_slots(engine, ids, decoding)
+        if streams is None:
+            raise RuntimeError("image decoding always draws")
+        group.steps = _with_codes(group, mmada.image_steps(engine, ids, decoding, streams, slots, own))
+        return group
+    length: int = decoding.length  # type: ignore[attr-defined]
+    if real is not None:
+        real = torch.cat([real, real.new_ones(len(rows), length)], 1)
+    engine = Engine(model, real, hiding=hiding, everything=everything)
+    if isinstance(decoding, GreedyDecoding):
+        state = torch.cat([ids, ids.new_full((len(rows), length), -1)], 1)
+        return Group(rows, offset, engine, autoregressive.steps(engine, ids, decoding, streams), state)
+    state = torch.cat([ids, ids.new_full((len(rows), length), engine.mask_id)], 1)
+    if isinstance(decoding, LladaDecoding):
+        rules = llada.llada_rules(engine, decoding)
+        steps = llada.steps(engine, state, prompt, decoding, streams, rules)
+    elif isinstance(decoding, MmadaDecoding):
+        steps = mmada.text_steps(engine, state, prompt, decoding, streams, per_row)
+    elif isinstance(decoding, DreamDecoding):
+        steps = dream.steps(engine, state, decoding, streams, per_row)
+    else:
+        raise InputError(f"there is no loop for {type(decoding).__name__}")
+    return Group(rows, offset, engine, steps, state)
+
+
+def _with_codes(group: Group, steps: Iterator[tuple[Step, Tensor]]) -> Iterator[Step]:
+    for step, codes in steps:
+        group.codes = codes
+        yield step
+
+
+def expected_steps(decoding: Decoding) -> int:
+    """How many steps a decoding takes at most."""
+    if isinstance(decoding, MmadaImageDecoding):
+        return decoding.timesteps
+    if isinstance(decoding, GreedyDecoding):
+        return decoding.length
+    return int(decoding.steps)  # type: ignore[attr-defined]
+
+
+def _recorder(
+    model: Model,
+    batch: Batch,
+    groups: list[Group],
+    decoding: Decoding,
+    capture: Capture,
+    columns: int,
+    out: str | os.PathLike[str] | None,
+    about: dict[str, Any],
+) -> Recorder:
+    shape = model.shape
+    capture.check(shape.layers, shape.heads)
+    real = torch.ones(len(batch.ids), columns, dtype=torch.bool)
+    if batch.real is not None:
+        real[:, : batch.ids.shape[1]] = batch.real.cpu()
+    image = None
+    if isinstance(decoding, MmadaImageDecoding):
+        slots = mmada.find_slots(groups[0].engine, groups[0].state, decoding)
+        image = (slots.first + groups[0].offset, slots.last + groups[0].offset)
+    steps = -(-expected_steps(decoding) // capture.every)
+    frame = Frame(
+        rows=len(batch.ids),
+        columns=columns,
+        prompt=batch.ids.shape[1],
+        real=real.numpy(),
+        steps=steps,
+        layers=capture.layers or tuple(range(shape.layers)),
+        heads=capture.heads or tuple(range(shape.heads)),
+        kv_heads=shape.kv_heads,
+        causal=model.kind.causal,
+        guided=getattr(decoding, "cfg", 0) > 0 or getattr(decoding, "guidance", 0) > 0,
+        image=image,
+    )
+    sink: Sink
+    if out is None:
+        from sinkscope.trace.trace import Parts
+
+        sink = Parts(frame, capture)
+    else:
+        from sinkscope.trace.storage import Folder
+
+        sink = Folder(out, frame, capture, about)
+    recorder = Recorder(frame, capture, sink)
+    for group in groups:
+        group.engine.watchers = (recorder.watcher(group.rows, group.offset),)
+    return recorder
+
+
+def _drive(
+    groups: list[Group],
+    batch: Batch,
+    columns: int,
+    decoding: Decoding,
+    recorder: Recorder | None,
+    progress: Progress | None,
+    model: Model,
+) -> tuple[Tensor, Tensor]:
+    """Advances all groups in step until each has ended; gives states [steps + 1, B, S] and ties [steps, B]."""
+    causal = isinstance(decoding, GreedyDecoding)
+    frame = torch.full((len(batch.ids), columns), -1, dtype=torch.long)
+    frame[:, : batch.ids.shape[1]] = batch.ids.cpu()
+    for group in groups:
+        frame[group.rows, group.offset :] = group.state.cpu()
+    states, ties = [frame], []
+    expected = expected_steps(decoding)
+    while True:
+        results: list[Step | None] = []
+        frame = frame.clone()
+        tied = torch.zeros(len(batch.ids), dtype=torch.long)
+        for group in groups:
+            step = None if group.ended else next(group.steps, None)
+            results.append(step)
+            if step is None:
+                group.ended = True
+            else:
+                group.state = step.after
+                frame[group.rows, group.offset :] = step.after.cpu()
+                tied[group.rows] = step.ties
+        if all(step is None for step in results):
+            break
+        if causal:
+            column = batch.ids.shape[1] + len(states) - 1
+            for group in groups:
+                if group.ended:  # its rows have all ended: padding, as for rows that end inside a group
+                    frame[group.rows, column] = autoregressive.pad_id(group.engine, decoding)  # type: ignore[arg-type]
+        if recorder is not None:
+            recorder.record(len(states) - 1, results)
+        states.append(frame)
+        ties.append(tied)
+        if progress is not None:
+            progress(len(states) - 1, expected, frame)
+    found = torch.stack(states)
+    if causal:
+        found = found[..., : batch.ids.shape[1] + len(states) - 1]
+    return found, torch.stack(ties) if ties else torch.zeros(0, len(batch.ids), dtype=torch.long)
+
+
+def _attributes(
+    model: Model, decoding: Decoding, policy: Policy | None, capture: Capture, seed: int | list[int] | None
+) -> dict[str, Any]:
+    """What a trace must be able to say about where it came from; all values are JSON or text."""
+    import transformers
+
+    versions = {
+        "sinkscope": __version__,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": platform.python_version(),
+    }
+    special = {"mask": model.ids.mask, "eos": list(model.ids.eos), "bos": model.ids.bos, "pad": model.ids.pad}
+    return {
+        "model": model.source,
+        "revision": model.revision or "",
+        "weights_digest": model.digest,
+        "family": model.family,
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "device": str(model.device),
+        "decoding": decoding.to_json(),
+        "policy": "" if policy is None else str(policy),
+        "capture": capture.to_json(),
+        "seed": json.dumps(seed),
+        "versions": json.dumps(versions),
+        "special_ids": json.dumps(special),
+        "recorded": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def _texts(model: Model, recorder: Recorder) -> dict[str, str]:
+    """The text of every token id in the trace, so that it can be read without the tokenizer."""
+    if model.tokenizer is None:
+        return {}
+    texts = {}
+    for number in recorder.token_ids():
+        token = model.tokenizer.convert_ids_to_tokens(number)
+        texts[str(number)] = model.tokenizer.decode([number], clean_up_tokenization_spaces=False) if token else f"⟨{number}⟩"
+    return {"token_texts": json.dumps(texts, ensure_ascii=False)}
+
+
+def _run(
+    model: Model,
+    batch: Batch,
+    groups: list[Group],
+    decoding: Decoding,
+    policy: Policy | None,
+    seed: int | list[int] | None,
+    states: Tensor,
+    ties: Tensor,
+    trace: Any,
+) -> Run:
+    prompt = batch.ids.shape[1]
+    image = isinstance(decoding, MmadaImageDecoding)
+    codes = None
+    if image:
+        found: dict[int, Tensor] = {}
+        for group in groups:
+            if group.codes is not None:
+                found.update(zip(group.rows, group.codes.cpu(), strict=True))
+        codes = torch.stack([found[row] for row in range(len(batch.ids))])
+    forwards = [0] * len(batch.ids)
+    for group in groups:
+        for row in group.rows:
+            forwards[row] = group.engine.forwards
+    sequences = states[-1]
+    return Run(
+        sequences=sequences,
+        states=states,
+        texts=["" if image else decode(model, row, prompt) for row in sequences],
+        ties=ties,
+        forwards=forwards,
+        decoding=decoding,
+        policy=policy,
+        seed=seed,
+        prompt=prompt,
+        real=batch.real,
+        codes=codes,
+        trace=trace,
+    )

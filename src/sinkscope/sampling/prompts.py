@@ -1,0 +1,96 @@
+"""From what a user gives as prompts to one left-padded batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sinkscope.errors import InputError
+from sinkscope.models.model import Model
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Prompts as one tensor.
+
+    Attributes:
+        ids: Long [B, P] on the model's device, padded on the left.
+        real: Bool [B, P], or None when nothing is padded.
+    """
+
+    ids: Tensor
+    real: Tensor | None
+
+    @property
+    def lengths(self) -> list[int]:
+        """Real tokens of each row."""
+        if self.real is None:
+            return [self.ids.shape[1]] * len(self.ids)
+        return [int(count) for count in self.real.sum(1)]
+
+
+def encode(model: Model, prompts: Any, attention_mask: Any = None) -> Batch:
+    """Text becomes chat turns, then ids; ids are taken as they are.
+
+    Args:
+        prompts: a text, a list of texts (the chat template is applied to each), or whole numbers [B, P].
+        attention_mask: [B, P], 0 in left padding; only with ids.
+    """
+    if isinstance(prompts, str):
+        prompts = [prompts]
+    if isinstance(prompts, (list, tuple)) and prompts and all(isinstance(one, str) for one in prompts):
+        if attention_mask is not None:
+            raise InputError("attention_mask goes with token ids; text prompts are padded for you")
+        return pad(model, [encode_text(model, text) for text in prompts])
+    if isinstance(prompts, (list, tuple)) and not prompts:
+        raise InputError("there is no prompt; give a text, a list of texts, or token ids [batch, length]")
+    if isinstance(prompts, (list, tuple)) and any(isinstance(one, str) for one in prompts):
+        raise InputError("prompts mixes texts and other things; give texts only, or token ids only")
+    try:
+        ids = torch.as_tensor(prompts)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise InputError(
+            "prompts should be a text, a list of texts, or token ids of shape [batch, length]; "
+            f"got {type(prompts).__name__} that is no tensor (rows of different length need padding and attention_mask)"
+        ) from error
+    if ids.dim() == 2 and not ids.numel():
+        raise InputError("the prompt is empty; give at least one token")
+    ids, real = model.real_tokens(ids, attention_mask)
+    return Batch(ids, real)
+
+
+def encode_text(model: Model, text: str) -> list[int]:
+    """Token ids of one user turn under the model's chat template (or of the plain text, where it has none)."""
+    if model.tokenizer is None:
+        raise InputError(f"{model.source} has no tokenizer files, so text prompts do not work; give token ids (--prompt-ids)")
+    if not text.strip():
+        raise InputError("the prompt is empty; give some text")
+    if model.tokenizer.chat_template:
+        turns = [{"role": "user", "content": text}]
+        text = model.tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+        return list(model.tokenizer(text, add_special_tokens=False).input_ids)
+    return list(model.tokenizer(text).input_ids)
+
+
+def pad(model: Model, rows: list[list[int]]) -> Batch:
+    """Rows of different length as one left-padded batch."""
+    longest = max(len(row) for row in rows)
+    filler = next((one for one in (model.ids.pad, *model.ids.eos) if one is not None), 0)
+    ids = torch.tensor([[filler] * (longest - len(row)) + row for row in rows])
+    mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows])
+    ids, real = model.real_tokens(ids, mask)
+    return Batch(ids, real)
+
+
+def decode(model: Model, sequence: Tensor, prompt: int) -> str:
+    """The answer's text: everything after the prompt, special tokens left out; ids where there is no tokenizer."""
+    answer = [int(number) for number in sequence[prompt:] if number >= 0]
+    if model.tokenizer is None:
+        return " ".join(map(str, answer))
+    special = {model.ids.mask, model.ids.pad, model.ids.bos, model.ids.eot, *model.ids.eos}
+    kept = [number for number in answer if number not in special]
+    text: str = model.tokenizer.decode(kept, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    return text

@@ -1,0 +1,101 @@
+"""Random streams: one for the whole batch as in the official loops, or one per row so that a row equals its run alone.
+
+With one stream the draws have the batch's shape, exactly as the official code makes them. With a stream per row every row
+draws what it would draw in a batch of one. `torch.Generator().manual_seed(s)` gives the same numbers as `torch.manual_seed(s)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from sinkscope.errors import InputError
+
+
+class Streams:
+    """The random numbers of one generation.
+
+    Args:
+        seeds: an int for the official single stream, or one int per row.
+    """
+
+    def __init__(self, seeds: int | Sequence[int], device: torch.device) -> None:
+        single = isinstance(seeds, int)
+        self.per_row = not single
+        many = [seeds] if isinstance(seeds, int) else list(seeds)
+        self._generators = [torch.Generator(device).manual_seed(seed) for seed in many]
+        self._device = device
+
+    def uniform(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Numbers in [0, 1) of the given shape, whose first dimension is the batch."""
+        if not self.per_row:
+            return torch.rand(shape, generator=self._generators[0], dtype=dtype, device=self._device)
+        rows = [
+            torch.rand((1, *shape[1:]), generator=generator, dtype=dtype, device=self._device)
+            for generator in self._generators
+        ]
+        return torch.cat(rows)
+
+    def uniform_where(self, where: Tensor) -> Tensor:
+        """Float32 numbers in [0, 1), one for each marked position of Bool [B, S], flattened in row-major order."""
+        if not self.per_row:
+            return torch.rand(int(where.sum()), generator=self._generators[0], device=self._device)
+        counts = where.sum(1).tolist()
+        rows = [
+            torch.rand(count, generator=generator, device=self._device)
+            for count, generator in zip(counts, self._generators, strict=True)
+        ]
+        return torch.cat(rows)
+
+    def one_of_each(self, probabilities: Tensor, where: Tensor) -> Tensor:
+        """One draw from each row of Float [N, V]; the N rows belong to the marked positions of Bool [B, S] in order.
+
+        Returns:
+            Long [N].
+        """
+        if not self.per_row:
+            return _draw(probabilities, self._generators[0])
+        parts = probabilities.split(where.sum(1).tolist())
+        return torch.cat([_draw(part, generator) for part, generator in zip(parts, self._generators, strict=True)])
+
+    def some_without_replacement(self, weights: Tensor, counts: list[int]) -> list[Tensor]:
+        """For each row of Float [B, S], counts[row] distinct positions drawn by weight.
+
+        With one stream all counts are equal and it is one draw over the batch.
+        """
+        if not self.per_row:
+            if not counts[0]:
+                return [torch.empty(0, dtype=torch.long, device=weights.device) for _ in counts]
+            drawn = torch.multinomial(weights, counts[0], generator=self._generators[0])
+            return list(drawn)
+        return [
+            torch.multinomial(row[None], count, generator=generator)[0]
+            if count
+            else torch.empty(0, dtype=torch.long, device=weights.device)
+            for row, count, generator in zip(weights, counts, self._generators, strict=True)
+        ]
+
+
+def _draw(probabilities: Tensor, generator: torch.Generator) -> Tensor:
+    if not len(probabilities):
+        return torch.empty(0, dtype=torch.long, device=probabilities.device)
+    return torch.multinomial(probabilities, 1, True, generator=generator)[:, 0]
+
+
+def check_seeds(seed: object, rows: int) -> int | list[int] | None:
+    """A seed as the user gave it: None, a whole number, or one whole number per row."""
+    if seed is None:
+        return None
+    if isinstance(seed, (list, tuple)):
+        if len(seed) != rows:
+            raise InputError(f"seed holds {len(seed)} numbers for {rows} rows; give one number per row, or a single one")
+        return [_seed(one) for one in seed]
+    return _seed(seed)
+
+
+def _seed(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+        raise InputError(f"a seed should be a whole number from 0 on, got {value!r}")
+    return value

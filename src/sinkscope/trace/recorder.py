@@ -1,0 +1,171 @@
+"""The recorder: puts what the watchers saw, and what the loop decided, into the frame of one trace, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sinkscope.errors import CheckpointError
+from sinkscope.sampling.engine import Step
+from sinkscope.trace.capture import Capture
+from sinkscope.trace.frame import Array, Frame, Variable, variables
+from sinkscope.trace.watch import Watcher
+
+
+class Sink(Protocol):
+    """Where recorded steps go: memory or disk."""
+
+    def write(self, index: int, step: int, arrays: dict[str, Array]) -> None:
+        """Takes the arrays [B, …] of one recorded step; `index` counts recorded steps, `step` all of them."""
+
+    def close(self, static: dict[str, Array], attributes: dict[str, Any]) -> Any:
+        """Ends the recording and gives the finished trace."""
+
+    def abandon(self) -> None:
+        """Leaves what was recorded so far as it is, after an error or Ctrl-C."""
+
+
+class Recorder:
+    """Assembles one trace.
+
+    Args:
+        sink: takes the finished steps.
+    """
+
+    def __init__(self, frame: Frame, capture: Capture, sink: Sink) -> None:
+        self.frame, self.capture, self.sink = frame, capture, sink
+        self.variables = variables(frame, capture)
+        self.watchers: list[tuple[Watcher, int]] = []
+        self.recorded = 0
+        self._decided_step = np.full((frame.rows, frame.columns), -1, dtype=np.int64)
+        self._prefill: Array | None = None
+        self._ids: set[int] = set()
+
+    def watcher(self, rows: list[int], offset: int) -> Watcher:
+        """A watcher for a group of rows whose columns start at `offset` of the frame."""
+        watcher = Watcher(self.frame, self.capture, rows, self.frame.prompt - offset)
+        if self.frame.image is not None:
+            watcher.prompt = self.frame.image[0] - offset
+        self.watchers.append((watcher, offset))
+        return watcher
+
+    def record(self, step: int, results: list[Step | None]) -> None:
+        """Takes one step: what each group's loop yielded, None for groups that have ended."""
+        for (watcher, offset), result in zip(self.watchers, results, strict=True):
+            if result is not None:
+                self._note_decisions(step, watcher.rows, offset, result)
+        if step % self.capture.every:
+            return
+        arrays = {
+            name: self._blank(variable) for name, variable in self.variables.items() if variable.stepwise
+        }
+        for (watcher, offset), result in zip(self.watchers, results, strict=True):
+            if result is not None:
+                self._place(arrays, watcher, offset, result)
+        self.sink.write(self.recorded, step, arrays)
+        self.recorded += 1
+
+    def _note_decisions(self, step: int, rows: list[int], offset: int, result: Step) -> None:
+        decided = _numpy(result.decided)
+        for index, row in enumerate(rows):
+            columns = np.flatnonzero(decided[index]) + offset
+            self._decided_step[row, columns] = step
+
+    def _blank(self, variable: Variable) -> Array:
+        sizes = self.frame.sizes
+        shape = [sizes[dim] for dim in variable.dims if dim != "step"]
+        return np.full(shape, variable.empty, dtype=variable.dtype)
+
+    def _place(self, arrays: dict[str, Array], watcher: Watcher, offset: int, result: Step) -> None:
+        """Copies a group's rows into the frame; rows that had ended stay empty."""
+        alive = _numpy(result.alive).astype(bool)
+        rows = np.asarray(watcher.rows)[alive]
+        for name, found in self._step_arrays(result).items():
+            width = found.shape[1]
+            arrays[name][rows, offset : offset + width] = found[alive]
+        arrays["ties"][rows] = result.ties.numpy()[alive]
+        for name, found in watcher.arrays().items():
+            if name == "prefill_received":
+                self._keep_prefill(name, found, watcher.rows, offset)
+            elif name == "median_activation":
+                arrays[name][rows] = found[alive]
+            elif name == "attention":
+                queries, keys = found.shape[-2:]
+                first = offset + keys - queries
+                arrays[name][rows, ..., first : first + queries, offset : offset + keys] = found[alive]
+            else:
+                arrays[name][rows, ..., offset : offset + found.shape[-1]] = found[alive]
+        self._ids.update(np.unique(arrays["tokens"]).tolist(), np.unique(arrays["candidate"]).tolist())
+
+    def _step_arrays(self, result: Step) -> dict[str, Array]:
+        return {
+            "tokens": _numpy(result.before),
+            "masked": _numpy(result.masked),
+            "confidence": _numpy(result.confidence.float()),
+            "candidate": _numpy(result.candidate),
+            "decided": _numpy(result.decided),
+        }
+
+    def _keep_prefill(self, name: str, found: Array, rows: list[int], offset: int) -> None:
+        if self._prefill is None:
+            self._prefill = self._blank(self.variables[name])
+        self._prefill[rows, ..., offset : offset + found.shape[-1]] = found
+
+    def finish(self, attributes: dict[str, Any]) -> Any:
+        """The finished trace."""
+        static = {
+            "region": self.frame.region(),
+            "position": self.frame.position(),
+            "decided_step": self._decided_step,
+        }
+        if self._prefill is not None:
+            static["prefill_received"] = self._prefill
+        return self.sink.close(static, attributes)
+
+    def token_ids(self) -> list[int]:
+        """Every token id that occurs in the trace."""
+        return sorted(number for number in self._ids if number >= 0)
+
+    @contextmanager
+    def hooks(self, network: nn.Module) -> Iterator[None]:
+        """Watches the residual stream while inside, when anatomy is asked for; the network is left as it was."""
+        handles = []
+        try:
+            if self.capture.anatomy:
+                for layer, block in enumerate(decoder_layers(network, self.frame)):
+                    handles.append(block.register_forward_pre_hook(self._hook(layer), with_kwargs=True))
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _hook(self, layer: int) -> Any:
+        def see(_: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
+            hidden = positional[0] if positional else named["hidden_states"]
+            # One group runs at a time: it is the one whose forward began last.
+            self._running().residual(layer, hidden)
+
+        return see
+
+    def _running(self) -> Watcher:
+        return max((watcher for watcher, _ in self.watchers), key=lambda watcher: watcher.begun)
+
+
+def decoder_layers(network: nn.Module, frame: Frame) -> nn.ModuleList:
+    """The list of decoder layers of a network: its one ModuleList whose members hold the attention modules."""
+    for module in network.modules():
+        if isinstance(module, nn.ModuleList) and len(module) > frame.layers[-1]:
+            holds = any(getattr(inner, "layer_idx", None) is not None for inner in module[0].modules())
+            if holds:
+                return module
+    raise CheckpointError(f"{type(network).__name__} has no list of decoder layers; anatomy cannot be recorded for it")
+
+
+def _numpy(value: Tensor) -> Array:
+    array: Array = value.detach().to(torch.device("cpu")).numpy()
+    return array

@@ -1,0 +1,200 @@
+"""Trace: one recorded generation as an `xarray.Dataset`, built when it is first looked at.
+
+Recording needs numpy alone; xarray is imported when `trace.dataset` is used, so that a machine without it can still record.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sinkscope.errors import InputError
+from sinkscope.trace.capture import QUERY_KINDS, Capture
+from sinkscope.trace.frame import REGIONS, Array, Frame, variables
+
+if TYPE_CHECKING:
+    import xarray
+
+
+class Trace:
+    """Everything recorded about one generation.
+
+    `trace.dataset` holds the labelled arrays (see docs/traces.md for every variable), `trace.save(path)` writes them as one
+    `.zarr.zip`, `Trace.open(path)` reads them back lazily. `len(trace)` is the number of recorded steps.
+    """
+
+    def __init__(self, dataset: xarray.Dataset | None = None, parts: Parts | None = None) -> None:
+        self._dataset = dataset
+        self._parts = parts
+
+    @property
+    def dataset(self) -> xarray.Dataset:
+        """The labelled arrays: dims sample, step, layer, head, key (and query for maps)."""
+        if self._dataset is None:
+            if self._parts is None:
+                raise InputError("this trace is empty")
+            self._dataset = self._parts.dataset()
+        return self._dataset
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """Where the trace came from: model, revision, weights digest, dtype, decoding, policy, seed, versions."""
+        return dict(self._parts.attributes) if self._parts is not None else dict(self.dataset.attrs)
+
+    def __len__(self) -> int:
+        return len(self._parts.steps) if self._parts is not None else int(self.dataset.sizes["step"])
+
+    def tokens_at(self, step: int, sample: int = 0) -> list[str]:
+        """The tokens that went into the forward of a step, as text where the trace knows it, else as `⟨id⟩`.
+
+        Padding and positions that do not exist yet are left out.
+        """
+        here = self.dataset.isel(sample=sample).sel(step=step)
+        ids = here["tokens"].values
+        real = (self.dataset["region"].isel(sample=sample).values != "padding") & (ids >= 0)
+        return [self.token_text(int(number)) for number in ids[real]]
+
+    def token_text(self, number: int) -> str:
+        """The text of a token id."""
+        return self._texts.get(number, f"⟨{number}⟩")
+
+    @cached_property
+    def _texts(self) -> dict[int, str]:
+        found = json.loads(self.attributes.get("token_texts") or "{}")
+        return {int(number): text for number, text in found.items()}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes one `.zarr.zip`; received attention is stored as float16 (relative error up to 2⁻¹¹)."""
+        from sinkscope.trace.storage import save
+
+        save(self, path)
+
+    @staticmethod
+    def open(path: str | os.PathLike[str]) -> Trace:
+        """Reads a finished `.zarr.zip`, or a `.partial` folder up to its last complete step, lazily."""
+        from sinkscope.trace.storage import open_trace
+
+        return open_trace(path)
+
+    def __repr__(self) -> str:
+        sizes = self.dataset.sizes
+        about = self.attributes
+        inside = ", ".join(f"{name} {size}" for name, size in sizes.items())
+        return f"<sinkscope trace of {about.get('model', 'an unknown model')} ({about.get('family', '?')}): {inside}>"
+
+    def _repr_html_(self) -> str:
+        """A table of facts and a heat map of received attention (step × position, mean over layers and heads)."""
+        about = self.attributes
+        rows = [
+            (name, about.get(name))
+            for name in ("model", "revision", "family", "dtype", "decoding", "policy", "seed", "weights_digest")
+        ]
+        rows.append(("size", ", ".join(f"{name} {size}" for name, size in self.dataset.sizes.items())))
+        body = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>"
+            for name, value in rows
+            if value not in (None, "")
+        )
+        return f"<div><b>sinkscope trace</b><table>{body}</table>{self._heat_map()}</div>"
+
+    def _heat_map(self) -> str:
+        """The first sample as an inline picture, at most 128 steps, brighter = more attention received."""
+        import base64
+        import io
+        import warnings
+
+        from matplotlib import image
+
+        received = self.dataset["received"].isel(sample=0)
+        every = max(1, len(self) // 128)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # columns that never exist are all NaN
+            other = tuple(dim for dim in received.dims if dim not in ("step", "key"))
+            mean = received.isel(step=slice(None, None, every)).mean(other).values
+        picture = io.BytesIO()
+        image.imsave(picture, np.log1p(np.nan_to_num(mean)), cmap="magma", format="png")
+        encoded = base64.b64encode(picture.getvalue()).decode()
+        caption = "received attention: steps downwards, positions to the right"
+        return (
+            f"<img alt='{caption}' title='{caption}' src='data:image/png;base64,{encoded}' "
+            "style='width:100%;max-width:640px;height:160px;image-rendering:pixelated'>"
+        )
+
+
+@dataclass
+class Parts:
+    """A trace in memory, before it is an xarray.Dataset: variable → one array [B, …] per recorded step."""
+
+    frame: Frame
+    capture: Capture
+    steps: list[int] = field(default_factory=list)
+    arrays: dict[str, list[Array]] = field(default_factory=dict)
+    static: dict[str, Array] = field(default_factory=dict)
+    attributes: dict[str, Any] = field(default_factory=dict)
+
+    def write(self, index: int, step: int, arrays: dict[str, Array]) -> None:
+        """Takes one recorded step."""
+        self.steps.append(step)
+        for name, array in arrays.items():
+            self.arrays.setdefault(name, []).append(array)
+
+    def close(self, static: dict[str, Array], attributes: dict[str, Any]) -> Trace:
+        """The finished trace."""
+        self.static, self.attributes = static, attributes
+        return Trace(parts=self)
+
+    def abandon(self) -> None:
+        """Nothing to do: memory goes with the process."""
+
+    def dataset(self) -> xarray.Dataset:
+        """The labelled arrays."""
+        import xarray
+
+        known = variables(self.frame, self.capture)
+        found: dict[str, Any] = {}
+        for name, variable in known.items():
+            if variable.stepwise:
+                array: Array | None = np.stack(self.arrays[name], 1) if self.arrays.get(name) else None
+            else:
+                array = self.static.get(name)
+            if array is not None:
+                found[name] = (variable.dims, array, {"units": variable.unit})
+        found.update(labelled_static(self.static))
+        return xarray.Dataset(
+            found, coords=coordinates(self.frame, self.capture, self.steps, set(found)), attrs=dict(self.attributes)
+        )
+
+
+def labelled_static(static: dict[str, Array]) -> dict[str, Any]:
+    """region, position and decided_step as xarray wants them."""
+    names = np.asarray(REGIONS)[static["region"].astype(int)]
+    return {
+        "region": (("sample", "key"), names, {"units": "padding | prompt | answer"}),
+        "position": (("sample", "key"), static["position"], {"units": "index from the first real token, -1 in padding"}),
+        "decided_step": (("sample", "key"), static["decided_step"], {"units": "step that wrote the token, -1 for none"}),
+    }
+
+
+def coordinates(frame: Frame, capture: Capture, steps: list[int], names: set[str]) -> dict[str, Any]:
+    """Coordinate → labels of its dimension."""
+    found: dict[str, Any] = {
+        "sample": np.arange(frame.rows),
+        "step": np.asarray(steps, dtype=np.int64),
+        "layer": np.asarray(frame.layers),
+        "key": np.arange(frame.columns),
+    }
+    if capture.level != "layers":
+        found["head"] = np.asarray(frame.heads)
+    if "attention" in names:
+        found["query"] = np.arange(frame.columns)
+    if "value_norm" in names:
+        found["kv_head"] = np.arange(frame.kv_heads)
+    if "received_by" in names:
+        found["query_kind"] = list(QUERY_KINDS)
+    return found

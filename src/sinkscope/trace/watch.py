@@ -1,0 +1,190 @@
+"""Watching a forward pass: turns attention calls into the arrays of one recorded step.
+
+One watcher per group of rows. It computes on the model's device and moves what is recorded to the CPU; nothing of size S×S
+exists except at level "maps".
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sinkscope.attention.interface import AttentionCall
+from sinkscope.attention.received import column_mass, query_weights, relative
+from sinkscope.attention.visibility import Visibility
+from sinkscope.trace.capture import Capture
+from sinkscope.trace.frame import Array, Frame
+
+SEEN_BY = 16
+"""Received attention over all queries so far is NaN for a key seen by fewer queries: the newest keys have too few."""
+
+SINK_EPSILON = 3.0
+"""Threshold of `sink_heads` at level "layers": a key above the mean of the others by 3, about four times uniform."""
+
+
+class Watcher:
+    """Records the attention of one group of rows.
+
+    After a forward, `arrays` maps variable name → array with the group's rows and columns: [B, layer, …].
+    """
+
+    def __init__(self, frame: Frame, capture: Capture, rows: list[int], prompt: int) -> None:
+        self.frame, self.capture, self.rows = frame, capture, rows
+        self.prompt = prompt
+        self.active = True
+        self._wanted = {layer: index for index, layer in enumerate(frame.layers)}
+        self._branches = 1
+        self._weights: Tensor | None = None
+        self._steps = 0
+        self.begun = 0.0
+        self._found: dict[str, list[Array]] = {}
+        self._sums: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+        self._residual: dict[int, tuple[Array, Array, Array]] = {}
+
+    def begin(self, ids: Tensor, real: Tensor | None, masked: Tensor, branches: int) -> None:
+        """Chooses the classes of queries for this forward: see `_classes`."""
+        self._found = {}
+        self.begun = time.monotonic()
+        self._branches = branches
+        self.active = self._steps % self.capture.every == 0
+        self._steps += 1
+        self._weights = None if self.frame.causal else self._classes(masked)
+
+    def _classes(self, masked: Tensor) -> Tensor:
+        """Float32 [B·branches, C, S]: all queries; with by_query, masked, decided and prompt queries besides."""
+        everything = torch.ones_like(masked)
+        classes = [everything]
+        if self.capture.by_query:
+            answer = torch.zeros_like(masked)
+            answer[:, self.prompt :] = True
+            classes += [masked, ~masked & answer, ~masked & ~answer]
+        return torch.stack(classes, 1).float().repeat(self._branches, 1, 1)
+
+    def __call__(self, call: AttentionCall) -> None:
+        """Computes what the capture asks for from one attention call."""
+        if call.layer not in self._wanted:
+            return
+        if self.frame.causal:
+            self._causal(call)
+        elif self.active:
+            self._bidirectional(call)
+        if not self.active:
+            return
+        if self.capture.level == "maps":
+            self._keep("attention", self._heads(call.map()[: len(self.rows)]))
+        if self.capture.anatomy:
+            rows = len(self.rows)
+            self._keep("value_norm", call.value[:rows].float().norm(dim=-1))
+            self._keep("key_norm", call.key[:rows].float().norm(dim=-1))
+
+    def _bidirectional(self, call: AttentionCall) -> None:
+        received = call.received(self._weights)
+        rows = len(self.rows)
+        self._keep_scores("received", received[:rows, :, 0])
+        if self.capture.level == "layers":
+            self._keep("sink_heads", sink_heads(received[:rows, :, 0]))
+        if self._branches == 2:
+            self._keep_scores("received_uncond", received[rows:, :, 0])
+        if self.capture.by_query:
+            by = received[:rows, :, 1:]
+            self._keep("received_by", by.mean(1) if self.capture.level == "layers" else self._heads(by))
+
+    def _causal(self, call: AttentionCall) -> None:
+        """The last row, and the sum over all queries so far, which is carried from step to step."""
+        device, rows, queries = call.query.device, call.query.shape[0], call.query.shape[2]
+        last = torch.zeros(rows, 1, queries, device=device)
+        last[..., -1] = 1.0
+        weights = query_weights(call.visibility, torch.cat([last, torch.ones_like(last)], 1), call.query)
+        mass = column_mass(
+            call.query, call.key, call.lse, call.visibility, call.hidden, call.scale, weights
+        )
+        total = self._accumulate(call.layer, mass[:, :, 1], call.visibility, weights[:, 1:])
+        if not self.active:
+            return
+        self._keep_scores("received", relative(mass[:, :, :1], call.visibility, weights[:, :1])[:, :, 0])
+        self._keep_scores("received_all", total)
+        if self.capture.level == "layers":
+            self._keep("sink_heads", sink_heads(total))
+        if queries == call.visibility.keys:
+            self._keep_scores("prefill_received", relative(mass[:, :, 1:], call.visibility, weights[:, 1:])[:, :, 0])
+
+    def _accumulate(self, layer: int, mass: Tensor, visibility: Visibility, weights: Tensor) -> Tensor:
+        """Adds this forward's queries to the running sums and gives received attention over all of them: [B, H, K]."""
+        uniform = visibility.uniform(weights)[:, 0]
+        seen = _seen_by(visibility, weights[:, 0])
+        if layer in self._sums:
+            before = self._sums[layer]
+            grow = visibility.keys - before[0].shape[-1]
+            mass, uniform, seen = (
+                now + torch.nn.functional.pad(old, (0, grow))
+                for now, old in zip((mass.double(), uniform, seen), before, strict=True)
+            )
+        self._sums[layer] = (mass.double(), uniform, seen)
+        enough = (seen >= SEEN_BY)[:, None] & (uniform > 0)[:, None]
+        return torch.where(enough, mass / uniform.clamp(min=1e-300)[:, None], float("nan")).float()
+
+    def residual(self, layer: int, hidden: Tensor) -> None:
+        """Norms and largest activations of the residual stream [B·branches, Q, width] entering a layer."""
+        if layer not in self._wanted or not (self.active or self.frame.causal):
+            return
+        size = hidden[: len(self.rows)].float().abs()
+        norm, largest = _numpy(size.norm(dim=-1)), _numpy(size.amax(-1))
+        median = _numpy(size.flatten(1).median(-1).values)
+        if self.frame.causal and layer in self._residual:
+            # Cached positions are not computed again: their hidden states are those of the step that wrote them. The
+            # median stays that of the prompt.
+            before = self._residual[layer]
+            norm, largest = np.concatenate([before[0], norm], 1), np.concatenate([before[1], largest], 1)
+            median = before[2]
+        self._residual[layer] = (norm, largest, median)
+        if self.active:
+            self._found.setdefault("hidden_norm", []).append(norm)
+            self._found.setdefault("largest_activation", []).append(largest)
+            self._found.setdefault("median_activation", []).append(median)
+
+    def arrays(self) -> dict[str, Array]:
+        """Variable → [B, layer, …] of the forward that just ran."""
+        return {name: np.stack(layers, 1) for name, layers in self._found.items()}
+
+    def _keep_scores(self, name: str, scores: Tensor) -> None:
+        self._keep(name, scores.mean(1) if self.capture.level == "layers" else self._heads(scores))
+
+    def _heads(self, scores: Tensor) -> Tensor:
+        if len(self.frame.heads) == scores.shape[1]:
+            return scores
+        return scores[:, list(self.frame.heads)]
+
+    def _keep(self, name: str, value: Tensor) -> None:
+        self._found.setdefault(name, []).append(_numpy(value))
+
+
+def sink_heads(received: Tensor) -> Tensor:
+    """How many heads call each key a sink: received_j > mean of the other keys + 3.
+
+    Args:
+        received: Float [B, H, K], NaN where there is no key.
+
+    Returns:
+        Int16 [B, K].
+    """
+    real = ~received.isnan()
+    filled = received.nan_to_num(0.0)
+    count = real.sum(-1, keepdim=True)
+    others = (filled.sum(-1, keepdim=True) - filled) / (count - 1).clamp(min=1)
+    return ((filled > others + SINK_EPSILON) & real & (count > 1)).sum(1).to(torch.int16)
+
+
+def _seen_by(visibility: Visibility, weights: Tensor) -> Tensor:
+    """How many counted queries see each key: Float64 [B, K]."""
+    if visibility.dense is not None:
+        return torch.einsum("bq,bqk->bk", weights.double(), visibility.dense[:, 0].double().expand(len(weights), -1, -1))
+    seen: Tensor = visibility.spread(weights.double()[:, None])[:, 0]
+    return seen
+
+
+def _numpy(value: Tensor) -> Array:
+    array: Array = value.cpu().numpy()
+    return array
