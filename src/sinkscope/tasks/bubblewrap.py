@@ -83,7 +83,10 @@ refused("threads beyond their limit", start_threads, RuntimeError)
 
 
 def homes() -> list[Path]:
-    """Directories of people, as far as they exist. Not "/" and "/tmp", the homes of some containers' users."""
+    """Directories of people, as far as they exist.
+
+    Not "/" and "/tmp", the homes of some containers' users.
+    """
     named = {Path(os.path.expanduser("~")), Path("/root"), Path("/home")}
     others = (Path("/"), Path("/tmp"))  # noqa: S108
     return [path for path in sorted(named) if path.is_dir() and path not in others]

@@ -78,11 +78,13 @@ class Scheme:
     source: str  # where it is from, and what is known to differ
     shots: str = ""  # data file with the few-shot examples; "" for none
     count: int = 0  # how many of them
-    chat: bool = True
-    system: str = ""
+    layout: str = (
+        "turns"  # examples as "turns", all in "one_turn" of a chat, or "plain" text without template
+    )
     question: str = "{question}"  # wording around a document
+    preamble: str = ""  # before everything else, in the first user turn
     prefix: str = ""  # start of the answer, given to the model
-    separator: str = "\n\n"  # between examples, without a chat template
+    delimiter: str = " "  # between question and answer of an example, where they share a text
     until: tuple[str, ...] = ()  # the output ends before the first of these
     keep_special: bool = False  # decode special tokens too, because `until` cuts at them
     extraction: str = ""  # how the answer is found: a name of extraction.py or code_text.py

