@@ -1,0 +1,194 @@
+"""When and where sinks appear while a model learns: the same probe, with the same masks, at log-spaced steps.
+
+The probe is held-out text. For diffusion models its targets are masked at t = .25, .5, .75 and 1 with masks that never
+change; causal models see it whole. Every number is over the real keys of one head in one sequence, then averaged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sinkscope.attention.interface import AttentionCall
+from sinkscope.attention.received import column_mass, query_weights, relative
+from sinkscope.organisms.batches import Batch, Pieces
+from sinkscope.organisms.network import hidden_states, rotation
+from sinkscope.organisms.objectives import masked_at
+from sinkscope.organisms.recipe import LENGTH, Recipe
+from sinkscope.organisms.sources import held_out_prose
+from sinkscope.organisms.tokenizer import SPECIAL
+from sinkscope.organisms.vocabulary import Vocabulary
+from sinkscope.tasks import generated, small_code, word_problems
+
+TIMES = (0.25, 0.5, 0.75, 1.0)
+EPSILON = 3.0
+"""A sink receives this much more than the mean of the others (uniform = 1)."""
+GU = 0.3
+"""Threshold of Gu et al. (arXiv 2410.10781): mean attention that a key gets from the queries that see it."""
+FEW_QUERIES = 16
+"""In causal models, keys that fewer queries can see are left out: their share is noise."""
+EACH = 16
+"""Sequences of each kind in the probe."""
+CATEGORIES = ("bos", "mask", "end", "header", "newline", "mark", "digit", "space", "word")
+
+
+def log_spaced(steps: int, per_doubling: int = 2) -> tuple[int, ...]:
+    """Steps 0, 1, 2, 3, 4, 6, 8, 11, 16, … and the last.
+
+    >>> log_spaced(10)
+    (0, 1, 2, 3, 4, 6, 8, 10)
+    """
+    found, power = {0, steps}, 0
+    while (step := round(2 ** (power / per_doubling))) < steps:
+        found.add(step)
+        power += 1
+    return tuple(sorted(found))
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Held-out rows and, for each time, what a model sees of them.
+
+    Attributes:
+        levels: t → Long [B, S] with fixed masks (causal models: one level, 0).
+        categories: t → Long [B, S], index into CATEGORIES, −1 in padding.
+    """
+
+    batch: Batch
+    levels: dict[float, Tensor]
+    categories: dict[float, Tensor]
+    causal: bool
+
+
+def probe(recipe: Recipe, vocabulary: Vocabulary, device: torch.device, each: int = EACH) -> Probe:
+    """The probe of a recipe: the same texts and, for all diffusion recipes, the same choice of masks."""
+    pieces = Pieces(vocabulary, device, pictures=False)
+    asked = [
+        (document.question, document.answer)
+        for module in (word_problems, small_code)
+        for document in generated.first(module.draft, module.VERSION, "test", each)
+    ]
+    questions = vocabulary.encode([question for question, _ in asked] + [""] * each)
+    answers = vocabulary.encode([answer for _, answer in asked] + held_out_prose(each))
+    batch = pieces.answered(*_padded(questions, device), *_padded(answers, device))
+    levels = {}
+    if recipe.causal:
+        levels[0.0] = batch.ids
+    else:
+        random = torch.Generator().manual_seed(20_25)
+        drawn = torch.rand(batch.ids.shape, generator=random).to(device)
+        for time in TIMES:
+            share = torch.full((len(batch.ids), 1), time, device=device)
+            levels[time] = masked_at(batch, drawn < share, int(vocabulary.mask or 0), share)[0]
+    table = torch.tensor(token_categories(vocabulary), device=device)
+    categories = {time: torch.where(batch.real, table[ids], -1) for time, ids in levels.items()}
+    return Probe(batch, levels, categories, recipe.causal)
+
+
+def _padded(rows: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    filled = torch.zeros(len(rows), LENGTH, dtype=torch.long)
+    for place, row in enumerate(rows):
+        kept = row[: LENGTH - 1]
+        filled[place, : len(kept)] = torch.tensor(kept, dtype=torch.long)
+    return filled.to(device), torch.tensor([min(len(row), LENGTH - 1) for row in rows], device=device)
+
+
+def token_categories(vocabulary: Vocabulary) -> list[int]:
+    """For every token id, its place in CATEGORIES."""
+    names = {vocabulary.bos: "bos", vocabulary.mask: "mask", vocabulary.eos: "end", vocabulary.eot: "end"}
+    found = []
+    for number in range(len(vocabulary)):
+        if number in names:
+            name = names[number]
+        elif vocabulary.backend.id_to_token(number) in SPECIAL:
+            name = "header"
+        else:
+            text = vocabulary.backend.decode([number])
+            bare = text.strip(" ")
+            name = "newline" if "\n" in text else "space" if not bare else "digit" if bare.isdigit() else "word"
+            name = "mark" if name == "word" and not any(letter.isalnum() for letter in bare) else name
+        found.append(CATEGORIES.index(name))
+    return found
+
+
+@torch.no_grad()
+def measure(network: Any, held_out: Probe) -> dict[str, dict[str, Any]]:
+    """Everything about the network's sinks on the probe, by time."""
+    return {f"{time:g}": _level(network, held_out, time) for time in held_out.levels}
+
+
+def _level(network: Any, held_out: Probe, time: float) -> dict[str, Any]:
+    ids, real = held_out.levels[time], held_out.batch.real
+    layers: list[dict[str, Tensor]] = []
+
+    def watch(call: AttentionCall, output: Tensor) -> None:
+        layers.append(_layer(call, output, real, held_out.categories[time]))
+
+    hidden_states(network, ids, rotation(network, ids.shape[1], ids.device), held_out.causal, real, watch)
+    per_layer = {name: torch.stack([layer[name] for layer in layers]) for name in layers[0]}
+    sinks, keys = per_layer.pop("sinks_by_category").sum(0), per_layer.pop("keys_by_category").sum(0)
+    summary: dict[str, Any] = {name: _number(values.nanmean()) for name, values in per_layer.items()}
+    summary["largest_received"] = _number(per_layer["max_received"].max())
+    summary["by_layer"] = {
+        name: [_number(value) for value in per_layer[name]]
+        for name in ("sink_heads", "gu_first", "gu_any", "max_received", "value_ratio", "hidden_ratio")
+    }
+    shares, base = sinks / sinks.sum().clamp(min=1), keys / keys.sum()
+    summary["sinks_per_head"] = _number(sinks.sum() / (keys.sum() / real.sum(1).float().mean()))
+    summary["enrichment"] = {
+        name: {"share": _number(share), "base": _number(rate), "ratio": _number(share / rate) if rate > 0 else None}
+        for name, share, rate in zip(CATEGORIES, shares, base, strict=True)
+    }
+    return summary
+
+
+def _layer(call: AttentionCall, output: Tensor, real: Tensor, categories: Tensor) -> dict[str, Tensor]:
+    """Numbers of one layer, averaged over sequences and heads."""
+    weights = query_weights(call.visibility, None, call.query)
+    mass = column_mass(call.query, call.key, call.lse, call.visibility, None, call.scale, weights)
+    received = relative(mass, call.visibility, weights)[:, :, 0]  # [B, H, K]
+    seen_by = real.sum(1, keepdim=True).expand_as(real).float()
+    if call.visibility.causal:
+        seen_by = seen_by - torch.arange(real.shape[1], device=real.device)
+        received = received.masked_fill((seen_by < FEW_QUERIES)[:, None], float("nan"))
+    mean_attention = mass[:, :, 0] / seen_by.clamp(min=1)[:, None]
+    there = ~received.isnan()
+    count = there.sum(-1, keepdim=True)
+    total = received.nansum(-1, keepdim=True)
+    sink = (received - (total - received) / (count - 1) > EPSILON) & there
+    strongest = received.nan_to_num(-1.0).argmax(-1)  # [B, H]
+    groups = call.query.shape[1] // call.value.shape[1]
+    values = call.value.norm(dim=-1).repeat_interleave(groups, 1)
+    value_ratio = values / _median(values, real[:, None].expand_as(values))
+    hidden = output.norm(dim=-1)
+    hidden_ratio = hidden / _median(hidden, real)
+    found = sink.any(-1)
+    at = torch.where(found, value_ratio.gather(-1, strongest[..., None])[..., 0], float("nan"))
+    hidden_at = torch.where(found, hidden_ratio.gather(1, strongest), float("nan"))
+    usable = mean_attention.masked_fill(~there, 0.0)
+    kinds = torch.nn.functional.one_hot(categories.clamp(min=0), len(CATEGORIES)).float()[:, None] * there[..., None]
+    return {
+        "sink_heads": found.float().mean(),
+        "gu_first": (usable[..., 0] > GU).float().mean(),
+        "gu_any": (usable > GU).any(-1).float().mean(),
+        "max_received": received.nan_to_num(0.0).amax(-1).mean(),
+        "value_ratio": at.nanmean(),
+        "hidden_ratio": hidden_at.nanmean(),
+        "first_value_ratio": value_ratio[..., 0].mean(),
+        "first_hidden_ratio": hidden_ratio[..., 0].mean(),
+        "first_received": received[..., 0].nanmean(),
+        "sinks_by_category": (kinds * sink[..., None]).sum((0, 1, 2)),
+        "keys_by_category": kinds.sum((0, 1, 2)),
+    }
+
+
+def _median(values: Tensor, real: Tensor) -> Tensor:
+    return values.masked_fill(~real, float("nan")).nanmedian(-1, keepdim=True).values
+
+
+def _number(value: Tensor) -> float | None:
+    found = float(value)
+    return round(found, 5) if found == found else None

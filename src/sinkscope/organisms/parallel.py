@@ -1,0 +1,69 @@
+"""Several GPUs under torchrun: who I am, and gradients averaged over all. One process alone needs none of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sinkscope.models.load import resolve_device
+
+
+@dataclass(frozen=True)
+class World:
+    """The processes that train together."""
+
+    rank: int
+    size: int
+    device: torch.device
+
+    @property
+    def main(self) -> bool:
+        """Whether this process writes files and speaks."""
+        return self.rank == 0
+
+    def wait(self) -> None:
+        """Until all processes are here."""
+        if self.size > 1:
+            torch.distributed.barrier()
+
+    def total(self, value: Tensor) -> Tensor:
+        """The sum over all processes."""
+        if self.size > 1:
+            value = value.clone()
+            torch.distributed.all_reduce(value)
+        return value
+
+    def average_gradients(self, network: nn.Module) -> None:
+        """Replaces every gradient by its mean over the processes, in one exchange."""
+        if self.size == 1:
+            return
+        grads = [parameter.grad for parameter in network.parameters() if parameter.grad is not None]
+        flat = torch.cat([grad.flatten() for grad in grads])
+        torch.distributed.all_reduce(flat)
+        flat /= self.size
+        for grad, part in zip(grads, flat.split([grad.numel() for grad in grads]), strict=True):
+            grad.copy_(part.view_as(grad))
+
+
+@contextmanager
+def world(device: str) -> Iterator[World]:
+    """The processes that torchrun started, or this one alone."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        yield World(0, 1, resolve_device(device))
+        return
+    rank, local = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK", "0"))
+    on_gpu = device != "cpu" and torch.cuda.is_available()
+    where = torch.device("cuda", local) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(where)
+    torch.distributed.init_process_group("nccl" if on_gpu else "gloo")
+    try:
+        yield World(rank, size, where)
+    finally:
+        torch.distributed.destroy_process_group()

@@ -1,0 +1,272 @@
+"""Training: AdamW, cosine schedule, bf16 and compiled on a GPU, resumable, the same code on a CPU.
+
+A step is a pure function of the recipe, the corpus, the state and the step's number: nothing else is random. So a run that
+was killed and started again ends with the same weights (bit for bit on a CPU).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sinkscope.errors import InputError
+from sinkscope.organisms import emergence, monitor
+from sinkscope.organisms.batches import Reader
+from sinkscope.organisms.corpus import Corpus, make
+from sinkscope.organisms.layout import save, write_json
+from sinkscope.organisms.live import Live
+from sinkscope.organisms.network import parameters, rotation
+from sinkscope.organisms.objectives import Loss, corrupt, weights
+from sinkscope.organisms.parallel import World, world
+from sinkscope.organisms.recipe import LENGTH, TEXT_MIX, Recipe
+from sinkscope.organisms.sources import read_corpus
+from sinkscope.organisms.start import Start, start
+
+STATE = "state.pt"
+MOST_DOCUMENTS = 2_000_000
+"""Documents of a corpus that is made for one run; a longer run reads them again in another order."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a recipe is carried out; nothing here changes what is learned, apart from `corpus` and its share.
+
+    Attributes:
+        init: what to start from instead of what the recipe says: a folder or hub id.
+        documents: a folder made by `python -m sinkscope.organisms.corpus`, so that several runs share it.
+        corpus: the user's own text, a file or hub data set, mixed in at `corpus_share`.
+        report_every, check_every, save_every: steps between loss reports, accuracy checks and resumable checkpoints
+            (0: only at the end).
+        check_count: held-out questions per task in an accuracy check; the last one has `final_count`.
+        stop_after: leave after this step with the state saved, as a kill would; for tests.
+    """
+
+    recipe: Recipe
+    out: Path
+    device: str = "auto"
+    init: str | Path | None = None
+    documents: Path | None = None
+    corpus: str | None = None
+    corpus_share: float = 0.2
+    report_every: int = 50
+    check_every: int = 1000
+    save_every: int = 1000
+    check_count: int = 64
+    final_count: int = 256
+    compile: bool | None = None
+    probe: bool = True
+    quiet: bool = False
+    stop_after: int | None = None
+
+
+def train(run: Run) -> dict[str, Any]:
+    """Carries out a recipe, or goes on where an earlier call in the same folder stopped.
+
+    Returns:
+        What training.json holds: recipe, data, hardware, time, held-out accuracies by the monitor.
+    """
+    run.out.mkdir(parents=True, exist_ok=True)
+    with world(run.device) as here:
+        if run.recipe.batch % here.size:
+            raise InputError(f"batch {run.recipe.batch} cannot be split over {here.size} processes; change --batch")
+        begin = start(run.recipe, run.init)
+        corpus = _corpus(run, begin, here)
+        return _Training(run, begin, corpus, here).go()
+
+
+def _corpus(run: Run, begin: Start, here: World) -> Corpus:
+    if run.documents is not None:
+        return Corpus.open(run.documents)
+    folder = run.out / "corpus"
+    if here.main and not (folder / "corpus.json").exists():
+        wanted = min(run.recipe.steps * run.recipe.batch, MOST_DOCUMENTS)
+        drawn = math.ceil(wanted * run.recipe.pictures)
+        extra = read_corpus(run.corpus) if run.corpus is not None else ()
+        share = run.corpus_share if extra else 0.0
+        made = make(wanted, drawn, begin.vocabulary, extra, share, workers=1 if wanted < 20_000 else 0)
+        made.save(folder, {"mix": TEXT_MIX, "corpus": run.corpus, "corpus_share": share})
+    here.wait()
+    return Corpus.open(folder)
+
+
+def learning_rate(recipe: Recipe, step: int) -> float:
+    """Linear warm-up, then a cosine to zero."""
+    warm = min(1.0, (step + 1) / max(1, min(recipe.warmup, recipe.steps // 10)))
+    return recipe.learning_rate * warm * 0.5 * (1.0 + math.cos(math.pi * step / recipe.steps))
+
+
+class _Training:
+    """The state of one run."""
+
+    def __init__(self, run: Run, begin: Start, corpus: Corpus, here: World) -> None:
+        self.run, self.recipe, self.here, self.begin = run, run.recipe, here, begin
+        self.device = here.device
+        self.network = begin.network.to(self.device)
+        self.vocabulary = begin.vocabulary
+        self.reader = Reader(self.recipe, corpus, self.vocabulary, self.device)
+        self.documents = len(corpus)
+        self.optimizer = torch.optim.AdamW(
+            self._groups(),
+            lr=self.recipe.learning_rate,
+            betas=self.recipe.betas,
+            fused=self.device.type == "cuda",
+        )
+        self.step, self.seconds = 0, 0.0
+        self.points: list[dict[str, Any]] = []
+        self._resume()
+        loss: Any = Loss(self.network, self.recipe.objective)
+        on_gpu = self.device.type == "cuda"
+        self.loss = torch.compile(loss, dynamic=False) if (on_gpu if run.compile is None else run.compile) else loss
+        self.rotary = rotation(self.network, LENGTH, self.device)
+        self.random = torch.Generator(self.device)
+
+    def _groups(self) -> list[dict[str, Any]]:
+        training = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
+        return [
+            {"params": [one for one in training if one.dim() > 1], "weight_decay": self.recipe.weight_decay},
+            {"params": [one for one in training if one.dim() <= 1], "weight_decay": 0.0},
+        ]
+
+    def go(self) -> dict[str, Any]:
+        """All steps from where the state is."""
+        run, recipe = self.run, self.recipe
+        live = Live(run.out, recipe.name, recipe.steps, self.step, run.quiet) if self.here.main else None
+        held_out = emergence.probe(recipe, self.vocabulary, self.device) if run.probe and self.here.main else None
+        probed = set(emergence.log_spaced(recipe.steps))
+        summed, since, began = torch.zeros((), device=self.device), 0, time.monotonic()
+        try:
+            while self.step < recipe.steps:
+                if held_out is not None and self.step in probed:
+                    self._probe(held_out, summed / max(since, 1) if since else None)
+                summed += self._step()
+                self.step += 1
+                since += 1
+                done = self.step == recipe.steps
+                if self.step % run.report_every == 0 or done:
+                    loss, passed = float(summed) / since, time.monotonic() - began
+                    self.seconds += passed
+                    if not math.isfinite(loss):
+                        raise InputError(f"the loss is {loss} at step {self.step}: try a smaller learning rate")
+                    if live is not None:
+                        speed = since * recipe.batch * LENGTH / passed
+                        live.report({"step": self.step, "loss": round(loss, 5), "tokens_per_second": round(speed)})
+                    summed, since, began = torch.zeros((), device=self.device), 0, time.monotonic()
+                    self.last_loss = loss
+                if live is not None and run.check_every and self.step % run.check_every == 0 and not done:
+                    live.report({"step": self.step, "accuracy": self._accuracy(run.check_count)})
+                if self.here.main and not done and run.save_every and self.step % run.save_every == 0:
+                    self._save_state()
+                if self.step == run.stop_after:
+                    self._save_state()
+                    return {}
+            if held_out is not None and (not self.points or self.points[-1]["step"] != self.step):
+                self._probe(held_out, torch.tensor(self.last_loss))
+            if live is None:
+                return {}
+            accuracies = self._accuracy(run.final_count)
+            live.report({"step": self.step, "accuracy": accuracies})
+            return self._finish(accuracies)
+        finally:
+            if live is not None:
+                live.close()
+
+    last_loss = float("nan")
+
+    def _step(self) -> Tensor:
+        recipe = self.recipe
+        rate = learning_rate(recipe, self.step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        batch = self.reader.batch(self.step, self.here.rank, self.here.size)
+        if recipe.causal:
+            seen, weight = batch.ids, weights(batch)
+        else:
+            self.random.manual_seed((recipe.seed * 1_000_003 + self.step) * 64 + self.here.rank)
+            seen, weight = corrupt(batch, int(self.vocabulary.mask or 0), self.random)
+        targets = self.here.total(batch.targets(recipe.causal).sum()) / self.here.size
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+            loss: Tensor = self.loss(seen, batch.ids, weight, batch.real, *self.rotary) / targets
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.here.average_gradients(self.network)
+        torch.nn.utils.clip_grad_norm_(self.network.parameters(), recipe.clip)
+        self.optimizer.step()
+        return loss.detach()
+
+    def _accuracy(self, count: int) -> dict[str, float]:
+        writer = monitor.Writer(self.network, self.recipe.objective, self.vocabulary)
+        asked = monitor.questions(self.recipe, self.vocabulary, count, self.device)
+        return {one.task: round(monitor.accuracy(writer, one), 4) for one in asked}
+
+    def _probe(self, held_out: emergence.Probe, loss: Tensor | None) -> None:
+        point = {
+            "step": self.step,
+            "tokens": self.step * self.recipe.batch * LENGTH,
+            "loss": None if loss is None else round(float(loss), 5),
+            "levels": emergence.measure(self.network, held_out),
+        }
+        self.points = [one for one in self.points if one["step"] < self.step] + [point]
+        write_json(self.run.out / "emergence.json", {"recipe": self.recipe.name, "points": self.points})
+
+    def _save_state(self) -> None:
+        partial = self.run.out / f"{STATE}.partial"
+        state = {
+            "recipe": json.dumps(self.recipe.as_dict(), sort_keys=True),
+            "step": self.step,
+            "seconds": self.seconds,
+            "points": json.dumps(self.points),
+            "network": self.network.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+        }
+        torch.save(state, partial)
+        partial.replace(self.run.out / STATE)
+
+    def _resume(self) -> None:
+        path = self.run.out / STATE
+        if not path.exists():
+            return
+        state = torch.load(path, map_location=self.device, weights_only=True)
+        if state["recipe"] != json.dumps(self.recipe.as_dict(), sort_keys=True):
+            raise InputError(f"{self.run.out} holds a run of another recipe or other settings; choose another folder")
+        self.step, self.seconds = int(state["step"]), float(state["seconds"])
+        self.points = json.loads(state["points"])
+        self.network.load_state_dict(state["network"])
+        self.optimizer.load_state_dict(state["optimizer"])
+
+    def _finish(self, accuracies: dict[str, float]) -> dict[str, Any]:
+        save(self.network, self.recipe.layout, self.vocabulary, self.run.out)
+        about = {
+            "recipe": self.recipe.as_dict(),
+            "parameters": parameters(self.network),
+            "starts_from": self.begin.source,
+            "start_digest": self.begin.digest,
+            "steps": self.recipe.steps,
+            "tokens": self.recipe.tokens,
+            "documents": self.documents,
+            "mix": TEXT_MIX,
+            "corpus": self.run.corpus,
+            "loss": round(self.last_loss, 5),
+            "seconds": round(self.seconds, 1),
+            "processes": self.here.size,
+            "hardware": _hardware(self.device),
+            "torch": str(torch.__version__),
+            "python": platform.python_version(),
+            "monitor": {"accuracy": accuracies, "count": self.run.final_count},
+        }
+        write_json(self.run.out / "training.json", about)
+        (self.run.out / STATE).unlink(missing_ok=True)
+        return about
+
+
+def _hardware(device: torch.device) -> str:
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    return f"CPU, {torch.get_num_threads()} threads"
