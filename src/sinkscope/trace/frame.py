@@ -27,7 +27,6 @@ class Variable:
     dtype: str
     empty: float
     unit: str
-    halved: bool = False
 
     @property
     def stepwise(self) -> bool:
@@ -93,7 +92,7 @@ def variables(frame: Frame, capture: Capture) -> dict[str, Variable]:
     per_key = ("sample", "step", "key")
     nan = float("nan")
     found = {
-        "received": Variable(scored, "float32", nan, relative, halved=True),
+        "received": Variable(scored, "float32", nan, relative),
         "tokens": Variable(per_key, "int64", -1, "token id"),
         "masked": Variable(per_key, "bool", 0, "is a mask token"),
         "confidence": Variable(per_key, "float32", nan, "as the decoding defines it"),
@@ -102,19 +101,19 @@ def variables(frame: Frame, capture: Capture) -> dict[str, Variable]:
         "ties": Variable(("sample", "step"), "int64", 0, "selections with an equal rival"),
     }
     if frame.causal:
-        found["received_all"] = Variable(scored, "float32", nan, relative + ", over all queries so far", halved=True)
+        found["received_all"] = Variable(scored, "float32", nan, relative + ", over all queries so far")
         static = tuple(dim for dim in scored if dim != "step")
-        found["prefill_received"] = Variable(static, "float32", nan, relative + ", over all prompt queries", halved=True)
+        found["prefill_received"] = Variable(static, "float32", nan, relative + ", over all prompt queries")
     if frame.guided:
-        found["received_uncond"] = Variable(scored, "float32", nan, relative + ", unconditional branch", halved=True)
+        found["received_uncond"] = Variable(scored, "float32", nan, relative + ", unconditional branch")
     if capture.level == "layers":
         found["sink_heads"] = Variable(per_layer, "int16", 0, "heads that call the key a sink at epsilon 3")
     if capture.level == "maps":
         dims = ("sample", "step", "layer", "head", "query", "key")
-        found["attention"] = Variable(dims, "float32", nan, "probability", halved=True)
+        found["attention"] = Variable(dims, "float32", nan, "probability")
     if capture.by_query:
         dims = (*scored[:-1], "query_kind", "key")
-        found["received_by"] = Variable(dims, "float32", nan, relative + ", by kind of query", halved=True)
+        found["received_by"] = Variable(dims, "float32", nan, relative + ", by kind of query")
     if capture.anatomy:
         per_kv = ("sample", "step", "layer", "kv_head", "key")
         found["value_norm"] = Variable(per_kv, "float32", nan, "L2 norm of the value")

@@ -18,8 +18,9 @@ import numpy as np
 
 from sinkscope.errors import InputError, SinkscopeError
 from sinkscope.trace.capture import QUERY_KINDS, Capture
-from sinkscope.trace.frame import REGIONS, Array, Frame, Variable, variables
-from sinkscope.trace.trace import Trace
+from sinkscope.trace.chunks import ChunkedArray, write_whole
+from sinkscope.trace.frame import REGIONS, Array, Frame, variables
+from sinkscope.trace.trace import Trace, coordinates
 
 if TYPE_CHECKING:
     import xarray
@@ -61,51 +62,32 @@ class Folder:
             self.folder.mkdir(parents=True)
         except OSError as error:
             raise InputError(f"{self.folder} cannot be created ({error.strerror}); give another --out") from error
-        self._group = zarr.open_group(str(self.folder), mode="w")
-        self._group.attrs.update(attributes)
-        self._arrays: dict[str, Any] = {}
-        for name, variable in self._variables.items():
-            if variable.stepwise:
-                self._arrays[name] = self._create(name, variable, frame)
-        self._static("layer", ("layer",), np.asarray(frame.layers))
-        self._static("sample", ("sample",), np.arange(frame.rows))
-        self._static("key", ("key",), np.arange(frame.columns))
-        if capture.level != "layers":
-            self._static("head", ("head",), np.asarray(frame.heads))
-        self._static("region", ("sample", "key"), frame.region())
-        self._static("position", ("sample", "key"), frame.position())
-        self._step = self._group.create_array(
-            "step", shape=(frame.steps,), chunks=(frame.steps,), dtype="int64", dimension_names=("step",)
-        )
+        self._group = zarr.open_group(str(self.folder), mode="w", attributes=attributes)
+        self._arrays = {
+            name: ChunkedArray(
+                self._group,
+                name,
+                variable.dims,
+                tuple(frame.sizes[dim] for dim in variable.dims),
+                stored_dtype(name, variable.dtype),
+                variable.empty,
+                {"units": variable.unit},
+            )
+            for name, variable in self._variables.items()
+            if variable.stepwise
+        }
+        for name, labels in coordinates(frame, capture, [], set(self._variables)).items():
+            if name not in ("step", "query_kind"):
+                write_whole(self._group, name, (name,), labels)
+        write_whole(self._group, "region", ("sample", "key"), frame.region())
+        write_whole(self._group, "position", ("sample", "key"), frame.position())
         self._progress()
-
-    def _create(self, name: str, variable: Variable, frame: Frame) -> Any:
-        """An array with one chunk per step."""
-        sizes = frame.sizes
-        shape = tuple(sizes[dim] for dim in variable.dims)
-        chunks = tuple(1 if dim == "step" else sizes[dim] for dim in variable.dims)
-        array = self._group.create_array(
-            name,
-            shape=shape,
-            chunks=chunks,
-            dtype="float16" if variable.halved else variable.dtype,
-            fill_value=_fill(variable),
-            dimension_names=variable.dims,
-        )
-        array.attrs.update(_attributes(variable))
-        return array
-
-    def _static(self, name: str, dims: tuple[str, ...], value: Array, attributes: dict[str, Any] | None = None) -> None:
-        array = self._group.create_array(name, shape=value.shape, chunks=value.shape, dtype=value.dtype, dimension_names=dims)
-        array.attrs.update(attributes or {})
-        array[...] = value
 
     def write(self, index: int, step: int, arrays: dict[str, Array]) -> None:
         """Writes one recorded step; the count of complete steps comes last."""
         try:
             for name, array in arrays.items():
-                halved = self._variables[name].halved
-                self._arrays[name][:, index] = halve(array) if halved else array
+                self._arrays[name].write(index, halve(array) if is_halved(name) else array)
             self.steps.append(step)
             self._progress()
         except OSError as error:
@@ -121,15 +103,13 @@ class Folder:
 
     def close(self, static: dict[str, Array], attributes: dict[str, Any]) -> Trace:
         """Trims to the steps that ran, adds what is known at the end, packs, and opens the result."""
-        count = len(self.steps)
-        for name, array in self._arrays.items():
-            array.resize(tuple(count if dim == "step" else size for dim, size in zip(self._variables[name].dims, array.shape)))
-        self._step.resize((count,))
-        self._step[...] = np.asarray(self.steps, dtype=np.int64)
-        self._static("decided_step", ("sample", "key"), static["decided_step"])
+        for array in self._arrays.values():
+            array.trim(len(self.steps))
+        write_whole(self._group, "step", ("step",), np.asarray(self.steps, dtype=np.int64))
+        write_whole(self._group, "decided_step", ("sample", "key"), static["decided_step"])
         if "prefill_received" in static:
-            variable = self._variables["prefill_received"]
-            self._static("prefill_received", variable.dims, halve(static["prefill_received"]), _attributes(variable))
+            dims = self._variables["prefill_received"].dims
+            write_whole(self._group, "prefill_received", dims, halve(static["prefill_received"]))
         self._group.attrs.update(attributes)
         pack(self.folder, self.out)
         shutil.rmtree(self.folder)
@@ -168,7 +148,7 @@ def open_trace(path: str | os.PathLike[str]) -> Trace:
         from zarr.storage import ZipStore
 
         try:
-            dataset = xarray.open_zarr(ZipStore(str(out), mode="r"), consolidated=False, chunks=None)
+            dataset = xarray.open_zarr(ZipStore(str(out), mode="r"), consolidated=False, chunks=None, mask_and_scale=False)
         except Exception as error:  # zarr raises its own kinds for a zip that holds something else
             raise InputError(f"{out} is not a trace: it holds no zarr group ({type(error).__name__})") from error
         return Trace(_finished(dataset))
@@ -182,7 +162,7 @@ def _open_partial(folder: Path) -> xarray.Dataset:
 
     try:
         steps = json.loads((folder / PROGRESS).read_text(encoding="utf-8"))["steps"]
-        dataset = xarray.open_zarr(str(folder), consolidated=False, chunks=None)
+        dataset = xarray.open_zarr(str(folder), consolidated=False, chunks=None, mask_and_scale=False)
     except (OSError, KeyError, ValueError) as error:
         raise InputError(f"{folder} is not an unfinished trace: it has no readable {PROGRESS}") from error
     dataset = dataset.isel(step=slice(0, len(steps))).assign_coords(step=np.asarray(steps, dtype=np.int64))
@@ -191,7 +171,14 @@ def _open_partial(folder: Path) -> xarray.Dataset:
 
 
 def _finished(dataset: xarray.Dataset) -> xarray.Dataset:
-    """Names instead of codes for the regions."""
+    """Float32 instead of float16, lazily, and names instead of codes for the regions."""
+    import xarray
+
+    for name in dataset.data_vars:
+        if is_halved(str(name)):
+            # A scale of one in float32 is xarray's way to read half precision as single without loading it.
+            dataset[name].attrs["scale_factor"] = np.float32(1.0)
+    dataset = xarray.decode_cf(dataset, decode_times=False, decode_coords=False)
     names = np.asarray(REGIONS)[dataset["region"].values.astype(int)]
     dataset = dataset.assign(region=(("sample", "key"), names, {"units": "padding | prompt | answer"}))
     if "query_kind" in dataset.dims:
@@ -211,41 +198,37 @@ def save(trace: Trace, path: str | os.PathLike[str]) -> None:
     if folder.exists():
         raise TraceExists(f"{folder} is in the way; remove it, or give another path")
     dataset = trace.dataset
-    group = zarr.open_group(str(folder), mode="w")
-    group.attrs.update({key: value for key, value in dataset.attrs.items() if value is not None})
+    about = {key: value for key, value in dataset.attrs.items() if value is not None}
+    group = zarr.open_group(str(folder), mode="w", attributes=about)
     for name in [*dataset.data_vars, *dataset.coords]:
-        if name == "query_kind":
-            continue
-        _save_array(group, str(name), dataset[name])
+        if name != "query_kind":
+            _save_array(group, str(name), dataset[name])
     pack(folder, out)
     shutil.rmtree(folder)
 
 
 def _save_array(group: Any, name: str, array: xarray.DataArray) -> None:
-    """One variable, a chunk per step."""
-    halved = name.startswith("received") or name in ("attention", "prefill_received")
-    value: Any = array.values
+    """One variable, a step at a time where it has steps."""
+    dims = tuple(str(dim) for dim in array.dims)
+    about = {key: item for key, item in array.attrs.items() if isinstance(item, str)}
     if name == "region":
-        value = np.searchsorted(np.asarray(REGIONS), value, sorter=np.argsort(REGIONS))
-        value = np.argsort(REGIONS)[value].astype(np.int8)
-    chunks = tuple(1 if dim == "step" and array.ndim > 1 else size for dim, size in zip(array.dims, array.shape))
-    created = group.create_array(
-        name,
-        shape=array.shape,
-        chunks=chunks,
-        dtype="float16" if halved else value.dtype,
-        dimension_names=tuple(str(dim) for dim in array.dims),
-    )
-    created.attrs.update({key: item for key, item in array.attrs.items() if isinstance(item, (str, int, float))})
-    if halved:
-        created.attrs["scale_factor"] = 1.0
-    created[...] = halve(value) if halved else value
+        codes = {region: code for code, region in enumerate(REGIONS)}
+        write_whole(group, name, dims, np.vectorize(codes.__getitem__, otypes=[np.int8])(array.values), about)
+    elif "step" not in dims or len(dims) == 1:
+        write_whole(group, name, dims, halve(array.values) if is_halved(name) else array.values, about)
+    else:
+        stored = stored_dtype(name, str(array.dtype))
+        chunked = ChunkedArray(group, name, dims, array.shape, stored, 0, about)
+        for index in range(array.sizes["step"]):
+            value = array.isel(step=index).values
+            chunked.write(index, halve(value) if is_halved(name) else value)
 
 
-def _fill(variable: Variable) -> Any:
-    return np.asarray(variable.empty, dtype="float16" if variable.halved else variable.dtype)[()]
+def is_halved(name: str) -> bool:
+    """Whether a variable is stored as float16."""
+    return name.startswith("received") or name in ("attention", "prefill_received")
 
 
-def _attributes(variable: Variable) -> dict[str, Any]:
-    """Units; and for float16 a scale of one, which makes xarray read it as float32."""
-    return {"units": variable.unit, **({"scale_factor": 1.0} if variable.halved else {})}
+def stored_dtype(name: str, dtype: str) -> str:
+    """The dtype on disk."""
+    return "float16" if is_halved(name) else dtype
