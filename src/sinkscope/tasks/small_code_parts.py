@@ -114,6 +114,14 @@ def operation(rng: Random) -> Part:
     )
 
 
+def _different(rng: Random, draw: Callable[[Random], Part]) -> tuple[Part, Part]:
+    """Two parts that do not say the same, or "even" and "odd", which together say nothing."""
+    one = two = draw(rng)
+    while one.key == two.key or {one.key, two.key} == {"even", "odd"}:
+        two = draw(rng)
+    return one, two
+
+
 def _some_numbers(rng: Random, near: int) -> list[int]:
     """Values that tell conditions apart: around where they change, and spread out."""
     around = [near - 1, near, near + 1, near * 2]
@@ -124,7 +132,8 @@ def _some_numbers(rng: Random, near: int) -> list[int]:
 
 def _lists(rng: Random, *near: int) -> list[tuple[list[int]]]:
     lists = [_some_numbers(rng, number)[: rng.randint(4, 9)] for number in near * 4]
-    return [([],), *((items,) for items in lists[:4]), *((_some_numbers(rng, number),) for number in near)]
+    edges = [[number] for number in near]  # alone, so that nothing larger hides what becomes of it
+    return [(items,) for items in [[], *edges, *lists[:4], *(_some_numbers(rng, number) for number in near)]]
 
 
 def _words(rng: Random, letter: str) -> str:
@@ -176,7 +185,8 @@ def pipeline(rng: Random) -> Function:
 
 def counting(rng: Random) -> Function:
     """How many, with two conditions."""
-    one, two, arg = condition(rng), condition(rng), rng.choice(LISTS)
+    one, two = _different(rng, condition)
+    arg = rng.choice(LISTS)
     word = rng.choice(["and", "or"])
     body = f"return sum(1 for x in {arg} if {one.code.format('x')} {word} {two.code.format('x')})"
     words = f"Count the x in {arg} where {one.words.format('x')} {word} {two.words.format('x')}."
@@ -192,7 +202,7 @@ def counting(rng: Random) -> Function:
 
 def branch(rng: Random) -> Function:
     """One thing or the other."""
-    when, one, two, arg = condition(rng), operation(rng), operation(rng), rng.choice(NUMBERS)
+    when, (one, two), arg = condition(rng), _different(rng, operation), rng.choice(NUMBERS)
     words = f"Return {one.words.format(arg)} if {when.words.format(arg)}, otherwise {two.words.format(arg)}."
     test, this, that = (part.code.format(arg) for part in (when, one, two))
     body = f"if {test}:\n        return {this}\n    return {that}"

@@ -1,0 +1,159 @@
+"""HumanEval: the official prompts and post-processing; canonical solutions pass, empty ones fail."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from sinkscope.errors import InputError
+from sinkscope.tasks import get
+from sinkscope.tasks.code_text import find_program, sanitize
+from sinkscope.tasks.humaneval import SCHEMES, HumanEval
+from sinkscope.tasks.task import Document
+from tasks.shared_data import shared_file
+
+needs_bubblewrap = pytest.mark.skipif(
+    shutil.which("bwrap") is None, reason="bubblewrap is not installed (apt install bubblewrap)"
+)
+
+PROMPT = 'def twice(x):\n    """ Double {x}.\n    >>> twice(2)\n    4\n    """\n'
+BODY = "    return 2 * x\n"
+ROW = {
+    "task_id": "Own/0",
+    "prompt": PROMPT,
+    "entry_point": "twice",
+    "canonical_solution": BODY,
+    "test": "def check(candidate):\n    assert candidate(3) == 6\n    assert candidate(-1) == -2\n",
+}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "own.jsonl"
+    path.write_text(json.dumps(ROW) + "\n", encoding="utf-8")
+    return path
+
+
+def _answer(scheme: str) -> str:
+    """The right solution as the scheme expects a model to write it."""
+    extraction = get(f"humaneval:{scheme}").scheme.extraction
+    return {
+        "completion": BODY,
+        "completion-before-fence": f"{BODY}```\nThat is all.",
+        "first-block": f"Here it is:\n```python\n{PROMPT}{BODY}```\nAs you see.",
+        "sanitized": f"{BODY}```\nThat is all.",
+    }[extraction]
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("name", [scheme.name for scheme in SCHEMES])
+def test_every_scheme_grades_right_and_wrong(name: str, file: Path) -> None:
+    task = get(f"humaneval:{name}", data=file)
+    document = task.documents()[0]
+    answer = _answer(name)
+    assert task.grade(document, answer).passed
+    wrong = task.grade(document, answer.replace("2 * x", "3 * x"))
+    assert not wrong.passed
+    assert wrong.reason.startswith("AssertionError")
+    assert "3 * x" in wrong.extracted
+    assert not task.grade(document, "").passed
+
+
+def test_prompts(file: Path) -> None:
+    def prompt(name: str) -> tuple[str, str, bool]:
+        made = get(f"humaneval:{name}", data=file)
+        shown = made.prompt(made.documents()[0])
+        assert len(shown.turns) == 1
+        return shown.turns[0].content, shown.prefix, shown.chat
+
+    assert prompt("llada-pure") == (f"Complete the following python code:\n{PROMPT}", "", True)
+    ask = "Write a solution to the following problem and make sure that it passes the tests:\n"
+    start = f"Here is the completed function:\n```python\n{PROMPT}\n"
+    assert prompt("llama-instruct") == (f"{ask}```python\n{PROMPT}\n```\n", start, True)
+    assert prompt("dream-instruct") == (f"{ask}```{PROMPT}", start, True)
+    assert prompt("causal-base") == (PROMPT, "", False)
+
+
+def test_post_processing() -> None:
+    two = "```python\nfirst\n```\n```\nsecond\n```"
+    assert find_program("first-block", "P\n", two, "f") == "P\nfirst\n"
+    assert find_program("first-block", "P\n", "   no fence", "f") == "P\nno fence"
+    assert find_program("completion-before-fence", "P", "a\n```\nb", "f") == "Pa\n"
+    assert find_program("completion", "P", "a\n```\nb", "f") == "Pa\n```\nb"
+    with pytest.raises(InputError, match="did you mean first-block"):
+        find_program("first-blok", "", "", "f")
+
+
+def test_sanitize_keeps_what_the_function_needs() -> None:
+    text = (
+        "Sure, here is the code:\n"
+        "import math\n"
+        "LIMIT = 3\n"
+        "UNUSED = 4\n"
+        "def helper(x):\n    return min(x, LIMIT)\n"
+        "def f(x):\n    return math.sqrt(helper(x))\n"
+        "def other():\n    return 1\n"
+        "print(f(2))\n"
+        "Hope this helps!\n"
+    )
+    kept = sanitize(text, "f")
+    assert kept == (
+        "import math\nLIMIT = 3\ndef helper(x):\n    return min(x, LIMIT)\n"
+        "def f(x):\n    return math.sqrt(helper(x))"
+    )
+    assert "other" in sanitize(text, "missing")  # an unknown entry point keeps everything
+    assert sanitize("nothing here, sorry", "f") == ""
+    assert sanitize("def f():\n\treturn 1\r\n", "f") == "def f():\n    return 1"
+
+
+def test_the_official_sanitizer_drops_helpers_of_the_tests() -> None:
+    """Known, and kept as it is: the tests of HumanEval/50 call a function that the solution does not."""
+    text = "def encode(s):\n    return s\n\ndef decode(s):\n    return s\n"
+    assert "encode" not in sanitize(text, "decode")
+
+
+def _file_task(name: str = "causal-base") -> HumanEval:
+    task = get(f"humaneval:{name}", data=shared_file("HumanEval.jsonl.gz"))
+    assert isinstance(task, HumanEval)
+    return task
+
+
+@needs_bubblewrap
+@pytest.mark.slow
+def test_canonical_solutions_pass_and_empty_ones_fail() -> None:
+    task = _file_task()
+    documents = task.documents()
+    assert len(documents) == 164
+    started = time.monotonic()
+    right = task.grade_many([(document, document.answer) for document in documents], workers=2)
+    empty = task.grade_many([(document, "") for document in documents], workers=2)
+    seconds = time.monotonic() - started
+    assert [
+        document.id for document, verdict in zip(documents, right, strict=True) if not verdict.passed
+    ] == []
+    assert [document.id for document, verdict in zip(documents, empty, strict=True) if verdict.passed] == []
+    assert seconds < 60
+
+
+@needs_bubblewrap
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["llada-pure", "dream-instruct", "llama-instruct"])
+def test_canonical_solutions_pass_by_the_official_post_processing(name: str) -> None:
+    task = _file_task(name)
+    documents = task.documents()
+
+    def answer(document: Document) -> str:
+        if task.scheme.extraction == "first-block":
+            return f"Here:\n```python\n{document.question}{document.answer}```\n"
+        return f"{document.answer}```\nDone."
+
+    verdicts = task.grade_many([(document, answer(document)) for document in documents], workers=2)
+    failed = [
+        document.id for document, verdict in zip(documents, verdicts, strict=True) if not verdict.passed
+    ]
+    # The tests of HumanEval/50 use a helper that Dream's sanitizer removes.
+    assert failed == (["HumanEval/50"] if name == "dream-instruct" else [])

@@ -1,0 +1,79 @@
+"""Names, protocol, and imports that stay light."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from sinkscope.errors import InputError
+from sinkscope.tasks import Task, get, names
+from sinkscope.tasks.task import cut, digest
+
+FAMILIES = ("llada", "dream", "mmada", "causal")
+
+
+@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_task_has_a_default_for_every_family(name: str, family: str) -> None:
+    task = get(name, family=family)
+    assert isinstance(task, Task)
+    assert task.name == name
+    assert task.scheme.family == family
+    assert task.scheme.decoding["length"] >= 64
+    settings = task.settings()
+    assert json.loads(json.dumps(settings)) == settings
+    assert digest(settings) == digest(get(name, family=family).settings())
+
+
+def test_settings_tell_schemes_apart() -> None:
+    seen = {digest(get(name, family=family).settings()) for name in names() for family in FAMILIES}
+    assert len(seen) == len(names()) * len(FAMILIES)
+
+
+def test_unknown_names_answer_with_the_nearest() -> None:
+    with pytest.raises(InputError, match="did you mean gsm8k"):
+        get("gsm8")
+    with pytest.raises(InputError, match="did you mean dream-instruct"):
+        get("gsm8k:dream-instuct")
+    with pytest.raises(InputError, match="did you mean llada"):
+        get("gsm8k", family="lada")
+    with pytest.raises(InputError, match="did you mean mmada"):
+        get("word_problems", family="madda")
+    with pytest.raises(InputError, match="schemes are llada-blocks"):
+        get("gsm8k")
+    with pytest.raises(InputError, match="reads no file"):
+        get("small_code", data="x.jsonl")
+    with pytest.raises(InputError, match="one scheme"):
+        get("word_problems:llada-pure")
+
+
+def test_cut_ends_at_the_first_stop() -> None:
+    assert cut("one\ntwo Q: three</s>", ("</s>", "Q:")) == "one\ntwo "
+    assert cut("one", ("Q:", "")) == "one"
+    assert cut("", ("Q:",)) == ""
+
+
+def test_the_generators_import_the_standard_library_alone() -> None:
+    """Training machines have little installed: the tasks add nothing to what `import sinkscope` needs."""
+    code = (
+        "import sys, sinkscope\n"
+        "before = set(sys.modules)\n"
+        "from sinkscope.tasks import get\n"
+        "for name in ('word_problems', 'small_code'):\n"
+        "    task = get(name)\n"
+        "    next(task.stream('train')), task.documents(2)\n"
+        "roots = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
+        "extra = sorted(roots - set(sys.stdlib_module_names) - {'sinkscope', '__main__'})\n"
+        "print([name for name in extra if not name.startswith(('_', 'sitecustomize'))])\n"
+    )
+    path = [entry for entry in sys.path if entry.endswith("src")]
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[:0] = {path!r}\n{code}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"

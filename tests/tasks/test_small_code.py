@@ -1,0 +1,122 @@
+"""Small code: reference bodies pass, others fail, splits are disjoint; both tasks fit a small tokenizer."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections import Counter
+from itertools import islice
+
+import pytest
+
+from sinkscope.tasks import sandbox
+from sinkscope.tasks.small_code import VERSION, program, task
+from sinkscope.tasks.task import Document
+from sinkscope.tasks.word_problems import task as word_problems
+
+TASK = task()
+
+needs_bubblewrap = pytest.mark.skipif(
+    shutil.which("bwrap") is None, reason="bubblewrap is not installed (apt install bubblewrap)"
+)
+
+
+@pytest.fixture(scope="module")
+def train() -> list[Document]:
+    return list(islice(TASK.stream("train"), 3000))
+
+
+@pytest.fixture(scope="module")
+def test() -> list[Document]:
+    return TASK.documents(600)
+
+
+def _passed(pairs: list[tuple[Document, str]]) -> list[bool]:
+    programs = [
+        sandbox.Program(program(document, body), document.extra["tests"], "solution")
+        for document, body in pairs
+    ]
+    return [result.passed for result in sandbox.run_many(programs, workers=2)]
+
+
+@needs_bubblewrap
+def test_reference_bodies_pass_and_others_fail(test: list[Document]) -> None:
+    some = test[:80]
+    assert all(_passed([(document, document.answer) for document in some]))
+    assert not any(_passed([(document, "pass") for document in some]))
+    # One constant or sign off: the tests must see these (a few change nothing: 15 % 2 is 15 % 7).
+    changes = [
+        (" > ", " >= "),
+        (" < ", " <= "),
+        ("== 0", "!= 0"),
+        (" + ", " - "),
+        (" * ", " + "),
+        ("//= ", "//= 1"),
+    ]
+    wrong = []
+    for document in test[:160]:
+        if document.extra["skeleton"].startswith("counting"):
+            continue  # two conditions: a change to one is often no change at all
+        body = next((document.answer.replace(a, b, 1) for a, b in changes if a in document.answer), None)
+        if body is not None:
+            wrong.append((document, body))
+    assert len(wrong) > 80
+    assert sum(_passed(wrong)) <= 0.03 * len(wrong)
+
+
+@needs_bubblewrap
+def test_grading_takes_the_body_with_or_without_indentation(test: list[Document]) -> None:
+    document = next(item for item in test if "\n" in item.answer)
+    assert TASK.grade(document, document.answer).passed
+    assert TASK.grade(document, "    " + document.answer).passed
+    assert TASK.grade(document, "\n" + document.answer + "\n").passed
+    assert TASK.grade(document, document.answer + "\nprint('and more')").passed
+    verdict = TASK.grade(document, "return undefined_name")
+    assert not verdict.passed
+    assert "undefined_name" in verdict.reason
+    assert verdict.extracted.startswith("def ")
+
+
+def test_splits_are_disjoint_in_structure_and_constants(train: list[Document], test: list[Document]) -> None:
+    mine = {document.extra["skeleton"] for document in train}
+    theirs = {document.extra["skeleton"] for document in test}
+    assert not mine & theirs
+    assert not {document.question for document in train} & {document.question for document in test}
+    families = Counter(document.extra["skeleton"].split(":")[0] for document in test)
+    assert len(families) == 8
+    assert min(families.values()) > 0.02 * len(test)
+
+
+def test_documents_are_the_same_everywhere() -> None:
+    """Another machine, another Python: the same texts. A change here changes scores: count VERSION up."""
+    text = "\n".join(
+        document.question + document.answer + document.extra["tests"] for document in TASK.documents(100)
+    )
+    assert (VERSION, hashlib.sha256(text.encode()).hexdigest()[:16]) == ("small_code/1", "c46be861fe47c3a3")
+
+
+def test_both_generated_tasks_fit_64_tokens(train: list[Document]) -> None:
+    """With a byte-level vocabulary of 2048 in which every digit and newline is a token of its own."""
+    tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
+    stories = list(islice(word_problems().stream("train"), 6000))
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    split = tokenizers.pre_tokenizers
+    tokenizer.pre_tokenizer = split.Sequence(
+        [
+            split.Split("\n", "isolated"),
+            split.Digits(individual_digits=True),
+            split.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=2048, initial_alphabet=split.ByteLevel.alphabet(), show_progress=False
+    )
+    documents = [*stories, *train]
+    texts = [text for document in documents for text in (document.question, document.answer)]
+    tokenizer.train_from_iterator(texts, trainer)
+    held_out = [*word_problems().documents(500), *TASK.documents(500), *documents]
+    lengths = [len(item.ids) for item in tokenizer.encode_batch([document.question for document in held_out])]
+    assert max(lengths) <= 60
+    lengths = [len(item.ids) for item in tokenizer.encode_batch([document.answer for document in held_out])]
+    assert max(lengths) <= 62
+    assert max(lengths) > 40  # and they are not trivial
