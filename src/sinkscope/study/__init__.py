@@ -1,0 +1,1 @@
+"""Studies: grids of cells, resumable, and the statistics that compare them."""

@@ -1,0 +1,303 @@
+"""Statistics against known values, other implementations, and simulations."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sinkscope.errors import InputError
+from sinkscope.study.statistics import (
+    accuracy,
+    align,
+    bootstrap,
+    compare,
+    effect_over_control,
+    holm,
+    mcnemar,
+    minimal_detectable_effect,
+    over_seeds,
+    same_settings,
+    sign_flip,
+    standard_error,
+    wilson,
+)
+
+bits = st.lists(st.integers(0, 1), min_size=1, max_size=60)
+
+
+def _run(right: int, n: int) -> np.ndarray:
+    return np.array([1.0] * right + [0.0] * (n - right))
+
+
+# ---- one run -------------------------------------------------------------------------------------
+
+
+def test_standard_error_is_that_of_lm_eval() -> None:
+    """sqrt(p(1−p)/(n−1)): the paper's ± for GSM8K at .82 and HumanEval at .60 and .16."""
+    assert standard_error(_run(1082, 1319)) == pytest.approx(0.0106, abs=5e-5)
+    assert standard_error(_run(98, 164)) == pytest.approx(0.0384, abs=5e-5)
+    assert standard_error(_run(26, 164)) == pytest.approx(0.0287, abs=2e-4)
+    p = 26 / 164
+    assert standard_error(_run(26, 164)) == pytest.approx(math.sqrt(p * (1 - p) / 163), rel=1e-12)
+    assert math.isnan(standard_error([1]))
+    assert standard_error([1, 1, 1]) == 0
+    assert accuracy(_run(26, 164)) == p
+
+
+def test_wilson_known_values() -> None:
+    """Newcombe 1998, Statistics in Medicine 17:857, table I, method 3: 81/263, 15/148, 0/20, 1/29."""
+    for right, n, low, high in [
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+    ]:
+        found = wilson(right, n)
+        assert found.low == pytest.approx(low, abs=5e-5)
+        assert found.high == pytest.approx(high, abs=5e-5)
+    assert wilson(20, 20).high == 1.0
+    assert wilson(5, 10, 0.99).low < wilson(5, 10, 0.95).low
+
+
+def test_wilson_agrees_with_scipy() -> None:
+    scipy_stats = pytest.importorskip("scipy.stats", reason="scipy is not installed")
+    for right, n in [(0, 1), (1, 1), (3, 7), (82, 164), (1100, 1319)]:
+        for level in (0.8, 0.95, 0.99):
+            wanted = scipy_stats.binomtest(right, n).proportion_ci(level, method="wilson")
+            assert wilson(right, n, level) == pytest.approx((wanted.low, wanted.high), abs=1e-12)
+
+
+@given(right=st.integers(0, 200), more=st.integers(0, 200))
+def test_wilson_holds_the_share_and_is_symmetric(right: int, more: int) -> None:
+    n = right + more
+    if n == 0:
+        return
+    found = wilson(right, n)
+    assert 0 <= found.low <= right / n <= found.high <= 1
+    mirrored = wilson(more, n)
+    assert found.low == pytest.approx(1 - mirrored.high, abs=1e-12)
+
+
+def test_wilson_covers() -> None:
+    """Exactly, from the binomial distribution: near 95 % at every share."""
+    n = 50
+    for p in (0.02, 0.05, 0.2, 0.5, 0.8, 0.95, 0.98):
+        inside = [k for k in range(n + 1) if wilson(k, n).low <= p <= wilson(k, n).high]
+        coverage = sum(math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in inside)
+        assert 0.91 <= coverage <= 0.99, p
+
+
+# ---- two runs ------------------------------------------------------------------------------------
+
+
+def test_mcnemar_known_values() -> None:
+    # 10 discordant, 1 against 9: 2 · (C(10,0) + C(10,1)) / 2^10
+    a, b = [1] * 9 + [0] * 1 + [1] * 30, [0] * 9 + [1] * 1 + [1] * 30
+    assert mcnemar(a, b) == pytest.approx(22 / 1024)
+    assert mcnemar(b, a) == mcnemar(a, b)
+    assert mcnemar([1, 0], [1, 0]) == 1.0
+    assert mcnemar([1, 0], [0, 1]) == 1.0
+    assert mcnemar([1] * 2000, [0] * 2000) < 1e-300  # no overflow at the size of a real test set
+
+
+@given(pairs=st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=1, max_size=80))
+@settings(max_examples=40, deadline=None)
+def test_mcnemar_agrees_with_scipy(pairs: list[tuple[int, int]]) -> None:
+    scipy_stats = pytest.importorskip("scipy.stats", reason="scipy is not installed")
+    a, b = zip(*pairs, strict=True)
+    only_a = sum(x > y for x, y in pairs)
+    n = only_a + sum(x < y for x, y in pairs)
+    wanted = scipy_stats.binomtest(only_a, n).pvalue if n else 1.0
+    assert mcnemar(a, b) == pytest.approx(wanted, abs=1e-9)
+
+
+def test_bootstrap_matches_theory_and_plain_resampling() -> None:
+    rng = np.random.default_rng(1)
+    differences = rng.choice([-1.0, 0.0, 1.0], p=[0.1, 0.6, 0.3], size=400)
+    low, high = bootstrap(differences, draws=20_000, seed=3)
+    error = differences.std() / math.sqrt(400)
+    assert low == pytest.approx(differences.mean() - 1.96 * error, abs=0.004)
+    assert high == pytest.approx(differences.mean() + 1.96 * error, abs=0.004)
+    plain = differences[rng.integers(0, 400, size=(20_000, 400))].mean(axis=1)
+    assert (low, high) == pytest.approx(tuple(np.quantile(plain, [0.025, 0.975])), abs=0.004)
+    assert bootstrap(differences, seed=3) == bootstrap(differences, seed=3)
+    assert bootstrap([0.25] * 10) == (0.25, 0.25)
+    narrow = bootstrap(differences, confidence=0.5)
+    assert low < narrow.low < narrow.high < high
+
+
+def test_bootstrap_does_not_depend_on_the_order_of_documents() -> None:
+    values = np.random.default_rng(2).choice([-1.0, 0.0, 0.5, 1.0], size=60)
+    assert bootstrap(values, seed=5) == bootstrap(values[::-1], seed=5)
+
+
+def test_sign_flip_matches_the_exact_distribution() -> None:
+    values = np.array([3.0, -1.0, 2.0, 2.0, 4.0])
+    flips = np.array([[1 if code >> i & 1 else -1 for i in range(5)] for code in range(32)])
+    exact = float(np.mean(np.abs(flips @ values) >= abs(values.sum()) - 1e-9))
+    assert sign_flip(values, draws=40_000) == pytest.approx(exact, abs=0.01)
+    assert sign_flip([0, 0, 0]) == 1.0
+    assert 0 < sign_flip([1.0] * 50, draws=1000) < 0.002  # never 0
+
+
+def test_sign_flip_agrees_with_mcnemar_on_binary_scores() -> None:
+    a, b = _run(60, 100), np.roll(_run(45, 100), 10)
+    assert sign_flip(a - b, draws=40_000) == pytest.approx(mcnemar(a, b), abs=0.01)
+
+
+def test_tests_keep_their_level() -> None:
+    """Without an effect, p < 0.05 in about one run of twenty."""
+    rng = np.random.default_rng(0)
+    exact = flipped = covered = 0
+    for trial in range(300):
+        easy = rng.random(120)
+        a, b = (rng.random(120) < easy).astype(float), (rng.random(120) < easy).astype(float)
+        exact += mcnemar(a, b) < 0.05
+        flipped += sign_flip(a - b, draws=400, seed=trial) < 0.05
+        low, high = bootstrap(a - b, draws=1000, seed=trial)
+        covered += low <= 0 <= high
+    assert exact / 300 <= 0.075
+    assert flipped / 300 <= 0.085
+    assert 0.91 <= covered / 300 <= 0.98
+
+
+@given(first=bits, seed=st.integers(0, 3))
+@settings(max_examples=30, deadline=None)
+def test_compare_is_antisymmetric(first: list[int], seed: int) -> None:
+    second = [(value + index) % 2 for index, value in enumerate(first)]
+    one, two = compare(first, second, draws=200, seed=seed), compare(second, first, draws=200, seed=seed)
+    assert one.difference == pytest.approx(-two.difference)
+    assert (one.only_first, one.only_second) == (two.only_second, two.only_first)
+    assert one.p == two.p
+    assert one.difference == pytest.approx((one.only_first - one.only_second) / one.n)
+
+
+def test_compare_averages_over_seeds() -> None:
+    sampled = over_seeds([[1, 0, 1, 1], [1, 0, 0, 1], [1, 1, 0, 1]])
+    assert sampled == pytest.approx([1, 1 / 3, 1 / 3, 1])
+    found = compare(sampled, [0, 0, 0, 0], draws=500)
+    assert found.difference == pytest.approx(2 / 3)
+    assert found.p == sign_flip(sampled, draws=500)
+    with pytest.raises(InputError, match="at least 3 seeds"):
+        over_seeds([[1, 0], [0, 1]])
+
+
+# ---- effect over control -------------------------------------------------------------------------
+
+
+def test_effect_over_control_is_paired() -> None:
+    """A drop is seen where the control keeps its accuracy, and not where the control drops as much."""
+    rng = np.random.default_rng(0)
+    controls = (rng.random((4, 200)) < 0.8).astype(float)
+    policy = controls[0] * (rng.random(200) < 0.5)
+    found = effect_over_control(policy, controls)
+    assert (found.n, found.seeds) == (200, 4)
+    assert found.effect == pytest.approx(policy.mean() - controls.mean())
+    assert found.effect == pytest.approx(found.policy - found.control)
+    assert found.interval.low < found.effect < found.interval.high < 0
+    assert found.p < 0.001
+    assert found.control_spread == pytest.approx(controls.mean(axis=1).std(ddof=1))
+    nothing = effect_over_control((rng.random(200) < 0.8).astype(float), controls)
+    assert nothing.interval.low < 0 < nothing.interval.high
+    assert nothing.p > 0.05
+
+
+def test_effect_over_control_needs_three_seeds_and_the_same_documents() -> None:
+    with pytest.raises(InputError, match="at least 3 seeds"):
+        effect_over_control([1, 0], [[1, 0], [0, 1]])
+    with pytest.raises(InputError, match="at least 3 seeds"):
+        effect_over_control([1, 0], [1, 0])
+    with pytest.raises(InputError, match="same documents"):
+        effect_over_control([1, 0, 1], [[1, 0], [0, 1], [1, 1]])
+    with pytest.raises(InputError, match="not finite"):
+        effect_over_control([1, 0], [[1, 0], [0, 1], [1, math.nan]])
+
+
+# ---- tables and plans ----------------------------------------------------------------------------
+
+
+def test_holm_known_values() -> None:
+    # by hand: sorted .005 .01 .03 .04 × 4 3 2 1 = .02 .03 .06 .04, made monotone
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.9, 0.8]) == pytest.approx([1.0, 1.0])
+    assert holm([0.02]) == pytest.approx([0.02])
+    with_gap = holm([0.01, math.nan, 0.04])
+    assert with_gap[[0, 2]] == pytest.approx([0.02, 0.04])
+    assert math.isnan(with_gap[1])
+    assert holm([]).shape == (0,)
+    with pytest.raises(InputError, match="between 0 and 1"):
+        holm([0.5, 1.5])
+
+
+@given(p=st.lists(st.floats(0, 1), min_size=1, max_size=20))
+def test_holm_keeps_the_order_and_only_grows(p: list[float]) -> None:
+    adjusted = holm(p)
+    assert np.all(adjusted >= np.array(p) - 1e-15)
+    assert np.all(adjusted <= np.minimum(1.0, np.array(p) * len(p)) + 1e-12)
+    order = np.argsort(p, kind="stable")
+    assert np.all(np.diff(adjusted[order]) >= 0)
+
+
+def test_minimal_detectable_effect_by_simulation() -> None:
+    n, p = 400, 0.7
+    effect = minimal_detectable_effect(n, accuracy=p)
+    assert effect == pytest.approx((1.959964 + 0.841621) * math.sqrt(2 * p * (1 - p)) / 20, rel=1e-5)
+    rng = np.random.default_rng(0)
+    seen = 0
+    for _ in range(600):
+        a = rng.random(n) < p - effect / 2
+        b = rng.random(n) < p + effect / 2
+        d = a.astype(float) - b
+        seen += abs(d.mean()) > 1.96 * d.std(ddof=1) / 20
+    assert 0.76 <= seen / 600 <= 0.86
+    assert minimal_detectable_effect(16) > minimal_detectable_effect(500)
+    assert minimal_detectable_effect(100, correlation=0.5) < minimal_detectable_effect(100)
+    assert minimal_detectable_effect(100, deviation=0.3) == pytest.approx(2.801585 * 0.03, rel=1e-5)
+    assert minimal_detectable_effect(2) == 1.0
+    with pytest.raises(InputError, match="at least 2"):
+        minimal_detectable_effect(1)
+    with pytest.raises(InputError, match="power is 1"):
+        minimal_detectable_effect(10, power=1.0)
+
+
+# ---- refusing what does not belong together ------------------------------------------------------
+
+
+def test_align_pairs_by_document() -> None:
+    a, b = align({"x": 1, "y": 0}, {"y": 1, "x": 0})
+    assert (a.tolist(), b.tolist()) == ([1.0, 0.0], [0.0, 1.0])
+    with pytest.raises(InputError, match=r"B lacks 1, such as y"):
+        align({"x": 1, "y": 0}, {"x": 1}, names=("A", "B"))
+    with pytest.raises(InputError, match=r"A lacks 1, such as z; B lacks 1, such as y"):
+        align({"x": 1, "y": 0}, {"x": 1, "z": 0}, names=("A", "B"))
+
+
+def test_settings_may_differ_only_where_that_is_the_question() -> None:
+    a = {"task": "t", "decoding": {"steps": 32, "block": 8}, "policy": "none"}
+    b = {"task": "t", "decoding": {"steps": 64, "block": 8}, "policy": "top:5"}
+    with pytest.raises(InputError, match=r"differ in decoding\.steps: .*only in policy"):
+        same_settings(a, b, may_differ=["policy"])
+    same_settings(a, b, may_differ=["policy", "decoding"])
+    with pytest.raises(InputError, match="decoding, policy, task"):
+        same_settings(a, {}, may_differ=[])
+    with pytest.raises(InputError, match="everything"):
+        same_settings(1, 2)
+
+
+def test_nonsense_is_refused() -> None:
+    with pytest.raises(InputError, match="at least one"):
+        accuracy([])
+    with pytest.raises(InputError, match="shape"):
+        standard_error([[1, 0]])
+    with pytest.raises(InputError, match="2 and 3 documents"):
+        compare([1, 0], [1, 0, 1])
+    with pytest.raises(InputError, match="scores of 0 and 1"):
+        mcnemar([0.5, 1], [1, 0])
+    with pytest.raises(InputError, match="expected 0"):
+        wilson(3, 2)
+    with pytest.raises(InputError, match="confidence is 95"):
+        wilson(1, 2, 95)
