@@ -1,8 +1,8 @@
 """Synthetic traces with planted sinks: the known answers of the analysis tests.
 
-Each trace follows the contract of `trace.dataset`. A bidirectional decoding is simulated (blocks, a random or given order
-inside them, left-padded prompts of varied length), a plant puts strong keys into every head, noise is log-normal with a
-chosen sigma, and each row is scaled to mean 1, as column sums of a softmax are.
+Each trace follows the contract of `trace.dataset`. A bidirectional decoding is simulated (blocks, a random
+or given order inside them, left-padded prompts of varied length), a plant puts strong keys into every head,
+noise is log-normal with a chosen sigma, and each row is scaled to mean 1, as column sums of a softmax are.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def moving_right(strength: float = 30.0) -> Plant:
 
 
 def right_to_left(strength: float = 30.0) -> Plant:
-    """On the last position that is still masked; with a decoding order from right to left it drifts to the left."""
+    """On the last position that is still masked; with a decoding order from right to left it drifts to the
+    left."""
 
     def plant(state, rng):
         extra = state.empty()
@@ -84,7 +85,8 @@ def newline_bound(strength: float = 12.0) -> Plant:
 
 
 def flicker(strength: float = 30.0, rate: float = 0.3) -> Plant:
-    """Now and then, at a random place, for one step: never in two neighbouring steps, so no run is longer than one."""
+    """Now and then, at a random place, for one step: never in two neighbouring steps, so no run is longer
+    than one."""
 
     def plant(state, rng):
         extra = state.empty()
@@ -141,9 +143,11 @@ def trace(
     seed: int = 0,
     per_step: int = 1,
 ) -> xr.Dataset:
-    """A bidirectional trace. order: "random" inside the block, "right" (right to left over the whole answer) or "left".
+    """A bidirectional trace. order: "random" inside the block, "right" (right to left over the whole
+    answer) or "left".
 
-    anatomy: None, "drain" (planted keys have small values) or "hub". ties: share of the selections that were ties.
+    anatomy: None, "drain" (planted keys have small values) or "hub". ties: share of the selections that
+    were ties.
     """
     rng = np.random.default_rng(seed)
     plant = PLANTS[plant]() if isinstance(plant, str) else plant
@@ -230,7 +234,8 @@ def dataset(
 
 
 def split_trace(*, sigma: float = 0.2, same: bool = False, seed: int = 0) -> xr.Dataset:
-    """Masked queries have their sink at position 0, decided ones at position 3 (same=True: both at position 0)."""
+    """Masked queries have their sink at position 0, decided ones at position 3 (same=True: both at position
+    0)."""
     data = trace("none", sigma=sigma, seed=seed, layers=2, heads=2)
     rng = np.random.default_rng(seed + 1)
     N, T, L, H, K = data["received"].shape

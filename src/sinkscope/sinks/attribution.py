@@ -39,6 +39,7 @@ LEAST_UNIQUE = 0.05
 """Under this share of the whole gain, category and position together explain too little uniquely to be told
 apart."""
 
+BINS = 19
 NO_FRONTIER = 10_000
 """Distance code where nothing is masked and there is no frontier."""
 
@@ -105,25 +106,29 @@ def distance_bins(distance: Array) -> Array:
     return np.where(distance == NO_FRONTIER, 18, np.where(distance >= 0, level, 8 + level)).astype(np.int64)
 
 
-def features(rows: Observations) -> dict[str, Array]:
-    """The feature matrices of the three groups, float [R, F].
+def design(rows: Observations, groups: tuple[str, ...]) -> logistic.Codes:
+    """The rows as codes, with the features of the chosen groups.
 
-    Categories are centred within each state, so that they say nothing about the state itself: all masks are
-    masks.
+    State and category are one code. Categories are centred within each state, so that they say nothing
+    about the state itself: all masks are masks.
     """
-    state = _one_hot(rows.state, len(STATES))
-    category = _one_hot(rows.category, len(CATEGORIES))
-    for s in range(len(STATES)):
-        here = rows.state == s
-        if here.any():
-            category[here] -= category[here].mean(axis=0)
-    bins = [_one_hot(distance_bins(rows.distances[:, i]), 19) for i in range(rows.distances.shape[1])]
-    position = np.concatenate(bins, axis=1)
-    return {
-        "state": state,
-        "category": category[:, _varying(category)],
-        "position": position[:, _varying(position)],
-    }
+    kinds = len(CATEGORIES)
+    joint = rows.state.astype(np.int64) * kinds + np.clip(rows.category, 0, kinds - 1)
+    count = np.bincount(joint, minlength=len(STATES) * kinds).reshape(len(STATES), kinds).astype(np.float64)
+    mean = count / np.maximum(1.0, count.sum(axis=1, keepdims=True))
+    category = np.tile(np.eye(kinds), (len(STATES), 1)) - np.repeat(mean, kinds, axis=0)
+    state = np.repeat(np.eye(len(STATES)), kinds, axis=0)
+    first = [np.ones((len(state), 1))]
+    first += [state] if "state" in groups else []
+    first += [category] if "category" in groups else []
+    columns = np.concatenate(first, axis=1)
+    codes = joint[:, None]
+    sizes: tuple[int, ...] = (len(state),)
+    if "position" in groups:
+        bins = [distance_bins(rows.distances[:, i]) for i in range(rows.distances.shape[1])]
+        codes = np.concatenate([codes, np.stack(bins, axis=1)], axis=1)
+        sizes += (BINS,) * len(bins)
+    return logistic.Codes(codes, sizes, columns)
 
 
 def attribute(samples: list[Observations], prompts: Array, *, seed: int = 0) -> Attribution:
@@ -150,7 +155,6 @@ def attribute(samples: list[Observations], prompts: Array, *, seed: int = 0) -> 
     thinned = [_thinned(rows, thin) for rows in samples]
     rows = _pool(thinned)
     owner = np.concatenate([np.full(len(r.share), index[i]) for i, r in enumerate(thinned)])
-    matrices = features(rows)
     order = np.random.default_rng(seed).permutation(len(groups))
     fold = np.empty(len(groups), dtype=int)
     fold[order] = np.arange(len(groups)) % min(FOLDS, len(groups))
@@ -160,11 +164,11 @@ def attribute(samples: list[Observations], prompts: Array, *, seed: int = 0) -> 
     held = {name: np.zeros(len(rows.share)) for name in models}
     share = rows.share.astype(np.float64)
     for name, chosen in models.items():
-        X = np.concatenate([matrices[g] for g in chosen], axis=1) if chosen else np.zeros((len(share), 0))
+        data = design(rows, chosen)
         for f in range(fold.max() + 1):
             test = fold[owner] == f
-            beta = logistic.fit(X[~test], share[~test])
-            held[name][test] = logistic.log_likelihood(X[test], share[test], beta)
+            beta = logistic.fit(data.rows(~test), share[~test])
+            held[name][test] = logistic.log_likelihood(data.rows(test), share[test], beta)
     score = {
         name: np.array([values[owner == g].mean() for g in range(len(groups))])
         for name, values in held.items()
@@ -243,14 +247,6 @@ def attribution(
 def _labelled(table: pd.DataFrame) -> pd.DataFrame:
     table.attrs = {"units": {"gain": "nats per key-step, held out", "share": "share of the total gain"}}
     return table
-
-
-def _one_hot(codes: Array, size: int) -> Array:
-    return np.eye(size, dtype=np.float64)[np.clip(codes.astype(np.int64), 0, size - 1)]
-
-
-def _varying(columns: Array) -> Array:
-    return np.asarray(np.ptp(columns, axis=0) > 0) if len(columns) else np.zeros(columns.shape[1], dtype=bool)
 
 
 def _thinned(rows: Observations, every: int) -> Observations:
