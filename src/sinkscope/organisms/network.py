@@ -115,17 +115,16 @@ def hidden_states(
         real: Bool [B, S], False in padding on the right, which no query may see; None: nothing is padded, or causal.
         watch: called after each attention (and then attention runs through sinkscope's own kernel call).
     """
-    cos, sin = (part[:, None, : ids.shape[1]] for part in rotary)
+    cos, sin = rotary[0][:, None, : ids.shape[1]], rotary[1][:, None, : ids.shape[1]]
     mask = None if real is None or causal else real[:, None, None, :]
     x: Tensor = network.model.embed_tokens(ids)
     B, S, _ = x.shape
     for number, layer in enumerate(network.model.layers):
         attention = layer.self_attn
         h = layer.input_layernorm(x)
-        query, key, value = (
-            projection(h).view(B, S, -1, attention.head_dim).transpose(1, 2)
-            for projection in (attention.q_proj, attention.k_proj, attention.v_proj)
-        )
+        query = attention.q_proj(h).view(B, S, -1, attention.head_dim).transpose(1, 2)
+        key = attention.k_proj(h).view(B, S, -1, attention.head_dim).transpose(1, 2)
+        value = attention.v_proj(h).view(B, S, -1, attention.head_dim).transpose(1, 2)
         query, key = rotate(query, cos, sin).to(value.dtype), rotate(key, cos, sin).to(value.dtype)
         call = None
         if watch is None:
@@ -133,7 +132,7 @@ def hidden_states(
                 query, key, value, attn_mask=mask, is_causal=causal, enable_gqa=query.shape[1] != key.shape[1]
             )
         else:
-            visibility = Visibility(S, S, None if causal else real, causal)
+            visibility = Visibility(S, S, real, causal)
             scale = attention.head_dim**-0.5
             mixed, lse = fused.attend(query, key, value, visibility, None, scale)
             call = AttentionCall(number, query, key, value, mixed, lse, scale, visibility, None)

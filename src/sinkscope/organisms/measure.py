@@ -1,0 +1,169 @@
+"""Held-out accuracy of a saved organism, loaded and run as any model is: `load`, the official loop, the task's own grading.
+
+Answers and grades are kept apart, because programs are graded in a sandbox that the GPU machine may not have.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sinkscope.models.load import load
+from sinkscope.models.model import Model
+from sinkscope.organisms import pictures
+from sinkscope.organisms.batches import CAPTION_ANSWER, Pieces
+from sinkscope.organisms.layout import write_json
+from sinkscope.organisms.vocabulary import Vocabulary, shipped
+from sinkscope.sampling.decoding import (
+    Decoding,
+    DreamDecoding,
+    GreedyDecoding,
+    LladaDecoding,
+    MmadaDecoding,
+    MmadaImageDecoding,
+)
+from sinkscope.sampling.generate import generate
+from sinkscope.tasks import registry
+
+TASKS = ("word_problems", "small_code")
+DECODINGS: dict[str, type[Decoding]] = {
+    "llada": LladaDecoding,
+    "dream": DreamDecoding,
+    "mmada": MmadaDecoding,
+    "causal": GreedyDecoding,
+}
+IMAGE = MmadaImageDecoding(timesteps=18, guidance=0.0, temperature=1.0)
+CAPTION = MmadaDecoding(length=CAPTION_ANSWER, steps=CAPTION_ANSWER // 2, block=CAPTION_ANSWER)
+SEED = 0
+"""Of the image loop, the only one that draws."""
+
+
+def answers(source: str | Path, count: int, batch: int = 128, device: str = "auto") -> dict[str, Any]:
+    """What a checkpoint answers to the first `count` held-out questions of every task it knows.
+
+    Returns:
+        Task → decoding (as JSON data) and answers (texts; for drawings, lists of 64 codes).
+    """
+    model = load(source, device=device)
+    found: dict[str, Any] = {"digest": model.digest, "family": model.family, "count": count, "tasks": {}}
+    for name in TASKS:
+        task = registry.get(name, model.family)
+        decoding = DECODINGS[model.family](**task.scheme.decoding)
+        texts = [task.prompt(document).turns[-1].content for document in task.documents(count)]
+        written = [text for part in _parts(texts, batch) for text in generate(model, part, decoding).texts]
+        found["tasks"][name] = {"decoding": decoding.as_dict(), "answers": written}
+    if model.family == "mmada":
+        found["tasks"].update(_pictures(model, count, batch))
+    return found
+
+
+def _pictures(model: Model, count: int, batch: int) -> dict[str, Any]:
+    drawings, captions = [], []
+    vocabulary = shipped("mmada")
+    pieces = Pieces(vocabulary, torch.device("cpu"), pictures=True)
+    for part in _parts([pictures.scene(index, held_out=True) for index in range(count)], batch):
+        ids, real = to_draw(pieces, part)
+        drawn = generate(model, ids, IMAGE, attention_mask=real, seed=SEED).codes
+        drawings += [] if drawn is None else drawn.tolist()
+        captions += generate(model, to_describe(pieces, part), CAPTION).texts
+    return {
+        "drawing": {"decoding": IMAGE.as_dict(), "seed": SEED, "answers": drawings},
+        "caption": {"decoding": CAPTION.as_dict(), "answers": captions},
+    }
+
+
+def to_draw(pieces: Pieces, scenes: Sequence[pictures.Scene]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids [B, S] with masked image slots and mask [B, S] with 0 in left padding, as the image loop takes them."""
+    vocabulary = pieces.vocabulary
+    before, after, end = (part.tolist() for part in (pieces.draw_before, pieces.draw_after, pieces.draw_end))
+    slots = [int(vocabulary.mask or 0)] * pictures.CELLS
+    rows = [
+        [*before, *caption, *after, *slots, *end]
+        for caption in vocabulary.encode([pictures.caption(scene) for scene in scenes])
+    ]
+    longest = max(len(row) for row in rows)
+    ids = torch.tensor([[vocabulary.pad] * (longest - len(row)) + row for row in rows])
+    real = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows])
+    return ids, real
+
+
+def to_describe(pieces: Pieces, scenes: Sequence[pictures.Scene]) -> torch.Tensor:
+    """Ids [B, S]: a picture and the request to describe it."""
+    offset = len(pieces.vocabulary)
+    before, after = pieces.see_before.tolist(), pieces.see_after.tolist()
+    return torch.tensor([[*before, *(offset + code for code in pictures.render(scene)), *after] for scene in scenes])
+
+
+def grade(given: dict[str, Any]) -> dict[str, Any]:
+    """Task → n, right, accuracy and 95 % Wilson interval."""
+    found = {}
+    for name, entry in given["tasks"].items():
+        written = entry["answers"]
+        if name in TASKS:
+            task = registry.get(name, given["family"])
+            right = [
+                task.grade(document, text).passed
+                for document, text in zip(task.documents(given["count"]), written, strict=True)
+            ]
+        else:
+            scenes = [pictures.scene(index, held_out=True) for index in range(given["count"])]
+            right = [
+                pictures.drawing_right(pictures.caption(scene), answer)
+                if name == "drawing"
+                else pictures.caption_right(pictures.render(scene), answer)
+                for scene, answer in zip(scenes, written, strict=True)
+            ]
+        low, high = wilson(sum(right), len(right))
+        found[name] = {
+            "n": len(right),
+            "right": sum(right),
+            "accuracy": round(sum(right) / len(right), 4),
+            "interval": [round(low, 4), round(high, 4)],
+            "decoding": entry["decoding"],
+        }
+    return found
+
+
+def _parts(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+    for first in range(0, len(items), size):
+        yield items[first : first + size]
+
+
+def wilson(right: int, count: int, z: float = 1.959964) -> tuple[float, float]:
+    """The 95 % Wilson interval of a share.
+
+    >>> [round(bound, 3) for bound in wilson(95, 100)]
+    [0.888, 0.978]
+    """
+    share, square = right / count, z * z
+    centre = (share + square / (2 * count)) / (1 + square / count)
+    half = z / (1 + square / count) * (share * (1 - share) / count + square / (4 * count * count)) ** 0.5
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def write_accuracy(folder: Path, given: dict[str, Any], where: str) -> dict[str, Any]:
+    """Grades answers and writes accuracy.json beside the checkpoint."""
+    graded = {"digest": given["digest"], "where": where, "tasks": grade(given)}
+    write_json(folder / "accuracy.json", graded)
+    return graded
+
+
+if __name__ == "__main__":
+    import argparse
+
+    parser = argparse.ArgumentParser(description="Held-out accuracy of an organism's folder.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--count", type=int, default=500)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--answers", type=Path, help="answers made elsewhere; only grade them")
+    options = parser.parse_args()
+    if options.answers is not None:
+        made = json.loads(options.answers.read_text(encoding="utf-8"))
+    else:
+        made = answers(options.folder, options.count, options.batch, options.device)
+    print(json.dumps(write_accuracy(options.folder, made, options.device)["tasks"], indent=1))  # noqa: T201
