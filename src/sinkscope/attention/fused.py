@@ -1,7 +1,7 @@
-"""Attention output and log-sum-exp from the device's fused kernels, with key columns hidden where asked.
+"""Attention output and log-sum-exp with keys taken away, without an S×S matrix.
 
-The same kernel serves traced and untraced runs: measuring must not change the result being measured. Hidden and padded
-keys enter as a bias of shape [B, H, 1, K] that the kernels broadcast over queries, so no S×S matrix is built.
+Padding and taken columns enter the kernel as a bias of shape [B, H, 1, K] that it broadcasts over queries; where only a few
+keys are left they are gathered and the kernel runs on those; windows run a tile of queries at a time over the keys in reach.
 """
 
 from __future__ import annotations
@@ -9,46 +9,57 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from sinkscope.attention.kernels import kernel
+from sinkscope.attention.taken import TILE, Taken
 from sinkscope.attention.visibility import Visibility
 
-ROWS_PER_TILE = 256
-"""Query rows per call where a pattern needs an explicit mask (sliding windows, models' own patterns)."""
+GATHER_BELOW = 0.5
+"""Keys are gathered instead of biased away when at most this share of them is left: then the gathering pays."""
 
 
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, hidden: Tensor | None, scale: float
+    query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, taken: Taken | None, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """softmax(q·k·scale over the visible and not hidden keys) · v, and the log-sum-exp of each row.
+    """softmax(q·k·scale over the keys that are visible and not taken) · v, and the log-sum-exp of each row.
 
     Args:
         query: Float [B, H, Q, D].
         key: Float [B, G, K, D], G dividing H (grouped heads arrive unrepeated).
         value: Float [B, G, K, E].
-        hidden: Bool [B|1, H|1, K], the keys that may not be used; None or nowhere True: the plain call, bit for bit.
-            A query that would lose every visible key keeps its scores.
+        taken: the keys that may not be used; None: the plain call. A query that would lose every visible key keeps its
+            scores.
 
     Returns:
-        Output [B, H, Q, E] in the dtype of value, and log-sum-exp Float32 [B, H, Q] (meaningless for rows without a key).
+        Output [B, H, Q, E] in the dtype of value, and log-sum-exp Float32 [B, H, Q] over the kept keys (meaningless for rows
+        without a key).
     """
-    if hidden is None:
+    if taken is None:
         out, lse = _visible(query, key, value, visibility, None, scale)
+    elif taken.band is not None:
+        out, lse = _tiled(query, key, value, visibility, taken, scale)
     else:
-        out, lse = _with_hidden(query, key, value, visibility, hidden, scale)
+        out, lse = _without_columns(query, key, value, visibility, taken, scale)
     return _padded_rows(out, value, visibility), lse
 
 
-def _with_hidden(
-    query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, hidden: Tensor, scale: float
+def _without_columns(
+    query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, taken: Taken, scale: float
 ) -> tuple[Tensor, Tensor]:
-    stranded = visibility.stranded(hidden)
-    rows = visibility.queries
+    columns, rows = taken.columns, visibility.queries
+    if columns is None:
+        return _visible(query, key, value, visibility, None, scale)
+    stranded = visibility.stranded(columns)
     patterned = visibility.dense is not None or visibility.causal or visibility.banded
     if rows == 1 or not patterned:
         # All queries of a head see the same keys, so they are stranded together: that head is left alone.
-        return _visible(query, key, value, visibility, hidden & ~stranded[..., :1], scale)
+        columns = columns & ~stranded[..., :1]
+        left = int((~columns).sum(-1).max())
+        if left <= GATHER_BELOW * visibility.keys and not visibility.banded and visibility.dense is None:
+            return _gathered(query, key, value, visibility, columns, left, scale)
+        return _visible(query, key, value, visibility, columns, scale)
     if visibility.dense is not None or visibility.banded or rows < visibility.keys:
-        return _tiled(query, key, value, visibility, hidden, stranded, scale)
-    out, lse = _visible(query, key, value, visibility, hidden, scale)
+        return _tiled(query, key, value, visibility, taken, scale)
+    out, lse = _visible(query, key, value, visibility, columns, scale)
     lost = stranded.flatten(0, -2).any(0).nonzero()
     if lost.numel():
         # In a causal call the stranded queries stand at the beginning: only that prefix is computed again.
@@ -63,63 +74,82 @@ def _with_hidden(
 
 
 def _visible(
-    query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, hidden: Tensor | None, scale: float
+    query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, columns: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor]:
     """One kernel call where the pattern is "all", "causal" or "one row", with key columns taken out by a bias."""
     rows = visibility.queries
-    if visibility.dense is not None or (visibility.banded and rows > 1):
-        return _tiled(query, key, value, visibility, hidden, None, scale)
-    if visibility.causal and 1 < rows < visibility.keys:
-        return _tiled(query, key, value, visibility, hidden, None, scale)
+    explicit = visibility.dense is not None or (visibility.banded and rows > 1)
+    if explicit or (visibility.causal and 1 < rows < visibility.keys):
+        return _tiled(query, key, value, visibility, Taken(columns), scale)
     if visibility.banded:
         first, _ = visibility.key_range(0, rows)
         out_of_reach = torch.arange(visibility.keys, device=query.device) < first
-        hidden = out_of_reach[None, None] if hidden is None else hidden | out_of_reach
-    bias = _column_bias(visibility.real, hidden)
-    return kernel(query, key, value, bias, visibility.causal and rows > 1, scale)
+        columns = out_of_reach[None, None] if columns is None else columns | out_of_reach
+    return kernel(query, key, value, _column_bias(visibility.real, columns), visibility.causal and rows > 1, scale)
+
+
+def _gathered(
+    query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, columns: Tensor, left: int, scale: float
+) -> tuple[Tensor, Tensor]:
+    """The kernel over the `left` kept keys of each head only; heads that keep fewer are filled up and biased."""
+    B, H = query.shape[:2]
+    groups = H // key.shape[1]
+    kept = ~columns.expand(B, H, -1)
+    order = kept.to(torch.int8).argsort(dim=-1, descending=True, stable=True)[..., :left]  # kept keys first, in order
+    usable = kept.gather(-1, order)
+    if visibility.real is not None:
+        usable = usable & visibility.real[:, None].expand(B, H, -1).gather(-1, order)
+    keys = key.repeat_interleave(groups, 1).gather(2, order[..., None].expand(-1, -1, -1, key.shape[-1]))
+    values = value.repeat_interleave(groups, 1).gather(2, order[..., None].expand(-1, -1, -1, value.shape[-1]))
+    bias = None
+    if not bool(usable.all()):
+        bias = torch.where(usable, 0.0, float("-inf"))[:, :, None, :]
+    return kernel(query, keys, values, bias, False, scale)
 
 
 def _tiled(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    visibility: Visibility,
-    hidden: Tensor | None,
-    stranded: Tensor | None,
-    scale: float,
+    query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, taken: Taken, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """Query tiles with an explicit mask each, over the range of keys that the tile can see."""
+    """Query tiles with an explicit mask each, over the keys that the tile can reach."""
+    device = query.device
+    stranded = taken.stranded(visibility, device)
     outs, lses = [], []
-    for start in range(0, visibility.queries, ROWS_PER_TILE):
-        stop = min(start + ROWS_PER_TILE, visibility.queries)
-        first, last = visibility.key_range(start, stop)
-        visible = visibility.rows(start, stop, query.device)
-        if visible is None:
-            visible = torch.ones(1, 1, 1, visibility.keys, dtype=torch.bool, device=query.device)
-        if hidden is not None:
-            taken = hidden[:, :, None, :]
-            if stranded is not None:
-                taken = taken & ~stranded[:, :, start:stop, None]
-            visible = visible & ~taken
-        bias = torch.where(visible[..., first:last], 0.0, float("-inf"))
-        out, lse = kernel(
-            query[:, :, start:stop], key[:, :, first:last], value[:, :, first:last], bias, False, scale
-        )
+    for start in range(0, visibility.queries, TILE):
+        stop = min(start + TILE, visibility.queries)
+        reach = _reach(visibility, taken, stranded, start, stop, device)
+        visible = ~taken.acting(visibility, start, stop, stranded, device)
+        seen = visibility.rows(start, stop, device)
+        if seen is not None:
+            visible = visible & seen
+        if visible.shape[-1] == 1:
+            visible = visible.expand(*visible.shape[:-1], visibility.keys)
+        bias = torch.where(visible[..., reach], 0.0, float("-inf"))
+        out, lse = kernel(query[:, :, start:stop], key[:, :, reach], value[:, :, reach], bias, False, scale)
         outs.append(out)
         lses.append(lse)
     return torch.cat(outs, 2), torch.cat(lses, 2)
 
 
-def _column_bias(real: Tensor | None, hidden: Tensor | None) -> Tensor | None:
+def _reach(
+    visibility: Visibility, taken: Taken, stranded: Tensor, start: int, stop: int, device: torch.device
+) -> Tensor | slice:
+    """The keys that a tile of queries needs; a tile with a stranded query needs all it can see."""
+    if taken.band is not None and not bool(stranded[..., start:stop].any()):
+        return taken.band.reach(visibility, start, stop, device)
+    return slice(*visibility.key_range(start, stop))
+
+
+def _column_bias(real: Tensor | None, columns: Tensor | None) -> Tensor | None:
     """Float32 [B|1, H|1, 1, K]: 0 for keys that may be used, −inf for the others; None when all may."""
-    if real is None and hidden is None:
-        return None
-    out = torch.zeros((), dtype=torch.bool, device=(real if hidden is None else hidden).device)  # type: ignore[union-attr]
-    if real is not None:
-        out = out | ~real[:, None, None, :]
-    if hidden is not None:
-        out = out | hidden[:, :, None, :]
-    return torch.where(out, float("-inf"), 0.0).to(torch.float32)
+    if real is None:
+        if columns is None:
+            return None
+        out = columns[:, :, None, :]
+    else:
+        out = ~real[:, None, None, :]
+        if columns is not None:
+            out = out | columns[:, :, None, :]
+    return torch.where(out, float("-inf"), 0.0)
 
 
 def _padded_rows(out: Tensor, value: Tensor, visibility: Visibility) -> Tensor:
@@ -133,76 +163,47 @@ def _padded_rows(out: Tensor, value: Tensor, visibility: Visibility) -> Tensor:
     return torch.where(real[:, None, :, None], out, mean)
 
 
-def kernel(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, causal: bool, scale: float
-) -> tuple[Tensor, Tensor]:
-    """The fused kernel of the device at hand that also returns the log-sum-exp.
+def raw_lse(
+    query: Tensor, key: Tensor, lse: Tensor, visibility: Visibility, taken: Taken, scale: float
+) -> Tensor:
+    """The log-sum-exp over all visible keys, from that over the kept ones and the scores of the taken ones.
 
     Args:
-        bias: Float32 [B|1, H|1, Q|1, K], added to the scores, or None.
-        causal: upper-left causal; only with Q = K.
+        lse: Float32 [B, H, Q]: over the kept keys, as `attend` returned it.
+
+    Returns:
+        Float32 [B, H, Q]. Stranded queries have lost nothing: theirs stays.
     """
-    if key.shape[-1] == value.shape[-1]:
-        if query.device.type == "cpu":
-            return _cpu(query, key, value, bias, causal, scale)
-        if query.device.type == "cuda" and query.dtype != torch.float64 and key.shape[-1] <= 256:
-            return _cuda(query, key, value, bias, causal, scale)
-    return plain(query, key, value, bias, causal, scale)
-
-
-def _cpu(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, causal: bool, scale: float
-) -> tuple[Tensor, Tensor]:
-    if bias is not None and query.dtype == torch.float64:
-        bias = bias.double()
-    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        query, key, value, 0.0, causal, attn_mask=bias, scale=scale
-    )
-    return out, lse
-
-
-def _cuda(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, causal: bool, scale: float
-) -> tuple[Tensor, Tensor]:
-    groups = query.shape[1] // key.shape[1]
-    if groups > 1:
-        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    B, H, Q, K = query.shape[0], query.shape[1], query.shape[2], key.shape[2]
-    if bias is None and query.dtype in (torch.bfloat16, torch.float16):
-        found = torch.ops.aten._scaled_dot_product_flash_attention(
-            query, key, value, 0.0, causal, False, scale=scale
-        )
-        return found[0], found[1]
-    if bias is not None:
-        # The kernel wants rows aligned to 16 bytes; a padded buffer seen through a slice gives it that.
-        wide = bias.new_zeros(*bias.shape[:-1], (K + 15) // 16 * 16, dtype=query.dtype)
-        wide[..., :K] = bias
-        bias = wide[..., :K].expand(B, H, Q, K)
-    out, lse, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(
-        query, key, value, bias, True, 0.0, causal, scale=scale
-    )
-    return out, lse[..., :Q]
-
-
-def plain(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, causal: bool, scale: float
-) -> tuple[Tensor, Tensor]:
-    """The same in plain operations, a tile of queries at a time: for devices and shapes without a fused kernel."""
-    groups = query.shape[1] // key.shape[1]
-    keys = key.repeat_interleave(groups, 1).to(torch.promote_types(key.dtype, torch.float32))
-    values = value.repeat_interleave(groups, 1)
-    outs, lses = [], []
-    for start in range(0, query.shape[2], ROWS_PER_TILE):
-        rows = query[:, :, start : start + ROWS_PER_TILE].to(keys.dtype)
-        scores = rows @ keys.transpose(-1, -2) * scale
-        if bias is not None:
-            scores = scores + (bias if bias.shape[2] == 1 else bias[:, :, start : start + ROWS_PER_TILE])
-        if causal:
-            index = torch.arange(keys.shape[2], device=query.device)
-            here = torch.arange(start, start + rows.shape[2], device=query.device)[:, None]
-            scores = scores.masked_fill(index > here, float("-inf"))
-        lse = scores.logsumexp(-1)
-        weights = torch.where(lse[..., None] == float("-inf"), 0.0, (scores - lse[..., None]).exp())
-        outs.append(weights.to(values.dtype) @ values)
-        lses.append(torch.where(lse == float("-inf"), 0.0, lse).to(torch.float32))
-    return torch.cat(outs, 2), torch.cat(lses, 2)
+    device = query.device
+    B, H, Q, D = query.shape
+    G = key.shape[1]
+    exact = torch.promote_types(query.dtype, torch.float32)
+    stranded = taken.stranded(visibility, device).expand(B, H, Q)
+    if taken.band is None and taken.columns is not None:
+        columns = taken.columns.expand(B, H, -1)
+        if visibility.real is not None:
+            columns = columns & visibility.real[:, None]
+        count = int(columns.sum(-1).max())
+        order = columns.to(torch.int8).argsort(dim=-1, descending=True, stable=True)[..., :count]
+        used = columns.gather(-1, order)
+        keys = key.repeat_interleave(H // G, 1).gather(2, order[..., None].expand(-1, -1, -1, D)).to(exact)
+    else:
+        order, used, count = None, None, visibility.keys
+        keys = key.repeat_interleave(H // G, 1).to(exact)
+    parts = []
+    rows = max(1, min(Q, (32 << 20) // max(1, B * H * max(count, 1) * 4)))
+    for start in range(0, Q, rows):
+        stop = min(start + rows, Q)
+        scores = query[:, :, start:stop].to(exact) @ keys.transpose(-1, -2) * scale
+        seen = visibility.rows(start, stop, device)
+        if order is not None and used is not None:
+            gone = used[:, :, None, :].expand(B, H, stop - start, count)
+            if seen is not None:
+                whole = seen.expand(B, H, stop - start, visibility.keys)
+                gone = gone & whole.gather(-1, order[:, :, None, :].expand(-1, -1, stop - start, -1))
+        else:
+            gone = taken.rows(visibility, start, stop, device)
+            gone = gone if seen is None else gone & seen
+        gone = gone & ~stranded[:, :, start:stop, None]
+        parts.append(scores.masked_fill(~gone, float("-inf")).logsumexp(-1))
+    return torch.logaddexp(lse.to(exact), torch.cat(parts, 2)).to(torch.float32)

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.attention import fused
-from sinkscope.attention.received import dense_map, received
+from sinkscope.attention.received import column_mass, dense_map, query_weights, relative
+from sinkscope.attention.taken import Taken
 from sinkscope.attention.visibility import Padded, Visibility
 from sinkscope.errors import InputError
 
@@ -35,8 +36,10 @@ class AttentionCall:
     Attributes:
         layer: index of the layer.
         query: [B, H, Q, D]; key: [B, G, K, D]; value: [B, G, K, E]: after RoPE, heads unrepeated.
-        output: [B, H, Q, E]. lse: Float32 [B, H, Q].
-        hidden: Bool [B|1, H|1, K]: the keys that a policy took away, or None.
+        output: [B, H, Q, E], what the model went on with.
+        lse: Float32 [B, H, Q]: over the keys that the softmax ran over.
+        taken: what a policy took away, or None.
+        lse_raw: Float32 [B, H, Q]: over all visible keys, as if no policy acted; None: none did, and it is `lse`.
     """
 
     layer: int
@@ -47,24 +50,38 @@ class AttentionCall:
     lse: Tensor
     scale: float
     visibility: Visibility
-    hidden: Tensor | None
+    taken: Taken | None = None
+    lse_raw: Tensor | None = None
 
-    def received(self, weights: Tensor | None = None) -> Tensor:
-        """Received attention that acted, Float32 [B, H, C, K]; weights: Float [B, C, Q], None: all real queries."""
-        return received(
-            self.query, self.key, self.lse, self.visibility, self.hidden, self.scale, weights
-        )
+    @property
+    def hidden(self) -> Taken | None:
+        """What left the softmax: nothing when keys are silenced only."""
+        return None if self.taken is None or self.taken.silence else self.taken
+
+    def mass(self, weights: Tensor, raw: bool = False) -> Tensor:
+        """Σ_i w_i A_ij of the attention that acted (or, raw, as if no policy did): Float32 [B, H, C, K]."""
+        lse, hidden = self.lse, self.hidden
+        if raw:
+            lse, hidden = lse if self.lse_raw is None else self.lse_raw, None
+        return column_mass(self.query, self.key, lse, self.visibility, hidden, self.scale, weights)
+
+    def received(self, weights: Tensor | None = None, raw: bool = False) -> Tensor:
+        """Received attention, Float32 [B, H, C, K]; weights: Float [B, C, Q], None: all real queries."""
+        weights = query_weights(self.visibility, weights, self.query)
+        return relative(self.mass(weights, raw), self.visibility, weights)
 
     def map(self) -> Tensor:
-        """The full attention matrix, Float32 [B, H, Q, K]."""
+        """The full attention matrix that acted, Float32 [B, H, Q, K]."""
         return dense_map(self.query, self.key, self.visibility, self.hidden, self.scale)
 
 
 class Hiding(Protocol):
     """Whatever decides which keys a layer may not use."""
 
-    def hidden(self, layer: int, heads: int, visibility: Visibility, device: torch.device) -> Tensor | None:
-        """Bool [B|1, H|1, K], or None for no key."""
+    def take(
+        self, layer: int, query: Tensor, key: Tensor, visibility: Visibility, scale: float
+    ) -> Taken | None:
+        """The keys to take away in this call, or None for none."""
 
 
 Tap = Callable[[AttentionCall], None]
@@ -128,12 +145,17 @@ def sinkscope_attention(
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     visibility = _visibility(module, query, key, attention_mask, is_causal, sliding_window, plan)
     layer = int(getattr(module, "layer_idx", 0) or 0)
-    hidden = None
-    if plan.hiding is not None:
-        hidden = plan.hiding.hidden(layer, query.shape[1], visibility, query.device)
-    out, lse = fused.attend(query, key, value, visibility, hidden, scale)
+    taken = None if plan.hiding is None else plan.hiding.take(layer, query, key, visibility, scale)
+    out, lse = fused.attend(query, key, value, visibility, taken, scale)
+    lse_raw = None
+    if taken is not None and (taken.silence or plan.taps):
+        lse_raw = fused.raw_lse(query, key, lse, visibility, taken, scale)
+        if taken.silence:
+            # Σ over the kept keys of exp(s − lse_raw)·v is the hidden output times the share of attention that was kept.
+            out = (out * (lse - lse_raw).exp()[..., None]).to(out.dtype)
+            lse = lse_raw
     if plan.taps:
-        call = AttentionCall(layer, query, key, value, out, lse, scale, visibility, hidden)
+        call = AttentionCall(layer, query, key, value, out, lse, scale, visibility, taken, lse_raw)
         for tap in plan.taps:
             tap(call)
     return out.transpose(1, 2).contiguous(), None

@@ -15,6 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from sinkscope.attention.taken import Taken
 from sinkscope.attention.visibility import Visibility
 
 TILE_BYTES = 32 << 20
@@ -26,7 +27,7 @@ def received(
     key: Tensor,
     lse: Tensor,
     visibility: Visibility,
-    hidden: Tensor | None,
+    taken: Taken | None,
     scale: float,
     weights: Tensor | None = None,
 ) -> Tensor:
@@ -34,14 +35,14 @@ def received(
 
     Args:
         query: Float [B, H, Q, D]. key: Float [B, G, K, D], unrepeated. lse: Float32 [B, H, Q].
-        hidden: Bool [B|1, H|1, K], the keys a policy took away; their attention is 0, not NaN.
+        taken: the keys that a policy hides; their attention is 0, not NaN. None when nothing is hidden.
         weights: Float [B, C, Q], 1 where a query belongs to a class; None: one class of all real queries.
 
     Returns:
         Float32 [B, H, C, K], uniform = 1, NaN where there is no key.
     """
     weights = query_weights(visibility, weights, query)
-    mass = column_mass(query, key, lse, visibility, hidden, scale, weights)
+    mass = column_mass(query, key, lse, visibility, taken, scale, weights)
     return relative(mass, visibility, weights)
 
 
@@ -65,7 +66,7 @@ def column_mass(
     key: Tensor,
     lse: Tensor,
     visibility: Visibility,
-    hidden: Tensor | None,
+    taken: Taken | None,
     scale: float,
     weights: Tensor,
     tile_bytes: int = TILE_BYTES,
@@ -85,7 +86,7 @@ def column_mass(
     keys = key.to(exact).transpose(-1, -2)[:, :, None]  # [B, G, 1, D, K]
     # A row that counts in no class may have no key at all, and then its log-sum-exp means nothing.
     lse = torch.where((weights > 0).any(1)[:, None, :], lse.to(exact), float("inf"))
-    stranded = None if hidden is None else visibility.stranded(hidden)
+    stranded = None if taken is None else taken.stranded(visibility, query.device)
     weights = weights.to(exact)
     total = torch.zeros(B, H, weights.shape[1], K, dtype=exact, device=query.device)
     rows = max(1, min(Q, tile_bytes // max(1, B * H * K * total.element_size())))
@@ -97,14 +98,14 @@ def column_mass(
         visible = visibility.rows(start, stop, query.device)
         if visible is not None:
             share.masked_fill_(~visible, 0.0)
-        if hidden is not None and stranded is not None:
-            share.masked_fill_(hidden[:, :, None, :] & ~stranded[:, :, start:stop, None], 0.0)
+        if taken is not None and stranded is not None:
+            share.masked_fill_(taken.acting(visibility, start, stop, stranded, query.device), 0.0)
         total += weights[:, None, :, start:stop] @ share
     return total.to(torch.float32)
 
 
 def dense_map(
-    query: Tensor, key: Tensor, visibility: Visibility, hidden: Tensor | None, scale: float
+    query: Tensor, key: Tensor, visibility: Visibility, taken: Taken | None, scale: float
 ) -> Tensor:
     """The attention matrix itself, from its definition and not from the kernel's log-sum-exp: the reference.
 
@@ -118,8 +119,9 @@ def dense_map(
     visible = visibility.rows(0, visibility.queries, query.device)
     if visible is None:
         visible = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=query.device)
-    if hidden is not None:
-        visible = visible & ~(hidden[:, :, None, :] & ~visibility.stranded(hidden)[..., None])
+    if taken is not None:
+        stranded = taken.stranded(visibility, query.device)
+        visible = visible & ~taken.acting(visibility, 0, visibility.queries, stranded, query.device)
     attention = scores.masked_fill(~visible, float("-inf")).softmax(-1).nan_to_num(0.0)
     real = visibility.real_queries()
     if real is not None and visibility.padded != "keys":

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.interface import Hiding
+from sinkscope.attention.taken import Taken
 from sinkscope.attention.visibility import Visibility
 from sinkscope.errors import InputError
 
@@ -56,14 +57,16 @@ class MaskKeys:
         """Itself; nothing when no column is named, so that the plain path runs bit for bit."""
         return self if self.columns else None
 
-    def hidden(self, layer: int, heads: int, visibility: Visibility, device: torch.device) -> Tensor | None:
-        """Bool [1, 1, K]: the columns of this layer that exist by now."""
+    def take(
+        self, layer: int, query: Tensor, key: Tensor, visibility: Visibility, scale: float
+    ) -> Taken | None:
+        """The columns of this layer that exist by now."""
         chosen = [column for column in dict(self.columns).get(layer, ()) if column < visibility.keys]
         if not chosen:
             return None
-        hidden = torch.zeros(1, 1, visibility.keys, dtype=torch.bool, device=device)
+        hidden = torch.zeros(1, 1, visibility.keys, dtype=torch.bool, device=query.device)
         hidden[..., chosen] = True
-        return hidden
+        return Taken(hidden)
 
 
 def _index(value: object, what: str) -> int:

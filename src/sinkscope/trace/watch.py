@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.interface import AttentionCall
-from sinkscope.attention.received import column_mass, query_weights, relative
+from sinkscope.attention.received import query_weights, relative
 from sinkscope.attention.visibility import Visibility
 from sinkscope.trace.capture import Capture
 from sinkscope.trace.frame import Array, Frame
@@ -98,9 +98,7 @@ class Watcher:
         last = torch.zeros(rows, 1, queries, device=device)
         last[..., -1] = 1.0
         weights = query_weights(call.visibility, torch.cat([last, torch.ones_like(last)], 1), call.query)
-        mass = column_mass(
-            call.query, call.key, call.lse, call.visibility, call.hidden, call.scale, weights
-        )
+        mass = call.mass(weights)
         total = self._accumulate(call.layer, mass[:, :, 1], call.visibility, weights[:, 1:])
         if not self.active:
             return

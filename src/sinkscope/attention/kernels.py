@@ -1,0 +1,83 @@
+"""The fused kernel of the device at hand that also returns the log-sum-exp; the same one for traced and untraced runs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+PLAIN_ROWS = 256
+"""Query rows per tile where there is no fused kernel."""
+
+
+def kernel(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, causal: bool, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Output [B, H, Q, E] and log-sum-exp Float32 [B, H, Q].
+
+    Args:
+        query: Float [B, H, Q, D]; key, value: [B, G, K, D], [B, G, K, E].
+        bias: Float32 [B|1, H|1, Q|1, K], added to the scores, or None.
+        causal: upper-left causal; only with Q = K.
+    """
+    if key.shape[-1] == value.shape[-1]:
+        if query.device.type == "cpu":
+            return _cpu(query, key, value, bias, causal, scale)
+        if query.device.type == "cuda" and query.dtype != torch.float64 and key.shape[-1] <= 256:
+            return _cuda(query, key, value, bias, causal, scale)
+    return plain(query, key, value, bias, causal, scale)
+
+
+def _cpu(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, causal: bool, scale: float
+) -> tuple[Tensor, Tensor]:
+    if bias is not None and query.dtype == torch.float64:
+        bias = bias.double()
+    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        query, key, value, 0.0, causal, attn_mask=bias, scale=scale
+    )
+    return out, lse
+
+
+def _cuda(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, causal: bool, scale: float
+) -> tuple[Tensor, Tensor]:
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1:
+        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    B, H, Q, K = query.shape[0], query.shape[1], query.shape[2], key.shape[2]
+    if bias is None and query.dtype in (torch.bfloat16, torch.float16):
+        found = torch.ops.aten._scaled_dot_product_flash_attention(query, key, value, 0.0, causal, False, scale=scale)
+        return found[0], found[1]
+    if bias is not None:
+        # The kernel wants rows aligned to 16 bytes; a padded buffer seen through a slice gives it that.
+        wide = torch.zeros(*bias.shape[:-1], (K + 15) // 16 * 16, dtype=query.dtype, device=query.device)
+        wide[..., :K] = bias
+        bias = wide[..., :K].expand(B, H, Q, K)
+    out, lse, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(
+        query, key, value, bias, True, 0.0, causal, scale=scale
+    )
+    return out, lse[..., :Q]
+
+
+def plain(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, causal: bool, scale: float
+) -> tuple[Tensor, Tensor]:
+    """The same in plain operations, a tile of queries at a time: for devices and shapes without a fused kernel."""
+    groups = query.shape[1] // key.shape[1]
+    keys = key.repeat_interleave(groups, 1).to(torch.promote_types(key.dtype, torch.float32))
+    values = value.repeat_interleave(groups, 1)
+    outs, lses = [], []
+    for start in range(0, query.shape[2], PLAIN_ROWS):
+        rows = query[:, :, start : start + PLAIN_ROWS].to(keys.dtype)
+        scores = rows @ keys.transpose(-1, -2) * scale
+        if bias is not None:
+            scores = scores + (bias if bias.shape[2] == 1 else bias[:, :, start : start + PLAIN_ROWS])
+        if causal:
+            index = torch.arange(keys.shape[2], device=query.device)
+            here = torch.arange(start, start + rows.shape[2], device=query.device)[:, None]
+            scores = scores.masked_fill(index > here, float("-inf"))
+        lse = scores.logsumexp(-1)
+        weights = torch.where(lse[..., None] == float("-inf"), 0.0, (scores - lse[..., None]).exp())
+        outs.append(weights.to(values.dtype) @ values)
+        lses.append(torch.where(lse == float("-inf"), 0.0, lse).to(torch.float32))
+    return torch.cat(outs, 2), torch.cat(lses, 2)

@@ -1,0 +1,103 @@
+"""What a policy takes away in one attention call: key columns per head, or all keys outside a window around each query."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sinkscope.attention.visibility import Visibility
+
+TILE = 256
+"""Query rows that are looked at together where a pattern differs between queries."""
+
+
+@dataclass(frozen=True)
+class Band:
+    """The keys that a window leaves: |i − j| < width, or among the first real keys; never more than `future` ahead."""
+
+    width: int
+    first: int = 0
+    future: int | None = None
+
+    def rows(self, visibility: Visibility, start: int, stop: int, device: torch.device) -> Tensor:
+        """Bool [B|1, 1, rows, K]: what the window leaves to query rows start..stop."""
+        index = torch.arange(visibility.keys, device=device)
+        here = torch.arange(start + visibility.offset, stop + visibility.offset, device=device)[:, None]
+        kept = (here - index).abs() < self.width
+        kept = kept[None, None]
+        if self.first:
+            begin = first_real(visibility, device)[:, None, None, None]
+            kept = kept | ((index >= begin) & (index < begin + self.first))
+        if self.future is not None:
+            kept = kept & (index - here <= self.future)
+        return kept
+
+    def reach(self, visibility: Visibility, start: int, stop: int, device: torch.device) -> Tensor:
+        """Long [n]: indices of the keys that some query row of start..stop may still see."""
+        low = max(0, start + visibility.offset - self.width + 1)
+        high = min(visibility.keys, stop + visibility.offset + self.width - 1)
+        if self.future is not None:
+            high = min(high, stop + visibility.offset + self.future)
+        if visibility.causal:
+            high = min(high, stop + visibility.offset)
+        begin = int(first_real(visibility, device).max()) + self.first if self.first else 0
+        front = torch.arange(0, min(begin, low), device=device)
+        return torch.cat([front, torch.arange(low, high, device=device)])
+
+    def covers(self, visibility: Visibility) -> bool:
+        """Whether the window hides nothing at all."""
+        ahead = 0 if visibility.causal else visibility.keys - 1
+        return self.width >= visibility.keys and (self.future is None or self.future >= ahead)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The keys that may not be used in one attention call.
+
+    Attributes:
+        columns: Bool [B|1, H|1, K]: taken from all queries alike; None: none.
+        band: a window outside of which keys are taken; None: none.
+        silence: their attention stays, but their values contribute nothing; else they are hidden before the softmax.
+    """
+
+    columns: Tensor | None
+    band: Band | None = None
+    silence: bool = False
+
+    def rows(self, visibility: Visibility, start: int, stop: int, device: torch.device) -> Tensor:
+        """Bool [B|1, H|1, rows, K]: the keys taken from query rows start..stop, stranded queries not yet excepted."""
+        taken = torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=device)
+        if self.columns is not None:
+            taken = taken | self.columns[:, :, None, :]
+        if self.band is not None:
+            taken = taken | ~self.band.rows(visibility, start, stop, device)
+        return taken
+
+    def stranded(self, visibility: Visibility, device: torch.device) -> Tensor:
+        """Bool [B|1, H|1, Q]: queries that would lose every key they see; by our rule they keep their scores."""
+        if self.band is None and self.columns is not None:
+            return visibility.stranded(self.columns)
+        parts = []
+        for start in range(0, visibility.queries, TILE):
+            stop = min(start + TILE, visibility.queries)
+            visible = visibility.rows(start, stop, device)
+            left = ~self.rows(visibility, start, stop, device)
+            if visible is None:
+                parts.append(~left.any(-1))
+            else:
+                parts.append(~(left & visible).any(-1) & visible.any(-1))
+        shape = torch.broadcast_shapes(*(part.shape[:-1] for part in parts))
+        return torch.cat([part.expand(*shape, part.shape[-1]) for part in parts], -1)
+
+    def acting(self, visibility: Visibility, start: int, stop: int, stranded: Tensor, device: torch.device) -> Tensor:
+        """Bool [B|1, H|1, rows, K]: what is really taken from query rows start..stop."""
+        return self.rows(visibility, start, stop, device) & ~stranded[:, :, start:stop, None]
+
+
+def first_real(visibility: Visibility, device: torch.device) -> Tensor:
+    """Long [B|1]: index of the first real key of each row."""
+    if visibility.real is None:
+        return torch.zeros(1, dtype=torch.long, device=device)
+    return visibility.real.long().argmax(-1)
