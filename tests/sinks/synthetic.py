@@ -217,7 +217,7 @@ def dataset(
     sizes = {
         dim: size
         for dims, values in (v[:2] for v in variables.values())
-        for dim, size in zip(dims, np.shape(values))
+        for dim, size in zip(dims, np.shape(values), strict=True)
     }
     return xr.Dataset(
         variables,
