@@ -50,6 +50,19 @@ def test_unknown_names_answer_with_the_nearest() -> None:
         get("word_problems:llada-pure")
 
 
+def test_no_sandbox_only_by_choice() -> None:
+    for name in ("small_code", "humaneval"):
+        assert get(name, family="llada").sandbox == "bubblewrap"  # type: ignore[attr-defined]
+        assert get(name, family="llada", sandbox="none").sandbox == "none"  # type: ignore[attr-defined]
+    task = get("small_code", sandbox="none")
+    document = task.documents(1)[0]
+    assert task.grade(document, document.answer).passed
+    assert not task.grade(document, "pass").passed
+    with pytest.raises(InputError, match="unknown sandbox"):
+        get("small_code", sandbox="nothing").grade(document, "pass")
+    assert get("word_problems", sandbox="none") == get("word_problems")
+
+
 def test_cut_ends_at_the_first_stop() -> None:
     assert cut("one\ntwo Q: three</s>", ("</s>", "Q:")) == "one\ntwo "
     assert cut("one", ("Q:", "")) == "one"

@@ -74,6 +74,8 @@ def test_grading_takes_the_body_with_or_without_indentation(test: list[Document]
     verdict = TASK.grade(document, "return undefined_name")
     assert not verdict.passed
     assert "undefined_name" in verdict.reason
+    several = TASK.grade_many([(document, "pass"), (document, document.answer)])
+    assert [item.passed for item in several] == [False, True]
     assert verdict.extracted.startswith("def ")
 
 

@@ -8,6 +8,7 @@ hub.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -229,6 +230,10 @@ class Gsm8k:
         found = extract(self.scheme.extraction, cut(output, self.scheme.until))
         gold = output.strip() == document.answer.strip()
         return Verdict(gold or is_right(self.scheme.extraction, found, document.answer), found)
+
+    def grade_many(self, pairs: Sequence[tuple[Document, str]], workers: int | None = None) -> list[Verdict]:
+        """`grade` for each pair."""
+        return [self.grade(document, output) for document, output in pairs]
 
     def settings(self) -> dict[str, Any]:
         """All that identifies the task."""

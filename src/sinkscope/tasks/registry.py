@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,11 +25,13 @@ def names() -> list[str]:
     return list(TASKS)
 
 
-def get(name: str, family: str | None = None, data: str | Path | None = None) -> Task:
+def get(
+    name: str, family: str | None = None, data: str | Path | None = None, sandbox: str = "bubblewrap"
+) -> Task:
     """The task called `name`, or `name:scheme` for another wording and grading than the family's default.
 
     `family`: the model's, which chooses the default scheme. `data`: a JSON-lines file in the original format;
-    None: the hub.
+    None: the hub. `sandbox`: for tasks that run code, "none" only by explicit choice.
 
     >>> get("gsm8k:dream-instruct").scheme.family
     'dream'
@@ -37,4 +40,6 @@ def get(name: str, family: str | None = None, data: str | Path | None = None) ->
     if base not in TASKS:
         raise InputError(f"unknown task {base!r}: {nearest(base, TASKS)}")
     made: Task = import_module(TASKS[base]).task(scheme=scheme or None, family=family, data=data)
+    if sandbox != "bubblewrap" and made.runs_code:
+        made = replace(made, sandbox=sandbox)  # type: ignore[type-var]
     return made

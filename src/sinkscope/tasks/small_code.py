@@ -15,7 +15,7 @@ tests run in the sandbox, and include the values around which each condition cha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -93,11 +93,20 @@ class SmallCode:
 
     def grade(self, document: Document, output: str) -> Verdict:
         """Right when the completed function passes all tests."""
-        source = program(document, cut(output, self.scheme.until))
-        result = sandbox.run(
-            source, self.scheme.timeout, checks=document.extra["tests"], name="solution", sandbox=self.sandbox
-        )
-        return Verdict(result.passed, source, result.reason)
+        return self.grade_many([(document, output)])[0]
+
+    def grade_many(self, pairs: Sequence[tuple[Document, str]], workers: int | None = None) -> list[Verdict]:
+        """`grade` for each pair, `workers` (default: one for each core) at a time."""
+        sources = [program(document, cut(output, self.scheme.until)) for document, output in pairs]
+        programs = [
+            sandbox.Program(source, document.extra["tests"], "solution")
+            for source, (document, _) in zip(sources, pairs, strict=True)
+        ]
+        results = sandbox.run_many(programs, self.scheme.timeout, sandbox=self.sandbox, workers=workers)
+        return [
+            Verdict(result.passed, source, result.reason)
+            for source, result in zip(sources, results, strict=True)
+        ]
 
     def settings(self) -> dict[str, Any]:
         """All that identifies the task."""

@@ -120,6 +120,10 @@ class Task(Protocol):
 
     def grade(self, document: Document, output: str) -> Verdict: ...
 
+    def grade_many(self, pairs: Sequence[tuple[Document, str]], workers: int | None = None) -> list[Verdict]:
+        """`grade` for each (document, output); programs run `workers` at a time (default: one per core)."""
+        ...
+
     def settings(self) -> dict[str, Any]:
         """All that identifies the task and can change its score, as JSON data: part of a cell's identity."""
         ...

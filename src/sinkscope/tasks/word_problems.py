@@ -14,7 +14,7 @@ with single digits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -375,6 +375,10 @@ class WordProblems:
         """Right when the number after the first `####` is the gold one."""
         found = extract(self.scheme.extraction, output)
         return Verdict(is_right(self.scheme.extraction, found, document.answer), found)
+
+    def grade_many(self, pairs: Sequence[tuple[Document, str]], workers: int | None = None) -> list[Verdict]:
+        """`grade` for each pair."""
+        return [self.grade(document, output) for document, output in pairs]
 
     def settings(self) -> dict[str, Any]:
         """All that identifies the task."""
