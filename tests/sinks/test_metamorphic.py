@@ -9,17 +9,17 @@ import xarray as xr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from sinks import synthetic
 
+from sinks import synthetic
 from sinkscope.errors import InputError
 from sinkscope.sinks import diagnose, dynamics_kinds, merge, partial, sinks_of, summary
 from sinkscope.sinks.paths import path_of
 from sinkscope.sinks.residence import residences_of
 
 # Multiples of 1/8 add up exactly in any order, so that equality is equality and not luck with rounding.
-scores = hnp.arrays(np.float64, st.tuples(st.integers(1, 4), st.integers(2, 30)), elements=st.integers(0, 200)).map(
-    lambda a: a / 8
-)
+scores = hnp.arrays(
+    np.float64, st.tuples(st.integers(1, 4), st.integers(2, 30)), elements=st.integers(0, 200)
+).map(lambda a: a / 8)
 rules = st.sampled_from(["sum", "mean", "percent"])
 
 
@@ -57,7 +57,10 @@ def test_residences_rebuild_the_detections(sinks):
     assert (found.right == (found.stop == len(sinks) - 1)).all()
 
 
-@given(hnp.arrays(np.float64, (6, 1, 2, 7), elements=st.integers(1, 400)).map(lambda a: a / 8), st.permutations(range(7)))
+@given(
+    hnp.arrays(np.float64, (6, 1, 2, 7), elements=st.integers(1, 400)).map(lambda a: a / 8),
+    st.permutations(range(7)),
+)
 def test_permuting_positions_permutes_the_path(received, order):
     """Where the largest score is unique; a tie goes to the lower index by definition."""
     ordered = np.sort(received, axis=-1)

@@ -22,8 +22,11 @@ STATIC_SHARE = 0.9
 """A head is static when one residence covers at least this share of its steps."""
 
 FLICKER_SHARE = 0.5
-"""A head flickers when more than this share of its steps with a sink stand alone, without one before or
-after."""
+"""A head flickers when its strongest sink is one that lives for a single step in more than this share of
+steps."""
+
+DIRECTED_SHARE = 0.5
+"""Unless it moves in one direction: net steps to one side ≥ this share of all moves, and ≥ 2 √moves."""
 
 FEWEST_STEPS = 3
 """With fewer steps nothing can be said about movement."""
@@ -73,6 +76,7 @@ class Runs:
         self.first_layer = first_layer
         self.longest = np.zeros((layers, heads), dtype=np.int64)
         self.lifetimes: list[Array] = []
+        self.flickered = np.zeros((0, 3), dtype=np.int64)
         self._rows: list[Residences] = []
         self._step = 0
         self._sinks = np.zeros(self.shape, dtype=bool)
@@ -93,6 +97,7 @@ class Runs:
         with np.errstate(invalid="ignore", divide="ignore"):
             shared = np.where(union > 0, both / union, np.nan) if self._step else np.full(union.shape, np.nan)
         ended = np.flatnonzero(self._sinks & ~sinks)
+        self.flickered = np.zeros((0, 3), dtype=np.int64)
         if len(ended):
             gone = ~real.reshape(-1)[ended]
             followed = sinks.any(axis=-1).reshape(-1)[ended // self.shape[2]]
@@ -131,6 +136,8 @@ class Runs:
         start, left = self._start[flat], self._left[flat].copy()
         length = stop - start + 1
         np.maximum.at(self.longest, (layer, head), length)
+        single = (length == 1) & ~left & ~right
+        self.flickered = np.stack([layer[single], head[single], key[single]], axis=1)
         self.lifetimes.append(np.stack([length, left | right], axis=1).astype(np.int32))
         if self.keep:
             self._rows.append(
@@ -159,32 +166,25 @@ def residences_of(sinks: Array, real: Array | None = None, received: Array | Non
     return runs.finish()
 
 
-def isolated_steps(path: Array) -> Array:
-    """int [L, H]: steps of path int [T, L, H] with a sink but none in the step before and none in the next.
-
-    The first and the last step are censored and do not count.
-    """
-    held = path >= 0
-    return np.asarray((held[1:-1] & ~held[:-2] & ~held[2:]).sum(axis=0))
-
-
 def classify(
-    longest: Array, observed: Array, held: Array, isolated: Array, moves: Array, at_end: Array
+    longest: Array, observed: Array, held: Array, flickers: Array, moves: Array, net: Array, at_end: Array
 ) -> Array:
     """The kind of each head, int index into KINDS, from integer arrays of one shape.
 
     In this order: too short (under 3 steps), none (no sink in any step), static (one residence ≥ 90 % of the
-    steps), flickering (more than half of the steps with a sink stand alone: it comes from nothing and goes to
-    nothing), moving (the path of the strongest sink moves), vanishing (no sink in the last step), emerging
-    (it came after the start, stayed, and did not move).
+    steps), flickering (in more than half of the steps with a sink the strongest lives for that step only,
+    and its moves have no direction: noise looks like this), moving (the path of the strongest sink moves),
+    vanishing (no sink in the last step), emerging (it came after the start, stayed, and did not move).
 
-    longest: the longest residence; observed: steps that could be scored; held: steps with a sink; isolated:
-    see `isolated_steps`; moves: of the path; at_end: a sink in the last step.
+    longest: the longest residence; observed: steps that could be scored; held: steps with a sink; flickers:
+    of these, on a residence of one step; moves: of the path; net: moves to the right less moves to the
+    left; at_end: a sink in the last step.
     """
+    directed = (moves > 0) & (np.abs(net) >= np.maximum(DIRECTED_SHARE * moves, 2 * np.sqrt(moves)))
     kind = np.full(np.shape(longest), KINDS.index("emerging"), dtype=np.int8)
     kind = np.where(~np.asarray(at_end, dtype=bool), KINDS.index("vanishing"), kind)
     kind = np.where(moves > 0, KINDS.index("moving"), kind)
-    kind = np.where(isolated > FLICKER_SHARE * held, KINDS.index("flickering"), kind)
+    kind = np.where((flickers > FLICKER_SHARE * held) & ~directed, KINDS.index("flickering"), kind)
     kind = np.where(longest >= STATIC_SHARE * observed, KINDS.index("static"), kind)
     kind = np.where(held == 0, KINDS.index("none"), kind)
     return np.where(observed < FEWEST_STEPS, KINDS.index("too short"), kind).astype(np.int8)

@@ -30,7 +30,7 @@ from sinkscope.sinks.dataset import (
 )
 from sinkscope.sinks.detection import EPSILON, HISTOGRAM_EDGES, SWEEP, check_rule, threshold_line
 from sinkscope.sinks.paths import Path, moves_of
-from sinkscope.sinks.residence import Residences, Runs, classify, isolated_steps
+from sinkscope.sinks.residence import Residences, Runs, classify
 
 DRAIN_RATIO = 0.5
 """A sink is a drain when its value norm is under this share of the median over its head's keys."""
@@ -47,10 +47,10 @@ class Scan:
     heads that call the key a sink, drain_counts likewise; observed bool [T, L, H]: at least two keys could
     be scored; strongest float [T, L, H]: the largest score; path int [T, L, H]; absorbed float [T, L, H]:
     share of attention that sinks get; shared float [T, L, H]: Jaccard overlap with the step before;
-    mean_map float [T, K]: mean over layers and heads; longest, flickers int [L, H]; lifetimes int [R, 2]:
-    length, censored; filtered int [E]: cells above each ε of SWEEP; cells: how many there were; histogram
-    int [bins]; sink_mass, start_mass: Σ share of attention on sinks, and on sinks among the first 4
-    positions.
+    mean_map float [T, K]: mean over layers and heads; longest, flickers int [L, H] (see `classify`);
+    lifetimes int [R, 2]: length, censored; filtered int [E]: cells above each ε of SWEEP; cells: how many
+    there were; histogram int [bins]; sink_mass, start_mass: Σ share of attention on sinks, and on sinks
+    among the first 4 positions.
     """
 
     sample: Any
@@ -71,6 +71,7 @@ class Scan:
     shared: Array
     mean_map: Array
     longest: Array
+    flickers: Array
     filtered: Array
     histogram: Array
     cells: int = 0
@@ -82,14 +83,17 @@ class Scan:
     @property
     def kinds(self) -> Array:
         """int [L, H], index into residence.KINDS."""
-        moved = np.zeros(self.longest.shape, dtype=np.int64)
-        _, layer, head = moves_of(self.path)
-        np.add.at(moved, (layer, head), 1)
+        moves, net = np.zeros((2, *self.longest.shape), dtype=np.int64)
+        step, layer, head = moves_of(self.path)
+        place = self.run.position
+        way = np.sign(place[self.path[step + 1, layer, head]] - place[self.path[step, layer, head]])
+        np.add.at(moves, (layer, head), 1)
+        np.add.at(net, (layer, head), way)
         steps = self.observed.sum(axis=0)
         last = np.where(steps > 0, len(self.observed) - 1 - self.observed[::-1].argmax(axis=0), 0)
         at_end = np.take_along_axis(self.sinks, last[None], axis=0)[0] > 0
         held = (self.path >= 0).sum(axis=0)
-        return classify(self.longest, steps, held, isolated_steps(self.path), moved, at_end)
+        return classify(self.longest, steps, held, self.flickers, moves, net, at_end)
 
 
 def scans(
@@ -209,6 +213,9 @@ class _Pass:
             scan.drains[t, cut] = np.count_nonzero(drained, axis=-1)
             scan.drain_counts[t, cut] = np.count_nonzero(drained, axis=1)
         scan.shared[t, cut] = self.runs.update(sinks, real, filled, drained)
+        over, which, at = self.runs.flickered.T
+        led = over[scan.path[t - 1, cut][over, which] == at], which[scan.path[t - 1, cut][over, which] == at]
+        np.add.at(scan.flickers[cut], led, 1)
         scan.path[t, cut] = self.path.update(filled, top, number > 0)
         if self.sweep:
             for i, epsilon in enumerate(SWEEP):
@@ -254,6 +261,7 @@ def _empty(data: xr.Dataset, name: str, sample: int) -> Scan:
         shared=np.full((T, L, H), np.nan, dtype=np.float32),
         mean_map=np.zeros((T, K), dtype=np.float64),
         longest=np.zeros((L, H), dtype=np.int64),
+        flickers=np.zeros((L, H), dtype=np.int64),
         filtered=np.zeros(len(SWEEP), dtype=np.int64),
         histogram=np.zeros(len(HISTOGRAM_EDGES) - 1, dtype=np.int64),
     )
