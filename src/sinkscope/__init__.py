@@ -15,16 +15,99 @@ from sinkscope.version import __version__
 if TYPE_CHECKING:
     from sinkscope.models.load import load
     from sinkscope.models.model import Model
-    from sinkscope.policies import MaskKeys
+    from sinkscope.policies import (
+        KeepTop,
+        MaskAbove,
+        MaskFirst,
+        MaskKeys,
+        MaskRandom,
+        MaskTop,
+        Policy,
+        Window,
+        parse_policy,
+    )
+    from sinkscope.sampling.decoding import (
+        DreamDecoding,
+        GreedyDecoding,
+        LladaDecoding,
+        MmadaDecoding,
+        MmadaImageDecoding,
+        SamplingDecoding,
+    )
+    from sinkscope.sampling.generate import generate
+    from sinkscope.sampling.replay import Replay, replay
+    from sinkscope.sampling.run import Run
+    from sinkscope.sinks import compare_traces, detect, diagnose, sink_table, summary
+    from sinkscope.trace.capture import Capture
+    from sinkscope.trace.trace import Trace
 
-_WHERE = {
-    "load": "sinkscope.models.load",
-    "Model": "sinkscope.models.model",
-    "MaskKeys": "sinkscope.policies",
+_NAMES = {
+    "sinkscope.models.load": ("load",),
+    "sinkscope.models.model": ("Model",),
+    "sinkscope.policies": (
+        "KeepTop",
+        "MaskAbove",
+        "MaskFirst",
+        "MaskKeys",
+        "MaskRandom",
+        "MaskTop",
+        "Policy",
+        "Window",
+        "parse_policy",
+    ),
+    "sinkscope.sampling.decoding": (
+        "DreamDecoding",
+        "GreedyDecoding",
+        "LladaDecoding",
+        "MmadaDecoding",
+        "MmadaImageDecoding",
+        "SamplingDecoding",
+    ),
+    "sinkscope.sampling.generate": ("generate",),
+    "sinkscope.sampling.replay": ("Replay", "replay"),
+    "sinkscope.sampling.run": ("Run",),
+    "sinkscope.sinks": ("compare_traces", "detect", "diagnose", "sink_table", "summary"),
+    "sinkscope.trace.capture": ("Capture",),
+    "sinkscope.trace.trace": ("Trace",),
 }
-"""Public name → the module that defines it."""
+"""Module → the public names that it defines."""
 
-__all__ = ["CheckpointError", "InputError", "MaskKeys", "Model", "SinkscopeError", "__version__", "load"]
+_WHERE = {name: module for module, names in _NAMES.items() for name in names}
+
+__all__ = [
+    "Capture",
+    "CheckpointError",
+    "DreamDecoding",
+    "GreedyDecoding",
+    "InputError",
+    "KeepTop",
+    "LladaDecoding",
+    "MaskAbove",
+    "MaskFirst",
+    "MaskKeys",
+    "MaskRandom",
+    "MaskTop",
+    "MmadaDecoding",
+    "MmadaImageDecoding",
+    "Model",
+    "Policy",
+    "Replay",
+    "Run",
+    "SamplingDecoding",
+    "SinkscopeError",
+    "Trace",
+    "Window",
+    "__version__",
+    "compare_traces",
+    "detect",
+    "diagnose",
+    "generate",
+    "load",
+    "parse_policy",
+    "replay",
+    "sink_table",
+    "summary",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -40,6 +40,7 @@ class AttentionCall:
         lse: Float32 [B, H, Q]: over the keys that the softmax ran over.
         taken: what a policy took away, or None.
         lse_raw: Float32 [B, H, Q]: over all visible keys, as if no policy acted; None: none did, and it is `lse`.
+        kept: Float32 [B, H, Q]: the share of each query's attention that fell on keys it kept; None: all of it.
     """
 
     layer: int
@@ -52,6 +53,7 @@ class AttentionCall:
     visibility: Visibility
     taken: Taken | None = None
     lse_raw: Tensor | None = None
+    kept: Tensor | None = None
 
     @property
     def hidden(self) -> Taken | None:
@@ -147,15 +149,16 @@ def sinkscope_attention(
     layer = int(getattr(module, "layer_idx", 0) or 0)
     taken = None if plan.hiding is None else plan.hiding.take(layer, query, key, visibility, scale)
     out, lse = fused.attend(query, key, value, visibility, taken, scale)
-    lse_raw = None
+    lse_raw = kept = None
     if taken is not None and (taken.silence or plan.taps):
         lse_raw = fused.raw_lse(query, key, lse, visibility, taken, scale)
+        kept = (lse - lse_raw).exp()
         if taken.silence:
             # Σ over the kept keys of exp(s − lse_raw)·v is the hidden output times the share of attention that was kept.
-            out = (out * (lse - lse_raw).exp()[..., None]).to(out.dtype)
+            out = (out * kept[..., None]).to(out.dtype)
             lse = lse_raw
     if plan.taps:
-        call = AttentionCall(layer, query, key, value, out, lse, scale, visibility, taken, lse_raw)
+        call = AttentionCall(layer, query, key, value, out, lse, scale, visibility, taken, lse_raw, kept)
         for tap in plan.taps:
             tap(call)
     return out.transpose(1, 2).contiguous(), None

@@ -14,7 +14,8 @@ from sinkscope.errors import InputError
 from sinkscope.models.causal import takes_positions
 from sinkscope.models.checkpoint import Checkpoint
 from sinkscope.models.family import Family, SpecialIds
-from sinkscope.policies.policy import Policy, fixed_hiding
+from sinkscope.policies.acting import single_forward
+from sinkscope.policies.policy import Policy
 
 
 @dataclass(frozen=True)
@@ -204,7 +205,7 @@ class Model:
             Float [B, S, V] in the model's dtype.
         """
         ids, real = self.real_tokens(ids, attention_mask)
-        return self.forward(ids, real, hiding=fixed_hiding(policy, self.shape.layers, ids.shape[1]))
+        return self.forward(ids, real, hiding=self._single(policy, ids))
 
     def attention(self, ids: Tensor, attention_mask: Any = None, policy: Policy | None = None) -> Tensor:
         """The full attention maps, for checks and small inputs: memory grows with the square of the length.
@@ -218,9 +219,11 @@ class Model:
         def keep_map(call: AttentionCall) -> None:
             maps[call.layer] = call.map().float().cpu()
 
-        hiding = fixed_hiding(policy, self.shape.layers, ids.shape[1])
-        self.forward(ids, real, hiding=hiding, taps=(keep_map,), keep=1)
+        self.forward(ids, real, hiding=self._single(policy, ids), taps=(keep_map,), keep=1)
         return torch.stack([maps[layer] for layer in sorted(maps)])
+
+    def _single(self, policy: Policy | None, ids: Tensor) -> Hiding | None:
+        return single_forward(policy, self.shape.layers, ids.shape[1], len(ids), self.kind.causal)
 
     def check(self, length: int = 24, seed: int = 0) -> Any:
         """Proves on a short random input that what is recorded is the model's own attention. See `selfcheck`."""

@@ -1,72 +1,90 @@
-"""MaskKeys: hide chosen columns of chosen layers in every forward, prefill included."""
+"""MaskKeys: take away chosen columns of chosen layers in every forward, prefill included."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from sinkscope.attention.interface import Hiding
-from sinkscope.attention.taken import Taken
 from sinkscope.attention.visibility import Visibility
 from sinkscope.errors import InputError
+from sinkscope.policies.policy import FixedRule
+
+Columns = tuple[tuple[int, tuple[int, ...]], ...]
 
 
-@dataclass(frozen=True)
-class MaskKeys:
-    """Hides the same key columns from all queries, heads and rows of a layer.
+@dataclass(frozen=True, repr=False)
+class MaskKeys(FixedRule):
+    """Takes the same key columns from all queries, heads and rows of a layer.
 
     Scores of hidden columns become −inf before the softmax, which renormalises over the rest. A query that would lose
     every key it sees keeps its scores (the first query of a causal model, when column 0 is hidden). Columns index the
     tensor as it is passed, padding included; layers that are not named are untouched.
 
+    Args:
+        chosen: layer → columns.
+
     >>> MaskKeys({0: [0, 5], 2: [1]})
     MaskKeys({0: [0, 5], 2: [1]})
     """
 
-    columns: tuple[tuple[int, tuple[int, ...]], ...]
+    chosen: Columns | Mapping[int, Iterable[int]]
 
-    def __init__(self, columns: Mapping[int, Iterable[int]]) -> None:
-        if not isinstance(columns, Mapping):
-            raise InputError(f"MaskKeys takes a mapping of layer to columns, such as {{0: [0]}}, got {columns!r}")
+    word: ClassVar[str] = "keys"
+
+    def __post_init__(self) -> None:
+        given = dict(self.chosen) if isinstance(self.chosen, tuple) else self.chosen
+        if not isinstance(given, Mapping):
+            raise InputError(f"MaskKeys takes a mapping of layer to columns, such as {{0: [0]}}, got {self.chosen!r}")
         cleaned = []
-        for layer, chosen in columns.items():
-            indices = tuple(sorted(set(_index(column, "column") for column in chosen)))
-            if indices:
-                cleaned.append((_index(layer, "layer"), indices))
-        object.__setattr__(self, "columns", tuple(sorted(cleaned)))
+        for layer, columns in given.items():
+            if isinstance(columns, (str, int)) or not isinstance(columns, Iterable):
+                raise InputError(f"MaskKeys takes a list of columns for each layer, got {columns!r} for layer {layer!r}")
+            found = tuple(sorted({_index(column, "column") for column in columns}))
+            if found:
+                cleaned.append((_index(layer, "layer"), found))
+        object.__setattr__(self, "chosen", tuple(sorted(cleaned)))
+        super().__post_init__()
+
+    @property
+    def by_layer(self) -> dict[int, tuple[int, ...]]:
+        """Layer → columns."""
+        return dict(self.chosen)  # type: ignore[arg-type]
 
     def __repr__(self) -> str:
-        inside = ", ".join(f"{layer}: {list(columns)}" for layer, columns in self.columns)
-        return f"MaskKeys({{{inside}}})"
+        inside = ", ".join(f"{layer}: {list(columns)}" for layer, columns in self.by_layer.items())
+        options = "".join(f", {name}={getattr(self, name)!r}" for name in self.options())
+        return f"MaskKeys({{{inside}}}{options})"
 
-    def __str__(self) -> str:
-        return "keys:" + ",".join(f"{layer}={'+'.join(map(str, columns))}" for layer, columns in self.columns)
+    @property
+    def empty_rule(self) -> bool:
+        """No column is named."""
+        return not self.chosen
 
-    def check(self, layers: int, keys: int) -> None:
+    def check_rule(self, layers: int, keys: int) -> None:
         """Every layer and column must exist."""
-        for layer, columns in self.columns:
+        super().check_rule(layers, keys)
+        for layer, columns in self.by_layer.items():
             if layer >= layers:
                 raise InputError(f"MaskKeys names layer {layer}, but the model has layers 0 to {layers - 1}")
             if columns[-1] >= keys:
                 raise InputError(f"MaskKeys names column {columns[-1]}, but the sequence has columns 0 to {keys - 1}")
 
-    def fixed(self) -> Hiding | None:
-        """Itself; nothing when no column is named, so that the plain path runs bit for bit."""
-        return self if self.columns else None
-
-    def take(
-        self, layer: int, query: Tensor, key: Tensor, visibility: Visibility, scale: float
-    ) -> Taken | None:
-        """The columns of this layer that exist by now."""
-        chosen = [column for column in dict(self.columns).get(layer, ()) if column < visibility.keys]
+    def columns(self, layer: int, visibility: Visibility, device: torch.device) -> Tensor | None:
+        """Bool [1, 1, K]: the columns of this layer that exist by now."""
+        chosen = [column for column in self.by_layer.get(layer, ()) if column < visibility.keys]
         if not chosen:
             return None
-        hidden = torch.zeros(1, 1, visibility.keys, dtype=torch.bool, device=query.device)
-        hidden[..., chosen] = True
-        return Taken(hidden)
+        taken = torch.zeros(1, 1, visibility.keys, dtype=torch.bool, device=device)
+        taken[..., chosen] = True
+        return taken
+
+    def argument(self) -> str:
+        """layer=column+column/layer=column."""
+        return "/".join(f"{layer}={'+'.join(map(str, columns))}" for layer, columns in self.by_layer.items())
 
 
 def _index(value: object, what: str) -> int:

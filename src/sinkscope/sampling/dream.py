@@ -43,7 +43,7 @@ def _step(
     last: bool,
 ) -> Step:
     masked = x == engine.mask_id
-    logits = engine.model.head(_shifted(engine.hidden(x), masked))
+    logits = engine.model.head(shifted(engine.hidden(x), masked))
     after = x.clone()
     tokens = torch.full_like(x, -1)
     seen = torch.full(x.shape, float("nan"), dtype=logits.dtype, device=x.device)
@@ -74,7 +74,7 @@ def _step(
     return Step(x, after, masked, seen, tokens, decided, ties, torch.ones(len(x), dtype=torch.bool, device=x.device))
 
 
-def _shifted(hidden: Tensor, masked: Tensor) -> Tensor:
+def shifted(hidden: Tensor, masked: Tensor) -> Tensor:
     """Hidden states [N, width] whose logits predict the masked positions: those of the position before.
 
     Position 0 has none before it and keeps its own, as in the official shift.
@@ -141,6 +141,13 @@ def sample(
         confidence = spread.gather(-1, candidate[:, None])[:, 0]
     else:
         confidence, candidate = spread.max(-1)
+    return candidate, _confidence(spread, confidence, decoding)
+
+
+def best(logits: Tensor, decoding: DreamDecoding) -> tuple[Tensor, Tensor]:
+    """The most likely token of each row, and the algorithm's confidence in it, without any draw."""
+    spread = probabilities(logits, decoding)
+    confidence, candidate = spread.max(-1)
     return candidate, _confidence(spread, confidence, decoding)
 
 

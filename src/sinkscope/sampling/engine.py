@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from sinkscope.attention.interface import AttentionCall, Hiding
+from sinkscope.attention.interface import AttentionCall
 from sinkscope.models.model import Model
+from sinkscope.policies.acting import Acting
 
 
 @dataclass(frozen=True)
@@ -61,16 +61,22 @@ class Engine:
 
     Attributes:
         real: Bool [B, S]: padding of the whole sequence, or None.
+        acting: the policy at work, or None. recorder: who records, or None.
         everything: confidence and candidates are wanted for all masked positions, not only the selectable ones.
         forwards: forward passes so far (a guided step counts two).
     """
 
     model: Model
     real: Tensor | None
-    watchers: Sequence[Watcher] = ()
-    hiding: Hiding | None = None
+    acting: Acting | None = None
+    recorder: Watcher | None = None
     everything: bool = False
     forwards: int = 0
+
+    @property
+    def watchers(self) -> tuple[Watcher, ...]:
+        """Who sees every attention call: the policy first, because the recorder reads its account."""
+        return tuple(one for one in (self.acting, self.recorder) if one is not None)
 
     @property
     def mask_id(self) -> int:
@@ -83,7 +89,7 @@ class Engine:
         """Last hidden states [B, S, width] of the state x."""
         self._begin(x, 1)
         self.forwards += 1
-        return self.model.hidden(x, self.real, hiding=self.hiding, taps=tuple(self.watchers))
+        return self.model.hidden(x, self.real, hiding=self.acting, taps=self.watchers)
 
     def guided(self, x: Tensor, unconditional: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
         """Hidden states of a state and of its unconditional twin, from one forward of twice the batch.
@@ -98,7 +104,7 @@ class Engine:
             full = torch.ones_like(x, dtype=torch.bool)
             both = torch.cat([full if self.real is None else self.real, full if real is None else real])
         hidden = self.model.hidden(
-            torch.cat([x, unconditional]), both, hiding=self.hiding, taps=tuple(self.watchers)
+            torch.cat([x, unconditional]), both, hiding=self.acting, taps=self.watchers
         )
         conditional, twin = hidden.chunk(2)
         return conditional, twin
@@ -111,7 +117,7 @@ class Engine:
             watcher.begin(so_far, real, torch.zeros_like(so_far, dtype=torch.bool), 1)
         self.forwards += 1
         logits = self.model.forward(
-            so_far[:, fed:], real, hiding=self.hiding, taps=tuple(self.watchers), keep=1, cache=cache
+            so_far[:, fed:], real, hiding=self.acting, taps=self.watchers, keep=1, cache=cache
         )
         return logits[:, -1]
 

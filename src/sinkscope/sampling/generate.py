@@ -21,7 +21,8 @@ from torch import Tensor
 
 from sinkscope.errors import InputError
 from sinkscope.models.model import Model
-from sinkscope.policies.policy import Policy, fixed_hiding
+from sinkscope.policies.acting import Acting
+from sinkscope.policies.policy import Policy, check_policy
 from sinkscope.sampling import autoregressive, dream, llada, mmada
 from sinkscope.sampling.decoding import (
     Decoding,
@@ -104,10 +105,10 @@ def generate(
         capture = Capture()
     new = 0 if isinstance(decoding, MmadaImageDecoding) else decoding.length  # type: ignore[attr-defined]
     columns = batch.ids.shape[1] + new
-    hiding = fixed_hiding(policy, model.shape.layers, columns)
+    acting = check_policy(policy, model.shape.layers, columns)
     groups = [
-        _group(model, batch, rows, decoding, seed, twin, hiding, capture is not None)
-        for rows in _grouped(batch, isinstance(seed, list))
+        _group(model, batch, rows, decoding, seed, twin, acting, capture is not None)
+        for rows in grouped(len(batch.ids), batch.lengths, isinstance(seed, list))
     ]
     recorder = None
     if capture is not None:
@@ -179,12 +180,12 @@ def _twin(
     return found, real
 
 
-def _grouped(batch: Batch, per_row: bool) -> list[list[int]]:
+def grouped(rows: int, lengths: list[int], per_row: bool) -> list[list[int]]:
     """Rows that run together: all of them, or with a stream per row those whose prompts are equally long."""
     if not per_row:
-        return [list(range(len(batch.ids)))]
+        return [list(range(rows))]
     by_length: dict[int, list[int]] = {}
-    for row, length in enumerate(batch.lengths):
+    for row, length in enumerate(lengths):
         by_length.setdefault(length, []).append(row)
     return [by_length[length] for length in sorted(by_length)]
 
@@ -196,7 +197,7 @@ def _group(
     decoding: Decoding,
     seed: int | list[int] | None,
     twin: tuple[Tensor, Tensor | None] | None,
-    hiding: Any,
+    policy: Policy | None,
     everything: bool,
 ) -> Group:
     """A group with its loop, not started yet."""
@@ -207,8 +208,9 @@ def _group(
     seeds = [seed[row] for row in rows] if isinstance(seed, list) else seed
     streams = None if seeds is None or not draws(decoding) else Streams(seeds, model.device)
     prompt = ids.shape[1]
+    acting = None if policy is None else Acting(policy, row_keys(seed, rows), model.kind.causal, prompt)
     if isinstance(decoding, MmadaImageDecoding):
-        engine = Engine(model, real, hiding=hiding, everything=everything)
+        engine = Engine(model, real, acting=acting, everything=everything)
         group = Group(rows, offset, engine, iter(()), ids)
         own = None if twin is None else (twin[0][rows][:, offset:], None if twin[1] is None else twin[1][rows][:, offset:])
         slots = mmada.find_slots(engine, ids, decoding)
@@ -219,7 +221,7 @@ def _group(
     length: int = decoding.length  # type: ignore[attr-defined]
     if real is not None:
         real = torch.cat([real, real.new_ones(len(rows), length)], 1)
-    engine = Engine(model, real, hiding=hiding, everything=everything)
+    engine = Engine(model, real, acting=acting, everything=everything)
     if isinstance(decoding, GreedyDecoding):
         state = torch.cat([ids, ids.new_full((len(rows), length), -1)], 1)
         return Group(rows, offset, engine, autoregressive.steps(engine, ids, decoding, streams), state)
@@ -234,6 +236,13 @@ def _group(
     else:
         raise InputError(f"there is no loop for {type(decoding).__name__}")
     return Group(rows, offset, engine, steps, state)
+
+
+def row_keys(seed: int | list[int] | None, rows: list[int]) -> list[int]:
+    """What keys a row's random controls: its own seed, else its place under the batch's seed."""
+    if isinstance(seed, list):
+        return [seed[row] for row in rows]
+    return [(seed or 0) * 1_000_003 + row for row in rows]
 
 
 def _with_codes(group: Group, steps: Iterator[tuple[Step, Tensor]]) -> Iterator[Step]:
@@ -281,6 +290,7 @@ def _recorder(
         heads=capture.heads or tuple(range(shape.heads)),
         kv_heads=shape.kv_heads,
         causal=model.kind.causal,
+        policy=groups[0].engine.acting is not None,
         guided=getattr(decoding, "cfg", 0) > 0 or getattr(decoding, "guidance", 0) > 0,
         image=image,
     )
@@ -295,7 +305,7 @@ def _recorder(
         sink = Folder(out, frame, capture, about)
     recorder = Recorder(frame, capture, sink)
     for group in groups:
-        group.engine.watchers = (recorder.watcher(group.rows, group.offset),)
+        group.engine.recorder = recorder.watcher(group.rows, group.offset, group.engine.acting)
     return recorder
 
 
@@ -414,6 +424,7 @@ def _run(
         for row in group.rows:
             forwards[row] = group.engine.forwards
     sequences = states[-1]
+    hidden, hit = _policy_totals(groups, len(batch.ids))
     return Run(
         sequences=sequences,
         states=states,
@@ -427,4 +438,18 @@ def _run(
         real=batch.real,
         codes=codes,
         trace=trace,
+        hidden_share=hidden,
+        sinks_hit=hit,
     )
+
+
+def _policy_totals(groups: list[Group], rows: int) -> tuple[Tensor | None, Tensor | None]:
+    """Mean share of attention taken, and of own sinks hit, over layers, heads and the steps in which the policy acted."""
+    if groups[0].engine.acting is None:
+        return None, None
+    hidden, hit = torch.full((rows,), float("nan")), torch.full((rows,), float("nan"))
+    for group in groups:
+        if group.engine.acting is not None:
+            for found, total in ((hidden, group.engine.acting.shares), (hit, group.engine.acting.hits)):
+                found[group.rows] = (total[:, 0] / total[:, 1]).float()
+    return hidden, hit

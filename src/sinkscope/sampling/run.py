@@ -27,6 +27,9 @@ class Run:
         seed: the seed that was used; drawn, and recorded here, when the decoding needs one and none was given.
         codes: Long [B, N], image codes; None for text.
         trace: what was recorded; None without capture.
+        hidden_share: Float [B]: under a policy, the share of attention that it took, mean over layers, heads and the steps in
+            which it acted. A policy that misses the sinks shows here.
+        sinks_hit: Float [B]: the share of each step's own sinks (ε = 3) that it took; NaN when there were none.
     """
 
     sequences: Tensor
@@ -41,6 +44,8 @@ class Run:
     real: Tensor | None
     codes: Tensor | None = None
     trace: Trace | None = None
+    hidden_share: Tensor | None = None
+    sinks_hit: Tensor | None = None
 
     @property
     def steps(self) -> int:

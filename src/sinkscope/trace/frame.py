@@ -53,7 +53,8 @@ class Frame:
     heads: tuple[int, ...]
     kv_heads: int
     causal: bool
-    guided: bool
+    guided: bool = False
+    policy: bool = False
     image: tuple[int, int] | None = None
 
     @property
@@ -68,6 +69,7 @@ class Frame:
             "key": self.columns,
             "query": self.columns,
             "query_kind": len(QUERY_KINDS),
+            "byte": -(-self.columns // 8),
         }
 
     def region(self) -> Array:
@@ -106,6 +108,13 @@ def variables(frame: Frame, capture: Capture) -> dict[str, Variable]:
         found["prefill_received"] = Variable(static, "float32", nan, relative + ", over all prompt queries")
     if frame.guided:
         found["received_uncond"] = Variable(scored, "float32", nan, relative + ", unconditional branch")
+    if frame.policy:
+        found["received_raw"] = Variable(scored, "float32", nan, relative + ", as if the policy had taken nothing")
+        found["hidden_share"] = Variable(scored[:-1], "float32", nan, "share of attention that the policy took")
+        found["sinks_hit"] = Variable(scored[:-1], "float32", nan, "share of this step's own sinks that the policy took")
+        if capture.level != "layers":
+            dims = (*scored[:-1], "byte")
+            found["taken_keys"] = Variable(dims, "uint8", 0, "taken keys, one bit each, first key in the highest bit")
     if capture.level == "layers":
         found["sink_heads"] = Variable(per_layer, "int16", 0, "heads that call the key a sink at epsilon 3")
     if capture.level == "maps":

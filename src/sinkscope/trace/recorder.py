@@ -11,10 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.errors import CheckpointError
+from sinkscope.policies.acting import Acting
 from sinkscope.sampling.engine import Step
 from sinkscope.trace.capture import Capture
 from sinkscope.trace.frame import Array, Frame, Variable, variables
 from sinkscope.trace.watch import Watcher
+
+
+WITHOUT_KEYS = ("median_activation", "hidden_share", "sinks_hit")
+"""Variables of a step that have no key axis."""
 
 
 class Sink(Protocol):
@@ -46,9 +51,9 @@ class Recorder:
         self._prefill: Array | None = None
         self._ids: set[int] = set()
 
-    def watcher(self, rows: list[int], offset: int) -> Watcher:
-        """A watcher for a group of rows whose columns start at `offset` of the frame."""
-        watcher = Watcher(self.frame, self.capture, rows, self.frame.prompt - offset)
+    def watcher(self, rows: list[int], offset: int, acting: Acting | None = None) -> Watcher:
+        """A watcher for a group of rows whose columns start at `offset` of the frame, and of the policy that acts on them."""
+        watcher = Watcher(self.frame, self.capture, rows, self.frame.prompt - offset, acting)
         if self.frame.image is not None:
             watcher.prompt = self.frame.image[0] - offset
         self.watchers.append((watcher, offset))
@@ -92,8 +97,10 @@ class Recorder:
         for name, found in watcher.arrays().items():
             if name == "prefill_received":
                 self._keep_prefill(name, found, watcher.rows, offset)
-            elif name == "median_activation":
+            elif name in WITHOUT_KEYS:
                 arrays[name][rows] = found[alive]
+            elif name == "taken_keys":
+                arrays[name][rows] = np.packbits(_shifted(found[alive], offset, self.frame.columns), axis=-1)
             elif name == "attention":
                 queries, keys = found.shape[-2:]
                 first = offset + keys - queries
@@ -164,6 +171,13 @@ def decoder_layers(network: nn.Module, frame: Frame) -> nn.ModuleList:
             if holds:
                 return module
     raise CheckpointError(f"{type(network).__name__} has no list of decoder layers; anatomy cannot be recorded for it")
+
+
+def _shifted(found: Array, offset: int, columns: int) -> Array:
+    """A group's columns at their place in the frame: […, k] → […, columns], empty elsewhere."""
+    whole = np.zeros((*found.shape[:-1], columns), dtype=bool)
+    whole[..., offset : offset + found.shape[-1]] = found
+    return whole
 
 
 def _numpy(value: Tensor) -> Array:

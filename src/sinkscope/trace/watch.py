@@ -15,6 +15,7 @@ from torch import Tensor
 from sinkscope.attention.interface import AttentionCall
 from sinkscope.attention.received import query_weights, relative
 from sinkscope.attention.visibility import Visibility
+from sinkscope.policies.acting import Account, Acting
 from sinkscope.trace.capture import Capture
 from sinkscope.trace.frame import Array, Frame
 
@@ -31,9 +32,11 @@ class Watcher:
     After a forward, `arrays` maps variable name → array with the group's rows and columns: [B, layer, …].
     """
 
-    def __init__(self, frame: Frame, capture: Capture, rows: list[int], prompt: int) -> None:
+    def __init__(
+        self, frame: Frame, capture: Capture, rows: list[int], prompt: int, acting: Acting | None = None
+    ) -> None:
         self.frame, self.capture, self.rows = frame, capture, rows
-        self.prompt = prompt
+        self.prompt, self._acting = prompt, acting
         self.active = True
         self._wanted = {layer: index for index, layer in enumerate(frame.layers)}
         self._branches = 1
@@ -73,6 +76,8 @@ class Watcher:
             self._bidirectional(call)
         if not self.active:
             return
+        if self._acting is not None:
+            self._policy(call, self._acting.account)
         if self.capture.level == "maps":
             self._keep("attention", self._heads(call.map()[: len(self.rows)]))
         if self.capture.anatomy:
@@ -108,6 +113,16 @@ class Watcher:
             self._keep("sink_heads", sink_heads(total))
         if queries == call.visibility.keys:
             self._keep_scores("prefill_received", relative(mass[:, :, 1:], call.visibility, weights[:, 1:])[:, :, 0])
+
+    def _policy(self, call: AttentionCall, account: Account) -> None:
+        """What the policy did in this layer: it has measured that already."""
+        raw = account.raw[call.layer]
+        self._keep_scores("received_raw", raw)
+        for name, value in (("hidden_share", account.share[call.layer]), ("sinks_hit", account.hit[call.layer])):
+            self._keep(name, value.nanmean(1) if self.capture.level == "layers" else self._heads(value))
+        if self.capture.level != "layers":
+            taken = account.columns.get(call.layer)
+            self._keep("taken_keys", self._heads(torch.zeros_like(raw, dtype=torch.bool) if taken is None else taken))
 
     def _accumulate(self, layer: int, mass: Tensor, visibility: Visibility, weights: Tensor) -> Tensor:
         """Adds this forward's queries to the running sums and gives received attention over all of them: [B, H, K]."""

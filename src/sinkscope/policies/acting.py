@@ -1,0 +1,295 @@
+"""A policy at work: it keeps the scores of the step before, decides what each layer may not use, and keeps the account.
+
+One `Acting` per group of rows of a generation. It is asked by the attention function before each call (`take`) and told after
+it (`__call__`), and it leaves nothing behind in the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from sinkscope.attention import fused
+from sinkscope.attention.interface import AttentionCall
+from sinkscope.attention.received import query_weights, received
+from sinkscope.attention.taken import Band, Taken, first_real
+from sinkscope.attention.visibility import Visibility
+from sinkscope.errors import InputError
+from sinkscope.policies.mask_random import MaskRandom
+from sinkscope.policies.numbers import priorities
+from sinkscope.policies.policy import FixedRule, Policy, Rule, ScoredRule, check_policy, sinks
+
+HIT_EPSILON = 3.0
+"""A step's own sinks, of which a mask hits a share, are those at ε = 3."""
+
+
+@dataclass
+class Account:
+    """What a policy did in one forward, layer by layer.
+
+    Attributes:
+        share: layer → Float [B, H]: the share of attention that was hidden or silenced, mean over real queries.
+        hit: layer → Float [B, H]: the share of this step's own sinks that was taken; NaN where there was none.
+        columns: layer → Bool [B, H, K]: the taken keys (none for a window, which takes others from every query).
+        raw: layer → Float [B, H, K]: received attention as if nothing had been taken.
+    """
+
+    share: dict[int, Tensor] = field(default_factory=dict)
+    hit: dict[int, Tensor] = field(default_factory=dict)
+    columns: dict[int, Tensor] = field(default_factory=dict)
+    raw: dict[int, Tensor] = field(default_factory=dict)
+
+
+@dataclass
+class Drawn:
+    """The latest random set of a control in one layer: for which choice of its policy it was drawn, and when."""
+
+    chosen: Tensor
+    taken: Tensor
+    step: Tensor
+
+
+class Acting:
+    """A policy acting on one group of rows.
+
+    Args:
+        rows: one number per row that keys random controls (its seed).
+        causal: scores are those of the last query's row, and the newest key is never taken.
+        prompt: columns before it are the prompt.
+    """
+
+    def __init__(self, policy: Policy, rows: Sequence[int], causal: bool, prompt: int) -> None:
+        self.policy = policy
+        self.rules = [rule for rule in policy.parts() if not rule.empty_rule]
+        self._rows = torch.tensor(list(rows), dtype=torch.long)
+        self._causal, self._prompt = causal, prompt
+        self._step = -1
+        self._branches = 1
+        self._previous: dict[str, dict[int, Tensor]] = {"raw": {}, "masked": {}}
+        self._current: dict[str, dict[int, Tensor]] = {"raw": {}, "masked": {}}
+        self._whole: dict[str, Tensor] = {}
+        self._drawn: dict[tuple[int, int], Drawn] = {}
+        self._masked_scores = any(getattr(_source(rule), "scores", "raw") == "masked" for rule in self.rules)
+        self.account = Account()
+        self.shares = torch.zeros(len(rows), 2, dtype=torch.float64)
+        self.hits = torch.zeros(len(rows), 2, dtype=torch.float64)
+
+    def begin(self, ids: Tensor, real: Tensor | None, masked: Tensor, branches: int) -> None:
+        """A new forward: what was measured in the last one is now the step before."""
+        self._previous, self._current = self._current, {"raw": {}, "masked": {}}
+        self._whole = {}
+        self._step += 1
+        self._branches = branches
+        self.account = Account()
+
+    def take(
+        self, layer: int, query: Tensor, key: Tensor, visibility: Visibility, scale: float
+    ) -> Taken | None:
+        """The union of what all rules take in this call."""
+        columns: Tensor | None = None
+        band: Band | None = None
+        for number, rule in enumerate(self.rules):
+            if not rule.acts(layer, self._step):
+                continue
+            if isinstance(rule, FixedRule) and rule.band() is not None:
+                window = rule.band()
+                band = window if window is not None and not window.covers(visibility) else band
+                continue
+            found = self._columns(number, rule, layer, query, key, visibility, scale)
+            if found is not None:
+                columns = found if columns is None else columns | found
+        if columns is not None and not bool(columns.any()):
+            columns = None
+        if columns is None and band is None:
+            return None
+        if columns is not None:
+            columns = self._both_branches(columns)
+        return Taken(columns, band, self.rules[0].effect == "silence")
+
+    def __call__(self, call: AttentionCall) -> None:
+        """Measures this forward: scores for the next step, and what was taken in this one."""
+        rows = len(self._rows)
+        weights = self._score_weights(call.query, call.visibility)
+        raw = call.received(weights, raw=True)[:rows, :, 0]
+        self._current["raw"][call.layer] = raw
+        if self._masked_scores:
+            acted = raw if call.taken is None else call.received(weights)[:rows, :, 0]
+            self._current["masked"][call.layer] = acted
+        self.account.raw[call.layer] = raw
+        share, hit = self._measured(call, raw)
+        self.account.share[call.layer] = share
+        self.account.hit[call.layer] = hit
+        if call.taken is not None:
+            _add(self.shares, share)
+            _add(self.hits, hit)
+            if call.taken.columns is not None:
+                heads = raw.shape[1]
+                self.account.columns[call.layer] = call.taken.columns[:rows].expand(rows, heads, -1)
+
+    def _measured(self, call: AttentionCall, raw: Tensor) -> tuple[Tensor, Tensor]:
+        """Share of attention taken and share of own sinks hit, Float32 [B, H] each."""
+        rows, heads = raw.shape[:2]
+        if call.taken is None or call.kept is None:
+            nothing = torch.zeros(rows, heads, device=raw.device)
+            return nothing, torch.where(sinks(raw, HIT_EPSILON).any(-1), 0.0, float("nan"))
+        weights = query_weights(call.visibility, None, call.query)[:rows]
+        gone = (1 - call.kept[:rows]).clamp(min=0.0)
+        share = (gone * weights).nan_to_num(0.0).sum(-1) / weights.sum(-1).clamp(min=1.0)
+        if call.taken.columns is None:
+            return share, torch.full((rows, heads), float("nan"), device=raw.device)
+        own = sinks(raw, HIT_EPSILON)
+        caught = (own & call.taken.columns[:rows]).sum(-1)
+        return share, torch.where(own.any(-1), caught / own.sum(-1).clamp(min=1), float("nan"))
+
+    def _columns(
+        self, number: int, rule: Rule, layer: int, query: Tensor, key: Tensor, visibility: Visibility, scale: float
+    ) -> Tensor | None:
+        """Bool [B, h, K]: the columns that one rule takes; None for none."""
+        if isinstance(rule, MaskRandom):
+            return self._control(number, rule, layer, query, key, visibility, scale)
+        if isinstance(rule, FixedRule):
+            found = rule.columns(layer, self._conditional(visibility), query.device)
+            if found is None:
+                return None
+            return found & self._takeable(rule, visibility, query.device)
+        if isinstance(rule, ScoredRule):
+            scores = self._scores(rule, layer, query, key, visibility, scale)
+            if scores is None:
+                return None
+            return rule.choose(scores, self._candidates(rule, scores, visibility))
+        raise InputError(f"there is no way to act for {type(rule).__name__}")
+
+    def _control(
+        self, number: int, rule: MaskRandom, layer: int, query: Tensor, key: Tensor, visibility: Visibility, scale: float
+    ) -> Tensor | None:
+        """The control's set: the one it had where its policy chooses the same keys as before, else a new one."""
+        like = rule.like
+        rows, heads, device = len(self._rows), query.shape[1], query.device
+        scores = None
+        if isinstance(like, ScoredRule):
+            scores = self._scores(like, layer, query, key, visibility, scale)
+        elif rule.match == "mass":
+            scores = self._kept_scores("raw", "head", layer, visibility)
+        if scores is None and rule.needs_scores:
+            return None
+        chosen = self._columns(number, like, layer, query, key, visibility, scale)
+        if chosen is None:
+            return None
+        allowed = self._takeable(like, visibility, device)
+        if scores is not None:
+            allowed = allowed & ~scores.isnan()
+        width = max(chosen.shape[1], 1 if scores is None else scores.shape[1])
+        chosen = chosen.expand(rows, width, -1)
+        allowed = allowed.expand(rows, width, -1)
+        before = self._drawn.get((number, layer))
+        step = torch.full((rows, width), self._step, dtype=torch.long, device=device)
+        if before is not None:
+            grown = visibility.keys - before.chosen.shape[-1]
+            old = torch.nn.functional.pad(before.chosen, (0, grown))
+            step = torch.where((old == chosen).all(-1), before.step, step)
+        scope_layer = -1 if isinstance(like, ScoredRule) and like.scope == "model" else layer
+        order = priorities(
+            rule.seed, self._rows, scope_layer, width, step, first_real(self._conditional(visibility), device), visibility.keys
+        )
+        taken = rule.draw(chosen, allowed, scores, order)
+        if before is not None:
+            same = (step == before.step)[..., None]
+            taken = torch.where(same, torch.nn.functional.pad(before.taken, (0, grown)), taken)
+        self._drawn[number, layer] = Drawn(chosen, taken, step)
+        return taken.expand(rows, heads if width > 1 else 1, -1)
+
+    def _scores(
+        self, rule: ScoredRule, layer: int, query: Tensor, key: Tensor, visibility: Visibility, scale: float
+    ) -> Tensor | None:
+        """Float [B, h, K]: what the rule looks at; None when there is nothing yet."""
+        if rule.when == "previous":
+            return self._kept_scores(rule.scores, rule.scope, layer, visibility)
+        # This forward's own scores: the plain kernel gives the log-sum-exp; the keys stand in for values that are not used.
+        _, lse = fused.attend(query, key, key, visibility, None, scale)
+        weights = self._score_weights(query, visibility)
+        own = received(query, key, lse, visibility, None, scale, weights)[: len(self._rows), :, 0]
+        if self._causal:
+            own = own.clone()
+            own[..., -1] = float("nan")  # the newest token is never taken
+        return own.mean(1, keepdim=True) if rule.scope == "layer" else own
+
+    def _kept_scores(self, kind: str, scope: str, layer: int, visibility: Visibility) -> Tensor | None:
+        """Scores of the step before, over the keys of now: keys that are new have none."""
+        kept = self._previous[kind]
+        if not kept:
+            return None
+        if scope == "model":
+            if kind not in self._whole:
+                self._whole[kind] = torch.stack([one.mean(1) for one in kept.values()]).mean(0)[:, None]
+            scores = self._whole[kind]
+        else:
+            scores = kept[layer].mean(1, keepdim=True) if scope == "layer" else kept[layer]
+        return torch.nn.functional.pad(scores, (0, visibility.keys - scores.shape[-1]), value=float("nan"))
+
+    def _candidates(self, rule: Rule, scores: Tensor, visibility: Visibility) -> Tensor:
+        """Bool [B, h, K]: real keys with a score, in the region that the rule is restricted to."""
+        return ~scores.isnan() & self._takeable(rule, visibility, scores.device)
+
+    def _takeable(self, rule: Rule, visibility: Visibility, device: torch.device) -> Tensor:
+        """Bool [B|1, 1, K]: real keys in the rule's region."""
+        index = torch.arange(visibility.keys, device=device)
+        allowed = torch.ones(1, 1, visibility.keys, dtype=torch.bool, device=device)
+        if rule.regions is not None:
+            inside = index < self._prompt if rule.regions == "prompt" else index >= self._prompt
+            allowed = allowed & inside
+        real = self._conditional(visibility).real
+        return allowed if real is None else allowed & real[:, None]
+
+    def _score_weights(self, query: Tensor, visibility: Visibility) -> Tensor | None:
+        """Which queries score the keys: all real ones, or a causal model's last."""
+        if not self._causal:
+            return None
+        weights = torch.zeros(query.shape[0], 1, query.shape[2], device=query.device)
+        weights[..., -1] = 1.0
+        return weights
+
+    def _conditional(self, visibility: Visibility) -> Visibility:
+        """The pattern of the conditional rows alone."""
+        if self._branches == 1 or visibility.real is None:
+            return visibility
+        real = visibility.real[: len(self._rows)]
+        return Visibility(visibility.queries, visibility.keys, real, visibility.causal, visibility.window, None, visibility.padded)
+
+    def _both_branches(self, columns: Tensor) -> Tensor:
+        """Both guidance branches are masked alike."""
+        if self._branches == 1 or columns.shape[0] == 1:
+            return columns
+        return columns.repeat(self._branches, 1, 1)
+
+
+def _source(rule: Rule) -> Rule:
+    return rule.like if isinstance(rule, MaskRandom) else rule
+
+
+def _add(total: Tensor, values: Tensor) -> None:
+    """Adds a row's mean over heads, where it is known, and counts it."""
+    known = ~values.isnan()
+    any_known = known.any(1).cpu()
+    mean = (values.nan_to_num(0.0).sum(1) / known.sum(1).clamp(min=1)).double().cpu()
+    total[:, 0] += torch.where(any_known, mean, 0.0)
+    total[:, 1] += any_known
+
+
+def single_forward(policy: Policy | None, layers: int, keys: int, rows: int, causal: bool) -> Acting | None:
+    """A policy for one forward outside of a generation: it must not need an earlier step."""
+    checked = check_policy(policy, layers, keys)
+    if checked is None:
+        return None
+    for rule in checked.parts():
+        waits = isinstance(rule, ScoredRule) and rule.when == "previous"
+        if waits or (isinstance(rule, MaskRandom) and rule.needs_scores):
+            raise InputError(
+                f"{rule} decides from the step before, and a single forward has none; use MaskKeys, MaskFirst, Window, "
+                "when='same', or ss.generate"
+            )
+    acting = Acting(checked, list(range(rows)), causal, keys)
+    acting.begin(torch.empty(0), None, torch.empty(0), 1)
+    return acting

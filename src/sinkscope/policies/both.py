@@ -1,0 +1,36 @@
+"""`a & b`: take away what either policy takes away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sinkscope.errors import InputError
+from sinkscope.policies.policy import Policy, Rule
+from sinkscope.policies.window import Window
+
+
+@dataclass(frozen=True)
+class Both(Policy):
+    """The union of what two policies take away; both must have the same effect."""
+
+    first: Policy
+    second: Policy
+
+    def __post_init__(self) -> None:
+        for policy in (self.first, self.second):
+            if not isinstance(policy, Policy):
+                raise InputError(f"& combines policies, got {type(policy).__name__}")
+        rules = list(self.parts())
+        if len({rule.effect for rule in rules}) > 1:
+            raise InputError(f"{self.first} and {self.second} have different effects; combine policies that both hide or both silence")
+        if sum(isinstance(rule, Window) for rule in rules) > 1:
+            raise InputError("two windows cannot be combined; give the narrower one")
+
+    def parts(self) -> Iterator[Rule]:
+        """The rules of both."""
+        yield from self.first.parts()
+        yield from self.second.parts()
+
+    def __str__(self) -> str:
+        return f"{self.first} & {self.second}"

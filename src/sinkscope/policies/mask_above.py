@@ -1,0 +1,38 @@
+"""MaskAbove: take away every key that is a sink at a threshold, however many there are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from sinkscope.policies.policy import Scope, ScoredRule, finite, number, sinks
+
+
+@dataclass(frozen=True)
+class MaskAbove(ScoredRule):
+    """Takes the keys whose received attention exceeds the mean of the others by more than ε.
+
+    ε = 3 is about four times uniform attention (equation 3 of arXiv 2510.15731 with the score read as a sum).
+
+    >>> str(MaskAbove(3.0))
+    'above:3'
+    """
+
+    epsilon: float
+    scope: Scope = "head"
+
+    word: ClassVar[str] = "above"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon", finite("epsilon", self.epsilon))
+        super().__post_init__()
+
+    def choose(self, scores: Tensor, candidates: Tensor) -> Tensor:
+        """The candidates that are sinks."""
+        return sinks(scores, self.epsilon) & candidates
+
+    def argument(self) -> str:
+        """ε."""
+        return number(self.epsilon)

@@ -1,0 +1,54 @@
+"""Window: each query keeps the keys around it, and if wanted the first ones (the sinks of StreamingLLM)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from sinkscope.attention.taken import Band
+from sinkscope.errors import InputError
+from sinkscope.policies.policy import FixedRule, whole
+
+
+@dataclass(frozen=True)
+class Window(FixedRule):
+    """Keeps key j for query i when |i − j| < width, or j is among the first real keys; never more than `future` ahead.
+
+    `Window(n, future=0)` with n as wide as the sequence makes a diffusion model causal. `first` is the attention-sink cache of
+    StreamingLLM (arXiv 2309.17453): comparing first=4 with first=0 shows whether a model relies on fixed anchors.
+
+    >>> str(Window(64, first=4))
+    'window:64,first=4'
+    """
+
+    width: int
+    first: int = 0
+    future: int | None = None
+
+    word: ClassVar[str] = "window"
+
+    def __post_init__(self) -> None:
+        whole("width", self.width, 1)
+        whole("first", self.first, 0)
+        if self.future is not None:
+            whole("future", self.future, 0)
+        super().__post_init__()
+        if self.regions is not None:
+            raise InputError("a window is about distance, not regions; leave out regions")
+
+    def band(self) -> Band | None:
+        """The window as the attention path knows it."""
+        return Band(self.width, self.first, self.future)
+
+    def argument(self) -> str:
+        """The width."""
+        return str(self.width)
+
+    def options(self) -> dict[str, Any]:
+        """first and future, where they say something."""
+        found: dict[str, Any] = {}
+        if self.first:
+            found["first"] = self.first
+        if self.future is not None:
+            found["future"] = self.future
+        return found | super().options()
