@@ -1,0 +1,214 @@
+"""A causal model: the numbers of its trace equal the same metrics computed from plain `output_attentions`
+maps.
+
+The trace is built here from the maps of transformers' own eager Llama on the golden checkpoint; the metrics
+are computed again from those maps, each as its source writes it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from sinks import synthetic
+from sinkscope.sinks import (
+    absorbed_share,
+    attention_entropy,
+    detect,
+    layer_head_map,
+    sink_heads_share,
+    sink_table,
+)
+from sinkscope.sinks.detection import sinks_of
+
+CHECKPOINT = Path(__file__).parents[1] / "golden" / "llama" / "checkpoint"
+PROMPTS, STEPS, FEWEST_QUERIES = (40, 27), 10, 16
+
+
+@pytest.fixture(scope="module")
+def recorded() -> tuple[xr.Dataset, list[list[np.ndarray]]]:
+    """(trace, maps): maps[sample][step] is [layer, head, query, key] over the real tokens, from plain
+    transformers."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    model = transformers.LlamaForCausalLM.from_pretrained(
+        CHECKPOINT, attn_implementation="eager", dtype=torch.float32
+    ).eval()
+    rng = np.random.default_rng(0)
+    every: list[list[np.ndarray]] = []
+    texts = []
+    for length in PROMPTS:
+        ids = torch.tensor(rng.integers(3, 470, (1, length)))
+        ids[0, 0] = 480
+        maps = []
+        for _ in range(STEPS):
+            with torch.no_grad():
+                out = model(ids, output_attentions=True)
+            maps.append(torch.stack([a[0] for a in out.attentions]).double().numpy())
+            ids = torch.cat([ids, out.logits[:, -1:].argmax(-1)], dim=1)
+        every.append(maps)
+        texts.append(ids[0].numpy())
+    return as_trace(every, texts), every
+
+
+def as_trace(every: list[list[np.ndarray]], texts: list[np.ndarray]) -> xr.Dataset:
+    N, (L, H) = len(every), every[0][0].shape[:2]
+    K = max(PROMPTS) + STEPS
+    shape = (N, STEPS, L, H, K)
+    last, everyone = np.full(shape, np.nan, np.float32), np.full(shape, np.nan, np.float32)
+    prefill = np.full((N, L, H, K), np.nan, np.float32)
+    tokens, position = np.full((N, STEPS, K), -1), np.full((N, K), -1)
+    region = np.full((N, K), "padding", dtype="<U7")
+    for n, length in enumerate(PROMPTS):
+        first = max(PROMPTS) - length
+        region[n, first : first + length], region[n, first + length :] = "prompt", "answer"
+        position[n, first:] = np.arange(K - first)
+        tokens[n, :, :first] = 0
+        for t, maps in enumerate(every[n]):
+            size = maps.shape[-1]
+            here = slice(first, first + size)
+            tokens[n, t, here] = texts[n][:size]
+            uniform = np.tril(np.ones((size, size)) / np.arange(1, size + 1)[:, None])
+            last[n, t, :, :, here] = maps[:, :, -1] * size
+            column = maps.sum(axis=2) / uniform.sum(axis=0)
+            column[..., size - FEWEST_QUERIES + 1 :] = np.nan
+            everyone[n, t, :, :, here] = column
+            if t == 0:
+                prefill[n, :, :, here] = maps.sum(axis=2) / uniform.sum(axis=0)
+    dims = ("sample", "step", "layer", "head", "key")
+    return synthetic.dataset(
+        {
+            "received": (dims, last),
+            "received_all": (dims, everyone),
+            "prefill_received": (("sample", "layer", "head", "key"), prefill),
+            "tokens": (("sample", "step", "key"), tokens),
+            "masked": (("sample", "step", "key"), np.zeros(tokens.shape, bool)),
+            "region": (("sample", "key"), region),
+            "position": (("sample", "key"), position),
+        },
+        STEPS,
+        K,
+        family="causal",
+    )
+
+
+@pytest.mark.parametrize("epsilon", [0.02, 0.05, 0.3])
+def test_the_metric_of_gu(recorded, epsilon):
+    """Their code: `(attention / arange(T, 0, -1)).sum(-2)`, then the share of heads above ε."""
+    trace, every = recorded
+    found = sink_heads_share(trace, epsilon, positions=8)
+    for n, length in enumerate(PROMPTS):
+        alpha = (every[n][0] / np.arange(length, 0, -1)).sum(axis=-2)
+        share = (alpha > epsilon).mean(axis=(0, 1))[:8]
+        np.testing.assert_allclose(found[n], share)
+    if epsilon < 0.1:
+        assert 0 < float(found.mean()) < 1
+
+
+def test_gu_is_not_trivial_on_a_real_sink():
+    """A head that looks at its first token with .9 and elsewhere with the rest has α = .9 there."""
+    size = 24
+    maps = np.tril(np.ones((size, size)))
+    maps[:, 1:] *= 0.1 / np.maximum(1, np.arange(size))[:, None]
+    maps[:, 0] = np.where(np.arange(size) == 0, 1.0, 0.9)
+    uniform = np.tril(np.ones((size, size)) / np.arange(1, size + 1)[:, None])
+    prefill = (maps.sum(axis=0) / uniform.sum(axis=0))[None, None, None]
+    data = synthetic.dataset(
+        {
+            "received": (("sample", "step", "layer", "head", "key"), prefill[:, None]),
+            "prefill_received": (("sample", "layer", "head", "key"), prefill),
+            "region": (("sample", "key"), np.full((1, size), "prompt")),
+        },
+        1,
+        size,
+        family="causal",
+    )
+    assert sink_heads_share(data, 0.89).values[0].tolist() == [1, 0, 0, 0]
+    assert sink_heads_share(data, 0.95).values[0].tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("scores", ["received_all", "received"])
+def test_detection_on_the_plain_maps(recorded, scores):
+    trace, every = recorded
+    epsilon = 0.3
+    found = detect(trace, epsilon, scores=scores)
+    assert detect(trace).attrs["scores"] == "received_all"
+    hits = 0
+    for n, length in enumerate(PROMPTS):
+        first = max(PROMPTS) - length
+        for t, maps in enumerate(every[n]):
+            size = maps.shape[-1]
+            if scores == "received":
+                score = maps[:, :, -1] * size
+            else:
+                seen = np.arange(size, 0, -1)
+                uniform = np.array([sum(1.0 / (i + 1) for i in range(k, size)) for k in range(size)])
+                score = np.where(seen >= FEWEST_QUERIES, maps.sum(axis=2) / uniform, np.nan)
+            expected = sinks_of(score.astype(np.float32), epsilon)
+            got = found.values[n, t][:, :, first : first + size]
+            assert (got == expected).all()
+            assert not found.values[n, t][:, :, first + size :].any()
+            hits += int(expected.sum())
+    assert hits > 100
+
+
+def test_absorbed_attention_on_the_plain_maps(recorded):
+    trace, every = recorded
+    epsilon = 0.3
+    for scores in ("received_all", "received"):
+        found = absorbed_share(trace, epsilon, scores=scores)
+        chosen = detect(trace, epsilon, scores=scores).values
+        for n, length in enumerate(PROMPTS):
+            first = max(PROMPTS) - length
+            for t in (0, 5, STEPS - 1):
+                maps = every[n][t] if scores == "received_all" else every[n][t][:, :, -1:]
+                sinks = chosen[n, t][:, :, first : first + maps.shape[-1]]
+                share = (maps * sinks[:, :, None]).sum(axis=(2, 3)) / maps.sum(axis=(2, 3))
+                np.testing.assert_allclose(found.values[n, t], share, atol=1e-5)
+    first_token = absorbed_share(trace, sinks="first")
+    np.testing.assert_allclose(first_token[0, 0], every[0][0][..., 0].mean(axis=-1), atol=1e-5)
+    strongest = absorbed_share(trace, sinks="strongest", scores="received")
+    np.testing.assert_allclose(strongest[1, 2], every[1][2][:, :, -1].max(axis=-1), atol=1e-5)
+
+
+def test_the_table_agrees_with_detection(recorded):
+    trace, every = recorded
+    table = sink_table(trace, 0.3, scores="received")
+    assert len(table) == int(detect(trace, 0.3, scores="received").sum())
+    row = table.iloc[len(table) // 2]
+    maps = every[row["sample"]][row["step"]]
+    weight = maps[row["layer"], row["head"], -1, row["position"]]
+    assert row["share"] == pytest.approx(weight, abs=1e-5)
+    assert row["received"] == pytest.approx(weight * maps.shape[-1], rel=1e-4)
+    assert set(table["kind"]) == {"unknown"}
+
+
+def test_the_layer_head_map_on_the_plain_maps(recorded):
+    trace, every = recorded
+    found = layer_head_map(trace, scores="received")
+    for n in range(len(PROMPTS)):
+        top = np.mean([maps[:, :, -1].max(axis=-1) * maps.shape[-1] for maps in every[n]], axis=0)
+        np.testing.assert_allclose(found[n], top, rtol=1e-5)
+
+
+def test_entropy_needs_maps_and_is_theirs(recorded):
+    from sinkscope.errors import InputError
+
+    trace, every = recorded
+    with pytest.raises(InputError, match="level='maps'"):
+        attention_entropy(trace)
+    K = trace.sizes["key"]
+    maps = np.zeros((2, STEPS, 3, 4, K, K))
+    for n, length in enumerate(PROMPTS):
+        first = max(PROMPTS) - length
+        for t, plain in enumerate(every[n]):
+            here = slice(first, first + plain.shape[-1])
+            maps[n, t, :, :, here, here] = plain
+    whole = trace.assign(attention=(("sample", "step", "layer", "head", "query", "key"), maps))
+    found = attention_entropy(whole)
+    plain = every[1][3]
+    rows = -(plain * np.log(np.where(plain > 0, plain, 1))).sum(axis=-1)
+    np.testing.assert_allclose(found[1, 3], rows.mean(axis=-1), rtol=1e-9)

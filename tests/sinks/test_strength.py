@@ -1,0 +1,87 @@
+"""Strength on traces whose numbers are known: by depth, by step, by head."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sinks import synthetic
+from sinkscope.errors import InputError
+from sinkscope.sinks import (
+    absorbed_share,
+    attention_entropy,
+    depth_profile,
+    layer_head_map,
+    sink_heads_share,
+    step_position_map,
+)
+
+
+def two_layers(state, rng):
+    """Layer 0: both heads have the first and the sixth key; layer 1: head 0 the first key, head 1 nothing."""
+    extra = state.empty()
+    extra[0, :, [state.key_at(0), state.key_at(5)]] = 20.0
+    extra[1, 0, state.key_at(0)] = 40.0
+    return extra
+
+
+DATA = synthetic.trace(two_layers, sigma=0.05, layers=2, heads=2, anatomy="drain")
+
+
+def test_depth_profile_counts_by_layer():
+    table = depth_profile(DATA)
+    assert table["sinks_per_head"].tolist() == [2.0, 0.5]
+    assert table["distinct_positions"].tolist() == [2.0, 1.0]
+    assert table["heads_without"].tolist() == [0.0, 0.5]
+    assert table["drains_per_head"].tolist() == [2.0, 0.5]
+    assert table["hubs_per_head"].tolist() == [0.0, 0.0]
+    assert depth_profile(DATA.drop_vars("value_norm"))["drains_per_head"].isna().all()
+    share = absorbed_share(DATA).mean(("sample", "step", "head"))
+    np.testing.assert_allclose(table["absorbed"], share, rtol=1e-5)
+
+
+def test_absorbed_share_is_a_share():
+    share = absorbed_share(DATA).values
+    received = DATA["received"].values
+    n = np.isfinite(received).sum(axis=-1)
+    np.testing.assert_allclose(np.nansum(received, axis=-1), n, rtol=1e-5)
+    assert share[:, :, 1, 1].max() == 0
+    expected = np.nanmax(received[:, :, 1, 0], axis=-1) / n[:, :, 1, 0]
+    np.testing.assert_allclose(share[:, :, 1, 0], expected, rtol=1e-5)
+    with pytest.raises(InputError, match="'detected', 'strongest' or 'first'"):
+        absorbed_share(DATA, sinks="all")
+
+
+def test_layer_head_map_is_the_maximum_averaged_over_steps():
+    found = layer_head_map(DATA)
+    np.testing.assert_allclose(found, np.nanmax(DATA["received"].values, axis=-1).mean(axis=1), rtol=1e-5)
+
+
+def test_step_position_map_averages_what_was_asked_for():
+    received = DATA["received"].values
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_allclose(step_position_map(DATA), received.mean(axis=(2, 3)), rtol=1e-5)
+    one = step_position_map(DATA, layers=[1], heads=[0])
+    np.testing.assert_allclose(one, received[:, :, 1, 0], rtol=1e-5)
+    with pytest.raises(InputError, match="layer 7 is not in this trace"):
+        step_position_map(DATA, layers=[7])
+
+
+def test_the_bidirectional_form_of_gu():
+    """α_k = received_k / n, in every step: head 0 of layer 1 gives its first key 41/(n+40) of all
+    attention."""
+    received = DATA["received"].values
+    n = np.isfinite(received[..., :]).sum(axis=-1)
+    first = np.stack([received[i, ..., np.flatnonzero(DATA["position"].values[i] == 0)[0]] for i in range(6)])
+    expected = (first / n > 0.3).mean(axis=(1, 2, 3))
+    found = sink_heads_share(DATA)
+    np.testing.assert_allclose(found[:, 0], expected)
+    assert 0 < float(found[:, 0].mean()) < 0.5
+    assert float(found[:, 1].max()) == 0
+
+
+def test_entropy_of_uniform_and_of_sunk_rows():
+    flat = attention_entropy(synthetic.trace("none", sigma=0.0, lengths=(6,), answer=4, block=2, maps=True))
+    np.testing.assert_allclose(flat, np.log(10), rtol=1e-6)
+    sunk = attention_entropy(synthetic.trace("static", sigma=0.0, lengths=(6,), answer=4, block=2, maps=True))
+    assert float(sunk.max()) < 0.6 * np.log(10)
