@@ -125,7 +125,7 @@ class Task(Protocol):
         ...
 
     def settings(self) -> dict[str, Any]:
-        """All that identifies the task and can change its score, as JSON data: part of a cell's identity."""
+        """Documents, wording and grading as JSON data: part of a cell's identity, beside the decoding."""
         ...
 
 
@@ -142,7 +142,12 @@ def digest(data: Any) -> str:
 
 
 def scheme_settings(scheme: Scheme) -> dict[str, Any]:
-    """A scheme as JSON data, without what cannot change a score (its source, the published numbers)."""
+    """A scheme's wording and grading as JSON data.
+
+    Without its source and published numbers, which cannot change a score, and without family and decoding: a run
+    records the decoding that it really used, and the same questions put to two families are the same task.
+    """
     data: dict[str, Any] = json.loads(json.dumps(asdict(scheme)))
-    del data["source"], data["published"]
+    for name in ("source", "published", "family", "decoding"):
+        del data[name]
     return data

@@ -1,0 +1,83 @@
+"""Grading what is on disk: no model needed, and as often as one likes.
+
+    with RunFolder.write("results/run", settings) as run:
+        grade_run(run, get("humaneval", family="llada", data="HumanEval.jsonl.gz"))
+
+Generations are saved before they are graded, so that a crash of a grader, a better rule or a machine without
+a sandbox costs no GPU time: generate there, grade here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sinkscope.errors import InputError
+from sinkscope.tasks import sandbox
+from sinkscope.tasks.records import Generation, Grade, RunFolder
+from sinkscope.tasks.task import Document, Task
+
+
+def grade_run(
+    run: RunFolder,
+    task: Task,
+    again: bool = False,
+    workers: int | None = None,
+    progress: Callable[[int, int, int], None] | None = None,
+) -> list[Grade]:
+    """Grade the generations of a run that have no grade yet, or with `again` all of them, and return all
+    grades.
+
+    `run` must be open for writing. With `again` the old grades stay until all new ones are there. `progress`
+    is told how many are graded, how many of those are right, and how many there are.
+    """
+    known = run.settings.get("task")
+    if known is not None and known != task.settings():
+        raise InputError(
+            f"{run.path} was made with another task or scheme ({_name(known)}) than {_name(task.settings())}"
+            ": grade it with that one"
+        )
+    if task.runs_code:
+        sandbox.check(getattr(task, "sandbox", "bubblewrap"))
+    generations = list(run.generations)
+    documents = _documents(task, generations)
+    kept = [] if again else list(run.grades)
+    done = {(grade.document, grade.seed) for grade in kept}
+    todo = [row for row in generations if (row.document, row.seed) not in done]
+    right = sum(grade.passed for grade in kept)
+    for start in range(0, len(todo), 32):  # in parts, so that a kill costs little
+        part = todo[start : start + 32]
+        verdicts = task.grade_many([(documents[row.document], row.output) for row in part], workers)
+        grades = [
+            Grade(row.document, row.index, row.seed, verdict.passed, verdict.extracted, verdict.reason)
+            for row, verdict in zip(part, verdicts, strict=True)
+        ]
+        if not again:
+            run.grades.append(grades)
+        kept += grades
+        right += sum(grade.passed for grade in grades)
+        if progress is not None:
+            progress(len(kept), right, len(generations))
+    if again:
+        run.grades.replace(kept)
+    return sorted(kept, key=lambda grade: (grade.index, grade.seed))
+
+
+def _documents(task: Task, generations: list[Generation]) -> dict[str, Document]:
+    """The task's documents that were answered, by id."""
+    if not generations:
+        return {}
+    documents = {item.id: item for item in task.documents(max(row.index for row in generations) + 1)}
+    missing = [row.document for row in generations if row.document not in documents]
+    if missing:
+        raise InputError(
+            f"{len(missing)} answers are to documents that {task.name} does not have here, such as "
+            f"{missing[0]}: give the data that they were generated from"
+        )
+    return documents
+
+
+def _name(settings: object) -> str:
+    if not isinstance(settings, dict):
+        return str(settings)
+    scheme = settings.get("scheme")
+    return f"{settings.get('task')}:{scheme.get('name') if isinstance(scheme, dict) else scheme}"

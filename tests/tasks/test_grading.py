@@ -1,0 +1,90 @@
+"""Grading from disk: resumable, repeatable, and only with the task that the answers belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sinkscope.errors import InputError
+from sinkscope.tasks import get, sandbox
+from sinkscope.tasks.grading import grade_run
+from sinkscope.tasks.records import Generation, RunFolder
+from sinkscope.tasks.task import Document, Verdict
+from sinkscope.tasks.word_problems import WordProblems
+from sinkscope.tasks.word_problems import task as word_problems
+
+TASK = word_problems()
+SETTINGS = {"model": "m", "task": TASK.settings()}
+
+
+def _answer(path: Path, number: int = 70) -> RunFolder:
+    """Answers to some documents, every third one wrong."""
+    run = RunFolder.write(path, SETTINGS)
+    run.generations.append(
+        Generation(item.id, index, 0, item.question, item.answer if index % 3 else "#### 0", 32, 32)
+        for index, item in enumerate(TASK.documents(number))
+    )
+    return run
+
+
+def test_grades_and_progress(tmp_path: Path) -> None:
+    told: list[tuple[int, int, int]] = []
+    with _answer(tmp_path) as run:
+        grades = grade_run(run, TASK, progress=lambda *numbers: told.append(numbers))
+        assert [grade.passed for grade in grades] == [bool(index % 3) for index in range(70)]
+        assert list(run.grades) == grades
+        assert told[-1] == (70, 46, 70)
+        assert len(told) == 3
+        assert grade_run(run, TASK) == grades  # nothing left to do
+        assert grade_run(run, TASK, again=True) == grades
+
+
+def test_a_grader_that_dies_is_resumed(tmp_path: Path) -> None:
+    class Dies(WordProblems):
+        def grade_many(
+            self, pairs: Sequence[tuple[Document, str]], workers: int | None = None
+        ) -> list[Verdict]:
+            if any(document.id == documents[40].id for document, _ in pairs):
+                raise KeyboardInterrupt
+            return super().grade_many(pairs, workers)
+
+    documents = TASK.documents(70)
+    with _answer(tmp_path) as run:
+        with pytest.raises(KeyboardInterrupt):
+            grade_run(run, Dies(TASK.scheme))
+        assert len(list(run.grades)) == 32
+        with pytest.raises(KeyboardInterrupt):
+            grade_run(run, Dies(TASK.scheme), again=True)
+        assert len(list(run.grades)) == 32  # the old grades stay until all new ones are there
+        grades = grade_run(run, TASK)
+        assert len(grades) == 70
+        assert sum(grade.passed for grade in grades) == 46
+
+
+def test_only_with_its_own_task(tmp_path: Path) -> None:
+    with _answer(tmp_path) as run:
+        with pytest.raises(InputError, match=r"\(word_problems:plain\) than small_code:plain"):
+            grade_run(run, get("small_code"))
+        with pytest.raises(InputError, match="another task or scheme"):
+            grade_run(run, WordProblems(replace(TASK.scheme, extraction="gsm8k-flexible")))
+    with RunFolder.write(tmp_path / "other", {}) as run:
+        run.generations.append([Generation("train-5", 0, 0, "", "", 1, 1)])
+        with pytest.raises(InputError, match="such as train-5"):
+            grade_run(run, TASK)
+        assert list(run.grades) == []
+
+
+def test_the_sandbox_is_checked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(kind: str) -> str:
+        raise InputError(f"no {kind}")
+
+    monkeypatch.setattr(sandbox, "check", refuse)
+    with RunFolder.write(tmp_path, {}) as run:
+        assert grade_run(run, TASK) == []
+        with pytest.raises(InputError, match="no bubblewrap"):
+            grade_run(run, get("small_code"))
+        with pytest.raises(InputError, match="no none"):
+            grade_run(run, get("small_code", sandbox="none"))
