@@ -28,6 +28,22 @@ def test_every_task_has_a_default_for_every_family(name: str, family: str) -> No
     assert digest(settings) == digest(get(name, family=family).settings())
 
 
+def test_every_decoding_is_one_of_the_family() -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    import sinkscope as ss
+    from sinkscope.tasks import generated, gsm8k, humaneval
+
+    kinds = {
+        "llada": ss.LladaDecoding,
+        "dream": ss.DreamDecoding,
+        "mmada": ss.MmadaDecoding,
+        "causal": ss.GreedyDecoding,
+    }
+    settings = [(scheme.family, scheme.decoding) for scheme in (*gsm8k.SCHEMES, *humaneval.SCHEMES)]
+    for family, options in [*settings, *generated.DECODINGS.items()]:
+        assert kinds[family](**options).length == options["length"]
+
+
 def test_settings_are_wording_and_grading() -> None:
     """The same questions put to two families are the same task; other wordings are other tasks."""
     generated = {digest(get("word_problems", family=family).settings()) for family in FAMILIES}

@@ -67,7 +67,7 @@ refused("a file at the root", lambda: open("/x", "w"), OSError)
 refused("memory beyond its limit", lambda: bytearray(LIMIT_MEMORY), MemoryError)
 for home in HOMES:
     refused("a look at home", lambda: os.listdir(home), OSError)
-if set(os.environ) - {"LC_CTYPE", "PWD"}:
+if os.environ:
     raise SystemExit(f"the sandbox passed on the environment: {sorted(os.environ)}")
 if os.getuid() == 0:
     raise SystemExit("the sandbox runs programs as root")

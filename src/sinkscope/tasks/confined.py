@@ -88,6 +88,7 @@ def _prepare() -> list:  # type: ignore[type-arg]
     module = ModuleType(name)
     sys.modules[name] = module
     sys.argv = [""]
+    os.environ.clear()  # what bubblewrap (PWD) and Python's start-up (LC_CTYPE) have put there
     space = module.__dict__
     sys.addaudithook(_audit)
     return [map(exec, codes, (space, space)), partial(os.write, 3, secret.encode())]

@@ -144,8 +144,8 @@ def digest(data: Any) -> str:
 def scheme_settings(scheme: Scheme) -> dict[str, Any]:
     """A scheme's wording and grading as JSON data.
 
-    Without its source and published numbers, which cannot change a score, and without family and decoding: a run
-    records the decoding that it really used, and the same questions put to two families are the same task.
+    Without its source and published numbers, which cannot change a score, and without family and decoding:
+    a run records the decoding that it really used, and the same questions put to two families are one task.
     """
     data: dict[str, Any] = json.loads(json.dumps(asdict(scheme)))
     for name in ("source", "published", "family", "decoding"):
