@@ -126,11 +126,11 @@ def run_many(
 
 
 def check(sandbox: Sandbox = "bubblewrap") -> str:
-    """Raise `InputError` with instructions unless programs can be confined here; call it before loading a
-    model.
+    """Raise `InputError` with instructions unless programs can be confined here.
 
-    It runs a probe inside the sandbox that tries to break each promise, rather than trusting version numbers.
-    Returns a sentence that says how programs are confined, for the record.
+    To be called before a model is loaded. It runs a probe inside the sandbox that tries to break each
+    promise, rather than trusting version numbers. Returns a sentence that says how programs are confined, for
+    the record.
     """
     _known(sandbox)
     if sandbox == "none":
