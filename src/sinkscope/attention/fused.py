@@ -85,22 +85,34 @@ def _visible(
         first, _ = visibility.key_range(0, rows)
         out_of_reach = torch.arange(visibility.keys, device=query.device) < first
         columns = out_of_reach[None, None] if columns is None else columns | out_of_reach
-    return kernel(query, key, value, _column_bias(visibility.real, columns), visibility.causal and rows > 1, scale)
+    return kernel(
+        query, key, value, _column_bias(visibility.real, columns), visibility.causal and rows > 1, scale
+    )
 
 
 def _gathered(
-    query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, columns: Tensor, left: int, scale: float
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    visibility: Visibility,
+    columns: Tensor,
+    left: int,
+    scale: float,
 ) -> tuple[Tensor, Tensor]:
     """The kernel over the `left` kept keys of each head only; heads that keep fewer are filled up and biased."""
     B, H = query.shape[:2]
     groups = H // key.shape[1]
     kept = ~columns.expand(B, H, -1)
-    order = kept.to(torch.int8).argsort(dim=-1, descending=True, stable=True)[..., :left]  # kept keys first, in order
+    order = kept.to(torch.int8).argsort(dim=-1, descending=True, stable=True)[
+        ..., :left
+    ]  # kept keys first, in order
     usable = kept.gather(-1, order)
     if visibility.real is not None:
         usable = usable & visibility.real[:, None].expand(B, H, -1).gather(-1, order)
     keys = key.repeat_interleave(groups, 1).gather(2, order[..., None].expand(-1, -1, -1, key.shape[-1]))
-    values = value.repeat_interleave(groups, 1).gather(2, order[..., None].expand(-1, -1, -1, value.shape[-1]))
+    values = value.repeat_interleave(groups, 1).gather(
+        2, order[..., None].expand(-1, -1, -1, value.shape[-1])
+    )
     bias = None
     if not bool(usable.all()):
         bias = torch.where(usable, 0.0, float("-inf"))[:, :, None, :]

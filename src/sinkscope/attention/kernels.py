@@ -46,7 +46,9 @@ def _cuda(
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     B, H, Q, K = query.shape[0], query.shape[1], query.shape[2], key.shape[2]
     if bias is None and query.dtype in (torch.bfloat16, torch.float16):
-        found = torch.ops.aten._scaled_dot_product_flash_attention(query, key, value, 0.0, causal, False, scale=scale)
+        found = torch.ops.aten._scaled_dot_product_flash_attention(
+            query, key, value, 0.0, causal, False, scale=scale
+        )
         return found[0], found[1]
     if bias is not None:
         # The kernel wants rows aligned to 16 bytes; a padded buffer seen through a slice gives it that.

@@ -88,10 +88,12 @@ class Taken:
                 parts.append(~left.any(-1))
             else:
                 parts.append(~(left & visible).any(-1) & visible.any(-1))
-        shape = torch.broadcast_shapes(*(part.shape[:-1] for part in parts))
-        return torch.cat([part.expand(*shape, part.shape[-1]) for part in parts], -1)
+        rows, heads = (max(part.shape[axis] for part in parts) for axis in (0, 1))
+        return torch.cat([part.expand(rows, heads, -1) for part in parts], -1)
 
-    def acting(self, visibility: Visibility, start: int, stop: int, stranded: Tensor, device: torch.device) -> Tensor:
+    def acting(
+        self, visibility: Visibility, start: int, stop: int, stranded: Tensor, device: torch.device
+    ) -> Tensor:
         """Bool [B|1, H|1, rows, K]: what is really taken from query rows start..stop."""
         return self.rows(visibility, start, stop, device) & ~stranded[:, :, start:stop, None]
 

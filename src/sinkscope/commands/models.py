@@ -19,7 +19,13 @@ def list_families() -> None:
     families = Table("family", "model_type", "what it is", title="Families", title_justify="left")
     for note in FAMILY_NOTES:
         families.add_row(note.name, note.model_types, note.what)
-    known = Table("checkpoint", "family", "official settings (published score)", title="Known checkpoints", title_justify="left")
+    known = Table(
+        "checkpoint",
+        "family",
+        "official settings (published score)",
+        title="Known checkpoints",
+        title_justify="left",
+    )
     for entry in KNOWN:
         known.add_row(entry.source, entry.family, entry.settings)
     console.print(families)
@@ -53,7 +59,10 @@ def facts(checkpoint: Any) -> dict[str, Any]:
     family = FAMILIES.get(checkpoint.model_type, FAMILY)
     if family.name == "causal":
         config = architecture(checkpoint)[1].get_text_config()
-        sizes = {key: getattr(config, key, None) for key in ("num_hidden_layers", "num_attention_heads", "vocab_size")}
+        sizes = {
+            key: getattr(config, key, None)
+            for key in ("num_hidden_layers", "num_attention_heads", "vocab_size")
+        }
         sizes["num_key_value_heads"] = getattr(config, "num_key_value_heads", None)
         sizes["max_position_embeddings"] = getattr(config, "max_position_embeddings", None)
     else:
@@ -72,8 +81,12 @@ def facts(checkpoint: Any) -> dict[str, Any]:
         "parameters": f"{parameters:,}",
         "mask id": "none: a causal model" if ids.mask is None else ids.mask,
         "end ids": ", ".join(map(str, ids.eos)) or "none",
-        "tokenizer": "none: text prompts will not work, ids will" if tokenizer is None else f"{len(tokenizer)} tokens",
-        "memory for weights": ", ".join(f"{amount(size * parameters)} in {name}" for name, size in BYTES.items()),
+        "tokenizer": "none: text prompts will not work, ids will"
+        if tokenizer is None
+        else f"{len(tokenizer)} tokens",
+        "memory for weights": ", ".join(
+            f"{amount(size * parameters)} in {name}" for name, size in BYTES.items()
+        ),
     }
 
 
@@ -88,10 +101,20 @@ def _check(console: Console, source: str, revision: str | None, device: str, dty
     with console.status("loading and checking"):
         model = load(source, device, dtype, revision)
         result = model.check()
-    table = Table("checked", "measured", "bound", "", title=f"Self-check in {model.dtype} on {model.device}", title_justify="left")
+    table = Table(
+        "checked",
+        "measured",
+        "bound",
+        "",
+        title=f"Self-check in {model.dtype} on {model.device}",
+        title_justify="left",
+    )
     for finding in result.findings:
         table.add_row(
-            finding.what, f"{finding.measured:.2g}", f"{finding.bound:.2g}", "ok" if finding.passed else "FAILED"
+            finding.what,
+            f"{finding.measured:.2g}",
+            f"{finding.bound:.2g}",
+            "ok" if finding.passed else "FAILED",
         )
     console.print(table)
     result.require()

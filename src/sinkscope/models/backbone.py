@@ -34,12 +34,12 @@ class FullPrecisionRotary(nn.Module):
         return angles.cos(), angles.sin()
 
 
-def empty_network(network_class: Any, config: Any) -> nn.Module:
+def empty_network(network_class: Any, config: Any) -> Any:
     """The network on the meta device, with sinkscope's attention and no memory for its weights."""
     register()
     config._attn_implementation = NAME
     with torch.device("meta"):
-        network: nn.Module = network_class(config)
+        network = network_class(config)
     return network.eval()
 
 

@@ -63,10 +63,16 @@ class Causal:
                 )
         except SinkscopeError:
             raise
-        except Exception as error:  # transformers raises anything from KeyError to RuntimeError for a bad checkpoint
+        except (
+            Exception
+        ) as error:  # transformers raises anything from KeyError to RuntimeError for a bad checkpoint
             raise CheckpointError(f"{checkpoint.source} could not be loaded: {one_line(error)}") from error
-        misshapen = sorted(str(entry[0] if isinstance(entry, tuple) else entry) for entry in report["mismatched_keys"])
-        complain(checkpoint.source, sorted(report["missing_keys"]), sorted(report["unexpected_keys"]), misshapen)
+        misshapen = sorted(
+            str(entry[0] if isinstance(entry, tuple) else entry) for entry in report["mismatched_keys"]
+        )
+        complain(
+            checkpoint.source, sorted(report["missing_keys"]), sorted(report["unexpected_keys"]), misshapen
+        )
         loaded: nn.Module = network.to(device).eval().requires_grad_(False)
         return loaded
 
@@ -84,10 +90,14 @@ class Causal:
             mask=None,
             eos=eos,
             bos=first_id(
-                generation.get("bos_token_id"), config.get("bos_token_id"), tokenizer_id(tokenizer, "bos_token_id")
+                generation.get("bos_token_id"),
+                config.get("bos_token_id"),
+                tokenizer_id(tokenizer, "bos_token_id"),
             ),
             pad=first_id(
-                generation.get("pad_token_id"), config.get("pad_token_id"), tokenizer_id(tokenizer, "pad_token_id")
+                generation.get("pad_token_id"),
+                config.get("pad_token_id"),
+                tokenizer_id(tokenizer, "pad_token_id"),
             ),
             eot=tokenizer_id(tokenizer, "eot_token_id", "<|eot_id|>"),
         )
@@ -100,18 +110,29 @@ class Causal:
 def architecture(checkpoint: Checkpoint) -> tuple[Any, Any]:
     """transformers' network class and config object for a checkpoint, without asking `auto_map`."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING,
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    )
 
     kind = checkpoint.model_type
     if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         known = [*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, "llada", "Dream", "mmada"]
-        hint = nearest(kind, known) if len(nearest(kind, known)) < 200 else "see `sinkscope models` for the families"
-        raise CheckpointError(f"{checkpoint.source}: model_type {kind!r} is not one that sinkscope can load; {hint}")
+        hint = (
+            nearest(kind, known)
+            if len(nearest(kind, known)) < 200
+            else "see `sinkscope models` for the families"
+        )
+        raise CheckpointError(
+            f"{checkpoint.source}: model_type {kind!r} is not one that sinkscope can load; {hint}"
+        )
     try:
         config = CONFIG_MAPPING[kind].from_dict(dict(checkpoint.config))
         network_class = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     except Exception as error:  # a config class may raise anything for a missing or wrong key
-        raise CheckpointError(f"{checkpoint.source}: config.json does not describe a {kind} model: {one_line(error)}") from error
+        raise CheckpointError(
+            f"{checkpoint.source}: config.json does not describe a {kind} model: {one_line(error)}"
+        ) from error
     if isinstance(network_class, (tuple, list)):
         network_class = network_class[0]
     _require_sizes(checkpoint, config)

@@ -41,7 +41,9 @@ class Checkpoint:
     @cached_property
     def config(self) -> dict[str, Any]:
         """config.json, without `auto_map`, which would point to code."""
-        config = read_json(self.folder / "config.json", f"{self.source} is not a checkpoint in the Hugging Face layout")
+        config = read_json(
+            self.folder / "config.json", f"{self.source} is not a checkpoint in the Hugging Face layout"
+        )
         config.pop("auto_map", None)
         return config
 
@@ -56,7 +58,9 @@ class Checkpoint:
         """The `model_type` of config.json."""
         found = self.config.get("model_type")
         if not isinstance(found, str) or not found:
-            raise CheckpointError(f"{self.source}: config.json has no model_type; it must name the architecture")
+            raise CheckpointError(
+                f"{self.source}: config.json has no model_type; it must name the architecture"
+            )
         return found
 
     def setting(self, name: str) -> Any:
@@ -78,9 +82,13 @@ class Checkpoint:
             shards = {str(shard) for shard in weights.values()}
             lost = sorted(shard for shard in shards if not (self.folder / shard).is_file())
             if lost:
-                raise CheckpointError(f"{self.source}: {INDEX} names {', '.join(lost)}, which is not there; download it again")
+                raise CheckpointError(
+                    f"{self.source}: {INDEX} names {', '.join(lost)}, which is not there; download it again"
+                )
             if any(Path(shard).name != shard for shard in shards):
-                raise CheckpointError(f"{self.source}: {INDEX} names files outside the folder; refusing to read them")
+                raise CheckpointError(
+                    f"{self.source}: {INDEX} names files outside the folder; refusing to read them"
+                )
             return {name: self.folder / str(shard) for name, shard in weights.items()}
         if (self.folder / SINGLE).exists():
             return dict.fromkeys(self.shapes_in(self.folder / SINGLE), self.folder / SINGLE)
@@ -105,7 +113,9 @@ class Checkpoint:
             found.update(self.shapes_in(path))
         if set(found) != set(self.files):
             wrong = sorted(set(found) ^ set(self.files))
-            raise CheckpointError(f"{self.source}: index and shards disagree about {listed(wrong)}; download it again")
+            raise CheckpointError(
+                f"{self.source}: index and shards disagree about {listed(wrong)}; download it again"
+            )
         return found
 
     @cached_property
@@ -203,7 +213,9 @@ def read_json(path: Path, complaint: str) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise CheckpointError(f"{complaint}: no {path.name} in {path.parent}") from error
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise CheckpointError(f"{path} is not readable JSON ({one_line(error)}); download it again") from error
+        raise CheckpointError(
+            f"{path} is not readable JSON ({one_line(error)}); download it again"
+        ) from error
     if not isinstance(found, dict):
         raise CheckpointError(f"{path} should hold a JSON object, not {type(found).__name__}")
     return found

@@ -48,19 +48,28 @@ class Dream:
             network.lm_head.weight = network.model.embed_tokens.weight
         # Its frequencies were made on the meta device; they are not part of a checkpoint.
         network.model.rotary_emb = type(network.model.rotary_emb)(config).to(device)
-        return network
+        built: nn.Module = network
+        return built
 
     def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:
         """Ids from config.json and the tokenizer, else the official ones."""
         config = checkpoint.config
         size = int(checkpoint.setting("vocab_size"))
-        eos = all_ids(config.get("eos_token_id"), tokenizer_id(tokenizer, "eos_token_id"), EOS if size > EOS else None)
+        eos = all_ids(
+            config.get("eos_token_id"), tokenizer_id(tokenizer, "eos_token_id"), EOS if size > EOS else None
+        )
         return SpecialIds(
             mask=first_id(
-                config.get("mask_token_id"), tokenizer_id(tokenizer, "mask_token_id"), MASK if size > MASK else None
+                config.get("mask_token_id"),
+                tokenizer_id(tokenizer, "mask_token_id"),
+                MASK if size > MASK else None,
             ),
             eos=eos,
-            bos=first_id(tokenizer_id(tokenizer, "bos_token_id"), BOS if size > BOS else None, config.get("bos_token_id")),
+            bos=first_id(
+                tokenizer_id(tokenizer, "bos_token_id"),
+                BOS if size > BOS else None,
+                config.get("bos_token_id"),
+            ),
             pad=first_id(config.get("pad_token_id"), tokenizer_id(tokenizer, "pad_token_id"), eos),
             eot=tokenizer_id(tokenizer, "eot_token_id", "<|im_end|>"),
         )

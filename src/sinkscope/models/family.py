@@ -38,7 +38,7 @@ class Family(Protocol):
 
     @property
     def name(self) -> str:
-        """"llada", "dream", "mmada" or "causal"."""
+        """ "llada", "dream", "mmada" or "causal"."""
 
     @property
     def causal(self) -> bool:

@@ -40,7 +40,9 @@ def fetch(repository: str, revision: str | None) -> Checkpoint:
             f"{repository!r} is neither a folder here nor a hub id of the form owner/name ({one_line(error)})"
         ) from error
     except RevisionNotFoundError as error:
-        raise CheckpointError(f"{repository} has no revision {revision!r} on the hub; give a branch, tag or commit") from error
+        raise CheckpointError(
+            f"{repository} has no revision {revision!r} on the hub; give a branch, tag or commit"
+        ) from error
     except RepositoryNotFoundError as error:
         raise CheckpointError(
             f"{repository} is neither a folder here nor a model on the hub; check the spelling, or log in if it is gated"
@@ -54,10 +56,14 @@ def fetch(repository: str, revision: str | None) -> Checkpoint:
         try:
             return Path(hf_hub_download(repository, name, revision=sha))
         except Exception as error:
-            raise CheckpointError(f"{repository}: {name} could not be fetched ({one_line(error)}); try again") from error
+            raise CheckpointError(
+                f"{repository}: {name} could not be fetched ({one_line(error)}); try again"
+            ) from error
 
     if "config.json" not in available:
-        raise CheckpointError(f"{repository} has no config.json on the hub; it is not a model in the Hugging Face layout")
+        raise CheckpointError(
+            f"{repository} has no config.json on the hub; it is not a model in the Hugging Face layout"
+        )
     folder = download("config.json").parent
     for name in wanted(available):
         download(name)

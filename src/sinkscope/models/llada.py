@@ -77,16 +77,21 @@ class Llada:
                 if module not in NORMS:
                     parent, _, leaf = target.partition(".")
                     owner = layer.get_submodule(parent)
-                    setattr(owner, leaf, with_bias(getattr(owner, leaf), qkv if module in QKV else everywhere))
+                    setattr(
+                        owner, leaf, with_bias(getattr(owner, leaf), qkv if module in QKV else everywhere)
+                    )
         tied = bool(settings.get("weight_tying"))
         network.lm_head = with_bias(network.lm_head, everywhere and not tied)
         fill(network, checkpoint, weight_names(network, tied), device, dtype)
         if tied:
             network.lm_head.weight = network.model.embed_tokens.weight
-        network.model.rotary_emb = FullPrecisionRotary(config.head_dim, float(checkpoint.setting("rope_theta")), device)
+        network.model.rotary_emb = FullPrecisionRotary(
+            config.head_dim, float(checkpoint.setting("rope_theta")), device
+        )
         if settings.get("scale_logits"):
             network.logit_scale = 1.0 / float(checkpoint.setting("d_model")) ** 0.5
-        return network
+        built: nn.Module = network
+        return built
 
     def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:
         """Ids from config.json, generation_config.json and the tokenizer, else the official ones."""
@@ -96,9 +101,15 @@ class Llada:
         def official(number: int) -> int | None:
             return number if number < size else None
 
-        eos = all_ids(config.get("eos_token_id"), generation.get("eos_token_id"), tokenizer_id(tokenizer, "eos_token_id"))
+        eos = all_ids(
+            config.get("eos_token_id"),
+            generation.get("eos_token_id"),
+            tokenizer_id(tokenizer, "eos_token_id"),
+        )
         return SpecialIds(
-            mask=first_id(config.get("mask_token_id"), tokenizer_id(tokenizer, "mask_token_id"), official(MASK)),
+            mask=first_id(
+                config.get("mask_token_id"), tokenizer_id(tokenizer, "mask_token_id"), official(MASK)
+            ),
             eos=eos or all_ids(official(EOS)),
             bos=first_id(
                 generation.get("bos_token_id"),
@@ -106,7 +117,9 @@ class Llada:
                 tokenizer_id(tokenizer, "bos_token_id"),
                 official(BOS),
             ),
-            pad=first_id(config.get("pad_token_id"), tokenizer_id(tokenizer, "pad_token_id"), eos, official(EOS)),
+            pad=first_id(
+                config.get("pad_token_id"), tokenizer_id(tokenizer, "pad_token_id"), eos, official(EOS)
+            ),
             eot=first_id(tokenizer_id(tokenizer, "eot_token_id", "<|eot_id|>"), official(EOT)),
         )
 

@@ -15,7 +15,12 @@ from sinkscope.models.family import Family
 from sinkscope.models.model import Model
 from sinkscope.models.tokenizer import read_tokenizer
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float64": torch.float64,
+}
 
 FAMILIES: dict[str, Family] = {
     model_type: family
@@ -69,7 +74,9 @@ def find(source: str | os.PathLike[str], revision: str | None = None) -> Checkpo
     if folder.exists():
         raise CheckpointError(f"{name} is a file; give the folder that holds config.json")
     if not name or name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name:
-        raise CheckpointError(f"there is no folder {name!r}; give a folder with config.json, or a hub id owner/name")
+        raise CheckpointError(
+            f"there is no folder {name!r}; give a folder with config.json, or a hub id owner/name"
+        )
     from sinkscope.models.hub import fetch
 
     return fetch(name, revision)
@@ -88,9 +95,13 @@ def resolve_device(device: str) -> torch.device:
         raise InputError(f"device {name!r} is not known; use auto, cpu, cuda, cuda:0 or mps") from error
     if found.type == "cuda":
         if not torch.cuda.is_available():
-            raise InputError("device cuda was asked for, but this machine has no usable CUDA GPU; use device cpu or auto")
+            raise InputError(
+                "device cuda was asked for, but this machine has no usable CUDA GPU; use device cpu or auto"
+            )
         if found.index is not None and found.index >= torch.cuda.device_count():
-            raise InputError(f"device {name} was asked for, but there are only {torch.cuda.device_count()} GPUs")
+            raise InputError(
+                f"device {name} was asked for, but there are only {torch.cuda.device_count()} GPUs"
+            )
         return torch.device("cuda", torch.cuda.current_device() if found.index is None else found.index)
     if found.type == "mps" and not torch.backends.mps.is_available():
         raise InputError("device mps was asked for, but this machine has none; use device cpu or auto")
@@ -107,5 +118,7 @@ def resolve_dtype(dtype: Any, device: torch.device, checkpoint: Checkpoint) -> t
         raise InputError(f"dtype {dtype!r} is not known; {nearest(str(dtype), [*DTYPES, 'auto'])}")
     if device.type == "cpu":
         return torch.float32
-    named = str(checkpoint.config.get("dtype") or checkpoint.config.get("torch_dtype") or "").removeprefix("torch.")
+    named = str(checkpoint.config.get("dtype") or checkpoint.config.get("torch_dtype") or "").removeprefix(
+        "torch."
+    )
     return DTYPES.get(named) or checkpoint.stored_dtype

@@ -123,7 +123,9 @@ class Model:
         if bool(real.all()):
             return ids, None
         if not bool(real[:, -1].all()) or bool((real[:, :-1] & ~real[:, 1:]).any()):
-            raise InputError("attention_mask must pad on the left: zeros first, then ones to the end of every row")
+            raise InputError(
+                "attention_mask must pad on the left: zeros first, then ones to the end of every row"
+            )
         return ids, real
 
     @torch.no_grad()
@@ -155,12 +157,19 @@ class Model:
 
     @torch.no_grad()
     def hidden(
-        self, ids: Tensor, real: Tensor | None = None, *, hiding: Hiding | None = None, taps: tuple[Tap, ...] = ()
+        self,
+        ids: Tensor,
+        real: Tensor | None = None,
+        *,
+        hiding: Hiding | None = None,
+        taps: tuple[Tap, ...] = (),
     ) -> Tensor:
         """The last hidden states [B, S, width] of a diffusion model, so that the head can run where it is needed."""
         positions = self.kind.positions(real, (ids.shape[0], ids.shape[1]), ids.device)
         with forward(Forward(real, self.kind.causal, self.kind.padded, hiding, taps)):
-            output = self.network.model(input_ids=ids, attention_mask=None, position_ids=positions, use_cache=False)
+            output = self.network.model(
+                input_ids=ids, attention_mask=None, position_ids=positions, use_cache=False
+            )
         states: Tensor = output.last_hidden_state
         return states
 
@@ -182,13 +191,23 @@ class Model:
     ) -> Tensor:
         keys = ids.shape[1] + (cache.get_seq_length() if cache is not None else 0)
         # Without a mask transformers would take positions that start anew for packed sequences.
-        mask = torch.ones(ids.shape[0], keys, device=ids.device, dtype=torch.long) if real is None else real.long()
+        mask = (
+            torch.ones(ids.shape[0], keys, device=ids.device, dtype=torch.long)
+            if real is None
+            else real.long()
+        )
         options: dict[str, Any] = {} if keep is None else {"logits_to_keep": keep}
         if takes_positions(self.network):
-            options["position_ids"] = self.kind.positions(real, (ids.shape[0], keys), ids.device)[:, -ids.shape[1] :]
+            options["position_ids"] = self.kind.positions(real, (ids.shape[0], keys), ids.device)[
+                :, -ids.shape[1] :
+            ]
         with forward(Forward(real, self.kind.causal, self.kind.padded, hiding, taps)):
             output = self.network(
-                input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=cache is not None, **options
+                input_ids=ids,
+                attention_mask=mask,
+                past_key_values=cache,
+                use_cache=cache is not None,
+                **options,
             )
         logits: Tensor = output.logits
         return logits

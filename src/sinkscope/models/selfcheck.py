@@ -50,7 +50,9 @@ class SelfCheck:
 
     def require(self) -> None:
         """Raises an error that names what failed."""
-        failed = [f"{found.what} (off by {found.measured:.3g})" for found in self.findings if not found.passed]
+        failed = [
+            f"{found.what} (off by {found.measured:.3g})" for found in self.findings if not found.passed
+        ]
         if failed:
             raise CheckpointError(
                 f"{self.source} failed the self-check: {'; '.join(failed)}. Its architecture does something to attention that "
@@ -82,20 +84,32 @@ def check(model: Model, length: int = 24, seed: int = 0) -> SelfCheck:
     layers = sorted(layer for layer, _, _ in calls)
     bound = ROUNDING[model.dtype]
     findings = [
-        Finding("layers whose attention was not seen exactly once", float(layers != list(range(model.shape.layers))), 0),
+        Finding(
+            "layers whose attention was not seen exactly once",
+            float(layers != list(range(model.shape.layers))),
+            0,
+        ),
         Finding("logits with and without recording, largest difference", _largest(silent - recorded), 0),
-        Finding("recorded map times values against the model's output", max((c[1] for c in calls), default=1.0), bound),
+        Finding(
+            "recorded map times values against the model's output",
+            max((c[1] for c in calls), default=1.0),
+            bound,
+        ),
         Finding("received attention, tiles against the map", max((c[2] for c in calls), default=1.0), bound),
         Finding("a padded row against the row alone", _padding_error(model, ids), bound),
     ]
     if model.kind.causal:
-        findings.append(Finding("logits against transformers' own attention", _foreign_error(model, ids, silent), bound))
+        findings.append(
+            Finding("logits against transformers' own attention", _foreign_error(model, ids, silent), bound)
+        )
     return SelfCheck(model.source, tuple(findings))
 
 
 def _output_error(call: AttentionCall) -> float:
     groups = call.query.shape[1] // call.value.shape[1]
-    rebuilt = call.map() @ call.value.repeat_interleave(groups, 1).to(torch.promote_types(call.value.dtype, torch.float32))
+    rebuilt = call.map() @ call.value.repeat_interleave(groups, 1).to(
+        torch.promote_types(call.value.dtype, torch.float32)
+    )
     return _relative(rebuilt, call.output)
 
 

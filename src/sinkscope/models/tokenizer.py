@@ -32,7 +32,9 @@ def read_tokenizer(folder: Path, chat_template: str | None = None) -> Any:
     """
     from transformers import AddedToken, PreTrainedTokenizerFast
 
-    settings = read_json(folder / "tokenizer_config.json", "") if (folder / "tokenizer_config.json").exists() else {}
+    settings = (
+        read_json(folder / "tokenizer_config.json", "") if (folder / "tokenizer_config.json").exists() else {}
+    )
     try:
         if (folder / "tokenizer.json").exists():
             kept = {key: settings[key] for key in KEPT if settings.get(key) is not None}
@@ -45,14 +47,18 @@ def read_tokenizer(folder: Path, chat_template: str | None = None) -> Any:
             return None
         added = settings.get("added_tokens_decoder") or {}
         missing = [
-            AddedToken(**entry) for _, entry in sorted(added.items(), key=lambda pair: int(pair[0])) if entry["content"]
+            AddedToken(**entry)
+            for _, entry in sorted(added.items(), key=lambda pair: int(pair[0]))
+            if entry["content"]
         ]
         known = tokenizer.get_vocab()
         tokenizer.add_tokens([token for token in missing if token.content not in known])
     except CheckpointError:
         raise
     except Exception as error:  # the Rust tokenizers raise bare Exceptions
-        raise CheckpointError(f"the tokenizer files in {folder} cannot be read ({one_line(error)})") from error
+        raise CheckpointError(
+            f"the tokenizer files in {folder} cannot be read ({one_line(error)})"
+        ) from error
     template = chat_template or settings.get("chat_template") or _template_file(folder)
     if isinstance(template, list):  # several named templates: the one for plain chat
         template = {entry["name"]: entry["template"] for entry in template}.get("default")

@@ -145,7 +145,14 @@ class Acting:
         return share, torch.where(own.any(-1), caught / own.sum(-1).clamp(min=1), float("nan"))
 
     def _columns(
-        self, number: int, rule: Rule, layer: int, query: Tensor, key: Tensor, visibility: Visibility, scale: float
+        self,
+        number: int,
+        rule: Rule,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        visibility: Visibility,
+        scale: float,
     ) -> Tensor | None:
         """Bool [B, h, K]: the columns that one rule takes; None for none."""
         if isinstance(rule, MaskRandom):
@@ -163,7 +170,14 @@ class Acting:
         raise InputError(f"there is no way to act for {type(rule).__name__}")
 
     def _control(
-        self, number: int, rule: MaskRandom, layer: int, query: Tensor, key: Tensor, visibility: Visibility, scale: float
+        self,
+        number: int,
+        rule: MaskRandom,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        visibility: Visibility,
+        scale: float,
     ) -> Tensor | None:
         """The control's set: the one it had where its policy chooses the same keys as before, else a new one."""
         like = rule.like
@@ -192,7 +206,13 @@ class Acting:
             step = torch.where((old == chosen).all(-1), before.step, step)
         scope_layer = -1 if isinstance(like, ScoredRule) and like.scope == "model" else layer
         order = priorities(
-            rule.seed, self._rows, scope_layer, width, step, first_real(self._conditional(visibility), device), visibility.keys
+            rule.seed,
+            self._rows,
+            scope_layer,
+            width,
+            step,
+            first_real(self._conditional(visibility), device),
+            visibility.keys,
         )
         taken = rule.draw(chosen, allowed, scores, order)
         if before is not None:
@@ -256,7 +276,15 @@ class Acting:
         if self._branches == 1 or visibility.real is None:
             return visibility
         real = visibility.real[: len(self._rows)]
-        return Visibility(visibility.queries, visibility.keys, real, visibility.causal, visibility.window, None, visibility.padded)
+        return Visibility(
+            visibility.queries,
+            visibility.keys,
+            real,
+            visibility.causal,
+            visibility.window,
+            None,
+            visibility.padded,
+        )
 
     def _both_branches(self, columns: Tensor) -> Tensor:
         """Both guidance branches are masked alike."""

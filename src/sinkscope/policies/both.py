@@ -23,7 +23,9 @@ class Both(Policy):
                 raise InputError(f"& combines policies, got {type(policy).__name__}")
         rules = list(self.parts())
         if len({rule.effect for rule in rules}) > 1:
-            raise InputError(f"{self.first} and {self.second} have different effects; combine policies that both hide or both silence")
+            raise InputError(
+                f"{self.first} and {self.second} have different effects; combine policies that both hide or both silence"
+            )
         if sum(isinstance(rule, Window) for rule in rules) > 1:
             raise InputError("two windows cannot be combined; give the narrower one")
 

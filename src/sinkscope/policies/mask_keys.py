@@ -38,11 +38,15 @@ class MaskKeys(FixedRule):
     def __post_init__(self) -> None:
         given = dict(self.chosen) if isinstance(self.chosen, tuple) else self.chosen
         if not isinstance(given, Mapping):
-            raise InputError(f"MaskKeys takes a mapping of layer to columns, such as {{0: [0]}}, got {self.chosen!r}")
+            raise InputError(
+                f"MaskKeys takes a mapping of layer to columns, such as {{0: [0]}}, got {self.chosen!r}"
+            )
         cleaned = []
         for layer, columns in given.items():
             if isinstance(columns, (str, int)) or not isinstance(columns, Iterable):
-                raise InputError(f"MaskKeys takes a list of columns for each layer, got {columns!r} for layer {layer!r}")
+                raise InputError(
+                    f"MaskKeys takes a list of columns for each layer, got {columns!r} for layer {layer!r}"
+                )
             found = tuple(sorted({_index(column, "column") for column in columns}))
             if found:
                 cleaned.append((_index(layer, "layer"), found))
@@ -71,7 +75,9 @@ class MaskKeys(FixedRule):
             if layer >= layers:
                 raise InputError(f"MaskKeys names layer {layer}, but the model has layers 0 to {layers - 1}")
             if columns[-1] >= keys:
-                raise InputError(f"MaskKeys names column {columns[-1]}, but the sequence has columns 0 to {keys - 1}")
+                raise InputError(
+                    f"MaskKeys names column {columns[-1]}, but the sequence has columns 0 to {keys - 1}"
+                )
 
     def columns(self, layer: int, visibility: Visibility, device: torch.device) -> Tensor | None:
         """Bool [1, 1, K]: the columns of this layer that exist by now."""

@@ -36,18 +36,28 @@ class MaskRandom(Rule):
 
     def __post_init__(self) -> None:
         if not isinstance(self.like, Rule):
-            raise InputError(f"MaskRandom(like=…) takes one policy that is not a combination, got {self.like!r}")
+            raise InputError(
+                f"MaskRandom(like=…) takes one policy that is not a combination, got {self.like!r}"
+            )
         if isinstance(self.like, (MaskRandom, Window)):
             raise InputError(
                 f"{self.like} has no random control: "
-                + ("it is one already" if isinstance(self.like, MaskRandom) else "a window takes other keys from every query")
+                + (
+                    "it is one already"
+                    if isinstance(self.like, MaskRandom)
+                    else "a window takes other keys from every query"
+                )
             )
         one_of("match", self.match, MATCHES)
         whole("seed", self.seed, 0)
         if self.options():
-            raise InputError("MaskRandom takes effect, layers, steps and regions from its policy; give them there")
+            raise InputError(
+                "MaskRandom takes effect, layers, steps and regions from its policy; give them there"
+            )
         if isinstance(self.like, KeepTop) and self.like.fraction < 0.5 and self.match == "count":
-            raise InputError(f"{self.like} takes more keys than it leaves, so no equal number of others exists; use fraction ≥ 0.5")
+            raise InputError(
+                f"{self.like} takes more keys than it leaves, so no equal number of others exists; use fraction ≥ 0.5"
+            )
         object.__setattr__(self, "effect", self.like.effect)
         super().__post_init__()
 
@@ -71,7 +81,7 @@ class MaskRandom(Rule):
 
     def options(self) -> dict[str, Any]:
         """Nothing but what a caller wrongly gave."""
-        own = {"layers": self.layers, "steps": self.steps, "regions": self.regions}
+        own: dict[str, Any] = {"layers": self.layers, "steps": self.steps, "regions": self.regions}
         found = {name: value for name, value in own.items() if value is not None}
         if self.effect not in ("hide", self.like.effect):
             found["effect"] = self.effect
@@ -105,5 +115,7 @@ class MaskRandom(Rule):
             left = torch.arange(reached.shape[-1], device=mass.device) > free.sum(-1, keepdim=True)
             # Of all lengths of the random order, the one whose attention comes nearest; the shortest of equals.
             take = (reached - target).abs().masked_fill(left, float("inf")).argmin(-1, keepdim=True)
-        rank = torch.empty_like(order).scatter_(-1, order, torch.arange(order.shape[-1], device=order.device).expand_as(order))
+        rank = torch.empty_like(order).scatter_(
+            -1, order, torch.arange(order.shape[-1], device=order.device).expand_as(order)
+        )
         return (rank < take) & free

@@ -55,7 +55,9 @@ def _rule(text: str) -> Rule:
         raise InputError(f"policy {text!r} does not parse; allowed are {ALLOWED}")
     word = match["word"]
     if word not in RULES or word == "random":
-        raise InputError(f"policy {text!r}: {word!r} is not known; {nearest(word, RULES)} Allowed are {ALLOWED}")
+        raise InputError(
+            f"policy {text!r}: {word!r} is not known; {nearest(word, RULES)} Allowed are {ALLOWED}"
+        )
     rule = RULES[word]
     names = [field.name for field in dataclasses.fields(rule) if not field.kw_only]
     options = {names[0]: _argument(rule, match["argument"], text), **_options(match["tail"], text)}
@@ -80,7 +82,9 @@ def _argument(rule: type[Rule], text: str, whole: str) -> Any:
         for part in text.split("/") if text else ():
             layer, equals, columns = part.partition("=")
             if not equals:
-                raise InputError(f"policy {whole!r}: columns are written as layer=column+column, got {part!r}")
+                raise InputError(
+                    f"policy {whole!r}: columns are written as layer=column+column, got {part!r}"
+                )
             chosen[_whole(layer, whole)] = [_whole(column, whole) for column in columns.split("+")]
         return chosen
     return _number(text, whole)
@@ -126,7 +130,9 @@ def _number(text: str, whole: str) -> int | float:
         try:
             return float(text)
         except ValueError as error:
-            raise InputError(f"policy {whole!r}: expected a number, got {text!r}; allowed are {ALLOWED}") from error
+            raise InputError(
+                f"policy {whole!r}: expected a number, got {text!r}; allowed are {ALLOWED}"
+            ) from error
 
 
 def _split(text: str, at: str) -> list[str]:

@@ -91,7 +91,9 @@ class Rule(Policy):
     def check_rule(self, layers: int, keys: int) -> None:
         """The layers it names must exist."""
         if self.layers and self.layers[-1] >= layers:
-            raise InputError(f"{self} names layer {self.layers[-1]}, but the model has layers 0 to {layers - 1}")
+            raise InputError(
+                f"{self} names layer {self.layers[-1]}, but the model has layers 0 to {layers - 1}"
+            )
 
     def acts(self, layer: int, step: int) -> bool:
         """Whether it acts in this layer and forward pass at all."""
@@ -159,7 +161,9 @@ class ScoredRule(Rule):
         one_of("scores", self.scores, SCORES)
         one_of("when", self.when, WHEN)
         if self.when == "same" and self.scope == "model":
-            raise InputError("when='same' decides layer by layer, so scope 'model' cannot be known in time; use head or layer")
+            raise InputError(
+                "when='same' decides layer by layer, so scope 'model' cannot be known in time; use head or layer"
+            )
         if self.when == "same" and self.scores == "masked":
             raise InputError("when='same' decides before anything is masked, so scores are always 'raw'")
 
@@ -197,7 +201,9 @@ def sinks(scores: Tensor, epsilon: float) -> Tensor:
 def top(scores: Tensor, candidates: Tensor, count: int | Tensor) -> Tensor:
     """Bool [..., K]: the `count` candidates with the highest scores; equal scores go to the lower index."""
     order = scores.masked_fill(~candidates, float("-inf")).sort(dim=-1, descending=True, stable=True).indices
-    rank = torch.empty_like(order).scatter_(-1, order, torch.arange(scores.shape[-1], device=scores.device).expand_as(order))
+    rank = torch.empty_like(order).scatter_(
+        -1, order, torch.arange(scores.shape[-1], device=scores.device).expand_as(order)
+    )
     return (rank < count) & candidates
 
 
@@ -244,6 +250,8 @@ def check_policy(policy: object, layers: int, keys: int) -> Policy | None:
     if policy is None:
         return None
     if not isinstance(policy, Policy):
-        raise InputError(f"policy should be a policy such as ss.MaskTop(5), got {type(policy).__name__}; see ss.parse_policy")
+        raise InputError(
+            f"policy should be a policy such as ss.MaskTop(5), got {type(policy).__name__}; see ss.parse_policy"
+        )
     policy.check(layers, keys)
     return None if policy.empty else policy

@@ -9,14 +9,12 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeVar, Union
+from typing import Any, ClassVar, Literal
 
 from sinkscope.errors import InputError, nearest
 
 REMASKING = ("low_confidence", "random")
 ALGORITHMS = ("origin", "maskgit_plus", "topk_margin", "entropy")
-
-D = TypeVar("D", bound="Decoding")
 
 
 @dataclass(frozen=True)
@@ -218,23 +216,30 @@ class SamplingDecoding(GreedyDecoding):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not _number(self.temperature) or self.temperature <= 0:
-            raise InputError(f"temperature should be above 0, got {self.temperature!r}; use GreedyDecoding for the most likely")
+            raise InputError(
+                f"temperature should be above 0, got {self.temperature!r}; use GreedyDecoding for the most likely"
+            )
         _top_p(self.top_p)
 
 
-AnyDecoding = Union[
-    LladaDecoding, DreamDecoding, MmadaDecoding, MmadaImageDecoding, GreedyDecoding, SamplingDecoding
-]
-
 KINDS: dict[str, type[Decoding]] = {
     one.kind: one
-    for one in (LladaDecoding, DreamDecoding, MmadaDecoding, MmadaImageDecoding, GreedyDecoding, SamplingDecoding)
+    for one in (
+        LladaDecoding,
+        DreamDecoding,
+        MmadaDecoding,
+        MmadaImageDecoding,
+        GreedyDecoding,
+        SamplingDecoding,
+    )
 }
 
 
 def default_decoding(family: str) -> Decoding:
     """The decoding a family gets when none is given."""
-    return {"llada": LladaDecoding, "dream": DreamDecoding, "mmada": MmadaDecoding}.get(family, GreedyDecoding)()
+    return {"llada": LladaDecoding, "dream": DreamDecoding, "mmada": MmadaDecoding}.get(
+        family, GreedyDecoding
+    )()
 
 
 def decoding_from_json(text: str) -> Decoding:
@@ -250,7 +255,9 @@ def decoding_from_json(text: str) -> Decoding:
     for name in options:
         if name not in known:
             raise InputError(f"{kind} decoding has no option {name!r}; {nearest(name, known)}")
-    return KINDS[kind](**{key: tuple(value) if isinstance(value, list) else value for key, value in options.items()})
+    return KINDS[kind](
+        **{key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
+    )
 
 
 def _blocks(length: object, steps: object, block: object) -> None:
@@ -258,7 +265,9 @@ def _blocks(length: object, steps: object, block: object) -> None:
     if length % block:
         fits = [size for size in range(1, length + 1) if length % size == 0]
         near = min(fits, key=lambda size: abs(size - block))
-        raise InputError(f"length {length} is not a multiple of block {block}; try block={near}, or length={-(-length // block) * block}")
+        raise InputError(
+            f"length {length} is not a multiple of block {block}; try block={near}, or length={-(-length // block) * block}"
+        )
     blocks = length // block
     if steps % blocks:
         raise InputError(
@@ -284,7 +293,9 @@ def _at_least(name: str, value: object, least: float) -> None:
 
 def _top_p(value: object) -> None:
     if value is not None and (not _number(value) or not 0 < value <= 1):  # type: ignore[operator]
-        raise InputError(f"top_p should lie above 0 and at most at 1, got {value!r}; leave it out to keep all tokens")
+        raise InputError(
+            f"top_p should lie above 0 and at most at 1, got {value!r}; leave it out to keep all tokens"
+        )
 
 
 def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:

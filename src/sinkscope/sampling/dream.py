@@ -71,7 +71,9 @@ def _step(
             written = torch.where(masked[row, picked], tokens[row, picked], engine.mask_id)
             after[row, picked] = written
             decided[row, picked] = written != engine.mask_id
-    return Step(x, after, masked, seen, tokens, decided, ties, torch.ones(len(x), dtype=torch.bool, device=x.device))
+    return Step(
+        x, after, masked, seen, tokens, decided, ties, torch.ones(len(x), dtype=torch.bool, device=x.device)
+    )
 
 
 def shifted(hidden: Tensor, masked: Tensor) -> Tensor:

@@ -1,19 +1,13 @@
 """`ss.generate`: runs the loop of a decoding on a model, records it, and leaves the model as it was.
 
-With one seed (or none) the batch is one group, as in the official loops. With a seed per row, rows are grouped by the length
-of their prompts, so that no row is padded and each equals its run alone; the groups advance in step, one forward each, so
-that a trace still has one step axis.
+Groups of rows (see `groups`) advance in step, one forward each, so that a trace has one step axis.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
-from datetime import datetime, timezone
 from typing import Any
 
 import torch
@@ -21,49 +15,21 @@ from torch import Tensor
 
 from sinkscope.errors import InputError
 from sinkscope.models.model import Model
-from sinkscope.policies.acting import Acting
 from sinkscope.policies.policy import Policy, check_policy
-from sinkscope.sampling import autoregressive, dream, llada, mmada
-from sinkscope.sampling.decoding import (
-    Decoding,
-    DreamDecoding,
-    GreedyDecoding,
-    LladaDecoding,
-    MmadaDecoding,
-    MmadaImageDecoding,
-    SamplingDecoding,
-    default_decoding,
-)
-from sinkscope.sampling.engine import Engine, Step
+from sinkscope.sampling import autoregressive, mmada
+from sinkscope.sampling.decoding import Decoding, GreedyDecoding, MmadaImageDecoding, default_decoding
+from sinkscope.sampling.engine import Step
+from sinkscope.sampling.groups import Group, build_group, draws, grouped
 from sinkscope.sampling.prompts import Batch, decode, encode
 from sinkscope.sampling.run import Run
-from sinkscope.sampling.streams import Streams, check_seeds
+from sinkscope.sampling.streams import check_seeds
 from sinkscope.trace.capture import Capture
 from sinkscope.trace.frame import Frame
+from sinkscope.trace.provenance import provenance, token_texts
 from sinkscope.trace.recorder import Recorder, Sink
-from sinkscope.version import __version__
 
 Progress = Callable[[int, int, Tensor], None]
 """Called after every step with the number of steps done, the number expected, and the states Long [B, S]."""
-
-
-@dataclass
-class Group:
-    """Rows that run together.
-
-    Attributes:
-        rows: their places in the batch. offset: their first column in the batch's frame.
-        steps: the loop; None once it has ended.
-        state: Long [b, S − offset]: the latest state.
-    """
-
-    rows: list[int]
-    offset: int
-    engine: Engine
-    steps: Iterator[Step]
-    state: Tensor
-    ended: bool = False
-    codes: Tensor | None = None
 
 
 def generate(
@@ -107,12 +73,12 @@ def generate(
     columns = batch.ids.shape[1] + new
     acting = check_policy(policy, model.shape.layers, columns)
     groups = [
-        _group(model, batch, rows, decoding, seed, twin, acting, capture is not None)
+        build_group(model, batch, rows, decoding, seed, twin, acting, capture is not None)
         for rows in grouped(len(batch.ids), batch.lengths, isinstance(seed, list))
     ]
     recorder = None
     if capture is not None:
-        about = _attributes(model, decoding, policy, capture, seed)
+        about = provenance(model, decoding, policy, capture, seed)
         recorder = _recorder(model, batch, groups, decoding, capture, columns, out, about)
     try:
         with recorder.hooks(model.network) if recorder is not None else nullcontext():
@@ -123,7 +89,9 @@ def generate(
         raise
     trace = None
     if recorder is not None:
-        trace = recorder.finish({**about, **_texts(model, recorder), "ties_total": int(ties.sum())})
+        trace = recorder.finish(
+            {**about, **token_texts(model, recorder.token_ids()), "ties_total": int(ties.sum())}
+        )
     return _run(model, batch, groups, decoding, policy, seed, states, ties, trace)
 
 
@@ -142,19 +110,12 @@ def check_decoding(model: Model, decoding: Decoding) -> None:
     decoding.check_ids(model.shape.vocabulary)
 
 
-def draws(decoding: Decoding) -> bool:
-    """Whether a decoding uses random numbers."""
-    if isinstance(decoding, (LladaDecoding, MmadaDecoding)):
-        return decoding.temperature > 0 or decoding.remasking == "random"
-    if isinstance(decoding, DreamDecoding):
-        return decoding.temperature > 0 or decoding.algorithm == "origin" or bool(decoding.alg_temp)
-    return isinstance(decoding, (SamplingDecoding, MmadaImageDecoding))
-
-
 def _check_length(model: Model, batch: Batch, decoding: Decoding) -> None:
     context, longest = model.shape.context, max(batch.lengths)
     if context is not None and longest > context:
-        raise InputError(f"the prompt has {longest} tokens, but the context of {model.source} is {context}; shorten it")
+        raise InputError(
+            f"the prompt has {longest} tokens, but the context of {model.source} is {context}; shorten it"
+        )
     if isinstance(decoding, MmadaImageDecoding) or model.family != "causal":
         return
     if context is not None and longest + decoding.length > context:  # type: ignore[attr-defined]
@@ -172,83 +133,16 @@ def _twin(
     if not guided:
         return None
     if unconditional is None:
-        raise InputError("guidance above 0 needs unconditional=(ids, attention_mask), the prompt without its text")
+        raise InputError(
+            "guidance above 0 needs unconditional=(ids, attention_mask), the prompt without its text"
+        )
     ids, mask = unconditional if isinstance(unconditional, (tuple, list)) else (unconditional, None)
     found, real = model.real_tokens(ids, mask)
     if found.shape != batch.ids.shape:
-        raise InputError(f"unconditional ids have shape {list(found.shape)}, but the prompt has {list(batch.ids.shape)}")
+        raise InputError(
+            f"unconditional ids have shape {list(found.shape)}, but the prompt has {list(batch.ids.shape)}"
+        )
     return found, real
-
-
-def grouped(rows: int, lengths: list[int], per_row: bool) -> list[list[int]]:
-    """Rows that run together: all of them, or with a stream per row those whose prompts are equally long."""
-    if not per_row:
-        return [list(range(rows))]
-    by_length: dict[int, list[int]] = {}
-    for row, length in enumerate(lengths):
-        by_length.setdefault(length, []).append(row)
-    return [by_length[length] for length in sorted(by_length)]
-
-
-def _group(
-    model: Model,
-    batch: Batch,
-    rows: list[int],
-    decoding: Decoding,
-    seed: int | list[int] | None,
-    twin: tuple[Tensor, Tensor | None] | None,
-    policy: Policy | None,
-    everything: bool,
-) -> Group:
-    """A group with its loop, not started yet."""
-    per_row = isinstance(seed, list)
-    offset = batch.ids.shape[1] - batch.lengths[rows[0]] if per_row else 0
-    ids = batch.ids[rows][:, offset:]
-    real = None if per_row or batch.real is None else batch.real[rows]
-    seeds = [seed[row] for row in rows] if isinstance(seed, list) else seed
-    streams = None if seeds is None or not draws(decoding) else Streams(seeds, model.device)
-    prompt = ids.shape[1]
-    acting = None if policy is None else Acting(policy, row_keys(seed, rows), model.kind.causal, prompt)
-    if isinstance(decoding, MmadaImageDecoding):
-        engine = Engine(model, real, acting=acting, everything=everything)
-        group = Group(rows, offset, engine, iter(()), ids)
-        own = None if twin is None else (twin[0][rows][:, offset:], None if twin[1] is None else twin[1][rows][:, offset:])
-        slots = mmada.find_slots(engine, ids, decoding)
-        if streams is None:
-            raise RuntimeError("image decoding always draws")
-        group.steps = _with_codes(group, mmada.image_steps(engine, ids, decoding, streams, slots, own))
-        return group
-    length: int = decoding.length  # type: ignore[attr-defined]
-    if real is not None:
-        real = torch.cat([real, real.new_ones(len(rows), length)], 1)
-    engine = Engine(model, real, acting=acting, everything=everything)
-    if isinstance(decoding, GreedyDecoding):
-        state = torch.cat([ids, ids.new_full((len(rows), length), -1)], 1)
-        return Group(rows, offset, engine, autoregressive.steps(engine, ids, decoding, streams), state)
-    state = torch.cat([ids, ids.new_full((len(rows), length), engine.mask_id)], 1)
-    if isinstance(decoding, LladaDecoding):
-        rules = llada.llada_rules(engine, decoding)
-        steps = llada.steps(engine, state, prompt, decoding, streams, rules)
-    elif isinstance(decoding, MmadaDecoding):
-        steps = mmada.text_steps(engine, state, prompt, decoding, streams, per_row)
-    elif isinstance(decoding, DreamDecoding):
-        steps = dream.steps(engine, state, decoding, streams, per_row)
-    else:
-        raise InputError(f"there is no loop for {type(decoding).__name__}")
-    return Group(rows, offset, engine, steps, state)
-
-
-def row_keys(seed: int | list[int] | None, rows: list[int]) -> list[int]:
-    """What keys a row's random controls: its own seed, else its place under the batch's seed."""
-    if isinstance(seed, list):
-        return [seed[row] for row in rows]
-    return [(seed or 0) * 1_000_003 + row for row in rows]
-
-
-def _with_codes(group: Group, steps: Iterator[tuple[Step, Tensor]]) -> Iterator[Step]:
-    for step, codes in steps:
-        group.codes = codes
-        yield step
 
 
 def expected_steps(decoding: Decoding) -> int:
@@ -356,47 +250,6 @@ def _drive(
     if causal:
         found = found[..., : batch.ids.shape[1] + len(states) - 1]
     return found, torch.stack(ties) if ties else torch.zeros(0, len(batch.ids), dtype=torch.long)
-
-
-def _attributes(
-    model: Model, decoding: Decoding, policy: Policy | None, capture: Capture, seed: int | list[int] | None
-) -> dict[str, Any]:
-    """What a trace must be able to say about where it came from; all values are JSON or text."""
-    import transformers
-
-    versions = {
-        "sinkscope": __version__,
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "python": platform.python_version(),
-    }
-    special = {"mask": model.ids.mask, "eos": list(model.ids.eos), "bos": model.ids.bos, "pad": model.ids.pad}
-    return {
-        "model": model.source,
-        "revision": model.revision or "",
-        "weights_digest": model.digest,
-        "family": model.family,
-        "dtype": str(model.dtype).removeprefix("torch."),
-        "device": str(model.device),
-        "decoding": decoding.to_json(),
-        "policy": "" if policy is None else str(policy),
-        "capture": capture.to_json(),
-        "seed": json.dumps(seed),
-        "versions": json.dumps(versions),
-        "special_ids": json.dumps(special),
-        "recorded": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-    }
-
-
-def _texts(model: Model, recorder: Recorder) -> dict[str, str]:
-    """The text of every token id in the trace, so that it can be read without the tokenizer."""
-    if model.tokenizer is None:
-        return {}
-    texts = {}
-    for number in recorder.token_ids():
-        token = model.tokenizer.convert_ids_to_tokens(number)
-        texts[str(number)] = model.tokenizer.decode([number], clean_up_tokenization_spaces=False) if token else f"⟨{number}⟩"
-    return {"token_texts": json.dumps(texts, ensure_ascii=False)}
 
 
 def _run(

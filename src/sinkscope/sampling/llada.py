@@ -43,10 +43,12 @@ def llada_rules(engine: Engine, decoding: LladaDecoding) -> Rules:
     ids, vocabulary = engine.model.ids, engine.model.shape.vocabulary
     eos = ids.eos[0] if ids.eos else None
     eot = decoding.eot_id if decoding.eot_id is not None else ids.eot
-    if eot is None and EOT < vocabulary:
+    if eot is None and vocabulary > EOT:
         eot = EOT
     if decoding.logits_eos_inf and eos is None:
-        raise InputError("logits_eos_inf needs an end-of-text id, and this checkpoint names none in config.json")
+        raise InputError(
+            "logits_eos_inf needs an end-of-text id, and this checkpoint names none in config.json"
+        )
     if decoding.confidence_eos_eot_inf and (eos is None or eot is None):
         raise InputError(
             f"confidence_eos_eot_inf needs an end-of-turn id; the official {EOT} is not in this vocabulary of {vocabulary}: "
@@ -131,9 +133,7 @@ def _step(
         if twin is not None:
             other = engine.model.head(twin[where])
             logits = other + (decoding.cfg + 1) * (logits - other)
-        candidate, confidence = candidates(
-            logits, None if noise is None else noise[where], decoding, rules
-        )
+        candidate, confidence = candidates(logits, None if noise is None else noise[where], decoding, rules)
         return candidate, confidence if chance is None else chance[where]
 
     candidate, confidence = look(selectable)

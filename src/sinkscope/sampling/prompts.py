@@ -65,7 +65,9 @@ def encode(model: Model, prompts: Any, attention_mask: Any = None) -> Batch:
 def encode_text(model: Model, text: str) -> list[int]:
     """Token ids of one user turn under the model's chat template (or of the plain text, where it has none)."""
     if model.tokenizer is None:
-        raise InputError(f"{model.source} has no tokenizer files, so text prompts do not work; give token ids (--prompt-ids)")
+        raise InputError(
+            f"{model.source} has no tokenizer files, so text prompts do not work; give token ids (--prompt-ids)"
+        )
     if not text.strip():
         raise InputError("the prompt is empty; give some text")
     if model.tokenizer.chat_template:

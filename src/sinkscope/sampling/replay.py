@@ -28,7 +28,7 @@ from sinkscope.sampling.decoding import (
     MmadaImageDecoding,
 )
 from sinkscope.sampling.engine import Engine
-from sinkscope.sampling.generate import grouped, row_keys
+from sinkscope.sampling.groups import grouped, row_keys
 from sinkscope.sampling.run import Run
 
 if TYPE_CHECKING:
@@ -139,7 +139,9 @@ def _lengths(run: Run) -> list[int]:
 def _blank(rows: int, steps: int, columns: int) -> dict[str, np.ndarray[Any, Any]]:
     nan = np.full((rows, steps, columns), np.nan, dtype=np.float32)
     no = np.zeros((rows, steps, columns), dtype=bool)
-    found: dict[str, np.ndarray[Any, Any]] = {name: nan.copy() for name in ("kl", "confidence", "confidence_change")}
+    found: dict[str, np.ndarray[Any, Any]] = {
+        name: nan.copy() for name in ("kl", "confidence", "confidence_change")
+    }
     found |= {name: no.copy() for name in ("flipped", "selected", "selected_with")}
     found |= {name: nan[..., 0].copy() for name in ("changed", "hidden_share", "sinks_hit")}
     return found

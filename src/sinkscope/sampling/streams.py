@@ -57,8 +57,10 @@ class Streams:
         """
         if not self.per_row:
             return _draw(probabilities, self._generators[0])
-        parts = probabilities.split(where.sum(1).tolist())
-        return torch.cat([_draw(part, generator) for part, generator in zip(parts, self._generators, strict=True)])
+        parts = torch.split(probabilities, where.sum(1).tolist())
+        return torch.cat(
+            [_draw(part, generator) for part, generator in zip(parts, self._generators, strict=True)]
+        )
 
     def some_without_replacement(self, weights: Tensor, counts: list[int]) -> list[Tensor]:
         """For each row of Float [B, S], counts[row] distinct positions drawn by weight.
@@ -90,7 +92,9 @@ def check_seeds(seed: object, rows: int) -> int | list[int] | None:
         return None
     if isinstance(seed, (list, tuple)):
         if len(seed) != rows:
-            raise InputError(f"seed holds {len(seed)} numbers for {rows} rows; give one number per row, or a single one")
+            raise InputError(
+                f"seed holds {len(seed)} numbers for {rows} rows; give one number per row, or a single one"
+            )
         return [_seed(one) for one in seed]
     return _seed(seed)
 

@@ -48,7 +48,9 @@ class Capture:
         """Raises InputError when a chosen layer or head does not exist."""
         for name, chosen, many in (("layer", self.layers, layers), ("head", self.heads, heads)):
             if chosen and chosen[-1] >= many:
-                raise InputError(f"capture names {name} {chosen[-1]}, but the model has {name}s 0 to {many - 1}")
+                raise InputError(
+                    f"capture names {name} {chosen[-1]}, but the model has {name}s 0 to {many - 1}"
+                )
 
     def to_json(self) -> str:
         """The settings as one line of JSON."""

@@ -74,6 +74,11 @@ def write_whole(
 ) -> None:
     """An array that does not grow, in one chunk."""
     created = group.create_array(
-        name, shape=value.shape, chunks=value.shape, dtype=value.dtype, dimension_names=dims, attributes=attributes or {}
+        name,
+        shape=value.shape,
+        chunks=value.shape,
+        dtype=value.dtype,
+        dimension_names=dims,
+        attributes=attributes or {},
     )
     created[...] = value

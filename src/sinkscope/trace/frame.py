@@ -109,12 +109,20 @@ def variables(frame: Frame, capture: Capture) -> dict[str, Variable]:
     if frame.guided:
         found["received_uncond"] = Variable(scored, "float32", nan, relative + ", unconditional branch")
     if frame.policy:
-        found["received_raw"] = Variable(scored, "float32", nan, relative + ", as if the policy had taken nothing")
-        found["hidden_share"] = Variable(scored[:-1], "float32", nan, "share of attention that the policy took")
-        found["sinks_hit"] = Variable(scored[:-1], "float32", nan, "share of this step's own sinks that the policy took")
+        found["received_raw"] = Variable(
+            scored, "float32", nan, relative + ", as if the policy had taken nothing"
+        )
+        found["hidden_share"] = Variable(
+            scored[:-1], "float32", nan, "share of attention that the policy took"
+        )
+        found["sinks_hit"] = Variable(
+            scored[:-1], "float32", nan, "share of this step's own sinks that the policy took"
+        )
         if capture.level != "layers":
             dims = (*scored[:-1], "byte")
-            found["taken_keys"] = Variable(dims, "uint8", 0, "taken keys, one bit each, first key in the highest bit")
+            found["taken_keys"] = Variable(
+                dims, "uint8", 0, "taken keys, one bit each, first key in the highest bit"
+            )
     if capture.level == "layers":
         found["sink_heads"] = Variable(per_layer, "int16", 0, "heads that call the key a sink at epsilon 3")
     if capture.level == "maps":
@@ -127,7 +135,13 @@ def variables(frame: Frame, capture: Capture) -> dict[str, Variable]:
         per_kv = ("sample", "step", "layer", "kv_head", "key")
         found["value_norm"] = Variable(per_kv, "float32", nan, "L2 norm of the value")
         found["key_norm"] = Variable(per_kv, "float32", nan, "L2 norm of the key")
-        found["hidden_norm"] = Variable(per_layer, "float32", nan, "L2 norm of the residual stream entering the layer")
-        found["largest_activation"] = Variable(per_layer, "float32", nan, "largest |x| of the residual stream")
-        found["median_activation"] = Variable(("sample", "step", "layer"), "float32", nan, "median |x| of the residual stream")
+        found["hidden_norm"] = Variable(
+            per_layer, "float32", nan, "L2 norm of the residual stream entering the layer"
+        )
+        found["largest_activation"] = Variable(
+            per_layer, "float32", nan, "largest |x| of the residual stream"
+        )
+        found["median_activation"] = Variable(
+            ("sample", "step", "layer"), "float32", nan, "median |x| of the residual stream"
+        )
     return found

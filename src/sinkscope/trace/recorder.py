@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -16,7 +17,6 @@ from sinkscope.sampling.engine import Step
 from sinkscope.trace.capture import Capture
 from sinkscope.trace.frame import Array, Frame, Variable, variables
 from sinkscope.trace.watch import Watcher
-
 
 WITHOUT_KEYS = ("median_activation", "hidden_share", "sinks_hit")
 """Variables of a step that have no key axis."""
@@ -170,10 +170,12 @@ def decoder_layers(network: nn.Module, frame: Frame) -> nn.ModuleList:
             holds = any(getattr(inner, "layer_idx", None) is not None for inner in module[0].modules())
             if holds:
                 return module
-    raise CheckpointError(f"{type(network).__name__} has no list of decoder layers; anatomy cannot be recorded for it")
+    raise CheckpointError(
+        f"{type(network).__name__} has no list of decoder layers; anatomy cannot be recorded for it"
+    )
 
 
-def _shifted(found: Array, offset: int, columns: int) -> Array:
+def _shifted(found: Array, offset: int, columns: int) -> npt.NDArray[np.bool_]:
     """A group's columns at their place in the frame: […, k] → […, columns], empty elsewhere."""
     whole = np.zeros((*found.shape[:-1], columns), dtype=bool)
     whole[..., offset : offset + found.shape[-1]] = found

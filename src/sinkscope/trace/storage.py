@@ -29,7 +29,7 @@ PROGRESS = "complete.json"
 SUFFIX = ".zarr.zip"
 
 
-class TraceExists(InputError):
+class TraceExistsError(InputError):
     """A trace would overwrite a file."""
 
 
@@ -45,7 +45,9 @@ class Folder:
         out: the finished file, `….zarr.zip`; the recording lives in `….zarr.zip.partial` until then.
     """
 
-    def __init__(self, out: str | os.PathLike[str], frame: Frame, capture: Capture, attributes: dict[str, Any]) -> None:
+    def __init__(
+        self, out: str | os.PathLike[str], frame: Frame, capture: Capture, attributes: dict[str, Any]
+    ) -> None:
         import zarr
 
         self.out = Path(out)
@@ -53,15 +55,17 @@ class Folder:
         self.steps: list[int] = []
         self._variables = variables(frame, capture)
         if self.out.exists():
-            raise TraceExists(f"{self.out} exists already; give another --out, or move it away")
+            raise TraceExistsError(f"{self.out} exists already; give another --out, or move it away")
         if self.folder.exists():
-            raise TraceExists(
+            raise TraceExistsError(
                 f"{self.folder} holds an earlier recording that was not finished; open it with ss.Trace.open, or remove it"
             )
         try:
             self.folder.mkdir(parents=True)
         except OSError as error:
-            raise InputError(f"{self.folder} cannot be created ({error.strerror}); give another --out") from error
+            raise InputError(
+                f"{self.folder} cannot be created ({error.strerror}); give another --out"
+            ) from error
         self._group = zarr.open_group(str(self.folder), mode="w", attributes=attributes)
         self._arrays = {
             name: ChunkedArray(
@@ -148,9 +152,13 @@ def open_trace(path: str | os.PathLike[str]) -> Trace:
         from zarr.storage import ZipStore
 
         try:
-            dataset = xarray.open_zarr(ZipStore(str(out), mode="r"), consolidated=False, chunks=None, mask_and_scale=False)
+            dataset = xarray.open_zarr(
+                ZipStore(str(out), mode="r"), consolidated=False, chunks=None, mask_and_scale=False
+            )
         except Exception as error:  # zarr raises its own kinds for a zip that holds something else
-            raise InputError(f"{out} is not a trace: it holds no zarr group ({type(error).__name__})") from error
+            raise InputError(
+                f"{out} is not a trace: it holds no zarr group ({type(error).__name__})"
+            ) from error
         return Trace(_finished(dataset))
     if partial_path(out).is_dir():
         return Trace(_open_partial(partial_path(out)))
@@ -192,11 +200,11 @@ def save(trace: Trace, path: str | os.PathLike[str]) -> None:
 
     out = Path(path)
     if out.exists():
-        raise TraceExists(f"{out} exists already; give another path, or move it away")
+        raise TraceExistsError(f"{out} exists already; give another path, or move it away")
     out.parent.mkdir(parents=True, exist_ok=True)
     folder = partial_path(out)
     if folder.exists():
-        raise TraceExists(f"{folder} is in the way; remove it, or give another path")
+        raise TraceExistsError(f"{folder} is in the way; remove it, or give another path")
     dataset = trace.dataset
     about = {key: value for key, value in dataset.attrs.items() if value is not None}
     group = zarr.open_group(str(folder), mode="w", attributes=about)

@@ -74,7 +74,9 @@ class Trace:
         import xarray
 
         if "taken_keys" not in self.dataset:
-            raise InputError("this trace has no taken keys: it was recorded without a policy, or at level 'layers'")
+            raise InputError(
+                "this trace has no taken keys: it was recorded without a policy, or at level 'layers'"
+            )
         packed = self.dataset["taken_keys"]
         bits = np.unpackbits(packed.values, axis=-1)[..., : self.dataset.sizes["key"]].astype(bool)
         coords = {dim: self.dataset[dim] for dim in (*packed.dims[:-1], "key")}
@@ -104,7 +106,16 @@ class Trace:
         about = self.attributes
         rows = [
             (name, about.get(name))
-            for name in ("model", "revision", "family", "dtype", "decoding", "policy", "seed", "weights_digest")
+            for name in (
+                "model",
+                "revision",
+                "family",
+                "dtype",
+                "decoding",
+                "policy",
+                "seed",
+                "weights_digest",
+            )
         ]
         rows.append(("size", ", ".join(f"{name} {size}" for name, size in self.dataset.sizes.items())))
         body = "".join(
@@ -178,7 +189,9 @@ class Parts:
                 found[name] = (variable.dims, array, {"units": variable.unit})
         found.update(labelled_static(self.static))
         return xarray.Dataset(
-            found, coords=coordinates(self.frame, self.capture, self.steps, set(found)), attrs=dict(self.attributes)
+            found,
+            coords=coordinates(self.frame, self.capture, self.steps, set(found)),
+            attrs=dict(self.attributes),
         )
 
 
@@ -187,8 +200,16 @@ def labelled_static(static: dict[str, Array]) -> dict[str, Any]:
     names = np.asarray(REGIONS)[static["region"].astype(int)]
     return {
         "region": (("sample", "key"), names, {"units": "padding | prompt | answer"}),
-        "position": (("sample", "key"), static["position"], {"units": "index from the first real token, -1 in padding"}),
-        "decided_step": (("sample", "key"), static["decided_step"], {"units": "step that wrote the token, -1 for none"}),
+        "position": (
+            ("sample", "key"),
+            static["position"],
+            {"units": "index from the first real token, -1 in padding"},
+        ),
+        "decided_step": (
+            ("sample", "key"),
+            static["decided_step"],
+            {"units": "step that wrote the token, -1 for none"},
+        ),
     }
 
 

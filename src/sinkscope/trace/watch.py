@@ -112,17 +112,24 @@ class Watcher:
         if self.capture.level == "layers":
             self._keep("sink_heads", sink_heads(total))
         if queries == call.visibility.keys:
-            self._keep_scores("prefill_received", relative(mass[:, :, 1:], call.visibility, weights[:, 1:])[:, :, 0])
+            self._keep_scores(
+                "prefill_received", relative(mass[:, :, 1:], call.visibility, weights[:, 1:])[:, :, 0]
+            )
 
     def _policy(self, call: AttentionCall, account: Account) -> None:
         """What the policy did in this layer: it has measured that already."""
         raw = account.raw[call.layer]
         self._keep_scores("received_raw", raw)
-        for name, value in (("hidden_share", account.share[call.layer]), ("sinks_hit", account.hit[call.layer])):
+        for name, value in (
+            ("hidden_share", account.share[call.layer]),
+            ("sinks_hit", account.hit[call.layer]),
+        ):
             self._keep(name, value.nanmean(1) if self.capture.level == "layers" else self._heads(value))
         if self.capture.level != "layers":
             taken = account.columns.get(call.layer)
-            self._keep("taken_keys", self._heads(torch.zeros_like(raw, dtype=torch.bool) if taken is None else taken))
+            self._keep(
+                "taken_keys", self._heads(torch.zeros_like(raw, dtype=torch.bool) if taken is None else taken)
+            )
 
     def _accumulate(self, layer: int, mass: Tensor, visibility: Visibility, weights: Tensor) -> Tensor:
         """Adds this forward's queries to the running sums and gives received attention over all of them: [B, H, K]."""
@@ -193,7 +200,9 @@ def sink_heads(received: Tensor) -> Tensor:
 def _seen_by(visibility: Visibility, weights: Tensor) -> Tensor:
     """How many counted queries see each key: Float64 [B, K]."""
     if visibility.dense is not None:
-        return torch.einsum("bq,bqk->bk", weights.double(), visibility.dense[:, 0].double().expand(len(weights), -1, -1))
+        return torch.einsum(
+            "bq,bqk->bk", weights.double(), visibility.dense[:, 0].double().expand(len(weights), -1, -1)
+        )
     seen: Tensor = visibility.spread(weights.double()[:, None])[:, 0]
     return seen
 
