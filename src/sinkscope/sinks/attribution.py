@@ -237,7 +237,7 @@ def attribution(
     data = dataset_of(trace)
     samples, prompts = [], []
     for scan in scans(trace, epsilon, rule, scores=scores):
-        codes = category_codes(data, scan.run, tokenizer, categories)
+        codes = np.where(scan.scored, category_codes(data, scan.run, tokenizer, categories), -1)
         heads = scan.sinks.shape[1] * scan.sinks.shape[2]
         samples.append(observe(scan.run, scan.counts.sum(axis=1, dtype=np.int64), heads, codes))
         prompts.append(prompt_digest(scan.run))

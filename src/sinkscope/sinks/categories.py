@@ -31,6 +31,7 @@ _CONTROL = re.compile(
     r"^(<\|.*\|>|<\uff5c.*\uff5c>|</?(s|pad|unk|bos|cls|sep|system|user|assistant|think)>|\[(pad|unk|cls|sep|bos|ipad)\])$",
     re.IGNORECASE,
 )
+_NAMELESS = re.compile(r"^⟨\d+⟩$")
 _BYTE = re.compile(r"^<0x([0-9A-Fa-f]{2})>$")
 _HEADER_OPENS = ("<|start_header_id|>", "<|im_start|>")
 _HEADER_CLOSES = ("<|end_header_id|>",)
@@ -53,21 +54,21 @@ def readable(token: str) -> str:
     if "▁" in token:
         return token.replace("▁", " ")
     alphabet = _byte_alphabet()
-    # Texts that are already plain hold spaces or newlines, which no byte-level vocabulary entry does.
     if token and all(c in alphabet for c in token):
         return bytes(alphabet[c] for c in token).decode("utf-8", errors="replace")
     return token
 
 
 def category_of(token: str) -> str:
-    """The category of a token's text as the vocabulary spells it (special tokens by their names)."""
-    if _MASKS.match(token):
-        return "mask"
-    if _ENDS.match(token):
-        return "end"
-    if _CONTROL.match(token):
-        return "control"
-    text = readable(token)
+    """The category of a token as the vocabulary spells it (special tokens by their names)."""
+    return text_category(token if _special(token) else readable(token))
+
+
+def text_category(text: str) -> str:
+    """The category of a token's plain text (special tokens by their names)."""
+    special = _special(text)
+    if special:
+        return special
     # A piece of a longer UTF-8 character reads as U+FFFD; it is part of a word, not a symbol.
     kinds = {"L" if c == "\ufffd" else unicodedata.category(c)[0] for c in text if not c.isspace()}
     letters = bool(kinds & {"L", "M", "C"})
@@ -80,23 +81,36 @@ def category_of(token: str) -> str:
     return "digit" if "N" in kinds else "punctuation"
 
 
+def _special(token: str) -> str:
+    for pattern, name in ((_MASKS, "mask"), (_ENDS, "end"), (_CONTROL, "control"), (_NAMELESS, "unknown")):
+        if pattern.match(token):
+            return name
+    return ""
+
+
 def token_texts(data: xr.Dataset, tokenizer: Any = None, ids: Iterable[int] | None = None) -> dict[int, str]:
-    """The vocabulary's spelling of the ids: from the tokenizer, else from the trace's `token_texts`, else
-    {}."""
+    """The plain text of the ids: from the tokenizer, else from the trace's own `token_texts`, else {}."""
     if tokenizer is None:
-        stored = data.attrs.get("token_texts")
-        found = json.loads(stored) if isinstance(stored, str) else (stored or {})
-        return {int(i): str(text) for i, text in found.items()}
+        stored = data.attrs.get("token_texts") or {}
+        found = json.loads(stored) if isinstance(stored, str) else stored
+        texts = {int(i): str(text) for i, text in found.items()}
+        # Vocabularies spell spaces and newlines with letters; plain texts hold them as they are.
+        spelled = not any(c.isspace() for text in texts.values() for c in text)
+        return {i: _plain(text) for i, text in texts.items()} if spelled else texts
     wanted = sorted({int(i) for i in (ids if ids is not None else [])})
     if hasattr(tokenizer, "convert_ids_to_tokens"):
         found = tokenizer.convert_ids_to_tokens(wanted)
-        return {i: str(text) for i, text in zip(wanted, found, strict=True) if text is not None}
+        return {i: _plain(str(text)) for i, text in zip(wanted, found, strict=True) if text is not None}
     if hasattr(tokenizer, "decode"):
         return {i: str(tokenizer.decode([i])) for i in wanted}
     raise InputError(
         f"got {type(tokenizer).__name__} as tokenizer, expected one with convert_ids_to_tokens or decode, "
         "or pass categories={id: category}"
     )
+
+
+def _plain(token: str) -> str:
+    return token if _special(token) else readable(token)
 
 
 def token_categories(
@@ -123,7 +137,7 @@ def token_categories(
         elif token == special.get("bos") or token == special.get("pad"):
             out[token] = "control"
         else:
-            out[token] = category_of(texts[token]) if token in texts else "unknown"
+            out[token] = text_category(texts[token]) if token in texts else "unknown"
     return out
 
 

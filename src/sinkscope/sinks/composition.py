@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from sinkscope.errors import InputError
-from sinkscope.sinks.categories import CATEGORIES, category_codes, readable, token_texts
+from sinkscope.sinks.categories import CATEGORIES, category_codes, token_texts
 from sinkscope.sinks.dataset import ANSWER, PROMPT, Array, Run, dataset_of
 from sinkscope.sinks.intervals import ratio_interval
 
@@ -141,6 +141,7 @@ def composition(
             numbers = np.array([vocabulary[int(i)] for i in ids], dtype=np.int64)
             codes[run.real] = numbers[np.searchsorted(ids, run.tokens[run.real])]
             size = len(vocabulary)
+        codes = np.where(scan.scored, codes, -1)
         drains = None if scan.drain_counts is None else scan.drain_counts.sum(axis=1, dtype=np.int64)
         parts.append(compose(run, scan.counts.sum(axis=1, dtype=np.int64), codes, size, drains))
         prompts.append(prompt_digest(run))
@@ -154,7 +155,7 @@ def composition(
         table = table[(table["base_rate"] > 0)]
     else:
         texts = token_texts(data, tokenizer, list(vocabulary))
-        table.insert(1, "text", [readable(texts[i]) if i in texts else "" for i in vocabulary])
+        table.insert(1, "text", [texts.get(i, "") for i in vocabulary])
         table["label"] = list(vocabulary)
         table = table.rename(columns={"label": "token"})
     table = table.sort_values("frequency", ascending=False, kind="stable").reset_index(drop=True)

@@ -203,16 +203,21 @@ class Block:
     values: dict[str, Array]
 
 
-def blocks(data: xr.Dataset, names: list[str], budget: int = BLOCK_BYTES) -> Iterator[Block]:
+def blocks(
+    data: xr.Dataset, names: list[str], budget: int = BLOCK_BYTES, most_samples: int | None = None
+) -> Iterator[Block]:
     """All of the named variables, block by block: groups of samples outside, then layers, then steps in
     their order.
 
     Block edges follow the stored chunks of the first variable. A block is at most `budget` bytes, or one
-    chunk where a chunk is larger. Variables without a head dimension get one of size 1.
+    chunk where a chunk is larger. Variables without a head dimension get one of size 1. most_samples: no
+    more than these at once, for callers that keep something of each; chunks that hold more are then read
+    more than once.
     """
     main = data[names[0]]
     sizes = {dim: int(data.sizes[dim]) for dim in ("sample", "step", "layer")}
     chunk = {dim: _chunk(main, dim, sizes[dim]) for dim in sizes}
+    chunk["sample"] = min(chunk["sample"], most_samples or chunk["sample"])
     row = head_count(data, names[0]) * int(data.sizes["key"]) * main.dtype.itemsize * chunk["sample"]
     if row * chunk["step"] * sizes["layer"] <= budget or chunk["layer"] >= sizes["layer"]:
         layers = sizes["layer"]

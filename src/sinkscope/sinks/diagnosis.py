@@ -271,8 +271,12 @@ def _anchor(unmasked: Any, window: Any, window_first: Any) -> Finding:
 
 
 def outcomes(*results: Any) -> list[Array]:
-    """Paired outcomes, bool [N] each, from mappings {document: correct}, sequences, or evaluations with
-    `.records`."""
+    """Paired scores, float [N] each, from mappings {document: correct}, sequences, or evaluations with
+    `.records`.
+
+    Records name their document and whether it was right (`passed` or `correct`); several seeds of a
+    document are averaged, so that documents stay the unit.
+    """
     mapped = [_mapping(result) for result in results]
     first = mapped[0]
     for other in mapped[1:]:
@@ -282,15 +286,15 @@ def outcomes(*results: Any) -> list[Array]:
                 f"{len(set(first) & set(other))} in common; evaluate the same documents under each policy"
             )
     order = sorted(first, key=str)
-    return [np.array([bool(m[k]) for k in order]) for m in mapped]
+    return [np.array([m[k] for k in order]) for m in mapped]
 
 
-def _mapping(result: Any) -> dict[Any, bool]:
+def _mapping(result: Any) -> dict[Any, float]:
     records = getattr(result, "records", result)
     if isinstance(records, pd.DataFrame):
         records = records.to_dict("records")
     if isinstance(records, Mapping):
-        return {key: bool(value) for key, value in records.items()}
+        return {key: float(value) for key, value in records.items()}
     if (
         not isinstance(records, (Sequence, np.ndarray))
         or isinstance(records, (str, bytes))
@@ -300,18 +304,24 @@ def _mapping(result: Any) -> dict[Any, bool]:
             f"got {type(result).__name__} as accuracies, expected {{document: correct}}, a sequence of 0/1, "
             "or an evaluation with .records"
         )
-    if not isinstance(records[0], Mapping) and not hasattr(records[0], "correct"):
-        return {i: bool(value) for i, value in enumerate(records)}
-    out: dict[Any, bool] = {}
+    found: dict[Any, list[float]] = {}
     for i, record in enumerate(records):
-        get = (
-            record.get
-            if isinstance(record, Mapping)
-            else lambda name, default=None, r=record: getattr(r, name, default)
-        )
-        name = next((get(k) for k in ("document", "id", "doc_id", "doc") if get(k) is not None), i)
-        out[name] = bool(get("correct"))
-    return out
+        document, score = _read(record, i)
+        found.setdefault(document, []).append(score)
+    return {document: float(np.mean(scores)) for document, scores in found.items()}
+
+
+def _read(record: Any, index: int) -> tuple[Any, float]:
+    """The document and the score of a record: a number, a mapping, or an object."""
+    if isinstance(record, (bool, int, float, np.bool_, np.number)):
+        return index, float(record)
+    fields = record if isinstance(record, Mapping) else vars(record)
+    score = next((fields[name] for name in ("passed", "correct") if name in fields), None)
+    if score is None:
+        raise InputError(f"a record of {', '.join(map(str, fields))} has no field 'passed' or 'correct'")
+    return next((fields[name] for name in ("document", "id", "doc_id") if name in fields), index), float(
+        score
+    )
 
 
 def _percent(found: Interval) -> str:

@@ -16,6 +16,8 @@ from sinkscope.sinks.dataset import Array
 
 DRAWS = 1000
 LEVEL = 0.95
+Z = 1.959964
+"""The normal quantile of LEVEL."""
 
 
 class Interval(NamedTuple):
@@ -78,24 +80,27 @@ def mean_interval(
 
 
 def paired_interval(before: Array, after: Array) -> Interval:
-    """Points lost, mean(before) − mean(after) in [−1, 1], of paired 0/1 outcomes, with the Agresti–Min 95 %
-    interval.
+    """Points lost, mean(before) − mean(after) in [−1, 1], of paired scores, with a 95 % interval.
 
-    Half a document is added to each of the four cells (Agresti and Min 2005), so that "all lost" of 16
-    documents does not get an interval of width zero, as a bootstrap would give. before, after [N]: the same
-    documents in the same order.
+    before, after float [N]: scores of the same documents in the same order, 0 or 1, or shares where seeds
+    were averaged. Outcomes of 0 and 1 get the interval of Agresti and Min (2005), which adds half a
+    document to each of the four cells, so that "all lost" of 16 documents does not get an interval of width
+    zero, as a bootstrap would give. Shares get the normal interval of the mean difference.
     """
-    before, after = np.asarray(before, dtype=bool), np.asarray(after, dtype=bool)
+    before, after = np.asarray(before, dtype=np.float64), np.asarray(after, dtype=np.float64)
     if before.shape != after.shape or before.ndim != 1 or len(before) == 0:
         raise InputError(
             f"paired outcomes need the same documents, got shapes {before.shape} and {after.shape}"
         )
-    n = len(before)
-    lost, won = int((before & ~after).sum()), int((~before & after).sum())
-    b, c, m = lost + 0.5, won + 0.5, n + 2.0
-    centre = (b - c) / m
-    spread = 1.959964 * np.sqrt(b + c - (b - c) ** 2 / m) / m
-    return Interval((lost - won) / n, max(-1.0, centre - spread), min(1.0, centre + spread))
+    n, change = len(before), before - after
+    if np.isin(before, (0, 1)).all() and np.isin(after, (0, 1)).all():
+        b, c, m = float((change > 0).sum()) + 0.5, float((change < 0).sum()) + 0.5, n + 2.0
+        centre = (b - c) / m
+        spread = Z * np.sqrt(b + c - (b - c) ** 2 / m) / m
+    else:
+        centre = float(change.mean())
+        spread = Z * float(change.std(ddof=1)) / np.sqrt(n) if n > 1 else 1.0
+    return Interval(float(change.mean()), float(max(-1.0, centre - spread)), float(min(1.0, centre + spread)))
 
 
 def _grouped(values: Array, index: Array) -> Array:

@@ -73,7 +73,8 @@ def partial(
         if "dynamics" in parts:
             record |= _dynamics(scan, block)
         if "composition" in parts or "attribution" in parts:
-            codes = category_codes(data, scan.run, tokenizer, categories)
+            # A key that could not be scored could not be a sink, so it is no part of any base rate either.
+            codes = np.where(scan.scored, category_codes(data, scan.run, tokenizer, categories), -1)
             counts = scan.counts.sum(axis=1, dtype=np.int64)
             if "composition" in parts:
                 record |= _composition(scan, counts, codes)

@@ -35,6 +35,9 @@ from sinkscope.sinks.residence import Residences, Runs, classify
 DRAIN_RATIO = 0.5
 """A sink is a drain when its value norm is under this share of the median over its head's keys."""
 
+STATE_BYTES = 256 * 2**20
+"""How much the samples of one block may hold between steps, in bytes."""
+
 FIRST_POSITIONS = 4
 """How many real positions count as the start of the sequence."""
 
@@ -47,10 +50,11 @@ class Scan:
     heads that call the key a sink, drain_counts likewise; observed bool [T, L, H]: at least two keys could
     be scored; strongest float [T, L, H]: the largest score; path int [T, L, H]; absorbed float [T, L, H]:
     share of attention that sinks get; shared float [T, L, H]: Jaccard overlap with the step before;
-    mean_map float [T, K]: mean over layers and heads; longest, flickers int [L, H] (see `classify`);
-    lifetimes int [R, 2]: length, censored; filtered int [E]: cells above each ε of SWEEP; cells: how many
-    there were; histogram int [bins]; sink_mass, start_mass: Σ share of attention on sinks, and on sinks
-    among the first 4 positions.
+    mean_map float [T, K]: mean over layers and heads; scored bool [T, K]: the key
+    has a score in some head (keys of a causal model that few queries have seen have none); longest,
+    flickers int [L, H] (see `classify`); lifetimes int [R, 2]: length, censored; filtered int [E]: cells
+    above each ε of SWEEP; cells: how many there were; histogram int [bins]; sink_mass, start_mass: Σ share
+    of attention on sinks, and on sinks among the first 4 positions.
     """
 
     sample: Any
@@ -70,6 +74,7 @@ class Scan:
     absorbed: Array
     shared: Array
     mean_map: Array
+    scored: Array
     longest: Array
     flickers: Array
     filtered: Array
@@ -113,7 +118,7 @@ def scans(
     names = [name] + (["value_norm"] if "value_norm" in data else [])
     working: dict[int, Scan] = {}
     passes: dict[int, _Pass] = {}
-    for block in blocks(data, names, budget):
+    for block in blocks(data, names, budget, max(1, STATE_BYTES // _state_bytes(data, name))):
         for i, sample in enumerate(block.samples):
             if sample not in working:
                 working[sample] = _empty(data, name, sample)
@@ -201,7 +206,9 @@ class _Pass:
         place = scan.run.position[key]
         scan.start_mass += float(share[(place >= 0) & (place < FIRST_POSITIONS)].sum())
         total = np.sum(filled, axis=(0, 1), dtype=np.float64) / np.maximum(1, real.sum(axis=(0, 1)))
-        scan.mean_map[t] += np.where(real.any(axis=(0, 1)), total, np.nan) * self.weight
+        some = real.any(axis=(0, 1))
+        scan.scored[t] |= some
+        scan.mean_map[t] += np.where(some, total, np.nan) * self.weight
         drained = None
         if drains is not None and scan.drains is not None and scan.drain_counts is not None:
             # On head means there is no head to look up: the majority of the key-value heads decides.
@@ -237,6 +244,13 @@ class _Pass:
             scan.residences = Residences(*(np.concatenate([old, new]) for old, new in pairs))
 
 
+def _state_bytes(data: xr.Dataset, name: str) -> int:
+    """About what a sample holds while it is scanned."""
+    T, L, K = (int(data.sizes[dim]) for dim in ("step", "layer", "key"))
+    heads = L * head_count(data, name)
+    return 4 * T * L * K + 25 * T * heads + 16 * heads * K
+
+
 def _empty(data: xr.Dataset, name: str, sample: int) -> Scan:
     T, L, K = (int(data.sizes[dim]) for dim in ("step", "layer", "key"))
     means = head_means(data, name)
@@ -260,6 +274,7 @@ def _empty(data: xr.Dataset, name: str, sample: int) -> Scan:
         absorbed=np.zeros((T, L, H), dtype=np.float32),
         shared=np.full((T, L, H), np.nan, dtype=np.float32),
         mean_map=np.zeros((T, K), dtype=np.float64),
+        scored=np.zeros((T, K), dtype=bool),
         longest=np.zeros((L, H), dtype=np.int64),
         flickers=np.zeros((L, H), dtype=np.int64),
         filtered=np.zeros(len(SWEEP), dtype=np.int64),
