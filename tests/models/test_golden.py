@@ -6,9 +6,9 @@ import hashlib
 
 import pytest
 import torch
-from helpers import golden
 
 import sinkscope as ss
+from helpers import golden
 
 PADDED_QUERIES = ("llada", "mmada")
 """Families whose fixtures define what the rows of padded queries are; elsewhere they are implementation specific."""
@@ -50,7 +50,9 @@ def test_tolerances_are_those_the_project_promises(family: str) -> None:
 def test_forward(family: str, name: str) -> None:
     model = golden.model(family)
     ids = golden.tensor(family, name, "input_ids")
-    torch.testing.assert_close(model.logits(ids), golden.tensor(family, name, "logits"), **logits_tolerance(family))
+    torch.testing.assert_close(
+        model.logits(ids), golden.tensor(family, name, "logits"), **logits_tolerance(family)
+    )
     maps = model.attention(ids)
     torch.testing.assert_close(maps, golden.tensor(family, name, "attn"), **attention_tolerance(family))
     assert maps.dtype == torch.float32
@@ -75,7 +77,7 @@ def test_hidden_states(family: str, name: str) -> None:
 def test_left_padding(family: str, name: str) -> None:
     model = golden.model(family)
     ids, mask = golden.tensor(family, name, "input_ids"), golden.tensor(family, name, "attention_mask")
-    assert 0 < int((mask == 0).sum())
+    assert int((mask == 0).sum()) > 0
     logits, attention = model.logits(ids, mask), model.attention(ids, attention_mask=mask)
     official_logits = golden.tensor(family, name, "logits")
     official_attention = golden.tensor(family, name, "attn")
@@ -132,7 +134,9 @@ def test_sink_mask(family: str, name: str) -> None:
     assert float(changed) == pytest.approx(entry["max_abs_change_of_logits"], abs=1e-3)
     if "exempted_rows_total" in entry:
         kept = sum(
-            int((attention[layer, 0, 0][:, chosen].sum(-1) > 0).sum()) for layer, chosen in columns.items() if chosen
+            int((attention[layer, 0, 0][:, chosen].sum(-1) > 0).sum())
+            for layer, chosen in columns.items()
+            if chosen
         )
         assert kept == entry["exempted_rows_total"]
 
