@@ -74,6 +74,7 @@ class Acting:
         self._drawn: dict[tuple[int, int], Drawn] = {}
         self._masked_scores = any(getattr(_source(rule), "scores", "raw") == "masked" for rule in self.rules)
         self.account = Account()
+        self.alive: Tensor | None = None  # Bool [B]: rows whose totals go on; None: all
         self.shares = torch.zeros(len(rows), 2, dtype=torch.float64)
         self.hits = torch.zeros(len(rows), 2, dtype=torch.float64)
 
@@ -123,11 +124,19 @@ class Acting:
         self.account.share[call.layer] = share
         self.account.hit[call.layer] = hit
         if call.taken is not None:
-            _add(self.shares, share)
-            _add(self.hits, hit)
+            counted = self._counted(call.taken)
+            _add(self.shares, share, counted)
+            _add(self.hits, hit, counted)
             if call.taken.columns is not None:
                 heads = raw.shape[1]
                 self.account.columns[call.layer] = call.taken.columns[:rows].expand(rows, heads, -1)
+
+    def _counted(self, taken: Taken) -> Tensor | None:
+        """Bool [B]: rows that have not ended and lose a key in this call, so that totals do not depend on the batch."""
+        if taken.columns is None or taken.band is not None:
+            return self.alive
+        lost = taken.columns[: len(self._rows)].flatten(1).any(1).expand(len(self._rows))
+        return lost if self.alive is None else lost & self.alive
 
     def _measured(self, call: AttentionCall, raw: Tensor) -> tuple[Tensor, Tensor]:
         """Share of attention taken and share of own sinks hit, Float32 [B, H] each."""
@@ -297,11 +306,13 @@ def _source(rule: Rule) -> Rule:
     return rule.like if isinstance(rule, MaskRandom) else rule
 
 
-def _add(total: Tensor, values: Tensor) -> None:
-    """Adds a row's mean over heads, where it is known, and counts it."""
+def _add(total: Tensor, values: Tensor, counted: Tensor | None) -> None:
+    """Adds a row's mean over heads, where it is known, and counts it; rows that do not count keep what they had."""
     known = ~values.isnan()
+    if counted is not None:
+        known = known & counted[:, None]
     any_known = known.any(1).cpu()
-    mean = (values.nan_to_num(0.0).sum(1) / known.sum(1).clamp(min=1)).double().cpu()
+    mean = (values.masked_fill(~known, 0.0).sum(1) / known.sum(1).clamp(min=1)).double().cpu()
     total[:, 0] += torch.where(any_known, mean, 0.0)
     total[:, 1] += any_known
 

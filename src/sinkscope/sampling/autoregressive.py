@@ -37,6 +37,7 @@ def steps(
     nothing = torch.zeros_like(x, dtype=torch.bool)
     for i in range(decoding.length):
         column = length + i
+        engine.alive = alive
         logits = engine.next_logits(x, column, 0 if i == 0 else column - 1, cache)
         token, confidence = choose(logits, decoding, streams)
         after = x.clone()

@@ -63,7 +63,8 @@ class Engine:
         real: Bool [B, S]: padding of the whole sequence, or None.
         acting: the policy at work, or None. recorder: who records, or None.
         everything: confidence and candidates are wanted for all masked positions, not only the selectable ones.
-        forwards: forward passes so far (a guided step counts two).
+        alive: Bool [B]: rows that have not ended; None: all. The others run along and count for nothing.
+        forwards: forward passes so far, one number for all rows or one each (a guided step counts two).
     """
 
     model: Model
@@ -71,7 +72,8 @@ class Engine:
     acting: Acting | None = None
     recorder: Watcher | None = None
     everything: bool = False
-    forwards: int = 0
+    alive: Tensor | None = None
+    forwards: int | Tensor = 0
 
     @property
     def watchers(self) -> tuple[Watcher, ...]:
@@ -88,7 +90,6 @@ class Engine:
     def hidden(self, x: Tensor) -> Tensor:
         """Last hidden states [B, S, width] of the state x."""
         self._begin(x, 1)
-        self.forwards += 1
         return self.model.hidden(x, self.real, hiding=self.acting, taps=self.watchers)
 
     def guided(self, x: Tensor, unconditional: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -98,7 +99,6 @@ class Engine:
             real: Bool [B, S]: the twin's own padding.
         """
         self._begin(x, 2)
-        self.forwards += 2
         both = None
         if self.real is not None or real is not None:
             full = torch.ones_like(x, dtype=torch.bool)
@@ -113,17 +113,23 @@ class Engine:
         """Logits [B, V] behind the last written token of a causal model; `fed` tokens are already in the cache."""
         so_far = state[:, :written]
         real = None if self.real is None else self.real[:, :written]
+        self._count(1)
         for watcher in self.watchers:
             watcher.begin(so_far, real, torch.zeros_like(so_far, dtype=torch.bool), 1)
-        self.forwards += 1
         logits = self.model.forward(
             so_far[:, fed:], real, hiding=self.acting, taps=self.watchers, keep=1, cache=cache
         )
         return logits[:, -1]
 
     def _begin(self, x: Tensor, branches: int) -> None:
+        self._count(branches)
         for watcher in self.watchers:
             watcher.begin(x, self.real, x == self.mask_id, branches)
+
+    def _count(self, passes: int) -> None:
+        self.forwards = self.forwards + (passes if self.alive is None else passes * self.alive.long().cpu())
+        if self.acting is not None:
+            self.acting.alive = self.alive
 
 
 def count_ties(confidence: Tensor, chosen: Tensor) -> int:

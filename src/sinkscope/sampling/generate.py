@@ -274,8 +274,9 @@ def _run(
         codes = torch.stack([found[row] for row in range(len(batch.ids))])
     forwards = [0] * len(batch.ids)
     for group in groups:
-        for row in group.rows:
-            forwards[row] = group.engine.forwards
+        spent = torch.as_tensor(group.engine.forwards).expand(len(group.rows))
+        for row, count in zip(group.rows, spent.tolist(), strict=True):
+            forwards[row] = count
     sequences = states[-1]
     hidden, hit = _policy_totals(groups, len(batch.ids))
     return Run(

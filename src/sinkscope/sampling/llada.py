@@ -78,6 +78,7 @@ def steps(
     for block in range(decoding.length // decoding.block):
         start, end = prompt + block * decoding.block, prompt + (block + 1) * decoding.block
         counts = transfer_counts((x[:, start:end] == engine.mask_id).sum(1), per_block)
+        engine.alive = alive
         for i in range(per_block):
             step = _step(engine, x, given, end, counts[:, i].tolist(), decoding, streams, rules, alive)
             x = step.after
