@@ -160,6 +160,18 @@ def trace(
     )
 
 
+@app.command()
+def summary(
+    path: Annotated[
+        Path, typer.Argument(help="a .zarr.zip, or the .partial folder of a recording that was stopped")
+    ],
+) -> None:
+    """Say what is in a trace: where the sinks are, how strong, moving or not, made of what."""
+    from sinkscope.commands.summary import summarise
+
+    summarise(path)
+
+
 def main() -> None:
     """Entry point: runs the command and turns errors into one line and an exit code."""
     try:

@@ -214,9 +214,7 @@ def report(console: Console, model: Model, run: Run, out: Path) -> None:
             f"{float(run.sinks_hit.nanmean()):.1%} of each step's own sinks"
         )
     console.print(Text(f"trace: {out} ({out.stat().st_size / 1e6:.1f} MB)"))
-    console.print(
-        Text(f"next: python -c \"import sinkscope as ss; print(ss.summary(ss.Trace.open('{out}')))\"")
-    )
+    console.print(Text(f"next: sinkscope summary {out}"))
 
 
 def strongest(trace: Any, many: int = 3) -> list[str]:

@@ -1,0 +1,49 @@
+# Everything a newcomer needs: `make study` does the main job, `make test` checks the code. Both set themselves up.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: help venv test quick lint study bench soak clean
+
+help:
+	@echo "make study   the main job, on a CPU"
+	@echo "make test    lint, types and every test"
+	@echo "make quick   the usual loop: fast tests only"
+	@echo "make lint    ruff and mypy"
+	@echo "make bench   how much tracing costs on this machine"
+	@echo "make soak    the kill-and-resume tests, twenty times"
+
+venv: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[test]"
+	touch $(READY)
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/python -m pytest -m "" --durations=15
+
+quick: $(READY)
+	$(BIN)/python -m pytest
+
+study: $(READY)
+	@echo "The study itself is not built yet: this traces a tiny checkpoint with random weights (tests/golden)."
+	@rm -rf study && mkdir -p study
+	$(BIN)/sinkscope trace tests/golden/llada/checkpoint --prompt-ids tests/golden/prompt.txt \
+	    --length 64 --steps 64 --block 32 --anatomy --by-query --out study/golden.zarr.zip
+	$(BIN)/sinkscope summary study/golden.zarr.zip
+
+bench: $(READY)
+	$(BIN)/python bench/tracing.py
+
+soak: $(READY)
+	SINKSCOPE_KILLS=20 $(BIN)/python -m pytest -m "" -k "kill"
+
+clean:
+	rm -rf .venv study dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

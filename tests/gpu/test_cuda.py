@@ -1,0 +1,178 @@
+"""On a CUDA GPU: the golden fixtures, the kernels against the dense reference, recording and policies.
+
+Runs under pytest (mark `gpu`), or as a plain script on machines without it: `python tests/gpu/test_cuda.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import sinkscope as ss
+from sinkscope.attention.fused import attend, raw_lse
+from sinkscope.attention.received import dense_map, dense_received, query_weights, received
+from sinkscope.attention.taken import Band, Taken
+from sinkscope.attention.visibility import Visibility
+
+try:
+    import pytest
+
+    pytestmark = pytest.mark.gpu
+except ImportError:
+    pass
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+FAMILIES = ("llada", "dream", "mmada", "llama")
+
+
+def test_forward_fixtures_in_float32() -> None:
+    """Every unpadded forward fixture, with tensor cores' reduced precision switched off."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    for family in FAMILIES:
+        model = ss.load(GOLDEN / family / "checkpoint", device="cuda", dtype="float32")
+        for path in sorted((GOLDEN / family).glob("forward_T*.npz")):
+            stored = np.load(path)
+            ids = torch.tensor(stored["input_ids"])
+            logits = model.logits(ids).cpu().numpy()
+            np.testing.assert_allclose(logits, stored["logits"], atol=5e-4, rtol=1e-3, err_msg=str(path))
+            np.testing.assert_allclose(
+                model.attention(ids).numpy(), stored["attn"], atol=5e-5, err_msg=str(path)
+            )
+
+
+def test_left_padding_in_float32() -> None:
+    """The left-padded fixtures, real rows."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    for family in FAMILIES:
+        model = ss.load(GOLDEN / family / "checkpoint", device="cuda", dtype="float32")
+        stored = np.load(next((GOLDEN / family).glob("forward_leftpad*.npz")))
+        mask = stored["attention_mask"]
+        logits = model.logits(torch.tensor(stored["input_ids"]), mask).cpu().numpy()
+        real = mask.astype(bool)
+        np.testing.assert_allclose(logits[real], stored["logits"][real], atol=5e-4, rtol=1e-3, err_msg=family)
+
+
+def test_self_check_in_every_dtype() -> None:
+    """Recording leaves the output alone, and what is recorded is the model's attention."""
+    for family in FAMILIES:
+        for dtype in ("float32", "bfloat16", "float16"):
+            result = ss.load(GOLDEN / family / "checkpoint", device="cuda", dtype=dtype).check()
+            assert result.passed, (family, dtype, result)
+
+
+def test_auto_takes_the_checkpoints_dtype() -> None:
+    """On a GPU "auto" means what the checkpoint was saved in."""
+    model = ss.load(GOLDEN / "llada" / "checkpoint")
+    assert model.device.type == "cuda"
+    assert model.dtype == torch.float32
+
+
+def test_kernels_against_the_dense_reference() -> None:
+    """Random shapes, patterns and taken keys, in float32 and bfloat16."""
+    generator = torch.Generator("cuda").manual_seed(0)
+    for dtype, bound in ((torch.float32, 2e-5), (torch.bfloat16, 2e-2)):
+        for causal in (False, True):
+            for padded in (False, True):
+                for heads, groups, size in ((4, 4, 64), (8, 2, 128)):
+                    shape = dict(generator=generator, device="cuda")
+                    query = torch.randn(2, heads, 77, size, **shape).to(dtype)
+                    key, value = (torch.randn(2, groups, 77, size, **shape).to(dtype) for _ in range(2))
+                    real = None
+                    if padded:
+                        real = torch.ones(2, 77, dtype=torch.bool, device="cuda")
+                        real[1, :9] = False
+                    pattern = Visibility(77, 77, real, causal)
+                    columns = torch.rand(2, heads, 77, **shape) < 0.1
+                    for taken in (None, Taken(columns), Taken(None, Band(7, 2, 3)), Taken(columns, Band(9))):
+                        _against_dense(query, key, value, pattern, taken, size**-0.5, bound)
+
+
+def _against_dense(query, key, value, pattern, taken, scale, bound) -> None:  # type: ignore[no-untyped-def]
+    out, lse = attend(query, key, value, pattern, taken, scale)
+    attention = dense_map(query, key, pattern, taken, scale)
+    values = value.float().repeat_interleave(query.shape[1] // value.shape[1], 1)
+    assert (out.float() - attention @ values).abs().max() < bound * 4
+    weights = query_weights(pattern, None, query)
+    found = received(query, key, lse, pattern, taken, scale)
+    reference = dense_received(attention, pattern, weights)
+    assert torch.equal(found.isnan(), reference.isnan())
+    assert (found - reference).nan_to_num().abs().max() < bound * 4
+    if taken is not None:
+        rows = pattern.real_queries()
+        whole = raw_lse(query, key, lse, pattern, taken, scale)
+        plain = attend(query, key, value, pattern, None, scale)[1]
+        difference = (whole - plain).abs()
+        difference = difference if rows is None else difference * rows[:, None]
+        assert difference.max() < max(bound, 1e-4)
+
+
+def test_generation_fixtures_token_for_token() -> None:
+    """Decodings without random numbers give the fixtures' states on a GPU too (float32; ties may fall otherwise)."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    manifest = json.loads((GOLDEN / "llada" / "manifest.json").read_text())
+    model = ss.load(GOLDEN / "llada" / "checkpoint", device="cuda", dtype="float32")
+    for name in ("gen_b8_s16.npz", "gen_b32_s32.npz", "gen_b8_s16_cfg1.5.npz", "gen_b8_s16_sinkmask.npz"):
+        entry, stored = manifest["generate"][name], np.load(GOLDEN / "llada" / name)
+        options = entry["kwargs"]
+        decoding = ss.LladaDecoding(32, options["steps"], options["block_length"], cfg=options["cfg_scale"])
+        columns = entry["sink_columns_per_layer"]
+        policy = ss.MaskKeys({int(layer): chosen for layer, chosen in columns.items()}) if columns else None
+        run = ss.generate(
+            model, torch.tensor(stored["prompt"]), decoding, policy=policy, capture=ss.Capture()
+        )
+        assert np.array_equal(run.states.numpy(), stored["states"]), name
+    stored = np.load(GOLDEN / "dream" / "gen_entropy_t0.npz")
+    model = ss.load(GOLDEN / "dream" / "checkpoint", device="cuda", dtype="float32")
+    run = ss.generate(model, torch.tensor(stored["prompt"]), ss.DreamDecoding(32, 16))
+    assert np.array_equal(run.states.numpy(), stored["states"])
+    stored = np.load(GOLDEN / "llama" / "gen_greedy.npz")
+    model = ss.load(GOLDEN / "llama" / "checkpoint", device="cuda", dtype="float32")
+    run = ss.generate(model, torch.tensor(stored["prompt"]), ss.GreedyDecoding(32, eos=None))
+    assert np.array_equal(run.sequences.numpy(), stored["sequences"])
+
+
+def test_policies_on_gpu_equal_those_on_cpu() -> None:
+    """Hidden sets and states of score-based policies agree between the devices."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    prompt = torch.randint(0, 470, (2, 13), generator=torch.Generator().manual_seed(3))
+    for family, decoding in (
+        ("llada", ss.LladaDecoding(16, 8, 8)),
+        ("llama", ss.GreedyDecoding(12, eos=None)),
+    ):
+        pair = [
+            ss.load(GOLDEN / family / "checkpoint", device=device, dtype="float32")
+            for device in ("cpu", "cuda")
+        ]
+        for text in (
+            "top:2",
+            "top:2@model",
+            "random(top:2)",
+            "above:2,effect=silence",
+            "keep:0.4",
+            "window:6,first=1",
+        ):
+            states = [
+                ss.generate(model, prompt, decoding, policy=ss.parse_policy(text), seed=[5, 6]).states
+                for model in pair
+            ]
+            assert torch.equal(*states), (family, text)
+
+
+if __name__ == "__main__":
+    import sys
+    import traceback
+
+    failed = 0
+    for name, test in list(globals().items()):
+        if name.startswith("test_"):
+            try:
+                test()
+                print("passed", name, flush=True)
+            except Exception:
+                failed += 1
+                print("FAILED", name, flush=True)
+                traceback.print_exc()
+    sys.exit(bool(failed))
