@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.kernels import kernel
+from sinkscope.attention.received import TILE_BYTES
 from sinkscope.attention.taken import TILE, Taken
 from sinkscope.attention.visibility import Visibility
 
@@ -203,7 +204,8 @@ def raw_lse(
         order, used, count = None, None, visibility.keys
         keys = key.repeat_interleave(H // G, 1).to(exact)
     parts = []
-    rows = max(1, min(Q, (32 << 20) // max(1, B * H * max(count, 1) * 4)))
+    # A tile holds scores of the taken keys, and the pattern over all keys: with few taken keys that is the larger part.
+    rows = max(1, min(Q, TILE_BYTES // max(1, B * H * count * 4, B * visibility.keys * 8)))
     for start in range(0, Q, rows):
         stop = min(start + rows, Q)
         scores = query[:, :, start:stop].to(exact) @ keys.transpose(-1, -2) * scale
