@@ -17,6 +17,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import itertools
+
 from random_llada import write_random_llada
 
 import sinkscope as ss
@@ -39,7 +41,7 @@ def seconds_per_step(model: ss.Model, length: int, capture: ss.Capture | None) -
             capture=capture,
             progress=lambda *_, at=stamps: at.append(time.perf_counter()),
         )
-        times += [after - before for before, after in zip(stamps, stamps[1:])]
+        times += [after - before for before, after in itertools.pairwise(stamps)]
     return statistics.median(times)
 
 

@@ -77,7 +77,7 @@ def test_kernels_against_the_dense_reference() -> None:
         for causal in (False, True):
             for padded in (False, True):
                 for heads, groups, size in ((4, 4, 64), (8, 2, 128)):
-                    shape = dict(generator=generator, device="cuda")
+                    shape = {"generator": generator, "device": "cuda"}
                     query = torch.randn(2, heads, 77, size, **shape).to(dtype)
                     key, value = (torch.randn(2, groups, 77, size, **shape).to(dtype) for _ in range(2))
                     real = None

@@ -40,7 +40,8 @@ def load(
     """Loads a checkpoint: safetensors only, strictly, and without running any code that comes with it.
 
     Args:
-        source: a folder in the Hugging Face layout, or a hub id such as "GSAI-ML/LLaDA-8B-Instruct".
+        source: a folder in the Hugging Face layout, a hub id such as "GSAI-ML/LLaDA-8B-Instruct", or one of the small
+            models that come with the package, such as "organism/scratch".
         device: "auto" (a GPU when there is one), "cpu", "cuda", "cuda:1", "mps".
         dtype: "auto" (the checkpoint's own on a GPU, float32 on a CPU, where bfloat16 is slow), "float32", "bfloat16",
             "float16", "float64".
@@ -66,6 +67,8 @@ def load(
 def find(source: str | os.PathLike[str], revision: str | None = None) -> Checkpoint:
     """The checkpoint behind a folder or hub id, fetched if need be; no weights are read yet."""
     name = os.fspath(source)
+    if name.startswith("organism/"):
+        return _organism(name, revision)
     folder = Path(name).expanduser()
     if folder.is_dir():
         if revision is not None:
@@ -80,6 +83,19 @@ def find(source: str | os.PathLike[str], revision: str | None = None) -> Checkpo
     from sinkscope.models.hub import fetch
 
     return fetch(name, revision)
+
+
+def _organism(name: str, revision: str | None) -> Checkpoint:
+    """One of the small models that come with the package."""
+    shelf = Path(__file__).parents[1] / "organisms" / "weights"
+    known = sorted(path.name for path in shelf.iterdir() if path.is_dir()) if shelf.is_dir() else []
+    wanted = name.removeprefix("organism/")
+    if wanted not in known:
+        hint = nearest(wanted, known) if known else "this installation ships none"
+        raise CheckpointError(f"{name} is not one of the organisms that come with sinkscope; {hint}")
+    if revision is not None:
+        raise InputError(f"{name} comes with the package and has no revisions; leave out revision={revision!r}")
+    return Checkpoint(shelf / wanted, name)
 
 
 def resolve_device(device: str) -> torch.device:
