@@ -45,10 +45,8 @@ def llada(
         gate = torch.nn.functional.silu(_linear(weights, f"{block}.ff_proj", h))
         x = x + _linear(weights, f"{block}.ff_out", gate * _linear(weights, f"{block}.up_proj", h))
     x = _norm(x, weights[f"{top}.ln_f.weight"], eps)
-    if config["weight_tying"]:
-        logits = x @ weights[f"{top}.wte.weight"].T
-    else:
-        logits = _linear(weights, f"{top}.ff_out", x)
+    tied = config["weight_tying"]
+    logits = x @ weights[f"{top}.wte.weight"].T if tied else _linear(weights, f"{top}.ff_out", x)
     if config["scale_logits"]:
         logits = logits / math.sqrt(d)
     return logits, torch.stack(maps)
