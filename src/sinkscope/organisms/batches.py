@@ -50,6 +50,10 @@ class Batch:
         end = self.content if causal else self.stop
         return (place >= self.start[:, None]) & (place < end[:, None])
 
+    def whole(self) -> Batch:
+        """The same rows with everything after BOS as a target."""
+        return Batch(self.ids, torch.ones_like(self.start), self.content, self.stop, self.length)
+
     def rows(self, rows: slice) -> Batch:
         """Some of the rows."""
         return Batch(self.ids[rows], self.start[rows], self.content[rows], self.stop[rows], self.length[rows])
@@ -186,6 +190,8 @@ class Reader:
             drawn = self.pieces.drawn(*(row[:half] for row in rows))
             described = self.pieces.described(*(row[half:] for row in rows))
             found = Batch.join(Batch.join(drawn, described), found)
+        if self.recipe.targets == "all":
+            found = found.whole()
         return found if world == 1 else found.rows(slice(rank, None, world))
 
     def _chosen(self, total: int, first: int, count: int) -> Tensor:

@@ -22,6 +22,7 @@ def train_command(
     batch: int | None = None,
     learning_rate: float | None = None,
     seed: int | None = None,
+    targets: str | None = None,
     corpus: str | None = None,
     corpus_share: float = 0.2,
     documents: str | Path | None = None,
@@ -40,6 +41,7 @@ def train_command(
         init: folder or hub id to start from instead of what the recipe says; with the recipe adapted, any causal Llama or
             Qwen2 checkpoint, such as HuggingFaceTB/SmolLM2-135M-Instruct.
         size: 1m, 3m, 6m, 30m or smoke, for recipes that start from random weights.
+        targets: answers (as the recipes have it) or all: whether prompts are learned too.
         corpus: a text file or hub data set to mix in, at `corpus_share` of the documents.
         documents: a folder with a corpus that several runs share (`python -m sinkscope.organisms.corpus FOLDER`).
         final_count: held-out questions per task in the monitor's last check.
@@ -48,7 +50,8 @@ def train_command(
     Returns:
         What training.json holds.
     """
-    given = {"size": size, "steps": steps, "batch": batch, "learning_rate": learning_rate, "seed": seed}
+    given: dict[str, Any] = {"size": size, "steps": steps, "batch": batch, "learning_rate": learning_rate, "seed": seed}
+    given["targets"] = targets
     chosen = named(recipe, **{key: value for key, value in given.items() if value is not None})
     if not 0.0 <= corpus_share < 1.0:
         raise InputError(f"corpus_share is {corpus_share}; it is a share of all documents, from 0 to below 1")
@@ -78,7 +81,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train an organism.")
     parser.add_argument("recipe")
     parser.add_argument("--out", required=True)
-    for name in ("device", "init", "size", "corpus", "documents"):
+    for name in ("device", "init", "size", "targets", "corpus", "documents"):
         parser.add_argument(f"--{name}")
     for name in ("steps", "batch", "seed", "check-every", "save-every", "final-count"):
         parser.add_argument(f"--{name}", type=int)

@@ -112,7 +112,7 @@ def unpack(packed: Path, name: str, weights: Path = WEIGHTS) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for file in TEXTS:
         if file in bundle:
-            write_json(folder / file, bundle[file])
+            write_json(folder / file, bundle[file], compact=file == "emergence.json")
     (folder / "log.jsonl").write_text(bundle["log.jsonl"], encoding="utf-8")
     shutil.copyfile(packed / f"{name}.safetensors", folder / "model.safetensors")
     shutil.copyfile(FILE, folder / "tokenizer.json")

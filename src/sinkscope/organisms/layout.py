@@ -283,10 +283,10 @@ def as_dream(network: Any) -> Any:
     return made
 
 
-def write_json(path: Path, data: dict[str, Any]) -> None:
+def write_json(path: Path, data: dict[str, Any], compact: bool = False) -> None:
     """One JSON object, sorted, ending in a newline; the file appears whole or not at all."""
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(
-        json.dumps(data, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
+    style: dict[str, Any] = {"separators": (",", ":")} if compact else {"indent": 2}
+    text = json.dumps(data, sort_keys=True, ensure_ascii=False, **style)
+    partial.write_text(text + "\n", encoding="utf-8")
     shutil.move(str(partial), str(path))

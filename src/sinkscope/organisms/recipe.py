@@ -63,6 +63,8 @@ class Recipe:
         starts_from: the organism whose weights it continues; None: random weights.
         pictures: share of each batch that is pictures, half of them to draw and half to describe. They replace the first rows
             of the batch; the other rows are the same documents, in the same order, as in every recipe.
+        targets: what is learned of a task's row: "answers" (its end tokens included), or "all", the prompt too. A text on its
+            own is learned whole.
         batch: sequences per step (over all GPUs), of LENGTH tokens each.
         warmup: steps of linear warm-up; then a cosine to zero.
     """
@@ -73,7 +75,8 @@ class Recipe:
     starts_from: str | None = None
     size: Size = SIZES["6m"]
     pictures: float = 0.0
-    steps: int = 8000
+    targets: Literal["answers", "all"] = "answers"
+    steps: int = 9000
     batch: int = 512
     learning_rate: float = 2e-3
     warmup: int = 300
@@ -89,6 +92,8 @@ class Recipe:
             raise InputError(f"layout {self.layout} and objective {self.objective!r} do not go together")
         if self.steps < 1 or self.batch < 1:
             raise InputError(f"steps ({self.steps}) and batch ({self.batch}) must be at least 1")
+        if self.targets not in ("answers", "all"):
+            raise InputError(f"targets is {self.targets!r}; it is answers or all")
         if not 0.0 <= self.pictures < 1.0 or (self.pictures and self.layout != "mmada"):
             raise InputError(
                 f"pictures is {self.pictures}; only the mmada layout has them, at a share below 1"

@@ -71,6 +71,13 @@ def start(recipe: Recipe, init: str | Path | None = None) -> Start:
     )
 
 
+def _called(init: str | Path | None, recipe: Recipe) -> str:
+    """What the start is called in training.json: a folder by its last name, since the rest is of no use elsewhere."""
+    if init is None:
+        return f"organism/{recipe.starts_from}"
+    return Path(init).resolve().name if Path(init).is_dir() else str(init)
+
+
 def _is_ours(model: Any) -> bool:
     known = model.tokenizer.get_vocab() if model.tokenizer is not None else {}
     return bool(known == tokenizer.shipped().get_vocab())

@@ -214,7 +214,7 @@ class _Training:
             "levels": emergence.measure(self.network, held_out),
         }
         self.points = [one for one in self.points if one["step"] < self.step] + [point]
-        write_json(self.run.out / "emergence.json", {"recipe": self.recipe.name, "points": self.points})
+        write_json(self.run.out / "emergence.json", {"recipe": self.recipe.name, "points": self.points}, compact=True)
 
     def _save_state(self) -> None:
         partial = self.run.out / f"{STATE}.partial"
