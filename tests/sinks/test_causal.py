@@ -37,6 +37,8 @@ def recorded() -> tuple[xr.Dataset, list[list[np.ndarray]]]:
     model = transformers.LlamaForCausalLM.from_pretrained(
         CHECKPOINT, attn_implementation="eager", dtype=torch.float32
     ).eval()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     rng = np.random.default_rng(0)
     every: list[list[np.ndarray]] = []
     texts = []
@@ -51,6 +53,7 @@ def recorded() -> tuple[xr.Dataset, list[list[np.ndarray]]]:
             ids = torch.cat([ids, out.logits[:, -1:].argmax(-1)], dim=1)
         every.append(maps)
         texts.append(ids[0].numpy())
+    torch.set_num_threads(threads)
     return as_trace(every, texts), every
 
 

@@ -88,6 +88,14 @@ def test_logistic_regression_recovers_what_made_the_data():
     assert np.abs(gradient).max() < 1.0
 
 
+def test_solving_in_halves_is_solving():
+    rng = np.random.default_rng(0)
+    for n in (3, 41, 108):
+        factor = rng.normal(size=(n, n))
+        matrix, right = factor @ factor.T + np.eye(n), rng.normal(size=n)
+        np.testing.assert_allclose(matrix @ logistic._solve(matrix, right), right, atol=1e-8)
+
+
 def test_distance_bins():
     bins = distance_bins(np.array([0, 1, 3, 4, 7, 8, 63, 64, 500, -1, -3, -4, -64, 10_000]))
     assert bins.tolist() == [0, 1, 3, 4, 4, 5, 7, 8, 8, 9, 11, 12, 16, 18]

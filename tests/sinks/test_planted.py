@@ -202,10 +202,16 @@ def test_one_length_of_prompt_is_not_identifiable():
 
 def test_drains_and_hubs_are_told_apart():
     for kind in ("drain", "hub"):
-        data = synthetic.trace("static", anatomy=kind)
+        data = synthetic.trace("static", anatomy=kind, lengths=(9, 12))
         assert diagnose(data)["drains or hubs"].verdict == kind + "s"
-    assert diagnose(synthetic.trace("static"))["drains or hubs"].verdict == "not enough evidence"
-    mixed = [synthetic.trace("static", anatomy=kind, seed=i) for i, kind in enumerate(("drain", "hub"))]
+    assert (
+        diagnose(synthetic.trace("static", lengths=(9, 12)))["drains or hubs"].verdict
+        == "not enough evidence"
+    )
+    mixed = [
+        synthetic.trace("static", anatomy=kind, seed=i, lengths=(9,))
+        for i, kind in enumerate(("drain", "hub"))
+    ]
     assert diagnose(mixed)["drains or hubs"].verdict == "both"
 
 

@@ -141,7 +141,8 @@ def run_of(data: xr.Dataset, sample: int) -> Run:
             return np.full(shape, fill, dtype=dtype)
         return np.asarray(one[name].transpose(*dims).values).astype(dtype)
 
-    region = read("region", ANSWER, str, (keys,), ("key",))
+    # By way of a list: zarr's own string type does not cast to numpy's.
+    region = np.array(read("region", ANSWER, object, (keys,), ("key",)).tolist(), dtype=str)
     tokens = read("tokens", 0, np.int64, (steps, keys), ("step", "key"))
     if "position" in one:
         position = read("position", 0, np.int64, (keys,), ("key",))
