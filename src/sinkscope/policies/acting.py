@@ -19,7 +19,7 @@ from sinkscope.attention.taken import Band, Taken, first_real
 from sinkscope.attention.visibility import Visibility
 from sinkscope.errors import InputError
 from sinkscope.policies.mask_random import MaskRandom
-from sinkscope.policies.numbers import priorities
+from sinkscope.policies.numbers import priorities, wrapped
 from sinkscope.policies.policy import FixedRule, Policy, Rule, ScoredRule, check_policy, sinks
 
 HIT_EPSILON = 3.0
@@ -64,7 +64,7 @@ class Acting:
     def __init__(self, policy: Policy, rows: Sequence[int], causal: bool, prompt: int) -> None:
         self.policy = policy
         self.rules = [rule for rule in policy.parts() if not rule.empty_rule]
-        self._rows = torch.tensor(list(rows), dtype=torch.long)
+        self._rows = torch.tensor([wrapped(row) for row in rows], dtype=torch.long)
         self._causal, self._prompt = causal, prompt
         self._step = -1
         self._branches = 1
@@ -175,7 +175,7 @@ class Acting:
             scores = self._scores(rule, layer, query, key, visibility, scale)
             if scores is None:
                 return None
-            return rule.choose(scores, self._candidates(rule, scores, visibility))
+            return rule.choose(scores, self._candidates(rule, scores, visibility, query.device))
         raise InputError(f"there is no way to act for {type(rule).__name__}")
 
     def _control(
@@ -201,9 +201,7 @@ class Acting:
         chosen = self._columns(number, like, layer, query, key, visibility, scale)
         if chosen is None:
             return None
-        allowed = self._takeable(like, visibility, device)
-        if scores is not None:
-            allowed = allowed & ~scores.isnan()
+        allowed = self._candidates(like, scores, visibility, device)
         width = max(chosen.shape[1], 1 if scores is None else scores.shape[1])
         chosen = chosen.expand(rows, width, -1)
         allowed = allowed.expand(rows, width, -1)
@@ -223,6 +221,11 @@ class Acting:
             first_real(self._conditional(visibility), device),
             visibility.keys,
         )
+        if rule.match == "count" and bool(((allowed & ~chosen).sum(-1) < chosen.sum(-1)).any()):
+            raise InputError(
+                f"{rule}: in step {self._step} its policy takes more keys than are left, so that no equal number of others "
+                "exists; take fewer keys, give a longer prompt, or use match='mass'"
+            )
         taken = rule.draw(chosen, allowed, scores, order)
         if before is not None:
             same = (step == before.step)[..., None]
@@ -240,9 +243,6 @@ class Acting:
         _, lse = fused.attend(query, key, key, visibility, None, scale)
         weights = self._score_weights(query, visibility)
         own = received(query, key, lse, visibility, None, scale, weights)[: len(self._rows), :, 0]
-        if self._causal:
-            own = own.clone()
-            own[..., -1] = float("nan")  # the newest token is never taken
         return own.mean(1, keepdim=True) if rule.scope == "layer" else own
 
     def _kept_scores(self, kind: str, scope: str, layer: int, visibility: Visibility) -> Tensor | None:
@@ -258,9 +258,16 @@ class Acting:
             scores = kept[layer].mean(1, keepdim=True) if scope == "layer" else kept[layer]
         return torch.nn.functional.pad(scores, (0, visibility.keys - scores.shape[-1]), value=float("nan"))
 
-    def _candidates(self, rule: Rule, scores: Tensor, visibility: Visibility) -> Tensor:
-        """Bool [B, h, K]: real keys with a score, in the region that the rule is restricted to."""
-        return ~scores.isnan() & self._takeable(rule, visibility, scores.device)
+    def _candidates(
+        self, rule: Rule, scores: Tensor | None, visibility: Visibility, device: torch.device
+    ) -> Tensor:
+        """Bool [B|1, h|1, K]: real keys with a score, in the rule's region; never the newest token of a causal model."""
+        allowed = self._takeable(rule, visibility, device)
+        if scores is not None:
+            allowed = allowed & ~scores.isnan()
+        if self._causal:
+            allowed = allowed & (torch.arange(visibility.keys, device=device) < visibility.keys - 1)
+        return allowed
 
     def _takeable(self, rule: Rule, visibility: Visibility, device: torch.device) -> Tensor:
         """Bool [B|1, 1, K]: real keys in the rule's region."""

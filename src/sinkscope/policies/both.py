@@ -21,6 +21,10 @@ class Both(Policy):
         for policy in (self.first, self.second):
             if not isinstance(policy, Policy):
                 raise InputError(f"& combines policies, got {type(policy).__name__}")
+        if isinstance(self.second, Both):
+            # One form for one text: a & (b & c) is (a & b) & c.
+            object.__setattr__(self, "first", Both(self.first, self.second.first))
+            object.__setattr__(self, "second", self.second.second)
         rules = list(self.parts())
         if len({rule.effect for rule in rules}) > 1:
             raise InputError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import ClassVar
 
 import torch
@@ -43,10 +44,8 @@ class KeepTop(ScoredRule):
         """The candidates below the kept ones."""
         counts = candidates.sum(-1, keepdim=True)
         # ceil on exact numbers: 0.1 · 30 is 3.0000000000000004 in floating point, and ceil of that would be 4.
-        kept = [
-            [math.ceil(round(self.fraction * int(count), 9)) for count in row]
-            for row in counts[..., 0].tolist()
-        ]
+        exact = Fraction(repr(self.fraction))
+        kept = [[math.ceil(exact * count) for count in row] for row in counts[..., 0].tolist()]
         return candidates & ~top(scores, candidates, torch.tensor(kept, device=scores.device)[..., None])
 
     def argument(self) -> str:

@@ -36,7 +36,9 @@ class MaskKeys(FixedRule):
     word: ClassVar[str] = "keys"
 
     def __post_init__(self) -> None:
-        given = dict(self.chosen) if isinstance(self.chosen, tuple) else self.chosen
+        given = self.chosen
+        if isinstance(given, tuple) and all(isinstance(one, tuple) and len(one) == 2 for one in given):
+            given = dict(given)
         if not isinstance(given, Mapping):
             raise InputError(
                 f"MaskKeys takes a mapping of layer to columns, such as {{0: [0]}}, got {self.chosen!r}"

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sinkscope.errors import InputError
 from sinkscope.policies.keep_top import KeepTop
+from sinkscope.policies.mask_keys import MaskKeys
 from sinkscope.policies.policy import Rule, ScoredRule, one_of, whole
 from sinkscope.policies.window import Window
 
@@ -72,8 +73,15 @@ class MaskRandom(Rule):
         return isinstance(self.like, ScoredRule) or self.match == "mass"
 
     def check_rule(self, layers: int, keys: int) -> None:
-        """As its policy."""
+        """As its policy; and as many other keys must exist."""
         self.like.check_rule(layers, keys)
+        many = max(map(len, self.like.by_layer.values()), default=0) if isinstance(self.like, MaskKeys) else 0
+        many = max(many, getattr(self.like, "k", 0))
+        if self.match == "count" and 2 * many > keys:
+            raise InputError(
+                f"{self} needs {many} other keys beside the {many} that its policy takes, but the sequence has only {keys}; "
+                "use a smaller number, or match='mass'"
+            )
 
     def acts(self, layer: int, step: int) -> bool:
         """As its policy."""

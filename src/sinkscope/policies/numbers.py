@@ -20,13 +20,18 @@ def priorities(
         Long [B, h, K], not negative.
     """
     device = steps.device
-    number = _mixed(torch.tensor(seed, device=device))
+    number = _mixed(torch.tensor(wrapped(seed), device=device))
     number = _mixed(number + rows.to(device)[:, None, None])
     number = _mixed(number + layer)
     number = _mixed(number + torch.arange(heads, device=device)[None, :, None])
     number = _mixed(number + steps[:, :, None])
     position = torch.arange(keys, device=device) - first.to(device)[:, None, None]
     return _mixed(number + position) & torch.iinfo(torch.long).max
+
+
+def wrapped(number: int) -> int:
+    """A whole number of any size as one of 64 bits, so that every seed can be a key."""
+    return (number + 2**63) % 2**64 - 2**63
 
 
 def _mixed(value: Tensor) -> Tensor:

@@ -25,6 +25,9 @@ ALLOWED = (
     "and ,option=value behind; random(POLICY) for its control; POLICY & POLICY for both"
 )
 
+LONGEST_RANGE = 100_000
+"""A range of steps or layers beyond this is a slip of the hand, and would fill the memory."""
+
 
 def parse_policy(text: str) -> Policy | None:
     """Reads the text form of a policy; "none" is no policy.
@@ -49,10 +52,13 @@ def _rule(text: str) -> Rule:
         like = parse_policy(inside)
         if not isinstance(like, Rule):
             raise InputError(f"random(…) is the control of one policy, got {inside!r}")
+        if tail and not tail.lstrip().startswith(","):
+            raise InputError(f"policy {text!r}: behind random(…) come ,match=mass or ,seed=1, got {tail!r}")
         return _made(MaskRandom, {"like": like, **_options(tail, text)}, text)
     match = re.fullmatch(r"(?P<word>\w+):(?P<argument>[^@,]*)(?:@(?P<scope>\w+))?(?P<tail>(?:,.*)?)", text)
     if match is None:
-        raise InputError(f"policy {text!r} does not parse; allowed are {ALLOWED}")
+        near = nearest(re.split(r"[\W\d]", text, maxsplit=1)[0], RULES)
+        raise InputError(f"policy {text!r} does not parse; {near} Allowed are {ALLOWED}")
     word = match["word"]
     if word not in RULES or word == "random":
         raise InputError(
@@ -111,6 +117,8 @@ def _indices(text: str, whole: str) -> tuple[int, ...]:
     found: list[int] = []
     for part in text.split("+"):
         low, dash, high = part.partition("-")
+        if dash and _whole(high, whole) - _whole(low, whole) > LONGEST_RANGE:
+            raise InputError(f"policy {whole!r}: the range {part!r} is longer than {LONGEST_RANGE} indices")
         found += range(_whole(low, whole), _whole(high, whole) + 1) if dash else [_whole(low, whole)]
     if not found:
         raise InputError(f"policy {whole!r}: {text!r} names no index")

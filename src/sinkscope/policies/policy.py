@@ -235,9 +235,12 @@ def whole(name: str, value: object, least: int) -> int:
 
 def finite(name: str, value: object) -> float:
     """A finite number."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise InputError(f"{name} should be a finite number, got {value!r}")
-    return float(value)
+    try:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise InputError(f"{name} should be a finite number, got {value!r}")
+        return float(value)
+    except OverflowError as error:  # a whole number beyond every float
+        raise InputError(f"{name} should be a finite number, got one of more than 300 digits") from error
 
 
 def number(value: float) -> str:

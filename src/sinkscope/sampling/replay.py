@@ -18,7 +18,7 @@ from sinkscope.errors import InputError
 from sinkscope.models.model import Model
 from sinkscope.policies.acting import Acting
 from sinkscope.policies.policy import Policy, check_policy
-from sinkscope.sampling import dream, llada
+from sinkscope.sampling import autoregressive, dream, llada
 from sinkscope.sampling.decoding import (
     Decoding,
     DreamDecoding,
@@ -28,6 +28,7 @@ from sinkscope.sampling.decoding import (
     MmadaImageDecoding,
 )
 from sinkscope.sampling.engine import Engine
+from sinkscope.sampling.generate import check_decoding
 from sinkscope.sampling.groups import grouped, row_keys
 from sinkscope.sampling.run import Run
 
@@ -106,6 +107,7 @@ def replay(model: Model, run: Run, policy: Policy) -> Replay:
         raise InputError(f"replay needs a run without a policy, this one was made under {run.policy}")
     if isinstance(decoding, MmadaImageDecoding):
         raise InputError("replay compares text; image decodings have no candidates to compare")
+    check_decoding(model, decoding)
     columns = run.states.shape[-1]
     checked = check_policy(policy, model.shape.layers, columns)
     rows = run.states.shape[1]
@@ -120,7 +122,8 @@ def replay(model: Model, run: Run, policy: Policy) -> Replay:
         if checked is not None:
             acting = Acting(checked, row_keys(run.seed, group), model.kind.causal, run.prompt - offset)
         states = run.states[:, group, offset:].to(model.device)
-        pair = _Pair(Engine(model, real), Engine(model, real, acting=acting), decoding, run.prompt - offset)
+        engines = Engine(model, real), Engine(model, real, acting=acting)
+        pair = _Pair(*engines, decoding, run.prompt - offset, isinstance(run.seed, list))
         for step, found in enumerate(pair.compare(states)):
             for name, value in found.items():
                 if value.ndim == 2:
@@ -149,12 +152,13 @@ def _blank(rows: int, steps: int, columns: int) -> dict[str, np.ndarray[Any, Any
 
 @dataclass
 class _Pair:
-    """The same state with and without the policy."""
+    """The same state with and without the policy; each_stops: every row ends by itself, whatever the others do."""
 
     plain: Engine
     acted: Engine
     decoding: Decoding
     prompt: int
+    each_stops: bool
 
     def compare(self, states: Tensor) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
         """Yields the arrays [B, S] and [B] of each step."""
@@ -165,11 +169,11 @@ class _Pair:
         given = states[0] != mask
         for step in range(len(states) - 1):
             x = states[step]
-            masked = x == mask
+            masked = (x == mask) & self._alive(step, x)[:, None]
             selectable = masked & self._reachable(step, x)
             one, two = (self._logits(engine, x, given, masked) for engine in (self.plain, self.acted))
             count = ((states[step + 1] != x) & masked).sum(1).tolist()
-            yield self._differences(one, two, masked, selectable, count)
+            yield self._differences(one, two, masked, selectable, count, self._alive(step, x))
 
     def _causal(self, states: Tensor) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
         from transformers import DynamicCache
@@ -182,9 +186,27 @@ class _Pair:
                 engine.next_logits(states[step], column, fed, cache)
                 for engine, cache in zip((self.plain, self.acted), caches, strict=True)
             )
+            alive = self._alive(step, states[step])
             where = torch.zeros_like(states[step], dtype=torch.bool)
-            where[:, column] = True
-            yield self._differences(one, two, where, where, [1] * len(one))
+            where[:, column] = alive
+            yield self._differences(one[alive], two[alive], where, where, alive.long().tolist(), alive)
+
+    def _alive(self, step: int, x: Tensor) -> Tensor:
+        """Bool [B]: rows that had not ended before this step; nothing is predicted for the others."""
+        if isinstance(self.decoding, GreedyDecoding):
+            ends = torch.tensor(
+                autoregressive.end_ids(self.plain, self.decoding), dtype=torch.long, device=x.device
+            )
+            return ~torch.isin(x[:, self.prompt : self.prompt + step], ends).any(1)
+        alive = torch.ones(len(x), dtype=torch.bool, device=x.device)
+        if isinstance(self.decoding, MmadaDecoding) and self.decoding.stop_at is not None and self.each_stops:
+            size, per_block = (
+                self.decoding.block,
+                self.decoding.steps * self.decoding.block // self.decoding.length,
+            )
+            for block in range(step // per_block):
+                alive &= x[:, self.prompt + (block + 1) * size - 1] != self.decoding.stop_at
+        return alive
 
     def _reachable(self, step: int, x: Tensor) -> Tensor:
         """Columns that the loop may decide in this step."""
@@ -207,7 +229,7 @@ class _Pair:
         return engine.model.head(hidden[masked])
 
     def _differences(
-        self, one: Tensor, two: Tensor, where: Tensor, selectable: Tensor, count: list[int]
+        self, one: Tensor, two: Tensor, where: Tensor, selectable: Tensor, count: list[int], alive: Tensor
     ) -> dict[str, np.ndarray[Any, Any]]:
         before, after = one.double().log_softmax(-1), two.double().log_softmax(-1)
         kl = (before.exp() * (before - after)).nan_to_num(0.0).sum(-1).clamp(min=0.0)
@@ -227,6 +249,8 @@ class _Pair:
         lost = (chosen & ~chosen_with).sum(1) / chosen.sum(1)
         found["changed"] = lost.float().cpu().numpy()
         share, hit = self._account(len(where))
+        ended = ~alive.cpu().numpy()
+        share[ended], hit[ended] = np.nan, np.nan
         return {**found, "hidden_share": share, "sinks_hit": hit}
 
     def _candidates(self, logits: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,454 @@
+"""Policies written the slow, obvious way: an own network on S×S maps, and hidden sets from the definitions in plain loops.
+
+Everything is float64. From the package come the weights of a loaded model and the fields of a policy, nothing else: no
+attention code, no choosing, no sinks. A forward is told what the package took, so that two things can be handled honestly:
+a choice between keys whose scores agree to within rounding (adopted, and counted), and the draws of a random control, whose
+numbers are no one's business but whose sets must have the right size, place and lifetime (checked, then adopted).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import sinkscope as ss
+
+NEAR = 2e-4
+"""Scores (uniform = 1) of a float32 network that differ by less may come out in either order."""
+
+
+@dataclass
+class Forward:
+    """What one dense forward found, by layer.
+
+    Attributes:
+        logits: Float64 [B·branches, Q, V].
+        taken: [L] Bool [B, H, K]. received, raw: [L] Float64 [B, H, K], NaN without a key.
+        share, hit: [L] Float64 [B, H].
+    """
+
+    logits: Tensor
+    taken: list[np.ndarray] = field(default_factory=list)
+    received: list[np.ndarray] = field(default_factory=list)
+    raw: list[np.ndarray] = field(default_factory=list)
+    share: list[np.ndarray] = field(default_factory=list)
+    hit: list[np.ndarray] = field(default_factory=list)
+
+
+class Network:
+    """The network of any of the four families, from its weights: RMS norm, RoPE, grouped heads, SwiGLU."""
+
+    def __init__(self, model: ss.Model) -> None:
+        network = model.network
+        self.causal = model.family == "causal"
+        self.shifts = model.family in ("causal", "dream")
+        config = network.config
+        self.layers, self.heads = config.num_hidden_layers, config.num_attention_heads
+        self.groups = self.heads // config.num_key_value_heads
+        self.eps = config.rms_norm_eps
+        self.weights = {name: value.detach().double() for name, value in network.state_dict().items()}
+        self.inv_freq = network.model.rotary_emb.inv_freq.float()
+
+    def positions(self, real: Tensor) -> Tensor:
+        """Long [B, K]: LLaDA and MMaDA count columns, Dream and causal models real tokens."""
+        if self.shifts:
+            return (real.long().cumsum(-1) - 1).masked_fill(~real, 1)
+        return torch.arange(real.shape[1]).expand(*real.shape)
+
+    def linear(self, x: Tensor, name: str) -> Tensor:
+        """A projection, with its bias if it has one."""
+        y = x @ self.weights[f"{name}.weight"].T
+        bias = self.weights.get(f"{name}.bias")
+        return y if bias is None else y + bias
+
+    def norm(self, x: Tensor, name: str) -> Tensor:
+        """RMS norm."""
+        return x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt() * self.weights[f"{name}.weight"]
+
+    def split(self, x: Tensor) -> Tensor:
+        """[B, Q, h·D] → [B, h, Q, D]."""
+        D = 2 * len(self.inv_freq)
+        return x.reshape(*x.shape[:2], -1, D).transpose(1, 2)
+
+    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
+        """RoPE, half-split layout; angles in float32 as in the models."""
+        angles = positions[..., None].float() * self.inv_freq
+        angles = torch.cat([angles, angles], -1).double()[:, None]
+        one, two = x.chunk(2, -1)
+        return x * angles.cos() + torch.cat([-two, one], -1) * angles.sin()
+
+
+class Dense:
+    """A policy acting on rows that run together, dense and slow.
+
+    Args:
+        prompt: columns before it are the prompt.
+        real: Bool [B, S] over the whole sequence.
+    """
+
+    def __init__(self, model: ss.Model, policy: Any, prompt: int, real: Tensor) -> None:
+        self.network, self.policy = Network(model), policy
+        self.prompt, self.real = prompt, real
+        self.step = -1
+        self.previous: dict[str, list[np.ndarray]] = {}
+        self.cache: list[tuple[Tensor, Tensor]] = []
+        self.controls: dict[tuple[int, int, int, int], tuple[frozenset[int], frozenset[int]]] = {}
+        self.choices = self.adopted = self.redrawn = self.kept = 0
+
+    # ---- the forward ------------------------------------------------------------------------------------------------
+
+    def forward(self, ids: Tensor, package: list[np.ndarray], branches: int = 1) -> Forward:
+        """One forward of the whole state (causal: of the new tokens, the others are in the cache).
+
+        Args:
+            ids: Long [B·branches, Q], conditional rows first.
+            package: [L] Bool [B, H, K]: what the package took.
+        """
+        self.step += 1
+        net, B = self.network, len(ids) // branches
+        before = self.cache[0][0].shape[2] if self.cache else 0
+        K = before + ids.shape[1]
+        real = self.real[:, :K]
+        every = real.repeat(branches, 1)
+        positions = net.positions(every)[:, before:]
+        visible = self.visible(real, before).repeat(branches, 1, 1)
+        x = net.weights["model.embed_tokens.weight"][ids]
+        found = Forward(x)
+        for layer in range(net.layers):
+            name = f"model.layers.{layer}"
+            h = net.norm(x, f"{name}.input_layernorm")
+            q, k, v = (net.split(net.linear(h, f"{name}.self_attn.{one}_proj")) for one in "qkv")
+            q, k = net.rotate(q, positions), net.rotate(k, positions)
+            if net.causal:
+                if before:
+                    k, v = (
+                        torch.cat([old, new], 2) for old, new in zip(self.cache[layer], (k, v), strict=True)
+                    )
+                    self.cache[layer] = (k, v)
+                else:
+                    self.cache.append((k, v))
+            out = self.attention(layer, q, k, v, visible, real, B, package[layer], found)
+            x = x + net.linear(out.transpose(1, 2).flatten(2), f"{name}.self_attn.o_proj")
+            h = net.norm(x, f"{name}.post_attention_layernorm")
+            gate, up = net.linear(h, f"{name}.mlp.gate_proj"), net.linear(h, f"{name}.mlp.up_proj")
+            x = x + net.linear(torch.nn.functional.silu(gate) * up, f"{name}.mlp.down_proj")
+        found.logits = net.linear(net.norm(x, "model.norm"), "lm_head")
+        self.previous = {"raw": found.raw, "masked": found.received}
+        return found
+
+    def visible(self, real: Tensor, before: int) -> Tensor:
+        """Bool [B, Q, K]: before any policy."""
+        K = real.shape[1]
+        seen = real[:, None, :].expand(-1, K - before, -1)
+        return seen & torch.ones(K, K, dtype=torch.bool).tril()[before:] if self.network.causal else seen
+
+    def attention(
+        self,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        visible: Tensor,
+        real: Tensor,
+        B: int,
+        package: np.ndarray,
+        found: Forward,
+    ) -> Tensor:
+        """S×S scores, −inf before the softmax or values zeroed; a query that would lose every key keeps its scores."""
+        k, v = (x.repeat_interleave(self.network.groups, 1) for x in (k, v))
+        scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
+        seen = visible[:, None].expand(scores.shape)
+        plain = softmax(scores, seen)
+        own = self.received(plain[:B], visible[:B], real)
+        columns = self.columns(layer, own, real, package)
+        band = self.band(layer, real, q.shape[2])
+        taken = torch.from_numpy(columns)[:, :, None, :].expand(-1, -1, q.shape[2], -1)
+        if band is not None:
+            taken = taken | band[:, None]
+        taken = taken.repeat(len(q) // B, 1, 1, 1)
+        stranded = ~(seen & ~taken).any(-1, keepdim=True)
+        taken = taken & ~stranded
+        silence = any(one.effect == "silence" for one in rules(self.policy))
+        acted = plain if silence else softmax(scores, seen & ~taken)
+        queries = real[:, -q.shape[2] :].double()[:, None]
+        found.taken.append(columns)
+        found.raw.append(own)
+        found.received.append(self.received(acted[:B], visible[:B], real))
+        lost = (plain * taken)[:B].sum(-1)
+        found.share.append(((lost * queries).sum(-1) / queries.sum(-1)).numpy())
+        found.hit.append(hits(own, columns, band is not None))
+        return (acted * ~taken if silence else acted) @ v
+
+    def received(self, attention: Tensor, visible: Tensor, real: Tensor) -> np.ndarray:
+        """Σ A_ij / Σ u_ij over the real queries; causal: of the last one alone."""
+        rows = real[:, -visible.shape[1] :].double()
+        if self.network.causal:
+            rows = torch.zeros_like(rows)
+            rows[:, -1] = 1
+        uniform = visible.double() / visible.sum(-1, keepdim=True).clamp(min=1)
+        expected = torch.einsum("bq,bqk->bk", rows, uniform)[:, None]
+        mass = torch.einsum("bq,bhqk->bhk", rows, attention)
+        return torch.where(expected > 0, mass / expected, float("nan")).numpy()
+
+    # ---- the hidden sets --------------------------------------------------------------------------------------------
+
+    def acts(self, rule: Any, layer: int) -> bool:
+        """Whether layers and steps let it act."""
+        return (rule.layers is None or layer in rule.layers) and (
+            rule.steps is None or self.step in rule.steps
+        )
+
+    def band(self, layer: int, real: Tensor, Q: int) -> Tensor | None:
+        """Bool [B, Q, K]: taken by a window, pair by pair."""
+        for rule in rules(self.policy):
+            if isinstance(rule, ss.Window) and self.acts(rule, layer):
+                B, K = real.shape
+                gone = torch.zeros(B, Q, K, dtype=torch.bool)
+                for b in range(B):
+                    begin = real[b].tolist().index(True)
+                    for i in range(K - Q, K):
+                        for j in range(K):
+                            inside = abs(i - j) < rule.width or begin <= j < begin + rule.first
+                            if rule.future is not None and j - i > rule.future:
+                                inside = False
+                            gone[b, i - (K - Q), j] = not inside
+                return gone if bool((gone & real[:, None]).any()) else None
+        return None
+
+    def columns(self, layer: int, own: np.ndarray, real: Tensor, package: np.ndarray) -> np.ndarray:
+        """Bool [B, H, K]: the union of what the rules take by column."""
+        B, H, K = own.shape
+        taken = np.zeros((B, H, K), dtype=bool)
+        for b in range(B):
+            for h in range(H):
+                theirs = frozenset(np.flatnonzero(package[b, h, :K]).tolist())
+                sets = [
+                    self.set_of(n, rule, layer, b, h, own, real, theirs)
+                    for n, rule in enumerate(rules(self.policy))
+                ]
+                union = sorted(frozenset().union(*sets))
+                taken[b, h, union] = True
+        return taken
+
+    def set_of(
+        self,
+        n: int,
+        rule: Any,
+        layer: int,
+        b: int,
+        h: int,
+        own: np.ndarray,
+        real: Tensor,
+        theirs: frozenset[int],
+    ) -> frozenset[int]:
+        """The keys that one rule takes from one head of one row."""
+        like = rule.like if isinstance(rule, ss.MaskRandom) else rule
+        if isinstance(like, ss.Window) or not self.acts(like, layer):
+            return frozenset()
+        keys = [j for j in range(real.shape[1]) if real[b, j] and in_region(like, j, self.prompt)]
+        newest = real.shape[1] - 1 if self.network.causal else None
+        scored = isinstance(like, (ss.MaskTop, ss.MaskAbove, ss.KeepTop))
+        scores: dict[int, float] | None = None
+        if scored:
+            scores = self.scores(like, layer, b, h, own)
+        elif isinstance(rule, ss.MaskRandom) and rule.match == "mass":
+            scores = self.previous_scores("raw", "head", layer, b, h)
+        if scores is None and (scored or (isinstance(rule, ss.MaskRandom) and rule.match == "mass")):
+            return frozenset()
+        if scored and scores is not None:
+            keys = [j for j in keys if j in scores and j != newest]
+            chosen = choose(like, scores, keys)
+            if rule is like and len(rules(self.policy)) == 1:
+                chosen = self.settle(like, scores, keys, chosen, theirs)
+        elif isinstance(like, ss.MaskFirst):
+            begin = real[b].tolist().index(True)
+            chosen = frozenset(j for j in keys if j < begin + like.k)
+        else:
+            chosen = frozenset(j for j in keys if j in dict(like.chosen).get(layer, ()))
+        if rule is like:
+            return chosen
+        keys = [j for j in keys if j != newest]
+        if scored and scores is not None:
+            # What the control avoids: to within rounding the policy's own set, so look at near choices too.
+            chosen = self.settle_control(like, scores, keys, chosen, theirs)
+        return self.control(n, rule, layer, b, h, chosen, keys, scores, theirs)
+
+    def scores(self, rule: Any, layer: int, b: int, h: int, own: np.ndarray) -> dict[int, float] | None:
+        """Key → score, as the rule looks at them; None when there is no step before."""
+        if rule.when == "previous":
+            return self.previous_scores(rule.scores, rule.scope, layer, b, h)
+        return mean([own[b, h]] if rule.scope == "head" else list(own[b]))
+
+    def previous_scores(self, kind: str, scope: str, layer: int, b: int, h: int) -> dict[int, float] | None:
+        """Scores of the step before, averaged over what the scope says."""
+        if not self.previous:
+            return None
+        before = self.previous[kind]
+        if scope == "head":
+            return mean([before[layer][b, h]])
+        return mean([row for one in (before if scope == "model" else [before[layer]]) for row in one[b]])
+
+    def settle(
+        self,
+        rule: Any,
+        scores: dict[int, float],
+        keys: list[int],
+        chosen: frozenset[int],
+        theirs: frozenset[int],
+    ) -> frozenset[int]:
+        """The package's set where it differs only by scores that are equal to within rounding."""
+        self.choices += 1
+        if chosen == theirs:
+            return chosen
+        if near(rule, scores, keys, chosen, theirs):
+            self.adopted += 1
+            return theirs
+        return chosen
+
+    def settle_control(
+        self,
+        rule: Any,
+        scores: dict[int, float],
+        keys: list[int],
+        chosen: frozenset[int],
+        theirs: frozenset[int],
+    ) -> frozenset[int]:
+        """As `settle`, where only the control's draw is known: it must avoid the policy's set."""
+        overlap = theirs & chosen
+        if not overlap:
+            return chosen
+        for j in sorted(overlap):
+            for other in sorted(set(keys) - chosen - theirs, key=lambda one: abs(scores[one] - scores[j])):
+                swapped = (chosen - {j}) | {other}
+                if near(rule, scores, keys, chosen, swapped):
+                    self.adopted += 1
+                    chosen = swapped
+                    break
+        return chosen
+
+    def control(
+        self,
+        n: int,
+        rule: Any,
+        layer: int,
+        b: int,
+        h: int,
+        chosen: frozenset[int],
+        keys: list[int],
+        scores: dict[int, float] | None,
+        theirs: frozenset[int],
+    ) -> frozenset[int]:
+        """Checks a random control's set and adopts it."""
+        where = f"step {self.step} layer {layer} row {b} head {h}"
+        free = [j for j in keys if j not in chosen and (scores is None or j in scores)]
+        assert not theirs & chosen, f"{where}: the control takes its policy's own keys"
+        assert theirs <= set(free), f"{where}: the control takes keys that are no candidates"
+        before = self.controls.get((n, layer, b, h))
+        if before is not None and before[0] == chosen:
+            assert theirs == before[1], f"{where}: drawn anew although the policy's set is the same"
+            self.kept += 1
+        else:
+            self.redrawn += 1
+            if rule.match == "count":
+                assert len(theirs) == len(chosen), f"{where}: {len(theirs)} keys for {len(chosen)}"
+            elif scores is not None:
+                mass = sum(scores[j] for j in chosen)
+                gap = abs(sum(scores[j] for j in theirs) - mass)
+                # The nearest over prefixes of one random order: dropping the key that was drawn last would not help, nor
+                # adding the one that comes next. Neither is known here, so: some key is not better dropped, none (or not
+                # every one) is better added.
+                assert not theirs or any(
+                    abs(sum(scores[i] for i in theirs - {j}) - mass) >= gap - NEAR for j in theirs
+                ), where
+                rest = set(free) - theirs
+                assert not rest or any(
+                    abs(sum(scores[i] for i in theirs | {j}) - mass) >= gap - NEAR for j in rest
+                ), where
+        self.controls[n, layer, b, h] = (chosen, theirs)
+        return theirs
+
+
+def rules(policy: Any) -> list[Any]:
+    """The single rules of a combination."""
+    if hasattr(policy, "second"):
+        return [*rules(policy.first), *rules(policy.second)]
+    return [] if policy is None else [policy]
+
+
+def choose(rule: Any, scores: dict[int, float], keys: list[int]) -> frozenset[int]:
+    """What a rule takes, from its definition."""
+    ordered = sorted(keys, key=lambda j: (-scores[j], j))
+    if isinstance(rule, ss.KeepTop):
+        return frozenset(ordered[math.ceil(Fraction(repr(rule.fraction)) * len(keys)) :])
+    if isinstance(rule, ss.MaskAbove):
+        return frozenset(j for j in keys if is_sink(scores, j, rule.epsilon))
+    top = ordered[: rule.k]
+    return frozenset(j for j in top if rule.epsilon is None or is_sink(scores, j, rule.epsilon))
+
+
+def near(
+    rule: Any, scores: dict[int, float], keys: list[int], ours: frozenset[int], theirs: frozenset[int]
+) -> bool:
+    """Whether two sets differ only in keys at the border, whose scores are almost but not exactly those of the border."""
+    if not theirs <= set(keys):
+        return False
+
+    def at_threshold(j: int, epsilon: float) -> bool:
+        return 0 < abs(excess(scores, j) - epsilon) < NEAR
+
+    odd = ours ^ theirs
+    epsilon = getattr(rule, "epsilon", None)
+    if epsilon is not None and all(at_threshold(j, epsilon) for j in odd):
+        return True
+    if isinstance(rule, ss.MaskAbove) or len(ours) != len(theirs):
+        return False
+    gaps = [abs(scores[i] - scores[j]) for i in ours - theirs for j in theirs - ours]
+    return all(0 < gap < NEAR for gap in gaps)
+
+
+def excess(scores: dict[int, float], j: int) -> float:
+    """By how much a key's score is above the mean of the others'."""
+    return scores[j] - (math.fsum(scores.values()) - scores[j]) / (len(scores) - 1)
+
+
+def is_sink(scores: dict[int, float], j: int, epsilon: float) -> bool:
+    """Above the mean of the other keys by more than ε."""
+    return len(scores) > 1 and excess(scores, j) > epsilon
+
+
+def mean(rows: list[np.ndarray]) -> dict[int, float]:
+    """Key → mean score over rows of scores, for the keys that have one."""
+    return {
+        j: sum(float(row[j]) for row in rows) / len(rows)
+        for j in range(len(rows[0]))
+        if not math.isnan(rows[0][j])
+    }
+
+
+def in_region(rule: Any, j: int, prompt: int) -> bool:
+    """Whether the rule's region lets it take column j."""
+    return rule.regions is None or (rule.regions == "prompt") == (j < prompt)
+
+
+def softmax(scores: Tensor, seen: Tensor) -> Tensor:
+    """Over the seen keys; rows that see nothing are 0."""
+    return scores.masked_fill(~seen, float("-inf")).softmax(-1).nan_to_num(0.0)
+
+
+def hits(raw: np.ndarray, columns: np.ndarray, band: bool) -> np.ndarray:
+    """Share of this step's own sinks (ε = 3) among the taken columns; NaN without sinks, or for a window alone."""
+    B, H, _ = raw.shape
+    found = np.full((B, H), np.nan)
+    for b in range(B):
+        for h in range(H):
+            scores = mean([raw[b, h]])
+            own = [j for j in scores if is_sink(scores, j, 3.0)]
+            if own and (columns.any() or not band):
+                found[b, h] = sum(columns[b, h, j] for j in own) / len(own)
+    return found

@@ -1,0 +1,53 @@
+"""Every policy × scope × scores × when × effect × family × loop against a slow dense re-implementation.
+
+Hidden sets must be the same, received attention, hidden share, sinks hit and logits agree to 1e-4, and the loop must decide
+what the official definition decides from the dense logits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from policies.follow import PLAIN, SETTINGS, Setting, follow
+from policies.matrix import everything, some
+
+USUAL = [
+    pytest.param(setting, policy, id=f"{setting}-{name}")
+    for turn, setting in enumerate(SETTINGS)
+    for index, (name, policy) in enumerate(some(turn))
+    if (index + turn) % (2 if setting in PLAIN else 4) == 0
+]
+"""Every policy on two families, and a quarter of them on each ragged or guided batch; the rest is in the slow tests."""
+
+ALL = [
+    pytest.param(setting, policy, id=f"{setting}-{name}")
+    for setting in PLAIN
+    for name, policy in everything()
+]
+
+RAGGED = [
+    pytest.param(setting, policy, id=f"{setting}-{name}-{turn}")
+    for setting in SETTINGS
+    if setting not in PLAIN
+    for turn in range(3)
+    for name, policy in some(turn)
+]
+
+
+@pytest.mark.parametrize(("setting", "policy"), USUAL)
+def test_policy_equals_dense(setting: Setting, policy: Any) -> None:
+    follow(setting, policy)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("setting", "policy"), ALL)
+def test_every_option_equals_dense(setting: Setting, policy: Any) -> None:
+    follow(setting, policy)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("setting", "policy"), RAGGED)
+def test_ragged_and_guided_batches_equal_dense(setting: Setting, policy: Any) -> None:
+    follow(setting, policy)
