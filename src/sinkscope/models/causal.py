@@ -73,6 +73,11 @@ class Causal:
         complain(
             checkpoint.source, sorted(report["missing_keys"]), sorted(report["unexpected_keys"]), misshapen
         )
+        if any(getattr(module, "is_causal", None) is False for module in network.modules()):
+            raise CheckpointError(
+                f"{checkpoint.source} is a {checkpoint.model_type} model whose attention looks both ways, and none of the "
+                "diffusion families; sinkscope measures causal models and those families"
+            )
         loaded: nn.Module = network.to(device).eval().requires_grad_(False)
         return loaded
 
