@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from sinkscope.sampling.replay import Replay, replay
     from sinkscope.sampling.run import Run
     from sinkscope.sinks import compare_traces, detect, diagnose, sink_table, summary
+    from sinkscope.tasks.evaluate import Evaluation, evaluate
     from sinkscope.trace.capture import Capture
     from sinkscope.trace.trace import Trace
 
@@ -67,6 +68,7 @@ _NAMES = {
     "sinkscope.sampling.replay": ("Replay", "replay"),
     "sinkscope.sampling.run": ("Run",),
     "sinkscope.sinks": ("compare_traces", "detect", "diagnose", "sink_table", "summary"),
+    "sinkscope.tasks.evaluate": ("Evaluation", "evaluate"),
     "sinkscope.trace.capture": ("Capture",),
     "sinkscope.trace.trace": ("Trace",),
 }
@@ -78,6 +80,7 @@ __all__ = [
     "Capture",
     "CheckpointError",
     "DreamDecoding",
+    "Evaluation",
     "GreedyDecoding",
     "InputError",
     "KeepTop",
@@ -101,6 +104,7 @@ __all__ = [
     "compare_traces",
     "detect",
     "diagnose",
+    "evaluate",
     "generate",
     "load",
     "parse_policy",

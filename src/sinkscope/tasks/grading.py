@@ -9,12 +9,12 @@ a sandbox costs no GPU time: generate there, grade here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from sinkscope.errors import InputError
 from sinkscope.tasks import sandbox
 from sinkscope.tasks.records import Generation, Grade, RunFolder
-from sinkscope.tasks.task import Document, Task
+from sinkscope.tasks.task import Document, Task, fingerprint
 
 
 def grade_run(
@@ -46,11 +46,7 @@ def grade_run(
     right = sum(grade.passed for grade in kept)
     for start in range(0, len(todo), 32):  # in parts, so that a kill costs little
         part = todo[start : start + 32]
-        verdicts = task.grade_many([(documents[row.document], row.output) for row in part], workers)
-        grades = [
-            Grade(row.document, row.index, row.seed, verdict.passed, verdict.extracted, verdict.reason)
-            for row, verdict in zip(part, verdicts, strict=True)
-        ]
+        grades = grade_rows(task, documents, part, workers)
         if not again:
             run.grades.append(grades)
         kept += grades
@@ -60,6 +56,28 @@ def grade_run(
     if again:
         run.grades.replace(kept)
     return sorted(kept, key=lambda grade: (grade.index, grade.seed))
+
+
+def grade_rows(
+    task: Task, documents: Mapping[str, Document], rows: Sequence[Generation], workers: int | None = None
+) -> list[Grade]:
+    """The grades of some answers; `documents`: the questions by id."""
+    verdicts = task.grade_many([(documents[row.document], row.output) for row in rows], workers)
+    return [
+        Grade(row.document, row.index, row.seed, verdict.passed, verdict.extracted, verdict.reason)
+        for row, verdict in zip(rows, verdicts, strict=True)
+    ]
+
+
+def check_documents(rows: Iterable[Generation], documents: Mapping[str, Document], where: object) -> None:
+    """Refuses answers that were given to other questions under the same ids (another data file)."""
+    for row in rows:
+        known = row.more.get("fingerprint")
+        if known is not None and known != fingerprint(documents[row.document]):
+            raise InputError(
+                f"{where} answers another question under the id {row.document} than the data here: give the data that it "
+                "was generated from"
+            )
 
 
 def _documents(task: Task, generations: list[Generation]) -> dict[str, Document]:
@@ -73,6 +91,7 @@ def _documents(task: Task, generations: list[Generation]) -> dict[str, Document]
             f"{len(missing)} answers are to documents that {task.name} does not have here, such as "
             f"{missing[0]}: give the data that they were generated from"
         )
+    check_documents(generations, documents, "the run")
     return documents
 
 

@@ -93,6 +93,7 @@ SCHEMES = (
         shots="gsm8k_8shot_cot",
         count=8,
         layout="plain",
+        bos=True,
         decoding={"length": 256, "steps": 256, "temperature": 0.0, **_DREAM},
         published={"Dream paper": 0.772},
         **_COT,

@@ -90,6 +90,7 @@ SCHEMES = (
         family="dream",
         source="DreamLM/Dream eval/, lm-eval task humaneval on Dream-v0-Base-7B, and its postprocess_code.py",
         layout="plain",
+        bos=True,
         extraction="sanitized",
         decoding={"length": 512, "steps": 512, "temperature": 0.2, "top_p": 0.95, **_ENTROPY},
         published={"Dream paper": 0.579},

@@ -90,6 +90,7 @@ class Scheme:
     extraction: str = ""  # how the answer is found: a name of extraction.py or code_text.py
     timeout: float = 3.0  # seconds for one program
     prompt_tokens: int | None = None  # longer prompts lose their beginning
+    bos: bool = False  # plain text begins with the model's start token, which its tokenizer does not add
     decoding: Mapping[str, Any] = field(default_factory=dict)
     published: Mapping[str, float] = field(default_factory=dict)
 
@@ -139,6 +140,11 @@ def digest(data: Any) -> str:
     """A short, stable fingerprint of JSON data: 16 hex digits."""
     line = json.dumps(data, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(line.encode()).hexdigest()[:16]
+
+
+def fingerprint(document: Document) -> str:
+    """A short hash of a question, its answer and its tests: the same id must mean the same document."""
+    return digest([document.id, document.question, document.answer, dict(document.extra)])
 
 
 def scheme_settings(scheme: Scheme) -> dict[str, Any]:

@@ -1,0 +1,277 @@
+"""A model answers documents into a run's folder, and each answer is graded once it is saved.
+
+This is the unit of all evaluations: a list of documents (all of them, or one shard), one writer, safe against a kill at any
+moment. Every document has a random stream of its own, so its record does not depend on the batch that it was answered in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from sinkscope.errors import InputError
+from sinkscope.models.model import Model
+from sinkscope.policies.keep_top import KeepTop
+from sinkscope.policies.mask_first import MaskFirst
+from sinkscope.policies.mask_random import MaskRandom
+from sinkscope.policies.mask_top import MaskTop
+from sinkscope.policies.policy import Policy, check_policy
+from sinkscope.sampling.decoding import Decoding, GreedyDecoding, MmadaImageDecoding
+from sinkscope.sampling.generate import check_decoding, expected_steps, generate
+from sinkscope.sampling.groups import draws
+from sinkscope.tasks.grading import check_documents, grade_rows
+from sinkscope.tasks.prompting import Encoded, decode_answer, encode_prompt
+from sinkscope.tasks.records import Generation, RunFolder
+from sinkscope.tasks.task import Document, Task, fingerprint
+
+BatchSize = int | Literal["auto"]
+Progress = Callable[[int, int, int], None]
+"""Called with how many answers are there, how many of them are right, and how many there will be."""
+
+CPU_TOKENS = 2048  # a batch on a CPU; more gives no speed
+MOST_ROWS = 256
+
+
+@dataclass(frozen=True)
+class Item:
+    """One answer to give: a document, its place in the task, and a seed."""
+
+    index: int
+    document: Document
+    seed: int
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What its record is known by."""
+        return (self.document.id, self.seed)
+
+    @property
+    def stream(self) -> int:
+        """The seed of this answer's own random stream, to give to `ss.generate` as seed=[stream]."""
+        text = hashlib.sha256(f"{self.seed}/{self.document.id}".encode()).digest()
+        return int.from_bytes(text[:6], "big")
+
+
+def items(task: Task, limit: int | None = None, seeds: Sequence[int] = (0,)) -> list[Item]:
+    """The answers that an evaluation wants, in order; a study cuts shards from this list."""
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise InputError(
+            f"limit should be a whole number of at least 1, or None for all documents, got {limit!r}"
+        )
+    documents = task.documents(limit)
+    return [Item(index, document, seed) for index, document in enumerate(documents) for seed in seeds]
+
+
+def answer(
+    model: Model,
+    task: Task,
+    wanted: Sequence[Item],
+    decoding: Decoding,
+    policy: Policy | None,
+    run: RunFolder,
+    batch_size: BatchSize = "auto",
+    grade: bool = True,
+    progress: Progress | None = None,
+) -> None:
+    """Answers what is not in the folder yet, and grades it.
+
+    Args:
+        wanted: from `items`, or a part of it.
+        run: open for writing, with the settings of this model, task, decoding and policy.
+        batch_size: answers at a time; "auto": by the model's size and the memory that is free. No record depends on it.
+        grade: False leaves the grades to `grading.grade_run`, on a machine that has a sandbox.
+    """
+    documents = {item.document.id: item.document for item in wanted}
+    check_documents((row for row in run.generations if row.document in documents), documents, run.path)
+    keys = {item.key for item in wanted}
+    account = _Account(len(keys), progress)
+    if grade:
+        account.right = sum(row.passed for row in run.grades if (row.document, row.seed) in keys)
+    left = [item for item in wanted if item.key not in run.generations]
+    account.done = len(keys) - len(left)
+    prompts = {
+        item.document.id: encode_prompt(model, task.prompt(item.document), task.scheme) for item in left
+    }
+    _check(model, decoding, policy, prompts)
+    if grade:
+        _grade_rest(task, documents, run, account)
+    account.tell()
+    queue = list(_batches(model, decoding, left, prompts, batch_size))
+    while queue:
+        batch = queue.pop(0)
+        try:
+            rows = _generate(model, task, batch, prompts, decoding, policy)
+        except torch.cuda.OutOfMemoryError:
+            if len(batch) == 1 or batch_size != "auto":
+                raise
+            torch.cuda.empty_cache()
+            half = -(-len(batch) // 2)
+            queue[:0] = [batch[:half], batch[half:]]
+            continue
+        run.generations.append(rows)
+        account.done += len(rows)
+        if grade:
+            grades = grade_rows(task, documents, rows)
+            run.grades.append(grades)
+            account.right += sum(one.passed for one in grades)
+        account.tell()
+
+
+@dataclass
+class _Account:
+    """What is told to whoever watches."""
+
+    total: int
+    progress: Progress | None
+    done: int = 0
+    right: int = 0
+
+    def tell(self) -> None:
+        if self.progress is not None:
+            self.progress(self.done, self.right, self.total)
+
+
+def _grade_rest(task: Task, documents: dict[str, Document], run: RunFolder, account: _Account) -> None:
+    """Grades answers that were saved, but not graded, before a kill."""
+    rest = [
+        row
+        for row in run.generations
+        if row.document in documents and (row.document, row.seed) not in run.grades
+    ]
+    for start in range(0, len(rest), 32):
+        grades = grade_rows(task, documents, rest[start : start + 32])
+        run.grades.append(grades)
+        account.right += sum(one.passed for one in grades)
+
+
+def _check(model: Model, decoding: Decoding, policy: Policy | None, prompts: dict[str, Encoded]) -> None:
+    """All that can be wrong is said before the first forward."""
+    check_decoding(model, decoding)
+    if isinstance(decoding, MmadaImageDecoding):
+        raise InputError("tasks are text; image decodings have no answer to grade")
+    for length in sorted({len(prompt.ids) for prompt in prompts.values()}):
+        check_policy(policy, model.shape.layers, length + _length(decoding))
+
+
+def _batches(
+    model: Model,
+    decoding: Decoding,
+    left: Sequence[Item],
+    prompts: dict[str, Encoded],
+    batch_size: BatchSize,
+) -> Iterator[list[Item]]:
+    """Equally long prompts together, the longest first: a prompt that does not fit is found at once."""
+    by_length: dict[int, list[Item]] = {}
+    for item in left:
+        by_length.setdefault(len(prompts[item.document.id].ids), []).append(item)
+    for length in sorted(by_length, reverse=True):
+        size = _rows(model, length + _length(decoding), batch_size)
+        group = by_length[length]
+        yield from (group[start : start + size] for start in range(0, len(group), size))
+
+
+def _rows(model: Model, columns: int, batch_size: BatchSize) -> int:
+    if batch_size != "auto":
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+            raise InputError(
+                f'batch_size should be a whole number of at least 1, or "auto", got {batch_size!r}'
+            )
+        return batch_size
+    if model.device.type != "cuda":
+        return max(1, min(MOST_ROWS, CPU_TOKENS // columns))
+    free, _ = torch.cuda.mem_get_info(model.device)
+    shape = model.shape
+    # Per token: logits in float32 and float64 with a copy each, hidden states, and a causal model's keys and values.
+    each = 24 * shape.vocabulary + 64 * shape.width + 4 * shape.layers * shape.kv_heads * shape.head_dim
+    return max(1, min(MOST_ROWS, int(free * 0.5) // (each * columns)))
+
+
+def _generate(
+    model: Model,
+    task: Task,
+    batch: Sequence[Item],
+    prompts: dict[str, Encoded],
+    decoding: Decoding,
+    policy: Policy | None,
+) -> list[Generation]:
+    """One batch of equally long prompts, each with its own stream."""
+    ids = torch.tensor([prompts[item.document.id].ids for item in batch])
+    run = generate(model, ids, decoding, policy, seed=[item.stream for item in batch])
+    guided = 2 if getattr(decoding, "cfg", 0) > 0 else 1
+    rows = []
+    for row, item in enumerate(batch):
+        steps = run.forwards[row] // guided
+        tokens = run.sequences[row, run.prompt :].tolist()
+        if isinstance(decoding, GreedyDecoding):
+            tokens = tokens[:steps]  # what follows the end is padding, whose amount depends on the batch
+        more: dict[str, Any] = {
+            "fingerprint": fingerprint(item.document),
+            "stream": item.stream,
+            "prompt_tokens": run.prompt,
+            "ties": int(run.ties[:, row].sum()),
+            "sinks_hit": _known(run.sinks_hit, row),
+            "key_share": key_share(policy, run.prompt + len(tokens)),
+        }
+        rows.append(
+            Generation(
+                document=item.document.id,
+                index=item.index,
+                seed=item.seed,
+                prompt=prompts[item.document.id].text,
+                output=decode_answer(model, tokens, task.scheme),
+                steps=steps,
+                forwards=run.forwards[row],
+                hidden=_known(run.hidden_share, row),
+                more=more,
+            )
+        )
+    return rows
+
+
+def _known(values: torch.Tensor | None, row: int) -> float | None:
+    """A policy's number for one answer; None when it never acted. Rounded: the last bits depend on the batch."""
+    if values is None or bool(values[row].isnan()):
+        return None
+    return round(float(values[row]), 5)
+
+
+def key_share(policy: Policy | None, keys: int) -> float | None:
+    """The share of a finished sequence's keys that a policy takes from each head; None where it takes no fixed number.
+
+    >>> key_share(MaskTop(5), 100)
+    0.05
+    """
+    rules = [] if policy is None else list(policy.parts())
+    if len(rules) != 1:
+        return None
+    rule = rules[0]
+    if isinstance(rule, MaskRandom):
+        if rule.match != "count":
+            return None
+        rule = rule.like
+    if isinstance(rule, (MaskTop, MaskFirst)) and rule.regions is None:
+        if isinstance(rule, MaskTop) and rule.epsilon is not None:
+            return None
+        return round(min(1.0, rule.k / keys), 6)
+    if isinstance(rule, KeepTop) and rule.regions is None:
+        return round(1 - rule.fraction, 6)
+    return None
+
+
+def _length(decoding: Decoding) -> int:
+    return int(getattr(decoding, "length", 0))
+
+
+def varies(decoding: Decoding, policy: Policy | None) -> bool:
+    """Whether another seed can give another answer."""
+    random = policy is not None and any(isinstance(rule, MaskRandom) for rule in policy.parts())
+    return random or draws(decoding)
+
+
+def forwards_of(decoding: Decoding) -> int:
+    """How many forward passes one answer takes at most; what a plan multiplies."""
+    return expected_steps(decoding) * (2 if getattr(decoding, "cfg", 0) > 0 else 1)

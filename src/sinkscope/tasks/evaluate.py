@@ -1,0 +1,337 @@
+"""`ss.evaluate`: how well a model does a task, under which scheme, decoding and policy, document by document.
+
+    found = ss.evaluate(model, "word_problems", policy=ss.MaskTop(5), limit=200, out="runs/top5")
+    found.accuracy, found.interval
+
+The folder is the result: run the same call again and only what is missing is done. See `records` for what is in it.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sinkscope.errors import InputError
+from sinkscope.study.statistics import Interval, standard_error, wilson
+from sinkscope.tasks import registry, sandbox
+from sinkscope.tasks.records import Generation, Grade, RunFolder
+from sinkscope.tasks.task import Task, digest
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from sinkscope.models.model import Model
+    from sinkscope.policies.policy import Policy
+    from sinkscope.sampling.decoding import Decoding
+    from sinkscope.tasks.answer import BatchSize, Progress
+
+VERSION = "evaluation/1"
+"""Part of every run's identity: count up when the same settings would give other records."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One document's answer and grade, with everything that produced it.
+
+    Attributes:
+        extracted: the answer or program that was found in the output; reason: why a program failed.
+        ties: selections that could have gone to another position of equal confidence.
+        hidden_share: share of attention that the policy took; sinks_hit: share of each step's own sinks (ε = 3) that it
+            took. None without a policy, or where it never acted.
+        key_share: keys that the policy takes from each head, as a share of the finished sequence's.
+        seed: the run's; stream: of this answer's own random stream (`ss.generate(…, seed=[stream])`).
+        settings: model, task and scheme, decoding, policy: the same for all records of a run.
+    """
+
+    document: str
+    index: int
+    seed: int
+    prompt: str
+    output: str
+    extracted: str
+    passed: bool
+    reason: str
+    steps: int
+    forwards: int
+    ties: int
+    hidden_share: float | None
+    sinks_hit: float | None
+    key_share: float | None
+    prompt_tokens: int
+    stream: int
+    fingerprint: str
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True, repr=False)
+class Evaluation:
+    """The result of an evaluation.
+
+    Attributes:
+        records: one for each document and seed, in order.
+        settings: what was run, as JSON data; it identifies the run.
+    """
+
+    records: tuple[Record, ...]
+    settings: Mapping[str, Any]
+
+    def scores(self) -> dict[str, float]:
+        """Document → 1 or 0; with several seeds the share of them that were right."""
+        found: dict[str, list[bool]] = defaultdict(list)
+        for record in self.records:
+            found[record.document].append(record.passed)
+        return {document: sum(passed) / len(passed) for document, passed in found.items()}
+
+    @property
+    def n(self) -> int:
+        """How many documents."""
+        return len(self.scores())
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds that were run."""
+        return tuple(sorted({record.seed for record in self.records}))
+
+    @property
+    def accuracy(self) -> float:
+        """The mean over documents."""
+        scores = self.scores()
+        return sum(scores.values()) / len(scores)
+
+    @property
+    def stderr(self) -> float:
+        """lm-eval's standard error of the mean."""
+        return standard_error(list(self.scores().values()))
+
+    @property
+    def interval(self) -> Interval:
+        """Wilson's 95 % interval."""
+        scores = self.scores()
+        return wilson(min(float(len(scores)), sum(scores.values())), len(scores))
+
+    def mean(self, name: str) -> float | None:
+        """The mean of a number of the records (hidden_share, sinks_hit, key_share, …); None when no record has it."""
+        values = [value for record in self.records if (value := getattr(record, name)) is not None]
+        return sum(values) / len(values) if values else None
+
+    def table(self) -> pd.DataFrame:
+        """The records as a DataFrame, without their settings."""
+        import pandas as pd
+
+        names = [name for name in Record.__dataclass_fields__ if name != "settings"]
+        return pd.DataFrame([{name: getattr(record, name) for name in names} for record in self.records])
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{name:<10} {value}" for name, value in summary(self))
+
+
+def summary(found: Evaluation) -> list[tuple[str, str]]:
+    """What is printed about an evaluation, line by line."""
+    settings = found.settings
+    model, task, decoding = settings["model"], settings["task"], settings["decoding"]
+    low, high = found.interval
+    options = ", ".join(f"{name}={value}" for name, value in decoding.items() if name != "kind")
+    wording = ", ".join(
+        f"{name}={value!r}" for name, value in sorted(task["scheme"].items()) if name != "name" and value
+    )
+    lines = [
+        (
+            "model",
+            f"{model['source']} ({model['family']}, {model['dtype']}, weights {model['weights'][:12]})",
+        ),
+        ("task", f"{task['task']}, scheme {task['scheme']['name']} ({task['version']})"),
+        ("scheme", wording if len(wording) <= 300 else f"{wording[:300]}…"),
+        ("decoding", f"{decoding['kind']}: {options}"),
+        ("policy", settings["policy"] or "none"),
+        ("accuracy", f"{found.accuracy:.4f} ± {found.stderr:.4f}, 95 % interval {low:.4f} to {high:.4f}"),
+        ("documents", f"{found.n}" + (f" × {len(found.seeds)} seeds" if len(found.seeds) > 1 else "")),
+    ]
+    if settings["policy"]:
+        parts = [
+            ("of the attention hidden", found.mean("hidden_share")),
+            ("of each step's own sinks hit", found.mean("sinks_hit")),
+            ("of the keys taken", found.mean("key_share")),
+        ]
+        said = [f"{value:.2%} {words}" for words, value in parts if value is not None]
+        lines.append(("took", ", ".join(said) or "nothing: it never acted"))
+    ties = sum(record.ties for record in found.records)
+    forwards = sum(record.forwards for record in found.records)
+    lines.append(("forwards", f"{forwards}, {ties} selections decided by ties"))
+    return lines
+
+
+def evaluate(
+    model: Model | str | os.PathLike[str],
+    task: str | Task,
+    decoding: Decoding | None = None,
+    policy: Policy | str | None = None,
+    limit: int | None = None,
+    batch_size: BatchSize = "auto",
+    out: str | os.PathLike[str] | None = None,
+    seeds: int | Sequence[int] = 0,
+    data: str | os.PathLike[str] | None = None,
+    sandbox: str = "bubblewrap",
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Answers the documents of a task and grades the answers.
+
+    Args:
+        model: from `ss.load`, or what `ss.load` takes; the sandbox is then checked before the model is loaded.
+        task: a name such as "gsm8k" (the scheme of the model's family), "gsm8k:paper-llada" (a named one), or a Task.
+        decoding: None: the scheme's own for the family.
+        policy: which keys the heads may not use; a policy, or its text form such as "top:5".
+        limit: the first so many documents; None: all (generated tasks have no end and need one).
+        batch_size: answers at a time, or "auto". Records do not depend on it.
+        out: the run's folder; the same call goes on where it was stopped. None: nothing is kept.
+        seeds: one, or several for decodings that draw; comparisons want at least 3 of those.
+        data: the task's JSON-lines file in the original format; None: the hub.
+        sandbox: "bubblewrap", or by explicit choice "none".
+        progress: called with answers there, right, and wanted.
+    """
+    from sinkscope.models.load import load
+    from sinkscope.models.model import Model
+    from sinkscope.policies import parse_policy
+    from sinkscope.tasks.answer import answer, items
+
+    if isinstance(policy, str):
+        policy = parse_policy(policy)
+    chosen = prepare(model.family if isinstance(model, Model) else family_of(model), task, data, sandbox)
+    if not isinstance(model, Model):
+        model = load(model)
+    decoding = decoding_for(chosen, model.family) if decoding is None else decoding
+    many = check_seeds(seeds, decoding, policy)
+    wanted = items(chosen, limit, many)
+    settings = run_settings(model, chosen, decoding, policy)
+    with tempfile.TemporaryDirectory(prefix="sinkscope-") as scratch:
+        folder = Path(scratch, "run") if out is None else Path(out)
+        with RunFolder.write(folder, settings) as run:
+            answer(model, chosen, wanted, decoding, policy, run, batch_size, progress=progress)
+            return collect(run, {item.key for item in wanted})
+
+
+def prepare(family: str, task: str | Task, data: Any = None, sandbox_name: str = "bubblewrap") -> Task:
+    """The task for a family, with everything that can fail before a model is loaded: its name, and the sandbox."""
+    if isinstance(task, str):
+        chosen = registry.get(task, family, data, sandbox_name)
+    elif data is not None or sandbox_name != "bubblewrap":
+        raise InputError("data and sandbox go with a task's name; give them to the Task that you made")
+    else:
+        chosen = task
+    if chosen.runs_code:
+        sandbox.check(getattr(chosen, "sandbox", "bubblewrap"))
+    return chosen
+
+
+def family_of(source: str | os.PathLike[str], revision: str | None = None) -> str:
+    """The family of a checkpoint, from its config alone."""
+    from sinkscope.models import causal
+    from sinkscope.models.load import FAMILIES, find
+
+    return FAMILIES.get(find(source, revision).model_type, causal.FAMILY).name
+
+
+def decoding_options(task: Task, family: str) -> dict[str, Any]:
+    """The scheme's decoding options; for a scheme made for another family, those of the family's default scheme."""
+    scheme = task.scheme
+    if scheme.family != family and task.name in registry.TASKS:
+        scheme = registry.get(task.name, family).scheme
+    return dict(scheme.decoding) if scheme.family == family else {}
+
+
+def decoding_for(task: Task, family: str) -> Decoding:
+    """The decoding that a task is put with to models of a family."""
+    from sinkscope.sampling.decoding import SamplingDecoding, default_decoding
+
+    options = decoding_options(task, family)
+    kind = type(default_decoding(family))
+    if family == "causal" and ("temperature" in options or "top_p" in options):
+        kind = SamplingDecoding
+    return kind(**options)
+
+
+def check_seeds(seeds: int | Sequence[int], decoding: Decoding, policy: Policy | None) -> tuple[int, ...]:
+    """The seeds as a tuple; several only where they can make a difference."""
+    from sinkscope.tasks.answer import varies
+
+    many = (seeds,) if isinstance(seeds, int) else tuple(seeds)
+    if not many or any(isinstance(one, bool) or not isinstance(one, int) or one < 0 for one in many):
+        raise InputError(f"seeds should be whole numbers from 0 on, such as 0 or [0, 1, 2], got {seeds!r}")
+    if len(set(many)) < len(many):
+        raise InputError(f"seeds {list(many)} name one twice; give different ones")
+    if len(many) > 1 and not varies(decoding, policy):
+        raise InputError(
+            f"{len(many)} seeds would give the same answers: this {decoding.kind} decoding draws nothing"
+        )
+    return many
+
+
+def run_settings(model: Model, task: Task, decoding: Decoding, policy: Policy | None) -> dict[str, Any]:
+    """Everything that can change a record, as JSON data: a run's identity."""
+    about = {
+        "source": model.source,
+        "family": model.family,
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "weights": model.revision or model.digest,
+    }
+    return {
+        "version": VERSION,
+        "model": about,
+        "task": task.settings(),
+        "decoding": decoding.as_dict(),
+        "policy": None if policy is None else str(policy),
+    }
+
+
+def collect(run: RunFolder, keys: set[tuple[str, int]] | None = None) -> Evaluation:
+    """The evaluation that a folder holds, or the part of it with these (document, seed); reads only."""
+    grades = {(grade.document, grade.seed): grade for grade in run.grades}
+    rows = [row for row in run.generations if keys is None or (row.document, row.seed) in keys]
+    if not rows:
+        raise InputError(f"{run.path} has no answers yet: run `sinkscope evaluate` with it as --out")
+    missing = [row.document for row in rows if (row.document, row.seed) not in grades]
+    if missing:
+        raise InputError(
+            f"{run.path} has {len(missing)} answers without a grade, such as {missing[0]}: run `sinkscope grade {run.path}`"
+        )
+    return Evaluation(
+        tuple(_record(row, grades[row.document, row.seed], run.settings) for row in rows), run.settings
+    )
+
+
+def open_evaluation(path: str | os.PathLike[str]) -> Evaluation:
+    """The evaluation in a folder, also while it is being written."""
+    return collect(RunFolder.read(Path(path)))
+
+
+def _record(row: Generation, grade: Grade, settings: Mapping[str, Any]) -> Record:
+    more = row.more
+    return Record(
+        document=row.document,
+        index=row.index,
+        seed=row.seed,
+        prompt=row.prompt,
+        output=row.output,
+        extracted=grade.extracted,
+        passed=grade.passed,
+        reason=grade.reason,
+        steps=row.steps,
+        forwards=row.forwards,
+        ties=int(more.get("ties", 0)),
+        hidden_share=row.hidden,
+        sinks_hit=more.get("sinks_hit"),
+        key_share=more.get("key_share"),
+        prompt_tokens=int(more.get("prompt_tokens", 0)),
+        stream=int(more.get("stream", 0)),
+        fingerprint=str(more.get("fingerprint", "")),
+        settings=settings,
+    )
+
+
+def run_id(settings: Mapping[str, Any]) -> str:
+    """A short name of a run's identity."""
+    return digest(dict(settings))

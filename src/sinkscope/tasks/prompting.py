@@ -1,0 +1,73 @@
+"""From a task's prompt to a model's token ids, and from its answer back to text, as a scheme wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from sinkscope.errors import InputError
+from sinkscope.models.model import Model
+from sinkscope.sampling.prompts import decode
+from sinkscope.tasks.task import Prompt, Scheme
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A prompt as text, markers of the chat template included, and as token ids."""
+
+    text: str
+    ids: tuple[int, ...]
+
+
+def encode_prompt(model: Model, prompt: Prompt, scheme: Scheme) -> Encoded:
+    """A prompt under the model's chat template, or as plain text where the scheme says so.
+
+    Several turns need a template; a single one goes in as it stands where the tokenizer has none, as in `ss.generate`.
+    """
+    tokenizer = model.tokenizer
+    if tokenizer is None:
+        raise InputError(
+            f"{model.source} has no tokenizer files, and tasks are text; put them beside its config.json"
+        )
+    if not prompt.chat or not tokenizer.chat_template:
+        if prompt.chat and len(prompt.turns) > 1:
+            raise InputError(
+                f"scheme {scheme.name} puts its examples as turns of a chat, but the tokenizer of {model.source} has no chat "
+                "template; choose a scheme for base models, such as causal-base"
+            )
+        text = prompt.text()
+        ids = list(tokenizer(text).input_ids)
+        if scheme.bos and model.ids.bos is not None and ids[:1] != [model.ids.bos]:
+            ids.insert(0, model.ids.bos)
+    else:
+        text = _template(model, prompt)
+        ids = list(tokenizer(text, add_special_tokens=False).input_ids)
+    if scheme.prompt_tokens is not None:
+        ids = ids[-scheme.prompt_tokens :]
+    if not ids:
+        raise InputError(f"scheme {scheme.name} gives an empty prompt; is the document's question empty?")
+    return Encoded(text, tuple(ids))
+
+
+def _template(model: Model, prompt: Prompt) -> str:
+    messages = prompt.messages()
+    options = {"add_generation_prompt": True}
+    if (
+        prompt.prefix
+    ):  # the assistant's turn stays open behind it; templates that trim a turn trim the prefix too
+        messages.append({"role": "assistant", "content": prompt.prefix})
+        options = {"continue_final_message": True}
+    text: str = model.tokenizer.apply_chat_template(messages, tokenize=False, **options)
+    return text
+
+
+def decode_answer(model: Model, answer: Sequence[int], scheme: Scheme) -> str:
+    """The text of an answer's ids; with its special tokens where the scheme cuts at them."""
+    if not scheme.keep_special:
+        return decode(model, torch.tensor(list(answer)), 0)
+    text: str = model.tokenizer.decode(
+        list(answer), skip_special_tokens=False, clean_up_tokenization_spaces=False
+    )
+    return text

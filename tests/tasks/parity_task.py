@@ -1,0 +1,47 @@
+"""A task for models that know nothing: equally long questions, and a grade that half of all outputs get."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sinkscope.tasks.task import Document, Prompt, Scheme, Turn, Verdict, scheme_settings
+
+PLAIN = Scheme("plain", "llada", "a test")
+
+
+@dataclass(frozen=True)
+class Parity:
+    """Right when the checksum of question and output is even."""
+
+    scheme: Scheme = PLAIN
+    name: str = "parity"
+    runs_code: bool = False
+    word: str = "sum"
+
+    def documents(self, limit: int | None = None) -> list[Document]:
+        """Thirty sums, of two lengths."""
+        found = [
+            Document(f"test-{i}", f"{self.word} {10 + i} {'+' * (1 + i % 2)} {97 - i}", "even")
+            for i in range(30)
+        ]
+        return found[:limit]
+
+    def prompt(self, document: Document) -> Prompt:
+        """The sum."""
+        return Prompt((Turn("user", document.question),))
+
+    def grade(self, document: Document, output: str) -> Verdict:
+        """By checksum."""
+        number = zlib.crc32((document.id + output).encode())
+        return Verdict(number % 2 == 0, str(number))
+
+    def grade_many(self, pairs: Sequence[tuple[Document, str]], workers: int | None = None) -> list[Verdict]:
+        """`grade` for each pair."""
+        return [self.grade(document, output) for document, output in pairs]
+
+    def settings(self) -> dict[str, Any]:
+        """All that identifies the task."""
+        return {"task": self.name, "version": "parity/1", "scheme": scheme_settings(self.scheme)}
