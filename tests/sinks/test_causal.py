@@ -215,3 +215,29 @@ def test_entropy_needs_maps_and_is_theirs(recorded):
     plain = every[1][3]
     rows = -(plain * np.log(np.where(plain > 0, plain, 1))).sum(axis=-1)
     np.testing.assert_allclose(found[1, 3], rows.mean(axis=-1), rtol=1e-9)
+
+
+def test_a_recorded_trace_gives_the_same_numbers(recorded):
+    """From the recorder's own trace of the same generation, not one built here."""
+    torch = pytest.importorskip("torch")
+    import sinkscope as ss
+
+    plain, every = recorded
+    size = max(PROMPTS)
+    ids, mask = torch.zeros((2, size), dtype=torch.long), torch.zeros((2, size), dtype=torch.long)
+    for n, length in enumerate(PROMPTS):
+        ids[n, size - length :] = torch.tensor(plain["tokens"].values[n, 0, size - length : size])
+        mask[n, size - length :] = 1
+    model = ss.load(str(CHECKPOINT), device="cpu", dtype="float32")
+    decoding = ss.GreedyDecoding(length=STEPS, eos=None)
+    trace = ss.generate(model, ids, decoding, capture=ss.Capture(), attention_mask=mask).trace
+    assert trace is not None
+    np.testing.assert_allclose(sink_heads_share(trace, 0.05, 8), sink_heads_share(plain, 0.05, 8))
+    for scores in ("received_all", "received"):
+        ours, theirs = (absorbed_share(t, sinks="first", scores=scores) for t in (trace, plain))
+        np.testing.assert_allclose(ours, theirs, atol=2e-5)
+        ours, theirs = (detect(t, 0.3, scores=scores) for t in (trace, plain))
+        assert (
+            ours.values[..., : size + STEPS - 1] == theirs.values[..., : size + STEPS - 1]
+        ).mean() > 0.9999
+    np.testing.assert_allclose(layer_head_map(trace), layer_head_map(plain), rtol=1e-4)
