@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sinkscope.organisms.corpus import Corpus
+from sinkscope.organisms.corpus import Array, Corpus
 from sinkscope.organisms.pictures import CELLS
 from sinkscope.organisms.recipe import ANSWER, LENGTH, Recipe
 from sinkscope.organisms.vocabulary import Vocabulary
@@ -70,6 +70,24 @@ class Batch:
         )
 
 
+@dataclass(frozen=True)
+class Part:
+    """Tokens that stand one after the other in a row.
+
+    Attributes:
+        table: Long [n], the same for every row, or [B, n].
+        lengths: Long [B]: how many of them each row has.
+    """
+
+    table: Tensor
+    lengths: Tensor
+
+
+def _all(table: Tensor, like: Tensor) -> Part:
+    """A part that every row has in full."""
+    return Part(table, torch.full_like(like, table.shape[-1]))
+
+
 class Pieces:
     """Token ids around questions, answers and pictures, in the roles of one layout."""
 
@@ -95,69 +113,57 @@ class Pieces:
     def answered(
         self, questions: Tensor, question_lengths: Tensor, answers: Tensor, answer_lengths: Tensor
     ) -> Batch:
-        """Chat turns, and texts on their own where a question has no tokens."""
+        """Chat turns, and texts on their own where a question has no tokens. All tensors Long, [B, …] and [B]."""
         chat = question_lengths > 0
+        # Both kinds of row begin with BOS, so of what comes before a question a text takes the first token.
         before = torch.where(chat, len(self.before), 1)
         after = torch.where(chat, len(self.after), 0)
-        start = before + question_lengths + after
         end = torch.where(chat, self.vocabulary.eot, self.vocabulary.eos)
+        prompt = (Part(self.before, before), Part(questions, question_lengths), Part(self.after, after))
+        start = before + question_lengths + after
         content = (start + answer_lengths + 1).clamp(max=LENGTH)
         stop = torch.where(chat, start + ANSWER, content)
-        # Both kinds of row begin with BOS, so one table of what comes before serves both.
-        return self._rows(self.before, before, questions, question_lengths, self.after, start, answers, answer_lengths, end, content, stop, stop)  # fmt: skip # noqa: E501
+        return self._rows(prompt, Part(answers, answer_lengths), end, content, stop, stop)
 
     def drawn(self, captions: Tensor, lengths: Tensor, codes: Tensor) -> Batch:
         """Caption first, then the picture: BOS t2i caption EOS soi 64 codes eoi."""
-        full = torch.full_like(lengths, CELLS)
-        before = torch.full_like(lengths, len(self.draw_before))
-        start = before + lengths + len(self.draw_after)
-        content = start + CELLS
+        prompt = (_all(self.draw_before, lengths), Part(captions, lengths), _all(self.draw_after, lengths))
+        content = len(self.draw_before) + lengths + len(self.draw_after) + CELLS
         end = self.draw_end.expand(len(lengths))
-        return self._rows(self.draw_before, before, captions, lengths, self.draw_after, start, self._image(codes), full, end, content, content, content + 1)  # fmt: skip # noqa: E501
+        return self._rows(prompt, self._image(codes, lengths), end, content, content, content + 1)
 
     def described(self, captions: Tensor, lengths: Tensor, codes: Tensor) -> Batch:
         """Picture first, then its caption: BOS mmu soi 64 codes eoi, a user turn, the answer."""
-        full = torch.full_like(lengths, CELLS)
-        before = torch.full_like(lengths, len(self.see_before))
-        start = before + CELLS + len(self.see_after)
+        prompt = (_all(self.see_before, lengths), self._image(codes, lengths), _all(self.see_after, lengths))
+        start = torch.full_like(lengths, len(self.see_before) + CELLS + len(self.see_after))
         end = torch.full_like(lengths, self.vocabulary.eot)
-        content = start + lengths + 1
         stop = start + CAPTION_ANSWER
-        return self._rows(self.see_before, before, self._image(codes), full, self.see_after, start, captions, lengths, end, content, stop, stop)  # fmt: skip # noqa: E501
+        return self._rows(prompt, Part(captions, lengths), end, start + lengths + 1, stop, stop)
 
-    def _image(self, codes: Tensor) -> Tensor:
-        return codes + len(self.vocabulary)
+    def _image(self, codes: Tensor, like: Tensor) -> Part:
+        return _all(codes + len(self.vocabulary), like)
 
     def _rows(
         self,
-        opening: Tensor,
-        opening_lengths: Tensor,
-        first: Tensor,
-        first_lengths: Tensor,
-        middle: Tensor,
-        start: Tensor,
-        second: Tensor,
-        second_lengths: Tensor,
+        prompt: tuple[Part, ...],
+        answer: Part,
         end: Tensor,
         content: Tensor,
         stop: Tensor,
         length: Tensor,
     ) -> Batch:
-        """opening, first, middle, second, one end token, EOS up to `length`; each part gathered at its own offset."""
+        """The parts one after the other, one end token (Long [B]), then EOS."""
+        parts = (*prompt, answer, Part(end[:, None], torch.ones_like(end)))
         place = torch.arange(LENGTH, device=self.device)[None]
-
-        def gather(table: Tensor, offset: Tensor) -> Tensor:
-            index = (place - offset[:, None]).clamp(0, table.shape[-1] - 1)
-            return table[index] if table.dim() == 1 else table.gather(1, index)
-
-        after_first = opening_lengths + first_lengths
-        after_second = start + second_lengths
-        ids = torch.full((len(start), LENGTH), self.vocabulary.eos, dtype=torch.long, device=self.device)
-        ids = torch.where(place == after_second[:, None], end[:, None], ids)
-        ids = torch.where(place < after_second[:, None], gather(second, start), ids)
-        ids = torch.where(place < start[:, None], gather(middle, after_first), ids)
-        ids = torch.where(place < after_first[:, None], gather(first, opening_lengths), ids)
-        ids = torch.where(place < opening_lengths[:, None], gather(opening, torch.zeros_like(start)), ids)
+        ids = torch.full((len(end), LENGTH), self.vocabulary.eos, dtype=torch.long, device=self.device)
+        offset = torch.zeros_like(end)
+        for part in parts:
+            index = (place - offset[:, None]).clamp(0, part.table.shape[-1] - 1)
+            found = part.table[index] if part.table.dim() == 1 else part.table.gather(1, index)
+            here = (place >= offset[:, None]) & (place < (offset + part.lengths)[:, None])
+            ids = torch.where(here, found, ids)
+            offset = offset + part.lengths
+        start = sum((part.lengths for part in prompt), torch.zeros_like(end))
         return Batch(ids, start, content, stop, length)
 
 
@@ -198,8 +204,8 @@ class Reader:
         """Long [count]: the documents at these places of an endless order that is new in every epoch."""
         places = torch.arange(first, first + count)
         parts = [
-            self._order(total, int(epoch))[(places[places // total == epoch] % total).to(self.device)]
-            for epoch in (places // total).unique()
+            self._order(total, epoch)[(places[places // total == epoch] % total).to(self.device)]
+            for epoch in range(first // total, (first + count - 1) // total + 1)
         ]
         return torch.cat(parts)
 
@@ -212,6 +218,6 @@ class Reader:
         return self._orders[total, epoch]
 
 
-def _on(device: torch.device, array: np.ndarray) -> Tensor:  # type: ignore[type-arg]
+def _on(device: torch.device, array: Array) -> Tensor:
     # torch cannot index with uint16 on every device, and int32 holds every id.
     return torch.from_numpy(np.ascontiguousarray(array).astype(np.int32)).to(device)

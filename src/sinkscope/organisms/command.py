@@ -29,7 +29,7 @@ def train_command(
     check_every: int = 1000,
     save_every: int = 1000,
     final_count: int = 256,
-    compile: bool | None = None,  # noqa: A002 (the option's name)
+    compile: bool | None = None,
     quiet: bool = False,
 ) -> dict[str, Any]:
     """Trains an organism, or goes on with a run that was interrupted in the same folder.
@@ -50,13 +50,21 @@ def train_command(
     Returns:
         What training.json holds.
     """
-    given: dict[str, Any] = {"size": size, "steps": steps, "batch": batch, "learning_rate": learning_rate, "seed": seed}
+    given: dict[str, Any] = {
+        "size": size,
+        "steps": steps,
+        "batch": batch,
+        "learning_rate": learning_rate,
+        "seed": seed,
+    }
     given["targets"] = targets
     chosen = named(recipe, **{key: value for key, value in given.items() if value is not None})
     if not 0.0 <= corpus_share < 1.0:
         raise InputError(f"corpus_share is {corpus_share}; it is a share of all documents, from 0 to below 1")
     if corpus is not None and documents is not None:
-        raise InputError("corpus and documents were both given: documents is a finished corpus; leave one of them out")
+        raise InputError(
+            "corpus and documents were both given: documents is a finished corpus; leave one of them out"
+        )
     run = Run(
         recipe=chosen,
         out=Path(out),

@@ -186,7 +186,7 @@ def _dtype() -> type:
 
 
 def _ragged(rows: list[list[int]], width: int, kind: type) -> tuple[Array, Array]:
-    filled = np.zeros((len(rows), width), dtype=kind)
+    filled: Array = np.zeros((len(rows), width), dtype=kind)
     for place, row in enumerate(rows):
         filled[place, : len(row)] = row
     return filled, np.array([len(row) for row in rows], dtype=np.uint8)
@@ -205,4 +205,4 @@ if __name__ == "__main__":
     made = make(options.documents, options.pictures, shipped("llada"))
     about = {"mix": TEXT_MIX, "seconds": round(time.monotonic() - began, 1), "cores": os.cpu_count()}
     made.save(options.folder, about)
-    print(json.dumps({**about, "documents": len(made)}))  # noqa: T201
+    print(json.dumps({**about, "documents": len(made)}))

@@ -58,7 +58,11 @@ def drive(work: Path, out: Path, names: list[str], seconds: float, options: list
             if base is not None and (work / base / "model.safetensors").exists():
                 command += ["--init", str(work / base)]
             # Each process has a cache of its own: two that compile the same graph at once would wait for each other.
-            environment = {**os.environ, "OMP_NUM_THREADS": "4", "TORCHINDUCTOR_CACHE_DIR": str(work / f"cache-{name}")}
+            environment = {
+                **os.environ,
+                "OMP_NUM_THREADS": "4",
+                "TORCHINDUCTOR_CACHE_DIR": str(work / f"cache-{name}"),
+            }
             running[name] = subprocess.Popen(command, env=environment)  # noqa: S603
         for name, process in running.items():
             try:
@@ -69,7 +73,7 @@ def drive(work: Path, out: Path, names: list[str], seconds: float, options: list
             if process.returncode == 0:
                 pack(work / name, out, name)
             else:
-                print(f"{name} ended with {process.returncode}", flush=True)  # noqa: T201
+                print(f"{name} ended with {process.returncode}", flush=True)
                 fine = False
         for name in phase:
             if measured and (work / name / "training.json").exists():
@@ -83,10 +87,12 @@ def _measure(folder: Path, out: Path, name: str, count: int) -> bool:
     try:
         began = time.monotonic()
         write_json(folder / "answers.json", answers(folder, count))
-        print(f"{name}: {count} answers per task in {time.monotonic() - began:.0f} s", flush=True)  # noqa: T201
+        print(f"{name}: {count} answers per task in {time.monotonic() - began:.0f} s", flush=True)
         pack(folder, out, name)
-    except Exception as error:  # the weights are worth more than the measurement, which can be repeated anywhere
-        print(f"{name} could not be measured: {error!r}", flush=True)  # noqa: T201
+    except (
+        Exception
+    ) as error:  # the weights are worth more than the measurement, which can be repeated anywhere
+        print(f"{name} could not be measured: {error!r}", flush=True)
         return False
     return True
 
@@ -125,7 +131,9 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--work", type=Path, default=Path("organisms-work"))
     parser.add_argument("--recipes", default=",".join(RECIPES))
-    parser.add_argument("--seconds", type=float, default=3600.0, help="stop what is still running after this long")
+    parser.add_argument(
+        "--seconds", type=float, default=3600.0, help="stop what is still running after this long"
+    )
     parser.add_argument("--measure", type=int, default=500, help="held-out questions per task; 0: none")
     options, passed_on = parser.parse_known_args()
     names = [name for name in options.recipes.split(",") if name]

@@ -108,7 +108,9 @@ def token_categories(vocabulary: Vocabulary) -> list[int]:
         else:
             text = vocabulary.backend.decode([number])
             bare = text.strip(" ")
-            name = "newline" if "\n" in text else "space" if not bare else "digit" if bare.isdigit() else "word"
+            name = (
+                "newline" if "\n" in text else "space" if not bare else "digit" if bare.isdigit() else "word"
+            )
             name = "mark" if name == "word" and not any(letter.isalnum() for letter in bare) else name
         found.append(CATEGORIES.index(name))
     return found
@@ -139,7 +141,11 @@ def _level(network: Any, held_out: Probe, time: float) -> dict[str, Any]:
     shares, base = sinks / sinks.sum().clamp(min=1), keys / keys.sum()
     summary["sinks_per_head"] = _number(sinks.sum() / (keys.sum() / real.sum(1).float().mean()))
     summary["enrichment"] = {
-        name: {"share": _number(share), "base": _number(rate), "ratio": _number(share / rate) if rate > 0 else None}
+        name: {
+            "share": _number(share),
+            "base": _number(rate),
+            "ratio": _number(share / rate) if rate > 0 else None,
+        }
         for name, share, rate in zip(CATEGORIES, shares, base, strict=True)
     }
     return summary
@@ -169,7 +175,10 @@ def _layer(call: AttentionCall, output: Tensor, real: Tensor, categories: Tensor
     at = torch.where(found, value_ratio.gather(-1, strongest[..., None])[..., 0], float("nan"))
     hidden_at = torch.where(found, hidden_ratio.gather(1, strongest), float("nan"))
     usable = mean_attention.masked_fill(~there, 0.0)
-    kinds = torch.nn.functional.one_hot(categories.clamp(min=0), len(CATEGORIES)).float()[:, None] * there[..., None]
+    kinds = (
+        torch.nn.functional.one_hot(categories.clamp(min=0), len(CATEGORIES)).float()[:, None]
+        * there[..., None]
+    )
     return {
         "sink_heads": found.float().mean(),
         "gu_first": (usable[..., 0] > GU).float().mean(),

@@ -44,7 +44,7 @@ class Live:
         if self.bar is not None:
             self.bar.update(self.task, completed=entry["step"], description=f"{self.name} {words}")
         else:
-            print(f"{self.name} {entry['step']}/{self.steps} {words}", flush=True)  # noqa: T201
+            print(f"{self.name} {entry['step']}/{self.steps} {words}", flush=True)
 
     def close(self) -> None:
         """Leaves the terminal as it was."""

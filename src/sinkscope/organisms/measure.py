@@ -17,7 +17,7 @@ from sinkscope.models.model import Model
 from sinkscope.organisms import pictures
 from sinkscope.organisms.batches import CAPTION_ANSWER, Pieces
 from sinkscope.organisms.layout import write_json
-from sinkscope.organisms.vocabulary import Vocabulary, shipped
+from sinkscope.organisms.vocabulary import shipped
 from sinkscope.sampling.decoding import (
     Decoding,
     DreamDecoding,
@@ -95,7 +95,9 @@ def to_describe(pieces: Pieces, scenes: Sequence[pictures.Scene]) -> torch.Tenso
     """Ids [B, S]: a picture and the request to describe it."""
     offset = len(pieces.vocabulary)
     before, after = pieces.see_before.tolist(), pieces.see_after.tolist()
-    return torch.tensor([[*before, *(offset + code for code in pictures.render(scene)), *after] for scene in scenes])
+    return torch.tensor(
+        [[*before, *(offset + code for code in pictures.render(scene)), *after] for scene in scenes]
+    )
 
 
 def grade(given: dict[str, Any]) -> dict[str, Any]:
@@ -166,4 +168,4 @@ if __name__ == "__main__":
         made = json.loads(options.answers.read_text(encoding="utf-8"))
     else:
         made = answers(options.folder, options.count, options.batch, options.device)
-    print(json.dumps(write_accuracy(options.folder, made, options.device)["tasks"], indent=1))  # noqa: T201
+    print(json.dumps(write_accuracy(options.folder, made, options.device)["tasks"], indent=1))

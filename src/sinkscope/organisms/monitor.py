@@ -103,7 +103,9 @@ def questions(recipe: Recipe, vocabulary: Vocabulary, count: int, device: torch.
     found = []
     for name, module in (("word_problems", word_problems), ("small_code", small_code)):
         documents = generated.first(module.draft, module.VERSION, "test", count)
-        found.append(Questions(name, _asked(pieces, [document.question for document in documents]), tuple(documents)))
+        found.append(
+            Questions(name, _asked(pieces, [document.question for document in documents]), tuple(documents))
+        )
     if recipe.pictures:
         scenes = [pictures.scene(index, held_out=True) for index in range(count)]
         captions = _padded(vocabulary.encode([pictures.caption(scene) for scene in scenes]), LENGTH, device)
@@ -138,18 +140,21 @@ def accuracy(writer: Writer, asked: Questions) -> float:
     texts = [_text(writer.vocabulary, row) for row in writer.write(asked.batch, length).tolist()]
     if asked.task == "caption":
         right = [
-            pictures.caption_right(pictures.render(scene), text) for scene, text in zip(asked.scenes, texts, strict=True)
+            pictures.caption_right(pictures.render(scene), text)
+            for scene, text in zip(asked.scenes, texts, strict=True)
         ]
     elif asked.task == "word_problems":
         task = word_problems.task()
-        right = [task.grade(document, text).passed for document, text in zip(asked.documents, texts, strict=True)]
+        right = [
+            task.grade(document, text).passed for document, text in zip(asked.documents, texts, strict=True)
+        ]
     else:
-        right = [document.answer == text.strip() for document, text in zip(asked.documents, texts, strict=True)]
+        right = [
+            document.answer == text.strip() for document, text in zip(asked.documents, texts, strict=True)
+        ]
     return sum(right) / len(right)
 
 
 def _text(vocabulary: Vocabulary, ids: list[int]) -> str:
     ends = [place for place, one in enumerate(ids) if one in (vocabulary.eot, vocabulary.eos)]
     return vocabulary.decode(ids[: ends[0]] if ends else ids)
-
-

@@ -46,7 +46,7 @@ class World:
         flat = torch.cat([grad.flatten() for grad in grads])
         torch.distributed.all_reduce(flat)
         flat /= self.size
-        for grad, part in zip(grads, flat.split([grad.numel() for grad in grads]), strict=True):
+        for grad, part in zip(grads, torch.split(flat, [grad.numel() for grad in grads]), strict=True):
             grad.copy_(part.view_as(grad))
 
 

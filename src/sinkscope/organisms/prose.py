@@ -135,7 +135,8 @@ def _sentence(random: Random, hero: str, friend: str) -> str:
     if pattern == 5:
         return f"There were {random.randint(2, 90)} {random.choice(COLOURS)} boats at {place}."
     if pattern == 6:
-        return f"{random.choice(TIMES)}, {hero} {random.choice(DID)} {thing}, {random.choice(THINGS)} and {random.choice(THINGS)}."
+        when, did = random.choice(TIMES), random.choice(DID)
+        return f"{when}, {hero} {did} {thing}, {random.choice(THINGS)} and {random.choice(THINGS)}."
     if pattern == 7:
         return f"When {hero} {random.choice(WENT)} {place}, {random.choice(WEATHER)}."
     if pattern == 8:

@@ -63,12 +63,7 @@ def start(recipe: Recipe, init: str | Path | None = None) -> Start:
         )
     if recipe.layout == "dream" and network.config.model_type != "qwen2":
         network = as_dream(network)
-    return Start(
-        networks.trainable(network.float()),
-        vocabulary,
-        str(init or f"organism/{recipe.starts_from}"),
-        model.digest,
-    )
+    return Start(networks.trainable(network.float()), vocabulary, _called(init, recipe), model.digest)
 
 
 def _called(init: str | Path | None, recipe: Recipe) -> str:

@@ -215,4 +215,4 @@ if __name__ == "__main__":
     FILE.parent.mkdir(exist_ok=True)
     made = build(sample_texts())
     made.save(str(FILE), pretty=False)
-    print(f"{FILE.name}: {made.get_vocab_size()} tokens, {FILE.stat().st_size / 1000:.0f} kB")  # noqa: T201
+    print(f"{FILE.name}: {made.get_vocab_size()} tokens, {FILE.stat().st_size / 1000:.0f} kB")

@@ -76,7 +76,9 @@ def train(run: Run) -> dict[str, Any]:
     run.out.mkdir(parents=True, exist_ok=True)
     with world(run.device) as here:
         if run.recipe.batch % here.size:
-            raise InputError(f"batch {run.recipe.batch} cannot be split over {here.size} processes; change --batch")
+            raise InputError(
+                f"batch {run.recipe.batch} cannot be split over {here.size} processes; change --batch"
+            )
         begin = start(run.recipe, run.init)
         corpus = _corpus(run, begin, here)
         return _Training(run, begin, corpus, here).go()
@@ -124,7 +126,9 @@ class _Training:
         self._resume()
         loss: Any = Loss(self.network, self.recipe.objective)
         on_gpu = self.device.type == "cuda"
-        self.loss = torch.compile(loss, dynamic=False) if (on_gpu if run.compile is None else run.compile) else loss
+        self.loss = (
+            torch.compile(loss, dynamic=False) if (on_gpu if run.compile is None else run.compile) else loss
+        )
         self.rotary = rotation(self.network, LENGTH, self.device)
         self.random = torch.Generator(self.device)
 
@@ -139,7 +143,9 @@ class _Training:
         """All steps from where the state is."""
         run, recipe = self.run, self.recipe
         live = Live(run.out, recipe.name, recipe.steps, self.step, run.quiet) if self.here.main else None
-        held_out = emergence.probe(recipe, self.vocabulary, self.device) if run.probe and self.here.main else None
+        held_out = (
+            emergence.probe(recipe, self.vocabulary, self.device) if run.probe and self.here.main else None
+        )
         probed = set(emergence.log_spaced(recipe.steps))
         summed, since, began = torch.zeros((), device=self.device), 0, time.monotonic()
         try:
@@ -154,10 +160,14 @@ class _Training:
                     loss, passed = float(summed) / since, time.monotonic() - began
                     self.seconds += passed
                     if not math.isfinite(loss):
-                        raise InputError(f"the loss is {loss} at step {self.step}: try a smaller learning rate")
+                        raise InputError(
+                            f"the loss is {loss} at step {self.step}: try a smaller learning rate"
+                        )
                     if live is not None:
                         speed = since * recipe.batch * LENGTH / passed
-                        live.report({"step": self.step, "loss": round(loss, 5), "tokens_per_second": round(speed)})
+                        live.report(
+                            {"step": self.step, "loss": round(loss, 5), "tokens_per_second": round(speed)}
+                        )
                     summed, since, began = torch.zeros((), device=self.device), 0, time.monotonic()
                     self.last_loss = loss
                 if live is not None and run.check_every and self.step % run.check_every == 0 and not done:
@@ -214,7 +224,9 @@ class _Training:
             "levels": emergence.measure(self.network, held_out),
         }
         self.points = [one for one in self.points if one["step"] < self.step] + [point]
-        write_json(self.run.out / "emergence.json", {"recipe": self.recipe.name, "points": self.points}, compact=True)
+        write_json(
+            self.run.out / "emergence.json", {"recipe": self.recipe.name, "points": self.points}, compact=True
+        )
 
     def _save_state(self) -> None:
         partial = self.run.out / f"{STATE}.partial"
@@ -235,7 +247,9 @@ class _Training:
             return
         state = torch.load(path, map_location=self.device, weights_only=True)
         if state["recipe"] != json.dumps(self.recipe.as_dict(), sort_keys=True):
-            raise InputError(f"{self.run.out} holds a run of another recipe or other settings; choose another folder")
+            raise InputError(
+                f"{self.run.out} holds a run of another recipe or other settings; choose another folder"
+            )
         self.step, self.seconds = int(state["step"]), float(state["seconds"])
         self.points = json.loads(state["points"])
         self.network.load_state_dict(state["network"])
