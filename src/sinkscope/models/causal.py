@@ -50,7 +50,7 @@ class Causal:
         register()
         placed = {"device_map": {"": device}} if device.type != "cpu" and _has_accelerate() else {}
         try:
-            with _progress_bars(shown=sys.stderr.isatty()):
+            with _quiet(bars=sys.stderr.isatty()):
                 network, report = network_class.from_pretrained(
                     str(checkpoint.folder),
                     config=config,
@@ -59,6 +59,7 @@ class Causal:
                     use_safetensors=True,
                     local_files_only=True,
                     output_loading_info=True,
+                    ignore_mismatched_sizes=True,  # they are in the report, and then in our error
                     **placed,
                 )
         except SinkscopeError:
@@ -68,7 +69,8 @@ class Causal:
         ) as error:  # transformers raises anything from KeyError to RuntimeError for a bad checkpoint
             raise CheckpointError(f"{checkpoint.source} could not be loaded: {one_line(error)}") from error
         misshapen = sorted(
-            str(entry[0] if isinstance(entry, tuple) else entry) for entry in report["mismatched_keys"]
+            f"{name} {list(found)} instead of {list(wanted)}"
+            for name, found, wanted in report["mismatched_keys"]
         )
         complain(
             checkpoint.source, sorted(report["missing_keys"]), sorted(report["unexpected_keys"]), misshapen
@@ -160,16 +162,18 @@ def takes_positions(network: nn.Module) -> bool:
 
 
 @contextmanager
-def _progress_bars(shown: bool) -> Iterator[None]:
-    """transformers' loading bar belongs on a terminal, not in a log file."""
+def _quiet(bars: bool) -> Iterator[None]:
+    """transformers' loading bar belongs on a terminal, not in a log file; its table of misfits becomes our error."""
     from transformers.utils import logging
 
-    before = logging.is_progress_bar_enabled()
-    (logging.enable_progress_bar if shown and before else logging.disable_progress_bar)()
+    shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    (logging.enable_progress_bar if bars and shown else logging.disable_progress_bar)()
+    logging.set_verbosity_error()
     try:
         yield
     finally:
-        (logging.enable_progress_bar if before else logging.disable_progress_bar)()
+        (logging.enable_progress_bar if shown else logging.disable_progress_bar)()
+        logging.set_verbosity(verbosity)
 
 
 def _has_accelerate() -> bool:
