@@ -62,7 +62,7 @@ def choose(logits: Tensor, decoding: GreedyDecoding, streams: Streams | None) ->
         token = logits.argmax(-1)
         return token, logits.softmax(-1).gather(-1, token[:, None])[:, 0]
     logits = logits / decoding.temperature
-    if decoding.top_p < 1:
+    if decoding.top_p is not None and decoding.top_p < 1:
         ordered, order = torch.sort(logits, descending=False)
         outside = ordered.softmax(-1).cumsum(-1) <= 1 - decoding.top_p
         outside[:, -1] = False

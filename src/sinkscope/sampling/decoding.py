@@ -208,13 +208,15 @@ class SamplingDecoding(GreedyDecoding):
 
     length: int = 128
     temperature: float = 1.0
-    top_p: float = 1.0
+    top_p: float | None = 1.0
     eos: str | int | tuple[int, ...] | None = "model"
 
     kind: ClassVar[str] = "sampling"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.top_p is None:  # as in DreamDecoding: no truncation
+            object.__setattr__(self, "top_p", 1.0)
         if not _number(self.temperature) or self.temperature <= 0:
             raise InputError(
                 f"temperature should be above 0, got {self.temperature!r}; use GreedyDecoding for the most likely"
@@ -247,7 +249,7 @@ def decoding_from_json(text: str) -> Decoding:
     try:
         options = json.loads(text)
         kind = options.pop("kind")
-    except (json.JSONDecodeError, AttributeError, KeyError) as error:
+    except (json.JSONDecodeError, AttributeError, KeyError, TypeError) as error:
         raise InputError(f"a decoding in JSON is an object with a 'kind', got {text[:80]!r}") from error
     if kind not in KINDS:
         raise InputError(f"decoding kind {kind!r} is not known; {nearest(str(kind), KINDS)}")

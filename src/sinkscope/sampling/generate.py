@@ -136,13 +136,20 @@ def _twin(
         raise InputError(
             "guidance above 0 needs unconditional=(ids, attention_mask), the prompt without its text"
         )
-    ids, mask = unconditional if isinstance(unconditional, (tuple, list)) else (unconditional, None)
+    pair = (
+        isinstance(unconditional, (tuple, list)) and len(unconditional) == 2 and _is_matrix(unconditional[0])
+    )
+    ids, mask = unconditional if pair else (unconditional, None)
     found, real = model.real_tokens(ids, mask)
     if found.shape != batch.ids.shape:
         raise InputError(
             f"unconditional ids have shape {list(found.shape)}, but the prompt has {list(batch.ids.shape)}"
         )
     return found, real
+
+
+def _is_matrix(ids: Any) -> bool:
+    return bool(torch.as_tensor(ids).dim() == 2)
 
 
 def expected_steps(decoding: Decoding) -> int:

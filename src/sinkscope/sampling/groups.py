@@ -125,7 +125,7 @@ def row_keys(seed: int | list[int] | None, rows: list[int]) -> list[int]:
     """What keys a row's random controls: its own seed, else its place under the batch's seed."""
     if isinstance(seed, list):
         return [seed[row] for row in rows]
-    return [(seed or 0) * 1_000_003 + row for row in rows]
+    return [((seed or 0) * 1_000_003 + row) % 2**63 for row in rows]
 
 
 def _with_codes(group: Group, steps: Iterator[tuple[Step, Tensor]]) -> Iterator[Step]:

@@ -7,6 +7,7 @@ draws what it would draw in a batch of one. `torch.Generator().manual_seed(s)` g
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -100,6 +101,6 @@ def check_seeds(seed: object, rows: int) -> int | list[int] | None:
 
 
 def _seed(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+    if isinstance(value, bool) or not isinstance(value, Integral) or not 0 <= int(value) < 2**63:
         raise InputError(f"a seed should be a whole number from 0 on, got {value!r}")
-    return value
+    return int(value)

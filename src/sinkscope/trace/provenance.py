@@ -34,6 +34,8 @@ def provenance(
         "revision": model.revision or "",
         "weights_digest": model.digest,
         "family": model.family,
+        "n_heads": model.shape.heads,
+        "n_kv_heads": model.shape.kv_heads,
         "dtype": str(model.dtype).removeprefix("torch."),
         "device": str(model.device),
         "decoding": decoding.to_json(),

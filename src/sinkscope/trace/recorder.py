@@ -21,6 +21,9 @@ from sinkscope.trace.watch import Watcher
 WITHOUT_KEYS = ("median_activation", "hidden_share", "sinks_hit")
 """Variables of a step that have no key axis."""
 
+NORMS = ("value_norm", "key_norm", "hidden_norm", "largest_activation")
+"""Variables that the network computes for padding too; there they mean nothing and are NaN."""
+
 
 class Sink(Protocol):
     """Where recorded steps go: memory or disk."""
@@ -55,7 +58,7 @@ class Recorder:
         """A watcher for a group of rows whose columns start at `offset` of the frame, and of the policy that acts on them."""
         watcher = Watcher(self.frame, self.capture, rows, self.frame.prompt - offset, acting)
         if self.frame.image is not None:
-            watcher.prompt = self.frame.image[0] - offset
+            watcher.prompt, watcher.last = (column - offset for column in self.frame.image)
         self.watchers.append((watcher, offset))
         return watcher
 
@@ -107,6 +110,8 @@ class Recorder:
                 arrays[name][rows, ..., first : first + queries, offset : offset + keys] = found[alive]
             else:
                 arrays[name][rows, ..., offset : offset + found.shape[-1]] = found[alive]
+            if name in NORMS:
+                np.moveaxis(arrays[name], -1, 1)[np.logical_not(self.frame.real)] = np.nan
         self._ids.update(np.unique(arrays["tokens"]).tolist(), np.unique(arrays["candidate"]).tolist())
 
     def _step_arrays(self, result: Step) -> dict[str, Array]:

@@ -37,14 +37,17 @@ class Watcher:
     ) -> None:
         self.frame, self.capture, self.rows = frame, capture, rows
         self.prompt, self._acting = prompt, acting
+        self.last: int | None = None  # where the answer ends; None: with the sequence
         self.active = True
         self._wanted = {layer: index for index, layer in enumerate(frame.layers)}
         self._branches = 1
         self._weights: Tensor | None = None
+        self._real: Tensor | None = None
         self._steps = 0
         self.begun = 0.0
         self._found: dict[str, list[Array]] = {}
         self._sums: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+        self._prompt_sums: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
         self._residual: dict[int, tuple[Array, Array, Array]] = {}
 
     def begin(self, ids: Tensor, real: Tensor | None, masked: Tensor, branches: int) -> None:
@@ -52,6 +55,7 @@ class Watcher:
         self._found = {}
         self.begun = time.monotonic()
         self._branches = branches
+        self._real = real
         self.active = self._steps % self.capture.every == 0
         self._steps += 1
         self._weights = None if self.frame.causal else self._classes(masked)
@@ -62,7 +66,7 @@ class Watcher:
         classes = [everything]
         if self.capture.by_query:
             answer = torch.zeros_like(masked)
-            answer[:, self.prompt :] = True
+            answer[:, self.prompt : self.last] = True
             classes += [masked, ~masked & answer, ~masked & ~answer]
         return torch.stack(classes, 1).float().repeat(self._branches, 1, 1)
 
@@ -111,6 +115,9 @@ class Watcher:
         self._keep_scores("received_all", total)
         if self.capture.level == "layers":
             self._keep("sink_heads", sink_heads(total))
+        if self.capture.by_query:
+            by = self._by_kind(call.layer)
+            self._keep("received_by", by.mean(1) if self.capture.level == "layers" else self._heads(by))
         if queries == call.visibility.keys:
             self._keep_scores(
                 "prefill_received", relative(mass[:, :, 1:], call.visibility, weights[:, 1:])[:, :, 0]
@@ -143,8 +150,26 @@ class Watcher:
                 for now, old in zip((mass.double(), uniform, seen), before, strict=True)
             )
         self._sums[layer] = (mass.double(), uniform, seen)
+        self._prompt_sums.setdefault(layer, self._sums[layer])  # the first forward is the prefill
         enough = (seen >= SEEN_BY)[:, None] & (uniform > 0)[:, None]
         return torch.where(enough, mass / uniform.clamp(min=1e-300)[:, None], float("nan")).float()
+
+    def _by_kind(self, layer: int) -> Tensor:
+        """Float32 [B, H, kind, K]: received from the masked (none here), the written and the prompt queries so far."""
+        mass, uniform, _ = self._sums[layer]
+        grown = mass.shape[-1] - self._prompt_sums[layer][0].shape[-1]
+        prompt, expected = (torch.nn.functional.pad(one, (0, grown)) for one in self._prompt_sums[layer][:2])
+        nothing = torch.zeros_like(uniform)
+        kinds = ((nothing[:, None], nothing), (mass - prompt, uniform - expected), (prompt, expected))
+        # A difference of equal sums may be a rounding error away from 0; one query gives a key at least 1/K.
+        least = 0.5 / mass.shape[-1]
+        by = [
+            torch.where(one[:, None] > least, sums / one.clamp(min=least)[:, None], float("nan")).expand_as(
+                mass
+            )
+            for sums, one in kinds
+        ]
+        return torch.stack(by, 2).float()
 
     def residual(self, layer: int, hidden: Tensor) -> None:
         """Norms and largest activations of the residual stream [B·branches, Q, width] entering a layer."""
@@ -152,7 +177,7 @@ class Watcher:
             return
         size = hidden[: len(self.rows)].float().abs()
         norm, largest = _numpy(size.norm(dim=-1)), _numpy(size.amax(-1))
-        median = _numpy(size.flatten(1).median(-1).values)
+        median = _numpy(self._median(size))
         if self.frame.causal and layer in self._residual:
             # Cached positions are not computed again: their hidden states are those of the step that wrote them. The
             # median stays that of the prompt.
@@ -164,6 +189,13 @@ class Watcher:
             self._found.setdefault("hidden_norm", []).append(norm)
             self._found.setdefault("largest_activation", []).append(largest)
             self._found.setdefault("median_activation", []).append(median)
+
+    def _median(self, size: Tensor) -> Tensor:
+        """Median of |x| over the real positions of each row: Float [B, Q, width] → [B]."""
+        if self._real is None:
+            return size.flatten(1).median(-1).values
+        real = self._real[:, -size.shape[1] :]
+        return torch.stack([row[here].median() for row, here in zip(size, real, strict=True)])
 
     def arrays(self) -> dict[str, Array]:
         """Variable → [B, layer, …] of the forward that just ran."""
