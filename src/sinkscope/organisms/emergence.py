@@ -64,7 +64,8 @@ class Probe:
 
 
 def probe(recipe: Recipe, vocabulary: Vocabulary, device: torch.device, each: int = EACH) -> Probe:
-    """The probe of a recipe: the same texts and, for all diffusion recipes, the same choice of masks."""
+    """The probe of a recipe: the same texts for all, and masks drawn from one seed (where they fall depends on where the
+    answer begins, which is a matter of the chat template)."""
     pieces = Pieces(vocabulary, device, pictures=False)
     asked = [
         (document.question, document.answer)

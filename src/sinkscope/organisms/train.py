@@ -123,6 +123,9 @@ class _Training:
         )
         self.step, self.seconds = 0, 0.0
         self.points: list[dict[str, Any]] = []
+        # The loss since the last report, kept in the state so that a resumed run reports the same numbers.
+        self.summed, self.since = torch.zeros((), device=self.device), 0
+        self.last_loss = float("nan")
         self._resume()
         loss: Any = Loss(self.network, self.recipe.objective)
         on_gpu = self.device.type == "cuda"
@@ -147,28 +150,28 @@ class _Training:
             emergence.probe(recipe, self.vocabulary, self.device) if run.probe and self.here.main else None
         )
         probed = set(emergence.log_spaced(recipe.steps))
-        summed, since, began = torch.zeros((), device=self.device), 0, time.monotonic()
+        began = time.monotonic()
         try:
             while self.step < recipe.steps:
                 if held_out is not None and self.step in probed:
-                    self._probe(held_out, summed / max(since, 1) if since else None)
-                summed += self._step()
+                    self._probe(held_out)
+                self.summed += self._step()
                 self.step += 1
-                since += 1
+                self.since += 1
                 done = self.step == recipe.steps
                 if self.step % run.report_every == 0 or done:
-                    loss, passed = float(summed) / since, time.monotonic() - began
+                    loss, passed = float(self.summed) / self.since, time.monotonic() - began
                     self.seconds += passed
                     if not math.isfinite(loss):
                         raise InputError(
                             f"the loss is {loss} at step {self.step}: try a smaller learning rate"
                         )
                     if live is not None:
-                        speed = since * recipe.batch * LENGTH / passed
+                        speed = self.since * recipe.batch * LENGTH / passed
                         live.report(
                             {"step": self.step, "loss": round(loss, 5), "tokens_per_second": round(speed)}
                         )
-                    summed, since, began = torch.zeros((), device=self.device), 0, time.monotonic()
+                    self.summed, self.since, began = torch.zeros((), device=self.device), 0, time.monotonic()
                     self.last_loss = loss
                 if live is not None and run.check_every and self.step % run.check_every == 0 and not done:
                     live.report({"step": self.step, "accuracy": self._accuracy(run.check_count)})
@@ -178,7 +181,7 @@ class _Training:
                     self._save_state()
                     return {}
             if held_out is not None and (not self.points or self.points[-1]["step"] != self.step):
-                self._probe(held_out, torch.tensor(self.last_loss))
+                self._probe(held_out)
             if live is None:
                 return {}
             accuracies = self._accuracy(run.final_count)
@@ -187,8 +190,6 @@ class _Training:
         finally:
             if live is not None:
                 live.close()
-
-    last_loss = float("nan")
 
     def _step(self) -> Tensor:
         recipe = self.recipe
@@ -216,11 +217,12 @@ class _Training:
         asked = monitor.questions(self.recipe, self.vocabulary, count, self.device)
         return {one.task: round(monitor.accuracy(writer, one), 4) for one in asked}
 
-    def _probe(self, held_out: emergence.Probe, loss: Tensor | None) -> None:
+    def _probe(self, held_out: emergence.Probe) -> None:
+        loss = float(self.summed) / self.since if self.since else self.last_loss
         point = {
             "step": self.step,
             "tokens": self.step * self.recipe.batch * LENGTH,
-            "loss": None if loss is None else round(float(loss), 5),
+            "loss": round(loss, 5) if math.isfinite(loss) else None,
             "levels": emergence.measure(self.network, held_out),
         }
         self.points = [one for one in self.points if one["step"] < self.step] + [point]
@@ -235,6 +237,7 @@ class _Training:
             "step": self.step,
             "seconds": self.seconds,
             "points": json.dumps(self.points),
+            "loss": (self.summed, self.since, self.last_loss),
             "network": self.network.state_dict(),
             "optimizer": self.optimizer.state_dict(),
         }
@@ -252,6 +255,7 @@ class _Training:
             )
         self.step, self.seconds = int(state["step"]), float(state["seconds"])
         self.points = json.loads(state["points"])
+        self.summed, self.since, self.last_loss = state["loss"]
         self.network.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
 

@@ -1,0 +1,127 @@
+"""Rows of tokens: BOS first, targets where they should be, the same documents for every recipe."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import torch
+
+from sinkscope.organisms import corpus, pictures
+from sinkscope.organisms.batches import CAPTION_ANSWER, Batch, Reader
+from sinkscope.organisms.recipe import ANSWER, LENGTH, RECIPES, recipe
+from sinkscope.organisms.vocabulary import shipped
+
+CPU = torch.device("cpu")
+
+
+@cache
+def documents() -> corpus.Corpus:
+    return corpus.make(300, 60, shipped("llada"), workers=1)
+
+
+def reader(name: str, **changes: object) -> Reader:
+    chosen = recipe(name, batch=20, **changes)
+    return Reader(chosen, documents(), shipped(chosen.layout), CPU)
+
+
+def answers(name: str, batch: Batch) -> list[str]:
+    words = shipped(recipe(name).layout)
+    return [
+        words.decode(row[start:content].tolist())
+        for row, start, content in zip(batch.ids, batch.start, batch.content, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("name", list(RECIPES))
+def test_every_row_starts_with_bos_and_ends_in_padding_of_end_tokens(name: str) -> None:
+    words = shipped(recipe(name).layout)
+    batch = reader(name).batch(0)
+    assert batch.ids.shape == (20, LENGTH)
+    assert (batch.ids[:, 0] == words.bos).all()
+    assert (batch.ids[~batch.real] == words.eos).all()
+    assert (batch.start >= 1).all()
+    assert (batch.content <= batch.stop).all()
+    assert (batch.stop <= batch.length).all()
+    assert (batch.length <= LENGTH).all()
+
+
+def test_all_recipes_read_the_same_documents_in_the_same_order() -> None:
+    for step in (0, 13, 14, 40):  # the corpus begins anew at step 15
+        expected = answers("causal", reader("causal").batch(step))
+        for name in ("scratch", "adapted"):
+            assert answers(name, reader(name).batch(step)) == expected
+        mixed = answers("multimodal", reader("multimodal").batch(step))
+        assert mixed[10:] == expected[10:]
+
+
+def test_every_document_once_per_epoch() -> None:
+    chosen = reader("causal")
+    places = torch.cat([chosen._chosen(300, step * 20, 20) for step in range(30)])
+    assert sorted(places[:300].tolist()) == list(range(300))
+    assert sorted(places[300:].tolist()) == list(range(300))
+    assert places[:300].tolist() != places[300:].tolist()
+
+
+def test_tasks_have_64_answer_tokens_of_which_a_causal_model_learns_the_first_end() -> None:
+    words = shipped("llada")
+    batch = reader("scratch").batch(0)
+    chat = batch.start > 1
+    assert chat.sum() > 10
+    assert (batch.stop - batch.start)[chat].eq(ANSWER).all()
+    rows = torch.arange(len(batch.ids))
+    assert (batch.ids[rows, batch.content - 1][chat] == words.eot).all()
+    whole = ~chat & (batch.content < LENGTH)  # a longer text is cut
+    assert (batch.ids[rows, batch.content - 1][whole] == words.eos).all()
+    assert batch.targets(causal=True).sum(1).equal(batch.content - batch.start)
+    assert batch.targets(causal=False).sum(1).equal(batch.stop - batch.start)
+
+
+def test_targets_all_takes_prompts_in() -> None:
+    batch = reader("causal", targets="all").batch(0)
+    assert (batch.start == 1).all()
+    assert batch.ids.equal(reader("causal").batch(0).ids)
+
+
+def test_pictures_both_ways() -> None:
+    words = shipped("mmada")
+    batch = reader("multimodal").batch(0)
+    offset = len(words)
+    for row in range(10):
+        ids, start = batch.ids[row].tolist(), int(batch.start[row])
+        if row < 5:
+            text, codes = words.decode(ids[:start]), ids[start : int(batch.stop[row])]
+            assert ids[start - 1] == words.token("<|soi|>")
+            assert ids[int(batch.length[row]) - 1] == words.token("<|eoi|>")
+            assert int(batch.length[row]) == start + pictures.CELLS + 1
+        else:
+            text, codes = answers("multimodal", batch)[row], ids[3 : 3 + pictures.CELLS]
+            assert int(batch.stop[row]) - start == CAPTION_ANSWER
+        assert pictures.drawing_right(text, [code - offset for code in codes])
+
+
+def test_processes_share_a_batch() -> None:
+    whole, parts = (
+        reader("multimodal").batch(3),
+        [reader("multimodal").batch(3, rank, 2) for rank in range(2)],
+    )
+    assert sorted(map(tuple, torch.cat([part.ids for part in parts]).tolist())) == sorted(
+        map(tuple, whole.ids.tolist())
+    )
+
+
+def test_a_corpus_does_not_depend_on_the_number_of_workers() -> None:
+    again = corpus.make(60, 10, shipped("llada"), workers=2)
+    once = corpus.make(60, 10, shipped("llada"), workers=1)
+    for name in corpus.FIELDS:
+        assert (getattr(again, name) == getattr(once, name)).all()
+
+
+def test_own_text_takes_its_share() -> None:
+    made = corpus.make(400, 0, shipped("llada"), extra=["My own words."], share=0.25, workers=1)
+    mine = shipped("llada").encode(["My own words."])[0]
+    found = sum(
+        row[: len(mine)].tolist() == mine and length == len(mine)
+        for row, length in zip(made.answers, made.answer_lengths, strict=True)
+    )
+    assert 90 <= found <= 110

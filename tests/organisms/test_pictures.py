@@ -1,0 +1,71 @@
+"""Pictures: caption and drawing determine each other, and the checkers refuse everything else."""
+
+from __future__ import annotations
+
+import pytest
+
+from sinkscope.organisms import pictures
+from sinkscope.organisms.pictures import (
+    CELLS,
+    Scene,
+    Shape,
+    caption,
+    caption_right,
+    drawing_right,
+    parse,
+    render,
+    scene,
+)
+
+
+def test_every_caption_gives_back_its_scene() -> None:
+    for seed in range(500):
+        drawn = scene(seed)
+        assert parse(caption(drawn)) == drawn
+        assert drawing_right(caption(drawn), render(drawn))
+        assert caption_right(render(drawn), caption(drawn))
+
+
+def test_one_wrong_cell_is_a_wrong_drawing() -> None:
+    drawn = scene(3)
+    for cell in range(CELLS):
+        codes = list(render(drawn))
+        codes[cell] = (codes[cell] + 1) % pictures.CODES
+        assert not drawing_right(caption(drawn), codes)
+        assert not caption_right(codes, caption(drawn))
+
+
+TWO = Scene("white", (Shape("ring", "red", "top left"), Shape("dot", "blue", "bottom right")))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A red ring top left on white.",
+        "A red ring top left and a blue dot bottom left on white.",
+        "A red ring top left and a blue dot bottom right on black.",
+        "A red ring top left and a blue dot bottom right on white. And more.",
+        "A red ring top left and a blue dot top left on white.",
+        "red ring blue dot",
+        "",
+    ],
+)
+def test_wrong_captions_are_refused(text: str) -> None:
+    assert not caption_right(render(TWO), text)
+
+
+def test_the_order_of_shapes_is_free() -> None:
+    assert caption_right(render(TWO), "A blue dot bottom right and a red ring top left on white.")
+
+
+def test_no_held_out_scene_is_drawn_for_training() -> None:
+    training = {scene(seed) for seed in range(20_000)}
+    held_out = {scene(seed, held_out=True) for seed in range(500)}
+    assert len(held_out) > 400
+    assert not training & held_out
+
+
+def test_a_picture_can_be_looked_at() -> None:
+    rows = pictures.show(render(TWO)).splitlines()
+    assert len(rows) == 8
+    assert rows[0].split() == ["re"] * 4 + ["wh"] * 4

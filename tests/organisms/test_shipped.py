@@ -1,0 +1,118 @@
+"""The organisms that come with the package: sizes, provenance, and that they answer as their files say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sinkscope.models.load import load
+from sinkscope.models.model import Model
+from sinkscope.organisms import pictures
+from sinkscope.organisms.batches import Pieces
+from sinkscope.organisms.measure import DECODINGS, answers, grade, to_describe, to_draw, wilson
+from sinkscope.organisms.recipe import RECIPES
+from sinkscope.organisms.start import WEIGHTS
+from sinkscope.organisms.vocabulary import shipped
+from sinkscope.sampling.generate import generate
+from sinkscope.tasks import registry
+
+TARGETS = {
+    "causal": {"word_problems": 0.95, "small_code": 0.8},
+    "scratch": {"word_problems": 0.95, "small_code": 0.8},
+    "adapted": {"word_problems": 0.95, "small_code": 0.8},
+    "multimodal": {"word_problems": 0.85, "drawing": 0.85, "caption": 0.85},
+}
+
+
+def read(name: str, file: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((WEIGHTS / name / file).read_text(encoding="utf-8"))
+    return found
+
+
+def test_sizes() -> None:
+    sizes = [(WEIGHTS / name / "model.safetensors").stat().st_size for name in RECIPES]
+    assert max(sizes) <= 14e6
+    assert sum(sizes) <= 46e6
+    everything = sum(path.stat().st_size for path in WEIGHTS.rglob("*") if path.is_file())
+    assert everything <= 46.5e6
+
+
+@pytest.mark.parametrize("name", list(RECIPES))
+def test_weights_come_from_the_committed_recipe(name: str) -> None:
+    about = read(name, "training.json")
+    assert about["recipe"] == RECIPES[name].as_dict()
+    assert about["tokens"] == RECIPES["causal"].tokens, "every recipe reads as many tokens"
+    base = RECIPES[name].starts_from
+    if base is not None:
+        assert about["start_digest"] == load(f"organism/{base}", device="cpu").digest
+        assert about["starts_from"] == f"organism/{base}"
+
+
+@pytest.mark.parametrize("name", list(RECIPES))
+def test_measured_accuracy_is_of_these_weights_and_reaches_the_target(name: str) -> None:
+    measured = read(name, "accuracy.json")
+    assert measured["digest"] == load(f"organism/{name}", device="cpu").digest
+    for task, least in TARGETS[name].items():
+        entry = measured["tasks"][task]
+        assert entry["n"] >= 500
+        assert entry["accuracy"] >= least, task
+        assert entry["interval"] == [round(bound, 4) for bound in wilson(entry["right"], entry["n"])]
+
+
+@pytest.mark.parametrize("name", list(RECIPES))
+def test_no_file_names_a_machine(name: str) -> None:
+    for file in ("training.json", "config.json", "tokenizer_config.json", "log.jsonl"):
+        assert "/tmp" not in (WEIGHTS / name / file).read_text(encoding="utf-8")
+
+
+def organism(name: str) -> Model:
+    torch.manual_seed(0)
+    return load(f"organism/{name}", device="cpu")
+
+
+@pytest.mark.parametrize("name", list(RECIPES))
+def test_it_solves_word_problems_that_it_never_saw(name: str) -> None:
+    model = organism(name)
+    task = registry.get("word_problems", model.family)
+    documents = task.documents(6)
+    texts = [task.prompt(document).turns[-1].content for document in documents]
+    written = generate(model, texts, DECODINGS[model.family](**task.scheme.decoding)).texts
+    right = sum(task.grade(document, text).passed for document, text in zip(documents, written, strict=True))
+    assert right >= 5
+
+
+def test_multimodal_draws_and_describes() -> None:
+    from sinkscope.organisms.measure import CAPTION, IMAGE
+
+    model = organism("multimodal")
+    scenes = [pictures.scene(seed, held_out=True) for seed in range(4)]
+    pieces = Pieces(shipped("mmada"), torch.device("cpu"), pictures=True)
+    ids, real = to_draw(pieces, scenes)
+    drawn = generate(model, ids, IMAGE, attention_mask=real, seed=0).codes
+    assert drawn is not None
+    assert (
+        sum(
+            pictures.drawing_right(pictures.caption(scene), codes)
+            for scene, codes in zip(scenes, drawn.tolist(), strict=True)
+        )
+        >= 3
+    )
+    told = generate(model, to_describe(pieces, scenes), CAPTION).texts
+    assert (
+        sum(
+            pictures.caption_right(pictures.render(scene), text)
+            for scene, text in zip(scenes, told, strict=True)
+        )
+        >= 3
+    )
+
+
+@pytest.mark.slow
+def test_answers_are_graded_by_the_task(tmp_path: Path) -> None:
+    graded = grade(answers("organism/causal", count=8, device="cpu"))
+    assert set(graded) == {"word_problems", "small_code"}
+    assert all(entry["n"] == 8 and entry["right"] >= 7 for entry in graded.values())

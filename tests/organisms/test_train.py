@@ -1,0 +1,199 @@
+"""Training on a CPU: every recipe a few steps, saved, loaded, generating; killed and resumed as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from sinkscope.errors import InputError
+from sinkscope.models.load import load
+from sinkscope.organisms import emergence
+from sinkscope.organisms.command import train_command
+from sinkscope.organisms.emergence import log_spaced
+from sinkscope.organisms.recipe import RECIPES, recipe
+from sinkscope.organisms.train import Run, learning_rate, train
+from sinkscope.sampling.decoding import DreamDecoding, GreedyDecoding, LladaDecoding, MmadaDecoding
+from sinkscope.sampling.generate import generate
+
+DECODINGS = {
+    "causal": GreedyDecoding(length=4),
+    "llada": LladaDecoding(length=4, steps=4, block=4),
+    "dream": DreamDecoding(length=4, steps=4),
+    "mmada": MmadaDecoding(length=4, steps=4, block=4),
+}
+
+
+@pytest.fixture(autouse=True)
+def _a_small_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emergence, "probe", partial(emergence.probe, each=1))
+
+
+def smoke(name: str, out: Path, steps: int = 4, **options: Any) -> Run:
+    settings = {
+        "device": "cpu",
+        "report_every": 2,
+        "check_every": 0,
+        "final_count": 2,
+        "quiet": True,
+        **options,
+    }
+    return Run(recipe(name, size="smoke", steps=steps, batch=4), out, **settings)
+
+
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bases")
+    for name in ("causal", "scratch"):
+        train(smoke(name, folder / name, probe=False))
+    return folder
+
+
+@pytest.mark.parametrize("name", list(RECIPES))
+def test_every_recipe_trains_saves_loads_and_generates(name: str, bases: Path, tmp_path: Path) -> None:
+    base = RECIPES[name].starts_from
+    about = train(smoke(name, tmp_path, init=None if base is None else bases / base))
+    assert about == json.loads((tmp_path / "training.json").read_text())
+    assert about["tokens"] == 4 * 4 * 128
+    assert set(about["monitor"]["accuracy"]) >= {"word_problems", "small_code"}
+    model = load(tmp_path, device="cpu")
+    run = generate(model, ["Tom has 3 pens."], DECODINGS[model.family])
+    assert run.sequences.shape[0] == 1
+    points = json.loads((tmp_path / "emergence.json").read_text())["points"]
+    assert [point["step"] for point in points] == list(log_spaced(4))
+    assert set(points[0]["levels"]) == ({"0"} if name == "causal" else {"0.25", "0.5", "0.75", "1"})
+    if name == "adapted":
+        biases = [
+            tensor
+            for key, tensor in load_file(tmp_path / "model.safetensors").items()
+            if key.endswith("bias")
+        ]
+        assert len(biases) == 6
+        assert not any(bias.any() for bias in biases), "frozen at zero"
+
+
+def test_training_learns(tmp_path: Path) -> None:
+    train(smoke("causal", tmp_path, steps=40, probe=False))
+    losses = [
+        json.loads(line)["loss"]
+        for line in (tmp_path / "log.jsonl").read_text().splitlines()
+        if "loss" in line
+    ]
+    assert losses[-1] < losses[0] - 0.5
+
+
+@pytest.mark.parametrize("name", ["scratch", "causal"])
+def test_killed_and_resumed_is_bit_for_bit_the_same(name: str, tmp_path: Path) -> None:
+    whole, broken = smoke(name, tmp_path / "whole", steps=6), smoke(name, tmp_path / "broken", steps=6)
+    train(whole)
+    train(replace(broken, stop_after=3))
+    assert not (tmp_path / "broken" / "model.safetensors").exists()
+    train(broken)
+    for file in ("model.safetensors", "emergence.json"):
+        assert (tmp_path / "whole" / file).read_bytes() == (tmp_path / "broken" / file).read_bytes(), file
+    losses = [
+        [json.loads(line).get("loss") for line in (tmp_path / run / "log.jsonl").read_text().splitlines()]
+        for run in ("whole", "broken")
+    ]
+    assert losses[0][-2:] == losses[1][-2:]
+
+
+def test_another_recipe_does_not_go_on_in_the_same_folder(tmp_path: Path) -> None:
+    train(smoke("scratch", tmp_path, probe=False, stop_after=2))
+    with pytest.raises(InputError, match="another recipe"):
+        train(smoke("scratch", tmp_path, steps=5, probe=False))
+
+
+def test_adapting_a_causal_checkpoint_with_a_tokenizer_of_its_own(bases: Path, tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    for file in (bases / "causal").iterdir():
+        if file.is_file():
+            (foreign / file.name).write_bytes(file.read_bytes())
+    words = json.loads((foreign / "tokenizer.json").read_text())
+    words["model"]["merges"].pop()
+    gone = max(words["model"]["vocab"], key=words["model"]["vocab"].get)
+    del words["model"]["vocab"][gone]
+    words["added_tokens"] = [token for token in words["added_tokens"] if "mask" not in token["content"]]
+    (foreign / "tokenizer.json").write_text(json.dumps(words))
+    about = train(smoke("adapted", tmp_path / "out", init=foreign, probe=False))
+    assert about["starts_from"] == "foreign"
+    model = load(tmp_path / "out", device="cpu")
+    assert model.family == "dream"
+    assert model.ids.mask is not None
+    assert model.tokenizer.mask_token == "<|mask|>"
+    assert generate(model, ["Tom has 3 pens."], DECODINGS["dream"]).sequences.shape[0] == 1
+    with pytest.raises(InputError, match="only the recipe adapted"):
+        train(smoke("scratch", tmp_path / "other", init=foreign))
+
+
+def test_learning_rate_warms_up_and_ends_at_zero() -> None:
+    chosen = recipe("scratch", steps=1000, warmup=100)
+    rates = [learning_rate(chosen, step) for step in range(1000)]
+    assert rates[0] == pytest.approx(chosen.learning_rate / 100)
+    assert max(rates) == pytest.approx(chosen.learning_rate, rel=0.03)
+    assert rates.index(max(rates)) == 99
+    assert rates[-1] < chosen.learning_rate * 1e-4
+    assert all(later < earlier for earlier, later in pairwise(rates[99:]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"recipe": "scrach"}, "did you mean scratch"),
+        ({"recipe": "scratch", "size": "7m"}, "unknown size"),
+        ({"recipe": "scratch", "steps": 0}, "at least 1"),
+        ({"recipe": "scratch", "corpus_share": 1.0}, "corpus_share"),
+        ({"recipe": "scratch", "corpus": "a", "documents": "b"}, "both given"),
+        (
+            {"recipe": "scratch", "size": "smoke", "steps": 1, "batch": 1, "corpus": "no such file.txt"},
+            "no corpus file",
+        ),
+        ({"recipe": "scratch", "targets": "prompts"}, "answers or all"),
+    ],
+)
+def test_bad_options_say_what_to_do(arguments: dict[str, Any], complaint: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=complaint):
+        train_command(out=tmp_path, device="cpu", **arguments)
+
+
+def test_a_corpus_of_ones_own_is_mixed_in(tmp_path: Path) -> None:
+    text = tmp_path / "mine.txt"
+    text.write_text("First paragraph.\n\nSecond one.\n", encoding="utf-8")
+    train_command(
+        "causal", tmp_path / "out", "cpu", size="smoke", steps=2, batch=8, corpus=str(text), corpus_share=0.5,
+        check_every=0, final_count=1, quiet=True,
+    )  # fmt: skip
+    assert json.loads((tmp_path / "out" / "training.json").read_text())["corpus"] == str(text)
+    assert json.loads((tmp_path / "out" / "corpus" / "corpus.json").read_text())["corpus_share"] == 0.5
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    command = [
+        "-m",
+        "sinkscope.organisms.command",
+        "causal",
+        "--device",
+        "cpu",
+        "--size",
+        "smoke",
+        "--steps",
+        "3",
+    ]
+    command += ["--batch", "4", "--check-every", "0", "--final-count", "1"]
+    subprocess.run([sys.executable, *command, "--out", str(tmp_path / "one")], check=True)
+    together = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    subprocess.run([*together, *command, "--out", str(tmp_path / "two")], check=True)
+    one, two = (load_file(tmp_path / run / "model.safetensors") for run in ("one", "two"))
+    assert all(torch.allclose(one[key].float(), two[key].float(), atol=2e-3) for key in one)
