@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import click
 import typer
 
+from sinkscope.commands.options import Device, Dtype, PolicyText, Revision, Source, with_decoding
 from sinkscope.errors import SinkscopeError
 from sinkscope.version import __version__
 
@@ -25,11 +26,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-DECODING, CAPTURE = "Decoding", "What is recorded"
-
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:0, mps")]
-Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16, float16, float64")]
-Revision = Annotated[str | None, typer.Option(help="branch, tag or commit on the hub")]
+CAPTURE = "What is recorded"
 
 
 def _version(wanted: bool) -> None:
@@ -69,56 +66,16 @@ def models(
 
 
 @app.command()
+@with_decoding
 def trace(
-    source: Annotated[str, typer.Argument(help="a hub id, or a folder in the Hugging Face layout")],
+    source: Source,
     out: Annotated[Path, typer.Option(help="where the trace goes; ends in .zarr.zip")],
     prompt: Annotated[list[str] | None, typer.Option(help="a user turn; may be given several times")] = None,
     prompt_file: Annotated[Path | None, typer.Option(help="a text file with one user turn")] = None,
     prompt_ids: Annotated[Path | None, typer.Option(help="token ids, a row per line, or JSON")] = None,
-    policy: Annotated[
-        str | None, typer.Option(help="such as top:5, top:1@layer, random(top:5), window:64,first=4")
-    ] = None,
+    policy: PolicyText = None,
     seed: Annotated[
         int | None, typer.Option(help="random seed; several prompts get seed, seed + 1, …")
-    ] = None,
-    length: Annotated[int | None, typer.Option(help="new tokens [128]", rich_help_panel=DECODING)] = None,
-    steps: Annotated[
-        int | None, typer.Option(help="llada, dream, mmada: forward passes", rich_help_panel=DECODING)
-    ] = None,
-    block: Annotated[
-        int | None, typer.Option(help="llada, mmada: tokens per block [32]", rich_help_panel=DECODING)
-    ] = None,
-    temperature: Annotated[
-        float | None, typer.Option(help="0: the most likely token", rich_help_panel=DECODING)
-    ] = None,
-    cfg: Annotated[
-        float | None, typer.Option(help="llada, mmada: guidance", rich_help_panel=DECODING)
-    ] = None,
-    remasking: Annotated[
-        str | None, typer.Option(help="llada, mmada: low_confidence | random", rich_help_panel=DECODING)
-    ] = None,
-    logits_eos_inf: Annotated[bool | None, typer.Option(help="llada", rich_help_panel=DECODING)] = None,
-    confidence_eos_eot_inf: Annotated[
-        bool | None, typer.Option(help="llada", rich_help_panel=DECODING)
-    ] = None,
-    eot_id: Annotated[
-        int | None, typer.Option(help="llada: end-of-turn id", rich_help_panel=DECODING)
-    ] = None,
-    algorithm: Annotated[
-        str | None,
-        typer.Option(help="dream: origin | maskgit_plus | topk_margin | entropy", rich_help_panel=DECODING),
-    ] = None,
-    top_p: Annotated[float | None, typer.Option(help="dream, causal", rich_help_panel=DECODING)] = None,
-    top_k: Annotated[int | None, typer.Option(help="dream", rich_help_panel=DECODING)] = None,
-    alg_temp: Annotated[float | None, typer.Option(help="dream", rich_help_panel=DECODING)] = None,
-    eps: Annotated[
-        float | None, typer.Option(help="dream: end of the schedule", rich_help_panel=DECODING)
-    ] = None,
-    stop_at: Annotated[
-        int | None, typer.Option(help="mmada: id that ends a block", rich_help_panel=DECODING)
-    ] = None,
-    eos: Annotated[
-        str | None, typer.Option(help="causal: model | none | ids", rich_help_panel=DECODING)
     ] = None,
     level: Annotated[str, typer.Option(help="heads | layers | maps", rich_help_panel=CAPTURE)] = "heads",
     by_query: Annotated[
@@ -131,16 +88,12 @@ def trace(
     device: Device = "auto",
     dtype: Dtype = "auto",
     revision: Revision = None,
+    decoding: dict[str, Any] | None = None,
 ) -> None:
     """Generate with attention recorded; decoding options are those of the model's family, with its official defaults."""
     from sinkscope.commands import trace as command
     from sinkscope.trace.capture import Capture
 
-    options = {
-        "length": length, "steps": steps, "block": block, "temperature": temperature, "cfg": cfg, "remasking": remasking,
-        "logits_eos_inf": logits_eos_inf, "confidence_eos_eot_inf": confidence_eos_eot_inf, "eot_id": eot_id,
-        "algorithm": algorithm, "top_p": top_p, "top_k": top_k, "alg_temp": alg_temp, "eps": eps, "stop_at": stop_at, "eos": eos,
-    }  # fmt: skip
     capture = Capture(level, by_query, anatomy, every=every)  # type: ignore[arg-type]  # Capture checks the word
     command.trace(
         command.Request(
@@ -149,7 +102,7 @@ def trace(
             prompt_file,
             prompt_ids,
             out,
-            options,
+            decoding or {},
             policy,
             seed,
             capture,
@@ -158,6 +111,73 @@ def trace(
             revision,
         )
     )
+
+
+@app.command()
+@with_decoding
+def evaluate(
+    source: Source,
+    task: Annotated[
+        str, typer.Option(help="word_problems, small_code, gsm8k, humaneval; gsm8k:paper-llada for a named scheme")
+    ],
+    policy: PolicyText = None,
+    limit: Annotated[int | None, typer.Option(help="the first so many documents; all when left out")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="the run's folder; the same command goes on where it was stopped")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="the task's JSON-lines file; the hub when left out")
+    ] = None,
+    batch_size: Annotated[str, typer.Option(help="answers at a time, or auto; no result depends on it")] = "auto",
+    seed: Annotated[
+        list[int] | None, typer.Option(help="several times for a decoding that draws [0]")
+    ] = None,
+    grade: Annotated[bool, typer.Option(help="--no-grade: only generate; grade later, or elsewhere")] = True,
+    sandbox: Annotated[
+        str, typer.Option(help="bubblewrap; none runs model-written code with your rights")
+    ] = "bubblewrap",
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    revision: Revision = None,
+    decoding: dict[str, Any] | None = None,
+) -> None:
+    """Answer a task's documents and grade them; decoding options override those of the task's scheme."""
+    from sinkscope.commands import evaluate as command
+
+    command.evaluate(
+        command.Request(
+            source, task, policy, limit, out, data, batch_size, tuple(seed or (0,)), grade, sandbox, decoding or {},
+            device, dtype, revision,
+        )
+    )  # fmt: skip
+
+
+@app.command()
+def grade(
+    run: Annotated[Path, typer.Argument(help="the folder of an evaluation")],
+    again: Annotated[bool, typer.Option("--again", help="grade what has a grade already, too")] = False,
+    data: Annotated[
+        Path | None, typer.Option(help="the task's JSON-lines file; the hub when left out")
+    ] = None,
+    sandbox: Annotated[
+        str, typer.Option(help="bubblewrap; none runs model-written code with your rights")
+    ] = "bubblewrap",
+) -> None:
+    """Grade the saved answers of an evaluation, without a model, as often as you like."""
+    from sinkscope.commands.grade import grade as command
+
+    command(run, again, data, sandbox)
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="folders of evaluations, or folders that hold some")],
+    csv: Annotated[Path | None, typer.Option(help="also write the table to this file")] = None,
+) -> None:
+    """Put evaluations in one table: policies against none and against their controls, with paired statistics."""
+    from sinkscope.commands.compare import compare as command
+
+    command(runs, csv)
 
 
 @app.command()

@@ -1,0 +1,82 @@
+"""A comparison as text: one block for each model and task, aligned columns, no wrapping."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sinkscope.study.comparison import Row, Table
+    from sinkscope.study.statistics import Interval
+
+LEGEND = (
+    "accuracy ± lm-eval's standard error [Wilson 95 %]; − none: paired difference to the run without a policy [bootstrap "
+    "95 % over documents]; over control: paired difference to the mean of the control's seeds; p after Holm over all tests "
+    "of this table; hidden: share of attention taken; hits: share of each step's own sinks taken; keys: k as a share of "
+    "the keys"
+)
+PAPER = "paper: arXiv 2510.15731, table 1; which keys it masked, and its prompts, are unpublished"
+
+
+def text(table: Table) -> str:
+    """The whole table."""
+    parts = []
+    for (task, model), group in groupby(table.rows, key=lambda row: (row.task, row.model)):
+        rows = list(group)
+        parts.append(f"{model} · {task}:{rows[0].scheme} · {rows[0].n} documents\n{rows[0].decoding}")
+        parts.append(_aligned(_cells(rows)))
+    parts += [LEGEND, *([PAPER] if any(row.paper for row in table.rows) else []), *table.notes]
+    return "\n\n".join(parts)
+
+
+def _cells(rows: list[Row]) -> list[list[str]]:
+    mass = any("mass" in row.over_control for row in rows)
+    paper = any(row.paper for row in rows)
+    head = ["policy", "draws", "accuracy", "− none", "p", "over control", "p"]
+    head += ["over mass control", "p"] if mass else []
+    head += ["hidden", "hits", "keys"] + (["paper"] if paper else [])
+    found = [head]
+    for row in rows:
+        against = row.against_none
+        cells = [
+            f"  {row.policy}" if row.control_of else row.policy,
+            str(row.draws),
+            f"{row.accuracy:.3f} ± {row.stderr:.3f} {_interval(row.interval)}",
+            "" if against is None else f"{against.difference:+.3f} {_interval(against.interval, True)}",
+            _p(row.corrected.get("none")),
+        ]
+        for match in ("count", "mass") if mass else ("count",):
+            effect = row.over_control.get(match)
+            cells += [
+                "" if effect is None else f"{effect.effect:+.3f} {_interval(effect.interval, True)}",
+                _p(row.corrected.get(match)),
+            ]
+        cells += [_percent(value) for value in (row.hidden_share, row.sinks_hit, row.key_share)]
+        if paper:
+            cells.append("" if row.paper is None else f"{row.paper.value:.2f} ± {row.paper.plus_minus:.2f}")
+        found.append(cells)
+    return found
+
+
+def _aligned(cells: list[list[str]]) -> str:
+    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
+    return "\n".join([lines[0], "─" * max(map(len, lines)), *lines[1:]])
+
+
+def _interval(interval: Interval, signed: bool = False) -> str:
+    sign = "+" if signed else ""
+    return f"[{interval.low:{sign}.3f}, {interval.high:{sign}.3f}]"
+
+
+def _p(value: float | None) -> str:
+    if value is None:
+        return ""
+    return "< .001" if value < 0.001 else f"{value:.3f}"
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.1%}"

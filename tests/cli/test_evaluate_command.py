@@ -1,0 +1,160 @@
+"""sinkscope evaluate, grade, compare: what is printed, what is kept, what is refused."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from helpers.byte_tokenizer import TURNS, checkpoint_with_tokenizer
+from sinkscope import cli
+from sinkscope.models.load import load
+from sinkscope.models.model import Model
+from sinkscope.tasks import sandbox
+from sinkscope.tasks.evaluate import open_evaluation
+
+SMALL = ["--task", "word_problems", "--limit", "4", "--length", "8", "--steps", "4", "--device", "cpu"]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A golden Dream checkpoint with a tokenizer."""
+    return str(checkpoint_with_tokenizer("dream", tmp_path_factory.mktemp("checkpoint") / "dream", TURNS))
+
+
+@cache
+def loaded(source: str, device: str, dtype: str, revision: str | None) -> Model:
+    """As `load`, once for each set of arguments."""
+    return load(source, device, dtype, revision)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+    """Runs a command line in this process: exit code, output, errors."""
+
+    # One checkpoint, loaded once: what loading costs is not tested here.
+    monkeypatch.setattr("sinkscope.models.load.load", loaded)
+
+    def go(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["sinkscope", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        found = capsys.readouterr()
+        return int(ended.value.code or 0), found.out, found.err
+
+    return go
+
+
+def test_evaluate_grade_compare(run, source: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    policies = [None, "top:2", "random(top:2)", "random(top:2),seed=1", "random(top:2),seed=2"]
+    for number, policy in enumerate(policies):
+        options = [] if policy is None else ["--policy", policy]
+        code, out, err = run("evaluate", source, *SMALL, "--out", tmp_path / "runs" / str(number), *options)
+        assert code == 0, err
+        flat = " ".join(out.split())
+        assert "word_problems, scheme plain (word_problems/1)" in flat
+        assert "extraction='gsm8k-strict'" in flat
+        assert "length=8, steps=4" in flat
+        assert "accuracy 0.0000 ± 0.0000, 95 % interval" in flat
+        assert f"policy {policy or 'none'}" in flat
+        assert ("of the attention hidden" in flat) == (policy is not None)
+        assert "4/4 accuracy 0.000" in err
+    whole = open_evaluation(tmp_path / "runs" / "1")
+    assert (
+        whole.settings["decoding"]["algorithm"] == "entropy"
+    )  # the scheme's, where no option says otherwise
+    code, out, err = run("grade", tmp_path / "runs" / "1", "--again")
+    assert code == 0, err
+    assert "accuracy" in out
+    assert open_evaluation(tmp_path / "runs" / "1") == whole
+    code, out, err = run("compare", tmp_path / "runs", "--csv", tmp_path / "table.csv")
+    assert code == 0, err
+    lines = [
+        line.split()[0] for line in out.splitlines() if line.strip().startswith(("none", "top", "random"))
+    ]
+    assert lines == ["none", "top:2", "random(top:2)"]
+    assert len((tmp_path / "table.csv").read_text().splitlines()) == 4
+    code, _, err = run("evaluate", source, *SMALL, "--policy", "top:3", "--out", tmp_path / "runs" / "1")
+    assert code == 2
+    assert "policy is 'top:2' there and 'top:3' here" in err
+    code, _, err = run("evaluate", source, *SMALL, "--eps", "0.01", "--out", tmp_path / "runs" / "other")
+    code, _, err = run("compare", tmp_path / "runs")
+    assert code == 2
+    assert len(err.splitlines()) == 1
+    assert "decoding.eps is 0.001 and 0.01" in err
+
+
+def test_generate_now_grade_later(run, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    """A machine without a sandbox can answer a task that runs code; grading it there is refused."""
+    monkeypatch.setattr(sandbox.shutil, "which", lambda name: None)
+    sandbox._checked_route.cache_clear()
+    small = ["--task", "small_code", "--limit", "2", "--length", "8", "--steps", "4", "--device", "cpu"]
+    asked: list[object] = []
+    monkeypatch.setattr("sinkscope.models.load.load", asked.append)
+    code, _, err = run("evaluate", source, *small)
+    assert code == 2
+    assert "bubblewrap" in err
+    assert not asked  # the sandbox is checked before a model is loaded
+    monkeypatch.undo()
+    code, out, err = run("evaluate", source, *small, "--no-grade", "--out", tmp_path / "run")
+    assert code == 0, err
+    assert "sinkscope grade" in out
+    assert "accuracy" not in out
+    code, _, err = run("compare", tmp_path / "run")
+    assert code == 2
+    assert "2 answers without a grade" in err
+    code, out, err = run("grade", tmp_path / "run", "--sandbox", "none")
+    assert code == 0, err
+    assert "documents 2" in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--task", "gsm9k"], "unknown task 'gsm9k'"),
+        (["--task", "word_problems"], "give a limit"),
+        (["--task", "word_problems:other", "--limit", "2"], "one scheme, 'plain'"),
+        (["--task", "gsm8k", "--data", "nowhere.jsonl"], "no file at nowhere.jsonl"),
+        ([*SMALL, "--batch-size", "many"], "--batch-size should be"),
+        ([*SMALL, "--policy", "tip:5"], "tip"),
+        ([*SMALL, "--block", "4"], "--block is not an option of a dream model"),
+        ([*SMALL, "--seed", "0", "--seed", "1"], "draws nothing"),
+        ([*SMALL, "--no-grade"], "say where with --out"),
+    ],
+)
+def test_what_is_wrong_is_one_line(run, source: str, words: list[str], said: str) -> None:  # type: ignore[no-untyped-def]
+    code, out, err = run("evaluate", source, *words)
+    assert code == 2
+    assert said in err
+    assert len(err.strip().splitlines()) == 1
+    assert not out
+
+
+def test_runs_that_are_none(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    for command in ("grade", "compare"):
+        code, _, err = run(command, tmp_path)
+        assert code == 2
+        assert "not the folder of" in err
+    (tmp_path / "settings.json").write_text(json.dumps({"task": {"task": "theirs", "scheme": {"name": "x"}}}))
+    code, _, err = run("grade", tmp_path)
+    assert code == 2
+    assert "'theirs' is not one of sinkscope's" in err
+
+
+def test_trace_and_evaluate_have_the_same_decoding_options(run) -> None:  # type: ignore[no-untyped-def]
+    for command in ("trace", "evaluate"):
+        code, out, _ = run(command, "--help")
+        assert code == 0
+        for option in (
+            "--length",
+            "--steps",
+            "--remasking",
+            "--algorithm",
+            "--alg-temp",
+            "--stop-at",
+            "--eos",
+        ):
+            assert out.count(f" {option} ") == 1

@@ -1,0 +1,214 @@
+"""Tables of runs: what is paired with what, and what is refused."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sinkscope.errors import InputError
+from sinkscope.study import statistics
+from sinkscope.study.comparison import Table, by_seed, compare_runs, control, natural
+from sinkscope.study.paper import MODELS, POLICIES, TABLE, published
+from sinkscope.tasks.evaluate import Evaluation, Record
+
+GREEDY = {"kind": "greedy", "length": 64, "eos": "model"}
+SAMPLING = {"kind": "sampling", "length": 64, "temperature": 0.7, "top_p": 1.0, "eos": "model"}
+
+
+def _run(
+    policy: str | None = None,
+    accuracy: float = 0.5,
+    n: int = 60,
+    seeds: tuple[int, ...] = (0,),
+    source: str = "organism/causal",
+    task: str = "word_problems",
+    decoding: dict[str, Any] = GREEDY,
+    version: str = "word_problems/1",
+) -> Evaluation:
+    """A run in which each document is right by a fixed hash of document, policy and seed."""
+    settings = {
+        "version": "evaluation/1",
+        "model": {"source": source, "family": "causal", "dtype": "float32", "weights": "abc"},
+        "task": {"task": task, "version": version, "scheme": {"name": "plain"}},
+        "decoding": decoding,
+        "policy": policy,
+    }
+    records = [
+        Record(
+            f"test-{index}", index, seed, "q", "a", "1",
+            zlib.crc32(f"{policy}/{index}/{seed}".encode()) % 1000 < 1000 * accuracy, "", 64, 64, 0,
+            None if policy is None else 0.25, None if policy is None else 0.5, None if policy is None else 0.01,
+            10, 0, f"print-{index}", settings,
+        )
+        for index in range(n) for seed in seeds
+    ]  # fmt: skip
+    return Evaluation(tuple(records), settings)
+
+
+def _rows(table: Table) -> dict[str, Any]:
+    return {row.policy: row for row in table.rows}
+
+
+def test_the_paper_table_with_controls() -> None:
+    runs = [_run(None, 0.9), _run("top:10", 0.3), _run("top:1", 0.6)]
+    runs += [_run(f"random(top:10){seed}", 0.85) for seed in ("", ",seed=1", ",seed=2")]
+    runs += [_run(f"random(top:1),match=mass{seed}", 0.85) for seed in ("", ",seed=1", ",seed=2")]
+    table = compare_runs(runs)
+    assert [row.policy for row in table.rows] == [
+        "none", "top:1", "random(top:1),match=mass", "top:10", "random(top:10)",
+    ]  # fmt: skip
+    rows = _rows(table)
+    none, top = runs[0].scores(), runs[1].scores()
+    order = sorted(none)
+    expected = statistics.compare([top[i] for i in order], [none[i] for i in order])
+    assert rows["top:10"].against_none == expected
+    assert expected.p == statistics.mcnemar([top[i] for i in order], [none[i] for i in order])
+    draws = np.array([[by_seed(run)[0][i] for i in order] for run in runs[3:6]])
+    assert rows["top:10"].over_control["count"] == statistics.effect_over_control(
+        [top[i] for i in order], draws
+    )
+    assert set(rows["top:1"].over_control) == {"mass"}
+    assert rows["random(top:10)"].draws == 3
+    assert rows["random(top:10)"].accuracy == pytest.approx(draws.mean())
+    assert rows["random(top:10)"].control_of == "top:10"
+    assert rows["none"].against_none is None
+    assert rows["none"].hidden_share is None
+    assert rows["top:1"].hidden_share == 0.25
+    assert rows["top:1"].sinks_hit == 0.5
+    assert rows["top:1"].key_share == pytest.approx(0.01)
+
+
+def test_holm_is_over_all_tests_of_the_table() -> None:
+    runs = [_run(None, 0.9), _run("top:1", 0.5), _run("top:5", 0.8)]
+    runs += [_run(f"random(top:1){seed}", 0.85) for seed in ("", ",seed=1", ",seed=2")]
+    runs += [_run(None, 0.9, source="other"), _run("top:1", 0.4, source="other")]
+    table = compare_runs(runs)
+    tests = [
+        (row.corrected[name], p)
+        for row in table.rows
+        for name, p in [
+            *([("none", row.against_none.p)] if row.against_none else []),
+            *((match, effect.p) for match, effect in row.over_control.items()),
+        ]
+    ]
+    assert len(tests) == 5  # three policies and a control against none, one effect over a control
+    assert [one for one, _ in tests] == list(statistics.holm([p for _, p in tests]))
+
+
+def test_few_control_seeds_give_no_effect_and_a_note() -> None:
+    runs = [_run(None, 0.9), _run("top:1"), _run("random(top:1)"), _run("random(top:1),seed=1")]
+    table = compare_runs(runs)
+    assert not _rows(table)["top:1"].over_control
+    assert any("has 2 seed(s); an effect over it needs at least 3" in note for note in table.notes)
+    # seeds of one run are draws of the control as well
+    table = compare_runs([*runs[:2], _run("random(top:1)", seeds=(0, 1, 2))])
+    assert _rows(table)["top:1"].over_control["count"].seeds == 3
+
+
+def test_sampled_decodings_need_seeds() -> None:
+    few = compare_runs([_run(None, decoding=SAMPLING), _run("top:1", decoding=SAMPLING)])
+    assert _rows(few)["top:1"].against_none is None
+    assert any("the decoding draws and has 1 seed(s)" in note for note in few.notes)
+    many = compare_runs([_run(policy, decoding=SAMPLING, seeds=(0, 1, 2)) for policy in (None, "top:1")])
+    against = _rows(many)["top:1"].against_none
+    assert against is not None
+    assert against.n == 60
+    assert _rows(many)["top:1"].draws == 3
+    with pytest.raises(InputError, match=r"seeds \[0, 1, 2\] and \[0, 1, 3\]"):
+        compare_runs(
+            [
+                _run(None, decoding=SAMPLING, seeds=(0, 1, 2)),
+                _run("top:1", decoding=SAMPLING, seeds=(0, 1, 3)),
+            ]
+        )
+
+
+def test_mixed_runs_are_refused_by_name() -> None:
+    none = _run(None)
+    with pytest.raises(InputError, match=r"decoding\.length is 64 and 32"):
+        compare_runs([none, _run("top:1", decoding={**GREEDY, "length": 32})])
+    with pytest.raises(InputError, match=r"task\.version is 'word_problems/1' and 'word_problems/2'"):
+        compare_runs([none, _run("top:1", version="word_problems/2")])
+    with pytest.raises(InputError, match="top:1 lacks 10, such as test-50"):
+        compare_runs([none, _run("top:1", n=50)])
+    other = _run("top:1")
+    changed = Evaluation((replace(other.records[0], fingerprint="x"), *other.records[1:]), other.settings)
+    with pytest.raises(InputError, match="different questions under the id test-0"):
+        compare_runs([none, changed])
+    weights = {**other.settings, "model": {**other.settings["model"], "weights": "def"}}
+    with pytest.raises(InputError, match=r"model\.weights is 'abc' and 'def'"):
+        compare_runs([none, Evaluation(other.records, weights)])
+    with pytest.raises(
+        InputError, match="organism/causal and other answered different documents of word_problems"
+    ):
+        compare_runs([none, _run(None, n=50, source="other")])
+    with pytest.raises(InputError, match="give each run once"):
+        compare_runs([none, none])
+    with pytest.raises(InputError, match="nothing to compare"):
+        compare_runs([])
+
+
+def test_shards_become_one_run() -> None:
+    whole = _run(None)
+    halves = [Evaluation(whole.records[:20], whole.settings), Evaluation(whole.records[20:], whole.settings)]
+    assert compare_runs([*halves, _run("top:1")]) == compare_runs([whole, _run("top:1")])
+
+
+def test_papers_numbers_are_shown_where_the_model_is_one_of_its() -> None:
+    source = "GSAI-ML/LLaDA-8B-Instruct"
+    runs = [_run(policy, source=source, task="gsm8k") for policy in (None, "top:1", "top:10", "top:1@layer")]
+    table = compare_runs(runs)
+    rows = _rows(table)
+    assert rows["none"].paper == (0.76, 0.01)
+    assert rows["top:10"].paper == (0.55, 0.01)
+    assert rows["top:1@layer"].paper is None
+    assert "0.55 ± 0.01" in str(table)
+    assert "arXiv 2510.15731" in str(table)
+    assert published("organism/scratch", "gsm8k", None) is None
+    assert published(source, "word_problems", None) is None
+    assert "arXiv" not in str(compare_runs([_run(None)]))
+    for task in TABLE.values():
+        assert set(task) == set(MODELS)
+        assert all(len(numbers) == len(POLICIES) for numbers in task.values())
+
+
+def test_the_text_and_the_frame(tmp_path: Path) -> None:
+    table = compare_runs(
+        [_run(None, 0.9), _run("top:5", 0.2), *(_run(f"random(top:5),seed={i}", 0.9) for i in (1, 2, 3))]
+    )
+    text = str(table)
+    for words in (
+        "organism/causal · word_problems:plain · 60 documents",
+        "length=64",
+        "25.0%",
+        "50.0%",
+        "1.0%",
+        "< .001",
+    ):
+        assert words in text
+    lines = text.splitlines()
+    head = next(line for line in lines if line.startswith("policy"))
+    row = next(line for line in lines if line.startswith("top:5"))
+    assert row.index("0.") == head.index("accuracy")
+    frame = table.frame()
+    assert list(frame["policy"]) == ["none", "top:5", "random(top:5)"]
+    by_policy = frame.set_index("policy")
+    assert by_policy.loc["top:5", "effect_count"] == table.rows[1].over_control["count"].effect
+    assert by_policy.loc["top:5", "effect_count_seeds"] == 3
+    for column in ("n", "low", "high", "hidden_share", "sinks_hit", "key_share", "decoding", "scheme"):
+        assert column in frame
+
+
+def test_small_things() -> None:
+    assert sorted(["top:10", "top:5", "top:1@layer", "above:2"], key=natural) == [
+        "above:2", "top:1@layer", "top:5", "top:10",
+    ]  # fmt: skip
+    assert control("random(top:5@layer,effect=silence),seed=4") == ("top:5@layer,effect=silence", "count")
+    assert control("random(top:5),match=mass") == ("top:5", "mass")
+    assert control("top:5") is None
+    assert control(None) is None
