@@ -192,6 +192,20 @@ def summary(
     summarise(path)
 
 
+@app.command()
+def view(
+    path: Annotated[Path, typer.Argument(metavar="TRACE", help="a .zarr.zip, or a .partial folder")],
+    other: Annotated[Path | None, typer.Argument(help="a second trace, shown beside the first")] = None,
+    out: Annotated[Path | None, typer.Option(help="the page [named after the trace, here]")] = None,
+    heads: Annotated[str, typer.Option(help="layer:head,… to embed in full")] = "",
+    samples: Annotated[str, typer.Option(help="which samples, such as 0,2 [as many as fit]")] = "",
+) -> None:
+    """Make one HTML file to look at a trace in a browser, step by step; two traces stand side by side."""
+    from sinkscope.commands.view import view as command
+
+    command(path, other, out, heads, samples)
+
+
 def main() -> None:
     """Entry point: runs the command and turns errors into one line and an exit code."""
     try:

@@ -95,6 +95,12 @@ class Trace:
 
         return open_trace(path)
 
+    def to_html(self, path: str | os.PathLike[str], other: Trace | None = None, heads: Any = ()) -> None:
+        """Writes a viewer of this trace, beside another one if given, as one HTML file; heads: (layer, head) to embed in full."""
+        from sinkscope.report.html import write_viewer
+
+        write_viewer(path, self, other, heads=heads)
+
     def __repr__(self) -> str:
         sizes = self.dataset.sizes
         about = self.attributes

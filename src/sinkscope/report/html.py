@@ -1,0 +1,145 @@
+"""Pages in one file: the viewer's own script and style inlined, data as JSON that cannot become markup, no network.
+
+`viewer_page` is a whole page for one or two traces; `viewer_parts` gives a report the pieces to embed the same view.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import os
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sinkscope.errors import InputError
+from sinkscope.version import __version__
+
+SCRIPTS = ("colour.js", "data.js", "pen.js", "pictures.js", "tokens.js", "panel.js", "viewer.js")
+"""In the order in which they are joined: each uses what stands before it."""
+
+
+class Parts(NamedTuple):
+    """What a page needs to show a view: put `style` and `script` into it once, each `body` where a view goes."""
+
+    body: str
+    style: str
+    script: str
+
+
+@lru_cache(maxsize=1)
+def viewer_script() -> str:
+    """The viewer as one script in its own scope; it mounts itself on every element with data-sinkscope."""
+    folder = files("sinkscope.report") / "viewer"
+    joined = "\n".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    return f'(() => {{\n"use strict";\n{joined}\n}})();\n'
+
+
+@lru_cache(maxsize=1)
+def viewer_style() -> str:
+    """The viewer's style sheet."""
+    return (files("sinkscope.report") / "viewer" / "viewer.css").read_text(encoding="utf-8")
+
+
+def embedded_json(value: Any) -> str:
+    """JSON for a script element: nothing in it can end the element, open a comment, or end a line of script."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    for mark in "<>&\u2028\u2029":
+        text = text.replace(mark, f"\\u{ord(mark):04x}")
+    # A lone surrogate, from a broken tokenizer, is no valid UTF-8.
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def content_policy(*, scripts: Sequence[str], styles: Sequence[str]) -> str:
+    """A Content-Security-Policy that allows exactly these inline scripts and styles, and no request at all."""
+    allowed = {
+        "script-src": " ".join(map(_digest, scripts)) or "'none'",
+        "style-src": " ".join(map(_digest, styles)) or "'none'",
+    }
+    rules = ["default-src 'none'", *(f"{name} {value}" for name, value in allowed.items())]
+    return "; ".join([*rules, "img-src data: blob:", "base-uri 'none'", "form-action 'none'"])
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def page(title: str, body: str, *, scripts: Sequence[str] = (), styles: Sequence[str] = ()) -> str:
+    """A whole document. body is markup: escape everything in it that is not."""
+    policy = content_policy(scripts=scripts, styles=styles)
+    style = "".join(f"<style>{text}</style>\n" for text in styles)
+    script = "".join(f"<script>{text}</script>\n" for text in scripts)
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{html.escape(title)}</title>\n{style}</head>\n<body>\n{body}\n{script}</body>\n</html>\n"
+    )
+
+
+def viewer_parts(
+    views: Sequence[dict[str, Any]], *, name: str = "trace", compare: bool = False, address: bool = True
+) -> Parts:
+    """The view as parts of another page. views: from `sinkscope.report.payload.views`, of one trace or two.
+
+    name: unique in the page. compare: open with the first two views side by side. address: keep the state in the URL;
+    only one view of a page can.
+    """
+    if not name.replace("-", "").isalnum():
+        raise InputError(f"name should be letters, digits and hyphens, got {name!r}")
+    first = len([view for view in views if view is not None])
+    if not first:
+        raise InputError("there is nothing to show: give at least one view")
+    other = next((i for i, view in enumerate(views) if view.get("other")), -1) if compare else -1
+    data = embedded_json({"views": list(views), "compare": other})
+    body = (
+        f'<div class="sinkscope" data-sinkscope="{name}-data" data-address="{"on" if address else "off"}"></div>\n'
+        f'<script type="application/json" id="{name}-data">{data}</script>'
+    )
+    return Parts(body, viewer_style(), viewer_script())
+
+
+def viewer_page(
+    trace: Any,
+    other: Any = None,
+    heads: Sequence[tuple[int, int]] = (),
+    *,
+    epsilon: float = 3.0,
+    samples: Sequence[int] | None = None,
+    names: tuple[str | None, str | None] = (None, None),
+) -> str:
+    """One trace, or two side by side, as one HTML file. heads: (layer, head) labels to embed in full."""
+    from sinkscope.report.payload import views
+
+    found = views(trace, heads=heads, epsilon=epsilon, samples=samples, name=names[0])
+    if other is not None:
+        beside = views(other, heads=heads, epsilon=epsilon, samples=samples, name=names[1])
+        found += [{**view, "other": True} for view in beside]
+    parts = viewer_parts(found, compare=other is not None)
+    title = " and ".join(dict.fromkeys(str(view["name"]) for view in found))
+    body = (
+        f'<main>\n<div class="title"><h1>sinkscope</h1><p>received attention, step by step</p></div>\n{parts.body}\n'
+        f"<footer><p>Received attention is relative to uniform attention: 1 everywhere if every query looked at all its keys "
+        f"alike. A sink is a key that gets more than the mean of the others plus {epsilon:g}, in one head and step. Colours are "
+        "on a log scale, the same for both traces. A strong sink is not by itself an important one: only taking it away, "
+        "against matched controls, can show that.</p>"
+        '<p class="keys"><kbd>←</kbd> <kbd>→</kbd> step, <kbd>Home</kbd> <kbd>End</kbd> first and last, <kbd>space</kbd> play; '
+        "in a picture the arrows move step and position, in the grid layer and head, <kbd>Esc</kbd> all. The address of the "
+        f"page keeps what is shown.</p><p>Made with sinkscope {html.escape(__version__)}.</p></footer>\n</main>"
+    )
+    return page(f"{title} · sinkscope", body, scripts=[parts.script], styles=[parts.style])
+
+
+def write_viewer(path: str | os.PathLike[str], trace: Any, other: Any = None, **options: Any) -> Path:
+    """Writes `viewer_page` to a file that ends in .html."""
+    target = Path(path)
+    if target.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"the page should end in .html, got {str(path)!r}; try {target.name}.html")
+    if not target.parent.is_dir():
+        raise InputError(f"the folder {target.parent} does not exist; make it first")
+    target.write_text(viewer_page(trace, other, **options), encoding="utf-8")
+    return target

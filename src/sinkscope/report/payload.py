@@ -1,0 +1,277 @@
+"""What a viewer embeds of a trace: one `view` for each sample, small enough for one file.
+
+Layer means at full resolution; of each head the 8 strongest keys of each step and the average over time; chosen heads in
+full; sinks, residences and paths as `sinkscope.sinks` finds them, from the exact scores.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+
+from sinkscope.errors import InputError
+from sinkscope.report.quantise import pack, pack_coded
+from sinkscope.sinks.categories import token_texts
+from sinkscope.sinks.dataset import blocks, dataset_of, head_means, is_causal, labels, run_of, scores_name
+from sinkscope.sinks.residence import FATES, KINDS
+from sinkscope.sinks.scan import Scan, scans
+
+Array = npt.NDArray[Any]
+
+STRONGEST = 8
+"""Keys of each head and step that are embedded."""
+
+MOST_RESIDENCES = 60_000
+"""Beyond these the shortest and weakest residences are left out, and the page says how many."""
+
+MOST_KEYS = 2**15 - 1
+"""Keys are stored in 16 bits, −1 for none."""
+
+BUDGET = 16_000_000
+"""Characters of packed data after which no further sample is embedded."""
+
+TITLES = {
+    "received": "all queries",
+    "received_all": "all queries so far",
+    "received_raw": "before the policy",
+    "last": "last token’s row",
+}
+REAL, MASKED, DECIDED, PROMPT = 1, 2, 4, 8
+
+
+def views(
+    trace: Any,
+    *,
+    heads: Sequence[tuple[int, int]] = (),
+    epsilon: float = 3.0,
+    rule: str = "sum",
+    samples: Sequence[int] | None = None,
+    name: str | None = None,
+) -> list[dict[str, Any]]:
+    """The views of a trace, one for each sample; each is JSON.
+
+    heads: (layer, head) labels to embed in full. samples: indices; default as many as fit, at least the first.
+    """
+    data = dataset_of(trace)
+    if data.sizes["key"] > MOST_KEYS:
+        raise InputError(f"a page can show up to {MOST_KEYS} keys, this trace has {data.sizes['key']}")
+    names = _score_names(data)
+    chosen = _check_heads(data, names[0], heads)
+    many = int(data.sizes["sample"])
+    wanted = list(range(many)) if samples is None else [int(s) for s in samples]
+    wrong = [s for s in wanted if not 0 <= s < many]
+    if wrong or not wanted:
+        raise InputError(f"sample {wrong or wanted} is not in this trace; it has samples 0 to {many - 1}")
+    found: list[dict[str, Any]] = []
+    used = 0
+    for sample in wanted:
+        if samples is None and found and used + used / len(found) > BUDGET:
+            break
+        view = _view(data.isel(sample=[sample]), names, chosen, epsilon, rule, name)
+        used += _size(view)
+        found.append(view)
+    for view in found:
+        view["samples"] = [len(found), many]
+    return found
+
+
+def model_name(data: xr.Dataset) -> str:
+    """The model as a reader knows it: a hub id or organism as it is, of a folder on disk only its own name."""
+    source = str(data.attrs.get("model") or "trace")
+    return Path(source).name if Path(source).is_absolute() else source
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, dict):
+        return sum(_size(v) for v in value.values())
+    if isinstance(value, list):
+        return sum(_size(v) for v in value)
+    return len(value) if isinstance(value, str) else 0
+
+
+def _score_names(data: xr.Dataset) -> list[str]:
+    first = scores_name(data)
+    others = [n for n in ("received", "received_raw") if n in data and n != first]
+    return [first, *others]
+
+
+def _check_heads(data: xr.Dataset, name: str, heads: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Labels → indices."""
+    if heads and head_means(data, name):
+        raise InputError(
+            "this trace holds means over heads (level 'layers'), so no head can be embedded; leave out heads"
+        )
+    found = []
+    for layer, head in heads:
+        have = {dim: labels(data, dim).tolist() for dim in ("layer", "head")}
+        for dim, wanted in (("layer", layer), ("head", head)):
+            if wanted not in have[dim]:
+                raise InputError(
+                    f"{dim} {wanted} is not in this trace; it has {have[dim][0]} to {have[dim][-1]}"
+                )
+        found.append((have["layer"].index(layer), have["head"].index(head)))
+    return found
+
+
+def _view(
+    data: xr.Dataset,
+    names: list[str],
+    chosen: list[tuple[int, int]],
+    epsilon: float,
+    rule: str,
+    name: str | None,
+) -> dict[str, Any]:
+    run = run_of(data, 0)
+    ids, index = np.unique(run.tokens, return_inverse=True)
+    texts = token_texts(data)
+    flags = run.real * REAL + run.masked * MASKED + run.decided * DECIDED + (run.region == "prompt") * PROMPT
+    causal = is_causal(data)
+    means = head_means(data, names[0])
+    scores = []
+    for score in names:
+        title = TITLES["last"] if causal and score == "received" else TITLES[score]
+        scores.append({"name": score, "title": title, **_scores(data, score, chosen, epsilon, rule)})
+    wide = "u16" if len(ids) < 2**16 else "f32"
+    view = {
+        "name": name or model_name(data),
+        "sample": int(labels(data, "sample")[0]),
+        "facts": _facts(data, run.prompt_length, run.length),
+        "causal": causal,
+        "policy": str(data.attrs.get("policy") or ""),
+        "steps": [int(s) for s in run.steps],
+        "layers": [int(i) for i in labels(data, "layer")],
+        "heads": [] if means else [int(i) for i in labels(data, "head")],
+        "keys": int(data.sizes["key"]),
+        "position": [int(p) for p in run.position],
+        "texts": ["" if i < 0 else texts.get(int(i), f"⟨{int(i)}⟩") for i in ids],
+        "tokens": pack(index.reshape(run.tokens.shape), wide),
+        "flags": pack(flags, "u8"),
+        "epsilon": float(epsilon),
+        "rule": rule,
+        "strongest": STRONGEST,
+        "scores": scores,
+        "kinds": list(KINDS),
+        "fates": list(FATES),
+    }
+    if "taken_keys" in data and not means:
+        packed = data["taken_keys"].isel(sample=0).transpose("layer", "step", "head", "byte").values
+        bits = np.unpackbits(packed, axis=-1)[..., : data.sizes["key"]]
+        view["taken"] = pack(np.minimum(bits.sum(axis=2, dtype=np.int64), 255), "u8")
+    return view
+
+
+def _facts(data: xr.Dataset, prompt: int, length: int) -> list[list[str]]:
+    attributes = data.attrs
+    decoding = json.loads(attributes.get("decoding") or "{}")
+    options = ", ".join(f"{k} {v}" for k, v in decoding.items() if v not in (None, False) and k != "kind")
+    found = [
+        ("family", attributes.get("family")),
+        ("decoding", options),
+        ("policy", attributes.get("policy") or "none"),
+        ("tokens", f"{prompt} prompt + {length - prompt} answer"),
+        ("seed", attributes.get("seed") if attributes.get("seed") != "null" else None),
+        ("dtype", attributes.get("dtype")),
+        ("revision", attributes.get("revision")),
+        ("weights", str(attributes.get("weights_digest") or "")[:16]),
+        ("recorded", attributes.get("recorded")),
+    ]
+    return [[key, str(value)] for key, value in found if value not in (None, "")]
+
+
+def _scores(
+    data: xr.Dataset, name: str, chosen: list[tuple[int, int]], epsilon: float, rule: str
+) -> dict[str, Any]:
+    """Everything embedded of one score variable of one sample."""
+    means = head_means(data, name)
+    T, L, K = (int(data.sizes[dim]) for dim in ("step", "layer", "key"))
+    H = 1 if means else int(data.sizes["head"])
+    layers = np.full((L, T, K), np.nan, dtype=np.float32)
+    keep = min(STRONGEST, K)
+    keys = np.zeros((L, H, T, keep), dtype=np.uint16)
+    values = np.full((L, H, T, keep), np.nan, dtype=np.float32)
+    total, seen = np.zeros((L, H, K)), np.zeros((L, H, K), dtype=np.int32)
+    full = {cell: np.full((T, K), np.nan, dtype=np.float32) for cell in chosen}
+    for block in blocks(data, [name]):
+        part = block.values[name][0].astype(np.float32, copy=False)
+        l0, l1, t0, t1 = block.layers.start, block.layers.stop, block.steps.start, block.steps.stop
+        real = ~np.isnan(part)
+        filled = np.where(real, part, np.float32(0))
+        count = real.sum(axis=2)
+        mean = filled.sum(axis=2, dtype=np.float64) / np.where(count > 0, count, np.nan)
+        layers[l0:l1, t0:t1] = mean.swapaxes(0, 1)
+        total[l0:l1] += filled.sum(axis=0, dtype=np.float64)
+        seen[l0:l1] += real.sum(axis=0)
+        top = _strongest(np.where(real, part, np.float32(-1)), keep)
+        best = np.take_along_axis(part, top, axis=-1)
+        keys[l0:l1, :, t0:t1] = top.transpose(1, 2, 0, 3)
+        values[l0:l1, :, t0:t1] = best.transpose(1, 2, 0, 3)
+        for (layer, head), array in full.items():
+            if l0 <= layer < l1:
+                array[t0:t1] = part[:, layer - l0, head]
+    with np.errstate(invalid="ignore"):
+        average = np.where(seen > 0, total / np.maximum(seen, 1), np.nan)
+    # A mean over all layers and heads weighs every head alike, and every layer has as many.
+    found = {
+        "mean": pack_coded(_mean_over_layers(layers)),
+        "layers": pack_coded(layers),
+        **_sinks(data, name, epsilon, rule, means),
+    }
+    if not means:
+        found |= {
+            "top_keys": pack(keys, "u16"),
+            "top_values": pack_coded(values),
+            "average": pack_coded(average),
+            "full": {f"{layer}:{head}": pack_coded(array) for (layer, head), array in full.items()},
+        }
+    return found
+
+
+def _strongest(filled: Array, keep: int) -> Array:
+    """int [..., keep]: the strongest keys, strongest first, ties to the lower index."""
+    part = np.argpartition(-filled, keep - 1, axis=-1)[..., :keep]
+    part.sort(axis=-1)
+    order = np.argsort(-np.take_along_axis(filled, part, axis=-1), axis=-1, kind="stable")
+    return np.asarray(np.take_along_axis(part, order, axis=-1))
+
+
+def _mean_over_layers(layers: Array) -> Array:
+    count = (~np.isnan(layers)).sum(axis=0)
+    return np.asarray(np.nansum(layers, axis=0, dtype=np.float64) / np.where(count > 0, count, np.nan))
+
+
+def _sinks(data: xr.Dataset, name: str, epsilon: float, rule: str, means: bool) -> dict[str, Any]:
+    """Counts of heads that call each key a sink, residences, paths, kinds and strength of every head."""
+    scan: Scan = next(iter(scans(data, epsilon, rule, scores=name, keep_residences=True)))
+    counts = scan.counts.astype(np.int64)
+    own = means and name == scores_name(data) and "sink_heads" in data
+    if own:
+        counts = data["sink_heads"].isel(sample=0).transpose("step", "layer", "key").values.astype(np.int64)
+    rows = scan.residences
+    order = np.lexsort((rows.start, rows.key, rows.head, rows.layer))
+    dropped = max(0, len(order) - MOST_RESIDENCES)
+    if dropped:
+        weight = (rows.length * rows.strength)[order]
+        order = order[np.sort(np.argsort(-weight, kind="stable")[:MOST_RESIDENCES])]
+    observed = np.isfinite(scan.strongest)
+    strength = np.where(observed, scan.strongest, 0).sum(axis=0, dtype=np.float64) / np.maximum(
+        1, observed.sum(axis=0)
+    )
+    columns = np.stack([rows.layer, rows.head, rows.key, rows.start, rows.stop, rows.fate])[:, order]
+    return {
+        "sinks": pack(np.minimum(counts, 255).swapaxes(0, 1), "u8"),
+        "sinks_total": pack(np.minimum(counts.sum(axis=1), 2**16 - 1), "u16"),
+        "sinks_of": "heads" if not means or own else "layers, on head means",
+        "head_count": int(data.attrs.get("n_heads") or (0 if means else data.sizes["head"])),
+        "strength": pack(strength, "f32"),
+        "path": pack(scan.path.transpose(1, 2, 0), "i16"),
+        "head_kinds": pack(scan.kinds, "u8"),
+        "residences": pack(columns, "u16"),
+        "residence_strength": pack(rows.strength[order], "f32"),
+        "residences_left_out": dropped,
+    }

@@ -1,0 +1,235 @@
+// The page: shared state (step, layer, head, scores, key, which traces), controls, keyboard, and the address that keeps it.
+
+class Viewer {
+  constructor(root, data) {
+    this.root = root;
+    this.views = data.views.map((one) => new View(one));
+    this.keepsAddress = root.dataset.address !== "off";
+    this.state = { a: 0, b: data.compare ?? -1, step: 0, layer: -1, head: -1, score: "", key: -1 };
+    this.panels = [];
+    this.playing = 0;
+    this.wish = 0; // counts requests, so that a slow one cannot overwrite a later one
+    this.readAddress();
+    this.build();
+    this.ready = this.show();
+  }
+
+  build() {
+    const button = (label, text, act) => element("button", { type: "button", "aria-label": label, title: label, onclick: act }, text);
+    const choice = (label, change) => element("select", { "aria-label": label, onchange: (event) => change(event.target.value) });
+    this.slider = element("input", { type: "range", min: "0", step: "1", class: "scrubber", "aria-label": "step",
+      oninput: (event) => this.set({ step: Number(event.target.value) }) });
+    this.count = element("output", { class: "count" });
+    this.play = button("play", "▶", () => this.toggle());
+    this.layer = choice("layer", (value) => this.set({ layer: Number(value), head: Number(value) < 0 ? -1 : this.state.head }));
+    this.head = choice("head", (value) => this.set({ head: Number(value) }));
+    this.scores = choice("scores", (value) => this.set({ score: value }));
+    this.first = choice("trace", (value) => this.set({ a: Number(value) }));
+    this.second = choice("compare with", (value) => this.set({ b: Number(value) }));
+    this.tip = element("div", { class: "tip", hidden: true });
+    this.live = element("p", { class: "live", role: "status", "aria-live": "polite" });
+    this.place = element("div", { class: "panels" });
+    const field = (name, ...controls) => element("label", { class: "field" }, element("span", {}, name), ...controls);
+    this.scoreField = field("scores", this.scores);
+    this.firstField = field("trace", this.first);
+    this.secondField = field("beside it", this.second);
+    const bar = element("div", { class: "bar", role: "toolbar", "aria-label": "what is shown" },
+      element("div", { class: "scrub" }, button("step back", "‹", () => this.set({ step: this.state.step - 1 })), this.play,
+        button("step forward", "›", () => this.set({ step: this.state.step + 1 })), this.slider, this.count),
+      element("div", { class: "fields" }, field("layer", this.layer), field("head", this.head), this.scoreField, this.firstField, this.secondField));
+    this.root.append(bar, this.live, this.place, this.tip);
+    this.views.forEach((view, i) => {
+      const name = view.samples[1] > 1 || this.views.filter((one) => one.name === view.name).length > 1
+        ? `${view.name}${view.policy ? `, ${view.policy}` : ""}, sample ${view.sample}` : view.name;
+      this.first.append(element("option", { value: i }, name));
+      this.second.append(element("option", { value: i }, name));
+    });
+    this.second.prepend(element("option", { value: -1 }, "nothing"));
+    this.firstField.hidden = this.secondField.hidden = this.views.length < 2;
+    document.addEventListener("keydown", (event) => this.key(event));
+    addEventListener("hashchange", () => { if (this.readAddress()) this.show(); });
+    let width = 0;
+    new ResizeObserver(([entry]) => {
+      if (Math.abs(entry.contentRect.width - width) > 1) { width = entry.contentRect.width; this.redraw(); }
+    }).observe(this.place);
+    for (const query of [prefersDark, printing]) query.addEventListener("change", () => this.redraw());
+    addEventListener("beforeprint", () => { paper = true; this.redraw(); });
+    addEventListener("afterprint", () => { paper = false; this.redraw(); });
+  }
+
+  key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || /^(SELECT|INPUT|TEXTAREA)$/.test(event.target.tagName)) return;
+    if (event.key === " " && event.target.tagName === "BUTTON") return;
+    const { step } = this.state, last = this.last;
+    const act = { ArrowLeft: () => this.set({ step: step - 1 }), ArrowRight: () => this.set({ step: step + 1 }),
+      Home: () => this.set({ step: 0 }), End: () => this.set({ step: last }), " ": () => this.toggle() }[event.key];
+    if (!act) return;
+    act();
+    event.preventDefault();
+  }
+
+  get last() { return Math.max(...this.shown.map((view) => view.T)) - 1; }
+  get shown() { return [this.state.a, this.state.b].filter((i) => i >= 0).map((i) => this.views[i]); }
+
+  // The one way to change anything.
+  set(change) {
+    const before = { ...this.state }, state = Object.assign(this.state, change);
+    this.clamp();
+    const changed = Object.keys(state).filter((key) => state[key] !== before[key]);
+    if (!changed.length) return;
+    this.writeAddress();
+    if (changed.some((key) => key !== "step" && key !== "key")) this.ready = this.show();
+    else this.stepSoon(changed.includes("key") || !this.playing);
+  }
+
+  clamp() {
+    const { state, views } = this;
+    const whole = (value, low, high) => Math.max(low, Math.min(high, Number.isInteger(value) ? value : low));
+    state.a = whole(state.a, 0, views.length - 1);
+    state.b = whole(state.b, -1, views.length - 1);
+    const shown = this.shown;
+    state.layer = whole(state.layer, -1, Math.max(...shown.map((view) => view.L)) - 1);
+    state.head = state.layer < 0 ? -1 : whole(state.head, -1, Math.max(...shown.map((view) => view.heads.length)) - 1);
+    state.step = whole(state.step, 0, this.last);
+    state.key = whole(state.key, -1, Math.max(...shown.map((view) => view.K)) - 1);
+    if (!shown.some((view) => view.scores.slice(1).some((one) => one.name === state.score))) state.score = "";
+  }
+
+  stepSoon(speak) {
+    this.speak = this.speak || speak;
+    if (this.waiting) return;
+    this.waiting = requestAnimationFrame(() => {
+      this.waiting = 0;
+      this.drawStep();
+      if (this.speak) this.announce();
+      this.speak = false;
+    });
+  }
+
+  drawStep() {
+    for (const panel of this.panels) panel.update();
+    this.showStep();
+  }
+
+  showStep() {
+    const { step } = this.state, view = this.shown[0], t = Math.min(step, view.T - 1);
+    const text = `step ${view.steps[t]} of ${view.steps[view.T - 1]}`;
+    this.slider.value = step;
+    this.slider.setAttribute("aria-valuetext", text);
+    this.count.textContent = text;
+  }
+
+  announce() {
+    const said = this.panels.filter((panel) => panel.field && this.state.key >= 0 && this.state.key < panel.view.K)
+      .map((panel) => panel.describe({ step: panel.step, key: this.state.key }));
+    this.live.textContent = said.join(" — ");
+  }
+
+  // After a change of trace, layer, head or scores.
+  async show() {
+    const wish = ++this.wish;
+    this.clamp();
+    const shown = this.shown;
+    await Promise.all(shown.map((view) => view.open()));
+    if (wish !== this.wish) return;
+    if (this.panels.length !== shown.length || this.panels.some((panel, i) => panel.view !== shown[i])) {
+      this.panels = shown.map((view, i) => new Panel(this, view, "ab"[i]));
+      this.place.replaceChildren(...this.panels.map((panel) => panel.root));
+      this.place.classList.toggle("two", shown.length === 2);
+    }
+    this.fillChoices();
+    const fields = await Promise.all(this.panels.map((panel) => panel.load()));
+    if (wish !== this.wish) return;
+    this.fields = fields;
+    this.redraw();
+    this.announce();
+    this.root.dataset.ready = "yes";
+  }
+
+  redraw() {
+    if (!this.fields || this.fields.length !== this.panels.length) return;
+    const top = Math.max(...this.panels.map((panel, i) => panel.strongestValue(this.fields[i])));
+    this.panels.forEach((panel, i) => panel.draw(this.fields[i], top));
+    this.showStep();
+  }
+
+  fillChoices() {
+    const { state } = this, shown = this.shown, deepest = shown.reduce((a, b) => (b.L > a.L ? b : a));
+    const widest = shown.reduce((a, b) => (b.heads.length > a.heads.length ? b : a));
+    const fill = (select, pairs, value) => {
+      select.replaceChildren(...pairs.map(([key, text]) => element("option", { value: key }, text)));
+      select.value = String(value);
+    };
+    fill(this.layer, [[-1, "mean"], ...deepest.layers.map((label, i) => [i, String(label)])], state.layer);
+    fill(this.head, [[-1, "mean"], ...widest.heads.map((label, i) => [i, String(label)])], state.head);
+    this.head.disabled = state.layer < 0 || !widest.heads.length;
+    const usual = [...new Set(shown.map((view) => view.scores[0].title))].join(" / ");
+    const names = new Map(shown.flatMap((view) => view.scores.slice(1).map((one) => [one.name, one.title])));
+    fill(this.scores, [["", usual], ...names], state.score);
+    this.scoreField.hidden = !names.size;
+    this.first.value = String(state.a);
+    this.second.value = String(state.b);
+    this.slider.max = String(this.last);
+    this.slider.value = String(state.step);
+  }
+
+  hover(panel, at, event) {
+    for (const one of this.panels) one.hovered = one === panel && at && "key" in at ? at : null;
+    this.tip.hidden = !at || !event;
+    if (at && event) {
+      this.tip.textContent = panel.describe(at);
+      const wide = Math.min(360, innerWidth - 24);
+      this.tip.style.left = `${Math.max(8, Math.min(event.clientX + 14, innerWidth - wide - 12))}px`;
+      this.tip.style.top = `${event.clientY + 18 + (event.clientY > innerHeight - 90 ? -86 : 0)}px`;
+    }
+    panel.field && panel.pointers();
+  }
+
+  toggle() {
+    if (this.playing) { clearInterval(this.playing); this.playing = 0; }
+    else {
+      if (this.state.step >= this.last) this.set({ step: 0 });
+      this.playing = setInterval(() => {
+        if (this.state.step >= this.last) this.toggle(); else this.set({ step: this.state.step + 1 });
+      }, Math.max(33, Math.min(150, 12_000 / (this.last + 1))));
+    }
+    this.play.textContent = this.playing ? "❚❚" : "▶";
+    this.play.setAttribute("aria-label", this.playing ? "pause" : "play");
+  }
+
+  // The address keeps labels, not indices, so that it still means the same after tracing other layers.
+  writeAddress() {
+    if (!this.keepsAddress) return;
+    clearTimeout(this.addressTimer);
+    this.addressTimer = setTimeout(() => {
+      const { a, b, step, layer, head, score, key } = this.state;
+      const parts = { step, layer, head, key, score, a, b };
+      const text = Object.entries(parts).filter(([, value]) => value !== -1 && value !== "").map(([name, value]) => `${name}=${encodeURIComponent(value)}`);
+      history.replaceState(null, "", `#${text.join("&")}`);
+    }, 250);
+  }
+
+  readAddress() {
+    if (!this.keepsAddress || location.hash.length < 2) return false;
+    const given = new URLSearchParams(location.hash.slice(1)), found = { layer: -1, head: -1, key: -1, b: -1 };
+    for (const name of ["a", "b", "step", "layer", "head", "key"])
+      if (/^-?\d{1,9}$/.test(given.get(name) ?? "")) found[name] = Number(given.get(name));
+    if (given.get("score")) found.score = given.get("score");
+    Object.assign(this.state, found);
+    return true;
+  }
+}
+
+// data: the parsed JSON, or an element that holds it as text.
+function mount(root, data) {
+  const parsed = data instanceof Element ? JSON.parse(data.textContent) : data;
+  if (data instanceof Element) data.textContent = "";
+  const viewer = new Viewer(root, parsed);
+  root.sinkscope = viewer;
+  return viewer;
+}
+
+for (const root of document.querySelectorAll("[data-sinkscope]")) {
+  const data = document.getElementById(root.dataset.sinkscope);
+  if (data) mount(root, data);
+}
