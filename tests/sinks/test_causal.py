@@ -222,7 +222,7 @@ def test_a_recorded_trace_gives_the_same_numbers(recorded):
     torch = pytest.importorskip("torch")
     import sinkscope as ss
 
-    plain, every = recorded
+    plain, _ = recorded
     size = max(PROMPTS)
     ids, mask = torch.zeros((2, size), dtype=torch.long), torch.zeros((2, size), dtype=torch.long)
     for n, length in enumerate(PROMPTS):

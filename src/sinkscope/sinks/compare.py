@@ -158,8 +158,9 @@ def mechanisms(comparison: xr.Dataset) -> pd.DataFrame:
 
     *Dependent* tokens pay more attention to the sinks of the first trace than the median token of their
     sample does. If the second mechanism holds, they lose more confidence and are decided later than the
-    others, and delay rises with dependence (rank correlation). Without maps in the first trace those rows
-    are NaN, and say so.
+    others, and delay rises with dependence (rank correlation). Where both runs decide one
+    token per step, the mean delay of all tokens is zero by construction. Without maps in the first trace the
+    rows on dependence are NaN, and say so.
     """
     rows: list[dict[str, Any]] = []
 

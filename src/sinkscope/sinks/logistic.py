@@ -119,8 +119,8 @@ def log_likelihood(data: Codes, share: Array, beta: Array) -> Array:
 def _solve(matrix: Array, right: Array) -> Array:
     """matrix⁻¹ right for a symmetric positive matrix, in two halves.
 
-    Above about 100 columns numpy hands the work to threads, which on a busy machine wait for each other a hundred
-    times longer than they work.
+    Above about 100 columns numpy hands the work to threads, which on a busy machine wait for each other a
+    hundred times longer than they work.
     """
     half = len(matrix) // 2
     if half < 20:

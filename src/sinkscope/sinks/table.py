@@ -47,8 +47,9 @@ def sink_table(
     kind (drain, hub, or unknown without anatomy), value_ratio (value norm / median of its head). top: only
     ranks up to this. Units are in `table.attrs`.
 
-    On a trace of head means, head is −1 and attrs["note"] says so. Limits: a large trace has millions of
-    rows; slice it first (`trace.dataset.sel(layer=31)`), or use `top=1`.
+    On a trace of head means, head is −1, sink_heads says how many heads call the key a sink by themselves,
+    and attrs["note"] says so. Limits: a large trace has millions of rows; slice it first
+    (`trace.dataset.sel(layer=31)`), or use `top=1`.
     """
     data = dataset_of(trace)
     name = scores_name(data, scores)
@@ -110,6 +111,11 @@ def sink_table(
                     "kind": np.where(np.isnan(ratio), 2, np.where(ratio < DRAIN_RATIO, 0, 1)).astype(np.int8),
                     "value_ratio": ratio,
                 }
+                if means and "sink_heads" in data:
+                    called = (
+                        data["sink_heads"].isel(sample=sample, step=step).transpose("layer", "key").values
+                    )
+                    columns["sink_heads"] = called[layer + block.layers.start, key]
                 parts.append({column: values[use] for column, values in columns.items()})
     table = pd.DataFrame(
         {c: np.concatenate([p[c] for p in parts]) for c in parts[0]}
