@@ -204,7 +204,7 @@ def _recorder(
         from sinkscope.trace.storage import Folder
 
         sink = Folder(out, frame, capture, about)
-    recorder = Recorder(frame, capture, sink)
+    recorder = Recorder(frame, capture, sink, batch.ids.cpu().numpy())
     for group in groups:
         group.engine.recorder = recorder.watcher(group.rows, group.offset, group.engine.acting)
     return recorder

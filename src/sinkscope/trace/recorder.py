@@ -43,10 +43,11 @@ class Recorder:
 
     Args:
         sink: takes the finished steps.
+        prompts: Int64 [B, P], padding included: rows that run without theirs have it in the trace all the same.
     """
 
-    def __init__(self, frame: Frame, capture: Capture, sink: Sink) -> None:
-        self.frame, self.capture, self.sink = frame, capture, sink
+    def __init__(self, frame: Frame, capture: Capture, sink: Sink, prompts: Array) -> None:
+        self.frame, self.capture, self.sink, self.prompts = frame, capture, sink, prompts
         self.variables = variables(frame, capture)
         self.watchers: list[tuple[Watcher, int]] = []
         self.recorded = 0
@@ -96,6 +97,7 @@ class Recorder:
         for name, found in self._step_arrays(result).items():
             width = found.shape[1]
             arrays[name][rows, offset : offset + width] = found[alive]
+        arrays["tokens"][rows, :offset] = self.prompts[rows, :offset]
         arrays["ties"][rows] = result.ties.numpy()[alive]
         for name, found in watcher.arrays().items():
             if name == "prefill_received":
