@@ -65,16 +65,17 @@ def fetch(repository: str, revision: str | None) -> Checkpoint:
             f"{repository} has no config.json on the hub; it is not a model in the Hugging Face layout"
         )
     folder = download("config.json").parent
-    for name in wanted(available):
+    for name in wanted(repository, available):
         download(name)
     if INDEX in available:
         weights: dict[str, Any] = read_json(folder / INDEX, "").get("weight_map", {})
         for shard in sorted({str(shard) for shard in weights.values()} & available):
             download(shard)
+    _remember(folder, revision or "main", sha)
     return Checkpoint(folder, repository, sha)
 
 
-def wanted(available: set[str]) -> list[str]:
+def wanted(repository: str, available: set[str]) -> list[str]:
     """The small files and the index or the single weight file, of those that the repository has.
 
     When there are no safetensors the reader's error about pickles needs a pickle to point at: none is fetched, so that
@@ -88,10 +89,18 @@ def wanted(available: set[str]) -> list[str]:
     pickles = fnmatch.filter(sorted(available), "*.bin")
     if pickles:
         raise CheckpointError(
-            f"this repository holds only {pickles[0]}, a pickle, which sinkscope neither fetches nor opens; convert it with "
+            f"{repository} holds only {pickles[0]}, a pickle, which sinkscope neither fetches nor opens; convert it with "
             "transformers: AutoModelForCausalLM.from_pretrained(name).save_pretrained(new_folder)"
         )
-    raise CheckpointError(f"this repository has no weights: expected {SINGLE} or {INDEX} with its shards")
+    raise CheckpointError(f"{repository} has no weights: expected {SINGLE} or {INDEX} with its shards")
+
+
+def _remember(folder: Path, revision: str, sha: str) -> None:
+    """Notes in the hub's cache what a branch or tag meant, which fetching by commit does not: offline it is looked up there."""
+    if revision != sha:
+        reference = folder.parents[1] / "refs" / revision
+        reference.parent.mkdir(parents=True, exist_ok=True)
+        reference.write_text(sha, encoding="utf-8")
 
 
 def _cached(repository: str, revision: str | None, error: Exception) -> Checkpoint:
