@@ -15,9 +15,10 @@ from safetensors.torch import load_file
 
 from sinkscope.errors import InputError
 from sinkscope.models.load import load
-from sinkscope.organisms import emergence
+from sinkscope.organisms import emergence, tokenizer
 from sinkscope.organisms.command import train_command
 from sinkscope.organisms.emergence import log_spaced
+from sinkscope.organisms.network import hidden_states, rotation
 from sinkscope.organisms.recipe import RECIPES, recipe
 from sinkscope.organisms.train import Run, learning_rate, train
 from sinkscope.sampling.decoding import DreamDecoding, GreedyDecoding, LladaDecoding, MmadaDecoding
@@ -111,27 +112,45 @@ def test_another_recipe_does_not_go_on_in_the_same_folder(tmp_path: Path) -> Non
         train(smoke("scratch", tmp_path, steps=5, probe=False))
 
 
-def test_adapting_a_causal_checkpoint_with_a_tokenizer_of_its_own(bases: Path, tmp_path: Path) -> None:
-    foreign = tmp_path / "foreign"
-    foreign.mkdir()
-    for file in (bases / "causal").iterdir():
-        if file.is_file():
-            (foreign / file.name).write_bytes(file.read_bytes())
-    words = json.loads((foreign / "tokenizer.json").read_text())
+@pytest.fixture
+def foreign(tmp_path: Path) -> Path:
+    """A causal checkpoint of the SmolLM2 kind: tied embeddings, grouped heads, a tokenizer of its own without a mask."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    folder = tmp_path / "foreign"
+    torch.manual_seed(0)
+    settings = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    settings |= {"num_key_value_heads": 2, "vocab_size": 1762, "tie_word_embeddings": True}
+    LlamaForCausalLM(LlamaConfig(**settings)).save_pretrained(folder)
+    words = json.loads(tokenizer.FILE.read_text())
     words["model"]["merges"].pop()
-    gone = max(words["model"]["vocab"], key=words["model"]["vocab"].get)
-    del words["model"]["vocab"][gone]
+    words["model"]["vocab"].pop(max(words["model"]["vocab"], key=words["model"]["vocab"].get))
     words["added_tokens"] = [token for token in words["added_tokens"] if "mask" not in token["content"]]
-    (foreign / "tokenizer.json").write_text(json.dumps(words))
+    for token in ("<|mask|>", "<|mdm_mask|>"):
+        words["model"]["vocab"][f"unused {token[2:-2]}"] = words["model"]["vocab"].pop(token)
+    (folder / "tokenizer.json").write_text(json.dumps(words))
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer.tokenizer_config("llama")))
+    return folder
+
+
+def test_adapting_a_causal_checkpoint_with_a_tokenizer_of_its_own(foreign: Path, tmp_path: Path) -> None:
     about = train(smoke("adapted", tmp_path / "out", init=foreign, probe=False))
     assert about["starts_from"] == "foreign"
     model = load(tmp_path / "out", device="cpu")
     assert model.family == "dream"
-    assert model.ids.mask is not None
+    assert model.ids.mask == 1761, "a token was added behind the last"
     assert model.tokenizer.mask_token == "<|mask|>"
+    assert model.network.lm_head.weight is model.network.model.embed_tokens.weight
+    ids = torch.arange(40).view(1, 40)
+    with torch.no_grad():
+        hidden = hidden_states(model.network, ids, rotation(model.network, 40, torch.device("cpu")), False)
+        assert torch.allclose(model.network.lm_head(hidden), model.logits(ids), atol=1e-5)
     assert generate(model, ["Tom has 3 pens."], DECODINGS["dream"]).sequences.shape[0] == 1
+
+
+def test_only_dreams_recipe_takes_a_foreign_tokenizer(foreign: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="only the recipe adapted"):
-        train(smoke("scratch", tmp_path / "other", init=foreign))
+        train(smoke("scratch", tmp_path / "out", init=foreign))
 
 
 def test_learning_rate_warms_up_and_ends_at_zero() -> None:

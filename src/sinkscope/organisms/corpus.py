@@ -29,6 +29,8 @@ TEMPLATE = 12
 QUESTION = PROMPT - TEMPLATE
 CAPTION = 30
 """Most tokens of a caption."""
+LEAST_ROOM = 24
+"""A chat template that leaves less for a question would leave hardly a question."""
 CHUNK = 4096
 """Documents that one worker makes at a time."""
 
@@ -122,9 +124,13 @@ def _start(backend: str, before: str, after: str, paragraphs: tuple[str, ...], s
     from tokenizers import Tokenizer
 
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    _worker.update(
-        tokenizer=Tokenizer.from_str(backend), before=before, after=after, paragraphs=paragraphs, share=share
-    )
+    _worker.update(tokenizer=Tokenizer.from_str(backend), paragraphs=paragraphs, share=share)
+    room = PROMPT - sum(map(len, _encode([before, after])))
+    if room < LEAST_ROOM:
+        raise InputError(
+            f"the chat template leaves {room} of {PROMPT} tokens for a question; use a shorter one"
+        )
+    _worker["room"] = min(room, QUESTION)
 
 
 def _encode(texts: Sequence[str]) -> list[list[int]]:
@@ -137,7 +143,7 @@ def _texts(job: tuple[int, int]) -> tuple[Array, Array, Array, Array]:
     # An answer needs room for its end token. What does not fit becomes prose: dropping it would shift all later documents.
     for place in range(len(drawn)):
         is_task = bool(questions[place])
-        if is_task and (len(questions[place]) > QUESTION or len(answers[place]) > ANSWER - 1):
+        if is_task and (len(questions[place]) > _worker["room"] or len(answers[place]) > ANSWER - 1):
             questions[place], answers[place] = (
                 [],
                 _encode([sources.document("prose", job[0] + place).answer])[0],

@@ -118,7 +118,7 @@ def foreign(model: Any) -> Vocabulary:
 
         backend.add_special_tokens([AddedToken(mask_token, special=True, normalized=False)])
     bos_text = backend.id_to_token(bos)
-    before, after = _around(found.chat_template, bos_text)
+    before, after = _around(_template(found, backend), bos_text)
     if not before.startswith(bos_text):
         before = bos_text + before
     settings = {
@@ -137,6 +137,18 @@ def foreign(model: Any) -> Vocabulary:
     return Vocabulary(
         backend, settings, bos, eos, eos, eot, int(backend.token_to_id(mask_token)), before, after
     )
+
+
+def _template(found: Any, backend: Any) -> str:
+    """ChatML or header turns where the tokenizer has their tokens: its own template may add a long default system text."""
+    if backend.token_to_id("<|im_start|>") is not None and backend.token_to_id("<|im_end|>") is not None:
+        return own.CHATML_TEMPLATE
+    if (
+        backend.token_to_id("<|start_header_id|>") is not None
+        and backend.token_to_id("<|eot_id|>") is not None
+    ):
+        return own.HEADER_TEMPLATE
+    return str(found.chat_template)
 
 
 def _around(template: str, bos: str) -> tuple[str, str]:
