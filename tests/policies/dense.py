@@ -103,12 +103,12 @@ class Dense:
 
     # ---- the forward ------------------------------------------------------------------------------------------------
 
-    def forward(self, ids: Tensor, package: list[np.ndarray], branches: int = 1) -> Forward:
+    def forward(self, ids: Tensor, package: list[np.ndarray] | None, branches: int = 1) -> Forward:
         """One forward of the whole state (causal: of the new tokens, the others are in the cache).
 
         Args:
             ids: Long [B·branches, Q], conditional rows first.
-            package: [L] Bool [B, H, K]: what the package took.
+            package: [L] Bool [B, H, K]: what the package took; None: not known, and no control can be checked.
         """
         self.step += 1
         net, B = self.network, len(ids) // branches
@@ -133,7 +133,9 @@ class Dense:
                     self.cache[layer] = (k, v)
                 else:
                     self.cache.append((k, v))
-            out = self.attention(layer, q, k, v, visible, real, B, package[layer], found)
+            out = self.attention(
+                layer, q, k, v, visible, real, B, None if package is None else package[layer], found
+            )
             x = x + net.linear(out.transpose(1, 2).flatten(2), f"{name}.self_attn.o_proj")
             h = net.norm(x, f"{name}.post_attention_layernorm")
             gate, up = net.linear(h, f"{name}.mlp.gate_proj"), net.linear(h, f"{name}.mlp.up_proj")
@@ -157,7 +159,7 @@ class Dense:
         visible: Tensor,
         real: Tensor,
         B: int,
-        package: np.ndarray,
+        package: np.ndarray | None,
         found: Forward,
     ) -> Tensor:
         """S×S scores, −inf before the softmax or values zeroed; a query that would lose every key keeps its scores."""
@@ -221,13 +223,13 @@ class Dense:
                 return gone if bool((gone & real[:, None]).any()) else None
         return None
 
-    def columns(self, layer: int, own: np.ndarray, real: Tensor, package: np.ndarray) -> np.ndarray:
+    def columns(self, layer: int, own: np.ndarray, real: Tensor, package: np.ndarray | None) -> np.ndarray:
         """Bool [B, H, K]: the union of what the rules take by column."""
         B, H, K = own.shape
         taken = np.zeros((B, H, K), dtype=bool)
         for b in range(B):
             for h in range(H):
-                theirs = frozenset(np.flatnonzero(package[b, h, :K]).tolist())
+                theirs = None if package is None else frozenset(np.flatnonzero(package[b, h, :K]).tolist())
                 sets = [
                     self.set_of(n, rule, layer, b, h, own, real, theirs)
                     for n, rule in enumerate(rules(self.policy))
@@ -245,7 +247,7 @@ class Dense:
         h: int,
         own: np.ndarray,
         real: Tensor,
-        theirs: frozenset[int],
+        theirs: frozenset[int] | None,
     ) -> frozenset[int]:
         """The keys that one rule takes from one head of one row."""
         like = rule.like if isinstance(rule, ss.MaskRandom) else rule
@@ -264,7 +266,7 @@ class Dense:
         if scored and scores is not None:
             keys = [j for j in keys if j in scores and j != newest]
             chosen = choose(like, scores, keys)
-            if rule is like and len(rules(self.policy)) == 1:
+            if theirs is not None and rule is like and len(rules(self.policy)) == 1:
                 chosen = self.settle(like, scores, keys, chosen, theirs)
         elif isinstance(like, ss.MaskFirst):
             begin = real[b].tolist().index(True)
@@ -273,6 +275,8 @@ class Dense:
             chosen = frozenset(j for j in keys if j in dict(like.chosen).get(layer, ()))
         if rule is like:
             return chosen
+        if theirs is None:
+            raise ValueError("a control can only be checked against what was drawn")
         keys = [j for j in keys if j != newest]
         if scored and scores is not None:
             # What the control avoids: to within rounding the policy's own set, so look at near choices too.

@@ -330,8 +330,10 @@ def single_forward(policy: Policy | None, layers: int, keys: int, rows: int, cau
     if checked is None:
         return None
     for rule in checked.parts():
-        waits = isinstance(rule, ScoredRule) and rule.when == "previous"
-        if waits or (isinstance(rule, MaskRandom) and rule.needs_scores):
+        source = _source(rule)
+        waits = isinstance(source, ScoredRule) and source.when == "previous"
+        by_mass = isinstance(source, FixedRule) and isinstance(rule, MaskRandom) and rule.needs_scores
+        if waits or by_mass:
             raise InputError(
                 f"{rule} decides from the step before, and a single forward has none; use MaskKeys, MaskFirst, Window, "
                 "when='same', or ss.generate"

@@ -1,0 +1,215 @@
+"""Values that cannot work are refused with a sentence, before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from helpers import golden
+from policies.follow import DECODINGS, heard, prompts
+
+import sinkscope as ss
+
+BAD: dict[str, tuple[Callable[[], Any], str]] = {
+    "k below 0": (lambda: ss.MaskTop(-1), "k should be a whole number"),
+    "k not whole": (lambda: ss.MaskTop(1.0), "k should be a whole number"),
+    "k a truth": (lambda: ss.MaskTop(True), "k should be a whole number"),
+    "k a text": (lambda: ss.MaskFirst("3"), "k should be a whole number"),
+    "k none": (lambda: ss.MaskFirst(None), "k should be a whole number"),
+    "epsilon nan": (lambda: ss.MaskAbove(float("nan")), "epsilon should be a finite number"),
+    "epsilon inf": (lambda: ss.MaskAbove(float("inf")), "epsilon should be a finite number"),
+    "epsilon −inf of top": (
+        lambda: ss.MaskTop(1, epsilon=float("-inf")),
+        "epsilon should be a finite number",
+    ),
+    "epsilon too long": (lambda: ss.MaskAbove(10**400), "epsilon should be a finite number"),
+    "epsilon a text": (lambda: ss.MaskAbove("3"), "epsilon should be a finite number"),
+    "epsilon a truth": (lambda: ss.MaskTop(1, epsilon=True), "epsilon should be a finite number"),
+    "scope": (lambda: ss.MaskTop(1, scope="heads"), "did you mean head"),
+    "scope a list": (lambda: ss.KeepTop(0.5, scope=["head"]), "scope"),
+    "scores": (lambda: ss.MaskTop(1, scores="Raw"), "did you mean raw"),
+    "when": (lambda: ss.MaskAbove(1, when="now"), "when 'now' is not known"),
+    "effect": (lambda: ss.MaskFirst(1, effect="mute"), "effect 'mute' is not known"),
+    "regions": (lambda: ss.MaskFirst(1, regions="padding"), "regions"),
+    "same with model scope": (lambda: ss.MaskTop(1, scope="model", when="same"), "layer by layer"),
+    "same with model scope, above": (lambda: ss.MaskAbove(1, scope="model", when="same"), "layer by layer"),
+    "same with model scope, keep": (lambda: ss.KeepTop(0.5, scope="model", when="same"), "layer by layer"),
+    "same with masked scores": (
+        lambda: ss.MaskTop(1, scores="masked", when="same"),
+        "before anything is masked",
+    ),
+    "layers below 0": (lambda: ss.MaskTop(1, layers=[-1]), "layers should be indices"),
+    "layers a text": (lambda: ss.MaskTop(1, layers="0"), "layers should be a list"),
+    "layers empty": (lambda: ss.MaskTop(1, layers=[]), "layers should be a list"),
+    "layers with a truth": (lambda: ss.MaskTop(1, layers=[True]), "layers should be indices"),
+    "steps with a float": (lambda: ss.MaskTop(1, steps=[1.5]), "steps should be indices"),
+    "fraction 0": (lambda: ss.KeepTop(0), "fraction should lie above 0"),
+    "fraction above 1": (lambda: ss.KeepTop(1.01), "fraction should lie above 0"),
+    "fraction nan": (lambda: ss.KeepTop(float("nan")), "fraction should be a finite number"),
+    "fraction a text": (lambda: ss.KeepTop("0.5"), "fraction should be a finite number"),
+    "width 0": (lambda: ss.Window(0), "width should be a whole number"),
+    "first below 0": (lambda: ss.Window(4, first=-1), "first should be a whole number"),
+    "future not whole": (lambda: ss.Window(4, future=0.5), "future should be a whole number"),
+    "window regions": (lambda: ss.Window(4, regions="prompt"), "distance, not regions"),
+    "keys no mapping": (lambda: ss.MaskKeys([0, 1]), "mapping of layer to columns"),
+    "keys a tuple": (lambda: ss.MaskKeys((1, 2)), "mapping of layer to columns"),
+    "keys a number": (lambda: ss.MaskKeys(3), "mapping of layer to columns"),
+    "keys columns a number": (lambda: ss.MaskKeys({0: 3}), "list of columns"),
+    "keys columns a text": (lambda: ss.MaskKeys({0: "3"}), "list of columns"),
+    "keys column below 0": (lambda: ss.MaskKeys({0: [-1]}), "column numbers from 0"),
+    "keys column not whole": (lambda: ss.MaskKeys({0: [1.0]}), "column numbers from 0"),
+    "keys layer a text": (lambda: ss.MaskKeys({"0": [1]}), "layer numbers from 0"),
+    "control of nothing": (lambda: ss.MaskRandom(like=None), "takes one policy"),
+    "control of a text": (lambda: ss.MaskRandom(like="top:5"), "takes one policy"),
+    "control of both": (lambda: ss.MaskRandom(like=ss.MaskTop(1) & ss.MaskFirst(1)), "not a combination"),
+    "control of a control": (lambda: ss.MaskRandom(like=ss.MaskRandom(like=ss.MaskTop(1))), "is one already"),
+    "control of a window": (lambda: ss.MaskRandom(like=ss.Window(4)), "from every query"),
+    "control of a small keep": (lambda: ss.MaskRandom(like=ss.KeepTop(0.4)), "use fraction"),
+    "match": (lambda: ss.MaskRandom(like=ss.MaskTop(1), match="number"), "match 'number' is not known"),
+    "seed": (lambda: ss.MaskRandom(like=ss.MaskTop(1), seed=-1), "seed should be a whole number"),
+    "control with effect": (lambda: ss.MaskRandom(like=ss.MaskTop(1), effect="silence"), "from its policy"),
+    "control with layers": (lambda: ss.MaskRandom(like=ss.MaskTop(1), layers=[0]), "from its policy"),
+    "and with a text": (lambda: ss.MaskTop(1) & "first:1", "combines policies"),
+    "and with none": (lambda: ss.MaskTop(1) & None, "combines policies"),
+    "different effects": (lambda: ss.MaskTop(1) & ss.MaskFirst(1, effect="silence"), "different effects"),
+    "two windows": (lambda: ss.Window(3) & ss.Window(4), "two windows"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_value_is_an_input_error(name: str) -> None:
+    make, says = BAD[name]
+    with pytest.raises(ss.InputError, match=says):
+        make()
+
+
+UNFIT = {
+    "more keys than there are": (ss.MaskTop(1000), "the sequence has only"),
+    "more first keys than there are": (ss.MaskFirst(1000), "the sequence has only"),
+    "no such layer": (ss.MaskTop(1, layers=[0, 3]), "layers 0 to 2"),
+    "no such layer of a window": (ss.Window(4, layers=[7]), "layers 0 to 2"),
+    "no such layer of keys": (ss.MaskKeys({3: [0]}), "layers 0 to 2"),
+    "no such column": (ss.MaskKeys({0: [500]}), "columns 0 to"),
+    "no such layer in a combination": (ss.MaskTop(1) & ss.MaskFirst(1, layers=[9]), "layers 0 to 2"),
+    "no such layer in a control": (ss.MaskRandom(like=ss.MaskTop(1, layers=[9])), "layers 0 to 2"),
+    "a text": ("top:5", "parse_policy"),
+    "a class": (ss.MaskTop, "should be a policy"),
+    "a number": (5, "should be a policy"),
+}
+
+
+@pytest.mark.parametrize("family", golden.FAMILIES)
+@pytest.mark.parametrize("name", UNFIT)
+def test_a_policy_that_does_not_fit_is_refused_before_the_first_forward(
+    family: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy, says = UNFIT[name]
+    model, ids = golden.model(family), prompts(family)
+    run = ss.generate(model, ids, DECODINGS[family])
+
+    def never(*arguments: Any, **options: Any) -> None:
+        raise AssertionError("a forward ran")
+
+    monkeypatch.setattr(type(model), "hidden", never)
+    monkeypatch.setattr(type(model), "forward", never)
+    with pytest.raises(ss.InputError, match=says):
+        ss.generate(model, ids, DECODINGS[family], policy=policy)
+    with pytest.raises(ss.InputError, match=says):
+        ss.replay(model, run, policy)
+    with pytest.raises(ss.InputError, match=says):
+        model.logits(ids, policy=policy)
+    with pytest.raises(ss.InputError, match=says):
+        model.attention(ids, policy=policy)
+
+
+def test_k_may_be_as_large_as_the_sequence() -> None:
+    size = prompts("llada").shape[1] + DECODINGS["llada"].length
+    run = ss.generate(golden.model("llada"), prompts("llada"), DECODINGS["llada"], policy=ss.MaskTop(size))
+    assert float(run.hidden_share.max()) == 0  # a query that would lose every key keeps its scores
+    with pytest.raises(ss.InputError, match=f"only {size}"):
+        ss.generate(golden.model("llada"), prompts("llada"), DECODINGS["llada"], policy=ss.MaskTop(size + 1))
+
+
+SINGLE = [
+    ss.MaskKeys({0: [1]}), ss.MaskFirst(2), ss.Window(3), ss.Window(3, first=1), ss.MaskTop(2, when="same"),
+    ss.MaskAbove(0.5, when="same", scope="layer"), ss.KeepTop(0.5, when="same"), ss.MaskRandom(like=ss.MaskFirst(2)),
+    ss.MaskRandom(like=ss.MaskTop(2, when="same")), ss.MaskRandom(like=ss.MaskTop(2, when="same"), match="mass"),
+    ss.MaskFirst(1, effect="silence"), ss.MaskFirst(1) & ss.Window(4),
+]  # fmt: skip
+WAITING = [
+    ss.MaskTop(2), ss.MaskAbove(1.0, scope="layer"), ss.KeepTop(0.5, scope="model"), ss.MaskRandom(like=ss.MaskTop(2)),
+    ss.MaskRandom(like=ss.MaskFirst(2), match="mass"), ss.MaskFirst(1) & ss.MaskTop(2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("family", golden.FAMILIES)
+@pytest.mark.parametrize("policy", SINGLE, ids=str)
+def test_a_single_forward_takes_policies_that_need_no_step_before(family: str, policy: Any) -> None:
+    model, ids = golden.model(family), prompts(family)
+    plain = model.logits(ids)
+    assert float((model.logits(ids, policy=policy) - plain).abs().max()) > 1e-3
+    maps = model.attention(ids, policy=policy)
+    torch.testing.assert_close(maps.sum(-1), torch.ones(maps.shape[:-1]), atol=1e-5, rtol=0)
+    same = torch.equal(
+        maps[0], model.attention(ids)[0]
+    )  # in layer 0 only hiding changes the attention itself
+    assert same == (
+        getattr(policy, "effect", "hide") == "silence"
+        or isinstance(policy, ss.MaskKeys)
+        and 0 not in dict(policy.chosen)
+    )
+    assert torch.equal(model.logits(ids), plain)
+
+
+@pytest.mark.parametrize("family", golden.FAMILIES)
+@pytest.mark.parametrize("policy", WAITING, ids=str)
+def test_a_single_forward_refuses_those_that_do(family: str, policy: Any) -> None:
+    model, ids = golden.model(family), prompts(family)
+    for call in (model.logits, model.attention):
+        with pytest.raises(
+            ss.InputError, match=r"a single forward has none; use MaskKeys, MaskFirst, Window"
+        ):
+            call(ids, policy=policy)
+
+
+@pytest.mark.parametrize("family", golden.FAMILIES)
+def test_a_single_forward_equals_the_first_of_a_generation(family: str) -> None:
+    """What the answer's masks see: the first forward of a loop, under fixed policies and own scores."""
+    model = golden.model(family)
+    for policy in (
+        ss.MaskFirst(2),
+        ss.Window(4, effect="silence"),
+        ss.MaskTop(2, when="same"),
+        ss.MaskKeys({1: [3, 5]}),
+    ):
+        with heard(model) as calls:
+            run = ss.generate(model, prompts(family), DECODINGS[family], policy=policy)
+        first = run.states[0]
+        if family == "llama":
+            last = model.logits(first[:, first[0] >= 0], policy=policy)[:, -1]
+            torch.testing.assert_close(
+                calls[0][:, -1], last, atol=1e-5, rtol=1e-5
+            )  # the head runs on other shapes
+        else:
+            assert torch.equal(calls[0], model.logits(first, policy=policy))
+
+
+def test_padding_in_a_single_forward() -> None:
+    for family in golden.FAMILIES:
+        model, ids = golden.model(family), prompts(family, rows=1)
+        wide, mask = torch.cat([torch.full((1, 4), 9), ids], 1), torch.ones(1, 15, dtype=torch.long)
+        mask[:, :4] = 0
+        for policy in (
+            ss.MaskFirst(2),
+            ss.Window(4, first=1),
+            ss.MaskTop(2, when="same"),
+            ss.MaskFirst(2, effect="silence"),
+        ):
+            torch.testing.assert_close(
+                model.logits(wide, mask, policy=policy)[:, 4:],
+                model.logits(ids, policy=policy),
+                atol=2e-4,
+                rtol=1e-4,
+            )
