@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import golden
-from policies.follow import DECODINGS, heard, prompts
 
 import sinkscope as ss
+from helpers import golden
+from policies.follow import DECODINGS, heard, prompts
 
 BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "k below 0": (lambda: ss.MaskTop(-1), "k should be a whole number"),
@@ -157,8 +157,7 @@ def test_a_single_forward_takes_policies_that_need_no_step_before(family: str, p
     )  # in layer 0 only hiding changes the attention itself
     assert same == (
         getattr(policy, "effect", "hide") == "silence"
-        or isinstance(policy, ss.MaskKeys)
-        and 0 not in dict(policy.chosen)
+        or (isinstance(policy, ss.MaskKeys) and 0 not in dict(policy.chosen))
     )
     assert torch.equal(model.logits(ids), plain)
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import golden
 from hypothesis import given
 from hypothesis import strategies as st
-from policies.follow import DECODINGS, GUIDED, PLAIN, PROMPT, SETTINGS, Setting, inputs, prompts
-from policies.matrix import FIXED, RESTRICTED, SCORED
 
 import sinkscope as ss
+from helpers import golden
+from policies.follow import DECODINGS, GUIDED, PLAIN, PROMPT, SETTINGS, Setting, inputs, prompts
+from policies.matrix import FIXED, RESTRICTED, SCORED
 
 
 def recorded(setting: Setting, policy: Any) -> tuple[Any, np.ndarray]:
@@ -37,9 +37,7 @@ def test_the_newest_token_of_a_causal_model_is_never_taken(name: str, when: str)
 def test_nor_by_the_control_of_a_fixed_policy(name: str) -> None:
     for seed in range(8):
         control = FIXED[name]()
-        run, taken = recorded(
-            Setting("llama", DECODINGS["llama"]), ss.MaskRandom(like=control.like, seed=seed)
-        )
+        _, taken = recorded(Setting("llama", DECODINGS["llama"]), ss.MaskRandom(like=control.like, seed=seed))
         assert taken.any()
         assert not taken[:, 0, :, :, PROMPT - 1 :].any()
 

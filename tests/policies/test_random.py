@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import golden
 from hypothesis import given
 from hypothesis import strategies as st
-from policies.follow import DECODINGS, PLAIN, PROMPT, Setting, follow, prompts
 
 import sinkscope as ss
+from helpers import golden
+from policies.follow import DECODINGS, PLAIN, PROMPT, Setting, follow, prompts
 
 LIKES = [
     ss.MaskTop(3),
@@ -157,15 +157,15 @@ def test_the_draw_by_its_definition(sizes: tuple[int, int], seed: int, share: fl
     drawn = ss.MaskRandom(like=ss.MaskTop(1), match=match).draw(chosen, allowed, scores, priority)
     for h in range(heads):
         free = [j for j in range(keys) if allowed[0, h, j] and not chosen[0, h, j]]
-        order = sorted(free, key=lambda j: int(priority[0, h, j]))  # noqa: B023
+        order = sorted(free, key=lambda j: int(priority[0, h, j]))
         if match == "count":
             expected = order[: int(chosen[0, h].sum())]
         else:
             target = sum(float(scores[0, h, j]) for j in range(keys) if chosen[0, h, j])
             gaps = [
                 abs(sum(float(scores[0, h, j]) for j in order[:n]) - target) for n in range(len(order) + 1)
-            ]  # noqa: B023
-            expected = order[: min(range(len(gaps)), key=lambda n: (round(gaps[n], 5), n))]  # noqa: B023
+            ]
+            expected = order[: min(range(len(gaps)), key=lambda n: (round(gaps[n], 5), n))]
         assert set(drawn[0, h].nonzero()[:, 0].tolist()) == set(expected)
 
 

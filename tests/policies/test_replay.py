@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import golden
-from policies.dense import Dense
-from policies.follow import DECODINGS, GUIDED, PROMPT, Setting, inputs, prompts
 from torch import Tensor
 
 import sinkscope as ss
+from helpers import golden
+from policies.dense import Dense
+from policies.follow import DECODINGS, GUIDED, PROMPT, Setting, inputs, prompts
 
 SETTINGS = [
     *(
@@ -131,7 +131,7 @@ def test_a_fixed_policy_against_plain_forwards(setting: Setting) -> None:
                 return model.logits(ids, full, policy=policy)
 
             where, one = predictions(setting, logits, x, states[0], model.ids.mask)
-            _, two = predictions(setting, lambda ids: logits(ids, policy), x, states[0], model.ids.mask)  # noqa: B023
+            _, two = predictions(setting, lambda ids: logits(ids, policy), x, states[0], model.ids.mask)
             check_step(found, rows, offset, step, where, one, two, setting.decoding)
             changed += float((one - two).abs().max())
     assert changed > 0.1

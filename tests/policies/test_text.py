@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -206,10 +207,8 @@ def test_the_message_says_what_is_allowed(text: str) -> None:
 
 @given(st.text(max_size=30))
 def test_no_text_raises_anything_else(text: str) -> None:
-    try:
+    with contextlib.suppress(ss.InputError):
         ss.parse_policy(text)
-    except ss.InputError as error:
-        assert str(error)
 
 
 @given(st.text(alphabet="topabvefirskywndm:@,=&()0123456789.+-/ ", max_size=30))

@@ -1,0 +1,160 @@
+"""Policies on long inputs: KeepTop and Window attend to fewer keys, and nothing of size S×S is ever allocated."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import sinkscope as ss
+from helpers import golden
+from policies.follow import prompts
+from sinkscope.attention import fused
+
+LONG = 600
+
+
+@pytest.fixture
+def lengths(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """(queries, keys) of every kernel call."""
+    calls: list[tuple[int, int]] = []
+    plain = fused.kernel
+
+    def listening(query: Any, key: Any, *rest: Any) -> Any:
+        calls.append((query.shape[2], key.shape[2]))
+        return plain(query, key, *rest)
+
+    monkeypatch.setattr(fused, "kernel", listening)
+    return calls
+
+
+def long_run(family: str, policy: Any, steps: int = 3) -> ss.Run:
+    """Few steps over a long sequence."""
+    decodings = {
+        "llada": ss.LladaDecoding(length=LONG - 20, steps=steps, block=LONG - 20),
+        "dream": ss.DreamDecoding(length=LONG - 20, steps=steps),
+    }
+    return ss.generate(
+        golden.model(family), prompts(family, rows=1, length=20), decodings[family], policy=policy
+    )
+
+
+@pytest.mark.parametrize("family", ["llada", "dream"])
+@pytest.mark.parametrize(
+    "policy", [ss.KeepTop(0.1), ss.KeepTop(0.1, scope="model", effect="silence")], ids=str
+)
+def test_keep_top_attends_to_the_kept_keys(family: str, policy: Any, lengths: list[tuple[int, int]]) -> None:
+    long_run(family, policy)
+    assert lengths[:3] == [(LONG, LONG)] * 3  # there are no scores yet
+    assert lengths[3:] == [(LONG, LONG // 10)] * 6
+
+
+def test_keep_top_attends_to_the_kept_keys_and_the_newest_while_a_causal_model_writes(
+    lengths: list[tuple[int, int]],
+) -> None:
+    ss.generate(
+        golden.model("llama"),
+        prompts("llama", rows=1, length=100),
+        ss.GreedyDecoding(length=5, eos=None),
+        policy=ss.KeepTop(0.25),
+    )
+    assert lengths[:3] == [(100, 100)] * 3
+    for step in range(1, 5):
+        candidates = 100 + step - 1
+        assert lengths[3 * step : 3 * step + 3] == [(1, -(-candidates // 4) + 1)] * 3
+
+
+@pytest.mark.parametrize("family", ["llada", "dream"])
+def test_a_window_attends_to_its_neighbourhood(family: str, lengths: list[tuple[int, int]]) -> None:
+    policy = ss.Window(8, first=2)
+    long_run(family, policy, steps=1)
+    assert sum(queries for queries, _ in lengths) == 3 * LONG
+    assert max(queries for queries, _ in lengths) < LONG
+    for queries, keys in lengths:
+        assert keys <= queries + 2 * 7 + 2
+    lengths.clear()
+    long_run(family, None, steps=1)
+    assert lengths == [(LONG, LONG)] * 3
+
+
+def test_a_causal_window_attends_to_the_last_keys_only(lengths: list[tuple[int, int]]) -> None:
+    ss.generate(
+        golden.model("llama"),
+        prompts("llama", rows=1, length=100),
+        ss.GreedyDecoding(length=4, eos=None),
+        policy=ss.Window(8, first=2),
+    )
+    assert lengths[3:] == [(1, 10)] * 9
+
+
+class Largest(TorchDispatchMode):
+    """Watches how large the tensors get that operations give."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+        found = function(*arguments, **(options or {}))
+        for one in found if isinstance(found, (tuple, list)) else [found]:
+            if isinstance(one, torch.Tensor) and one.dim() >= 2:
+                stored = one.untyped_storage().nbytes() // one.element_size()
+                self.elements = max(self.elements, min(one.numel(), stored))
+        return found
+
+
+S = 3072
+"""Where a tile of scores (32 MiB, 8.4 million numbers) is smaller than one S×S matrix (9.4 million), of four heads."""
+
+SMALL = [
+    ss.MaskTop(5),
+    ss.KeepTop(0.25, effect="silence"),
+    ss.Window(64, first=4),
+    ss.MaskRandom(like=ss.MaskTop(5)),
+]
+MORE = [ss.MaskTop(5, effect="silence"), ss.MaskAbove(1.0, scope="layer"), ss.KeepTop(0.25), ss.MaskTop(5, when="same"),
+        ss.Window(64, effect="silence"), ss.MaskFirst(4), ss.MaskKeys({0: [0, 9]}),
+        ss.MaskTop(5, scores="masked"), ss.MaskFirst(1) & ss.Window(100),
+        ss.MaskRandom(like=ss.KeepTop(0.5), match="mass")]  # fmt: skip
+
+
+def largest(family: str, policy: Any) -> int:
+    """Elements of the largest tensor in a traced generation of two forwards."""
+    model = golden.model(family)
+    if family == "llama":
+        given = prompts(family, rows=1, length=S), ss.GreedyDecoding(length=2, eos=None)
+    else:
+        given = prompts(family, rows=1, length=24), ss.LladaDecoding(length=S - 24, steps=2, block=S - 24)
+    with Largest() as watch:
+        ss.generate(model, *given, policy=policy, capture=ss.Capture(level="layers"))
+    return watch.elements
+
+
+@pytest.mark.parametrize("policy", SMALL[:2], ids=str)
+def test_nothing_of_size_s_by_s(policy: Any) -> None:
+    assert 0 < largest("llada", policy) < S * S
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", [*SMALL[2:], *MORE], ids=str)
+def test_nothing_of_size_s_by_s_under_any_policy(policy: Any) -> None:
+    assert 0 < largest("llada", policy) < S * S
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", [*SMALL, *MORE], ids=str)
+def test_nothing_of_size_s_by_s_in_a_causal_model(policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = golden.model("llama")
+    monkeypatch.setitem(
+        vars(model), "shape", dataclasses.replace(model.shape, context=None)
+    )  # its own is 512
+    assert 0 < largest("llama", policy) < S * S
+
+
+def test_the_watch_would_see_it() -> None:
+    with Largest() as watch:
+        golden.model("llada").attention(prompts("llada", rows=1, length=300))
+    assert watch.elements >= 300 * 300 * 4
