@@ -94,7 +94,9 @@ def _organism(name: str, revision: str | None) -> Checkpoint:
         hint = nearest(wanted, known) if known else "this installation ships none"
         raise CheckpointError(f"{name} is not one of the organisms that come with sinkscope; {hint}")
     if revision is not None:
-        raise InputError(f"{name} comes with the package and has no revisions; leave out revision={revision!r}")
+        raise InputError(
+            f"{name} comes with the package and has no revisions; leave out revision={revision!r}"
+        )
     return Checkpoint(shelf / wanted, name)
 
 

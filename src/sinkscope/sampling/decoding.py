@@ -239,9 +239,12 @@ KINDS: dict[str, type[Decoding]] = {
 
 def default_decoding(family: str) -> Decoding:
     """The decoding a family gets when none is given."""
-    return {"llada": LladaDecoding, "dream": DreamDecoding, "mmada": MmadaDecoding}.get(
-        family, GreedyDecoding
-    )()
+    kinds: dict[str, type[Decoding]] = {
+        "llada": LladaDecoding,
+        "dream": DreamDecoding,
+        "mmada": MmadaDecoding,
+    }
+    return kinds.get(family, GreedyDecoding)()
 
 
 def decoding_from_json(text: str) -> Decoding:
@@ -311,8 +314,10 @@ def _in_vocabulary(name: str, value: int | None, vocabulary: int) -> None:
 
 
 def _eos(value: object) -> str | tuple[int, ...] | None:
-    if value is None or value == "model":
-        return value  # type: ignore[return-value]
+    if value is None:
+        return None
+    if value == "model":
+        return "model"
     many = [value] if isinstance(value, int) else value
     if not isinstance(many, (list, tuple)) or not many:
         raise InputError(f"eos should be 'model', None, or token ids, got {value!r}")
