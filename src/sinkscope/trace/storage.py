@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import warnings
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from sinkscope.errors import InputError, SinkscopeError
 from sinkscope.trace.capture import QUERY_KINDS, Capture
 from sinkscope.trace.chunks import ChunkedArray, write_whole
 from sinkscope.trace.frame import REGIONS, Array, Frame, variables
-from sinkscope.trace.trace import Trace, coordinates
+from sinkscope.trace.trace import UNITS, Trace, coordinates
 
 if TYPE_CHECKING:
     import xarray
@@ -85,7 +86,7 @@ class Folder:
             if name not in ("step", "query_kind"):
                 write_whole(self._group, name, (name,), labels)
         write_whole(self._group, "region", ("sample", "key"), frame.region())
-        write_whole(self._group, "position", ("sample", "key"), frame.position())
+        write_whole(self._group, "position", ("sample", "key"), frame.position(), _units("position"))
         self._progress()
 
     def write(self, index: int, step: int, arrays: dict[str, Array]) -> None:
@@ -119,10 +120,13 @@ class Folder:
         for array in self._arrays.values():
             array.trim(len(self.steps))
         write_whole(self._group, "step", ("step",), np.asarray(self.steps, dtype=np.int64))
-        write_whole(self._group, "decided_step", ("sample", "key"), static["decided_step"])
+        write_whole(
+            self._group, "decided_step", ("sample", "key"), static["decided_step"], _units("decided_step")
+        )
         if "prefill_received" in static:
-            dims = self._variables["prefill_received"].dims
-            write_whole(self._group, "prefill_received", dims, halve(static["prefill_received"]))
+            about = self._variables["prefill_received"]
+            values = halve(static["prefill_received"])
+            write_whole(self._group, "prefill_received", about.dims, values, {"units": about.unit})
         self._group.attrs.update(attributes)
         pack(self.folder, self.out)
         shutil.rmtree(self.folder)
@@ -182,7 +186,11 @@ def _open_partial(folder: Path) -> xarray.Dataset:
 
     try:
         steps = json.loads((folder / PROGRESS).read_text(encoding="utf-8"))["steps"]
-        dataset = xarray.open_zarr(str(folder), consolidated=False, chunks=None, mask_and_scale=False)
+        with warnings.catch_warnings():
+            warnings.filterwarnings(
+                "ignore", message=f"Object at {PROGRESS}"
+            )  # it is no array, and zarr says so
+            dataset = xarray.open_zarr(str(folder), consolidated=False, chunks=None, mask_and_scale=False)
     except (OSError, KeyError, ValueError) as error:
         raise InputError(f"{folder} is not an unfinished trace: it has no readable {PROGRESS}") from error
     dataset = dataset.isel(step=slice(0, len(steps))).assign_coords(step=np.asarray(steps, dtype=np.int64))
@@ -200,7 +208,7 @@ def _finished(dataset: xarray.Dataset) -> xarray.Dataset:
             dataset[name].attrs["scale_factor"] = np.float32(1.0)
     dataset = xarray.decode_cf(dataset, decode_times=False, decode_coords=False)
     names = np.asarray(REGIONS)[dataset["region"].values.astype(int)]
-    dataset = dataset.assign(region=(("sample", "key"), names, {"units": "padding | prompt | answer"}))
+    dataset = dataset.assign(region=(("sample", "key"), names, _units("region")))
     if "query_kind" in dataset.dims:
         dataset = dataset.assign_coords(query_kind=list(QUERY_KINDS))
     return dataset
@@ -242,6 +250,10 @@ def _save_array(group: Any, name: str, array: xarray.DataArray) -> None:
         for index in range(array.sizes["step"]):
             value = array.isel(step=index).values
             chunked.write(index, halve(value) if is_halved(name) else value)
+
+
+def _units(name: str) -> dict[str, str]:
+    return {"units": UNITS[name]}
 
 
 def is_halved(name: str) -> bool:

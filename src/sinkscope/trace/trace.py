@@ -22,6 +22,14 @@ if TYPE_CHECKING:
     import xarray
 
 
+UNITS = {
+    "region": "padding | prompt | answer",
+    "position": "index from the first real token, -1 in padding",
+    "decided_step": "step that wrote the token, -1 for none",
+}
+"""What the variables without steps, layers and heads mean."""
+
+
 class Trace:
     """Everything recorded about one generation.
 
@@ -203,20 +211,8 @@ class Parts:
 
 def labelled_static(static: dict[str, Array]) -> dict[str, Any]:
     """region, position and decided_step as xarray wants them."""
-    names = np.asarray(REGIONS)[static["region"].astype(int)]
-    return {
-        "region": (("sample", "key"), names, {"units": "padding | prompt | answer"}),
-        "position": (
-            ("sample", "key"),
-            static["position"],
-            {"units": "index from the first real token, -1 in padding"},
-        ),
-        "decided_step": (
-            ("sample", "key"),
-            static["decided_step"],
-            {"units": "step that wrote the token, -1 for none"},
-        ),
-    }
+    values = {**static, "region": np.asarray(REGIONS)[static["region"].astype(int)]}
+    return {name: (("sample", "key"), values[name], {"units": unit}) for name, unit in UNITS.items()}
 
 
 def coordinates(frame: Frame, capture: Capture, steps: list[int], names: set[str]) -> dict[str, Any]:
