@@ -78,7 +78,7 @@ class SvgPen {
 
   image(canvas, x, y, width, height) {
     this.make("image", { x, y, width, height, href: canvas.toDataURL("image/png"), preserveAspectRatio: "none",
-      style: "image-rendering:pixelated" });
+      "image-rendering": "pixelated" });
   }
 
   toString() {

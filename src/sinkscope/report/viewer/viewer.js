@@ -47,7 +47,7 @@ class Viewer {
     this.second.prepend(element("option", { value: -1 }, "nothing"));
     this.firstField.hidden = this.secondField.hidden = this.views.length < 2;
     document.addEventListener("keydown", (event) => this.key(event));
-    addEventListener("hashchange", () => { if (this.readAddress()) this.show(); });
+    addEventListener("hashchange", () => { if (this.readAddress()) this.ready = this.show(); });
     let width = 0;
     new ResizeObserver(([entry]) => {
       if (Math.abs(entry.contentRect.width - width) > 1) { width = entry.contentRect.width; this.redraw(); }
@@ -197,7 +197,7 @@ class Viewer {
     this.play.setAttribute("aria-label", this.playing ? "pause" : "play");
   }
 
-  // The address keeps labels, not indices, so that it still means the same after tracing other layers.
+  // Written a little later: browsers refuse an address that changes with every frame.
   writeAddress() {
     if (!this.keepsAddress) return;
     clearTimeout(this.addressTimer);

@@ -1,0 +1,43 @@
+"""The browser and the pages that the viewer's tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from report import pages
+from report.browser import Browser
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """one.html, two.html and hostile.html."""
+    from sinkscope.report.html import write_viewer
+
+    made = tmp_path_factory.mktemp("viewer")
+    write_viewer(made / "one.html", pages.diffusion(), heads=[(1, 2)])
+    write_viewer(made / "two.html", pages.diffusion(), pages.causal(), samples=[0])
+    write_viewer(made / "hostile.html", pages.hostile())
+    return made
+
+
+@pytest.fixture(scope="session")
+def shared() -> Iterator[Browser]:
+    """One browser for all tests."""
+    made = Browser()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def page(shared: Browser, folder: Path) -> Iterator[Browser]:
+    """one.html, open. Whatever a test does, nothing may be wrong in the console, and nothing asked of a network."""
+    shared.call("Emulation.setEmulatedMedia", media="", features=[])
+    shared.open(folder / "one.html")
+    yield shared
+    assert shared.problems() == []
+    asked = shared.requests()
+    assert asked, "the page itself is seen"
+    assert all(url.startswith("file://") and url.split("#")[0].endswith(".html") for url in asked)

@@ -1,0 +1,213 @@
+"""What a page embeds equals the trace, within the error that it states, and cannot become markup."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from report import pages
+from sinks import synthetic
+from sinkscope.errors import InputError
+from sinkscope.report.html import (
+    embedded_json,
+    viewer_page,
+    viewer_parts,
+    viewer_script,
+    viewer_style,
+    write_viewer,
+)
+from sinkscope.report.payload import MOST_RESIDENCES, views
+from sinkscope.report.quantise import MISSING, Coded, pack, pack_coded, quantise, unpack, values_of
+from sinkscope.sinks import detect, layer_head_map, paths, residences, step_position_map
+
+
+def decoded(packed: dict[str, Any]) -> np.ndarray:
+    return values_of(Coded(unpack(packed), packed["scale"], packed["error"]))
+
+
+@given(
+    arrays.arrays(
+        np.float32,
+        st.integers(1, 40),
+        elements=st.floats(0, 2000, width=32) | st.just(float("nan")),
+    )
+)
+def test_quantised_scores_keep_the_error_that_is_stated(values):
+    coded = quantise(values)
+    back = values_of(coded)
+    assert np.array_equal(np.isnan(back), np.isnan(values))
+    real = ~np.isnan(values)
+    off = np.abs(back[real] - values[real]) / (1 + values[real])
+    assert (off <= coded.error * (1 + 1e-4) + 1e-6).all()
+    # Half a step of a log scale with 253 steps: under 1.6 % even for a score of 2000.
+    top = values[real].max(initial=1e-3)
+    assert coded.error <= np.expm1(np.log1p(max(top, 1e-3)) / 506) + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("u8", np.uint8), ("u16", np.uint16), ("i16", np.int16), ("f32", np.float32)]
+)
+def test_packed_arrays_come_back(kind, dtype):
+    values = np.random.default_rng(0).integers(0, 200, (3, 5, 7)).astype(dtype)
+    if kind == "i16":
+        values -= 100
+    if kind == "u16":
+        values *= 300
+    back = unpack(pack(values, kind))
+    assert back.shape == values.shape
+    assert np.array_equal(back, values)
+
+
+def test_a_view_holds_layer_means_strongest_keys_averages_and_chosen_heads():
+    data = pages.diffusion(anatomy="drain")
+    view = views(data, heads=[(2, 1)])[1]
+    score = view["scores"][0]
+    received = data["received"].values[1]
+    mean = received.mean(axis=2)
+
+    def close(packed: dict[str, Any], wanted: np.ndarray) -> None:
+        got = decoded(packed)
+        assert np.array_equal(np.isnan(got), np.isnan(wanted))
+        assert np.nanmax(np.abs(got - wanted) / (1 + wanted)) <= packed["error"] * 1.001
+
+    close(score["layers"], mean.swapaxes(0, 1))
+    close(score["mean"], step_position_map(data).values[1])
+    close(score["average"], received.mean(axis=0))
+    assert list(score["full"]) == ["2:1"]
+    close(score["full"]["2:1"], received[:, 2, 1])
+    best = np.argsort(-np.nan_to_num(received, nan=-1), axis=-1, kind="stable")[..., :8].transpose(1, 2, 0, 3)
+    assert np.array_equal(unpack(score["top_keys"]), best)
+    close(score["top_values"], np.take_along_axis(received.transpose(1, 2, 0, 3), best, axis=-1))
+
+
+def test_sinks_paths_and_residences_are_those_of_the_analysis():
+    data = pages.diffusion()
+    view = views(data)[0]
+    score = view["scores"][0]
+    sinks = detect(data).values[0]
+    assert sinks.any()
+    assert np.array_equal(unpack(score["sinks"]), sinks.sum(axis=2).swapaxes(0, 1))
+    assert np.array_equal(unpack(score["sinks_total"]), sinks.sum(axis=(1, 2)))
+    assert np.array_equal(unpack(score["path"]), paths(data)["key"].values[0].transpose(1, 2, 0))
+    assert np.allclose(unpack(score["strength"]), layer_head_map(data).values[0], rtol=1e-6)
+    table = residences(data)
+    table = table[table["sample"] == 0].sort_values(["layer", "head", "key", "start"])
+    columns = unpack(score["residences"])
+    for i, name in enumerate(("layer", "head", "key", "start", "stop")):
+        assert np.array_equal(columns[i], table[name])
+    assert [view["fates"][i] for i in columns[5]] == list(table["fate"])
+    assert np.allclose(unpack(score["residence_strength"]), table["strength"], rtol=1e-6)
+
+
+def test_too_many_residences_leave_out_the_least_and_say_so(monkeypatch):
+    import sinkscope.report.payload as payload
+
+    data = synthetic.trace(synthetic.flicker(), lengths=(20,), seed=2)
+    whole = views(data)[0]["scores"][0]
+    assert whole["residences_left_out"] == 0
+    assert MOST_RESIDENCES > 1000
+    monkeypatch.setattr(payload, "MOST_RESIDENCES", 5)
+    cut = views(data)[0]["scores"][0]
+    many = whole["residences"]["shape"][1]
+    assert cut["residences"]["shape"][1] == 5
+    assert cut["residences_left_out"] == many - 5
+
+    def weight(one: dict[str, Any]) -> np.ndarray:
+        columns = unpack(one["residences"])
+        return unpack(one["residence_strength"]) * (columns[4] - columns[3] + 1.0)
+
+    assert np.sort(weight(cut))[0] >= np.sort(weight(whole))[-5] * 0.999
+
+
+def test_a_causal_trace_has_all_queries_first_and_the_last_row_besides():
+    view = views(pages.causal())[0]
+    assert [one["name"] for one in view["scores"]] == ["received_all", "received"]
+    assert view["scores"][1]["title"] == "last token’s row"
+    assert (unpack(view["scores"][0]["mean"]) == MISSING).sum() > (
+        unpack(view["scores"][1]["mean"]) == MISSING
+    ).sum()
+
+
+def test_head_means_have_no_heads_and_refuse_them():
+    data = pages.diffusion()
+    means = data.assign(received=data["received"].mean("head")).drop_vars("head")
+    view = views(means)[0]
+    assert view["heads"] == []
+    assert "top_keys" not in view["scores"][0]
+    with pytest.raises(InputError, match="means over heads"):
+        views(means, heads=[(0, 0)])
+
+
+def test_the_keys_a_policy_took_are_counted():
+    data = pages.diffusion()
+    taken = np.random.default_rng(0).random(data["received"].shape) < 0.1
+    packed = np.packbits(taken, axis=-1)
+    data = data.assign(taken_keys=(("sample", "step", "layer", "head", "byte"), packed))
+    view = views(data)[1]
+    assert np.array_equal(unpack(view["taken"]), taken[1].sum(axis=2).swapaxes(0, 1))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"heads": [(9, 0)]}, "layer 9"), ({"heads": [(0, 9)]}, "head 9"), ({"samples": [5]}, "samples 0 to 1")],
+)
+def test_wrong_choices_are_explained(options, message):
+    with pytest.raises(InputError, match=message):
+        views(pages.diffusion(), **options)
+
+
+def test_embedded_json_holds_no_character_that_markup_needs():
+    value = {"texts": list(pages.HOSTILE.values())}
+    text = embedded_json(value)
+    assert not set(text) & set("<>&\u2028\u2029")
+    assert json.loads(text) == value
+    text.encode("utf-8")
+
+
+def test_a_page_allows_its_own_script_and_style_and_nothing_else():
+    page = viewer_page(pages.hostile())
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', page)[1]
+    rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
+
+    def digest(text: str) -> str:
+        return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+    assert rules["default-src"] == "'none'"
+    assert rules["script-src"] == digest(viewer_script())
+    assert rules["style-src"] == digest(viewer_style())
+    assert "connect-src" not in rules
+    assert page.count("<script") == 2
+    assert page.count("</script>") == 2
+    assert "onerror" not in re.sub(r'<script type="application/json".*?</script>', "", page, flags=re.DOTALL)
+    assert not re.search(r"https?://(?!www\.w3\.org)", page)
+
+
+def test_views_can_be_put_into_another_page():
+    parts = viewer_parts(views(pages.diffusion()), name="study-1", address=False)
+    assert 'data-sinkscope="study-1-data"' in parts.body
+    assert 'data-address="off"' in parts.body
+    with pytest.raises(InputError, match="letters"):
+        viewer_parts(views(pages.diffusion()), name='x"')
+
+
+def test_writing_needs_an_html_name_and_a_folder(tmp_path: Path):
+    with pytest.raises(InputError, match=r"\.html"):
+        write_viewer(tmp_path / "page.txt", pages.diffusion())
+    with pytest.raises(InputError, match="does not exist"):
+        write_viewer(tmp_path / "none" / "page.html", pages.diffusion())
+    made = write_viewer(tmp_path / "page.html", pages.diffusion(), pages.causal(), names=("a", None))
+    data = re.search(r'id="trace-data">(.*?)</script>', made.read_text(), re.DOTALL)[1]
+    found = json.loads(data)
+    assert [view["name"] for view in found["views"]] == ["a", "a", "causal"]
+    assert found["compare"] == 2
+    assert pack_coded(np.array([1.0]))["kind"] == "coded"
