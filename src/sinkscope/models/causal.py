@@ -137,6 +137,7 @@ def architecture(checkpoint: Checkpoint) -> tuple[Any, Any]:
         config = CONFIG_MAPPING[kind].from_dict(dict(checkpoint.config))
         network_class = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     except Exception as error:  # a config class may raise anything for a missing or wrong key
+        _require_sizes(checkpoint, CONFIG_MAPPING[kind])
         raise CheckpointError(
             f"{checkpoint.source}: config.json does not describe a {kind} model: {one_line(error)}"
         ) from error
@@ -147,12 +148,19 @@ def architecture(checkpoint: Checkpoint) -> tuple[Any, Any]:
 
 
 def _require_sizes(checkpoint: Checkpoint, config: Any) -> None:
-    """A config class fills a missing size with a default of its own, and a wrong head count may even fit the weights."""
+    """A config class fills a missing size with a default of its own, and a wrong head count may even fit the weights.
+
+    Args:
+        config: a config object, or the class where no object could be made.
+    """
     if isinstance(checkpoint.config.get("text_config"), dict):
         return
-    aliases: dict[str, str] = getattr(type(config), "attribute_map", {})
+    aliases: dict[str, str] = getattr(config, "attribute_map", None) or {}
     for name in ("num_attention_heads", "hidden_size", "num_hidden_layers", "vocab_size"):
-        if hasattr(config, name) and checkpoint.config.get(aliases.get(name, name)) is None:
+        if (
+            hasattr(config, aliases.get(name, name))
+            and checkpoint.config.get(aliases.get(name, name)) is None
+        ):
             checkpoint.setting(name)
 
 

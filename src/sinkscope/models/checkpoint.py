@@ -72,6 +72,19 @@ class Checkpoint:
             )
         return self.config[name]
 
+    def size(self, name: str, otherwise: int | None = None) -> int:
+        """A key of config.json that is a whole number above 0; where it is null or absent, `otherwise`, if that is given."""
+        value = self.config.get(name)
+        if value is None and otherwise is not None:
+            return otherwise
+        value = self.setting(name)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 1 or value != int(value):
+            raise CheckpointError(
+                f"{self.source}: config.json sets {name} to {value!r}, which should be a whole number above 0; "
+                "take config.json from the original model"
+            )
+        return int(value)
+
     @cached_property
     def files(self) -> dict[str, Path]:
         """Tensor name → the safetensors file that holds it."""
@@ -235,5 +248,6 @@ def file_digest(path: Path) -> str:
 
 def one_line(error: BaseException) -> str:
     """The first line of an error's message, short enough for one line of ours."""
-    text = str(error).strip().splitlines()
-    return (text[0] if text else type(error).__name__)[:200]
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    first = f"{lines[0]} {lines[1].strip()}" if lines[0].endswith(":") and len(lines) > 1 else lines[0]
+    return first[:200]

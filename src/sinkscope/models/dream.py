@@ -54,7 +54,7 @@ class Dream:
     def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:
         """Ids from config.json and the tokenizer, else the official ones."""
         config = checkpoint.config
-        size = int(checkpoint.setting("vocab_size"))
+        size = checkpoint.size("vocab_size")
         eos = all_ids(
             config.get("eos_token_id"), tokenizer_id(tokenizer, "eos_token_id"), EOS if size > EOS else None
         )
@@ -87,19 +87,24 @@ def qwen_settings(checkpoint: Checkpoint) -> dict[str, Any]:
             f"{checkpoint.source}: config.json switches on use_sliding_window or use_mrope; no released Dream model does, "
             "and sinkscope does not read such networks"
         )
-    width, heads = int(checkpoint.setting("hidden_size")), int(checkpoint.setting("num_attention_heads"))
+    width, heads = checkpoint.size("hidden_size"), checkpoint.size("num_attention_heads")
+    kv_heads = checkpoint.size("num_key_value_heads", heads)
+    if heads % kv_heads:
+        raise CheckpointError(
+            f"{checkpoint.source}: num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}"
+        )
     rope = dict(settings.get("rope_scaling") or settings.get("rope_parameters") or {})
     rope.setdefault("rope_type", rope.pop("type", "default"))
     rope.setdefault("rope_theta", float(settings.get("rope_theta") or 10000.0))
     return {
-        "vocab_size": int(checkpoint.setting("vocab_size")),
+        "vocab_size": checkpoint.size("vocab_size"),
         "hidden_size": width,
-        "intermediate_size": int(checkpoint.setting("intermediate_size")),
-        "num_hidden_layers": int(checkpoint.setting("num_hidden_layers")),
+        "intermediate_size": checkpoint.size("intermediate_size"),
+        "num_hidden_layers": checkpoint.size("num_hidden_layers"),
         "num_attention_heads": heads,
-        "num_key_value_heads": int(settings.get("num_key_value_heads") or heads),
-        "head_dim": int(settings.get("head_dim") or width // heads),
-        "max_position_embeddings": int(settings.get("max_position_embeddings") or 131072),
+        "num_key_value_heads": kv_heads,
+        "head_dim": checkpoint.size("head_dim", max(1, width // heads)),
+        "max_position_embeddings": checkpoint.size("max_position_embeddings", 131072),
         "rms_norm_eps": float(settings.get("rms_norm_eps") or 1e-6),
         "hidden_act": settings.get("hidden_act") or "silu",
         "rope_parameters": rope,

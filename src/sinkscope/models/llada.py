@@ -96,7 +96,7 @@ class Llada:
     def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:
         """Ids from config.json, generation_config.json and the tokenizer, else the official ones."""
         config, generation = checkpoint.config, checkpoint.generation_config
-        size = int(config.get("embedding_size") or checkpoint.setting("vocab_size"))
+        size = checkpoint.size("embedding_size" if config.get("embedding_size") else "vocab_size")
 
         def official(number: int) -> int | None:
             return number if number < size else None
@@ -131,20 +131,24 @@ class Llada:
 def llama_settings(checkpoint: Checkpoint) -> dict[str, Any]:
     """LLaDA's config keys in the words of transformers' LlamaConfig."""
     settings = checkpoint.config
-    width, heads = int(checkpoint.setting("d_model")), int(checkpoint.setting("n_heads"))
+    width, heads = checkpoint.size("d_model"), checkpoint.size("n_heads")
     if width % heads:
         raise CheckpointError(f"{checkpoint.source}: d_model {width} is not a multiple of n_heads {heads}")
-    kv_heads = 1 if settings.get("multi_query_attention") else int(settings.get("n_kv_heads") or heads)
+    kv_heads = 1 if settings.get("multi_query_attention") else checkpoint.size("n_kv_heads", heads)
+    if heads % kv_heads:
+        raise CheckpointError(
+            f"{checkpoint.source}: n_heads {heads} is not a multiple of n_kv_heads {kv_heads}"
+        )
     hidden = settings.get("mlp_hidden_size") or int(float(checkpoint.setting("mlp_ratio")) * width)
     return {
-        "vocab_size": int(settings.get("embedding_size") or checkpoint.setting("vocab_size")),
+        "vocab_size": checkpoint.size("embedding_size" if settings.get("embedding_size") else "vocab_size"),
         "hidden_size": width,
         "intermediate_size": int(hidden),
-        "num_hidden_layers": int(checkpoint.setting("n_layers")),
+        "num_hidden_layers": checkpoint.size("n_layers"),
         "num_attention_heads": heads,
         "num_key_value_heads": kv_heads,
         "head_dim": width // heads,
-        "max_position_embeddings": int(settings.get("max_sequence_length") or 4096),
+        "max_position_embeddings": checkpoint.size("max_sequence_length", 4096),
         "rms_norm_eps": float(settings.get("rms_norm_eps") or 1e-5),
         "hidden_act": "silu",
         "rope_parameters": {"rope_type": "default", "rope_theta": float(checkpoint.setting("rope_theta"))},

@@ -70,11 +70,11 @@ def find(source: str | os.PathLike[str], revision: str | None = None) -> Checkpo
     if name.startswith("organism/"):
         return _organism(name, revision)
     folder = Path(name).expanduser()
-    if folder.is_dir():
+    if name and folder.is_dir():
         if revision is not None:
             raise InputError(f"{name} is a folder, which has no revisions; leave out revision={revision!r}")
         return Checkpoint(folder.resolve(), name)
-    if folder.exists():
+    if name and folder.exists():
         raise CheckpointError(f"{name} is a file; give the folder that holds config.json")
     if not name or name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name:
         raise CheckpointError(
