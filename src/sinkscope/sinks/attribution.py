@@ -27,7 +27,7 @@ DISTANCES = ("from start", "from end", "from prompt end", "from first mask", "fr
 ROWS_PER_SAMPLE = 8192
 """Key-steps kept of each sample: whole steps, evenly spaced."""
 
-ROWS_IN_ALL = 60_000
+ROWS_IN_ALL = 30_000
 FOLDS = 5
 FEWEST_PROMPTS = 4
 
