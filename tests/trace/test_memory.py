@@ -1,0 +1,106 @@
+"""Tracing to a path: 512 tokens × 256 steps must cost less than 50 MB over the same run without capture."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from helpers import golden
+
+LAYERS, HEADS, WIDTH, INNER, VOCABULARY = 8, 8, 32, 32, 512
+
+PROGRAM = """
+import json, resource, sys
+import numpy, torch, xarray, zarr
+import sinkscope as ss
+from sinkscope.trace import storage
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # MB
+
+torch.set_num_threads(1)
+model = ss.load(sys.argv[1], device="cpu", dtype="float32")
+ids = torch.arange(8)[None]
+decoding = ss.LladaDecoding(length=512, steps=256, block=512)
+# Opening files, codecs and thread pools once, so that what is measured is the recording.
+ss.generate(model, ids, ss.LladaDecoding(length=8, steps=2, block=8), out=sys.argv[2] + "warm.zarr.zip").trace.dataset.load()
+before = peak()
+plain = ss.generate(model, ids, decoding)
+without = peak()
+capture = ss.Capture(by_query=True)
+run = ss.generate(model, ids, decoding, capture=capture, out=sys.argv[2] + "t.zarr.zip")
+extra = peak() - without
+sizes = run.trace.dataset["received"].sizes
+whole = (run.trace.dataset["received"].nbytes + run.trace.dataset["received_by"].nbytes) / 2**20
+print(json.dumps({"before": before, "without": without, "extra": extra, "whole": whole, "steps": sizes["step"],
+                  "same": bool(torch.equal(plain.states, run.states))}))
+"""
+
+
+def wide_checkpoint(folder: Path) -> None:
+    """A LLaDA checkpoint with random weights: small, but with many heads, so that its trace is not."""
+    config = json.loads((golden.checkpoint("llada") / "config.json").read_text())
+    config.update(
+        d_model=WIDTH,
+        n_layers=LAYERS,
+        n_heads=HEADS,
+        n_kv_heads=HEADS,
+        mlp_hidden_size=INNER,
+        vocab_size=VOCABULARY,
+        embedding_size=VOCABULARY,
+        max_sequence_length=1024,
+    )
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    generator = torch.Generator().manual_seed(0)
+
+    def weight(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator) * 0.2
+
+    tensors = {
+        "wte.weight": weight(VOCABULARY, WIDTH),
+        "ff_out.weight": weight(VOCABULARY, WIDTH),
+        "ln_f.weight": torch.ones(WIDTH),
+    }
+    for layer in range(LAYERS):
+        block = f"blocks.{layer}."
+        for name in ("q_proj", "k_proj", "v_proj", "attn_out"):
+            tensors[f"{block}{name}.weight"] = weight(WIDTH, WIDTH)
+        for name in ("ff_proj", "up_proj"):
+            tensors[f"{block}{name}.weight"] = weight(INNER, WIDTH)
+        tensors[f"{block}ff_out.weight"] = weight(WIDTH, INNER)
+        for name in ("attn_norm", "ff_norm"):
+            tensors[f"{block}{name}.weight"] = torch.ones(WIDTH)
+    save_file(
+        {f"model.transformer.{name}": tensor for name, tensor in tensors.items()},
+        folder / "model.safetensors",
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_peak_memory_of_a_long_recording(tmp_path: Path) -> None:
+    wide_checkpoint(tmp_path / "model")
+    result = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "model"), f"{tmp_path}/"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=880,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    found = json.loads(result.stdout.splitlines()[-1])
+    assert found["same"]
+    assert found["steps"] == 256
+    assert found["whole"] > 100, (
+        "the trace itself must be larger than what is allowed, else this test shows nothing"
+    )
+    assert found["extra"] < 50, found
