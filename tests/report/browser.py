@@ -193,6 +193,12 @@ class Browser:
         self.call("Emulation.setEmulatedMedia", media=media, features=named)
         self.settle()
 
+    def busy(self) -> float:
+        """Seconds of processor time that the page's main thread has used."""
+        self.call("Performance.enable", timeDomain="threadTicks")
+        metrics = self.call("Performance.getMetrics")["metrics"]
+        return next(float(one["value"]) for one in metrics if one["name"] == "TaskDuration")
+
     def screenshot(self, path: Path, whole: bool = False, **options: Any) -> None:
         data = self.call("Page.captureScreenshot", captureBeyondViewport=whole, **options)["data"]
         path.write_bytes(base64.b64decode(data))

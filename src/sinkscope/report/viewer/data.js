@@ -54,6 +54,7 @@ class View {
     this.H = Math.max(1, data.heads.length);
     this.realKeys = [];
     for (let k = 0; k < this.K; k++) if (data.position[k] >= 0) this.realKeys.push(k);
+    this.place = new Map(this.realKeys.map((k, i) => [k, i]));
     this.cache = new Map();
     this.fields = new Map();
   }
@@ -73,6 +74,10 @@ class View {
 
   score(name) {
     return this.scores.find((one) => one.name === name) ?? this.scores[0];
+  }
+
+  indexOf(key) {
+    return this.place.get(key) ?? -1;
   }
 
   text(step, key) {

@@ -95,7 +95,8 @@ class Panel {
 
   pictureCard(title, picture, size, label) {
     picture.canvas = element("canvas", { class: "base", "aria-hidden": "true" });
-    picture.front = element("canvas", { class: "front", tabindex: "0", role: "application", "aria-label": label });
+    picture.marked = [element("i", { class: "mark" }), element("i", { class: "mark" })];
+    picture.front = element("div", { class: "front", tabindex: "0", role: "application", "aria-label": label }, ...picture.marked);
     const frame = element("div", { class: "frame" }, picture.canvas, picture.front);
     const point = (event) => {
       const edge = picture.front.getBoundingClientRect(), [w, h] = picture.size();
@@ -204,7 +205,8 @@ class Panel {
     for (const picture of [this.heat, this.grid, this.sinks]) {
       picture.paint();
       const [w, h] = picture.size();
-      for (const canvas of [picture.canvas, picture.front]) canvas.style.height = `${h}px`;
+      picture.canvas.style.height = `${h}px`;
+      picture.drawn = [w, h];
       picture.draw(new CanvasPen(picture.canvas, w, h, Math.min(2, devicePixelRatio || 1)), w, h);
     }
     this.fillStays();
@@ -224,8 +226,18 @@ class Panel {
     const key = this.hovered?.key ?? this.app.state.key;
     this.tokens.mark(key);
     for (const picture of [this.heat, this.grid, this.sinks]) {
-      const [w, h] = picture.size();
-      picture.overlay(new CanvasPen(picture.front, w, h, 1), w, h, this.step, key);
+      if (!picture.drawn) continue;
+      // Moved elements, not a canvas drawn again: this runs in every frame of a scrub.
+      picture.marks(picture.drawn, this.step, key).forEach((box, i) => {
+        const { style } = picture.marked[i], text = box ? box.map((one) => +one.toFixed(1)).join() : "";
+        if (picture.marked[i].dataset.box === text) return;
+        picture.marked[i].dataset.box = text;
+        style.display = box ? "" : "none";
+        if (!box) return;
+        style.transform = `translate(${box[0]}px, ${box[1]}px)`;
+        style.width = `${box[2]}px`;
+        style.height = `${box[3]}px`;
+      });
     }
   }
 

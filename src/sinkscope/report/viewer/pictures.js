@@ -103,11 +103,12 @@ class HeatMap extends Picture {
     pen.text(x, 16, this.panel.selectionText(), { fill: palette().ink, size: 12, weight: 600 });
   }
 
-  overlay(pen, w, h, step, key) {
-    const { view } = this.panel, [x, y, bw, bh] = this.box([w, h]), { cursor } = palette();
-    const many = view.realKeys.length, row = Math.max(2, bh / view.T), at = view.realKeys.indexOf(key);
-    pen.rect(x - 1, y + (bh * (step + 0.5)) / view.T - row / 2 - 1, bw + 2, row + 2, null, cursor);
-    if (at >= 0) pen.lines([[x + (bw * (at + 0.5)) / many, y], [x + (bw * (at + 0.5)) / many, y + bh + 13]], cursor, 1);
+  // The boxes of the marks that follow step and key: [x, y, width, height], or null.
+  marks([w, h], step, key) {
+    const { view } = this.panel, [x, y, bw, bh] = this.box([w, h]);
+    const many = view.realKeys.length, row = Math.max(2, bh / view.T), at = view.indexOf(key);
+    return [[x - 1, y + (bh * (step + 0.5)) / view.T - row / 2 - 1, bw + 2, row + 2],
+      at < 0 ? null : [x + (bw * (at + 0.5)) / many - 0.5, y, 1, bh + 13]];
   }
 
   locate(px, py, w, h) {
@@ -179,11 +180,11 @@ class Sinks extends Picture {
     pen.text(x, 16, what, { fill: ink, size: 12, weight: 600 });
   }
 
-  overlay(pen, w, h, step, key) {
-    const { view } = this.panel, [x, y, bw, bh] = this.box([w, h]), { cursor } = palette();
-    const many = view.realKeys.length, at = view.realKeys.indexOf(key);
-    pen.lines([[x + (bw * (step + 0.5)) / view.T, y], [x + (bw * (step + 0.5)) / view.T, y + bh]], cursor, 1.5);
-    if (at >= 0) pen.lines([[x, y + bh - (bh * (at + 0.5)) / many], [x + bw, y + bh - (bh * (at + 0.5)) / many]], cursor, 1, [2, 3]);
+  marks([w, h], step, key) {
+    const { view } = this.panel, [x, y, bw, bh] = this.box([w, h]);
+    const many = view.realKeys.length, at = view.indexOf(key);
+    return [[x + (bw * (step + 0.5)) / view.T - 1, y, 2, bh],
+      at < 0 ? null : [x, y + bh - (bh * (at + 0.5)) / many - 0.5, bw, 1]];
   }
 
   locate(px, py, w, h) {
@@ -231,13 +232,12 @@ class Grid extends Picture {
     pen.rect(46, 5, 44, 19, null, line);
   }
 
-  overlay(pen, w, h) {
+  marks([w, h]) {
     const { view, app } = this.panel, { layer, head } = app.state, [x, y, bw, bh] = this.box([w, h]);
-    const ch = bh / view.L, cw = bw / view.H, { cursor } = palette();
+    const ch = bh / view.L, cw = bw / view.H;
     const at = layer < 0 ? [46, 5, 44, 19] : head < 0 || !view.heads.length ? [46, y + layer * ch, 44, ch]
       : [x + head * cw, y + layer * ch, cw, ch];
-    pen.rect(at[0] - 1, at[1] - 1, at[2] + 1, at[3] + 1, null, cursor);
-    pen.rect(at[0] - 2, at[1] - 2, at[2] + 3, at[3] + 3, null, cursor);
+    return [[at[0] - 2, at[1] - 2, at[2] + 3, at[3] + 3], null];
   }
 
   locate(px, py, w, h) {

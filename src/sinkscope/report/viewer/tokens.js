@@ -64,7 +64,8 @@ class Tokens extends Picture {
       if (colour !== one.colour || fresh) {
         one.colour = colour;
         one.chip.style.backgroundColor = colour < 0 ? "" : colours.css[colour];
-        one.chip.style.color = colour < 0 ? "" : colours.ink[colour];
+        const ink = colour < 0 ? "" : colours.ink[colour];
+        if (ink !== one.ink) one.chip.style.color = one.ink = ink;
       }
     }
     this.step = step;
@@ -74,7 +75,8 @@ class Tokens extends Picture {
   shadesOf(field, top, fresh) {
     if (fresh || this.shadesFor !== field) {
       this.shadesFor = field;
-      this.shades = Array.from(field.values, (value) => (Number.isFinite(value) ? shade(value, top) : -1));
+      // A quarter of the colours: the eye sees no difference, and fewer tokens change from step to step.
+      this.shades = Array.from(field.values, (value) => (Number.isFinite(value) ? Math.min(255, Math.round(shade(value, top) / 4) * 4) : -1));
     }
     return this.shades;
   }
