@@ -1,0 +1,88 @@
+"""What is imported when: the package at once, loading and running with torch, transformers, numpy and safetensors alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from helpers import golden
+
+
+def python(program: str, *arguments: str) -> str:
+    """Standard output of a program in a fresh interpreter."""
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+HEAVY = (
+    "torch",
+    "transformers",
+    "numpy",
+    "xarray",
+    "zarr",
+    "pandas",
+    "matplotlib",
+    "pyarrow",
+    "typer",
+    "rich",
+)
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    loaded = json.loads(
+        python("import sinkscope, sys, json; dir(sinkscope); print(json.dumps(sorted(sys.modules)))")
+    )
+    assert "sinkscope.errors" in loaded
+    assert not [name for name in HEAVY if name in loaded]
+
+
+def test_importing_the_command_line_imports_nothing_heavy() -> None:
+    loaded = json.loads(python("import sinkscope.cli, sys, json; print(json.dumps(sorted(sys.modules)))"))
+    assert not [name for name in HEAVY[:8] if name in loaded]
+
+
+WITHOUT = """
+import sys
+BLOCKED = {"xarray", "zarr", "pandas", "matplotlib", "pyarrow", "typer", "rich", "click", "dask", "scipy"}
+
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in BLOCKED:
+            raise ModuleNotFoundError(f"{name} is blocked", name=name)
+
+sys.meta_path.insert(0, Block())
+# transformers asks importlib.metadata what is installed, and imports it on that word
+import importlib.metadata
+right = importlib.metadata.version
+def version(name):
+    if name.lower() in BLOCKED:
+        raise importlib.metadata.PackageNotFoundError(name)
+    return right(name)
+importlib.metadata.version = version
+
+import torch
+import sinkscope as ss
+for folder in sys.argv[1:]:
+    model = ss.load(folder, device="cpu", check=True)
+    ids = torch.arange(12)[None]
+    model.logits(ids, policy=ss.MaskKeys({0: [1]}))
+    model.attention(ids)
+print("ran", sorted(name for name in sys.modules if name.partition(".")[0] in BLOCKED))
+"""
+
+
+@pytest.mark.slow
+def test_loading_and_running_need_no_heavier_package() -> None:
+    assert python(WITHOUT, *(str(golden.checkpoint(family)) for family in golden.FAMILIES)) == "ran []\n"
