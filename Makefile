@@ -33,11 +33,7 @@ quick: $(READY)
 	$(BIN)/python -m pytest
 
 study: $(READY)
-	@echo "The study itself is not built yet: this traces a tiny checkpoint with random weights (tests/golden)."
-	@rm -rf study && mkdir -p study
-	$(BIN)/sinkscope trace tests/golden/llada/checkpoint --prompt-ids tests/golden/prompt.txt \
-	    --length 64 --steps 64 --block 32 --anatomy --by-query --out study/golden.zarr.zip
-	$(BIN)/sinkscope summary study/golden.zarr.zip
+	$(BIN)/sinkscope study organisms --out study
 
 bench: $(READY)
 	$(BIN)/python bench/tracing.py

@@ -206,6 +206,66 @@ def view(
     command(path, other, out, heads, samples)
 
 
+@app.command()
+def study(
+    name: Annotated[
+        str, typer.Argument(help="organisms, full, paper, mechanisms, quick, or a .toml file")
+    ] = "organisms",
+    out: Annotated[Path | None, typer.Option(help="the study's folder [study-NAME]")] = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="print cells, forward passes, storage and time, and stop")
+    ] = False,
+    model: Annotated[
+        list[str] | None, typer.Option(help="a model in place of the study's; may be given several times")
+    ] = None,
+    task: Annotated[str | None, typer.Option(help="a task in place of the study's")] = None,
+    samples: Annotated[int | None, typer.Option(help="documents per cell in place of the study's")] = None,
+    data: Annotated[
+        list[str] | None, typer.Option(help="TASK=FILE: a task's JSON-lines file, such as gsm8k=test.jsonl")
+    ] = None,
+    on: Annotated[str, typer.Option(help="local | ray | slurm")] = "local",
+    workers: Annotated[int | None, typer.Option(help="at a time [one per GPU, else per core]")] = None,
+    shard: Annotated[int, typer.Option(help="answers in a shard; may change between two runs")] = 64,
+    option: Annotated[
+        list[str] | None, typer.Option(help="NAME=VALUE for ray (address) or slurm (slurm_partition, …)")
+    ] = None,
+    sandbox: Annotated[str, typer.Option(help="bubblewrap, or by explicit choice none")] = "bubblewrap",
+    device: Device = "auto",
+    dtype: Annotated[str | None, typer.Option(help="in place of the study's")] = None,
+) -> None:
+    """Run a whole study, or what is missing of it: evaluations, traces, tables, report."""
+    from sinkscope.commands import study as command
+
+    command.study(
+        command.Request(
+            name,
+            out,
+            tuple(model or ()),
+            task,
+            samples,
+            tuple(data or ()),
+            on,
+            device,
+            dtype,
+            workers,
+            shard,
+            sandbox,
+            tuple(option or ()),
+            plan,
+        )
+    )
+
+
+@app.command()
+def status(
+    folder: Annotated[Path, typer.Argument(help="the folder of a study, running or not")],
+) -> None:
+    """Say how far a study is; reads while it runs."""
+    from sinkscope.commands.status import show
+
+    show(folder)
+
+
 def main() -> None:
     """Entry point: runs the command and turns errors into one line and an exit code."""
     try:

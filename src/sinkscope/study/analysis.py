@@ -39,10 +39,11 @@ def save(part: xr.Dataset, path: Path) -> None:
         "attrs": dict(part.attrs),
     }
     arrays = {str(name): np.asarray(part[name].values) for name in part.variables}
+    arrays[ABOUT] = np.asarray(json.dumps(about))
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with unfinished.open("wb") as file:
-            np.savez_compressed(file, **{ABOUT: np.asarray(json.dumps(about))}, **arrays)
+            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # the stub takes the names for an option
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)

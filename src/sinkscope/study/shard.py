@@ -9,13 +9,16 @@ import errno
 import itertools
 import json
 import math
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sinkscope.errors import InputError, SinkscopeError
 from sinkscope.study.cell import Cell, Weights, differences, identified, items_of, settings_of, task_of
+from sinkscope.study.lease import LOST, Lease, LeaseHeldError
 from sinkscope.study.store import Store
 from sinkscope.tasks.records import Generation, RunFolder
 from sinkscope.tasks.task import Task, fingerprint
@@ -76,7 +79,11 @@ def run_shard(
     check_identity(cell, model, task)
     tell = tell or (lambda done, right: None)
     try:
-        with RunFolder.write(store.shard_folder(cell.id, shard.start, shard.stop), settings_of(cell)) as run:
+        folder = store.shard_folder(cell.id, shard.start, shard.stop)
+        with (
+            _waited(folder.with_name(f"{folder.name}.lease")),
+            RunFolder.write(folder, settings_of(cell)) as run,
+        ):
             elsewhere = _elsewhere(store, cell, run)
             wanted = [
                 item for item in items_of(cell, task)[shard.start : shard.stop] if item.key not in elsewhere
@@ -91,6 +98,21 @@ def run_shard(
                 f"no room to write in {root} ({error.strerror}); what is there is safe: make room and run the same command again"
             ) from error
         raise
+
+
+@contextmanager
+def _waited(path: Path) -> Iterator[None]:
+    """The shard's lease; a worker that was lost may take a moment to let go of it."""
+    until = time.monotonic() + 2 * LOST
+    while True:
+        try:
+            with Lease(path):
+                yield
+                return
+        except LeaseHeldError as error:
+            if time.monotonic() > until:
+                raise InputError(f"{error}, which does not let go: wait for it, or stop it") from error
+            time.sleep(0.2)
 
 
 def check_identity(cell: Cell, model: Model, task: Task) -> None:
@@ -140,10 +162,8 @@ def _one_by_one(
     for done, item in enumerate(wanted, 1):
         lost = cell.kind != "replay" and not store.trace_file(cell.id, item.index, item.seed).is_file()
         if item.key not in run.generations or lost:
-            if cell.kind == "replay":
-                row = _replayed(cell, model, task, item)
-            else:
-                row = _traced(cell, store, model, task, item)
+            work = _replayed if cell.kind == "replay" else _traced
+            row = work(cell, store, model, task, item)
             if item.key in run.generations:  # its file was lost; the record comes anew
                 run.generations.replace(
                     [one for one in run.generations if (one.document, one.seed) != item.key]
@@ -191,7 +211,7 @@ def _traced(cell: Cell, store: Store, model: Model, task: Task, item: Item) -> G
     return _row(cell, model, task, item, run, text, more)
 
 
-def _replayed(cell: Cell, model: Model, task: Task, item: Item) -> Generation:
+def _replayed(cell: Cell, store: Store, model: Model, task: Task, item: Item) -> Generation:
     """A generation without the policy, and what the policy would have changed at each of its steps."""
     from sinkscope.sampling.replay import replay
 

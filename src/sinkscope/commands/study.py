@@ -1,0 +1,273 @@
+"""`sinkscope study`: the whole experiment in one command; the same command goes on where it was stopped."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from sinkscope.errors import InputError
+from sinkscope.study import spec
+from sinkscope.study.executors import Place
+from sinkscope.study.run import SHARD_ANSWERS, Outcome, Watch, run_study
+from sinkscope.study.status import read as read_status
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asked for."""
+
+    name: str = "organisms"
+    out: Path | None = None
+    models: tuple[str, ...] = ()
+    task: str | None = None
+    samples: int | None = None
+    data: tuple[str, ...] = ()
+    on: str = "local"
+    device: str = "auto"
+    dtype: str | None = None
+    workers: int | None = None
+    shard: int = SHARD_ANSWERS
+    sandbox: str = "bubblewrap"
+    options: tuple[str, ...] = ()
+    plan: bool = False
+
+
+def study(request: Request) -> None:
+    """Plans or runs a study."""
+    wanted = resolve(request)
+    out = request.out or Path(f"study-{wanted.name}")
+    options = pairs(request.options, "--option")
+    if request.plan:
+        show_plan(wanted, Place(out, request.device, request.workers, options=options), out)
+        return
+    console = Console(stderr=True)
+    watch = Progressing(console)
+    try:
+        outcome = run_study(
+            wanted, out, request.on, request.device, request.workers, request.shard, "auto", request.sandbox, options, watch,
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        watch.end()
+        say_stopped(console, out)
+        sys.exit(130)
+    finally:
+        watch.end()
+    show_outcome(Console(), outcome, out)
+
+
+def resolve(request: Request) -> spec.Study:
+    """The study with what the command line changes about it."""
+    data = spec.read_data(request.name)
+    if request.models:
+        data["models"] = list(request.models)
+        for kind in ("evaluate", "trace", "replay"):
+            for grid in data.get(kind, []):
+                if grid.get("models"):
+                    grid["models"] = [name for name in grid["models"] if name in request.models]
+            data[kind] = [grid for grid in data.get(kind, []) if grid.get("models") != []]
+    if request.task is not None:
+        for kind in ("evaluate", "trace", "replay"):
+            for grid in data.get(kind, []):
+                grid["task"] = request.task
+    if request.samples is not None:
+        for grid in data.get("evaluate", []):
+            grid["samples"] = request.samples
+    found = spec.from_data(data, request.name)
+    if not found.models:
+        raise InputError(
+            f"study {found.name} is for any one model: name it with --model, such as --model organism/scratch"
+        )
+    if request.dtype is not None:
+        found = replace(found, models=tuple(replace(model, dtype=request.dtype) for model in found.models))
+    return replace(found, data={**found.data, **pairs(request.data, "--data")})
+
+
+def pairs(texts: tuple[str, ...], flag: str) -> dict[str, str]:
+    """NAME=VALUE as often as it was given."""
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals and value):
+            raise InputError(f"{flag} is written as NAME=VALUE, got {text!r}")
+        found[name] = value
+    return found
+
+
+class Progressing(Watch):
+    """Progress with time left, on stderr; plain lines every ten seconds where it is no terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        self._begun, self._said, self._start, self._total = 0.0, 0.0, 0.0, 1.0
+
+    def say(self, text: str) -> None:
+        self.console.print(Text(text))
+
+    def begin(self, work: float, done: float) -> None:
+        self._begun = self._said = time.monotonic()
+        self._start, self._total = done, work
+        if self.console.is_terminal:
+            self._bar = Progress(
+                BarColumn(bar_width=30), TextColumn("{task.percentage:>3.0f} %"), TimeElapsedColumn(),
+                TextColumn("{task.fields[left]}"), TextColumn("{task.fields[cell]}", markup=False),
+                console=self.console, transient=True,
+            )  # fmt: skip
+            self._bar.start()
+            self._task = self._bar.add_task("study", total=work, left="", cell="")
+            self._bar.update(self._task, completed=done)
+
+    def advance(self, done: float, cells: str) -> None:
+        spent = time.monotonic() - self._begun
+        rate = (done - self._start) / spent if spent > 0 else 0.0
+        left = f"{duration((self._total - done) / rate)} left" if rate > 0 else ""
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=done, left=left, cell=cells)
+        elif time.monotonic() - self._said > 10:
+            self._said = time.monotonic()
+            self.say(f"{done / self._total:.0%} done, {left}, {cells}")
+
+    def end(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = self._task = None
+
+
+def duration(seconds: float) -> str:
+    """Time for people.
+
+    >>> duration(75)
+    '1:15 min'
+    """
+    if seconds < 60:
+        return f"{max(0, seconds):.0f} s"
+    if seconds < 3600:
+        return f"{int(seconds // 60)}:{int(seconds % 60):02d} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+def say_stopped(console: Console, out: Path) -> None:
+    """What is done after a Ctrl-C, and how to go on."""
+    try:
+        found = read_status(out)
+        console.print(Text(f"stopped: {found.done} of {found.wanted} answers are done and safe in {out}"))
+    except InputError:
+        console.print(Text("stopped before anything was computed"))
+    console.print("the same command goes on from here")
+
+
+def show_outcome(console: Console, outcome: Outcome, out: Path) -> None:
+    """The result table, what ships beside it, and where the report is."""
+    console.print(Text(result_text(outcome)), soft_wrap=True)
+    for note in outcome.notes:
+        console.print(Text(note), soft_wrap=True)
+    if outcome.shipped:
+        for one in outcome.shipped:
+            console.print(Text(f"{one.label} (not computed here):"), soft_wrap=True)
+            for row in one.rows:
+                console.print(Text(shipped_text(row)), soft_wrap=True)
+    else:
+        console.print("no full-size results ship with these models")
+    what = f"{outcome.computed} answers computed" if outcome.computed else "nothing was left to compute"
+    console.print(Text(f"{what}; tables: {out}/tables"), soft_wrap=True)
+    console.print(Text(f"report: {out}/report.html"), soft_wrap=True)
+
+
+def result_text(outcome: Outcome) -> str:
+    """The result table as aligned text."""
+    from sinkscope.study.plain_report import SHOWN, setting, shown
+
+    if "results" not in outcome.frames:
+        return "the study has no accuracies; see the tables"
+    lines: list[str] = []
+    for _, own in outcome.frames["results"].groupby(["task", "model", "decoding_name"], sort=False):
+        rows = own.to_dict("records")
+        lines += ["", f"{rows[0]['model']} · {rows[0]['task']}", setting(rows[0])]
+        cells = [[title for _, title in SHOWN], *([shown(row, name) for name, _ in SHOWN] for row in rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines += [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in cells
+        ]
+    return "\n".join(lines[1:])
+
+
+def shipped_text(row: Mapping[str, Any]) -> str:
+    """One shipped row in a line."""
+    text = f"  {row['model']} · {row['task']} · {row['policy']}: {row['accuracy']:.3f}"
+    text += f" [{row['low']:.3f}, {row['high']:.3f}], n = {row['n']}"
+    if row.get("difference") is not None:
+        text += (
+            f", − none {row['difference']:+.3f} [{row['difference_low']:+.3f}, {row['difference_high']:+.3f}]"
+        )
+    if row.get("hidden_share") is not None:
+        text += f", {row['hidden_share']:.1%} of the attention hidden"
+    return text
+
+
+def show_plan(wanted: spec.Study, place: Place, out: Path) -> None:
+    """What a study will take."""
+    from rich.table import Table
+
+    from sinkscope.study.planned import make_plan
+
+    with Console(stderr=True).status("measuring the models that are here"):
+        found = make_plan(wanted, place)
+    table = Table(
+        "model", "cells", "answers", "forward passes", "storage", "time here", "GPU-hours",
+        title=f"study {wanted.name}", title_justify="left",
+    )  # fmt: skip
+    for line in found.lines:
+        took = "not measured" if line.seconds is None else duration(line.seconds)
+        hours = f"{line.seconds * found.workers / 3600:.2f}" if line.seconds is not None and line.gpu else ""
+        table.add_row(
+            line.model,
+            str(line.cells),
+            f"{line.answers:,}",
+            f"{line.forwards:,}",
+            size(line.storage),
+            took,
+            hours,
+        )
+    known = [line.seconds for line in found.lines if line.seconds is not None]
+    table.add_row(
+        "all", str(len(found.cells)), f"{sum(one.answers for one in found.lines):,}",
+        f"{sum(one.forwards for one in found.lines):,}", size(sum(one.storage for one in found.lines)),
+        duration(sum(known)) if len(known) == len(found.lines) else "not measured", "",
+    )  # fmt: skip
+    console = Console()
+    console.print(table)
+    from sinkscope.study.plan import has_auto
+
+    if has_auto(wanted):
+        many = found.samples or wanted.budget.least
+        why = "from the measurement" if found.samples else "the least, as nothing was measured"
+        console.print(Text(f"documents per cell where the study says auto: {many}, {why}"))
+    if found.missing:
+        console.print(Text(f"not on this machine, so not measured: {', '.join(found.missing)}"))
+    console.print(
+        Text(
+            f"{found.workers} workers; nothing was computed or written. Run it: leave out --plan (--out {out})"
+        )
+    )
+
+
+def size(count: int) -> str:
+    """Bytes for people.
+
+    >>> size(1_500_000)
+    '1.5 MB'
+    """
+    for unit, factor in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6)):
+        if count >= factor:
+            return f"{count / factor:.1f} {unit}"
+    return f"{count / 1000:.0f} kB"

@@ -1,0 +1,105 @@
+"""Results that ship with the organisms: full-size tables, made on a GPU, shown beside what was computed here.
+
+`accuracy.json` beside an organism's weights: its accuracy without a policy on many documents. `results.json`: the rows of the
+study `full`, written by `python -m sinkscope.study.shipped FOLDER`. Both are shown as what they are, with date and place.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from sinkscope.errors import InputError
+from sinkscope.study.store import write_text
+
+SHELF = Path(__file__).parents[1] / "organisms" / "weights"
+KEPT = (
+    "model", "task", "scheme", "decoding_name", "decoding", "dtype", "policy", "control_of", "n", "draws", "accuracy", "low",
+    "high", "difference", "difference_low", "difference_high", "difference_p_holm", "effect_count", "effect_count_low",
+    "effect_count_high", "effect_count_p_holm", "hidden_share", "sinks_hit", "key_share",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """Rows that came with the package. `label` says when and where they were made."""
+
+    label: str
+    rows: tuple[dict[str, Any], ...]
+
+
+def read(models: Sequence[str], digests: dict[str, str], shelf: Path = SHELF) -> list[Shipped]:
+    """What ships with these models; results of other weights than those here are left out."""
+    found = []
+    for model in models:
+        folder = shelf / model.removeprefix("organism/")
+        if not model.startswith("organism/") or not folder.is_dir():
+            continue
+        for name, reader in (("results.json", _results), ("accuracy.json", _accuracy)):
+            if (folder / name).is_file():
+                data = json.loads((folder / name).read_text(encoding="utf-8"))
+                if data.get("digest") in (None, digests.get(model)):
+                    found.append(reader(model, folder, data))
+    return found
+
+
+def _results(model: str, folder: Path, data: dict[str, Any]) -> Shipped:
+    label = f"shipped result of {data.get('date', 'unknown date')}, {data.get('where', 'unknown machine')}, study full"
+    return Shipped(label, tuple(data["rows"]))
+
+
+def _accuracy(model: str, folder: Path, data: dict[str, Any]) -> Shipped:
+    when = data.get("date") or _trained(folder)
+    rows = [
+        {
+            "model": model, "task": task, "policy": "none", "n": one["n"], "accuracy": one["accuracy"],
+            "low": one["interval"][0], "high": one["interval"][1], "decoding": json.dumps(one["decoding"]),
+        }
+        for task, one in data["tasks"].items()
+    ]  # fmt: skip
+    return Shipped(f"shipped accuracy of {when}, {data.get('where', 'unknown machine')}", tuple(rows))
+
+
+def _trained(folder: Path) -> str:
+    """The date in training.json, or that it is not known."""
+    try:
+        data = json.loads((folder / "training.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return "unknown date"
+    return str(data.get("date") or data.get("finished") or "unknown date")
+
+
+def write(study: Path, where: str, shelf: Path = SHELF) -> list[Path]:
+    """Takes the result table of a finished study into the organisms' folders."""
+    import pandas as pd
+
+    table = study / "tables" / "results.parquet"
+    if not table.is_file():
+        raise InputError(f"{study} has no tables/results.parquet; finish the study first")
+    frame = pd.read_parquet(table)
+    written = []
+    for name, own in frame.groupby("model"):
+        model = str(name)
+        folder = shelf / model.removeprefix("organism/")
+        if not folder.is_dir():
+            continue
+        rows = json.loads(
+            own[[column for column in KEPT if column in own]].to_json(orient="records", double_precision=6)
+        )
+        data = {
+            "date": datetime.now(timezone.utc).date().isoformat(), "where": where, "digest": str(own["weights"].iloc[0]),
+            "rows": rows,
+        }  # fmt: skip
+        write_text(folder / "results.json", json.dumps(data, indent=1) + "\n")
+        written.append(folder / "results.json")
+    return written
+
+
+if __name__ == "__main__":
+    for path in write(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "unknown machine"):
+        print(path)
