@@ -1,0 +1,341 @@
+"""`sinkscope trace` from end to end: options of each family, the closing summary, errors in one line, and kill -9."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+import sinkscope as ss
+from helpers import golden
+from sinkscope import cli
+
+LLADA = ["--length", "8", "--steps", "4", "--block", "4"]
+OPTIONS = {
+    "llada": (LLADA, ss.LladaDecoding(8, 4, 4)),
+    "dream": (
+        [
+            "--length",
+            "8",
+            "--steps",
+            "4",
+            "--algorithm",
+            "topk_margin",
+            "--temperature",
+            "0.3",
+            "--top-p",
+            "0.9",
+        ],
+        ss.DreamDecoding(8, 4, "topk_margin", 0.3, 0.9),
+    ),
+    "mmada": (
+        ["--length", "8", "--steps", "4", "--block", "8", "--cfg", "1.0"],
+        ss.MmadaDecoding(8, 4, 8, cfg=1.0),
+    ),
+    "llama": (["--length", "6", "--eos", "none"], ss.GreedyDecoding(6, None)),
+}
+IDS = [[5, 9, 2, 30, 41, 7], [8, 1, 77, 12, 300, 3]]
+
+
+class Result(NamedTuple):
+    """What a command left: exit code, stdout, stderr."""
+
+    code: int
+    out: str
+    error: str
+
+
+@pytest.fixture
+def sinkscope(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Any:
+    """Runs a command in this process, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+
+    def run(*arguments: Any) -> Result:
+        monkeypatch.setattr(sys, "argv", ["sinkscope", *map(str, arguments)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        seen = capfd.readouterr()
+        code = caught.value.code
+        return Result(code if isinstance(code, int) else int(bool(code)), seen.out, seen.err)
+
+    return run
+
+
+def ids_file(folder: Path, rows: list[list[int]] = IDS) -> Path:
+    path = folder / "ids.txt"
+    path.write_text("\n".join(" ".join(map(str, row)) for row in rows))
+    return path
+
+
+def source(family: str) -> list[Any]:
+    return ["trace", golden.checkpoint(family), "--device", "cpu", "--dtype", "float32"]
+
+
+@pytest.fixture(scope="module")
+def with_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the LLaDA checkpoint with a byte-level tokenizer beside it."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    folder = tmp_path_factory.mktemp("model") / "llada"
+    shutil.copytree(golden.checkpoint("llada"), folder)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(
+        models.BPE(vocab={symbol: number for number, symbol in enumerate(alphabet)}, merges=[])
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {"chat_template": "{% for turn in messages %}<{{ turn['content'] }}>{% endfor %}"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+@pytest.mark.parametrize("family", list(OPTIONS))
+def test_token_ids_of_each_family(family: str, sinkscope: Any, tmp_path: Path) -> None:
+    flags, decoding = OPTIONS[family]
+    result = sinkscope(
+        *source(family), "--prompt-ids", ids_file(tmp_path), *flags, "--seed", 4, "--out", "t.zarr.zip"
+    )
+    assert result.code == 0, result.error
+    assert "Traceback" not in result.error
+    assert "Warning" not in result.error
+    trace = ss.Trace.open(tmp_path / "t.zarr.zip")
+    assert json.loads(trace.attributes["decoding"]) == decoding.as_dict()
+    # Several prompts get a stream each: seed, seed + 1.
+    run = ss.generate(golden.model(family), torch.tensor(IDS), decoding, seed=[4, 5])
+    np.testing.assert_array_equal(trace.dataset["tokens"].values, run.states[:-1].numpy().transpose(1, 0, 2))
+    assert trace.dataset["received"].dims == ("sample", "step", "layer", "head", "key")
+    for row, text in enumerate(run.texts):
+        assert f"answer {row}: {text}" in result.out
+    assert f"steps: {run.steps}" in result.out
+    assert re.search(r"strongest: position \d+ .*× uniform", result.out)
+    assert re.search(r"moved \d+ times", result.out)
+    assert "t.zarr.zip" in result.out
+    assert not Path("t.zarr.zip.partial").exists()
+
+
+def test_one_prompt_uses_the_official_stream(sinkscope: Any, tmp_path: Path) -> None:
+    (tmp_path / "ids.json").write_text(json.dumps(IDS[0]))
+    flags = [*LLADA, "--temperature", "0.8", "--seed", "7", "--policy", "top:1"]
+    result = sinkscope(
+        *source("llada"), "--prompt-ids", "ids.json", *flags, "--out", "t.zarr.zip", "--every", 2
+    )
+    assert result.code == 0, result.error
+    decoding = ss.LladaDecoding(8, 4, 4, temperature=0.8)
+    run = ss.generate(golden.model("llada"), torch.tensor(IDS[:1]), decoding, seed=7, policy=ss.MaskTop(1))
+    trace = ss.Trace.open("t.zarr.zip")
+    assert trace.dataset["step"].values.tolist() == [0, 2]
+    np.testing.assert_array_equal(trace.dataset["tokens"].values[0, 1], run.states[2, 0].numpy())
+    assert json.loads(trace.attributes["seed"]) == 7
+    assert re.search(r"took [\d.]+% of the attention", result.out)
+
+
+def test_capture_options(sinkscope: Any, tmp_path: Path) -> None:
+    flags = ["--level", "layers", "--by-query", "--anatomy"]
+    result = sinkscope(
+        *source("dream"),
+        "--prompt-ids",
+        ids_file(tmp_path),
+        *OPTIONS["dream"][0],
+        *flags,
+        "--out",
+        "t.zarr.zip",
+    )
+    assert result.code == 0, result.error
+    data = ss.Trace.open("t.zarr.zip").dataset
+    assert {"received_by", "sink_heads", "value_norm"} <= set(data.data_vars)
+    assert "head" not in data.dims
+
+
+def test_texts_under_the_chat_template(sinkscope: Any, with_tokenizer: Path, tmp_path: Path) -> None:
+    (tmp_path / "p.txt").write_text("a longer prompt, wörld\n", encoding="utf-8")
+    model = ss.load(with_tokenizer, device="cpu", dtype="float32")
+    command = ["trace", with_tokenizer, "--device", "cpu", "--dtype", "float32", *LLADA]
+    result = sinkscope(*command, "--prompt", "hi", "--prompt", "hello there", "--out", "two.zarr.zip")
+    assert result.code == 0, result.error
+    trace = ss.Trace.open("two.zarr.zip")
+    assert "".join(trace.tokens_at(0, 1)[:13]) == "<hello there>"
+    assert "".join(trace.tokens_at(0, 0)[:4]) == "<hi>"
+    assert trace.dataset["region"].values[0].tolist() == ["padding"] * 9 + ["prompt"] * 4 + ["answer"] * 8
+    # A prompt beside a longer one is the prompt alone.
+    alone = ss.generate(model, "hi", ss.LladaDecoding(8, 4, 4), seed=[0])
+    np.testing.assert_array_equal(trace.dataset["tokens"].values[0, :, 9:], alone.states[:-1, 0].numpy())
+    result = sinkscope(*command, "--prompt-file", "p.txt", "--out", "file.zarr.zip")
+    assert result.code == 0, result.error
+    # Bytes of one letter are tokens of their own here, so only ASCII reads back token by token.
+    assert "".join(ss.Trace.open("file.zarr.zip").tokens_at(0)[:19]) == "<a longer prompt, w"
+
+
+@pytest.mark.parametrize(
+    ("family", "flags", "words"),
+    [
+        ("llada", ["--algorithm", "entropy"], ["--algorithm", "llada", "--block", "--remasking"]),
+        ("dream", ["--block", "8", "--cfg", "1"], ["--block", "--cfg", "dream", "--alg-temp"]),
+        ("llama", ["--steps", "8"], ["--steps", "causal", "--eos"]),
+        ("mmada", ["--confidence-eos-eot-inf"], ["--confidence-eos-eot-inf", "mmada", "--stop-at"]),
+        ("llada", ["--length", "30", "--block", "8"], ["30", "block 8", "length=32"]),
+        ("llada", ["--length", "32", "--block", "8", "--steps", "10"], ["steps 10", "try steps=8"]),
+        ("dream", ["--algorithm", "entrpy"], ["entrpy", "did you mean entropy?"]),
+        ("dream", ["--top-p", "1.5"], ["top_p", "1.5"]),
+        ("llada", ["--level", "head"], ["'head'", "heads"]),
+        ("llada", ["--policy", "topp:1"], ["topp"]),
+        ("llada", ["--every", "0"], ["every", "at least 1"]),
+        ("llama", ["--eos", "end"], ["--eos", "'end'"]),
+        ("llama", ["--eos", "4000"], ["4000", "512"]),
+        ("llada", ["--seed", "-3"], ["seed", "-3"]),
+    ],
+)
+def test_bad_options_are_explained_in_one_line(
+    family: str, flags: list[str], words: list[str], sinkscope: Any, tmp_path: Path
+) -> None:
+    result = sinkscope(
+        *source(family), "--prompt-ids", ids_file(tmp_path, IDS[:1]), *flags, "--out", "t.zarr.zip"
+    )
+    assert result.code == 2
+    lines = [line for line in result.error.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1
+    for word in words:
+        assert word in lines[0], lines[0]
+    assert "Traceback" not in result.error
+    assert not list(tmp_path.glob("t.zarr.zip*"))
+
+
+def test_bad_prompts_are_explained(sinkscope: Any, tmp_path: Path) -> None:
+    path = ids_file(tmp_path)
+    (tmp_path / "bad.txt").write_text("1 2 x")
+    (tmp_path / "ragged.txt").write_text("1 2\n3")
+    (tmp_path / "empty.txt").write_text("\n")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "long.txt").write_text(" ".join(["1"] * 300))
+    for flags, words in (
+        ([], ["exactly one way", "--prompt-ids"]),
+        (["--prompt", "a", "--prompt-ids", path], ["exactly one way"]),
+        (["--prompt", "a"], ["no tokenizer files", "--prompt-ids"]),
+        (["--prompt-ids", "bad.txt"], ["bad.txt", "token ids"]),
+        (["--prompt-ids", "ragged.txt"], ["ragged.txt", "different lengths"]),
+        (["--prompt-ids", "empty.txt"], ["empty.txt", "token ids"]),
+        (["--prompt-ids", "missing.txt"], ["missing.txt", "check the path"]),
+        (["--prompt-file", "binary"], ["binary", "cannot be read"]),
+        (["--prompt-ids", "long.txt"], ["300", "256", "shorten"]),
+    ):
+        result = sinkscope(*source("llada"), *flags, *LLADA, "--out", "t.zarr.zip")
+        assert result.code == 2
+        line = next(line for line in result.error.splitlines() if line.startswith("error: "))
+        for word in words:
+            assert word in line, line
+        assert not Path("t.zarr.zip.partial").exists()
+
+
+def test_unknown_flags_sources_and_existing_files(sinkscope: Any, tmp_path: Path) -> None:
+    path = ids_file(tmp_path)
+    result = sinkscope(*source("llada"), "--prompt-ids", path, "--out", "t.zarr.zip", "--lenght", "8")
+    assert result.code == 2
+    assert "--lenght" in result.error
+    assert "--length" in result.error
+    result = sinkscope("trace", tmp_path / "nowhere", "--prompt-ids", path, "--out", "t.zarr.zip")
+    assert result.code == 2
+    assert "nowhere" in result.error
+    result = sinkscope(*source("llada"), "--prompt-ids", path)
+    assert result.code == 2
+    assert "--out" in result.error
+    Path("t.zarr.zip").write_text("precious")
+    result = sinkscope(*source("llada"), "--prompt-ids", path, *LLADA, "--out", "t.zarr.zip")
+    assert result.code == 2
+    assert "exists already" in result.error
+    assert Path("t.zarr.zip").read_text() == "precious"
+
+
+def test_ctrl_c_says_where_the_recording_is(sinkscope: Any, tmp_path: Path) -> None:
+    calls = 0
+
+    def interrupt(*_: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 4:
+            raise KeyboardInterrupt
+
+    from sinkscope.models import load as loading
+
+    real = loading.load
+
+    def load(*arguments: Any, **options: Any) -> Any:
+        model = real(*arguments, **options)
+        model.network.model.layers[0].register_forward_hook(interrupt)
+        return model
+
+    from sinkscope.commands import trace as command
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command, "load", load)
+        result = sinkscope(
+            *source("llada"),
+            "--prompt-ids",
+            ids_file(tmp_path),
+            "--length",
+            8,
+            "--steps",
+            8,
+            "--block",
+            8,
+            "--out",
+            "t.zarr.zip",
+        )
+    assert result.code == 130
+    assert "Traceback" not in result.error
+    assert 'Trace.open("t.zarr.zip.partial")' in result.error
+    assert len(ss.Trace.open("t.zarr.zip.partial")) == 3
+
+
+def test_kill_in_the_middle_of_the_command(tmp_path: Path) -> None:
+    out = tmp_path / "t.zarr.zip"
+    count = tmp_path / "t.zarr.zip.partial" / "complete.json"
+    flags = ["--length", "96", "--steps", "96", "--block", "96"]
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "sinkscope.cli",
+            *map(str, source("llada")),
+            "--prompt-ids",
+            ids_file(tmp_path),
+            *flags,
+            "--out",
+            out,
+        ],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        end = time.monotonic() + 120
+        while time.monotonic() < end and process.poll() is None:
+            if count.exists() and len(json.loads(count.read_text())["steps"]) >= 5:
+                break
+            time.sleep(0.005)
+        assert process.poll() is None, "the command ended before it could be killed"
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait(60)
+    assert not out.exists()
+    trace = ss.Trace.open(out)
+    assert 5 <= len(trace) < 96
+    run = ss.generate(golden.model("llada"), torch.tensor(IDS), ss.LladaDecoding(96, 96, 96), seed=[0, 1])
+    np.testing.assert_array_equal(
+        trace.dataset["tokens"].values, run.states[: len(trace)].numpy().transpose(1, 0, 2)
+    )
+    last = trace.dataset["received"].isel(step=-1).values
+    np.testing.assert_allclose(last.mean(-1), 1.0, atol=1e-3)
