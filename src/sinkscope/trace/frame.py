@@ -141,6 +141,12 @@ def variables(frame: Frame, capture: Capture) -> dict[str, Variable]:
         found["largest_activation"] = Variable(
             per_layer, "float32", nan, "largest |x| of the residual stream"
         )
+        found["hidden_cosine"] = Variable(
+            per_layer,
+            "float32",
+            nan,
+            "cosine of the residual stream entering the layer with that of the first token",
+        )
         found["median_activation"] = Variable(
             ("sample", "step", "layer"), "float32", nan, "median |x| of the residual stream"
         )

@@ -21,7 +21,7 @@ from sinkscope.trace.watch import Watcher
 WITHOUT_KEYS = ("median_activation", "hidden_share", "sinks_hit")
 """Variables of a step that have no key axis."""
 
-NORMS = ("value_norm", "key_norm", "hidden_norm", "largest_activation")
+NORMS = ("value_norm", "key_norm", "hidden_norm", "largest_activation", "hidden_cosine")
 """Variables that the network computes for padding too; there they mean nothing and are NaN."""
 
 

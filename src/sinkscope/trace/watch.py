@@ -48,7 +48,8 @@ class Watcher:
         self._found: dict[str, list[Array]] = {}
         self._sums: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
         self._prompt_sums: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
-        self._residual: dict[int, tuple[Array, Array, Array]] = {}
+        self._residual: dict[int, tuple[Array, Array, Array, Array]] = {}
+        self._first: dict[int, Tensor] = {}
 
     def begin(self, ids: Tensor, real: Tensor | None, masked: Tensor, branches: int) -> None:
         """Chooses the classes of queries for this forward: see `_classes`."""
@@ -175,20 +176,35 @@ class Watcher:
         """Norms and largest activations of the residual stream [B·branches, Q, width] entering a layer."""
         if layer not in self._wanted or not (self.active or self.frame.causal):
             return
-        size = hidden[: len(self.rows)].float().abs()
+        hidden = hidden[: len(self.rows)].float()
+        size = hidden.abs()
         norm, largest = _numpy(size.norm(dim=-1)), _numpy(size.amax(-1))
         median = _numpy(self._median(size))
+        cosine = _numpy(self._cosine(layer, hidden))
         if self.frame.causal and layer in self._residual:
             # Cached positions are not computed again: their hidden states are those of the step that wrote them. The
             # median stays that of the prompt.
             before = self._residual[layer]
-            norm, largest = np.concatenate([before[0], norm], 1), np.concatenate([before[1], largest], 1)
-            median = before[2]
-        self._residual[layer] = (norm, largest, median)
+            norm, largest, cosine = (
+                np.concatenate([old, new], 1)
+                for old, new in zip(before, (norm, largest, cosine), strict=False)
+            )
+            median = before[3]
+        self._residual[layer] = (norm, largest, cosine, median)
         if self.active:
             self._found.setdefault("hidden_norm", []).append(norm)
             self._found.setdefault("largest_activation", []).append(largest)
+            self._found.setdefault("hidden_cosine", []).append(cosine)
             self._found.setdefault("median_activation", []).append(median)
+
+    def _cosine(self, layer: int, hidden: Tensor) -> Tensor:
+        """Cosine of every hidden state with that of the first real token: Float [B, Q, width] → [B, Q]."""
+        if layer not in self._first or not self.frame.causal:
+            begin = torch.zeros(len(hidden), dtype=torch.long, device=hidden.device)
+            if self._real is not None:
+                begin = self._real.long().argmax(-1)
+            self._first[layer] = hidden[torch.arange(len(hidden), device=hidden.device), begin]
+        return torch.nn.functional.cosine_similarity(hidden, self._first[layer][:, None], dim=-1)
 
     def _median(self, size: Tensor) -> Tensor:
         """Median of |x| over the real positions of each row: Float [B, Q, width] → [B]."""
