@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -100,6 +101,12 @@ UNFIT = {
 }
 
 
+@cache
+def plain_run(family: str) -> ss.Run:
+    """A run without a policy."""
+    return ss.generate(golden.model(family), prompts(family), DECODINGS[family])
+
+
 @pytest.mark.parametrize("family", golden.FAMILIES)
 @pytest.mark.parametrize("name", UNFIT)
 def test_a_policy_that_does_not_fit_is_refused_before_the_first_forward(
@@ -107,7 +114,7 @@ def test_a_policy_that_does_not_fit_is_refused_before_the_first_forward(
 ) -> None:
     policy, says = UNFIT[name]
     model, ids = golden.model(family), prompts(family)
-    run = ss.generate(model, ids, DECODINGS[family])
+    run = plain_run(family)
 
     def never(*arguments: Any, **options: Any) -> None:
         raise AssertionError("a forward ran")

