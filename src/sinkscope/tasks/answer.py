@@ -169,12 +169,13 @@ def _batches(
     for item in left:
         by_length.setdefault(len(prompts[item.document.id].ids), []).append(item)
     for length in sorted(by_length, reverse=True):
-        size = _rows(model, length + _length(decoding), batch_size)
+        size = rows_at_once(model, length + _length(decoding), batch_size)
         group = by_length[length]
         yield from (group[start : start + size] for start in range(0, len(group), size))
 
 
-def _rows(model: Model, columns: int, batch_size: BatchSize) -> int:
+def rows_at_once(model: Model, columns: int, batch_size: BatchSize) -> int:
+    """How many sequences of so many tokens run together."""
     if batch_size != "auto":
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
             raise InputError(

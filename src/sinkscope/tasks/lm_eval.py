@@ -1,0 +1,370 @@
+"""The bridge to lm-eval: `lm_eval --model sinkscope --model_args pretrained=…,policy=top:5 --tasks …`.
+
+Imported by lm-eval alone. What it does not do: run model-written code outside our sandbox (such tasks are refused; use
+`sinkscope evaluate`), or pass off a diffusion model's bound as a log-likelihood (results say what they are).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import hashlib
+import json
+import logging
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from lm_eval.api.model import TemplateLM
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+from sinkscope.errors import InputError, nearest
+from sinkscope.models.load import load
+from sinkscope.policies import parse_policy
+from sinkscope.sampling.decoding import (
+    Decoding,
+    GreedyDecoding,
+    LladaDecoding,
+    MmadaDecoding,
+    SamplingDecoding,
+    default_decoding,
+)
+from sinkscope.sampling.generate import generate
+from sinkscope.sampling.groups import draws as draws_numbers
+from sinkscope.sampling.prompts import decode
+from sinkscope.tasks.answer import rows_at_once
+from sinkscope.tasks.likelihood import DRAWS, Likelihood, bound, exact
+from sinkscope.tasks.task import cut, digest
+
+LENGTH = 256  # lm-eval's own default, where neither task nor user says
+LONGEST = 2048  # windows of rolling likelihoods, where a model states no context
+NOT_COMPARABLE = "Monte Carlo lower bound of a diffusion model; not comparable with the exact log-likelihoods of causal models"
+
+log = logging.getLogger("lm_eval.sinkscope")
+
+
+class SinkscopeLM(TemplateLM):  # type: ignore[misc]
+    """A sinkscope model as lm-eval sees it.
+
+    Args (of --model_args):
+        pretrained: what `ss.load` takes.
+        policy: a policy's text form, with ";" for "," (lm-eval splits its arguments there): "random(top:5);seed=1".
+        seed: of every random stream; each request has its own, so nothing depends on the batch.
+        draws: of the Monte Carlo bound.
+        Other arguments are options of the family's decoding: length, steps, block, …
+    """
+
+    def __init__(
+        self,
+        pretrained: str,
+        policy: str | None = None,
+        device: str = "auto",
+        dtype: str = "auto",
+        revision: str | None = None,
+        batch_size: int | str = "auto",
+        max_batch_size: int | None = None,
+        seed: int = 0,
+        draws: int = DRAWS,
+        **decoding: Any,
+    ) -> None:
+        super().__init__()
+        self.policy = None if policy is None else parse_policy(str(policy).replace(";", ","))
+        self.model = load(pretrained, str(device), dtype, revision)
+        if self.model.tokenizer is None:
+            raise InputError(f"{pretrained} has no tokenizer files, and lm-eval's tasks are text")
+        self.tokenizer = self.model.tokenizer
+        self._device = self.model.device
+        self.options = _checked_options(self.model.family, decoding)
+        self.batch_size = _batch_size(batch_size)
+        self.most = max_batch_size
+        self.seed, self.draws = seed, draws
+        self.errors: list[float] = []
+        self._templated = False
+        self._decoding({})  # options that do not fit together are said now
+
+    # ---- text -------------------------------------------------------------------------------------
+
+    @property
+    def eot_token_id(self) -> int:
+        """The end token, which also starts a text that has no context when there is no start token."""
+        if not self.model.ids.eos:
+            raise InputError(f"{self.model.source} names no end token; add eos_token_id to its config.json")
+        return self.model.ids.eos[0]
+
+    @property
+    def prefix_token_id(self) -> int:
+        """What an empty context is replaced by."""
+        return self.eot_token_id if self.model.ids.bos is None else self.model.ids.bos
+
+    @property
+    def tokenizer_name(self) -> str:
+        """For lm-eval's cache of requests."""
+        return f"sinkscope-{self.model.source}-{self.model.digest[:16]}".replace("/", "__")
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
+        """Token ids; a templated prompt has its special tokens already."""
+        if add_special_tokens is None:
+            bos = self.tokenizer.bos_token
+            add_special_tokens = not self._templated and not (bos and string.startswith(bos))
+        return list(self.tokenizer(string, add_special_tokens=add_special_tokens).input_ids)
+
+    def apply_chat_template(
+        self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
+    ) -> str:
+        """Turns as the model's template writes them."""
+        self._templated = True
+        options = (
+            {"add_generation_prompt": True} if add_generation_prompt else {"continue_final_message": True}
+        )
+        text: str = self.tokenizer.apply_chat_template(chat_history, tokenize=False, **options)
+        return text
+
+    # ---- generation -------------------------------------------------------------------------------
+
+    def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
+        """Answers, cut before the first stop string; equally long prompts run together."""
+        _refuse_code({request.task_name for request in requests})
+        groups: dict[tuple[str, int], list[int]] = defaultdict(list)
+        decodings: dict[str, Decoding] = {}
+        prompts: list[list[int]] = []
+        repeats: list[int] = []
+        asked: dict[int, int] = defaultdict(int)  # lm-eval repeats a request by listing it several times
+        for number, request in enumerate(requests):
+            context, wishes = request.args
+            repeats.append(asked[id(request)])
+            asked[id(request)] += 1
+            decoding = self._decoding(wishes)
+            decodings[decoding.to_json()] = decoding
+            prompts.append(self._prompt(context, decoding.length))  # type: ignore[attr-defined]
+            groups[decoding.to_json(), len(prompts[-1])].append(number)
+        found: dict[int, str] = {}
+        bar = tqdm(total=len(requests), disable=disable_tqdm, desc="sinkscope generate_until")
+        for (name, columns), numbers in sorted(groups.items(), key=lambda entry: -entry[0][1]):
+            decoding = decodings[name]
+            rows = self._rows(columns + decoding.length)  # type: ignore[attr-defined]
+            for start in range(0, len(numbers), rows):
+                part = numbers[start : start + rows]
+                ids = torch.tensor([prompts[number] for number in part])
+                seeds = [self.stream(requests[number].args[0], repeats[number]) for number in part]
+                run = generate(self.model, ids, decoding, self.policy, seed=seeds)
+                for row, number in enumerate(part):
+                    answer = run.sequences[row, run.prompt :].tolist()
+                    if isinstance(decoding, GreedyDecoding):
+                        answer = answer[: run.forwards[row]]
+                    found[number] = self._text(answer, requests[number].args[1])
+                    self.cache_hook.add_partial("generate_until", requests[number].args, found[number])
+                bar.update(len(part))
+        bar.close()
+        return [found[number] for number in range(len(requests))]
+
+    def _prompt(self, context: str, length: int) -> list[int]:
+        ids = self.tok_encode(context) or [self.prefix_token_id]
+        limit = self.model.shape.context
+        if limit is not None and len(ids) + length > limit:
+            if length >= limit:
+                raise InputError(
+                    f"length {length} leaves no room for a prompt in the context of {limit}; give length=…"
+                )
+            log.warning("a prompt of %d tokens loses its beginning: the context is %d", len(ids), limit)
+            ids = ids[length - limit :]
+        return ids
+
+    def _text(self, answer: list[int], wishes: dict[str, Any]) -> str:
+        """The answer before the first stop string; stop strings may be special tokens."""
+        until = wishes.get("until") or []
+        stops = [until] if isinstance(until, str) else list(until)
+        special = self.tokenizer.all_special_tokens
+        marked = [stop for stop in stops if any(token in stop for token in special)]
+        if marked:  # these are not in the text that is read, so the answer is cut where they still are
+            raw: str = self.tokenizer.decode(
+                answer, skip_special_tokens=False, clean_up_tokenization_spaces=False
+            )
+            short = cut(raw, marked)
+            if short != raw:
+                answer = list(self.tokenizer(short, add_special_tokens=False).input_ids)
+        return cut(decode(self.model, torch.tensor(answer, dtype=torch.long), 0), stops)
+
+    def stream(self, context: str, repeat: int = 0) -> int:
+        """The seed of the random stream of one answer."""
+        text = f"{self.seed}/{context}/{repeat}".encode()
+        return int.from_bytes(hashlib.sha256(text).digest()[:6], "big")
+
+    def _decoding(self, wishes: dict[str, Any]) -> Decoding:
+        """The user's options first, then the task's wishes, then lm-eval's default length."""
+        family, options = self.model.family, dict(self.options)
+        wished = next(
+            (wishes[name] for name in ("max_gen_toks", "max_new_tokens", "max_tokens") if name in wishes),
+            None,
+        )
+        options.setdefault("length", int(wished) if wished is not None else LENGTH)
+        if wishes.get("do_sample"):
+            options.setdefault("temperature", float(wishes.get("temperature", 1.0)))
+            if family in ("dream", "causal") and wishes.get("top_p"):
+                options.setdefault("top_p", float(wishes["top_p"]))
+        kind = type(default_decoding(family))
+        if family == "causal":
+            if options.get("temperature"):
+                kind = SamplingDecoding
+            else:
+                options.pop("temperature", None)
+                options.pop("top_p", None)
+            return kind(**options)
+        length = options["length"]
+        options.setdefault("steps", length)
+        if issubclass(kind, (LladaDecoding, MmadaDecoding)):
+            options.setdefault("block", 32 if length % 32 == 0 else length)
+        return kind(**options)
+
+    def _rows(self, columns: int) -> int:
+        rows = rows_at_once(self.model, columns, self.batch_size)
+        return rows if self.most is None else min(rows, self.most)
+
+    # ---- likelihoods ------------------------------------------------------------------------------
+
+    def _loglikelihood_tokens(
+        self,
+        requests: list[tuple[tuple[str, str], list[int], list[int]]],
+        disable_tqdm: bool = False,
+        **more: Any,
+    ) -> list[tuple[float, bool]]:
+        found = self._likelihoods(
+            [(context, continuation) for _, context, continuation in requests], disable_tqdm
+        )
+        for (texts, _, _), one in zip(requests, found, strict=True):
+            if texts is not None:
+                self.cache_hook.add_partial("loglikelihood", texts, (one.value, one.greedy))
+        return [(one.value, one.greedy) for one in found]
+
+    def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
+        """Of whole texts, in windows that together predict each token once."""
+        longest = self.model.shape.context or LONGEST
+        found = []
+        for request in requests:
+            tokens = self.tok_encode(request.args[0], add_special_tokens=False)
+            windows = [
+                make_disjoint_window(window)
+                for window in get_rolling_token_windows(tokens, self.prefix_token_id, longest - 1, 1)
+            ]
+            parts = self._likelihoods(
+                [(context, continuation) for context, continuation in windows], disable_tqdm
+            )
+            found.append(float(sum(one.value for one in parts)))
+            self.cache_hook.add_partial("loglikelihood_rolling", request.args, found[-1])
+        return found
+
+    def _likelihoods(self, pairs: Sequence[tuple[list[int], list[int]]], quiet: bool) -> list[Likelihood]:
+        longest = max((len(context) + len(continuation) for context, continuation in pairs), default=1)
+        rows = self._rows(longest)
+        if self.model.kind.causal:
+            return exact(self.model, pairs, self.policy, rows)
+        found = [
+            bound(self.model, pair, self.policy, self.draws, self.seed, rows)
+            for pair in tqdm(pairs, disable=quiet, desc=f"sinkscope bounds, {self.draws} draws each")
+        ]
+        errors = sorted(one.error or 0.0 for one in found)
+        if errors:
+            log.warning(
+                "%d values: %s. %d draws each; Monte Carlo standard error: median %.3g, largest %.3g nats",
+                len(errors), NOT_COMPARABLE, self.draws, errors[len(errors) // 2], errors[-1],
+            )  # fmt: skip
+        self.errors += errors
+        return found
+
+    # ---- what lm-eval writes down, and its cache -----------------------------------------------------
+
+    def identity(self) -> dict[str, Any]:
+        """All that can change an answer, apart from the request."""
+        return {
+            "model": self.model.source,
+            "weights": self.model.digest,
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "policy": None if self.policy is None else str(self.policy),
+            "decoding": {"family": self.model.family, **self.options},
+            "seed": self.seed,
+            "draws": None if self.model.kind.causal else self.draws,
+        }
+
+    def get_model_info(self) -> dict[str, Any]:
+        """Goes into lm-eval's results, under `config`."""
+        info: dict[str, Any] = {"sinkscope": self.identity()}
+        if self.model.kind.causal:
+            info["sinkscope_likelihood"] = "exact"
+        else:
+            about: dict[str, Any] = {"what": NOT_COMPARABLE, "draws": self.draws, "values": len(self.errors)}
+            if self.errors:
+                ordered = sorted(self.errors)
+                about |= {"error_median": ordered[len(ordered) // 2], "error_largest": ordered[-1]}
+            info["sinkscope_likelihood"] = about
+        return info
+
+    def set_cache_hook(self, cache_hook: Any) -> None:
+        """lm-eval's response cache (--use_cache) is keyed by the request alone, so that a masked run would get the unmasked
+        run's answers. Its store is made to keep the answers of each identity apart, whatever else is in the file.
+        """
+        if cache_hook.dbdict is not None:
+            scope_cache(cache_hook.dbdict, digest(self.identity()), draws_numbers(self._decoding({})))
+        super().set_cache_hook(cache_hook)
+
+
+def scope_cache(store: Any, scope: str, random: bool) -> None:
+    """From now on the store sees only keys of one scope, and nothing at all where answers are drawn at random.
+
+    lm-eval hands out the store and not whoever reads it, so the object itself must learn this.
+    """
+    kind = type(store)
+
+    def contains(self: Any, key: Any) -> bool:
+        return not random and bool(kind.__contains__(self, f"{scope}:{key}"))
+
+    def get(self: Any, key: Any) -> Any:
+        return kind.__getitem__(self, f"{scope}:{key}")
+
+    def put(self: Any, key: Any, value: Any) -> None:
+        kind.__setitem__(self, f"{scope}:{key}", value)
+
+    scoped = type(
+        f"Scoped{kind.__name__}", (kind,), {"__contains__": contains, "__getitem__": get, "__setitem__": put}
+    )
+    try:
+        store.__class__ = scoped
+    except TypeError as error:
+        raise InputError(
+            "lm-eval's response cache cannot be kept apart by model and policy here: run without --use_cache"
+        ) from error
+
+
+def _refuse_code(names: set[str | None]) -> None:
+    """Tasks whose grading runs the answers do so without our sandbox; lm-eval marks them."""
+    from lm_eval.api.task import Task
+
+    for one in gc.get_objects():  # lm-eval does not tell a model about its tasks
+        if issubclass(type(one), Task) and getattr(one, "UNSAFE_CODE", False):
+            name = getattr(getattr(one, "config", None), "task", None)
+            if name in names or getattr(one, "task_name", None) in names:
+                raise InputError(
+                    f"lm-eval runs the programs of task {name} without a sandbox: use `sinkscope evaluate --task humaneval`, "
+                    "which has one"
+                )
+
+
+def _checked_options(family: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Decoding options of the family, by name."""
+    kinds: list[type[Decoding]] = [type(default_decoding(family))]
+    if family == "causal":
+        kinds.append(SamplingDecoding)
+    known = {field.name for kind in kinds for field in dataclasses.fields(kind)}
+    for name in given:
+        if name not in known:
+            raise InputError(f"a {family} model has no option {name!r}: {nearest(name, known)}")
+    return json.loads(json.dumps(given))  # type: ignore[no-any-return]
+
+
+def _batch_size(value: int | str) -> Any:
+    if isinstance(value, str) and value.startswith("auto"):
+        return "auto"
+    try:
+        return int(value)
+    except ValueError as error:
+        raise InputError(f"batch_size should be a whole number or auto, got {value!r}") from error

@@ -1,0 +1,150 @@
+"""Likelihoods: exact for causal models, a bound with the right expectation for diffusion models."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+
+import pytest
+import torch
+
+import sinkscope as ss
+from helpers import golden
+from sinkscope.errors import InputError
+from sinkscope.tasks.likelihood import bound, exact, masks
+
+CONTEXT, CONTINUATION = [3, 14, 15, 92], [65, 35, 89]
+
+
+def test_causal_values_are_those_of_the_logits() -> None:
+    model = golden.model("llama")
+    pairs = [(CONTEXT, CONTINUATION), ([1, 2], [3, 4]), (CONTEXT, [7, 7, 7])]
+    for (context, continuation), found in zip(pairs, exact(model, pairs, rows=2), strict=True):
+        spread = model.logits(torch.tensor([[*context, *continuation]]))[0].double().log_softmax(-1)
+        each = [float(spread[len(context) - 1 + i, token]) for i, token in enumerate(continuation)]
+        assert found.value == pytest.approx(sum(each), abs=1e-4)
+        assert found.error is None
+    greedy = (
+        ss.generate(model, torch.tensor([CONTEXT]), ss.GreedyDecoding(3, eos=None)).sequences[0, 4:].tolist()
+    )
+    assert exact(model, [(CONTEXT, greedy)])[0].greedy
+    assert not exact(model, [(CONTEXT, CONTINUATION)])[0].greedy
+
+
+def test_causal_policies_act_as_in_generation() -> None:
+    """Under a policy that looks at the token before, what generation writes is what is most likely."""
+    model = golden.model("llama")
+    written = {}
+    for policy in (None, ss.MaskTop(2), ss.MaskRandom(like=ss.MaskTop(2)), ss.MaskFirst(1)):
+        run = ss.generate(model, torch.tensor([CONTEXT]), ss.GreedyDecoding(6, eos=None), policy, seed=[0])
+        written[policy] = run.sequences[0, 4:].tolist()
+        if not isinstance(policy, ss.MaskRandom):  # whose draws have keys of their own
+            assert exact(model, [(CONTEXT, written[policy])], policy)[0].greedy
+    assert written[None] != written[ss.MaskTop(2)]
+    assert not exact(model, [(CONTEXT, written[None])], ss.MaskTop(2))[0].greedy
+    one = exact(model, [(CONTEXT, CONTINUATION)], ss.MaskTop(2))[0]
+    assert exact(model, [(CONTEXT, CONTINUATION), ([9] * 4, CONTINUATION)], ss.MaskTop(2))[
+        0
+    ].value == pytest.approx(one.value)
+    # a policy that looks at nothing: one forward, and token by token, are the same
+    fixed, stepwise = (
+        exact(model, [(CONTEXT, CONTINUATION)], p)[0] for p in (ss.MaskFirst(1), _with_region(1))
+    )
+    assert fixed.value == pytest.approx(stepwise.value, abs=1e-4)
+
+
+def _with_region(k: int) -> ss.Policy:
+    return ss.MaskFirst(k, regions="prompt")  # the same keys, but known to be so only in generation
+
+
+@pytest.mark.parametrize("family", ["llada", "dream", "mmada"])
+def test_the_bound_has_the_right_expectation(family: str) -> None:
+    model = golden.model(family)
+    policy = ss.MaskTop(1, when="same")
+    for acting in (None, policy):
+        expected = _expectation(model, acting)
+        found = bound(model, (CONTEXT, CONTINUATION), acting, draws=600, rows=200)
+        assert found.error is not None
+        assert 0 < found.error < 1
+        assert abs(found.value - expected) < 4 * found.error
+    single = bound(model, (CONTEXT, CONTINUATION[:1]), draws=4)
+    assert single.error == pytest.approx(0, abs=1e-6)
+    assert single.value == pytest.approx(_log_p(model, (0,), CONTINUATION[:1], None), abs=1e-4)
+
+
+def _expectation(model: ss.Model, policy: ss.Policy | None) -> float:
+    """Every mask of every size, by hand: mean over l of L/l times the mean over masks of the sum."""
+    length, total = len(CONTINUATION), 0.0
+    for size in range(1, length + 1):
+        sets = list(combinations(range(length), size))
+        total += (
+            length / size * sum(_log_p(model, one, CONTINUATION, policy) for one in sets) / len(sets) / length
+        )
+    return total
+
+
+def _log_p(
+    model: ss.Model, hidden: tuple[int, ...], continuation: list[int], policy: ss.Policy | None
+) -> float:
+    ids = [*CONTEXT, *continuation]
+    x = [model.ids.mask if i - len(CONTEXT) in hidden else token for i, token in enumerate(ids)]
+    logits = model.logits(torch.tensor([x]), policy=policy)[0].double()
+    shift = 1 if model.family == "dream" else 0
+    spread = logits.log_softmax(-1)
+    return sum(float(spread[len(CONTEXT) + i - shift, continuation[i]]) for i in hidden)
+
+
+def test_masks_are_common_and_uniform() -> None:
+    many = masks(CONTEXT, 5, 20_000)
+    sizes = torch.bincount(many.sum(1), minlength=6)[1:] / 20_000
+    assert sizes.tolist() == pytest.approx([0.2] * 5, abs=0.015)
+    for size in range(1, 5):  # every position equally often
+        share = many[many.sum(1) == size].double().mean(0)
+        assert share.tolist() == pytest.approx([size / 5] * 5, abs=0.03)
+    assert torch.equal(masks(CONTEXT, 5, 64), masks(tuple(CONTEXT), 5, 64))
+    assert not torch.equal(masks(CONTEXT, 5, 64), masks([1], 5, 64))
+    assert not torch.equal(masks(CONTEXT, 5, 64), masks(CONTEXT, 5, 64, seed=1))
+    # choices of different length: draws that hide more of one hide more of the other
+    short, long = (masks(CONTEXT, length, 4000).double().mean(1) for length in (4, 8))
+    assert float(torch.corrcoef(torch.stack([short, long]))[0, 1]) > 0.9
+
+
+def test_common_masks_make_differences_sharper() -> None:
+    model = golden.model("llada")
+    policy = ss.MaskFirst(1)
+    pair = (CONTEXT, [65, 35, 89, 79, 32])
+    same = [bound(model, pair, policy, 16, s).value - bound(model, pair, None, 16, s).value for s in range(8)]
+    other = [
+        bound(model, pair, policy, 16, s).value - bound(model, pair, None, 16, s + 50).value for s in range(8)
+    ]
+    assert torch.tensor(same).std() < 0.7 * torch.tensor(other).std()
+
+
+def test_batches_do_not_matter() -> None:
+    model = golden.model("dream")
+    values = {rows: bound(model, (CONTEXT, CONTINUATION), draws=20, rows=rows) for rows in (1, 7, 20)}
+    assert values[1].value == pytest.approx(values[7].value, abs=1e-4)
+    assert values[1].value == pytest.approx(values[20].value, abs=1e-4)
+    assert math.isfinite(values[1].value)
+
+
+def test_what_has_no_likelihood_is_refused() -> None:
+    with pytest.raises(InputError, match="decides from the step before"):
+        bound(golden.model("llada"), (CONTEXT, CONTINUATION), ss.MaskTop(1))
+    with pytest.raises(InputError, match="no exact log-likelihood"):
+        exact(golden.model("llada"), [(CONTEXT, CONTINUATION)])
+    with pytest.raises(InputError, match="its log-likelihood is exact"):
+        bound(golden.model("llama"), (CONTEXT, CONTINUATION))
+    with pytest.raises(InputError, match="draws should be"):
+        bound(golden.model("llada"), (CONTEXT, CONTINUATION), draws=1)
+    with pytest.raises(InputError, match="passes the context"):
+        exact(golden.model("llama"), [([1], [2] * 600)])
+
+
+def test_a_long_context_loses_its_beginning() -> None:
+    model = golden.model("llama")
+    limit = model.shape.context
+    long = [(7 * i) % 400 for i in range(limit + 50)]
+    assert exact(model, [(long, [5])])[0].value == pytest.approx(
+        exact(model, [(long[-(limit - 1) :], [5])])[0].value
+    )
