@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from helpers.golden import GOLDEN
 
 import sinkscope as ss
+from helpers.golden import checkpoint
 
 
 def test_cosine_with_the_first_real_token() -> None:
-    model = ss.load(GOLDEN / "llada" / "checkpoint")
+    model = ss.load(checkpoint("llada"))
     prompt = torch.randint(0, 470, (2, 9), generator=torch.Generator().manual_seed(0))
     mask = torch.ones(2, 9)
     mask[1, :3] = 0
