@@ -75,8 +75,8 @@ class Tokens extends Picture {
   shadesOf(field, top, fresh) {
     if (fresh || this.shadesFor !== field) {
       this.shadesFor = field;
-      // A quarter of the colours: the eye sees no difference, and fewer tokens change from step to step.
-      this.shades = Array.from(field.values, (value) => (Number.isFinite(value) ? Math.min(255, Math.round(shade(value, top) / 4) * 4) : -1));
+      // An eighth of the colours: the eye sees no difference, and fewer tokens change from step to step.
+      this.shades = Array.from(field.values, (value) => (Number.isFinite(value) ? Math.min(255, Math.round(shade(value, top) / 8) * 8) : -1));
     }
     return this.shades;
   }
