@@ -156,7 +156,9 @@ def _group(runs: list[Evaluation]) -> tuple[list[Row], list[str]]:
     if none is None:
         notes.append(f"{source}, {name}: there is no run without a policy, so nothing is compared with one")
     else:
-        smallest = minimal_detectable_effect(none.n, none.accuracy) if none.n > 1 else 1.0
+        # One right and one wrong answer more: at an accuracy of 0 or 1 the sample says nothing about its spread.
+        accuracy = (none.accuracy * none.n + 1) / (none.n + 2)
+        smallest = minimal_detectable_effect(none.n, accuracy) if none.n > 1 else 1.0
         notes.append(
             f"{source}, {name}: {none.n} documents detect a difference of {smallest:.3f} or more with 80 % power if the two "
             "runs are unrelated, less if they agree"
