@@ -266,6 +266,23 @@ def status(
     show(folder)
 
 
+@app.command()
+def figures(
+    source: Annotated[
+        Path, typer.Argument(metavar="TRACE_OR_DIR", help="a .zarr.zip, or a folder with several")
+    ],
+    out: Annotated[Path, typer.Option(help="the folder for SVG, PDF, CSV and captions")],
+    only: Annotated[str, typer.Option(help="such as figure_1,table_2 [all that the traces allow]")] = "",
+    accuracies: Annotated[
+        Path | None, typer.Option(help="for table 1: CSV with task, policy, model, accuracy, stderr")
+    ] = None,
+) -> None:
+    """Draw the paper's figures and tables, with the data behind each; figures 4, 6 and 8 need a trace at level maps."""
+    from sinkscope.commands.figures import figures as command
+
+    command(source, out, only, accuracies)
+
+
 def main() -> None:
     """Entry point: runs the command and turns errors into one line and an exit code."""
     try:

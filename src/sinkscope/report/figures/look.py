@@ -44,9 +44,7 @@ def received_colours() -> Any:
     """The ramp of the viewer as a colour map; what does not exist is white."""
     from matplotlib.colors import LinearSegmentedColormap
 
-    found = LinearSegmentedColormap.from_list("received", RAMP)
-    found.set_bad("#ffffff")
-    return found
+    return LinearSegmentedColormap.from_list("received", RAMP).with_extremes(bad="#ffffff")
 
 
 def received_norm(top: float) -> Any:

@@ -59,7 +59,7 @@ def _strongest(data: xr.Dataset, found: xr.Dataset) -> tuple[int, int]:
 def draw(data: pd.DataFrame) -> Figure:
     """One line for each trace, broken where the head has no sink."""
     with look.style():
-        figure, axes = look.sheet(1, 1, look.COLUMN, 2.3)
+        figure, axes = look.sheet(1, 1, look.COLUMN, 2.2 + 0.14 * data["trace"].nunique())
         for style, (name, part) in zip(
             ("-", "--", "-.", ":", "-", "--", "-."), data.groupby("trace", sort=False), strict=False
         ):
@@ -74,9 +74,7 @@ def draw(data: pd.DataFrame) -> Figure:
             )
         axes[0][0].set(xlabel="step", ylabel="position of the strongest sink")
         axes[0][0].set_ylim(bottom=-2)
-        axes[0][0].legend(
-            loc="upper center", bbox_to_anchor=(0.5, 1.2), ncols=1 if data["trace"].nunique() < 3 else 2
-        )
+        figure.legend(loc="outside upper left")
     return figure
 
 

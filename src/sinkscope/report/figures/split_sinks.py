@@ -57,7 +57,7 @@ def _split(data: xr.Dataset, sample: int) -> list[pd.DataFrame]:
         return []
     t, layer, head, keys = choice
     part = attention_map(data, sample, t, layer, head)
-    name = f"(a) step {part['step'].iloc[0]}: masked → {run.position[keys[0]]}, decided → {run.position[keys[1]]}"
+    name = f"(a) step {part['step'].iloc[0]}"
     half = len(part) // 2
     marks = np.where(np.arange(len(part)) < half, run.position[keys[0]], run.position[keys[1]])
     return [part.assign(panel=name, mark=marks)]
@@ -91,8 +91,10 @@ def caption(traces: Any, data: pd.DataFrame) -> str:
     seen = []
     if split:
         part = data[data["panel"] == split[0]]
+        masked, decided = (int(part["mark"].iloc[i]) for i in (0, -1))
         seen.append(
-            f"(a) {where(part)}: queries that are still masked and queries already written have different sinks (arrows)."
+            f"(a) {where(part)}: queries that are still masked have their sink at position {masked}, queries already "
+            f"written at {decided} (arrows)."
         )
     else:
         seen.append("No head of this trace has split sinks, so (a) is missing.")

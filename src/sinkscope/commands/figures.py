@@ -1,0 +1,59 @@
+"""`sinkscope figures`: the paper's figures and tables from a trace, or from a folder of traces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
+
+from sinkscope.commands.view import stem
+from sinkscope.errors import InputError
+from sinkscope.trace.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def figures(source: Path, out: Path, only: str, accuracies: Path | None) -> None:
+    """Draws what the traces allow, and says what could not be drawn and why."""
+    from sinkscope.report.figures import save_all
+
+    traces = {name: Trace.open(path) for name, path in find_traces(source).items()}
+    table = None if accuracies is None else read_accuracies(accuracies)
+    console = Console()
+    chosen = [word for word in only.replace(" ", "").split(",") if word]
+    with console.status("drawing"):
+        saved = save_all(traces, out, only=chosen, accuracies=table)
+    for name, files in saved.files.items():
+        console.print(Text(f"{name}: {', '.join(path.name for path in files)}"), soft_wrap=True)
+    for name, reason in saved.left_out.items():
+        console.print(Text(f"{name} left out: {reason}"), soft_wrap=True)
+    console.print(Text(f"in {out}"), soft_wrap=True)
+
+
+def find_traces(source: Path) -> dict[str, Path]:
+    """Name in the figures → path: one trace, or every `.zarr.zip` under a folder."""
+    if source.name.endswith((".zip", ".partial", ".zarr")):
+        return {stem(source): source}
+    if not source.is_dir():
+        raise InputError(f"{source} is neither a trace (.zarr.zip) nor a folder with traces")
+    found = sorted(source.rglob("*.zarr.zip"))
+    if not found:
+        raise InputError(f"{source} holds no trace (.zarr.zip); make one with sinkscope trace")
+    names = [stem(path) for path in found]
+    unique = len(set(names)) == len(names)
+    return {
+        stem(path) if unique else str(path.relative_to(source).parent / stem(path)): path for path in found
+    }
+
+
+def read_accuracies(path: Path) -> pd.DataFrame:
+    """A table for table 1: CSV with the columns task, policy, model, accuracy, and perhaps stderr."""
+    import pandas as pd
+
+    try:
+        return pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read as CSV ({type(error).__name__}); check the path") from error
