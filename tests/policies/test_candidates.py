@@ -16,6 +16,7 @@ import sinkscope as ss
 from helpers import golden
 from policies.follow import DECODINGS, GUIDED, PLAIN, PROMPT, SETTINGS, Setting, inputs, prompts
 from policies.matrix import FIXED, RESTRICTED, SCORED
+from sinkscope.attention import fused
 
 
 def recorded(setting: Setting, policy: Any) -> tuple[Any, np.ndarray]:
@@ -261,3 +262,27 @@ def test_recording_less_does_not_change_what_a_policy_does() -> None:
         run = ss.generate(model, policy=ss.MaskTop(3), capture=capture, **given)
         assert torch.equal(run.states, full.states)
         assert torch.equal(run.hidden_share, full.hidden_share)
+
+
+@pytest.mark.parametrize("effect", ["hide", "silence"])
+@pytest.mark.parametrize("family", golden.FAMILIES)
+def test_rows_without_a_key_poison_nobody(family: str, effect: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA kernels give NaN and +inf for a padded query that sees nothing; nothing of it may reach a real one."""
+    setting = Setting(family, DECODINGS[family], "padded")
+    policy = ss.MaskFirst(2, effect=effect)
+    expected, _ = recorded(setting, policy)
+    plain, poisoned = fused.kernel, []
+
+    def kernel(query: Any, key: Any, value: Any, bias: Any, causal: bool, scale: float) -> Any:
+        out, lse = plain(query, key, value, bias, causal, scale)
+        seen = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool)
+        seen = (seen.tril() if causal else seen) & (True if bias is None else bias > float("-inf"))
+        blind = (~seen.any(-1)).expand(lse.shape)
+        poisoned.append(bool(blind.any()))
+        return out.masked_fill(blind[..., None], float("nan")), lse.masked_fill(blind, float("inf"))
+
+    monkeypatch.setattr(fused, "kernel", kernel)
+    run, _ = recorded(setting, policy)
+    assert any(poisoned) == (family == "llama")
+    assert torch.equal(run.states, expected.states)
+    assert torch.isfinite(run.hidden_share).all()

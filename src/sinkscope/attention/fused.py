@@ -31,8 +31,8 @@ def attend(
             scores.
 
     Returns:
-        Output [B, H, Q, E] in the dtype of value, and log-sum-exp Float32 [B, H, Q] over the kept keys (meaningless for rows
-        without a key).
+        Output [B, H, Q, E] in the dtype of value, and log-sum-exp Float32 [B, H, Q] over the kept keys (finite but
+        meaningless for rows without a key).
     """
     if taken is None:
         out, lse = _visible(query, key, value, visibility, None, scale)
@@ -40,6 +40,9 @@ def attend(
         out, lse = _tiled(query, key, value, visibility, taken, scale)
     else:
         out, lse = _without_columns(query, key, value, visibility, taken, scale)
+    if visibility.real is not None:
+        # Kernels differ in what they give for a row without a key (0, −inf, +inf); shares computed from it must stay finite.
+        lse = lse.nan_to_num(0.0, 0.0, 0.0)
     return _padded_rows(out, value, visibility), lse
 
 
