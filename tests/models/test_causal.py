@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -184,11 +185,25 @@ def test_changed_scores_are_refused_rather_than_measured_wrongly(
 
 
 def test_quantised_checkpoints_are_refused(tmp_path: Path) -> None:
-    import json
+    from safetensors.torch import load_file, save_file
 
-    written("llama", BASE, tmp_path)
+    network = written("llama", BASE, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    config["quantization_config"] = {
+        "quant_method": "gguf",
+        "gguf_file": "model.Q4_1.gguf",
+        "dequantize": False,
+    }
     (tmp_path / "config.json").write_text(json.dumps(config))
+    ids, _ = inputs()
+    with torch.no_grad():
+        expected = network(ids).logits
+    found = ss.load(tmp_path, device="cpu").logits(ids)
+    torch.testing.assert_close(
+        found, expected, msg="saved again in full: only its config speaks of quantisation"
+    )
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["model.layers.0.mlp.up_proj.weight"] = torch.zeros(10, dtype=torch.uint8)
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ss.CheckpointError, match="quantised"):
         ss.load(tmp_path, device="cpu")

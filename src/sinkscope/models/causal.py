@@ -41,7 +41,7 @@ class Causal:
                 f"{checkpoint.source}: transformers' {network_class.__name__} does not go through its attention interface, "
                 "so its attention cannot be measured; try a model of a newer architecture"
             )
-        if checkpoint.config.get("quantization_config"):
+        if checkpoint.quantised:
             raise CheckpointError(
                 f"{checkpoint.source} is quantised; sinkscope measures models in float32, bfloat16 or float16: "
                 "give the original checkpoint"
@@ -134,7 +134,9 @@ def architecture(checkpoint: Checkpoint) -> tuple[Any, Any]:
             f"{checkpoint.source}: model_type {kind!r} is not one that sinkscope can load; {hint}"
         )
     try:
-        config = CONFIG_MAPPING[kind].from_dict(dict(checkpoint.config))
+        # Whether it is quantised is asked of the weights (see Checkpoint.quantised).
+        settings = {key: value for key, value in checkpoint.config.items() if key != "quantization_config"}
+        config = CONFIG_MAPPING[kind].from_dict(settings)
         network_class = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     except Exception as error:  # a config class may raise anything for a missing or wrong key
         _require_sizes(checkpoint, CONFIG_MAPPING[kind])

@@ -20,6 +20,9 @@ from torch import Tensor, nn
 from sinkscope.errors import CheckpointError
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+FULL = ("F64", "F32", "BF16", "F16")
+"""What safetensors call the dtypes of weights that are not quantised."""
+
 LISTED = 8
 """How many tensor names one error lists."""
 
@@ -138,6 +141,21 @@ class Checkpoint:
         with opened(path, self.source) as tensors:
             dtype: torch.dtype = tensors.get_tensor(name).dtype
         return dtype
+
+    @cached_property
+    def quantised(self) -> bool:
+        """Whether the weights are stored in fewer bits than half precision.
+
+        The tensors decide and not config.json: a model that was saved again in full precision may still carry the
+        `quantization_config` of the file that it came from.
+        """
+        if not self.config.get("quantization_config"):
+            return False
+        for path in sorted(set(self.files.values())):
+            with opened(path, self.source) as tensors:
+                if any(tensors.get_slice(name).get_dtype() not in FULL for name in tensors.keys()):  # noqa: SIM118
+                    return True
+        return False
 
     @cached_property
     def digest(self) -> str:

@@ -1,0 +1,88 @@
+"""Loading a few hundred megabytes: the weights never exist twice in memory."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from helpers import golden
+from helpers.checkpoints import dream_config, llada_config, llama_config, write
+
+PROGRAM = """
+import json, sys, threading, time
+import sinkscope as ss
+
+def anonymous():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("RssAnon")) * 1024
+
+folder, dtype, warm = sys.argv[1:]
+ss.load(warm, device="cpu", dtype=dtype).logits([[1, 2, 3]])  # everything is imported and every pool is warm
+before, peak, done = anonymous(), 0, False
+
+def watch():
+    global peak
+    while not done:
+        peak = max(peak, anonymous())
+        time.sleep(0.001)
+
+thread = threading.Thread(target=watch)
+thread.start()
+model = ss.load(folder, device="cpu", dtype=dtype)
+done = True
+thread.join()
+weights = sum(p.numel() * p.element_size() for p in model.network.parameters())
+print(json.dumps({"weights": weights, "grown": peak - before}))
+"""
+
+
+def big(config: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """The tensors of a config, constant and in bfloat16: only their size matters."""
+    from helpers import checkpoints
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "randn", lambda *shape, generator=None: torch.ones(*shape, dtype=torch.bfloat16))
+        return checkpoints.tensors_for(config)
+
+
+CONFIGS = {
+    "llada": llada_config(d_model=1024, n_heads=8, n_kv_heads=8, n_layers=6, mlp_hidden_size=4096, embedding_size=8000,
+                          vocab_size=8000),
+    "dream": dream_config(hidden_size=1024, num_attention_heads=8, num_hidden_layers=6, intermediate_size=4096,
+                          vocab_size=8000),
+    "llama": llama_config(hidden_size=1024, num_attention_heads=8, num_hidden_layers=6, intermediate_size=4096,
+                          vocab_size=8000),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="needs /proc to see the memory of a process"
+)
+@pytest.mark.parametrize(
+    ("family", "dtype"),
+    [("llada", "bfloat16"), ("llada", "float32"), ("dream", "float32"), ("llama", "float32")],
+)
+def test_weights_never_exist_twice(family: str, dtype: str, tmp_path: Path) -> None:
+    tensors = big(CONFIGS[family])
+    write(tmp_path, CONFIGS[family], tensors, shards=4)
+    del tensors
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path), dtype, str(golden.checkpoint(family))],
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["weights"] > 150e6
+    assert found["grown"] < 1.3 * found["weights"], (
+        f"{found['grown'] / found['weights']:.2f} times the weights"
+    )
