@@ -77,6 +77,7 @@ def save(drawing: Drawing, folder: Path, suffix: str = "") -> list[Path]:
     with style():
         # No date, so that the same data give the same file.
         drawing.figure.savefig(made[0], metadata={"Date": None, "Title": drawing.title})
+        drawing.figure.set_layout_engine("none")  # it is laid out now, and need not be again
         drawing.figure.savefig(made[1], metadata={"CreationDate": None, "Title": drawing.title})
     drawing.table.to_csv(made[2], index=False)
     made[3].write_text(f"{drawing.title}. {drawing.caption}\n", encoding="utf-8")

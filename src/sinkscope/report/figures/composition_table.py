@@ -24,6 +24,7 @@ def table(traces: Any, *, top: int = 5) -> pd.DataFrame:
     parts = []
     for name, data in named(traces).items():
         part = composition(data, by="token", top=top)
+        part = part[part["detections"] > 0].reset_index(drop=True)
         part.insert(0, "trace", name)
         parts.append(part)
     return pd.concat(parts, ignore_index=True)
