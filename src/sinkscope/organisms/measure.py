@@ -49,7 +49,13 @@ def answers(source: str | Path, count: int, batch: int = 128, device: str = "aut
         Task → decoding (as JSON data) and answers (texts; for drawings, lists of 64 codes).
     """
     model = load(source, device=device)
-    found: dict[str, Any] = {"digest": model.digest, "family": model.family, "count": count, "tasks": {}}
+    found: dict[str, Any] = {
+        "digest": model.digest,
+        "family": model.family,
+        "count": count,
+        "batch": batch,
+        "tasks": {},
+    }
     for name in TASKS:
         task = registry.get(name, model.family)
         decoding = DECODINGS[model.family](**task.scheme.decoding)
@@ -149,7 +155,7 @@ def wilson(right: int, count: int, z: float = 1.959964) -> tuple[float, float]:
 
 def write_accuracy(folder: Path, given: dict[str, Any], where: str) -> dict[str, Any]:
     """Grades answers and writes accuracy.json beside the checkpoint."""
-    graded = {"digest": given["digest"], "where": where, "tasks": grade(given)}
+    graded = {"digest": given["digest"], "where": where, "batch": given.get("batch"), "tasks": grade(given)}
     write_json(folder / "accuracy.json", graded)
     return graded
 
