@@ -111,6 +111,30 @@ def test_generate_now_grade_later(run, source: str, tmp_path: Path, monkeypatch:
     assert "documents 2" in " ".join(out.split())
 
 
+def test_an_interrupt_says_how_to_go_on(
+    run, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # type: ignore[no-untyped-def]
+    from sinkscope.tasks import answer
+
+    first, calls = answer.generate, []
+
+    def once(*words: object, **options: object) -> object:
+        calls.append(1)
+        if len(calls) > 1:
+            raise KeyboardInterrupt
+        return first(*words, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(answer, "generate", once)
+        code, _, err = run("evaluate", source, *SMALL, "--batch-size", "1", "--out", tmp_path / "run")
+    assert code == 130
+    assert f"the same command goes on from what is in {tmp_path / 'run'}" in " ".join(err.split())
+    assert len(open_evaluation(tmp_path / "run").records) == 1
+    code, _, err = run("evaluate", source, *SMALL, "--batch-size", "1", "--out", tmp_path / "run")
+    assert code == 0, err
+    assert len(open_evaluation(tmp_path / "run").records) == 4
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -73,8 +73,13 @@ def evaluate(request: Request) -> None:
     with tempfile.TemporaryDirectory(prefix="sinkscope-") as scratch:
         folder = request.out or Path(scratch, "run")
         with RunFolder.write(folder, run_settings(model, task, decoding, policy)) as run:
-            with watching(errors, f"{task.name}:{task.scheme.name}", request.grade) as told:
-                answer(model, task, wanted, decoding, policy, run, batch_size, request.grade, told)
+            try:
+                with watching(errors, f"{task.name}:{task.scheme.name}", request.grade) as told:
+                    answer(model, task, wanted, decoding, policy, run, batch_size, request.grade, told)
+            except KeyboardInterrupt:
+                if request.out is not None:
+                    errors.print(Text(f"stopped; the same command goes on from what is in {request.out}"))
+                raise
             found = collect(run, {item.key for item in wanted}) if request.grade else None
     console = Console()
     if found is not None:
