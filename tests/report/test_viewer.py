@@ -91,6 +91,26 @@ def test_layer_and_head_are_chosen_by_grid_keys_and_lists(page):
     assert page.js(MAP) == before
 
 
+def test_marks_follow_the_step_and_the_key(page):
+    page.js(f"{APP}.set({{layer: 1, head: 2, key: 30}})")
+    page.settle()
+    boxes = (
+        "[...document.querySelectorAll('.frame')].map((f) => [...f.querySelectorAll('.mark')]"
+        ".map((m) => { const a = m.getBoundingClientRect(), b = f.getBoundingClientRect();"
+        " return [a.x - b.x, a.y - b.y, a.width, a.height]; }))"
+    )
+    page.press("Home")
+    (step, key), (cell, _), (line, level) = page.js(boxes)
+    assert min(step[2], key[3], line[3], level[2]) > 50, "the marks of step and key are there"
+    assert cell[2] > 5
+    assert cell[3] > 5
+    page.press("End")
+    (last, same), _, (right, _) = page.js(boxes)
+    assert last[1] > step[1] + 100, "down the heat map"
+    assert right[0] > line[0] + 100, "to the right in the picture of sinks"
+    assert same == key
+
+
 def test_two_traces_stand_side_by_side_with_one_scrubber(page, folder):
     page.open(folder / "two.html")
     assert page.js("document.querySelectorAll('.panel').length") == 2

@@ -232,7 +232,7 @@ class Panel {
         const { style } = picture.marked[i], text = box ? box.map((one) => +one.toFixed(1)).join() : "";
         if (picture.marked[i].dataset.box === text) return;
         picture.marked[i].dataset.box = text;
-        style.display = box ? "" : "none";
+        style.display = box ? "block" : "none";
         if (!box) return;
         style.transform = `translate(${box[0]}px, ${box[1]}px)`;
         style.width = `${box[2]}px`;

@@ -56,6 +56,12 @@ class Picture {
     pen.text(x - 8, y + 8, name, { fill: soft, size: 10.5, anchor: "end" });
   }
 
+  // A line that can be seen on any colour of the ramp.
+  halo(pen, points) {
+    pen.lines(points, palette().surface, 3.4);
+    pen.lines(points, palette().path, 1.7);
+  }
+
   get below() { return 0; }
 }
 
@@ -85,7 +91,7 @@ class HeatMap extends Picture {
 
   draw(pen, w, h) {
     const { view, field, top } = this.panel, box = this.box([w, h]), [x, y, bw, bh] = box;
-    const { soft, path } = palette(), many = view.realKeys.length;
+    const { soft } = palette(), many = view.realKeys.length;
     pen.image(this.image, x, y, bw, bh);
     pen.image(this.strip, x, y + bh + 4, bw, 8);
     pen.text(x - 6, y + bh + 12, "mean", { fill: soft, size: 10, anchor: "end" });
@@ -97,8 +103,8 @@ class HeatMap extends Picture {
     if (prompt > 0) pen.lines([[x + (bw * prompt) / many, y], [x + (bw * prompt) / many, y + bh + 12]], soft, 1, [3, 3]);
     if (field.path)
       for (const part of pathParts(view, field.path))
-        pen.lines(part.flatMap(([t, i]) => [[x + (bw * (i + 0.5)) / many, y + (bh * t) / view.T],
-          [x + (bw * (i + 0.5)) / many, y + (bh * (t + 1)) / view.T]]), path, 1.6);
+        this.halo(pen, part.flatMap(([t, i]) => [[x + (bw * (i + 0.5)) / many, y + (bh * t) / view.T],
+          [x + (bw * (i + 0.5)) / many, y + (bh * (t + 1)) / view.T]]));
     this.legend(pen, w - 12, 6, top, "received, uniform = 1");
     pen.text(x, 16, this.panel.selectionText(), { fill: palette().ink, size: 12, weight: 600 });
   }
@@ -154,7 +160,7 @@ class Sinks extends Picture {
 
   draw(pen, w, h) {
     const { view, field, top } = this.panel, box = this.box([w, h]), [x, y, bw, bh] = box;
-    const many = view.realKeys.length, colours = ramp(), { ink, path, raised } = palette();
+    const many = view.realKeys.length, colours = ramp(), { ink, raised } = palette();
     pen.rect(x, y, bw, bh, raised);
     if (field.mean) {
       pen.image(this.image, x, y, bw, bh);
@@ -168,8 +174,8 @@ class Sinks extends Picture {
         pen.rect(from, mid - thick / 2, wide, thick, colours.css[Math.max(60, shade(one.strength, top))]);
       }
       for (const part of pathParts(view, field.path))
-        pen.lines(part.flatMap(([t, i]) => [0, 1].map((d) =>
-          [x + (bw * (t + d)) / view.T, y + bh - (bh * (i + 0.5)) / many])), path, 1.5);
+        this.halo(pen, part.flatMap(([t, i]) => [0, 1].map((d) =>
+          [x + (bw * (t + d)) / view.T, y + bh - (bh * (i + 0.5)) / many])));
       this.legend(pen, w - 12, 6, top, "mean strength of a stay");
     }
     const first = view.position[view.realKeys[0]];
