@@ -118,7 +118,10 @@ def trace(
 def evaluate(
     source: Source,
     task: Annotated[
-        str, typer.Option(help="word_problems, small_code, gsm8k, humaneval; gsm8k:paper-llada for a named scheme")
+        str,
+        typer.Option(
+            help="word_problems, small_code, gsm8k, humaneval; gsm8k:paper-llada for a named scheme"
+        ),
     ],
     policy: PolicyText = None,
     limit: Annotated[int | None, typer.Option(help="the first so many documents; all when left out")] = None,
@@ -128,7 +131,9 @@ def evaluate(
     data: Annotated[
         Path | None, typer.Option(help="the task's JSON-lines file; the hub when left out")
     ] = None,
-    batch_size: Annotated[str, typer.Option(help="answers at a time, or auto; no result depends on it")] = "auto",
+    batch_size: Annotated[
+        str, typer.Option(help="answers at a time, or auto; no result depends on it")
+    ] = "auto",
     seed: Annotated[
         list[int] | None, typer.Option(help="several times for a decoding that draws [0]")
     ] = None,
@@ -281,6 +286,33 @@ def figures(
     from sinkscope.commands.figures import figures as command
 
     command(source, out, only, accuracies)
+
+
+@app.command()
+def train(
+    recipe: Annotated[str, typer.Argument(help="causal, scratch, adapted or multimodal")],
+    out: Annotated[Path, typer.Option(help="folder for the checkpoint; the same command resumes")],
+    device: Device = "auto",
+    init: Annotated[str | None, typer.Option(help="a folder, hub id or organism to start from")] = None,
+    size: Annotated[
+        str | None, typer.Option(help="1m, 3m, 6m or 30m, for recipes that start from random weights")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="optimiser steps")] = None,
+    batch: Annotated[int | None, typer.Option(help="sequences per step")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="peak learning rate")] = None,
+    seed: Annotated[int | None, typer.Option(help="seed of weights and masks")] = None,
+    targets: Annotated[str | None, typer.Option(help="answers, or all: prompts are learned too")] = None,
+    corpus: Annotated[str | None, typer.Option(help="a text file, or a hub data set, to mix in")] = None,
+    corpus_share: Annotated[float | None, typer.Option(help="its share of all documents")] = None,
+) -> None:
+    """Train one of the small models, or adapt a causal checkpoint into a diffusion model by Dream's recipe."""
+    from sinkscope.organisms.command import train_command
+
+    given = {
+        "device": device, "init": init, "size": size, "steps": steps, "batch": batch, "learning_rate": learning_rate,
+        "seed": seed, "targets": targets, "corpus": corpus, "corpus_share": corpus_share,
+    }  # fmt: skip
+    train_command(recipe, out, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
 
 
 def main() -> None:
