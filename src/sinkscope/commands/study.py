@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -50,6 +51,8 @@ def study(request: Request) -> None:
         return
     console = Console(stderr=True)
     watch = Progressing(console)
+    for one in (signal.SIGINT, signal.SIGTERM):  # a scheduler's SIGTERM, and a Ctrl-C also where a shell had it ignored
+        signal.signal(one, signal.default_int_handler)
     try:
         outcome = run_study(
             wanted, out, request.on, request.device, request.workers, request.shard, "auto", request.sandbox, options, watch,

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from sinkscope.errors import CheckpointError, InputError
@@ -138,6 +139,8 @@ def _cells(
     )  # fmt: skip
     count = _count(grid.samples, task, many)
     places = tuple(range(count))
+    if grid.batches:
+        places = in_batches(study, task, family, count, grid.batches)
     if kind == "trace":
         places = _varied(base, count)
     found = []
@@ -206,6 +209,53 @@ def _varied(cell: Cell, count: int) -> tuple[int, ...]:
         return (order[len(order) // 2],)
     ranks = [round(i * (len(order) - 1) / (count - 1)) for i in range(count)]
     return tuple(sorted(order[rank] for rank in ranks))
+
+
+@lru_cache(maxsize=64)
+def _prompt_lengths(model: StudyModel, task: str, family: str, many: int) -> tuple[int, ...]:
+    """Tokens of the prompts of the first documents, by a model's tokenizer; () when it is not on this machine."""
+    from types import SimpleNamespace
+
+    from sinkscope.models import causal
+    from sinkscope.models.load import FAMILIES
+    from sinkscope.models.tokenizer import read_tokenizer
+    from sinkscope.tasks import registry
+    from sinkscope.tasks.prompting import encode_prompt
+
+    checkpoint = _local(model)
+    if checkpoint is None:
+        return ()
+    kind = FAMILIES.get(checkpoint.model_type, causal.FAMILY)
+    tokenizer = read_tokenizer(checkpoint.folder, kind.chat_template)
+    ids = kind.special_ids(checkpoint, tokenizer)
+    reader: Any = SimpleNamespace(tokenizer=tokenizer, source=model.source, ids=ids)
+    chosen = registry.get(task, family)
+    return tuple(
+        len(encode_prompt(reader, chosen.prompt(document), chosen.scheme).ids)
+        for document in chosen.documents(many)
+    )
+
+
+def in_batches(study: Study, task: str, family: str, count: int, batch: int) -> tuple[int, ...]:
+    """Documents in whole batches of equally long prompts.
+
+    In the task's order each document joins the batch of its prompt's length; batches that are full are taken, in the order in
+    which they fill, until there are `count` documents. Lengths are by the tokenizer of the study's first model, so that all
+    models get the same documents. Rare lengths come late or not at all: a small study is about the common ones.
+    """
+    model, whole = study.models[0], -(-count // batch)
+    many = 16 * count
+    lengths = _prompt_lengths(model, task, family, many)
+    waiting: dict[int, list[int]] = {}
+    taken: list[int] = []
+    for place, length in enumerate(lengths):
+        group = waiting.setdefault(length, [])
+        group.append(place)
+        if len(group) == batch:
+            taken += waiting.pop(length)
+        if len(taken) == whole * batch:
+            break
+    return tuple(sorted(taken[:count])) if len(taken) >= count else tuple(range(count))
 
 
 def _decoding(study: Study, cell: Cell, name: str) -> str:
@@ -306,12 +356,14 @@ def choose_samples(
 ) -> int:
     """The documents per cell that "auto" stands for: as many as the budget's seconds allow, within its bounds.
 
-    Rounded down to a multiple of 4, so that two measurements of nearly the same speed agree more often.
+    Rounded down to a multiple of 8, so that two measurements of nearly the same speed agree more often.
     """
-    one, two = (seconds(outline(study, facts, many), speeds, workers) for many in (1, 2))
-    each, fixed = two - one, one - (two - one)
+    least = study.budget.least
+    one, two = (seconds(outline(study, facts, many), speeds, workers) for many in (least, 2 * least))
+    each = (two - one) / least
+    fixed = one - each * least
     many = int((study.budget.seconds - fixed) / each) if each > 0 else study.budget.most
-    return max(study.budget.least, min(study.budget.most, many - many % 4))
+    return max(study.budget.least, min(study.budget.most, many - many % 8))
 
 
 def with_samples(study: Study, samples: int) -> Study:

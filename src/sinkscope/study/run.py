@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import InputError
-from sinkscope.study import exemplars, plain_report, plan, shipped, tables
+from sinkscope.study import drawings, exemplars, plain_report, plan, shipped, tables
 from sinkscope.study.cell import SCIENCE, Cell
 from sinkscope.study.executors import Event, Executor, Place, make
 from sinkscope.study.lease import LeaseHeldError
@@ -30,7 +30,7 @@ from sinkscope.study.worker import Measurement
 from sinkscope.tasks.task import digest
 from sinkscope.version import __version__
 
-OUTPUT = "output/1"
+OUTPUT = "output/2"
 """Count up when the same records would give other tables, figures or another report."""
 
 SHARD_ANSWERS = 64
@@ -229,12 +229,12 @@ class _Work:
         tables.write(self.store, found)
         self.timings["tables"] = round(time.monotonic() - start, 2)
         start = time.monotonic()
-        figures, said = draw(self.store)
+        drawn = drawings.draw(self.store, cells, found.frames)
         self.timings["figures"] = round(time.monotonic() - start, 2)
         self.timings["whole command"] = round(time.monotonic() - begun, 2)
-        manifest = self._manifest(cells, found, inputs, said, old)
+        manifest = self._manifest(cells, found, inputs, drawn, old)
         beside = self._shipped()
-        page = plain_report.report(self.study, found.frames, found.notes, beside, manifest, figures)
+        page = plain_report.report(self.study, found.frames, found.notes, beside, manifest, drawn.figures)
         write_text(self.store.root / "report.html", page)
         write_text(self.store.root / "manifest.json", json.dumps(manifest, indent=1) + "\n")
         return Outcome(
@@ -246,7 +246,12 @@ class _Work:
         return shipped.read([model.source for model in self.study.models], digests)
 
     def _manifest(
-        self, cells: Sequence[Cell], found: tables.Tables, inputs: str, figures: str, old: Mapping[str, Any]
+        self,
+        cells: Sequence[Cell],
+        found: tables.Tables,
+        inputs: str,
+        drawn: drawings.Drawn,
+        old: Mapping[str, Any],
     ) -> dict[str, Any]:
         call = {
             "when": datetime.now(timezone.utc).isoformat(timespec="seconds"), "on": self.on, "host": platform.node(),
@@ -264,7 +269,8 @@ class _Work:
             "traced_documents": f"even ranks by length of question among the first {plan.TRACED_FROM}",
             "exemplars": exemplars.RULE,
             "tables": {name: len(frame) for name, frame in found.frames.items()},
-            "figures": figures,
+            "figures": [path for path, _ in drawn.figures],
+            "figures_left_out": dict(drawn.left_out),
             "notes": list(found.notes),
             "calls": [*old.get("calls", []), call],
         }
@@ -316,19 +322,6 @@ def said_about_samples(study: Study, samples: int, speeds: Mapping[str, plan.Spe
         f"{samples} documents detect with 80 % power: {worst:.2f} at an accuracy of 0.5, {best:.2f} at 0.95, if the two runs "
         "are unrelated; less if they agree."
     )
-
-
-def draw(store: Store) -> tuple[list[tuple[str, str]], str]:
-    """The figures, when the part of the package that draws them is there: (path, caption), and what was done."""
-    try:
-        from sinkscope.report import figures
-    except ImportError:
-        return [], "none: this version draws no figures of studies"
-    drawn = getattr(figures, "draw_study", None)
-    if drawn is None:
-        return [], "none: this version draws no figures of studies"
-    found = [(str(path), str(caption)) for path, caption in drawn(store.root, store.root / "figures")]
-    return found, f"{len(found)} figures in figures/"
 
 
 def shipped_digest(study: Study) -> str:

@@ -62,6 +62,8 @@ class Grid:
         models: names of the study's models; empty: all.
         samples: documents per cell; "auto": as many as the budget allows; "all" that the task has.
         seeds: of the decoding; several only where it draws.
+        batches: take the documents in whole batches of so many with equally long prompts, which are answered together and so
+            much faster on a CPU; 0: simply the first documents. See `plan.in_batches`.
     """
 
     task: str | Mapping[str, str]
@@ -71,6 +73,7 @@ class Grid:
     samples: Samples = "auto"
     seeds: tuple[int, ...] = (0,)
     controls: int = 1
+    batches: int = 0
 
     def __post_init__(self) -> None:
         from sinkscope.policies import parse_policy
@@ -88,6 +91,7 @@ class Grid:
         if self.samples not in ("auto", "all"):
             _whole("samples", self.samples, 1)
         _whole("controls", self.controls, 1)
+        _whole("batches", self.batches, 0)
         if not self.seeds:
             raise InputError("seeds is empty; give at least one, such as [0]")
         for seed in self.seeds:

@@ -5,6 +5,7 @@ Jobs are plain data, so that any executor can send them: a shard to do, or a mod
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,8 +20,8 @@ from sinkscope.study.spec import StudyModel
 if TYPE_CHECKING:
     from sinkscope.models.model import Model
 
-LEAST_SECONDS = 1.0
-"""A measurement runs at least so long."""
+STEPS = 6
+"""Forward passes that a measurement times."""
 
 
 @dataclass(frozen=True)
@@ -73,30 +74,54 @@ class Bench:
         return self._model
 
 
+class _Enough(Exception):  # noqa: N818 (no error: it ends a measurement)
+    """Enough steps were timed."""
+
+
 def measure(cell: Cell, model: Model) -> Speed:
-    """Seconds for a forward pass of one answer: plain, under a policy, and recorded, on the cell's first documents."""
+    """Seconds for a forward pass of one answer: plain, under a policy, and recorded.
+
+    Timed over some steps in the middle of a generation, on as many documents with equally long prompts as are answered
+    together in this cell.
+    """
     import torch
 
     from sinkscope.policies import MaskTop
-    from sinkscope.sampling.generate import generate
     from sinkscope.tasks.prompting import encode_prompt
     from sinkscope.trace.capture import Capture
 
     task = task_of(cell)
-    decoding = cell.parsed_decoding()
     prompts = [
-        (torch.tensor([encode_prompt(model, task.prompt(item.document), task.scheme).ids]), item.stream)
-        for item in items_of(cell, task)[:2]
+        (encode_prompt(model, task.prompt(item.document), task.scheme).ids, item.stream)
+        for item in items_of(cell, task)[:32]
     ]
+    lengths = [len(ids) for ids, _ in prompts]
+    common = max(set(lengths), key=lambda length: (lengths.count(length), length))
+    equal = [prompt for prompt in prompts if len(prompt[0]) == common][:8]
+    rows = torch.tensor([list(ids) for ids, _ in equal])
+    streams = [stream for _, stream in equal]
+    decoding = cell.parsed_decoding()
+    _timed(model, rows[:1], streams[:1], decoding)  # the first passes of a process are slow
+    return Speed(
+        _timed(model, rows, streams, decoding),
+        _timed(model, rows, streams, decoding, policy=MaskTop(1)),
+        _timed(model, rows[:1], streams[:1], decoding, capture=Capture(anatomy=True, by_query=True)),
+    )
 
-    def timed(**options: Any) -> float:
-        passes, begun = 0, time.perf_counter()
-        for ids, stream in prompts:
-            run = generate(model, ids, decoding, seed=[stream], **options)
-            passes += max(1, run.forwards[0])
-            if time.perf_counter() - begun > LEAST_SECONDS:
-                break
-        return (time.perf_counter() - begun) / passes
 
-    generate(model, prompts[0][0][:, :4], decoding, seed=[0])  # the first pass of a process is slow
-    return Speed(timed(), timed(policy=MaskTop(1)), timed(capture=Capture(anatomy=True)))
+def _timed(model: Model, rows: Any, streams: list[int], decoding: Any, **options: Any) -> float:
+    """Seconds per forward pass and row, the first one left out (it reads the prompt, and nothing is hidden in it)."""
+    from sinkscope.sampling.generate import generate
+
+    begun: list[float] = []
+
+    def progress(done: int, expected: int, states: Any) -> None:
+        begun.append(time.perf_counter())
+        if len(begun) > STEPS:
+            raise _Enough
+
+    start = time.perf_counter()
+    with contextlib.suppress(_Enough):
+        generate(model, rows, decoding, seed=streams, progress=progress, **options)
+    spent = begun[-1] - begun[0] if len(begun) > 1 else begun[-1] - start
+    return spent / max(1, len(begun) - 1) / len(rows)

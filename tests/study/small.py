@@ -1,0 +1,112 @@
+"""A study that takes seconds: golden checkpoints with a byte-level tokenizer, and the means to run, kill and compare it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from helpers.tokenizers import golden_with_tokenizer
+
+TABLES = ("results", "records", "sinks", "depth", "diagnosis", "replay")
+ROOT = Path(__file__).parents[2]
+
+
+def write_study(folder: Path, models: tuple[str, ...] = ("llada", "llama"), samples: int = 4) -> Path:
+    """A study file over golden checkpoints, which are put beside it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = ['name = "small"']
+    for family in models:
+        if not (folder / family).exists():
+            golden_with_tokenizer(family, folder / family)
+        lines += ["[[models]]", f'source = "{folder / family}"', f'name = "{family}"']
+    lines += [
+        "[decodings.short]",
+        "causal = { length = 6 }",
+        "llada = { length = 8, steps = 4, block = 4 }",
+        "[[evaluate]]",
+        'task = "word_problems"',
+        'decodings = ["short"]',
+        f"samples = {samples}",
+        'policies = ["none", "top:1", "random(top:1)"]',
+        "[[trace]]",
+        'task = "word_problems"',
+        'decodings = ["short"]',
+        "samples = 2",
+        "capture = { anatomy = true }",
+        "maps = 1",
+        "maps_every = 2",
+        "[[replay]]",
+        'task = "word_problems"',
+        'decodings = ["short"]',
+        "samples = 2",
+        'policies = ["top:1"]',
+    ]
+    path = folder / "small.toml"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def command(study: Path, out: Path, *more: str) -> list[str]:
+    """The command line that runs a study."""
+    return [
+        sys.executable,
+        "-m",
+        "sinkscope.cli",
+        "study",
+        str(study),
+        "--out",
+        str(out),
+        "--device",
+        "cpu",
+        *more,
+    ]
+
+
+def environment() -> dict[str, str]:
+    """One thread, no network."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+
+
+def run(study: Path, out: Path, *more: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Runs the command to its end."""
+    done = subprocess.run(
+        command(study, out, *more),
+        capture_output=True,
+        text=True,
+        env=environment(),
+        cwd=ROOT,
+        timeout=280,
+        check=False,
+    )
+    if check and done.returncode:
+        raise AssertionError(f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}")
+    return done
+
+
+def tables(out: Path) -> dict[str, pd.DataFrame]:
+    """The tables of a study."""
+    return {name: pd.read_parquet(out / "tables" / f"{name}.parquet") for name in TABLES}
+
+
+def assert_same(one: Path, two: Path) -> None:
+    """Two folders hold the same tables, record for record."""
+    first, second = tables(one), tables(two)
+    for name in TABLES:
+        pd.testing.assert_frame_equal(first[name], second[name], check_exact=True, obj=name)
+
+
+def without_extra(module: str) -> Any:
+    """A mark that skips where an extra is not installed, and says which."""
+    import importlib.util
+
+    import pytest
+
+    extra = {"ray": "ray", "submitit": "slurm"}[module]
+    return pytest.mark.skipif(
+        importlib.util.find_spec(module) is None, reason=f"needs {module}: pip install 'sinkscope[{extra}]'"
+    )

@@ -1,0 +1,268 @@
+"""A whole small study: outputs, resuming, refusing, stopping. The study is run once, and other tests start from copies."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from sinkscope.errors import InputError
+from sinkscope.study import run, spec, status
+from sinkscope.study.lease import Lease
+from sinkscope.study.store import Store
+from study import small
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small.write_study(tmp_path_factory.mktemp("study"))
+
+
+@pytest.fixture(scope="module")
+def finished(study: Path) -> Path:
+    out = study.parent / "finished"
+    small.run(study, out, "--workers", "1")
+    return out
+
+
+def test_all_outputs_are_there(finished: Path) -> None:
+    for name in (
+        "study.toml",
+        "manifest.json",
+        "report.html",
+        *(f"tables/{table}.parquet" for table in small.TABLES),
+    ):
+        assert (finished / name).stat().st_size > 0, name
+        assert not name.endswith("parquet") or (finished / name).with_suffix(".csv").is_file()
+    manifest = json.loads((finished / "manifest.json").read_text())
+    assert manifest["versions"]["torch"]
+    assert (
+        manifest["calls"][0]["answers_computed"] == 2 * (3 * 4 + 2 + 2) + 2
+    )  # and an exemplar's maps for each model
+    assert manifest["calls"][0]["seconds"]["whole command"] > 0
+    assert not list(finished.rglob("*.part")) + list(finished.rglob("*.partial"))
+    assert {path.suffix for path in (finished / "figures").iterdir()} == {".svg", ".pdf", ".csv", ".txt"}
+    kinds = [data["identity"]["kind"] for data in Store(finished).known_cells().values()]
+    assert sorted(set(kinds)) == ["evaluate", "maps", "replay", "trace"]
+
+
+def test_every_row_carries_n_interval_control_hidden_share_and_settings(finished: Path) -> None:
+    table = pd.read_parquet(finished / "tables" / "results.parquet")
+    assert len(table) == 6
+    for name in (
+        "n",
+        "accuracy",
+        "low",
+        "high",
+        "weights",
+        "dtype",
+        "task_version",
+        "scheme",
+        "decoding",
+        "policy",
+        "seeds",
+        "cell",
+    ):
+        assert table[name].notna().all(), name
+    masked = table[table["policy"] == "top:1"]
+    for name in (
+        "difference",
+        "difference_low",
+        "control",
+        "control_accuracy",
+        "over_control",
+        "hidden_share",
+        "detectable",
+    ):
+        assert masked[name].notna().all(), name
+    assert (masked["hidden_share"] > 0).all()
+    assert (masked["control"] == "random(top:1)").all()
+
+
+def test_the_numbers_of_the_report_are_those_of_the_tables(finished: Path) -> None:
+    page = (finished / "report.html").read_text(encoding="utf-8")
+    for row in pd.read_parquet(finished / "tables" / "results.parquet").to_dict("records"):
+        assert f"{row['accuracy']:.3f}" in page
+        if row["hidden_share"] == row["hidden_share"] and row["hidden_share"] is not None:
+            assert f"{row['hidden_share']:.1%}" in page
+    assert "<script" not in page
+    assert "http://" not in page
+    assert "No full-size results ship" in page
+
+
+def test_a_second_run_computes_nothing(study: Path, finished: Path) -> None:
+    before = {
+        path: path.stat().st_mtime_ns
+        for path in finished.rglob("*")
+        if path.is_file() and path.name != "lease"
+    }
+    begun = time.monotonic()
+    done = small.run(study, finished)
+    assert "nothing was left to compute" in done.stdout
+    assert "report:" in done.stdout
+    assert time.monotonic() - begun < 60
+    after = {
+        path: path.stat().st_mtime_ns
+        for path in finished.rglob("*")
+        if path.is_file() and path.name != "lease"
+    }
+    assert after == before
+
+
+def test_another_study_in_the_same_folder_is_refused_by_name(study: Path, finished: Path) -> None:
+    other = study.parent / "other.toml"
+    other.write_text(study.read_text().replace("samples = 4", "samples = 5"), encoding="utf-8")
+    with pytest.raises(InputError, match=r"evaluate\.0\.samples is 4 there and 5 here"):
+        run.run_study(spec.read(other), finished)
+    other.write_text(study.read_text().replace("steps = 4", "steps = 8"), encoding="utf-8")
+    with pytest.raises(InputError, match=r"steps is 4 there and 8 here"):
+        run.run_study(spec.read(other), finished)
+
+
+def test_a_folder_of_something_else_is_refused(study: Path, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(InputError, match=r"holds thesis\.tex"):
+        run.run_study(spec.read(study), tmp_path)
+
+
+def test_foreign_results_are_refused_with_the_difference(study: Path, finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "copy"
+    shutil.copytree(finished, out)
+    cell = next(
+        file
+        for file in out.glob("cells/*/cell.json")
+        if json.loads(file.read_text())["identity"]["kind"] == "evaluate"
+    )
+    data = json.loads(cell.read_text())
+    data["identity"]["model"]["weights"] = "0" * 64
+    foreign = out / "cells" / "0123456789abcdef"
+    foreign.mkdir()
+    (foreign / "cell.json").write_text(json.dumps(data))
+    with pytest.raises(InputError, match=r"foreign results: model\.weights is '0000"):
+        run.run_study(spec.read(study), out)
+
+
+def test_weights_that_changed_under_a_study_are_refused(study: Path, finished: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    out, model = tmp_path / "copy", study.parent / "llada" / "model-00001-of-00003.safetensors"
+    shutil.copytree(finished, out)
+    kept = model.read_bytes()
+    try:
+        tensors = load_file(model)
+        name = sorted(tensors)[0]
+        tensors[name] = tensors[name] * 1.5
+        save_file(tensors, model, metadata={"format": "pt"})
+        with pytest.raises(InputError, match=r"foreign results: model\.weights"):
+            run.run_study(spec.read(study), out)
+    finally:
+        model.write_bytes(kept)
+
+
+def test_answers_that_disagree_between_shards_are_refused(finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "copy"
+    shutil.copytree(finished, out)
+    store = Store(out)
+    name = next(name for name, data in store.known_cells().items() if data["identity"]["kind"] == "evaluate")
+    (shard,) = store.shard_folders(name)
+    shutil.copytree(shard, shard.with_name("000000-000001"))
+    assert len(store.answers(name)) == 4
+    file = shard.with_name("000000-000001") / "generations.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    rows[0]["output"] += "?"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(InputError, match="different answers"):
+        store.answers(name)
+
+
+def test_status_reads_a_study_that_is_running_or_done(finished: Path) -> None:
+    found = status.read(finished)
+    assert found.done == found.wanted == 2 * (3 * 4 + 2 + 2) + 2
+    assert found.running == ""
+    assert found.report is not None
+    with Lease(finished / "lease"):
+        assert "process" in status.read(finished).running
+    with pytest.raises(InputError, match=r"no study\.toml"):
+        status.read(finished / "tables")
+
+
+def test_a_second_command_on_one_folder_is_told_who_is_at_work(study: Path, finished: Path) -> None:
+    with (
+        Lease(finished / "lease"),
+        pytest.raises(InputError, match=r"another command .* is running the study"),
+    ):
+        run.run_study(spec.read(study), finished)
+
+
+def test_fewer_or_more_shards_give_the_same_tables(study: Path, finished: Path, tmp_path: Path) -> None:
+    """Half of the records are taken away, and the rest is done in other shards."""
+    out = tmp_path / "copy"
+    shutil.copytree(finished, out)
+    for file in out.glob("cells/*/shards/*/generations.jsonl"):
+        lines = file.read_text().splitlines(keepends=True)
+        file.write_text("".join(lines[: len(lines) // 2]) + lines[-1][:9])  # and a line that a kill cut short
+        grades = file.with_name("grades.jsonl")
+        if grades.exists():
+            grades.write_text("".join(grades.read_text().splitlines(keepends=True)[: len(lines) // 2]))
+    small.run(study, out, "--shard", "1", "--workers", "1")
+    small.assert_same(out, finished)
+    assert len(list(out.glob("cells/*/shards/000000-000001/settings.json"))) > 0
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_an_error_that_loses_nothing(study: Path, finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    script = f"ulimit -f 24; exec {' '.join(small.command(study, out, '--workers', '1'))}"  # files of 12 kB at most
+    done = subprocess.run(
+        ["bash", "-c", script],
+        capture_output=True,
+        text=True,
+        env=small.environment(),
+        cwd=small.ROOT,
+        timeout=250,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr.split("error:")[0]
+    small.run(study, out, "--workers", "1")
+    small.assert_same(out, finished)
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_within_seconds_and_says_how_to_go_on(
+    study: Path, finished: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    process = subprocess.Popen(
+        small.command(study, out, "--workers", "2"),
+        stderr=subprocess.PIPE,
+        text=True,
+        env=small.environment(),
+        cwd=small.ROOT,
+    )
+    until = time.monotonic() + 200
+    while not list(out.glob("cells/*/shards/*/generations.jsonl")) and time.monotonic() < until:
+        time.sleep(0.05)
+    begun = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert time.monotonic() - begun < 20
+    assert process.returncode == 130
+    assert "answers are done and safe" in error
+    assert "the same command goes on" in error
+    small.run(study, out, "--workers", "1")
+    small.assert_same(out, finished)
+
+
+@pytest.mark.slow
+def test_a_plan_prints_and_writes_nothing(study: Path, tmp_path: Path) -> None:
+    done = small.run(study, tmp_path / "out", "--plan", "--workers", "1")
+    assert "forward passes" in done.stdout
+    assert "nothing was computed or written" in done.stdout
+    assert not (tmp_path / "out").exists()

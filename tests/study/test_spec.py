@@ -1,0 +1,99 @@
+"""Studies as data: what is built in, what is refused, and that writing and reading agree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sinkscope.errors import InputError
+from sinkscope.study import spec
+
+SMALL = {"name": "s", "models": ["organism/scratch"], "evaluate": [{"task": "word_problems", "samples": 4}]}
+
+
+def test_the_studies_that_issue_eight_lists_are_built_in() -> None:
+    assert spec.builtin_names() == ["full", "mechanisms", "organisms", "paper", "quick"]
+
+
+@pytest.mark.parametrize("name", spec.builtin_names())
+def test_a_study_is_read_back_as_it_was_written(name: str, tmp_path: Path) -> None:
+    study = spec.read(name)
+    (tmp_path / "copy.toml").write_text(spec.to_toml(study), encoding="utf-8")
+    assert spec.to_data(spec.read(tmp_path / "copy.toml")) == spec.to_data(study)
+
+
+def test_the_default_study_is_the_one_described() -> None:
+    study = spec.read("organisms")
+    assert [model.source for model in study.models] == [
+        "organism/causal", "organism/scratch", "organism/adapted", "organism/multimodal",
+    ]  # fmt: skip
+    words, code = study.evaluate
+    assert words.task == "word_problems"
+    assert set(words.policies) == {
+        "none", "top:1", "random(top:1)", "top:5", "random(top:5)", "top:10", "random(top:10)", "top:1@model",
+        "top:1,effect=silence",
+    }  # fmt: skip
+    assert (code.task, code.models, code.policies) == (
+        "small_code", ("organism/causal", "organism/scratch"), ("none", "top:1"),
+    )  # fmt: skip
+    assert study.budget.least >= 16
+    for options in study.decodings["short"].values():
+        assert options["length"] <= 64
+        assert options.get("steps", 32) == 32
+
+
+def test_the_paper_study_has_the_papers_models_and_settings() -> None:
+    study = spec.read("paper")
+    assert len(study.models) == 4
+    assert all(
+        {"top:1", "top:5", "top:10", "above:0", "above:1", "above:2"} <= set(grid.policies)
+        for grid in study.evaluate
+    )
+    generations, sequences = study.trace
+    assert generations.samples == 30
+    assert study.decodings["traced"]["llada"] == {"length": 128, "steps": 128, "block": 32}
+    assert all(options["length"] == 64 for options in study.decodings["sequences"].values())
+    assert sequences.maps > 0
+
+
+def test_the_mechanisms_study_crosses_blocks_orders_and_windows() -> None:
+    study = spec.read("mechanisms")
+    found = {
+        (one["llada"]["block"], one["llada"].get("remasking", "low_confidence"))
+        for one in study.decodings.values()
+    }
+    assert found == {(block, order) for block in (1, 8, 32, 64) for order in ("low_confidence", "random")}
+    assert study.replay
+    assert {"window:32", "window:32,first=4", "window:192,future=0"} <= set(study.evaluate[0].policies)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"modls": []}, "there is no 'modls'; did you mean models"),
+        ({"evaluate": [{"task": "word_problem"}]}, "did you mean word_problems"),
+        ({"evaluate": [{"task": "word_problems", "policys": []}]}, "did you mean policies"),
+        ({"evaluate": [{"task": "word_problems", "policies": ["tpo:1"]}]}, "'tpo' is not known; did you mean top"),
+        ({"evaluate": [{"task": "word_problems", "decodings": ["short"]}]}, "has no decoding 'short'"),
+        ({"evaluate": [{"task": "word_problems", "models": ["organism/scrach"]}]}, "did you mean organism/scratch"),
+        ({"evaluate": [{"task": "word_problems", "samples": 0}]}, "samples should be a whole number of at least 1"),
+        ({"evaluate": []}, "does nothing"),
+        ({"trace": [{"task": "word_problems", "capture": {"levl": 1}}]}, "did you mean level"),
+        ({"decodings": {"a": {"lada": {}}}}, "did you mean llada"),
+        ({"decodings": {"a": {"llada": {"blok": 3}}}}, "did you mean block"),
+        ({"models": ["organism/scratch", "organism/scratch"]}, "two models of the same name"),
+        ({"budget": {"least": 1}}, "least should be a whole number of at least 2"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named_with_what_was_meant(change: dict[str, object], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        spec.from_data({**SMALL, **change})
+
+
+def test_an_unknown_study_is_answered_with_the_nearest_ones(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="did you mean organisms"):
+        spec.read("organism")
+    (tmp_path / "bad.toml").write_text("name = ", encoding="utf-8")
+    with pytest.raises(InputError, match="not a TOML file"):
+        spec.read(tmp_path / "bad.toml")
