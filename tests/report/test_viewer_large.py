@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import time
 from pathlib import Path
@@ -85,6 +86,8 @@ def test_the_file_is_small(large):
 
 
 def test_it_opens_at_once_and_scrubs_smoothly(large):
+    # Frames on a machine that others keep busy say more about them than about the page.
+    idle = os.getloadavg()[0] < 1.5 * (os.cpu_count() or 1)
     page = Browser(1400, 1000)
     try:
         page.call(
@@ -96,7 +99,7 @@ def test_it_opens_at_once_and_scrubs_smoothly(large):
         usable = page.js("window.usable") / 1000
         print(f"usable after {usable:.2f} s")
         page.js(SCRUB)  # once, so that the frames below are not the first ones of their kind
-        frames = {}
+        frames, work = {}, {}
         for name, change in {
             "mean": "{layer: -1, head: -1}",
             "layer": "{layer: 5, head: -1}",
@@ -111,12 +114,15 @@ def test_it_opens_at_once_and_scrubs_smoothly(large):
             tries = [page.js(SCRUB) for _ in range(3)]
             busy = (page.busy() - busy) / (3 * STEPS)
             assert all(last == "step 255 of 255" for *_, last in tries)
-            frames[name] = max(rate for rate, *_ in tries)
+            frames[name], work[name] = max(rate for rate, *_ in tries), busy
             print(
                 f"{name}: chosen in {chosen:.2f} s, {frames[name]:.0f} frames a second, {1000 * busy:.1f} ms of CPU a frame"
             )
         assert page.problems() == []
         assert usable < SECONDS
-        assert min(frames.values()) >= FRAMES, frames
+        print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+        assert max(work.values()) <= 1 / FRAMES, f"processor time of a frame, whatever else runs: {work}"
+        if idle:
+            assert min(frames.values()) >= FRAMES, frames
     finally:
         page.close()

@@ -55,7 +55,7 @@ def beside(path: Path, other: Path | None) -> Path:
 
 def stem(path: Path) -> str:
     """The name of a trace without its endings."""
-    return path.name.removesuffix(".zip").removesuffix(".partial").removesuffix(".zarr")
+    return path.name.removesuffix(".partial").removesuffix(".zip").removesuffix(".zarr")
 
 
 def trace_names(path: Path, other: Path | None, traces: list[Trace]) -> tuple[str | None, str | None]:
