@@ -199,9 +199,11 @@ class Panel {
     const error = `±${(100 * field.error).toFixed(1)} % of 1 + value`;
     const named = field.mean ? "" : this.view.kinds[this.kinds[this.app.state.layer * this.view.H + this.app.state.head]];
     const kind = !named ? "" : named === "none" ? " This head has no sinks." : ` This head’s sinks: ${named}.`;
+    const gone = this.score.residences_left_out;
+    const dropped = !field.mean && gone ? ` The ${gone.toLocaleString("en")} shortest and weakest stays of the trace are not in the page.` : "";
     this.note.textContent = field.partial
-      ? `Of this head the page holds the ${this.view.strongest} strongest keys of each step and the average over time (strip below the heat map); pale cells are weaker keys that are not in the page. Embed it in full with --heads ${this.view.layers[this.app.state.layer]}:${this.view.heads[this.app.state.head]}. Scores are stored in 8 bits, ${error}; strengths of stays and of heads are exact.${kind}`
-      : `Scores are stored in 8 bits, ${error}; sinks (ε = ${this.view.epsilon}) are found from the exact ones, and strengths of stays and of heads are exact.${kind}`;
+      ? `Of this head the page holds the ${this.view.strongest} strongest keys of each step and the average over time (strip below the heat map); pale cells are weaker keys that are not in the page. Embed it in full with --heads ${this.view.layers[this.app.state.layer]}:${this.view.heads[this.app.state.head]}. Scores are stored in 8 bits, ${error}; strengths of stays and of heads are exact.${kind}${dropped}`
+      : `Scores are stored in 8 bits, ${error}; sinks (ε = ${this.view.epsilon}) are found from the exact ones, and strengths of stays and of heads are exact.${kind}${dropped}`;
     for (const picture of [this.heat, this.grid, this.sinks]) {
       picture.paint();
       const [w, h] = picture.size();
