@@ -54,23 +54,32 @@ def test_importing_the_command_line_imports_nothing_heavy() -> None:
 
 
 WITHOUT = """
-import sys
+import importlib.metadata, sys
+from importlib.machinery import PathFinder
 BLOCKED = {"xarray", "zarr", "pandas", "matplotlib", "pyarrow", "typer", "rich", "click", "dask", "scipy"}
 
-class Block:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in BLOCKED:
-            raise ModuleNotFoundError(f"{name} is blocked", name=name)
+class Hidden:  # as if they were not installed: neither found nor in the list of packages
+    find_distributions = PathFinder.find_distributions
 
-sys.meta_path.insert(0, Block())
-# transformers asks importlib.metadata what is installed, and imports it on that word
-import importlib.metadata
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        return None if name.partition(".")[0] in BLOCKED else PathFinder.find_spec(name, path, target)
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = Hidden
 right = importlib.metadata.version
+
 def version(name):
     if name.lower() in BLOCKED:
         raise importlib.metadata.PackageNotFoundError(name)
     return right(name)
+
 importlib.metadata.version = version
+for name in BLOCKED:
+    try:
+        __import__(name)
+    except ModuleNotFoundError:
+        continue
+    raise SystemExit(f"{name} is not hidden")
 
 import torch
 import sinkscope as ss

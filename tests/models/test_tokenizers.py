@@ -52,14 +52,12 @@ def chat(tokenizer: Any, *turns: tuple[str, str], **options: Any) -> str:
     return text
 
 
-def special(folder: Path, family: str, config: dict[str, Any], tmp_path: Path) -> Any:
-    """Special ids of a checkpoint whose config says nothing about them, with an official tokenizer beside it."""
-    shutil.copytree(folder, tmp_path / "checkpoint")
+def special(name: str, family: str, config: dict[str, Any], tmp_path: Path) -> Any:
+    """Special ids of a checkpoint whose config says nothing about them, with an official tokenizer."""
     silent = {key: value for key, value in config.items() if not key.endswith("_token_id")}
-    (tmp_path / "checkpoint" / "config.json").write_text(json.dumps(silent))
+    (tmp_path / "config.json").write_text(json.dumps(silent))
     kind = FAMILIES[family]
-    tokenizer = read_tokenizer(tmp_path / "checkpoint", kind.chat_template)
-    return kind.special_ids(Checkpoint(tmp_path / "checkpoint", "here"), tokenizer)
+    return kind.special_ids(Checkpoint(tmp_path, "here"), loaded(name, kind.chat_template))
 
 
 @pytest.mark.parametrize("name", ["llada", "dream", "llama3"])
@@ -145,12 +143,12 @@ def test_llama3_tokenizer() -> None:
 
 def test_special_ids_come_from_the_official_tokenizers(tmp_path: Path) -> None:
     llada = llada_config(vocab_size=126464, embedding_size=126464)
-    found = special(official("llada"), "llada", llada, tmp_path / "llada")
+    found = special("llada", "llada", llada, tmp_path)
     assert (found.mask, found.eos, found.bos, found.eot) == (126336, (126081,), 126080, 126348)
     assert found.pad == 126081
-    found = special(official("llada"), "mmada", {**llada, "model_type": "mmada"}, tmp_path / "mmada")
+    found = special("llada", "mmada", {**llada, "model_type": "mmada"}, tmp_path)
     assert (found.mask, found.eos, found.eot) == (126336, (126081,), 126348)
-    found = special(official("dream"), "Dream", dream_config(vocab_size=152064), tmp_path / "dream")
+    found = special("dream", "Dream", dream_config(vocab_size=152064), tmp_path)
     assert (found.mask, found.eos, found.bos, found.pad) == (151666, (151643,), 151665, 151643)
 
 
