@@ -80,7 +80,7 @@ def run(study: Path, out: Path, *more: str, check: bool = True) -> subprocess.Co
         text=True,
         env=environment(),
         cwd=ROOT,
-        timeout=280,
+        timeout=600,
         check=False,
     )
     if check and done.returncode:

@@ -18,6 +18,10 @@ from sinkscope.study.lease import Lease
 from sinkscope.study.store import Store
 from study import small
 
+pytestmark = pytest.mark.timeout(
+    900
+)  # they take seconds, but wait for processes on machines that may be busy
+
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:

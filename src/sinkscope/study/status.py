@@ -54,7 +54,8 @@ def read(folder: str | Path) -> Status:
     study = store.study()
     if study is None:
         raise InputError(f"{folder} is no folder of a study: it has no study.toml (yet)")
-    cells = [_cell(store, name, data) for name, data in store.known_cells().items()]
+    known = sorted(store.known_cells().items(), key=lambda pair: str(pair[1]["title"]))
+    cells = [_cell(store, name, data) for name, data in known]
     lease = store.root / "lease"
     who = holder(lease) if is_held(lease) else None
     running = f"process {who.get('pid')} on {who.get('host')}" if who else ""
