@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
 
 from sinkscope.commands.options import Device, Dtype, PolicyText, Revision, Source, with_decoding
@@ -319,17 +318,18 @@ def main() -> None:
     """Entry point: runs the command and turns errors into one line and an exit code."""
     try:
         code = app(standalone_mode=False)
-    except click.exceptions.Abort:
-        _fail("interrupted", 130)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
     except SinkscopeError as error:
         _fail(str(error), 2)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted", 130)
     except BrokenPipeError:
         sys.exit(1)
+    except Exception as error:
+        # Usage errors are click's or, from typer 0.29 on, of the copy of click inside typer: known by what they can do.
+        if not hasattr(error, "show") or not hasattr(error, "exit_code"):
+            raise
+        error.show()
+        sys.exit(error.exit_code)
     sys.exit(code if isinstance(code, int) else 0)
 
 
