@@ -130,6 +130,9 @@ def test_another_study_in_the_same_folder_is_refused_by_name(study: Path, finish
 
 
 def test_a_folder_of_something_else_is_refused(study: Path, tmp_path: Path) -> None:
+    (tmp_path / "lease").touch()
+    (tmp_path / ".study.toml.123.part").write_text("name")  # a kill at the very start leaves these
+    Store(tmp_path).check_new()
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(InputError, match=r"holds thesis\.tex"):
         run.run_study(spec.read(study), tmp_path)

@@ -58,9 +58,10 @@ def _accuracy(model: str, folder: Path, data: dict[str, Any]) -> Shipped:
     rows = [
         {
             "model": model, "task": task, "policy": "none", "n": one["n"], "accuracy": one["accuracy"],
-            "low": one["interval"][0], "high": one["interval"][1], "decoding": json.dumps(one["decoding"]),
+            "low": one["interval"][0], "high": one["interval"][1], "decoding": json.dumps(one.get("decoding")),
         }
         for task, one in data["tasks"].items()
+        if {"n", "accuracy", "interval"} <= one.keys()  # some tasks were only watched while training
     ]  # fmt: skip
     return Shipped(f"shipped accuracy of {when}, {data.get('where', 'unknown machine')}", tuple(rows))
 

@@ -78,7 +78,12 @@ class Store:
         if self.root.exists() and not self.root.is_dir():
             raise InputError(f"{self.root} is a file; give a folder with --out")
         if not self.study_file.exists() and self.root.is_dir():
-            strange = sorted(path.name for path in self.root.iterdir() if path.name != "lease")
+            own = (
+                "lease",
+                "slurm",
+            )  # what a command that was killed at its start leaves, besides .part files
+            names = sorted(path.name for path in self.root.iterdir())
+            strange = [name for name in names if name not in own and not name.startswith(".")]
             if strange:
                 raise InputError(
                     f"{self.root} is no folder of a study (it has no study.toml) and holds {', '.join(strange[:3])}; "
