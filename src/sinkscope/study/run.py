@@ -129,7 +129,8 @@ class _Work:
             second = plan.identify(exemplars.cells_of(self.study, self.store, cells), self.facts)
             self.store.check_foreign([*cells, *second], second=True)
             if second:
-                self.watch.say(exemplars.RULE)
+                if cut(second, self.store, self.shard):
+                    self.watch.say(exemplars.RULE)
                 self.store.add_cells(second)
                 self._compute(second, speeds)
         finally:
