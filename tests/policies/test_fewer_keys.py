@@ -133,13 +133,13 @@ def largest(family: str, policy: Any) -> int:
     return watch.elements
 
 
-@pytest.mark.parametrize("policy", SMALL[:2], ids=str)
+@pytest.mark.parametrize("policy", SMALL[:1], ids=str)
 def test_nothing_of_size_s_by_s(policy: Any) -> None:
     assert 0 < largest("llada", policy) < S * S
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", [*SMALL[2:], *MORE], ids=str)
+@pytest.mark.parametrize("policy", [*SMALL[1:], *MORE], ids=str)
 def test_nothing_of_size_s_by_s_under_any_policy(policy: Any) -> None:
     assert 0 < largest("llada", policy) < S * S
 

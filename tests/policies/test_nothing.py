@@ -50,7 +50,8 @@ SETTINGS = [
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
 def test_taking_nothing_changes_no_bit(setting: Setting) -> None:
     plain, logits = generated(setting, None)
-    for name, policy in NOTHING.items():
+    half = SETTINGS.index(setting) % 2
+    for name, policy in list(NOTHING.items())[half::2]:
         run, others = generated(setting, policy)
         assert torch.equal(run.states, plain.states), name
         assert len(others) == len(logits)
