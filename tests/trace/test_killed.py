@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import sinkscope as ss
 from helpers import golden
@@ -29,6 +30,7 @@ ss.generate(model, torch.arange(20).view(2, 10), ss.LladaDecoding(length=64, ste
 """
 
 
+@pytest.mark.slow
 def test_a_killed_recording_opens(tmp_path: Path) -> None:
     import torch
 
