@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small.write_study(tmp_path_factory.mktemp("study"))
+    return small.write_study(tmp_path_factory.mktemp("study"), models=("llada",))
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +46,7 @@ def test_all_outputs_are_there(finished: Path) -> None:
         assert not name.endswith("parquet") or (finished / name).with_suffix(".csv").is_file()
     manifest = json.loads((finished / "manifest.json").read_text())
     assert manifest["versions"]["torch"]
-    assert (
-        manifest["calls"][0]["answers_computed"] == 2 * (3 * 4 + 2 + 2) + 2
-    )  # and an exemplar's maps for each model
+    assert manifest["calls"][0]["answers_computed"] == 3 * 4 + 2 + 2 + 1  # and an exemplar's maps
     assert manifest["calls"][0]["seconds"]["whole command"] > 0
     assert not list(finished.rglob("*.part")) + list(finished.rglob("*.partial"))
     assert {path.suffix for path in (finished / "figures").iterdir()} == {".svg", ".pdf", ".csv", ".txt"}
@@ -58,7 +56,7 @@ def test_all_outputs_are_there(finished: Path) -> None:
 
 def test_every_row_carries_n_interval_control_hidden_share_and_settings(finished: Path) -> None:
     table = pd.read_parquet(finished / "tables" / "results.parquet")
-    assert len(table) == 6
+    assert len(table) == 3
     for name in (
         "n",
         "accuracy",
@@ -190,7 +188,7 @@ def test_answers_that_disagree_between_shards_are_refused(finished: Path, tmp_pa
 
 def test_status_reads_a_study_that_is_running_or_done(finished: Path) -> None:
     found = status.read(finished)
-    assert found.done == found.wanted == 2 * (3 * 4 + 2 + 2) + 2
+    assert found.done == found.wanted == 3 * 4 + 2 + 2 + 1
     assert found.running == ""
     assert found.report is not None
     with Lease(finished / "lease"):
@@ -207,6 +205,7 @@ def test_a_second_command_on_one_folder_is_told_who_is_at_work(study: Path, fini
         run.run_study(spec.read(study), finished)
 
 
+@pytest.mark.slow
 def test_fewer_or_more_shards_give_the_same_tables(study: Path, finished: Path, tmp_path: Path) -> None:
     """Half of the records are taken away, and the rest is done in other shards."""
     out = tmp_path / "copy"
