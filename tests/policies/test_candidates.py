@@ -25,7 +25,9 @@ def recorded(setting: Setting, policy: Any) -> tuple[Any, np.ndarray]:
     return run, run.trace.taken().values
 
 
-@pytest.mark.parametrize(("name", "when"), zip(SCORED, ["previous", "same"] * len(SCORED), strict=False))
+@pytest.mark.parametrize(
+    ("name", "when"), list(zip(SCORED, ["previous", "same"] * len(SCORED), strict=False))
+)
 def test_the_newest_token_of_a_causal_model_is_never_taken(name: str, when: str) -> None:
     run, taken = recorded(Setting("llama", DECODINGS["llama"]), SCORED[name](when=when))
     assert taken.any()
@@ -123,7 +125,7 @@ def test_ties_go_to_the_lower_index(scores: list[int], left_out: int, k: int, fr
     assert chosen(ss.KeepTop(fraction)) == sorted(ordered[kept:])
 
 
-@pytest.mark.parametrize("fraction", [0.01, 0.1, 0.2, 1 / 3, 0.5, 0.9, 1e-12])
+@pytest.mark.parametrize("fraction", [0.1, 1 / 3, 0.9, 1e-12])
 def test_keep_top_keeps_the_ceiling(fraction: float) -> None:
     for setting in (PLAIN[0], PLAIN[3], Setting("dream", DECODINGS["dream"], "padded")):
         run, taken = recorded(setting, ss.KeepTop(fraction))
@@ -207,7 +209,7 @@ def test_both_guidance_branches_are_masked_alike() -> None:
             assert (rest[~np.isnan(rest)] > 0).all()
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+@pytest.mark.parametrize("setting", SETTINGS[::2], ids=str)
 def test_totals_of_a_run_are_those_of_its_trace(setting: Setting) -> None:
     """Means over layers, heads and the steps in which the row lost a key."""
     run, taken = recorded(setting, ss.MaskAbove(1.5))

@@ -17,7 +17,7 @@ USUAL = [
     pytest.param(setting, policy, id=f"{setting}-{name}")
     for turn, setting in enumerate(SETTINGS)
     for index, (name, policy) in enumerate(some(turn))
-    if (index + turn) % (3 if setting in PLAIN else 6) == 0
+    if (index + turn) % (4 if setting in PLAIN else 10) == 0
 ]
 """Every policy at least once in each kind of batch; the rest is in the slow tests."""
 
