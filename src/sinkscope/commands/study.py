@@ -51,7 +51,8 @@ def study(request: Request) -> None:
         return
     console = Console(stderr=True)
     watch = Progressing(console)
-    for one in (signal.SIGINT, signal.SIGTERM):  # a scheduler's SIGTERM, and a Ctrl-C also where a shell had it ignored
+    # A scheduler's SIGTERM, and a Ctrl-C also where a shell had it ignored.
+    for one in (signal.SIGINT, signal.SIGTERM):
         signal.signal(one, signal.default_int_handler)
     try:
         outcome = run_study(
