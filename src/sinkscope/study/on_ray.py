@@ -20,6 +20,7 @@ from sinkscope.study.worker import Bench, Job
 @dataclass
 class _Actor:
     handle: Any
+    ready: Any  # a reference that is there once the actor runs; None when that is known
     job: Job | None = None
     warm: StudyModel | None = None
 
@@ -29,6 +30,9 @@ class _Served:
 
     def __init__(self, place: Place, device: str) -> None:
         self.bench = Bench(place.root, device, 1 if device == "cpu" else None, place.batch_size)
+
+    def ready(self) -> bool:
+        return True
 
     def run(self, job: Job) -> tuple[str, Any]:
         import traceback
@@ -75,21 +79,34 @@ class RayExecutor:
         running: dict[Any, _Actor] = {}
         while queue.waiting or running:
             self._fill(queue, running)
-            ready, _ = self.ray.wait(list(running), num_returns=1, timeout=1.0)
-            for reference in ready:
+            waiting = list(running) or [actor.ready for actor in self._actors if actor.ready is not None]
+            ready = self.ray.wait(waiting, num_returns=1, timeout=1.0)[0] if waiting else []
+            for reference in [one for one in ready if one in running]:
                 self._hear(running.pop(reference), reference, queue, report)
 
     def _fill(self, queue: Queue, running: dict[Any, _Actor]) -> None:
         wanted = min(self.workers, len(queue.waiting) + len(running))
         while len(self._actors) < wanted:
-            self._actors.append(_Actor(self._served.remote(self.place, self._device)))
-        for actor in self._actors:
-            if actor.job is None:
+            handle = self._served.remote(self.place, self._device)
+            self._actors.append(_Actor(handle, handle.ready.remote()))
+        for actor in list(self._actors):
+            # An actor that no node has room for, after a node was lost, gets no job.
+            if actor.job is None and self._is_ready(actor):
                 others = [one.warm for one in self._actors if one is not actor]
                 actor.job = queue.take(actor.warm, others)
                 if actor.job is not None:
                     actor.warm = actor.job.cell.model
                     running[actor.handle.run.remote(actor.job)] = actor
+
+    def _is_ready(self, actor: _Actor) -> bool:
+        if actor.ready is not None and self.ray.wait([actor.ready], timeout=0)[0]:
+            try:
+                self.ray.get(actor.ready)
+                actor.ready = None
+            except self.ray.exceptions.RayError:
+                self._actors.remove(actor)
+                return False
+        return actor.ready is None
 
     def _hear(self, actor: _Actor, reference: Any, queue: Queue, report: Report) -> None:
         job = actor.job
