@@ -27,10 +27,10 @@ lint: $(READY)
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/python -m pytest -m "" --durations=15
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "" -n 2 --durations=25
 
 quick: $(READY)
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 study: $(READY)
 	$(BIN)/sinkscope study organisms --out study

@@ -19,7 +19,7 @@ from sinkscope.attention.taken import Taken
 from sinkscope.attention.visibility import Visibility
 
 TILE_BYTES = 32 << 20
-TILE_ROWS = 128
+TILE_ROWS = 64
 """Upper bounds on one tile of scores: its memory, and its queries, so that a tile stays narrow for short inputs too."""
 
 

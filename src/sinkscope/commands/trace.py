@@ -49,7 +49,7 @@ def trace(request: Request) -> None:
     if request.out.exists():
         raise InputError(f"{request.out} exists already; give another --out, or move it away")
     given = read_prompts(request)
-    console = Console()
+    console = Console(soft_wrap=True)
     with Console(stderr=True).status(f"loading {request.source}"):
         model = load(request.source, request.device, request.dtype, request.revision)
     decoding = make_decoding(model, request.options)
@@ -114,7 +114,9 @@ def make_decoding(model: Model, options: dict[str, Any]) -> Decoding:
     """The family's decoding with the options that were given; an option that it does not have is explained."""
     given = {name: value for name, value in options.items() if value is not None}
     kind: type[Decoding] = type(default_decoding(model.family))
-    if model.family == "causal" and ("temperature" in given or "top_p" in given):
+    if model.family == "causal" and given.get("temperature") == 0:
+        del given["temperature"]  # the most likely token: greedy
+    elif model.family == "causal" and ("temperature" in given or "top_p" in given):
         kind = SamplingDecoding
     known = {field.name for field in dataclasses.fields(kind)}
     wrong = sorted(set(given) - known)
@@ -223,6 +225,8 @@ def strongest(trace: Any, many: int = 3) -> list[str]:
 
     dataset = trace.dataset
     received = dataset["received_all" if "received_all" in dataset else "received"].isel(sample=0)
+    if not bool(received.notnull().any()):  # a causal run so short that no key was seen by 16 queries
+        received = dataset["received"].isel(sample=0)
     other = [dim for dim in received.dims if dim != "key"]
     mean = np.nan_to_num(received.mean(other, skipna=True).values)
     found = []
