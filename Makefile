@@ -11,7 +11,7 @@ help:
 	@echo "make quick   the usual loop: fast tests only"
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   how much tracing costs on this machine"
-	@echo "make soak    the kill-and-resume tests, twenty times"
+	@echo "make soak    long stress: the whole policy matrix, kill and resume twenty times"
 
 venv: $(READY)
 
@@ -27,7 +27,7 @@ lint: $(READY)
 	$(BIN)/mypy
 
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "" -n 2 --durations=25
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not soak" -n 2 --durations=25
 
 quick: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
@@ -39,7 +39,8 @@ bench: $(READY)
 	$(BIN)/python bench/tracing.py
 
 soak: $(READY)
-	SINKSCOPE_KILLS=20 $(BIN)/python -m pytest -m "" -k "kill"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m soak -n 2
+	SINKSCOPE_KILLS=20 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "" -k "kill"
 
 clean:
 	rm -rf .venv study dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

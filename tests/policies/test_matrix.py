@@ -21,18 +21,27 @@ USUAL = [
 ]
 """Every policy at least once in each kind of batch; the rest is in the slow tests."""
 
+EVERY = 8
+"""`make test` runs every eighth of the whole matrix, `make soak` the rest."""
+
+
+def tier(number: int) -> Any:
+    """Whether a case of the whole matrix belongs to the tests or to the soak."""
+    return pytest.mark.soak if number % EVERY else pytest.mark.slow
+
+
 ALL = [
-    pytest.param(setting, policy, id=f"{setting}-{name}")
-    for setting in PLAIN
-    for name, policy in everything()
+    pytest.param(setting, policy, id=f"{setting}-{name}", marks=tier(number + turn))
+    for turn, setting in enumerate(PLAIN)
+    for number, (name, policy) in enumerate(everything())
 ]
 
 RAGGED = [
-    pytest.param(setting, policy, id=f"{setting}-{name}-{turn}")
+    pytest.param(setting, policy, id=f"{setting}-{name}-{turn}", marks=tier(number + turn))
     for setting in SETTINGS
     if setting not in PLAIN
     for turn in range(3)
-    for name, policy in some(turn)
+    for number, (name, policy) in enumerate(some(turn))
 ]
 
 
@@ -41,13 +50,11 @@ def test_policy_equals_dense(setting: Setting, policy: Any) -> None:
     follow(setting, policy)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("setting", "policy"), ALL)
 def test_every_option_equals_dense(setting: Setting, policy: Any) -> None:
     follow(setting, policy)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("setting", "policy"), RAGGED)
 def test_ragged_and_guided_batches_equal_dense(setting: Setting, policy: Any) -> None:
     follow(setting, policy)

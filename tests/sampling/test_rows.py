@@ -107,7 +107,7 @@ def test_a_row_equals_its_run_alone(family: str, decoding: Any) -> None:
     check(model, decoding, number, SEEDS, masks=model.ids.mask if number % 2 else None)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize(("family", "decoding"), CASES)
 @pytest.mark.parametrize("number", range(4))
 def test_more_batches(family: str, decoding: Any, number: int) -> None:
