@@ -150,11 +150,11 @@ def one_group(
             logits, heard_logits = (
                 b + (decoding.cfg + 1) * (a - b) for a, b in (found.logits.chunk(2), calls[step].chunk(2))
             )
-            after, seen = decide(decoding, logits, x, step, P, model.ids.mask), real
+            after, seen = decide(decoding, logits, x, states[step + 1], step, P, model.ids.mask), real
         else:
             found = dense.forward(x, theirs)
             logits, heard_logits = found.logits, calls[step]
-            after, seen = decide(decoding, logits, x, step, P, model.ids.mask), real
+            after, seen = decide(decoding, logits, x, states[step + 1], step, P, model.ids.mask), real
         compare_step(run.trace.dataset.isel(sample=rows, step=step), found, theirs, offset, where)
         torch.testing.assert_close(
             heard_logits[seen].double(),
@@ -186,8 +186,13 @@ def compare_step(here: Any, found: Forward, theirs: list[np.ndarray], offset: in
             )
 
 
-def decide(decoding: Any, logits: Tensor, x: Tensor, step: int, prompt: int, mask: int) -> Tensor:
-    """The next state, as the official loops define it at temperature 0."""
+def decide(
+    decoding: Any, logits: Tensor, x: Tensor, theirs: Tensor, step: int, prompt: int, mask: int
+) -> Tensor:
+    """The next state, as the official loops define it at temperature 0.
+
+    Where confidences are equal to within rounding, but not exactly, either position may be decided: `theirs` is followed.
+    """
     masked = x == mask
     after = x.clone()
     if isinstance(decoding, ss.DreamDecoding):
@@ -209,6 +214,12 @@ def decide(decoding: Any, logits: Tensor, x: Tensor, step: int, prompt: int, mas
         many = decoding.block // per_block + (i < decoding.block % per_block)
         counts = [many] * len(x)
     for row, count in enumerate(counts):
-        for j in sorted(range(x.shape[1]), key=lambda j: -float(confidence[row, j]))[:count]:
+        order = sorted(range(x.shape[1]), key=lambda j: -float(confidence[row, j]))
+        ours, chosen = order[:count], (theirs[row] != x[row]).nonzero()[:, 0].tolist()
+        left, new = set(ours) - set(chosen), set(chosen) - set(ours)
+        gaps = [abs(float(confidence[row, i] - confidence[row, j])) for i in left for j in new]
+        if len(left) == len(new) and gaps and all(0 < gap < CLOSE for gap in gaps):
+            ours = chosen
+        for j in ours:
             after[row, j] = best[row, j]
     return after
