@@ -22,7 +22,8 @@ began = time.perf_counter(), time.process_time()
 data = xarray.open_zarr(sys.argv[1], chunks=None, consolidated=False)
 table = summary(data).set_index("measure")["value"]
 wall, seconds = time.perf_counter() - began[0], time.process_time() - began[1]
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+lines = open('/proc/self/status').read().splitlines()
+peak = next(int(line.split()[1]) for line in lines if line.startswith('VmHWM')) / 1024
 print(wall, seconds, peak, table["heads"], table["static heads"], table["sinks per head"])
 """
 
