@@ -57,9 +57,9 @@ def test_layer_and_head_are_chosen_by_grid_keys_and_lists(page):
     boxes = page.js(
         "(() => { const p = document.querySelector('[data-sinkscope]').sinkscope.panels[0].grid; return p.box(p.size()); })()"
     )
+    page.js("document.querySelector('.card.side .front').scrollIntoView({block: 'center'})")
     page.settle()
     before = page.js(MAP)
-    page.js("document.querySelector('.card.side .front').scrollIntoView({block: 'center'})")
     edge = page.js(
         "(() => { const b = document.querySelector('.card.side .front').getBoundingClientRect(); return [b.x, b.y]; })()"
     )
@@ -89,6 +89,7 @@ def test_layer_and_head_are_chosen_by_grid_keys_and_lists(page):
     page.js("document.querySelector('.card.side .front').focus()")
     page.press("Escape")
     assert page.js(f"[{STATE}.layer, {STATE}.head]") == [-1, -1]
+    page.mouse("mouseMoved", 2, 2)  # what the mouse points at is marked in the picture
     for _ in range(20):  # the picture follows the state in one of the next frames
         if page.js(MAP) == before:
             break
