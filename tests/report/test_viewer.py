@@ -52,14 +52,29 @@ def test_scrubbing_by_keys_mouse_and_play(page):
     assert page.js(f"{STATE}.step") == stopped
 
 
+CELLS = """(() => {
+  const c = document.querySelector('.card.main canvas.base'), found = [];
+  const copy = new OffscreenCanvas(c.width, c.height).getContext('2d', { willReadFrequently: true });
+  copy.drawImage(c, 0, 0);
+  const data = copy.getImageData(0, 0, c.width, c.height).data;
+  for (let y = 0.3; y < 0.75; y += 0.05) for (let x = 0.2; x < 0.9; x += 0.05) {
+    const at = 4 * (Math.floor(y * c.height) * c.width + Math.floor(x * c.width));
+    found.push(data[at] >> 3, data[at + 1] >> 3, data[at + 2] >> 3);
+  }
+  return found;
+})()"""
+"""Colours of a grid of points inside the heat map."""
+
+
 def test_layer_and_head_are_chosen_by_grid_keys_and_lists(page):
     strength = layer_head_map(pages.diffusion()).values[0]
     boxes = page.js(
         "(() => { const p = document.querySelector('[data-sinkscope]').sinkscope.panels[0].grid; return p.box(p.size()); })()"
     )
     page.js("document.querySelector('.card.side .front').scrollIntoView({block: 'center'})")
+    page.mouse("mouseMoved", 2, 2)  # what the mouse points at is marked in the picture
     page.settle()
-    before = page.js(MAP)
+    before, cells = page.js(MAP), page.js(CELLS)
     edge = page.js(
         "(() => { const b = document.querySelector('.card.side .front').getBoundingClientRect(); return [b.x, b.y]; })()"
     )
@@ -75,6 +90,7 @@ def test_layer_and_head_are_chosen_by_grid_keys_and_lists(page):
     assert page.js("document.querySelector('select[aria-label=layer]').value") == "1"
     after = page.js(MAP)
     assert after != before
+    assert page.js(CELLS) != cells
     assert "8 strongest" not in page.js("document.querySelector('.note').textContent"), (
         "this head is embedded in full"
     )
@@ -89,8 +105,11 @@ def test_layer_and_head_are_chosen_by_grid_keys_and_lists(page):
     page.js("document.querySelector('.card.side .front').focus()")
     page.press("Escape")
     assert page.js(f"[{STATE}.layer, {STATE}.head]") == [-1, -1]
+    page.mouse("mouseMoved", 2, 2)
     page.settle()
-    assert page.js(MAP) != after, "the mean of all heads is another picture than that of one head"
+    # Text on a canvas is smoothed anew when Chromium changes its renderer: cells are compared, not the picture's bytes.
+    assert page.js(CELLS) == cells
+    assert page.js(MAP) != after
 
 
 def test_marks_follow_the_step_and_the_key(page):
