@@ -1,0 +1,383 @@
+"""Masking tables, GPU side: what organisms answer under every policy of the table, kept as text to be graded elsewhere.
+
+    python -m sinkscope.organisms.masking OUT --models causal,scratch,adapted,multimodal --count 500 --processes 12 --seconds 480
+
+Needs torch, transformers, tokenizers, safetensors and numpy alone. Several processes share one GPU, because a small model
+leaves most of it idle. Each cell is appended to OUT/NAME.jsonl.gz as soon as it is answered, the most important cells first,
+so whatever ends the run loses only the cells under way; the same command does what is missing. `cards.py` grades.
+
+All documents of a cell run as one left-padded batch: one forward per step instead of one for every length of prompt. A padded
+row equals its run alone up to rounding (tests/organisms/test_masking.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import io
+import json
+import multiprocessing
+import os
+import sys
+import time
+import traceback
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sinkscope.errors import InputError, nearest
+from sinkscope.organisms.recipe import RECIPES
+from sinkscope.organisms.start import WEIGHTS
+from sinkscope.policies.mask_random import MATCHES, MaskRandom
+from sinkscope.policies.mask_top import MaskTop
+from sinkscope.policies.policy import EFFECTS, Scope
+
+if TYPE_CHECKING:
+    from sinkscope.models.model import Model
+    from sinkscope.tasks.task import Task
+
+VERSION = "masking/1"
+TASKS = ("word_problems", "small_code")
+TOPS = (1, 5, 10)
+SCOPES: tuple[Scope, ...] = ("head", "model", "layer")
+CONTROL_SEEDS = (0, 1, 2)
+
+
+def policies(
+    tops: Sequence[int] = TOPS, scopes: Sequence[Scope] = SCOPES, seeds: Sequence[int] = CONTROL_SEEDS
+) -> list[str]:
+    """The rows of a masking table, the most important first; each policy is followed by its controls.
+
+    >>> policies()[:4]
+    ['none', 'top:1', 'random(top:1)', 'random(top:1),seed=1']
+    """
+    found = ["none"]
+    for effect in EFFECTS:
+        for k in tops:
+            for scope in scopes:
+                rule = MaskTop(k, scope, effect=effect)  # type: ignore[arg-type]
+                found.append(str(rule))
+                for match in MATCHES:
+                    found += [str(MaskRandom(rule, match, seed)) for seed in seeds]  # type: ignore[arg-type]
+    return found
+
+
+@dataclass(frozen=True)
+class Job:
+    """One cell: answers of one model to one task under one policy."""
+
+    task: str
+    policy: str
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What every process must know.
+
+    Attributes:
+        folders: name → checkpoint folder.
+        jobs: name → its cells, in order. done: never in `jobs`.
+        batch: rows that run together; the random numbers of a control are keyed by a document's number alone.
+        until: `time.monotonic()` after which no cell is begun.
+    """
+
+    out: Path
+    folders: dict[str, str]
+    jobs: dict[str, list[Job]]
+    count: int
+    batch: int
+    device: str
+    until: float
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The first documents of a task as prompts for one model."""
+
+    task: Task
+    prompts: list[list[int]]
+
+
+def ask(model: Model, task: str, count: int) -> Asked:
+    """The first `count` held-out documents of a task, encoded once for all policies."""
+    from sinkscope.tasks import registry
+    from sinkscope.tasks.prompting import encode_prompt
+
+    chosen = registry.get(task, model.family)
+    documents = chosen.documents(count)
+    return Asked(
+        chosen, [list(encode_prompt(model, chosen.prompt(one), chosen.scheme).ids) for one in documents]
+    )
+
+
+def answer(model: Model, asked: Asked, policy: str, batch: int) -> dict[str, Any]:
+    """A cell as JSON data: for every document its answer, and what the policy took while it was written.
+
+    `hidden` and `hit` are null where the policy never acted; `forwards` are passes of the row's own; `unfinished` counts
+    answers with a mask left in them.
+    """
+    import torch
+
+    from sinkscope.policies.parse import parse_policy
+    from sinkscope.sampling.generate import generate
+    from sinkscope.sampling.prompts import pad
+    from sinkscope.tasks.evaluate import decoding_for
+
+    decoding, rule = decoding_for(asked.task, model.family), parse_policy(policy)
+    count = len(asked.prompts)
+    found: dict[str, list[Any]] = {"answers": [], "hidden": [], "hit": [], "forwards": [], "ties": []}
+    began, unfinished = time.monotonic(), 0
+    for first in range(0, count, batch):
+        rows = pad(model, asked.prompts[first : first + batch])
+        # A row's random numbers are keyed by 1000003 · seed + row; a batch's own seed keeps them apart from other batches'.
+        run = generate(model, rows.ids, decoding, rule, seed=first, attention_mask=rows.real)
+        found["answers"] += run.texts
+        found["hidden"] += _rounded(run.hidden_share, len(run.texts))
+        found["hit"] += _rounded(run.sinks_hit, len(run.texts))
+        found["forwards"] += run.forwards
+        found["ties"] += run.ties.sum(0).tolist()
+        if model.ids.mask is not None:
+            unfinished += int((run.sequences[:, run.prompt :] == model.ids.mask).any(1).sum())
+    return {
+        "version": VERSION,
+        "task": asked.task.name,
+        "task_settings": asked.task.settings(),
+        "policy": policy,
+        "decoding": decoding.as_dict(),
+        "count": count,
+        "batch": batch,
+        "prompt_tokens": [len(ids) for ids in asked.prompts],
+        "unfinished": unfinished,
+        "digest": model.digest,
+        "family": model.family,
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "machine": machine(model.device),
+        "torch": str(torch.__version__),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "seconds": round(time.monotonic() - began, 2),
+        **found,
+    }
+
+
+def _rounded(values: Any, rows: int) -> list[float | None]:
+    if values is None:
+        return [None] * rows
+    return [None if value != value else round(value, 5) for value in values.tolist()]
+
+
+def machine(device: Any) -> str:
+    """What the answers were made on."""
+    import torch
+
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    return f"CPU, {torch.get_num_threads()} threads"
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+
+def append(path: Path, cell: dict[str, Any]) -> None:
+    """Adds one line as a gzip member of its own, in one write: a kill cuts at most the last member short."""
+    line = json.dumps(cell, ensure_ascii=True, allow_nan=False, separators=(",", ":")) + "\n"
+    packed = gzip.compress(line.encode(), 6, mtime=0)
+    target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        os.write(target, packed)
+    finally:
+        os.close(target)
+
+
+def read(path: Path) -> Iterator[dict[str, Any]]:
+    """All complete cells of a file; a last one that a kill cut short is left out."""
+    data = path.read_bytes() if path.exists() else b""
+    while data:
+        member = zlib.decompressobj(zlib.MAX_WBITS | 16)
+        try:
+            text = member.decompress(data)
+        except zlib.error:
+            return
+        if not member.eof:
+            return
+        data = member.unused_data
+        yield json.load(io.BytesIO(text))
+
+
+def trimmed(path: Path) -> list[dict[str, Any]]:
+    """The complete cells of a file, which afterwards holds nothing else, so that it can be appended to."""
+    cells = list(read(path))
+    if cells:
+        part = path.with_suffix(".part")
+        part.unlink(missing_ok=True)
+        for cell in cells:
+            append(part, cell)
+        part.replace(path)
+    else:
+        path.unlink(missing_ok=True)
+    return cells
+
+
+# ---- processes -----------------------------------------------------------------------------------
+
+
+def work(settings: Settings, place: int, taken: Any, failed: Any) -> None:
+    """One process: cells of its own model in order, then of whichever model has most left.
+
+    Args:
+        taken: shared array, how many cells of each model were begun; its lock guards it. failed: the same for failures.
+    """
+    from sinkscope.models.load import load
+
+    names = list(settings.jobs)
+    models: dict[str, Model] = {}
+    asked: dict[tuple[str, str], Asked] = {}
+    name = names[place % len(names)]
+    while time.monotonic() < settings.until:
+        with taken.get_lock():
+            left = {one: len(settings.jobs[one]) - taken[names.index(one)] for one in names}
+            if not left[name]:
+                name = max(names, key=lambda one: left[one])
+                if not left[name]:
+                    return
+            number = taken[names.index(name)]
+            taken[names.index(name)] = number + 1
+        job = settings.jobs[name][number]
+        try:
+            if name not in models:
+                models[name] = load(settings.folders[name], device=settings.device)
+            if (name, job.task) not in asked:
+                asked[name, job.task] = ask(models[name], job.task, settings.count)
+            cell = answer(models[name], asked[name, job.task], job.policy, settings.batch)
+            append(settings.out / f"{name}.jsonl.gz", {"model": name, **cell})
+        except Exception:  # one cell that cannot be answered must not take the others with it
+            with failed.get_lock():
+                failed[names.index(name)] += 1
+            print(f"{name} {job.task} {job.policy} failed:\n{traceback.format_exc()}", flush=True)
+
+
+def run(
+    out: Path,
+    models: Sequence[str],
+    tasks: Sequence[str] = TASKS,
+    rows: Sequence[str] | None = None,
+    count: int = 500,
+    processes: int = 12,
+    seconds: float = 480.0,
+    root: Path = WEIGHTS,
+    batch: int | None = None,
+    device: str = "auto",
+) -> list[str]:
+    """Answers what is missing in `out`, as far as the time goes.
+
+    Args:
+        rows: policies in their text form; None: the whole table.
+        root: a folder that holds NAME/ for every model.
+
+    Returns:
+        The cells that are still missing, as "model task policy".
+    """
+    began = time.monotonic()
+    out.mkdir(parents=True, exist_ok=True)
+    wanted = [Job(task, policy) for task in tasks for policy in (policies() if rows is None else rows)]
+    jobs = {}
+    for name in models:
+        if not (root / name / "config.json").exists():
+            known = [path.name for path in root.iterdir() if path.is_dir()] if root.is_dir() else []
+            raise InputError(f"there is no checkpoint {root / name}: {nearest(name, known)}")
+        done = {
+            Job(cell["task"], cell["policy"])
+            for cell in trimmed(out / f"{name}.jsonl.gz")
+            if cell["count"] == count
+        }
+        jobs[name] = [job for job in wanted if job not in done]
+    total = sum(map(len, jobs.values()))
+    print(f"{total} cells to answer, {len(wanted) * len(models) - total} are there", flush=True)
+    settings = Settings(
+        out,
+        {name: str(root / name) for name in models},
+        jobs,
+        count,
+        batch or count,
+        device,
+        began + seconds,
+    )
+    if total:
+        _share_out(settings, min(processes, total), began)
+    missing = []
+    for name in models:
+        there = {(cell["task"], cell["policy"]) for cell in read(out / f"{name}.jsonl.gz")}
+        missing += [
+            f"{name} {job.task} {job.policy}" for job in wanted if (job.task, job.policy) not in there
+        ]
+    return missing
+
+
+def _share_out(settings: Settings, processes: int, began: float) -> None:
+    """Runs the processes and says every few seconds how far they are; a single one needs no process of its own."""
+    context = multiprocessing.get_context("spawn")  # a forked process cannot use the parent's GPU
+    taken, failed = context.Array("i", len(settings.jobs)), context.Array("i", len(settings.jobs))
+    if processes == 1:
+        work(settings, 0, taken, failed)
+        return
+    running = [
+        context.Process(target=work, args=(settings, place, taken, failed), daemon=True)
+        for place in range(processes)
+    ]
+    for process in running:
+        process.start()
+    total, told = sum(map(len, settings.jobs.values())), began
+    while any(process.is_alive() for process in running):
+        time.sleep(0.2)
+        now = time.monotonic()
+        if now - told >= 10:
+            told, begun = now, sum(taken[:])
+            pace = f", {(now - began) / begun:.2f} s a cell" if begun else ""
+            print(
+                f"{now - began:.0f} s: {begun} of {total} cells begun{pace}, {sum(failed[:])} failed, "
+                f"{max(0.0, settings.until - now):.0f} s left",
+                flush=True,
+            )
+    for process in running:
+        process.join()
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description="Answers of organisms under every policy of the masking table."
+    )
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--models", default=",".join(RECIPES))
+    parser.add_argument("--tasks", default=",".join(TASKS))
+    parser.add_argument("--policies", help="separated by ;, instead of the whole table")
+    parser.add_argument("--count", type=int, default=500)
+    parser.add_argument("--processes", type=int, default=12)
+    parser.add_argument("--seconds", type=float, default=480.0, help="no cell is begun after this long")
+    parser.add_argument("--root", type=Path, default=WEIGHTS, help="folder that holds NAME/ for every model")
+    parser.add_argument("--batch", type=int, help="rows that run together; default: all")
+    parser.add_argument("--device", default="auto")
+    given = parser.parse_args()
+    try:
+        missing = run(
+            given.out,
+            given.models.split(","),
+            given.tasks.split(","),
+            None if given.policies is None else [one.strip() for one in given.policies.split(";")],
+            given.count,
+            given.processes,
+            given.seconds,
+            given.root,
+            given.batch,
+            given.device,
+        )
+    except InputError as error:
+        sys.exit(f"error: {error}")
+    for line in missing:
+        print(f"missing: {line}")
+    print(f"{len(missing)} cells are missing" if missing else "all cells are there", flush=True)
+
+
+if __name__ == "__main__":
+    main()
