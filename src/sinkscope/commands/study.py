@@ -188,7 +188,7 @@ def show_outcome(console: Console, outcome: Outcome, out: Path) -> None:
 
 def result_text(outcome: Outcome) -> str:
     """The result table as aligned text."""
-    from sinkscope.study.plain_report import SHOWN, setting, shown
+    from sinkscope.report.study.numbers import SHOWN, setting, shown
 
     if "results" not in outcome.frames:
         return "the study has no accuracies; see the tables"

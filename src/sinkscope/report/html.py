@@ -68,8 +68,10 @@ def _digest(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def page(title: str, body: str, *, scripts: Sequence[str] = (), styles: Sequence[str] = ()) -> str:
-    """A whole document. body is markup: escape everything in it that is not."""
+def page(
+    title: str, body: str, *, scripts: Sequence[str] = (), styles: Sequence[str] = (), kind: str = "viewer"
+) -> str:
+    """A whole document. body is markup: escape everything in it that is not. kind: the class of the body element."""
     policy = content_policy(scripts=scripts, styles=styles)
     style = "".join(f"<style>{text}</style>\n" for text in styles)
     script = "".join(f"<script>{text}</script>\n" for text in scripts)
@@ -77,17 +79,23 @@ def page(title: str, body: str, *, scripts: Sequence[str] = (), styles: Sequence
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{html.escape(title)}</title>\n{style}</head>\n<body>\n{body}\n{script}</body>\n</html>\n"
+        f"<title>{html.escape(title)}</title>\n{style}</head>\n"
+        f'<body class="{html.escape(kind)}">\n{body}\n{script}</body>\n</html>\n'
     )
 
 
 def viewer_parts(
-    views: Sequence[dict[str, Any]], *, name: str = "trace", compare: bool = False, address: bool = True
+    views: Sequence[dict[str, Any]],
+    *,
+    name: str = "trace",
+    compare: bool = False,
+    address: bool = True,
+    inside: bool = False,
 ) -> Parts:
     """The view as parts of another page. views: from `sinkscope.report.payload.views`, of one trace or two.
 
     name: unique in the page. compare: open with the first two views side by side. address: keep the state in the URL;
-    only one view of a page can.
+    only one view of a page can. inside: keys work only where the view has the focus, as they should in a longer page.
     """
     if not name.replace("-", "").isalnum():
         raise InputError(f"name should be letters, digits and hyphens, got {name!r}")
@@ -97,7 +105,8 @@ def viewer_parts(
     other = next((i for i, view in enumerate(views) if view.get("other")), -1) if compare else -1
     data = embedded_json({"views": list(views), "compare": other})
     body = (
-        f'<div class="sinkscope" data-sinkscope="{name}-data" data-address="{"on" if address else "off"}"></div>\n'
+        f'<div class="sinkscope" data-sinkscope="{name}-data" data-address="{"on" if address else "off"}"'
+        f' data-keys="{"inside" if inside else "page"}"></div>\n'
         f'<script type="application/json" id="{name}-data">{data}</script>'
     )
     return Parts(body, viewer_style(), viewer_script())

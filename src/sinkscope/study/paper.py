@@ -1,4 +1,4 @@
-"""The numbers of "Attention Sinks in Diffusion Language Models" (arXiv 2510.15731), table 1, to show beside ours.
+"""The numbers of "Attention Sinks in Diffusion Language Models" (arXiv 2510.15731), tables 1 and 2, to show beside ours.
 
 Accuracy or pass@1 with the paper's ±, which is lm-eval's standard error with digits cut off. The paper does not state which
 scores rank the sinks, whether they come from masked or unmasked attention, its prompts, or its seeds: our policies are
@@ -42,6 +42,28 @@ TABLE: dict[str, dict[str, tuple[tuple[float, float], ...]]] = {
         "Llama-3.1-8B": ((0.66, 0.04), (0.00, 0.00), (0.00, 0.00), (0.00, 0.00)),
     },
 }
+
+TOKENS: dict[str, tuple[tuple[str, float], ...]] = {
+    "LLaDA-8B": (
+        ("line break", 0.368), ("<|mdm_mask|>", 0.366), (".", 0.050), ("<|start_header_id|>", 0.008), ("white space", 0.008),
+    ),
+    "Dream-7B": (("<|mask|>", 0.321), ("line break", 0.090), (".", 0.046), (",", 0.044), ("<|endoftext|>", 0.040)),
+    "MMaDA-8B": (
+        ("line break", 0.180), ("<|mdm_mask|>", 0.166), ("<|end_header_id|>", 0.160), ("<|startoftext|>", 0.108),
+        ("istant", 0.066),
+    ),
+}  # fmt: skip
+"""Table 2: the five tokens that are sinks most often, with their share, in 30 generations of 128 tokens."""
+
+
+def published_tokens(source: str) -> tuple[tuple[str, float], ...]:
+    """Table 2 for a model, by its hub id; empty where the paper has none.
+
+    >>> published_tokens("Dream-org/Dream-v0-Instruct-7B")[0]
+    ('<|mask|>', 0.321)
+    """
+    name = next((name for name, ids in MODELS.items() if source in ids), "")
+    return TOKENS.get(name, ())
 
 
 def published(source: str, task: str, policy: str | None) -> Published | None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import InputError
-from sinkscope.study import drawings, exemplars, plain_report, plan, shipped, tables
+from sinkscope.study import drawings, exemplars, plan, shipped, tables
 from sinkscope.study.cell import SCIENCE, Cell
 from sinkscope.study.executors import Event, Executor, Place, make
 from sinkscope.study.lease import LeaseHeldError
@@ -30,7 +30,7 @@ from sinkscope.study.worker import Measurement
 from sinkscope.tasks.task import digest
 from sinkscope.version import __version__
 
-OUTPUT = "output/2"
+OUTPUT = "output/3"
 """Count up when the same records would give other tables, figures or another report."""
 
 SHARD_ANSWERS = 64
@@ -203,6 +203,8 @@ class _Work:
         """Tables, figures, report, manifest; nothing of it when they are there already for the same records."""
         import pandas as pd
 
+        from sinkscope.report.study import write_report
+
         inputs = digest(
             [OUTPUT, SCIENCE, __version__, sorted(cell.id for cell in cells), shipped_digest(self.study)]
         )
@@ -235,8 +237,7 @@ class _Work:
         self.timings["whole command"] = round(time.monotonic() - begun, 2)
         manifest = self._manifest(cells, found, inputs, drawn, old)
         beside = self._shipped()
-        page = plain_report.report(self.study, found.frames, found.notes, beside, manifest, drawn.figures)
-        write_text(self.store.root / "report.html", page)
+        write_report(self.store.root, manifest)
         write_text(self.store.root / "manifest.json", json.dumps(manifest, indent=1) + "\n")
         return Outcome(
             self.store.root, self.study, found.frames, found.notes, tuple(beside), self.computed, manifest

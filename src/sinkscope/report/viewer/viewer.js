@@ -46,7 +46,7 @@ class Viewer {
     });
     this.second.prepend(element("option", { value: -1 }, "nothing"));
     this.firstField.hidden = this.secondField.hidden = this.views.length < 2;
-    document.addEventListener("keydown", (event) => this.key(event));
+    (this.root.dataset.keys === "inside" ? this.root : document).addEventListener("keydown", (event) => this.key(event));
     addEventListener("hashchange", () => { if (this.readAddress()) this.ready = this.show(); });
     let width = 0;
     new ResizeObserver(([entry]) => {

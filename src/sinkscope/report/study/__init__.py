@@ -1,0 +1,23 @@
+"""report.html of a study: one file that people want to open, made from the folder of a finished study alone.
+
+One file per section; `page` puts them in order, `claims` and `rules` decide on the paper's claims, `svg` draws.
+`python -m sinkscope.report.study FOLDER` writes the report again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def write_report(folder: str | os.PathLike[str], manifest: Mapping[str, Any] | None = None) -> Path:
+    """Writes FOLDER/report.html from the finished study in the folder. manifest: when manifest.json is not there yet."""
+    from sinkscope.report.study.page import report_page
+    from sinkscope.report.study.source import read
+    from sinkscope.study.store import write_text
+
+    root = Path(folder)
+    write_text(root / "report.html", report_page(read(root, manifest)))
+    return root / "report.html"

@@ -1,0 +1,79 @@
+"""The claims of the paper, how each was measured here, and what this study says about it, model by model."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from sinkscope.report.study.claims import CLAIMS, Claim, judge
+from sinkscope.report.study.evidence import collect
+from sinkscope.report.study.markup import Safe, details, section, tag
+from sinkscope.report.study.rules import CONTRADICTED, OPEN, SUPPORTED, Judgement
+from sinkscope.report.study.source import Source
+
+MARKS = {SUPPORTED: "✓", CONTRADICTED: "✗", OPEN: "?"}
+
+
+def claims_table(source: Source) -> Safe:
+    """The section."""
+    evidence = collect(source)
+    found = judge(evidence)
+    models = [one.model for one in evidence]
+    rows: list[Safe] = []
+    theme = ""
+    tally: Counter[str] = Counter()
+    for claim in CLAIMS:
+        own = found[claim.name]
+        if not any(own.values()):
+            continue
+        if claim.theme != theme:
+            theme = claim.theme
+            rows.append(
+                tag("tr", tag("th", theme, colspan=len(models) + 1, scope="rowgroup"), class_="theme")
+            )
+        tally.update(one.status for one in own.values() if one is not None)
+        rows.append(tag("tr", _claim(claim), *(_cell(claim, model, own[model]) for model in models)))
+    head = tag("tr", tag("th", "claim", scope="col"), *(tag("th", model, scope="col") for model in models))
+    caption = tag(
+        "caption",
+        "Claims of arXiv 2510.15731. A verdict is about the model named at the top of its column and the setting of this study; "
+        "small models neither confirm nor refute results on models of 7 or 8 billion parameters.",
+    )
+    grid = tag("table", caption, tag("thead", head), tag("tbody", *rows), class_="claims")
+    counts = tag(
+        "ul",
+        *(tag("li", _badge(status), f" {tally[status]} of {sum(tally.values())}") for status in MARKS),
+        class_="tally",
+    )
+    about = (
+        "Each claim is decided by a rule that is stated with it. The whole 95 % interval must lie on one side of the limit; an "
+        "effect within noise is not testable at this n, and never supported. Losses are paired by document, with intervals "
+        "that do not shrink to nothing when all documents agree (Agresti and Min), and must exceed what hiding as many random "
+        "keys costs. Intervals of traces are over prompts, and widened because prompts are few."
+    )
+    return section(
+        "claims", "The paper’s claims", tag("p", about), counts,
+        tag("div", grid, class_="scroll", tabindex="0", role="region", aria_label="claims of the paper"),
+    )  # fmt: skip
+
+
+def _claim(claim: Claim) -> Safe:
+    how = details(
+        "how, and by which rule",
+        tag("p", "Measured: ", claim.measured, "."),
+        tag("p", "Decided: ", claim.rule, "."),
+    )
+    return tag("th", claim.text, tag("small", claim.where), how, scope="row")
+
+
+def _cell(claim: Claim, model: str, judgement: Judgement | None) -> Safe:
+    if judgement is None:
+        return tag("td", tag("span", "–", title="the claim is not about this kind of model"), class_="quiet")
+    return tag(
+        "td", _badge(judgement.status), tag("small", judgement.evidence), data_claim=claim.name, data_model=model,
+        data_status=judgement.status,
+    )  # fmt: skip
+
+
+def _badge(status: str) -> Safe:
+    kind = "open" if status == OPEN else status
+    return tag("span", tag("span", MARKS[status], aria_hidden="true"), f" {status}", class_=f"badge {kind}")

@@ -1,0 +1,122 @@
+"""Markup that is safe by construction: every plain string is escaped, and only this module's own functions make markup.
+
+Characters that are invisible or turn the direction of the text are spelled out, so that a hostile name can neither become
+markup nor disguise what stands beside it.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable
+from html import escape
+from typing import Any
+
+LONGEST = 2_000
+"""Characters of one text that are shown; what is cut is said."""
+
+VOID = frozenset({"br", "hr", "meta", "rect", "line", "circle", "path", "polyline", "polygon", "use"})
+
+
+class Safe(str):
+    """Markup, not text."""
+
+    __slots__ = ()
+
+
+def spelled(text: str) -> str:
+    """Text whose control and direction characters are written out, cut to `LONGEST` characters.
+
+    >>> spelled("a\\u202eb")
+    'a⟨U+202E⟩b'
+    """
+    cut = f"… ({len(text):,} characters)" if len(text) > LONGEST else ""
+    return "".join(f"⟨U+{ord(c):04X}⟩" if _hidden(c) else c for c in text[:LONGEST]) + cut
+
+
+def _hidden(character: str) -> bool:
+    return character not in "\n\t" and unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
+def safe(value: Any) -> Safe:
+    """Markup as it is; anything else as escaped text; None is nothing."""
+    if isinstance(value, Safe):
+        return value
+    return Safe("" if value is None else escape(spelled(str(value)), quote=True))
+
+
+def listing(text: str) -> Safe:
+    """A file's text, whole, as it stands."""
+    return tag("pre", Safe("\n".join(safe(line) for line in text.split("\n"))))
+
+
+def join(parts: Iterable[Any], between: str = "") -> Safe:
+    """Parts one after the other."""
+    return Safe(safe(between).join(safe(part) for part in parts))
+
+
+def tag(name: str, *children: Any, **attributes: Any) -> Safe:
+    """An element. Attribute names: class_ for class, hyphens as underscores; None leaves an attribute out.
+
+    >>> tag("p", "1 < 2", class_="note")
+    '<p class="note">1 &lt; 2</p>'
+    """
+    given = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{safe(value)}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    if name in VOID and not children:
+        return Safe(f"<{name}{given}/>")
+    return Safe(f"<{name}{given}>{join(children)}</{name}>")
+
+
+def section(anchor: str, title: str, *children: Any) -> Safe:
+    """A part of the page, with a heading that links can point to."""
+    head = tag("h2", title, id=f"{anchor}-title")
+    return tag("section", head, *children, id=anchor, aria_labelledby=f"{anchor}-title")
+
+
+def figure(picture: Any, seen: str, computed: str, not_shown: str, data: Any = None) -> Safe:
+    """A picture with a caption that says what is seen, how it was computed, and what it does not show."""
+    parts = [
+        tag("p", tag("b", "What is seen."), " ", seen),
+        tag("p", tag("b", "How it was computed."), " ", computed[:1].upper() + computed[1:]),
+        tag("p", tag("b", "What it does not show."), " ", not_shown),
+    ]
+    if data is not None:
+        parts.append(tag("p", "Data: ", data))
+    return tag("figure", picture, tag("figcaption", *parts))
+
+
+def link(path: str, text: str | None = None) -> Safe:
+    """A link to a file of the study's folder."""
+    return tag("a", text or path, href=path)
+
+
+def table(
+    caption: Any, head: Iterable[Any], rows: Iterable[Iterable[Any]], kind: str = "", headed: bool = True
+) -> Safe:
+    """A table with a caption and scoped headings; `headed`: the first cell of a row is its heading."""
+    top = tag("tr", *(tag("th", cell, scope="col") for cell in head))
+    body = []
+    for row in rows:
+        cells = list(row)
+        first = [tag("th", cells[0], scope="row")] if headed and cells else []
+        body.append(tag("tr", *first, *(_cell(cell) for cell in cells[len(first) :])))
+    inner = tag("table", tag("caption", caption), tag("thead", top), tag("tbody", *body), class_=kind or None)
+    # Focusable, so that a keyboard can scroll a wide table.
+    return tag("div", inner, class_="scroll", tabindex="0", role="region", aria_label=_label(caption))
+
+
+def _cell(value: Any) -> Safe:
+    return tag("td", value, class_="number" if isinstance(value, Safe) and "data-at=" in value else None)
+
+
+def _label(caption: Any) -> str:
+    text = str(caption)
+    return text if not isinstance(caption, Safe) else "table"
+
+
+def details(summary: Any, *children: Any, open_: bool = False) -> Safe:
+    """What only some readers want."""
+    return tag("details", tag("summary", summary), *children, open="" if open_ else None)

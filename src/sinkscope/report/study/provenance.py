@@ -1,0 +1,131 @@
+"""Settings and provenance: everything that a number of this page depends on, and where the data are."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from sinkscope.report.study.markup import Safe, details, join, link, listing, section, table, tag
+from sinkscope.report.study.source import Source
+from sinkscope.report.study.words import policy_words
+from sinkscope.study.spec import to_toml
+
+INTERVALS = (
+    "Accuracies: Wilson 95 %. Differences: paired by document, bootstrap over documents; p by McNemar’s exact test, Holm over "
+    "each table. Claims: Agresti and Min. Measures of traces: bootstrap over prompts."
+)
+BATCHES = (
+    "the first of the task; where the study says batches, whole batches of equally long prompts in the order in which such "
+    "batches fill up. All models and policies get the same documents."
+)
+
+CHOSEN = (
+    "the keys to hide or silence are chosen by the scores of the step before, raw (over all keys), unless the name of the policy "
+    "says otherwise"
+)
+
+
+def provenance(source: Source) -> Safe:
+    """The section."""
+    manifest = source.manifest
+    facts = [
+        ("study", source.study.name),
+        ("documents", f"{_documents(source)}. Which: {BATCHES}"),
+        ("traced documents", manifest.get("traced_documents", "")),
+        ("exemplars", manifest.get("exemplars", "")),
+        ("intervals", INTERVALS),
+        ("policies", CHOSEN),
+        ("versions", ", ".join(f"{name} {version}" for name, version in manifest.get("versions", {}).items())),
+        ("science", f"{manifest.get('science', '')}; inputs {manifest.get('inputs', '')}"),
+    ]  # fmt: skip
+    listed = tag(
+        "dl", *(join([tag("dt", name), tag("dd", value)]) for name, value in facts if value), class_="facts"
+    )
+    return section(
+        "settings", "Settings and provenance", listed, _models(source), *_settings(source), *_calls(source),
+        details("study.toml", listing(to_toml(source.study))),
+        details("cells", listing(json.dumps(manifest.get("cells", {}), indent=1, ensure_ascii=False))),
+        tag("h3", "Data files"), _files(source),
+    )  # fmt: skip
+
+
+def _documents(source: Source) -> str:
+    frame = source.frames.get("results")
+    if frame is None:
+        return "no accuracies"
+    return "; ".join(
+        f"{task}: n = {' or '.join(map(str, sorted(set(part['n']))))} a cell"
+        for task, part in frame.groupby("task", sort=False)
+    )
+
+
+def _models(source: Source) -> Safe:
+    rows = []
+    for model in source.study.models:
+        about = source.manifest.get("models", {}).get(model.name, {})
+        rows.append(
+            [model.name, model.source, model.revision or "–", about.get("family"), about.get("dtype"),
+             f"{about.get('parameters', 0):,}", f"{about.get('layers', '?')} × {about.get('heads', '?')}",
+             tag("code", str(about.get("weights") or "–")[:16])]
+        )  # fmt: skip
+    head = (
+        "model",
+        "source",
+        "revision",
+        "family",
+        "dtype",
+        "parameters",
+        "layers × heads",
+        "weights (digest or commit)",
+    )
+    return table("Models", head, rows)
+
+
+def _settings(source: Source) -> list[Safe]:
+    frame = source.frames.get("results")
+    if frame is None:
+        return []
+    seen = frame.drop_duplicates(["model", "task", "decoding_name"])
+    rows = [
+        [row["model"], f"{row['task']} ({row['task_version']}, scheme {row['scheme']})", tag("code", row["decoding"]),
+         row["seeds"]]
+        for row in seen.to_dict("records")
+    ]  # fmt: skip
+    policies = [
+        [policy, policy_words(policy) or "see docs/policies.md"] for policy in dict.fromkeys(frame["policy"])
+    ]
+    return [
+        table("Decodings", ("model", "task", "decoding", "seeds"), rows),
+        details("policies", table("Policies and their scope", ("policy", "what it does"), policies)),
+    ]
+
+
+def _calls(source: Source) -> list[Safe]:
+    calls: list[dict[str, Any]] = list(source.manifest.get("calls", []))
+    rows = [
+        [call.get("when", ""), call.get("on", ""), str(call.get("workers", "")), f"{call.get('answers_computed', 0):,}",
+         ", ".join(f"{name} {seconds:g} s" for name, seconds in call.get("seconds", {}).items())]
+        for call in calls
+    ]  # fmt: skip
+    return (
+        [table("Every call that worked on this study", ("when", "on", "workers", "answers", "timings"), rows)]
+        if rows
+        else []
+    )
+
+
+def _files(source: Source) -> Safe:
+    """Links to what is beside the page."""
+    found = [f"tables/{name}.{ending}" for name in source.frames for ending in ("csv", "parquet")]
+    for path in sorted((source.root / "figures").glob("*.svg")):
+        found.append(f"figures/{path.name}")
+    left = source.manifest.get("figures_left_out", {})
+    notes = (
+        tag("ul", *(tag("li", f"{name}: {why}") for name, why in left.items()), class_="quiet")
+        if left
+        else ""
+    )
+    listed = tag(
+        "ul", *(tag("li", link(path)) for path in [*found, "study.toml", "manifest.json"]), class_="files"
+    )
+    return tag("div", listed, tag("p", "Figures that could not be drawn:") if left else "", notes)

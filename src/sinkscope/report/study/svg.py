@@ -1,0 +1,202 @@
+"""Small pictures drawn by hand: SVG that takes its colours from the page, so that it follows dark mode and print.
+
+A `Plot` has a box, two scales and marks. Every mark that stands for a number of a table says which (`data-at`), and the plot
+says its scales (`data-x`, `data-y`: value and pixel of two points), so that a test can read the numbers back from the picture.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sinkscope.report.study.markup import Safe, tag
+from sinkscope.report.study.numbers import missing
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Values to pixels, linear or logarithmic."""
+
+    low: float
+    high: float
+    start: float
+    stop: float
+    log: bool = False
+
+    def __call__(self, value: float) -> float:
+        low, high = self._moved(self.low), self._moved(self.high)
+        inside = min(max(value, min(self.low, self.high)), max(self.low, self.high))
+        share = (self._moved(inside) - low) / ((high - low) or 1.0)
+        return round(self.start + share * (self.stop - self.start), 2)
+
+    def _moved(self, value: float) -> float:
+        return math.log(max(value, 1e-12)) if self.log else value
+
+    @property
+    def said(self) -> str:
+        """For the test that reads a picture back."""
+        kind = "log" if self.log else "linear"
+        return f"{kind} {self.low:g} {self.start:g} {self.high:g} {self.stop:g}"
+
+
+@dataclass
+class Plot:
+    """A picture with axes. Margins in pixels: left, top, right, bottom."""
+
+    title: str
+    width: float
+    height: float
+    x: tuple[float, float]
+    y: tuple[float, float]
+    margin: tuple[float, float, float, float] = (44, 10, 10, 30)
+    log_x: bool = False
+    log_y: bool = False
+    parts: list[Safe] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        left, top, right, bottom = self.margin
+        self.across = Scale(*self.x, left, self.width - right, self.log_x)
+        self.down = Scale(*self.y, self.height - bottom, top, self.log_y)
+
+    # ---- axes
+
+    def x_axis(self, ticks: Sequence[tuple[float, str]], label: str = "", grid: bool = False) -> None:
+        """Ticks (value, text) below."""
+        bottom = self.down.start
+        for value, text in ticks:
+            place = self.across(value)
+            if grid:
+                self.add("line", x1=place, x2=place, y1=bottom, y2=self.down.stop, class_="grid")
+            self.text(place, bottom + 15, text, "tick middle")
+        if label:
+            self.text((self.across.start + self.across.stop) / 2, self.height - 3, label, "label middle")
+
+    def y_axis(self, ticks: Sequence[tuple[float, str]], label: str = "") -> None:
+        """Ticks (value, text) at the left, with lines across."""
+        for value, text in ticks:
+            place = self.down(value)
+            self.add("line", x1=self.across.start, x2=self.across.stop, y1=place, y2=place, class_="grid")
+            self.text(self.across.start - 6, place + 3.5, text, "tick end")
+        if label:
+            middle = (self.down.start + self.down.stop) / 2
+            self.text(0, 0, label, "label middle", transform=f"translate(10 {middle:g}) rotate(-90)")
+
+    # ---- marks
+
+    def text(self, x: float, y: float, text: str, kind: str = "", **more: Any) -> None:
+        """Words."""
+        where = more if "transform" in more else {"x": round(x, 2), "y": round(y, 2), **more}
+        self.parts.append(tag("text", text, class_=kind or None, **where))
+
+    def add(self, name: str, **attributes: Any) -> None:
+        """Any element."""
+        self.parts.append(tag(name, **attributes))
+
+    def line(self, points: Sequence[tuple[float, float]], kind: str) -> None:
+        """A line through values; breaks where y is missing."""
+        runs: list[list[str]] = [[]]
+        for x, y in points:
+            if missing(y):
+                runs.append([])
+            else:
+                runs[-1].append(f"{self.across(x):g},{self.down(y):g}")
+        for run in runs:
+            if len(run) > 1:
+                self.add("polyline", points=Safe(" ".join(run)), class_=f"line {kind}")
+
+    def band(self, points: Sequence[tuple[float, float, float]], kind: str) -> None:
+        """An area between low and high."""
+        kept = [point for point in points if not missing(point[1])]
+        if len(kept) > 1:
+            there = [f"{self.across(x):g},{self.down(high):g}" for x, _, high in kept]
+            back = [f"{self.across(x):g},{self.down(low):g}" for x, low, _ in reversed(kept)]
+            self.add("polygon", points=Safe(" ".join([*there, *back])), class_=f"band {kind}")
+
+    def dot(
+        self,
+        x: float,
+        y: float,
+        kind: str,
+        title: str,
+        at: str | None = None,
+        whisker: tuple[float, float] | None = None,
+        flat: bool = False,
+        shape: str = "circle",
+    ) -> None:
+        """A value with its interval. flat: the interval lies along x. at: the cell of a table that it shows."""
+        cx, cy = self.across(x), self.down(y)
+        inside: list[Safe] = [tag("title", title)]
+        if whisker is not None and not missing(whisker[0]):
+            low, high = whisker
+            ends = (
+                {"x1": self.across(low), "x2": self.across(high), "y1": cy, "y2": cy}
+                if flat
+                else {"x1": cx, "x2": cx, "y1": self.down(low), "y2": self.down(high)}
+            )
+            inside.append(tag("line", class_="whisker", **ends))
+        inside.append(tag("path", d=f"M{cx:g} {cy:g}{SHAPES[shape]}", class_="point"))
+        kept = {"data_at": at, "data_axis": ("x" if flat else "y") if at else None}
+        self.parts.append(
+            tag("g", *inside, class_=f"dot {kind}", data_place=f"{cx:g} {cy:g}" if at else None, **kept)
+        )
+
+    def svg(self, kind: str = "plot") -> Safe:
+        """The picture."""
+        return tag(
+            "svg", tag("title", self.title), *self.parts, class_=kind, role="img", viewBox=f"0 0 {self.width:g} {self.height:g}",
+            data_x=self.across.said, data_y=self.down.said,
+        )  # fmt: skip
+
+
+SHAPES = {
+    "circle": "m-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z",
+    "square": "m-3.5-3.5h7v7h-7z",
+    "diamond": "m0-5l5 5l-5 5l-5-5z",
+    "triangle": "m0-4.6l4.4 8h-8.8z",
+}
+
+
+def key(entries: Sequence[tuple[str, str, str]]) -> Safe:
+    """What the marks mean: (class, shape, words); the shape "line" is a line, "patch" an area."""
+    found = []
+    for kind, shape, words in entries:
+        if shape == "line":
+            mark = tag("line", x1=0, x2=18, y1=7, y2=7, class_=f"line {kind}")
+        elif shape == "patch":
+            mark = tag("rect", x=2, y=1, width=14, height=12, class_=kind)
+        else:
+            point = tag("path", d=f"M9 7{SHAPES[shape]}", class_="point")
+            mark = tag("g", point, class_=f"dot {kind}")
+        picture = tag("svg", mark, viewBox="0 0 18 14", class_="sample", aria_hidden="true")
+        found.append(tag("li", picture, words))
+    return tag("ul", *found, class_="key-list")
+
+
+def cells(
+    values: Sequence[Sequence[float]],
+    levels: Sequence[float],
+    size: tuple[float, float],
+    left: float,
+    top: float,
+) -> Safe:
+    """A grid of values as one path for each level of colour, runs of equal cells joined; NaN stays empty.
+
+    levels: limits between the classes h0 … hN, rising. size: width and height of a cell.
+    """
+    runs: dict[int, list[str]] = {}
+    for i, row in enumerate(values):
+        start, before = 0, None
+        for j, value in enumerate([*row, math.nan]):
+            level = None if missing(float(value)) else sum(value >= limit for limit in levels)
+            if level == before and j < len(row):
+                continue
+            if before is not None:
+                runs.setdefault(before, []).append(f"M{start} {i}h{j - start}v1h{start - j}z")
+            start, before = j, level
+    paths = [tag("path", d=Safe("".join(found)), class_=f"h{level}") for level, found in sorted(runs.items())]
+    wide, high = size
+    return tag(
+        "g", *paths, transform=f"translate({left:g} {top:g}) scale({wide:.6g} {high:.6g})", class_="cells"
+    )

@@ -1,0 +1,70 @@
+"""Words for what tables name by short forms: policies, families, and the colour of a model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sinkscope.study.comparison import control
+
+FAMILIES = {
+    "llada": "masked diffusion, from scratch (as LLaDA)",
+    "dream": "masked diffusion, from an autoregressive model (as Dream)",
+    "mmada": "multimodal masked diffusion (as MMaDA)",
+    "causal": "autoregressive",
+}
+SCOPES = {"head": "each head its own", "layer": "one set per layer", "model": "one set for the model"}
+COLOURS = ("s1", "s2", "s3", "s4", "s5", "s6")
+
+
+class Dose(NamedTuple):
+    """A policy that takes the k strongest keys, or its control. match: "", "count" or "mass"."""
+
+    k: int
+    scope: str
+    silence: bool
+    match: str
+
+
+def dose(policy: str) -> Dose | None:
+    """How many keys a policy takes and how; None for policies of another kind.
+
+    >>> dose("random(top:5@model)")
+    Dose(k=5, scope='model', silence=False, match='count')
+    """
+    kind = control(policy)
+    found = re.fullmatch(r"top:(\d+)(?:@(\w+))?(,effect=silence)?", kind[0] if kind else policy)
+    if found is None:
+        return None
+    return Dose(int(found[1]), found[2] or "head", bool(found[3]), kind[1] if kind else "")
+
+
+def policy_words(policy: str) -> str:
+    """A policy for people.
+
+    >>> policy_words("top:1@model")
+    'strongest key hidden, one set for the model'
+    """
+    if policy == "none":
+        return "nothing taken away"
+    found = dose(policy)
+    if found is None:
+        return ""
+    many = "strongest key" if found.k == 1 else f"{found.k} strongest keys"
+    if found.match:
+        equal = "as many random keys" if found.match == "count" else "random keys with as much attention"
+        return f"control: {equal} as top:{found.k}" + (
+            "" if found.scope == "head" else f", {SCOPES[found.scope]}"
+        )
+    return f"{many} {'silenced' if found.silence else 'hidden'}, {SCOPES.get(found.scope, found.scope)}"
+
+
+def colour(model: str, models: Sequence[str]) -> str:
+    """The class of a model's marks, the same in every picture."""
+    return COLOURS[models.index(model) % len(COLOURS)]
+
+
+def short(model: str) -> str:
+    """A model's name in figures, as `study.drawings` writes it."""
+    return model.removeprefix("organism/")
