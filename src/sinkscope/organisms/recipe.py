@@ -121,6 +121,12 @@ RECIPES = {
     "adapted": Recipe("adapted", "dream", "shifted", starts_from="causal"),
     "multimodal": Recipe("multimodal", "mmada", "masked", starts_from="scratch", pictures=0.5),
 }
+"""The shipped ones."""
+
+CONTROLS = {
+    "text_only": Recipe("text_only", "llada", "masked", starts_from="scratch"),
+}
+"""Trained to compare with, and not shipped: text_only continues scratch for as many tokens as multimodal, without pictures."""
 
 
 def recipe(name: str, **changes: Any) -> Recipe:
@@ -129,10 +135,11 @@ def recipe(name: str, **changes: Any) -> Recipe:
     >>> recipe("scratch", seed=1).seed
     1
     """
-    if name not in RECIPES:
-        raise InputError(f"unknown recipe {name!r}: {nearest(name, RECIPES)}")
+    known = RECIPES | CONTROLS
+    if name not in known:
+        raise InputError(f"unknown recipe {name!r}: {nearest(name, known)}")
     if isinstance(changes.get("size"), str):
         if changes["size"] not in SIZES:
             raise InputError(f"unknown size {changes['size']!r}: {nearest(changes['size'], SIZES)}")
         changes["size"] = SIZES[changes["size"]]
-    return dataclasses.replace(RECIPES[name], **changes)
+    return dataclasses.replace(known[name], **changes)
