@@ -1,9 +1,13 @@
-"""Trains several organisms side by side on one GPU and leaves flat files: two per organism, ready to be unpacked.
+"""Trains several organisms side by side on one GPU, measures them, and leaves flat files.
 
-    python -m sinkscope.organisms.driver OUT --recipes causal,scratch,adapted,multimodal
+    python -m sinkscope.organisms.driver OUT --jobs causal,scratch,adapted,multimodal
+    python -m sinkscope.organisms.driver OUT --controls --jobs causal:seed=1,scratch:seed=1,causal:size=1m --side 2 --seconds 540
 
-Recipes that start from another one of the list wait for it; all others run at the same time, each in a process of its own,
-over one corpus. `unpack` puts what comes back into the folders of the package.
+The first leaves two files per organism, weights and everything else, which `unpack` puts into the folders of the package. With
+--controls nothing but measured numbers is kept, in OUT/controls.json (see `controls.py`), which grows with every job.
+
+Jobs begin in the order given, `side` at a time, each in a process of its own over one corpus; one that starts from another of
+the list waits for it. What is finished when the time is over stays.
 """
 
 from __future__ import annotations
@@ -15,95 +19,207 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import InputError, nearest
 from sinkscope.organisms.layout import write_json
-from sinkscope.organisms.recipe import RECIPES
+from sinkscope.organisms.recipe import RECIPES, recipe
 from sinkscope.organisms.start import WEIGHTS
 
 TEXTS = ("config.json", "generation_config.json", "tokenizer_config.json", "training.json", "emergence.json")
+OPTIONS = {"seed": int, "size": str, "steps": int, "targets": str, "batch": int, "learning_rate": float}
+"""What a job may change of its recipe."""
 
 
-def phases(names: list[str]) -> list[list[str]]:
-    """Recipes in the order in which they can run.
+@dataclass(frozen=True)
+class Job:
+    """A recipe with changes: `causal:seed=1:size=1m`."""
 
-    >>> phases(["adapted", "causal", "scratch"])
-    [['causal', 'scratch'], ['adapted']]
+    recipe: str
+    changes: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """For files and folders.
+
+        >>> Job.parse("causal:seed=1:size=1m").name
+        'causal-seed1-size1m'
+        """
+        return "-".join((self.recipe, *(f"{key}{value}" for key, value in self.changes)))
+
+    @staticmethod
+    def parse(text: str) -> Job:
+        """Reads `recipe:option=value:option=value`, and checks that there is such a recipe."""
+        name, *parts = text.strip().split(":")
+        changes = []
+        for part in parts:
+            key, equals, value = part.partition("=")
+            if not equals or key not in OPTIONS:
+                raise InputError(
+                    f"job {text!r}: options are written as seed=1, and {nearest(key, OPTIONS)}; got {part!r}"
+                )
+            changes.append((key, value))
+        try:
+            recipe(name, **{key: OPTIONS[key](value) for key, value in changes})
+        except ValueError as error:
+            raise InputError(f"job {text!r}: {error}") from error
+        return Job(name, tuple(changes))
+
+    def base(self, jobs: Sequence[Job]) -> Job | None:
+        """The job of the list that this one starts from: with the same changes, else with none. None: a shipped one, or none."""
+        wanted = recipe(self.recipe).starts_from
+        same = [job for job in jobs if job.recipe == wanted]
+        return next((job for job in same if job.changes == self.changes), None) or next(
+            (job for job in same if not job.changes), None
+        )
+
+
+@dataclass
+class Running:
+    """A process that trains a job, and then one that measures it."""
+
+    job: Job
+    process: subprocess.Popen[bytes]
+    began: float
+    measuring: bool = False
+
+
+class Drive:
+    """One run of the driver.
+
+    Attributes:
+        done: job → seconds that its training took. failed: jobs that ended badly or were stopped.
     """
-    for name in names:
-        if name not in RECIPES:
-            raise InputError(f"unknown recipe {name!r}: {nearest(name, RECIPES)}")
-    first = [name for name in names if RECIPES[name].starts_from not in names]
-    later = [name for name in names if name not in first]
-    return [sorted(first), sorted(later)] if later else [sorted(first)]
 
+    def __init__(
+        self,
+        work: Path,
+        out: Path,
+        jobs: Sequence[Job],
+        side: int,
+        options: list[str],
+        count: int,
+        controls: bool,
+    ) -> None:
+        self.work, self.out, self.jobs, self.side = work, out, list(jobs), side
+        self.options, self.count, self.controls = options, count, controls
+        self.waiting, self.running = list(jobs), list[Running]()
+        self.done: dict[Job, float] = {}
+        self.failed: list[Job] = []
 
-def drive(work: Path, out: Path, names: list[str], seconds: float, options: list[str], measured: int) -> bool:
-    """Runs everything; True when all went well. Whatever was finished is in `out`, whatever happens to the rest."""
-    work.mkdir(parents=True, exist_ok=True)
-    out.mkdir(parents=True, exist_ok=True)
-    corpus = work / "corpus"
-    began = time.monotonic()
-    if not (corpus / "corpus.json").exists():
-        subprocess.run([sys.executable, "-m", "sinkscope.organisms.corpus", str(corpus)], check=True)  # noqa: S603
-    fine = True
-    for phase in phases(names):
-        running = {}
-        for name in phase:
-            command = [sys.executable, "-m", "sinkscope.organisms.command", name, "--out", str(work / name)]
-            command += ["--documents", str(corpus), *options]
-            base = RECIPES[name].starts_from
-            if base is not None and (work / base / "model.safetensors").exists():
-                command += ["--init", str(work / base)]
-            # Each process has a cache of its own: two that compile the same graph at once would wait for each other.
-            environment = {
-                **os.environ,
-                "OMP_NUM_THREADS": "4",
-                "TORCHINDUCTOR_CACHE_DIR": str(work / f"cache-{name}"),
-            }
-            running[name] = subprocess.Popen(command, env=environment)  # noqa: S603
-        for name, process in running.items():
-            try:
-                process.wait(max(1.0, seconds - (time.monotonic() - began)))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            if process.returncode == 0:
-                pack(work / name, out, name)
-            else:
-                print(f"{name} ended with {process.returncode}", flush=True)
-                fine = False
-        for name in phase:
-            if measured and (work / name / "training.json").exists():
-                fine = _measure(work / name, out, name, measured) and fine
-    return fine
-
-
-def _measure(folder: Path, out: Path, name: str, count: int) -> bool:
-    from sinkscope.organisms.measure import answers
-
-    try:
+    def go(self, seconds: float) -> bool:
+        """Runs everything; True when all went well. Whatever was finished is in `out`, whatever happens to the rest."""
         began = time.monotonic()
-        write_json(folder / "answers.json", answers(folder, count))
-        print(f"{name}: {count} answers per task in {time.monotonic() - began:.0f} s", flush=True)
-        pack(folder, out, name)
-    except (
-        Exception
-    ) as error:  # the weights are worth more than the measurement, which can be repeated anywhere
-        print(f"{name} could not be measured: {error!r}", flush=True)
-        return False
-    return True
+        self.work.mkdir(parents=True, exist_ok=True)
+        self.out.mkdir(parents=True, exist_ok=True)
+        corpus = self.work / "corpus"
+        if not (corpus / "corpus.json").exists() and "--documents" not in self.options:
+            if self._python("corpus", str(corpus)).wait():
+                raise InputError(f"no corpus could be made in {corpus}; what it said is above")
+        while self.waiting or self.running:
+            left = seconds - (time.monotonic() - began)
+            for one in self.running[:]:
+                if one.process.poll() is not None:
+                    self._ended(one)
+                elif left <= 0:
+                    one.process.kill()
+                    one.process.wait()
+                    self.running.remove(one)
+                    self.failed.append(one.job)
+                    print(f"{one.job.name}: stopped, the time is over", flush=True)
+            self._begin_more(left)
+            time.sleep(0.1)
+        missing = [job.name for job in self.jobs if job in self.failed]
+        print(f"finished {len(self.done)} of {len(self.jobs)} jobs; missing: {missing}", flush=True)
+        return not missing
+
+    def _begin_more(self, left: float) -> None:
+        for job in self.waiting[:]:
+            base = job.base(self.jobs)
+            size = dict(job.changes).get("size")
+            took = [time for one, time in self.done.items() if dict(one.changes).get("size") == size]
+            if base in self.failed or left < max(took, default=0.0) or left <= 0:
+                print(
+                    f"{job.name}: not begun, {'its base failed' if base in self.failed else f'{left:.0f} s are left'}"
+                )
+                self.waiting.remove(job)
+                self.failed.append(job)
+            elif len(self.running) < self.side and (base is None or base in self.done):
+                self.waiting.remove(job)
+                arguments = [job.recipe, "--out", str(self.work / job.name)]
+                if "--documents" not in self.options:
+                    arguments += ["--documents", str(self.work / "corpus")]
+                arguments += self.options
+                for key, value in job.changes:
+                    arguments += [f"--{key.replace('_', '-')}", value]
+                if base is not None:
+                    arguments += ["--init", str(self.work / base.name)]
+                self.running.append(
+                    Running(job, self._python("command", *arguments, cache=job.name), time.monotonic())
+                )
+
+    def _ended(self, one: Running) -> None:
+        """Goes on with a job whose process has ended: measure it, or put away what was measured."""
+        self.running.remove(one)
+        folder, took = self.work / one.job.name, time.monotonic() - one.began
+        if one.process.returncode:
+            # The weights are worth more than the measurement, which can be repeated anywhere: they are already in `out`.
+            print(f"{one.job.name}: {'measuring' if one.measuring else 'training'} failed", flush=True)
+            self.failed.append(one.job)
+        elif not one.measuring:
+            self.done[one.job] = took
+            print(f"{one.job.name}: trained in {took:.0f} s", flush=True)
+            if not self.controls:
+                pack(folder, self.out, one.job.name)
+            if self.count:
+                device = _value_of("--device", self.options)
+                where = "controls" if self.controls else "measure"
+                arguments = [str(folder), "--count", str(self.count), "--device", device]
+                if not self.controls:
+                    arguments += ["--ungraded", str(folder)]
+                self.running.append(
+                    Running(one.job, self._python(where, *arguments), time.monotonic(), measuring=True)
+                )
+        elif self.controls:
+            self._collect(folder, one.job)
+        else:
+            pack(folder, self.out, one.job.name)
+        if one.measuring:
+            print(f"{one.job.name}: measured in {took:.0f} s", flush=True)
+
+    def _collect(self, folder: Path, job: Job) -> None:
+        path = self.out / "controls.json"
+        found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"jobs": {}}
+        found["jobs"][job.name] = json.loads((folder / "control.json").read_text(encoding="utf-8"))
+        write_json(path, found, compact=True)
+
+    def _python(self, module: str, *arguments: str, cache: str | None = None) -> subprocess.Popen[bytes]:
+        environment = {**os.environ, "OMP_NUM_THREADS": "4"}
+        if cache is not None:
+            # Each process has a cache of its own: two that compile the same graph at once would wait for each other.
+            environment["TORCHINDUCTOR_CACHE_DIR"] = str(self.work / f"cache-{cache}")
+        return subprocess.Popen(  # noqa: S603
+            [sys.executable, "-m", f"sinkscope.organisms.{module}", *arguments], env=environment
+        )
+
+
+def _value_of(name: str, options: list[str]) -> str:
+    return options[options.index(name) + 1] if name in options[:-1] else "auto"
 
 
 def pack(folder: Path, out: Path, name: str) -> None:
     """NAME.safetensors and NAME.json, which holds every other file."""
     bundle: dict[str, Any] = {
         file: json.loads((folder / file).read_text(encoding="utf-8"))
-        for file in (*TEXTS, "answers.json")
+        for file in TEXTS
         if (folder / file).exists()
     }
+    answers = folder / f"{folder.name}.answers.json"
+    if answers.exists():
+        bundle["answers.json"] = json.loads(answers.read_text(encoding="utf-8"))
     bundle["log.jsonl"] = (folder / "log.jsonl").read_text(encoding="utf-8")
     write_json(out / f"{name}.json", bundle)
     shutil.copyfile(folder / "model.safetensors", out / f"{name}.safetensors")
@@ -114,6 +230,11 @@ def unpack(packed: Path, name: str, weights: Path = WEIGHTS) -> Path:
     from sinkscope.organisms.tokenizer import FILE
 
     bundle = json.loads((packed / f"{name}.json").read_text(encoding="utf-8"))
+    base = bundle["training.json"]["starts_from"]
+    if (
+        base in RECIPES
+    ):  # trained in the same run, from a folder that now is an organism; its digest is beside it
+        bundle["training.json"]["starts_from"] = f"organism/{base}"
     folder = weights / name
     folder.mkdir(parents=True, exist_ok=True)
     for file in TEXTS:
@@ -126,18 +247,39 @@ def unpack(packed: Path, name: str, weights: Path = WEIGHTS) -> Path:
 
 
 def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="Train organisms side by side on one GPU.")
+    """The command line; options that are not the driver's go to every training."""
+    parser = argparse.ArgumentParser(
+        description="Train organisms side by side on one GPU.", allow_abbrev=False
+    )
     parser.add_argument("out", type=Path)
     parser.add_argument("--work", type=Path, default=Path("organisms-work"))
-    parser.add_argument("--recipes", default=",".join(RECIPES))
+    parser.add_argument(
+        "--jobs", "--recipes", default=",".join(RECIPES), help="recipe:option=value:…, separated by commas"
+    )
+    parser.add_argument("--side", type=int, help="how many train at the same time; default: all")
     parser.add_argument(
         "--seconds", type=float, default=3600.0, help="stop what is still running after this long"
     )
     parser.add_argument("--measure", type=int, default=500, help="held-out questions per task; 0: none")
+    parser.add_argument("--controls", action="store_true", help="keep measured numbers only")
     options, passed_on = parser.parse_known_args()
-    names = [name for name in options.recipes.split(",") if name]
-    sys.exit(not drive(options.work, options.out, names, options.seconds, passed_on, options.measure))
+    try:
+        jobs = [Job.parse(text) for text in options.jobs.split(",") if text]
+    except InputError as error:
+        sys.exit(f"error: {error}")
+    drive = Drive(
+        options.work,
+        options.out,
+        jobs,
+        options.side or len(jobs),
+        passed_on,
+        options.measure,
+        options.controls,
+    )
+    try:
+        sys.exit(not drive.go(options.seconds))
+    except InputError as error:
+        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ Answers and grades are kept apart, because programs are graded in a sandbox that
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from sinkscope.models.model import Model
 from sinkscope.organisms import pictures
 from sinkscope.organisms.batches import CAPTION_ANSWER, Pieces
 from sinkscope.organisms.layout import write_json
+from sinkscope.organisms.masking import machine
 from sinkscope.organisms.vocabulary import shipped
 from sinkscope.sampling.decoding import (
     Decoding,
@@ -52,6 +54,9 @@ def answers(source: str | Path, count: int, batch: int = 128, device: str = "aut
     found: dict[str, Any] = {
         "digest": model.digest,
         "family": model.family,
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "machine": machine(model.device),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "count": count,
         "batch": batch,
         "tasks": {},
@@ -153,25 +158,45 @@ def wilson(right: int, count: int, z: float = 1.959964) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def write_accuracy(folder: Path, given: dict[str, Any], where: str) -> dict[str, Any]:
+def write_accuracy(folder: Path, given: dict[str, Any]) -> dict[str, Any]:
     """Grades answers and writes accuracy.json beside the checkpoint."""
-    graded = {"digest": given["digest"], "where": where, "batch": given.get("batch"), "tasks": grade(given)}
+    known = {key: given[key] for key in ("digest", "date", "dtype", "batch")}
+    graded = {**known, "where": given["machine"], "tasks": grade(given)}
     write_json(folder / "accuracy.json", graded)
     return graded
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """The command line."""
     import argparse
 
-    parser = argparse.ArgumentParser(description="Held-out accuracy of an organism's folder.")
-    parser.add_argument("folder", type=Path)
+    parser = argparse.ArgumentParser(
+        description="Held-out accuracy of organisms, through the official loops."
+    )
+    parser.add_argument("folders", type=Path, nargs="+", help="checkpoint folders")
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--answers", type=Path, help="answers made elsewhere; only grade them")
+    parser.add_argument(
+        "--ungraded",
+        type=Path,
+        help="write FOLDER/NAME.answers.json there, to be graded where there is a sandbox",
+    )
+    parser.add_argument("--answers", type=Path, help="answers made elsewhere; only grade them (one folder)")
     options = parser.parse_args()
-    if options.answers is not None:
-        made = json.loads(options.answers.read_text(encoding="utf-8"))
-    else:
-        made = answers(options.folder, options.count, options.batch, options.device)
-    print(json.dumps(write_accuracy(options.folder, made, options.device)["tasks"], indent=1))
+    if options.answers is not None and len(options.folders) > 1:
+        parser.error(f"--answers is one file, and {len(options.folders)} folders were given: name one")
+    for folder in options.folders:
+        if options.answers is not None:
+            made = json.loads(options.answers.read_text(encoding="utf-8"))
+        else:
+            made = answers(folder, options.count, options.batch, options.device)
+        if options.ungraded is not None:
+            options.ungraded.mkdir(parents=True, exist_ok=True)
+            write_json(options.ungraded / f"{folder.resolve().name}.answers.json", made, compact=True)
+        else:
+            print(json.dumps(write_accuracy(folder, made)["tasks"], indent=1))
+
+
+if __name__ == "__main__":
+    main()

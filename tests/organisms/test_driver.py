@@ -1,0 +1,122 @@
+"""The driver: jobs with options, bases before what starts from them, controls measured, and what a time limit leaves."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sinkscope.errors import InputError
+from sinkscope.models.load import load
+from sinkscope.organisms.driver import Drive, Job, unpack
+from sinkscope.organisms.recipe import recipe
+
+SMOKE = [
+    "--device",
+    "cpu",
+    "--size",
+    "smoke",
+    "--steps",
+    "2",
+    "--batch",
+    "2",
+    "--final-count",
+    "1",
+    "--check-every",
+    "0",
+]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    from sinkscope.organisms.corpus import make
+    from sinkscope.organisms.vocabulary import shipped
+
+    folder = tmp_path_factory.mktemp("corpus")
+    make(16, 8, shipped("llada"), workers=1).save(folder, {})
+    return ["--documents", str(folder)]
+
+
+def test_jobs_are_read_and_checked() -> None:
+    job = Job.parse("scratch:seed=2:size=1m")
+    assert job == Job("scratch", (("seed", "2"), ("size", "1m")))
+    assert job.name == "scratch-seed2-size1m"
+    for text, complaint in (
+        ("scrach", "did you mean scratch"),
+        ("scratch:sed=1", "seed"),
+        ("scratch:seed", "seed=1"),
+        ("scratch:seed=one", "one"),
+        ("causal:size=7m", "unknown size"),
+    ):
+        with pytest.raises(InputError, match=complaint):
+            Job.parse(text)
+
+
+def test_a_job_starts_from_the_one_with_the_same_changes() -> None:
+    jobs = [
+        Job.parse(text)
+        for text in ("adapted:seed=1", "causal", "causal:seed=1", "text_only", "adapted:seed=2")
+    ]
+    assert [job.base(jobs) for job in jobs] == [jobs[2], None, None, None, jobs[1]]
+
+
+def test_text_only_differs_from_multimodal_in_the_pictures_alone() -> None:
+    text, pictures = recipe("text_only"), recipe("multimodal")
+    assert (
+        (text.starts_from, text.tokens) == (pictures.starts_from, pictures.tokens) == ("scratch", text.tokens)
+    )
+    assert text.pictures == 0.0
+    assert text.layout == recipe("scratch").layout
+
+
+@pytest.mark.slow
+def test_organisms_come_back_in_flat_files(corpus: list[str], tmp_path: Path) -> None:
+    jobs = [Job.parse(text) for text in ("adapted", "causal")]
+    assert Drive(tmp_path / "work", tmp_path / "out", jobs, 2, [*SMOKE, *corpus], count=1, controls=False).go(
+        600
+    )
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "adapted.json", "adapted.safetensors", "causal.json", "causal.safetensors",
+    ]  # fmt: skip
+    bundle = json.loads((tmp_path / "out" / "adapted.json").read_text())
+    assert bundle["answers.json"]["count"] == 1
+    assert bundle["training.json"]["starts_from"] == "causal"
+    causal = load(unpack(tmp_path / "out", "causal", tmp_path / "shelf"), device="cpu")
+    assert causal.digest == bundle["training.json"]["start_digest"]
+
+
+@pytest.mark.slow
+def test_controls_leave_numbers(corpus: list[str], tmp_path: Path) -> None:
+    arguments = [
+        "--controls",
+        "--jobs",
+        "scratch:seed=1,causal:seed=1",
+        "--side",
+        "1",
+        "--measure",
+        "2",
+        "--work",
+    ]
+    command = [sys.executable, "-m", "sinkscope.organisms.driver", str(tmp_path / "out"), *arguments]
+    subprocess.run([*command, str(tmp_path / "work"), *SMOKE, *corpus], check=True)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["controls.json"]
+    found = json.loads((tmp_path / "out" / "controls.json").read_text())["jobs"]
+    assert list(found) == ["causal-seed1", "scratch-seed1"]
+    assert found["scratch-seed1"]["recipe"]["seed"] == 1
+    rows = found["scratch-seed1"]["rows"]
+    assert [row["policy"] for row in rows] == ["none", "top:1", "top:1@model"]
+    assert rows[1]["control_seeds"] == 3
+    assert 0 < rows[1]["hidden"] < 1
+    assert set(found["scratch-seed1"]["sinks"]["levels"]) == {"0.25", "0.5", "0.75", "1"}
+
+
+def test_nothing_is_begun_when_the_time_is_over(
+    corpus: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = [Job.parse("causal")]
+    drive = Drive(tmp_path / "work", tmp_path / "out", jobs, 1, [*SMOKE, *corpus], count=1, controls=True)
+    assert not drive.go(0.0)
+    assert "missing: ['causal']" in capsys.readouterr().out
