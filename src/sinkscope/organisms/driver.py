@@ -116,9 +116,9 @@ class Drive:
         self.work.mkdir(parents=True, exist_ok=True)
         self.out.mkdir(parents=True, exist_ok=True)
         corpus = self.work / "corpus"
-        if not (corpus / "corpus.json").exists() and "--documents" not in self.options:
-            if self._python("corpus", str(corpus)).wait():
-                raise InputError(f"no corpus could be made in {corpus}; what it said is above")
+        made = (corpus / "corpus.json").exists() or "--documents" in self.options
+        if not made and self._python("corpus", str(corpus)).wait():
+            raise InputError(f"no corpus could be made in {corpus}; what it said is above")
         while self.waiting or self.running:
             left = seconds - (time.monotonic() - began)
             for one in self.running[:]:
