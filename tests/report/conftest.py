@@ -31,6 +31,27 @@ def shared() -> Iterator[Browser]:
     made.close()
 
 
+@pytest.fixture(scope="session")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a small finished study, with its report."""
+    from report import studies
+    from sinkscope.report.study import write_report
+
+    made = studies.make(tmp_path_factory.mktemp("planted"))
+    write_report(made)
+    return made
+
+
+@pytest.fixture
+def report(shared: Browser, planted: Path) -> Iterator[Browser]:
+    """The report, open from disk. Whatever a test does, nothing may be wrong in the console, and nothing asked of a network."""
+    shared.call("Emulation.setEmulatedMedia", media="", features=[])
+    shared.open(planted / "report.html")
+    yield shared
+    assert shared.problems() == []
+    assert {url.split("#")[0] for url in shared.requests()} == {(planted / "report.html").as_uri()}
+
+
 @pytest.fixture
 def page(shared: Browser, folder: Path) -> Iterator[Browser]:
     """one.html, open. Whatever a test does, nothing may be wrong in the console, and nothing asked of a network."""

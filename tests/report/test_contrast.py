@@ -97,3 +97,35 @@ def test_the_ramp_keeps_its_order_for_colour_blind_readers():
                 seen.append(luminance(tuple(255 * max(0.0, c) ** (1 / 2.2) for c in moved)))
             steps = [a - b if name == "light" else b - a for a, b in itertools.pairwise(seen)]
             assert min(steps) > 0, (name, seen)
+
+
+REPORT = (files("sinkscope.report") / "study" / "style.css").read_text(encoding="utf-8")
+
+
+def report_palettes() -> dict[str, dict[str, str]]:
+    found = {}
+    dark, paper = REPORT.index("prefers-color-scheme: dark"), REPORT.index("@media print")
+    for name, start in (("light", 0), ("dark", dark), ("print", paper)):
+        block = REPORT[start : REPORT.index("}", REPORT.index(":root", start))]
+        found[name] = css_palettes()[name] | dict(re.findall(r"--([a-z0-9-]+): (#[0-9a-f]{6})", block))
+    return found
+
+
+@pytest.mark.parametrize("name", ["light", "dark", "print"])
+def test_verdicts_and_marks_of_the_report_stand_out(name):
+    colours = report_palettes()[name]
+    for verdict in ("good", "bad", "open"):
+        for ground in (f"{verdict}-ground", "surface"):
+            assert ratio(rgb(colours[verdict]), rgb(colours[ground])) >= 4.5, (verdict, ground)
+    for series in range(1, 7):
+        mark = rgb(colours[f"s{series}"])
+        assert ratio(mark, rgb(colours["surface"])) >= 4.5, "also the number that a bar carries"
+    assert ratio(rgb(colours["path"]), rgb(colours["surface"])) >= 3
+
+
+@pytest.mark.parametrize("name", ["light", "dark"])
+def test_the_report_uses_the_ramp_of_the_viewer(name):
+    colours = report_palettes()
+    assert [colours[name][f"h{i}"] for i in range(9)] == ramps()[name]
+    own = colours["print"].keys() - {"page"}
+    assert {key: colours["print"][key] for key in own} == {key: colours["light"][key] for key in own}

@@ -93,8 +93,8 @@ def test_the_numbers_of_the_report_are_those_of_the_tables(finished: Path) -> No
         assert f"{row['accuracy']:.3f}" in page
         if row["hidden_share"] == row["hidden_share"] and row["hidden_share"] is not None:
             assert f"{row['hidden_share']:.1%}" in page
-    assert "<script" not in page
-    assert "http://" not in page
+    assert page.count("<script") == 2  # the recorded generations as data, and the viewer's own script
+    assert "default-src 'none'" in page
     assert "No full-size results ship" in page
 
 

@@ -6,6 +6,7 @@ import math
 
 import pandas as pd
 
+from sinkscope.report.figures import file_name
 from sinkscope.report.study.maps import LEVELS, legend
 from sinkscope.report.study.markup import Safe, details, figure, join, link, section, table, tag
 from sinkscope.report.study.numbers import missing, valued
@@ -100,7 +101,7 @@ def _heads(source: Source) -> list[Safe]:
     """Layer × head: how strong each head's main sink is."""
     panels, files = [], []
     for model in source.models:
-        for stem in (f"figure_5_{short(model)}", "figure_5"):
+        for stem in (f"figure_5_{file_name(short(model))}", "figure_5"):
             data = source.data(stem)
             if data is not None and len(data):
                 wide = data.pivot_table(index="layer", columns="head", values="main_sink").sort_index()

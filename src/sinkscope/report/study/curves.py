@@ -46,7 +46,8 @@ def curves(source: Source, task: str, decoding: str, rows: list[tuple[int, Row]]
         tag("div", tag("div", *panels, class_="panels-row"), key(entries)),
         f"Accuracy on {task} (decoding {decoding}) as more keys are taken from every head, from none at the left.",
         "share of documents answered right, with Wilson 95 % intervals; every policy answered the same documents. Keys "
-        "are ranked by received attention in the step before. Controls draw anew where the set changes; they are means over their draws.",
+        "are ranked by received attention in the step before. Controls draw anew where the set changes; they are means over "
+        "their draws.",
         "That a sink matters: read the blue curve beside its grey control, and beside silencing. A control with as many keys "
         "takes less attention than the sinks do; only a mass-matched one takes as much. What lies within the intervals of a few "
         "documents is noise.",

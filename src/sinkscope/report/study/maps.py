@@ -42,8 +42,8 @@ def maps(source: Source) -> Safe | None:
     picture = figure(
         tag("div", tag("div", *panels, class_="panels-row"), legend(levels)),
         "Received attention of every key (to the right) in every step (downwards), mean over layers and heads; 1 is uniform. A "
-        "strongly coloured column is a key that many queries look at; one that begins, ends or shifts is a sink that comes, goes or moves. "
-        f"The line is the path of the strongest sink of one head ({'; '.join(said)}).",
+        "strongly coloured column is a key that many queries look at; one that begins, ends or shifts is a sink that comes, goes "
+        f"or moves. The line is the path of the strongest sink of one head ({'; '.join(said)}).",
         "from the recording of the exemplar, which is chosen by rule (see Settings). The colours are the same for all models. "
         "The path follows the strongest sink and changes only to one at least 1.2 times as strong; its head is the one with the "
         f"strongest main sink of those that have one in half of the steps.{thinned}",

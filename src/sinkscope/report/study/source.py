@@ -97,17 +97,22 @@ class Source:
             if not rows:
                 continue
             name = str(rows[0][1]["cell"])
-            group = (model, cells.get(name, {}).get("group"))
             chosen = {
                 path.name
                 for other, twin in cells.items()
-                if twin["identity"].get("kind") == "maps" and (twin["model"], twin.get("group")) == group
+                if _block(twin) == _block(cells[name]) and twin["identity"].get("kind") == "maps"
                 for path in (self.root / "traces" / other).glob("*.zarr.zip")
             }
             files = sorted((self.root / "traces" / name).glob("*.zarr.zip"))
             if files:
                 found[model] = next((path for path in files if path.name in chosen), files[0])
         return found
+
+
+def _block(cell: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What the maps of exemplars share with the traces that they were chosen from."""
+    identity = cell["identity"]
+    return cell.get("group"), *(identity.get(name) for name in ("model", "task", "decoding", "policy"))
 
 
 def read(folder: Path, manifest: Mapping[str, Any] | None = None) -> Source:

@@ -6,7 +6,7 @@ import json
 from typing import Any, NamedTuple
 
 from sinkscope.report.html import Parts, viewer_parts
-from sinkscope.report.study.markup import Safe, section, tag
+from sinkscope.report.study.markup import Safe, section, spelled, tag
 from sinkscope.report.study.source import Source
 
 BUDGET = 4_000_000
@@ -29,7 +29,7 @@ def traces(source: Source, budget: int = BUDGET) -> Embedded | None:
     left_out: list[str] = []
     used = 0
     for model, path in source.exemplars.items():
-        made = views(Trace.open(path), name=model, samples=[0])
+        made = views(Trace.open(path), name=spelled(model), samples=[0])
         size = len(json.dumps(made))
         if used + size > budget:
             left_out.append(model)

@@ -1,0 +1,151 @@
+"""A finished study without a model: synthetic traces and answers, and the real functions that make tables and data of figures.
+
+Two models with planted sinks and accuracies that differ from policy to policy, so that a number on the page can only be right
+by being read from its own cell.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import xarray as xr
+
+from report import pages
+from sinkscope.sinks import partial
+from sinkscope.study import spec, tables
+from sinkscope.study.cell import Cell
+from sinkscope.study.store import Store, write_text
+from sinkscope.tasks.evaluate import Evaluation, Record
+from sinkscope.trace.trace import Trace
+
+LLADA, LLAMA = "GSAI-ML/LLaDA-8B-Instruct", "meta-llama/Llama-3.1-8B-Instruct"
+HOSTILE = "</script><img src=x onerror=window.hacked=1>\u202e"
+N = 40
+DRAWS = ("", ",seed=1", ",seed=2")
+ACCURACY = {
+    "none": (0.93, 0.95), "top:1": (0.82, 0.03), "top:5": (0.61, 0.07), "top:10": (0.33, 0.01), "top:1@model": (0.88, 0.15),
+    "top:1,effect=silence": (0.80, 0.12), "window:16": (0.55, 0.45),
+    **{f"random(top:1){seed}": (0.91, 0.83) for seed in DRAWS},
+    **{f"random(top:1),match=mass{seed}": (0.87, 0.70) for seed in DRAWS},
+    **{f"random(top:5){seed}": (0.83, 0.51) for seed in DRAWS},
+}  # fmt: skip
+"""Policy → share of right answers of the diffusion model, and of the causal one."""
+
+
+def make(folder: Path, *, hostile: bool = False) -> Path:
+    """Writes the folder of a finished study; the report is not made yet. hostile: names and texts that would do harm."""
+    names = (f"{HOSTILE} a", f"{HOSTILE} b") if hostile else (LLADA, LLAMA)
+    study = spec.from_data(
+        {
+            "name": HOSTILE if hostile else "planted",
+            "about": HOSTILE if hostile else "Planted sinks and planted accuracies.",
+            "models": [{"source": name, "name": name} for name in names],
+            "evaluate": [{"task": "gsm8k", "samples": N}],
+            "trace": [{"task": "gsm8k", "samples": 2}],
+        }
+    )
+    store = Store(folder)
+    store.write_study(study)
+    traces: dict[str, list[xr.Dataset]] = {
+        names[0]: _samples(pages.hostile() if hostile else pages.diffusion(lengths=(17, 23, 30, 19))),
+        names[1]: [pages.causal(seed=seed) for seed in (3, 4, 5)],
+    }
+    cells, evaluations, parts = [], {}, {}
+    for place, (model, family) in enumerate(zip(study.models, ("llada", "causal"), strict=True)):
+        for policy, accuracy in ACCURACY.items():
+            cell = _cell("evaluate", model, family, policy)
+            cells.append(cell)
+            evaluations[cell.id] = _answers(cell, accuracy[place])
+        for kind in ("trace", "maps"):
+            cell = _cell(kind, model, family, "none")
+            cells.append(cell)
+            many = traces[model.name] if kind == "trace" else traces[model.name][1:2]
+            for number, data in enumerate(many, start=kind == "maps"):
+                path = store.trace_file(cell.id, number, 0)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Trace(dataset=data).save(path)
+            if kind == "trace":
+                parts[cell.id] = tables_partial(many)
+    store.add_cells(cells)
+    results, notes = tables.results(cells, evaluations)
+    frames = {
+        "results": results,
+        "records": tables.records(cells, evaluations),
+        "sinks": tables.sinks([cell for cell in cells if cell.kind == "trace"], parts),
+        "depth": tables.depth([cell for cell in cells if cell.kind == "trace"], parts),
+        "diagnosis": tables.diagnosis(cells, evaluations, parts),
+    }
+    tables.write(store, tables.Tables(frames, tuple(notes)))
+    _figures(folder, {name: traces[name][1] for name in names})
+    manifest = {
+        "study": study.name, "inputs": "0", "science": "study/1", "versions": {"sinkscope": "0", "torch": "0"},
+        "models": {name: {"family": family, "dtype": "float32", "weights": "abc", "layers": 3, "heads": 4, "parameters": 8_000}
+                   for name, family in zip(names, ("llada", "causal"), strict=True)},
+        "cells": {cell.id: cell.title for cell in cells}, "traced_documents": "all", "exemplars": "the second",
+        "notes": [HOSTILE] if hostile else notes, "figures_left_out": {"figure_4": HOSTILE if hostile else "it needs maps"},
+        "calls": [{"when": "2026-11-16T00:00:00+00:00", "on": "local", "workers": 1, "answers_computed": N, "seconds": {}}],
+    }  # fmt: skip
+    write_text(folder / "manifest.json", json.dumps(manifest))
+    return folder
+
+
+def tables_partial(many: list[xr.Dataset]) -> xr.Dataset:
+    """The analysis of several traces, each a prompt of its own."""
+    from sinkscope.sinks import merge
+
+    return merge([partial(one) for one in many], relabel=True)
+
+
+def _samples(data: xr.Dataset) -> list[xr.Dataset]:
+    return [data.isel(sample=[i]).assign_coords(sample=[0]) for i in range(data.sizes["sample"])]
+
+
+def _cell(kind: Any, model: spec.StudyModel, family: str, policy: str) -> Cell:
+    decoding = (
+        {"kind": "greedy", "length": 12, "eos": "model"}
+        if family == "causal"
+        else {"kind": "llada", "length": 24, "steps": 24, "block": 8}
+    )
+    identity = {
+        "kind": kind, "model": {"family": family, "dtype": "float32", "weights": f"abc-{model.name}"}, "decoding": decoding,
+        "task": {"task": "gsm8k", "version": "gsm8k/1", "scheme": {"name": "plain"}}, "policy": policy, "seeds": [0],
+    }  # fmt: skip
+    return Cell(
+        kind=kind, model=model, family=family, task="gsm8k", decoding=json.dumps(decoding), decoding_name="short", policy=policy,
+        seeds=(0,), documents=tuple(range(N)), group="traces" if kind != "evaluate" else "", identity=identity,
+    )  # fmt: skip
+
+
+def _answers(cell: Cell, accuracy: float) -> Evaluation:
+    """Each document is right by a fixed hash of document and draw, so that policies agree on easy documents."""
+    from sinkscope.study.cell import settings_of
+
+    settings = settings_of(cell)
+    noise = zlib.crc32(cell.policy.encode()) % 97 / 9700
+    plain = cell.policy == "none"
+    records = [
+        Record(
+            f"test-{i}", i, 0, "q", "a", "1", zlib.crc32(f"{i}".encode()) % 1000 < 1000 * (accuracy + noise), "", 24, 24, 0,
+            None if plain else 0.05 + noise, None if plain else 0.6 + noise, None if plain else 0.02 + noise, 20, 0, f"p{i}",
+            settings,
+        )
+        for i in range(N)
+    ]  # fmt: skip
+    return Evaluation(tuple(records), settings)
+
+
+def _figures(folder: Path, traces: dict[str, xr.Dataset]) -> None:
+    """The data behind the figures that the report draws itself, without drawing them."""
+    from sinkscope.report.figures import FIGURES, file_name
+
+    (folder / "figures").mkdir()
+    for name in ("figure_1", "figure_7", "table_2"):
+        found = import_module(f"sinkscope.report.figures.{FIGURES[name]}").table(traces)
+        found.to_csv(folder / "figures" / f"{name}.csv", index=False)
+    for model, data in traces.items():
+        found = import_module("sinkscope.report.figures.layer_head").table({model: data})
+        found.to_csv(folder / "figures" / f"figure_5_{file_name(model)}.csv", index=False)

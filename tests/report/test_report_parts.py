@@ -1,0 +1,161 @@
+"""Small parts of the report that need no browser: markup, words, pictures, sizes, and what is said when something is missing."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sinkscope.errors import InputError
+from sinkscope.report.study import source, svg, traces, verdicts, words
+from sinkscope.report.study.__main__ import main
+from sinkscope.report.study.emergence import emergence
+from sinkscope.report.study.maps import limits
+from sinkscope.report.study.markup import LONGEST, Safe, spelled, tag
+from sinkscope.report.study.numbers import SHOWN, setting, shown
+from sinkscope.study import spec
+from sinkscope.study.paper import published_tokens
+from sinkscope.study.store import Store
+
+
+def test_plain_strings_cannot_become_markup():
+    assert tag("p", "<b>", title='"x"') == '<p title="&quot;x&quot;">&lt;b&gt;</p>'
+    assert tag("p", Safe("<b>ours</b>")) == "<p><b>ours</b></p>"
+    assert spelled("a\u202eb\x00") == "a⟨U+202E⟩b⟨U+0000⟩"
+    assert len(spelled("x" * 100_000)) < LONGEST + 40
+    assert "(100,000 characters)" in spelled("x" * 100_000)
+
+
+def test_numbers_are_shown_as_they_are():
+    row = {
+        "family": "llada", "dtype": "float32", "weights": "abc", "task_version": "1", "scheme": "plain", "decoding": "{}",
+        "seeds": "[0]", "detectable": 0.25, "policy": "top:1", "n": 16, "accuracy": 0.5, "low": 0.28, "high": 0.72,
+        "difference": -0.5, "difference_low": -0.75, "difference_high": -0.25, "hidden_share": 0.043, "control_accuracy": 0.9375,
+        "control_draws": 1,
+        "sinks_hit": None,
+    }  # fmt: skip
+    found = {name: shown(row, name) for name, _ in SHOWN}
+    assert found["accuracy"] == "0.500"
+    assert found["interval"] == "0.28 to 0.72"
+    assert found["difference"] == "−0.500"
+    assert found["difference_interval"] == "−0.75 to −0.25"
+    assert found["hidden_share"] == "4.3%"
+    assert found["control_accuracy"] == "0.938 (1×)"
+    assert found["sinks_hit"] == ""
+    assert "0.25" in setting(row)
+
+
+def test_policies_in_words():
+    assert words.dose("random(top:5),match=mass,seed=2") == words.Dose(5, "head", False, "mass")
+    assert words.dose("window:16") is None
+    assert words.policy_words("top:5@layer") == "5 strongest keys hidden, one set per layer"
+    assert words.policy_words("top:1,effect=silence") == "strongest key silenced, each head its own"
+    assert words.policy_words("random(top:1)") == "control: as many random keys as top:1"
+
+
+def test_the_verdict_is_one_sentence_that_keeps_to_the_evidence():
+    findings = {
+        "sinks": ("present", "43% (41% to 46%) of head-steps have a sink"),
+        "drains or hubs": ("hubs", "1%"),
+        "moving": ("mixed", ""),
+        "ARM-like dependency": ("yes", "top-1 loses 81.2 points (48.8 to 95.6), its random control 6.2 (-9.6 to 20.7); base 1"),
+    }  # fmt: skip
+    said = verdicts.sentence(findings)
+    assert said.startswith(
+        "It has sinks, 43% (41% to 46%) of head-steps, mostly hubs, not drains, some fixed and some moving"
+    )
+    assert said.endswith("its random control 6.2 (−9.6 to 20.7).")
+    for verdict, part in (
+        ("no", "hardly needs"),
+        ("not enough evidence", "was not shown"),
+        ("no: the random control", "so do random"),
+    ):
+        assert part in verdicts.sentence({**findings, "ARM-like dependency": (verdict, "x")})
+    assert "No sinks were found" in verdicts.sentence({"sinks": ("none", "0%")})
+    assert "is not known" in verdicts.sentence({})
+
+
+def test_a_grid_is_drawn_cell_for_cell():
+    drawn = svg.cells([[0.5, 0.6, 3.0], [math.nan, 3.0, 0.1]], (1.0, 2.0), (2, 3), 10, 20)
+    assert '<path d="M0 0h2v1h-2zM2 1h1v1h-1z" class="h0"/>' in drawn
+    assert '<path d="M2 0h1v1h-1zM1 1h1v1h-1z" class="h2"/>' in drawn
+    assert "translate(10 20) scale(2 3)" in drawn
+
+
+def test_colours_rise_to_the_largest_mean():
+    assert limits([1.0, 2.0]) == (0.5, 1.0, 1.3, 1.6, 2.0, 2.5, 3.2, 4.0)
+    assert limits([1.0] * 10 + [64.0] * 10)[-1] == 64.0
+
+
+def test_traces_are_embedded_only_while_the_page_stays_small(planted: Path):
+    found = source.read(planted)
+    both = traces.traces(found)
+    assert both is not None
+    assert "Left out" not in both.section
+    one = traces.traces(found, budget=len(both.parts.body) * 2 // 3)
+    assert one is not None
+    assert "Left out because the page would grow too large" in one.section
+    assert traces.traces(found, budget=100) is None
+    assert [path.name for path in found.exemplars.values()] == ["000001-0.zarr.zip"] * 2, (
+        "those that have maps"
+    )
+
+
+def test_curves_of_other_weights_are_not_shown(tmp_path: Path, planted: Path):
+    from dataclasses import replace
+
+    from sinkscope.study.spec import StudyModel
+
+    found = source.read(planted)
+    name = "organism/scratch"
+    models = (StudyModel(name), StudyModel("organism/causal"))
+    manifest = {"models": {name: {"weights": "right"}, "organism/causal": {"weights": "right"}}}
+    found = replace(found, study=replace(found.study, models=models), manifest=manifest)
+    assert emergence(found, tmp_path) is None
+    for model, digest in (("scratch", "right"), ("causal", "other")):
+        (tmp_path / model).mkdir()
+        points = [
+            {"step": step, "levels": {"0.5": {"sink_heads": 0.1, "max_received": 2.0, "value_ratio": None}}}
+            for step in (0, 1, 8)
+        ]
+        (tmp_path / model / "emergence.json").write_text(json.dumps({"points": points}))
+        (tmp_path / model / "accuracy.json").write_text(json.dumps({"digest": digest}))
+    page = emergence(found, tmp_path)
+    assert page is not None
+    assert "Left out, because other weights were studied than are shipped: organism/causal." in page
+    assert page.count('class="line s1"') == 3  # two panels and the key
+
+
+def test_the_paper_s_tokens_stand_beside_its_own_models_alone():
+    assert published_tokens("GSAI-ML/LLaDA-8B-Instruct")[0] == ("line break", 0.368)
+    assert published_tokens("organism/scratch") == ()
+
+
+def test_a_folder_that_is_no_finished_study_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(InputError, match=r"no study\.toml"):
+        source.read(tmp_path)
+    assert main([str(tmp_path)]) == 2
+    assert "no study.toml" in capsys.readouterr().err
+    assert main([]) == 2
+    wanted = {"name": "begun", "models": ["organism/scratch"], "evaluate": [{"task": "word_problems"}]}
+    Store(tmp_path / "begun").write_study(spec.from_data(wanted))
+    with pytest.raises(InputError, match="not finished"):
+        source.read(tmp_path / "begun")
+
+
+def test_the_report_is_asked_for_without_heavy_imports():
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys, sinkscope.report.study; print(sorted({'pandas', 'xarray', 'matplotlib', 'torch'} & set(sys.modules)))",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"
