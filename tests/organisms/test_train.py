@@ -19,7 +19,7 @@ from sinkscope.organisms import emergence, tokenizer
 from sinkscope.organisms.command import train_command
 from sinkscope.organisms.emergence import log_spaced
 from sinkscope.organisms.network import hidden_states, rotation
-from sinkscope.organisms.recipe import RECIPES, recipe
+from sinkscope.organisms.recipe import CONTROLS, RECIPES, recipe
 from sinkscope.organisms.train import Run, learning_rate, train
 from sinkscope.sampling.decoding import DreamDecoding, GreedyDecoding, LladaDecoding, MmadaDecoding
 from sinkscope.sampling.generate import generate
@@ -57,9 +57,9 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", list(RECIPES))
+@pytest.mark.parametrize("name", [*RECIPES, *CONTROLS])
 def test_every_recipe_trains_saves_loads_and_generates(name: str, bases: Path, tmp_path: Path) -> None:
-    base = RECIPES[name].starts_from
+    base = recipe(name).starts_from
     about = train(smoke(name, tmp_path, init=None if base is None else bases / base))
     assert about == json.loads((tmp_path / "training.json").read_text())
     assert about["tokens"] == 4 * 4 * 128

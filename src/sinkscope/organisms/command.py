@@ -35,7 +35,7 @@ def train_command(
     """Trains an organism, or goes on with a run that was interrupted in the same folder.
 
     Args:
-        recipe: causal, scratch, adapted or multimodal.
+        recipe: causal, scratch, adapted or multimodal; text_only, which is scratch continued, to compare multimodal with.
         out: folder for the checkpoint in its official layout, training.json, emergence.json and log.jsonl.
         device: auto, cpu, cuda. Several GPUs: start the command under torchrun.
         init: folder or hub id to start from instead of what the recipe says; with the recipe adapted, any causal Llama or

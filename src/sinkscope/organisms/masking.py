@@ -321,6 +321,8 @@ def _share_out(settings: Settings, processes: int, began: float) -> None:
     if processes == 1:
         work(settings, 0, taken, failed)
         return
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # many processes: a core each
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     running = [
         context.Process(target=work, args=(settings, place, taken, failed), daemon=True)
         for place in range(processes)
