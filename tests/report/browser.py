@@ -123,8 +123,14 @@ class Browser:
         found: dict[str, Any] = json.loads(message)
         return found
 
-    def open(self, path: Path, hash: str = "", offline: bool = True) -> None:
-        """Opens a file and waits until its viewer has drawn."""
+    def open(
+        self,
+        path: Path,
+        hash: str = "",
+        offline: bool = True,
+        ready: str = "document.querySelector('[data-ready]') !== null",
+    ) -> None:
+        """Opens a file and waits until its viewer has drawn, or another condition holds."""
         self.call(
             "Network.emulateNetworkConditions",
             offline=offline,
@@ -135,7 +141,7 @@ class Browser:
         self.call("Page.navigate", url="about:blank")
         self.events.clear()
         self.call("Page.navigate", url=path.resolve().as_uri() + hash)
-        self.until("document.querySelector('[data-ready]') !== null")
+        self.until(ready)
 
     def js(self, expression: str) -> Any:
         """The value of an expression; promises are awaited, exceptions raised."""

@@ -13,6 +13,8 @@ from sinkscope.cli import app
 from sinkscope.commands.figures import find_traces, read_accuracies
 from sinkscope.commands.view import beside, parse_heads, parse_samples
 from sinkscope.errors import InputError
+from sinkscope.report.figures import save_all
+from sinkscope.report.figures.of_study import accuracies_of
 from sinkscope.trace.trace import Trace
 
 
@@ -64,6 +66,44 @@ def test_figures_draws_what_it_can_and_says_what_it_cannot(opened: Path):
     assert set(pd.read_csv(out / "figure_10.csv")["trace"]) == {"a", "b"}
     assert "figure_4 of a left out" in done.output
     assert not list(out.glob("figure_4*"))
+
+
+def test_figures_of_a_study_print_its_accuracies_as_table_1(planted: Path, tmp_path: Path):
+    done = CliRunner().invoke(
+        app, ["figures", str(planted), "--out", str(tmp_path), "--only", "table_1,figure_10,figure_4"]
+    )
+    assert done.exit_code == 0, done.output
+    drawn = pd.read_csv(tmp_path / "table_1.csv")
+    results = pd.read_parquet(planted / "tables" / "results.parquet")
+    columns = ["task", "policy", "model", "accuracy", "stderr"]
+    pd.testing.assert_frame_equal(drawn, results[columns].reset_index(drop=True), check_dtype=False)
+    assert {path.suffix for path in tmp_path.glob("table_1.*")} == {".svg", ".pdf", ".csv", ".txt"}
+    assert set(pd.read_csv(tmp_path / "figure_10.csv")["trace"]) == set(results["model"])
+    assert "figure_4" in done.output, "said why it is left out: these maps hold no attention"
+    wrong = CliRunner().invoke(app, ["figures", str(planted), "--out", str(tmp_path), "--only", "table_9"])
+    assert wrong.exit_code != 0
+
+
+def test_table_1_needs_no_trace(tmp_path: Path):
+    accuracies = pd.DataFrame({"task": ["t"], "policy": ["none"], "model": ["m"], "accuracy": [0.5]})
+    made = save_all({}, tmp_path, only=["table_1", "figure_1", "figure_3"], accuracies=accuracies)
+    assert list(made.files) == ["table_1"]
+    assert set(made.left_out) == {"figure_1", "figure_3"}
+
+
+def test_table_1_keeps_decodings_apart():
+    results = pd.DataFrame(
+        {
+            "task": "t",
+            "policy": "none",
+            "model": "m",
+            "accuracy": [0.5, 0.6],
+            "stderr": 0.1,
+            "decoding_name": ["a", "b"],
+        }
+    )
+    assert list(accuracies_of(results)["task"]) == ["t, a", "t, b"]
+    assert list(accuracies_of(results[:1])["task"]) == ["t"]
 
 
 def test_folders_and_tables_that_do_not_fit_are_explained(tmp_path: Path):

@@ -1,4 +1,4 @@
-"""`sinkscope figures`: the paper's figures and tables from a trace, or from a folder of traces."""
+"""`sinkscope figures`: the paper's figures and tables from a trace, a folder of traces, or the folder of a study."""
 
 from __future__ import annotations
 
@@ -19,13 +19,18 @@ if TYPE_CHECKING:
 def figures(source: Path, out: Path, only: str, accuracies: Path | None) -> None:
     """Draws what the traces allow, and says what could not be drawn and why."""
     from sinkscope.report.figures import save_all
+    from sinkscope.report.figures.of_study import is_study, save_study
 
-    traces = {name: Trace.open(path) for name, path in find_traces(source).items()}
-    table = None if accuracies is None else read_accuracies(accuracies)
     console = Console()
     chosen = [word for word in only.replace(" ", "").split(",") if word]
-    with console.status("drawing"):
-        saved = save_all(traces, out, only=chosen, accuracies=table)
+    if is_study(source) and accuracies is None:
+        with console.status("drawing"):
+            saved = save_study(source, out, chosen)
+    else:
+        traces = {name: Trace.open(path) for name, path in find_traces(source).items()}
+        table = None if accuracies is None else read_accuracies(accuracies)
+        with console.status("drawing"):
+            saved = save_all(traces, out, only=chosen, accuracies=table)
     for name, files in saved.files.items():
         console.print(Text(f"{name}: {', '.join(path.name for path in files)}"), soft_wrap=True)
     for name, reason in saved.left_out.items():

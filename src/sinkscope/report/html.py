@@ -91,11 +91,13 @@ def viewer_parts(
     compare: bool = False,
     address: bool = True,
     inside: bool = False,
+    hosted: bool = False,
 ) -> Parts:
     """The view as parts of another page. views: from `sinkscope.report.payload.views`, of one trace or two.
 
     name: unique in the page. compare: open with the first two views side by side. address: keep the state in the URL;
     only one view of a page can. inside: keys work only where the view has the focus, as they should in a longer page.
+    hosted: tell the window around this one what is shown, and follow it; for a frame in a notebook.
     """
     if not name.replace("-", "").isalnum():
         raise InputError(f"name should be letters, digits and hyphens, got {name!r}")
@@ -106,7 +108,8 @@ def viewer_parts(
     data = embedded_json({"views": list(views), "compare": other})
     body = (
         f'<div class="sinkscope" data-sinkscope="{name}-data" data-address="{"on" if address else "off"}"'
-        f' data-keys="{"inside" if inside else "page"}"></div>\n'
+        f' data-keys="{"inside" if inside else "page"}"'
+        f' data-host="{"on" if hosted else "off"}"></div>\n'
         f'<script type="application/json" id="{name}-data">{data}</script>'
     )
     return Parts(body, viewer_style(), viewer_script())
@@ -120,15 +123,16 @@ def viewer_page(
     epsilon: float = 3.0,
     samples: Sequence[int] | None = None,
     names: tuple[str | None, str | None] = (None, None),
+    hosted: bool = False,
 ) -> str:
-    """One trace, or two side by side, as one HTML file. heads: (layer, head) labels to embed in full."""
+    """One trace, or two side by side, as one HTML file. heads: (layer, head) labels to embed in full; hosted: for a frame."""
     from sinkscope.report.payload import views
 
     found = views(trace, heads=heads, epsilon=epsilon, samples=samples, name=names[0])
     if other is not None:
         beside = views(other, heads=heads, epsilon=epsilon, samples=samples, name=names[1])
         found += [{**view, "other": True} for view in beside]
-    parts = viewer_parts(found, compare=other is not None)
+    parts = viewer_parts(found, compare=other is not None, address=not hosted, hosted=hosted)
     title = " and ".join(dict.fromkeys(str(view["name"]) for view in found))
     body = (
         f'<main>\n<div class="title"><h1>sinkscope</h1><p>received attention, step by step</p></div>\n{parts.body}\n'

@@ -109,6 +109,12 @@ class Trace:
 
         write_viewer(path, self, other, heads=heads)
 
+    def to_widget(self, other: Trace | None = None, heads: Any = (), height: int = 760) -> Any:
+        """The same view inside a notebook, as an anywidget (extra `notebook`); its `state` follows the view and leads it."""
+        from sinkscope.report.widget import trace_widget
+
+        return trace_widget(self, other, heads, height)
+
     def __repr__(self) -> str:
         sizes = self.dataset.sizes
         about = self.attributes

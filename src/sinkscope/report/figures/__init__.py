@@ -99,13 +99,13 @@ def save_all(
     only: Sequence[str] = (),
     accuracies: pd.DataFrame | None = None,
 ) -> Saved:
-    """Every figure that the traces allow, into a folder. traces: name → trace; accuracies: for table 1."""
+    """Every figure that the traces allow, into a folder. traces: name → trace, none for table 1 alone; accuracies: for it."""
     from sinkscope.report.figures.sources import named
 
     for name in only:
         if name not in FIGURES:
             raise InputError(f"unknown figure {name!r}: {nearest(name, FIGURES)}")
-    found = {label: in_memory(data) for label, data in named(dict(traces)).items()}
+    found = {label: in_memory(data) for label, data in named(dict(traces)).items()} if traces else {}
     files: dict[str, list[Path]] = {}
     left_out: dict[str, str] = {}
 
@@ -123,6 +123,8 @@ def save_all(
                 draw(name, accuracies)
         elif name in TOGETHER:
             draw(name, found)
+        elif not found:
+            left_out[name] = "it needs a trace"
         else:
             for label, data in found.items():
                 draw(name, {label: data}, "" if len(found) == 1 else file_name(label))

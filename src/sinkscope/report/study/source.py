@@ -90,23 +90,36 @@ class Source:
     @cached_property
     def exemplars(self) -> dict[str, Path]:
         """Model → the recording of its exemplar: the document that was chosen for maps, else the first that was traced."""
-        cells = Store(self.root).known_cells()
         found: dict[str, Path] = {}
-        for model in self.models:
-            rows = self.traced(model)
-            if not rows:
-                continue
-            name = str(rows[0][1]["cell"])
-            chosen = {
-                path.name
-                for other, twin in cells.items()
-                if _block(twin) == _block(cells[name]) and twin["identity"].get("kind") == "maps"
-                for path in (self.root / "traces" / other).glob("*.zarr.zip")
-            }
-            files = sorted((self.root / "traces" / name).glob("*.zarr.zip"))
+        for model, cell in self._traced_cells.items():
+            files = sorted((self.root / "traces" / cell).glob("*.zarr.zip"))
+            chosen = {path.name for path in self._maps_of(cell)}
             if files:
                 found[model] = next((path for path in files if path.name in chosen), files[0])
         return found
+
+    @cached_property
+    def maps(self) -> dict[str, Path]:
+        """Model → the full maps of its exemplar, where they were recorded."""
+        found = {model: self._maps_of(cell) for model, cell in self._traced_cells.items()}
+        return {model: paths[0] for model, paths in found.items() if paths}
+
+    @cached_property
+    def _cells(self) -> dict[str, dict[str, Any]]:
+        return Store(self.root).known_cells()
+
+    @property
+    def _traced_cells(self) -> dict[str, str]:
+        """Model → the cell of its first set of traces."""
+        return {model: str(rows[0][1]["cell"]) for model in self.models if (rows := self.traced(model))}
+
+    def _maps_of(self, cell: str) -> list[Path]:
+        return [
+            path
+            for other, twin in self._cells.items()
+            if twin["identity"].get("kind") == "maps" and _block(twin) == _block(self._cells[cell])
+            for path in sorted((self.root / "traces" / other).glob("*.zarr.zip"))
+        ]
 
 
 def _block(cell: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -9,6 +9,7 @@ class Viewer {
     this.panels = [];
     this.playing = 0;
     this.wish = 0; // counts requests, so that a slow one cannot overwrite a later one
+    this.hosted = root.dataset.host === "on" && parent !== window;
     this.readAddress();
     this.build();
     this.ready = this.show();
@@ -48,6 +49,7 @@ class Viewer {
     this.firstField.hidden = this.secondField.hidden = this.views.length < 2;
     (this.root.dataset.keys === "inside" ? this.root : document).addEventListener("keydown", (event) => this.key(event));
     addEventListener("hashchange", () => { if (this.readAddress()) this.ready = this.show(); });
+    if (this.hosted) addEventListener("message", (event) => { if (event.source === parent) this.follow(event.data?.sinkscope); });
     let width = 0;
     new ResizeObserver(([entry]) => {
       if (Math.abs(entry.contentRect.width - width) > 1) { width = entry.contentRect.width; this.redraw(); }
@@ -78,8 +80,15 @@ class Viewer {
     const changed = Object.keys(state).filter((key) => state[key] !== before[key]);
     if (!changed.length) return;
     this.writeAddress();
+    if (this.hosted) parent.postMessage({ sinkscope: { ...state } }, "*");
     if (changed.some((key) => key !== "step" && key !== "key")) this.ready = this.show();
     else this.stepSoon(changed.includes("key") || !this.playing);
+  }
+
+  // Where the window around this one wants to go; only what is part of the state.
+  follow(wish) {
+    const given = Object.entries(wish ?? {}).filter(([name, value]) => name in this.state && typeof value === typeof this.state[name]);
+    if (given.length) this.set(Object.fromEntries(given));
   }
 
   clamp() {
