@@ -13,7 +13,7 @@ from helpers import naive
 from helpers.naive import Case, cases
 from sinkscope.attention import fused, kernels
 from sinkscope.attention.fused import attend, raw_lse
-from sinkscope.attention.received import TILE_BYTES, column_mass, query_weights, received
+from sinkscope.attention.received import TILE_BYTES, query_weights, received, tiled_mass
 from sinkscope.attention.taken import TILE, Band, Taken
 from sinkscope.attention.visibility import Visibility
 
@@ -193,7 +193,7 @@ def test_nothing_of_the_size_of_a_map_is_allocated(pattern: str, taken: str, mon
     monkeypatch.setattr(fused, "TILE_BYTES", LIMIT)
     with LargestTensor() as seen:
         _, lse = attend(q, k, k, visibility, gone, 0.5)
-        column_mass(q, k, lse, visibility, gone, 0.5, weights, tile_bytes=LIMIT)
+        tiled_mass(q, k, lse, visibility, gone, 0.5, weights, tile_bytes=LIMIT)
         if gone is not None:
             raw_lse(q, k, lse, visibility, gone, 0.5)
     assert seen.largest > 0

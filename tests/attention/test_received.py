@@ -9,7 +9,7 @@ from hypothesis import given
 from helpers import naive
 from helpers.naive import Case, cases
 from sinkscope.attention.fused import attend
-from sinkscope.attention.received import column_mass, dense_map, dense_received, query_weights, received
+from sinkscope.attention.received import dense_map, dense_received, query_weights, received, tiled_mass
 from sinkscope.attention.visibility import Visibility
 
 
@@ -72,10 +72,10 @@ def test_tiles_are_the_dense_reference(case: Case) -> None:
     visibility, taken = case.visibility(), case.taken()
     _, lse = attend(q, k, v, visibility, taken, scale)
     weights = query_weights(visibility, case.weights(), q)
-    tiled = column_mass(q, k, lse, visibility, taken, scale, weights, tile_bytes=case.tile_bytes)
+    tiled = tiled_mass(q, k, lse, visibility, taken, scale, weights, tile_bytes=case.tile_bytes)
     attention = dense_map(q, k, visibility, taken, scale)
     torch.testing.assert_close(tiled, weights[:, None] @ attention, atol=1e-5, rtol=1e-5)
-    whole = column_mass(q, k, lse, visibility, taken, scale, weights)
+    whole = tiled_mass(q, k, lse, visibility, taken, scale, weights)
     torch.testing.assert_close(tiled, whole, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(
         received(q, k, lse, visibility, taken, scale, case.weights()),

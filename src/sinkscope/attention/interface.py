@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.attention import fused
-from sinkscope.attention.received import column_mass, dense_map, query_weights, relative
+from sinkscope.attention.received import column_mass, dense_map, query_weights, received
 from sinkscope.attention.taken import Taken
 from sinkscope.attention.visibility import Padded, Visibility
 from sinkscope.errors import InputError
@@ -41,6 +41,7 @@ class AttentionCall:
         taken: what a policy took away, or None.
         lse_raw: Float32 [B, H, Q]: over all visible keys, as if no policy acted; None: none did, and it is `lse`.
         kept: Float32 [B, H, Q]: the share of each query's attention that fell on keys it kept; None: all of it.
+        scratch: what all calls of one forward share; see `expected`.
     """
 
     layer: int
@@ -54,6 +55,7 @@ class AttentionCall:
     taken: Taken | None = None
     lse_raw: Tensor | None = None
     kept: Tensor | None = None
+    scratch: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def hidden(self) -> Taken | None:
@@ -62,15 +64,33 @@ class AttentionCall:
 
     def mass(self, weights: Tensor, raw: bool = False) -> Tensor:
         """Σ_i w_i A_ij of the attention that acted (or, raw, as if no policy did): Float32 [B, H, C, K]."""
-        lse, hidden = self.lse, self.hidden
-        if raw:
-            lse, hidden = lse if self.lse_raw is None else self.lse_raw, None
+        lse, hidden = self._softmax(raw)
         return column_mass(self.query, self.key, lse, self.visibility, hidden, self.scale, weights)
+
+    def expected(self, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Weights [B, C, Q] with padding at 0, and what uniform attention would bring every key, Float64 [B|1, C, K].
+
+        Computed once for all layers of a forward that see the same pattern.
+        """
+        pattern = (id(weights), *self.visibility.pattern)
+        if pattern not in self.scratch:
+            own = query_weights(self.visibility, weights, self.query)
+            # What the key was made of is kept beside the result, so that ids stay theirs.
+            self.scratch[pattern] = (own, self.visibility.uniform(own), weights, self.visibility)
+        own, uniform, *_ = self.scratch[pattern]
+        return own, uniform
 
     def received(self, weights: Tensor | None = None, raw: bool = False) -> Tensor:
         """Received attention, Float32 [B, H, C, K]; weights: Float [B, C, Q], None: all real queries."""
-        weights = query_weights(self.visibility, weights, self.query)
-        return relative(self.mass(weights, raw), self.visibility, weights)
+        own, uniform = self.expected(weights)
+        lse, hidden = self._softmax(raw)
+        return received(self.query, self.key, lse, self.visibility, hidden, self.scale, own, uniform)
+
+    def _softmax(self, raw: bool) -> tuple[Tensor, Taken | None]:
+        """The log-sum-exp and the hidden keys of the attention that acted, or raw, as if no policy did."""
+        if raw:
+            return (self.lse if self.lse_raw is None else self.lse_raw), None
+        return self.lse, self.hidden
 
     def map(self) -> Tensor:
         """The full attention matrix that acted, Float32 [B, H, Q, K]."""
@@ -99,6 +119,7 @@ class Forward:
         causal: None: as the module says.
         hiding: which keys to take away; None for none.
         taps: called after every attention call, in order.
+        scratch: see AttentionCall.
     """
 
     real: Tensor | None = None
@@ -106,6 +127,7 @@ class Forward:
     padded: Padded = "none"
     hiding: Hiding | None = None
     taps: tuple[Tap, ...] = field(default=())
+    scratch: dict[Any, Any] = field(default_factory=dict)
 
 
 _PLAIN = Forward()
@@ -158,7 +180,9 @@ def sinkscope_attention(
             out = (out * kept[..., None]).to(out.dtype)
             lse = lse_raw
     if plan.taps:
-        call = AttentionCall(layer, query, key, value, out, lse, scale, visibility, taken, lse_raw, kept)
+        call = AttentionCall(
+            layer, query, key, value, out, lse, scale, visibility, taken, lse_raw, kept, plan.scratch
+        )
         for tap in plan.taps:
             tap(call)
     return out.transpose(1, 2).contiguous(), None

@@ -7,7 +7,8 @@ bidirectional call without padding this is the column sum of the attention matri
 sum). Keys that are padding, or that no query of the class can see, are NaN.
 
 `column_mass` is the statistic itself, from q, k and the log-sum-exp that the fused kernel returned: exp(q·k·scale − lse) is
-the attention weight, so a tile of queries at a time suffices and no S×S matrix exists. `dense_map` is the reference.
+the attention weight, so a tile of queries at a time suffices and no S×S matrix exists. On a GPU the kernel of `columns` does
+it; `tiled_mass` is the same in plain operations, and `dense_map` is the reference for both.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from sinkscope.attention import columns
 from sinkscope.attention.taken import Taken
 from sinkscope.attention.visibility import Visibility
 
@@ -31,6 +33,7 @@ def received(
     taken: Taken | None,
     scale: float,
     weights: Tensor | None = None,
+    uniform: Tensor | None = None,
 ) -> Tensor:
     """Received attention of every key, per query head and class of queries.
 
@@ -38,18 +41,23 @@ def received(
         query: Float [B, H, Q, D]. key: Float [B, G, K, D], unrepeated. lse: Float32 [B, H, Q].
         taken: the keys that a policy hides; their attention is 0, not NaN. None when nothing is hidden.
         weights: Float [B, C, Q], 1 where a query belongs to a class; None: one class of all real queries.
+        uniform: Float64 [B|1, C, K]: `visibility.uniform` of weights that have passed `query_weights`, for callers that
+            know it already (it is the same in all layers).
 
     Returns:
         Float32 [B, H, C, K], uniform = 1, NaN where there is no key.
     """
-    weights = query_weights(visibility, weights, query)
-    mass = column_mass(query, key, lse, visibility, taken, scale, weights)
-    return relative(mass, visibility, weights)
+    if uniform is None or weights is None:
+        weights = query_weights(visibility, weights, query)
+        uniform = visibility.uniform(weights)
+    if columns.available(query) and columns.covers(visibility, taken):
+        return columns.column_sums(query, key, lse, visibility, taken, scale, weights, uniform)
+    return relative(tiled_mass(query, key, lse, visibility, taken, scale, weights), uniform)
 
 
-def relative(mass: Tensor, visibility: Visibility, weights: Tensor) -> Tensor:
-    """Column mass [B, H, C, K] divided by what uniform attention would have brought; NaN where that is nothing."""
-    uniform = visibility.uniform(weights)[:, None]
+def relative(mass: Tensor, uniform: Tensor) -> Tensor:
+    """Column mass [B, H, C, K] divided by what uniform attention would bring [B|1, C, K]; NaN where that is nothing."""
+    uniform = uniform[:, None]
     return torch.where(uniform > 0, mass / uniform.clamp(min=1e-300), float("nan")).to(torch.float32)
 
 
@@ -63,6 +71,21 @@ def query_weights(visibility: Visibility, weights: Tensor | None, query: Tensor)
 
 
 def column_mass(
+    query: Tensor,
+    key: Tensor,
+    lse: Tensor,
+    visibility: Visibility,
+    taken: Taken | None,
+    scale: float,
+    weights: Tensor,
+) -> Tensor:
+    """Σ_i w_i A_ij, Float32 [B, H, C, K], by the kernel where there is one; weights: Float [B, C, Q], 0 in padding."""
+    if columns.available(query) and columns.covers(visibility, taken):
+        return columns.column_sums(query, key, lse, visibility, taken, scale, weights)
+    return tiled_mass(query, key, lse, visibility, taken, scale, weights)
+
+
+def tiled_mass(
     query: Tensor,
     key: Tensor,
     lse: Tensor,
@@ -134,4 +157,4 @@ def dense_map(
 def dense_received(attention: Tensor, visibility: Visibility, weights: Tensor) -> Tensor:
     """Received attention from a full map: Float [B, H, Q, K] → [B, H, C, K]. The reference for `received`."""
     mass = weights[:, None].to(attention.dtype) @ attention
-    return relative(mass, visibility, weights)
+    return relative(mass, visibility.uniform(weights))

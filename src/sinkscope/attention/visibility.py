@@ -55,6 +55,11 @@ class Visibility:
         bounded = (self.causal and self.queries > 1) or self.banded
         return self.real is None and self.dense is None and not bounded
 
+    @property
+    def pattern(self) -> tuple[object, ...]:
+        """What makes two patterns of the same forward the same."""
+        return (self.queries, self.keys, self.causal, self.window, id(self.real), id(self.dense))
+
     def real_queries(self) -> Tensor | None:
         """Bool [B, Q]: the queries that are not padding; None when all are real."""
         return None if self.real is None else self.real[:, self.offset :]

@@ -156,7 +156,7 @@ def _layer(call: AttentionCall, output: Tensor, real: Tensor, categories: Tensor
     """Numbers of one layer, averaged over sequences and heads."""
     weights = query_weights(call.visibility, None, call.query)
     mass = column_mass(call.query, call.key, call.lse, call.visibility, None, call.scale, weights)
-    received = relative(mass, call.visibility, weights)[:, :, 0]  # [B, H, K]
+    received = relative(mass, call.visibility.uniform(weights))[:, :, 0]  # [B, H, K]
     seen_by = real.sum(1, keepdim=True).expand_as(real).float()
     if call.visibility.causal:
         seen_by = seen_by - torch.arange(real.shape[1], device=real.device)

@@ -112,7 +112,7 @@ class Watcher:
         total = self._accumulate(call.layer, mass[:, :, 1], call.visibility, weights[:, 1:])
         if not self.active:
             return
-        self._keep_scores("received", relative(mass[:, :, :1], call.visibility, weights[:, :1])[:, :, 0])
+        self._keep_scores("received", relative(mass[:, :, :1], call.visibility.uniform(weights[:, :1]))[:, :, 0])
         self._keep_scores("received_all", total)
         if self.capture.level == "layers":
             self._keep("sink_heads", sink_heads(total))
@@ -121,7 +121,7 @@ class Watcher:
             self._keep("received_by", by.mean(1) if self.capture.level == "layers" else self._heads(by))
         if queries == call.visibility.keys:
             self._keep_scores(
-                "prefill_received", relative(mass[:, :, 1:], call.visibility, weights[:, 1:])[:, :, 0]
+                "prefill_received", relative(mass[:, :, 1:], call.visibility.uniform(weights[:, 1:]))[:, :, 0]
             )
 
     def _policy(self, call: AttentionCall, account: Account) -> None:

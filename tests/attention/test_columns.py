@@ -1,0 +1,50 @@
+"""The Triton kernel for received attention against the dense reference in float64, in Triton's interpreter on the CPU.
+
+The interpreter is chosen when triton is imported, so the cases run in a process of their own; on a GPU `tests/gpu` runs the
+same cases on the real thing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers import column_cases
+
+pytest.importorskip("triton")
+
+
+@pytest.fixture(scope="module")
+def errors() -> dict[str, dict[str, float]]:
+    """Case → largest error and its limit, computed by the interpreter."""
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    root = Path(__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-m", "helpers.column_cases", "cpu"],
+        cwd=root,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: dict[str, dict[str, float]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("name", [case.name for case in column_cases.CASES])
+def test_kernel_equals_dense_reference(errors: dict[str, dict[str, float]], name: str) -> None:
+    """Every pattern, head layout, dtype and kind of scores."""
+    assert errors[name]["error"] <= errors[name]["limit"], errors[name]
+    assert errors[name]["wrong_nan"] == 0
+
+
+def test_every_case_ran_in_the_kernel(errors: dict[str, dict[str, float]]) -> None:
+    """A case that fell back to the tiled path would prove nothing."""
+    assert set(errors) == {case.name for case in column_cases.CASES}
+    assert all(found["kernel"] == 1 for found in errors.values())

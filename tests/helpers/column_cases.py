@@ -1,0 +1,142 @@
+"""Cases for the column kernel, and their errors against float64: shared by the CPU tests (interpreter) and the GPU script.
+
+    python -m helpers.column_cases cpu|cuda        prints one JSON line: case → error, limit, …
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sinkscope.attention import columns
+from sinkscope.attention.received import dense_map, query_weights, received
+from sinkscope.attention.taken import Taken
+from sinkscope.attention.visibility import Visibility
+
+
+@dataclass(frozen=True)
+class Case:
+    """One input. `scores`: random, peaked (one key takes nearly all) or adversarial (scores of ±80 and equal keys)."""
+
+    name: str
+    dtype: str = "float32"
+    width: int = 64
+    heads: int = 4
+    kv_heads: int = 4
+    queries: int = 70
+    keys: int = 70
+    causal: bool = False
+    window: int | None = None
+    padded: bool = False
+    hidden: str = ""
+    classes: int = 1
+    scores: str = "random"
+
+
+CASES = (
+    Case("plain"),
+    Case("bf16", dtype="bfloat16"),
+    Case("fp16", dtype="float16"),
+    Case("width-96", width=96),
+    Case("width-128-bf16", width=128, dtype="bfloat16"),
+    Case("width-256", width=256, queries=40, keys=40),
+    Case("width-256-bf16", width=256, queries=40, keys=40, dtype="bfloat16"),
+    Case("grouped", heads=6, kv_heads=2),
+    Case("causal", causal=True),
+    Case("causal-one-row", causal=True, queries=1),
+    Case("causal-behind-a-cache", causal=True, queries=33, keys=70),
+    Case("window", causal=True, window=20),
+    Case("window-both-ways", window=20),
+    Case("padded", padded=True),
+    Case("padded-causal-bf16", padded=True, causal=True, dtype="bfloat16"),
+    Case("hidden", hidden="some"),
+    Case("hidden-causal-stranded", hidden="first", causal=True),
+    Case("hidden-all", hidden="all"),
+    Case("hidden-padded-grouped", hidden="some", padded=True, heads=4, kv_heads=2),
+    Case("two-classes", classes=2),
+    Case("four-classes-padded", classes=4, padded=True),
+    Case("six-classes", classes=6),
+    Case("peaked", scores="peaked"),
+    Case("peaked-bf16", scores="peaked", dtype="bfloat16"),
+    Case("adversarial", scores="adversarial"),
+    Case("adversarial-bf16", scores="adversarial", dtype="bfloat16"),
+    Case("adversarial-causal-hidden", scores="adversarial", causal=True, hidden="some"),
+)
+
+
+def inputs(
+    case: Case, device: str
+) -> tuple[Tensor, Tensor, Visibility, Taken | None, Tensor, float]:
+    """Query, key, pattern, taken keys, class weights and scale of a case."""
+    draw = torch.Generator().manual_seed(sum(map(ord, case.name)))
+    rows, scale = 2, case.width**-0.5
+    query = torch.randn(rows, case.heads, case.queries, case.width, generator=draw)
+    key = torch.randn(rows, case.kv_heads, case.keys, case.width, generator=draw)
+    if case.scores == "peaked":
+        key[:, :, 3] = query.mean((1, 2))[:, None] * case.width**0.5 * 4
+    elif case.scores == "adversarial":
+        query, key = query * 4, key * 4
+        key[:, :, 1::7] = key[:, :, :1]
+    dtype = getattr(torch, case.dtype)
+    real = None
+    if case.padded:
+        real = torch.ones(rows, case.keys, dtype=torch.bool)
+        real[0, :9] = False
+        real = real.to(device)
+    visibility = Visibility(case.queries, case.keys, real, case.causal, case.window)
+    taken = None
+    if case.hidden:
+        gone = torch.zeros(rows, case.heads, case.keys, dtype=torch.bool)
+        if case.hidden == "some":
+            gone = torch.rand(gone.shape, generator=draw) < 0.1
+        elif case.hidden == "first":  # in a causal call the first queries lose all they see
+            gone[:, :2, :5] = True
+        else:
+            gone[:, 1] = True
+        taken = Taken(gone.to(device))
+    weights = torch.ones(rows, 1, case.queries)
+    if case.classes > 1:
+        weights = (torch.rand(rows, case.classes, case.queries, generator=draw) < 0.4).float()
+    return query.to(device, dtype), key.to(device, dtype), visibility, taken, weights.to(device), scale
+
+
+def measured(case: Case, device: str) -> dict[str, float]:
+    """Largest relative error, its limit, whether NaN stands where it should and a second run gives the same bits."""
+    query, key, visibility, taken, weights, scale = inputs(case, device)
+    exact = query.double(), key.double()
+    weights = query_weights(visibility, weights, query)
+    acting = dense_map(*exact, visibility, taken, scale)
+    mass = weights[:, None].double() @ acting
+    uniform = visibility.uniform(weights)
+    wanted = torch.where(uniform[:, None] > 0, mass / uniform[:, None].clamp(min=1e-300), float("nan"))
+    lse = _lse(*exact, visibility, taken, scale)
+    used = columns.available(query) and columns.covers(visibility, taken)
+    found = received(query, key, lse.float(), visibility, taken, scale, weights).double()
+    again = received(query, key, lse.float(), visibility, taken, scale, weights).double()
+    there = ~wanted.isnan()
+    error = ((found - wanted).abs() / wanted.abs().clamp(min=1e-30))[there].max()
+    largest = (exact[0] @ exact[1].repeat_interleave(case.heads // case.kv_heads, 1).mT * scale).abs().max()
+    limit = 1e-6 * max(1.0, float(largest)) * (1 if case.dtype == "float32" else 10)
+    wrong = int((found.isnan() != ~there).sum()) + int((found.nan_to_num() != again.nan_to_num()).sum())
+    return {"error": float(error), "limit": limit, "wrong_nan": wrong, "kernel": int(used)}
+
+
+def _lse(query: Tensor, key: Tensor, visibility: Visibility, taken: Taken | None, scale: float) -> Tensor:
+    """Float64 [B, H, Q] over the keys that act; 0 for rows without a key."""
+    scores = query @ key.repeat_interleave(query.shape[1] // key.shape[1], 1).mT * scale
+    visible = torch.ones_like(scores, dtype=torch.bool)
+    seen = visibility.rows(0, visibility.queries, query.device)
+    if seen is not None:
+        visible = visible & seen
+    if taken is not None:
+        stranded = taken.stranded(visibility, query.device)
+        visible = visible & ~taken.acting(visibility, 0, visibility.queries, stranded, query.device)
+    return scores.masked_fill(~visible, float("-inf")).logsumexp(-1).nan_to_num(0.0, 0.0, 0.0)
+
+
+if __name__ == "__main__":
+    print(json.dumps({case.name: measured(case, sys.argv[1]) for case in CASES}))
