@@ -107,9 +107,22 @@ def task_of(cell: Cell) -> Task:
     return prepare(cell.family, cell.task, cell.data, cell.sandbox)
 
 
+_GENERATED: dict[tuple[str, str], Sequence[Document]] = {}
+
+
+def first_documents(task: Task, many: int) -> Sequence[Document]:
+    """The first documents of a task. Those of generated tasks follow from the version alone, and are made once in a process."""
+    if not hasattr(task, "stream"):
+        return task.documents(many)
+    key = (task.name, str(task.settings()["version"]))
+    if len(_GENERATED.get(key, ())) < many:
+        _GENERATED[key] = task.documents(many)
+    return _GENERATED[key][:many]
+
+
 def documents_of(task: Task, places: Sequence[int]) -> list[Document]:
     """The documents at these places of the task."""
-    found = task.documents(max(places) + 1)
+    found = first_documents(task, max(places) + 1)
     if len(found) <= max(places):
         raise InputError(f"{task.name} has {len(found)} documents here, and number {max(places)} is wanted")
     return [found[place] for place in places]

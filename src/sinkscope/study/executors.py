@@ -42,6 +42,10 @@ class Executor(Protocol):
 
     workers: int
 
+    def begin(self, jobs: int) -> None:
+        """Starts what can be started before the jobs are known; there will be at least so many."""
+        ...
+
     def run(self, jobs: Sequence[Job], report: Report) -> None:
         """Does all jobs, in any order; lost workers are replaced and their jobs done again.
 
@@ -108,8 +112,11 @@ class Queue:
             return None
         own = [job for job in self.waiting if job.cell.model == warm]
         if not own:
-            left = Counter(job.cell.model for job in self.waiting)
-            # The model with the most jobs left for each worker that has it.
+            left: dict[StudyModel, float] = {}
+            for job in self.waiting:
+                left[job.cell.model] = left.get(job.cell.model, 0.0) + job.work
+            # The model with the most work left for each worker that has it. So models with little work come last, and in
+            # small jobs, and no worker ends long after the others.
             best = max(
                 left, key=lambda model: (left[model] / (1 + sum(one == model for one in held)), model.name)
             )

@@ -39,6 +39,11 @@ class LocalExecutor:
         self._threads = max(1, cores() // self.workers)
         self._workers: list[_Worker] = []
 
+    def begin(self, jobs: int) -> None:
+        """Workers read their libraries while the study is planned."""
+        if not self._workers:
+            self._workers = [self._start(device) for device in self.devices[:jobs]]
+
     def run(self, jobs: Sequence[Job], report: Report) -> None:
         """See `Executor.run`."""
         queue = Queue(jobs)

@@ -73,6 +73,9 @@ class RayExecutor:
         self._served: Any = ray.remote(num_cpus=1, num_gpus=1 if gpus else 0, max_restarts=0)(_Served)
         self._actors: list[_Actor] = []
 
+    def begin(self, jobs: int) -> None:
+        """Nothing: actors come with the jobs."""
+
     def run(self, jobs: Sequence[Job], report: Report) -> None:
         """See `Executor.run`."""
         queue = Queue(jobs)

@@ -67,6 +67,9 @@ class SlurmExecutor:
         self._threads = int(parameters["cpus_per_task"]) if "gpus_per_node" not in parameters else None
         self._tasks: list[Any] = []
 
+    def begin(self, jobs: int) -> None:
+        """Nothing: an array is submitted with its jobs."""
+
     def run(self, jobs: Sequence[Job], report: Report) -> None:
         """See `Executor.run`."""
         queue = Queue(jobs)

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from sinkscope.errors import CheckpointError, InputError
-from sinkscope.study.cell import Cell, Kind, Weights, identified, task_of
+from sinkscope.study.cell import Cell, Kind, Weights, first_documents, identified, task_of
 from sinkscope.study.spec import SCHEME, Grid, Samples, Study, StudyModel, TraceGrid, decoding_of
 
 SIZES = {"gsm8k": 1319, "humaneval": 164}
@@ -199,7 +199,7 @@ def _varied(cell: Cell, count: int) -> tuple[int, ...]:
     """Documents of varied length: even ranks by length among the first ones. Without data, simply the first."""
     try:
         task = task_of(cell)
-        documents = task.documents(max(count, TRACED_FROM))
+        documents = first_documents(task, max(count, TRACED_FROM))
     except (InputError, ImportError):
         return tuple(range(count))
     order = sorted(range(len(documents)), key=lambda place: (len(documents[place].question), place))
@@ -232,7 +232,7 @@ def _prompt_lengths(model: StudyModel, task: str, family: str, many: int) -> tup
     chosen = registry.get(task, family)
     return tuple(
         len(encode_prompt(reader, chosen.prompt(document), chosen.scheme).ids)
-        for document in chosen.documents(many)
+        for document in first_documents(chosen, many)
     )
 
 

@@ -13,13 +13,13 @@ import os
 import platform
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import InputError
-from sinkscope.study import drawings, exemplars, plan, shipped, tables
+from sinkscope.study import drawings, exemplars, plan, shipped, sizing, tables
 from sinkscope.study.cell import SCIENCE, Cell
 from sinkscope.study.executors import Event, Executor, Place, make
 from sinkscope.study.lease import LeaseHeldError
@@ -117,6 +117,7 @@ class _Work:
     watch: Watch
     computed: int = 0
     timings: dict[str, float] = field(default_factory=dict)
+    said: list[str] = field(default_factory=list)
     _executor: Executor | None = None
 
     def do(self, begun: float) -> Outcome:
@@ -125,6 +126,9 @@ class _Work:
             cells = plan.identify(plan.outline(self.study, self.facts, sandbox=self.sandbox), self.facts)
             self.store.check_foreign(cells)
             self.store.add_cells(cells)
+            self.said = sizing.said(self.study, speeds)
+            for text in self.said if cut(cells, self.store, self.shard) else ():
+                self.watch.say(text)
             self._compute(cells, speeds)
             second = plan.identify(exemplars.cells_of(self.study, self.store, cells), self.facts)
             self.store.check_foreign([*cells, *second], second=True)
@@ -151,14 +155,15 @@ class _Work:
         known = self.store.study()
         if known is not None:
             self.study = known
-            return {}
+            return sizing.load(self.store)
         speeds: Mapping[str, plan.Speed] = {}
         if plan.has_auto(self.study):
             begun = time.monotonic()
+            self.executor.begin(len(self.study.models))
             speeds = measure(self.executor, plan.outline(self.study, self.facts, sandbox=self.sandbox))
             samples = plan.choose_samples(self.study, self.facts, speeds, self.executor.workers)
             self.study = plan.with_samples(self.study, samples)
-            self.watch.say(said_about_samples(self.study, samples, speeds))
+            sizing.save(self.store, speeds)
             self.timings["measuring"] = round(time.monotonic() - begun, 2)
         self.store.write_study(self.study)
         return speeds
@@ -187,8 +192,8 @@ class _Work:
 
         try:
             # Long shards first, so that no worker ends long after the others.
-            shards.sort(key=lambda one: -weights[one.cell.id] * one.size)
-            self.executor.run(shards, report)
+            shards = [replace(one, work=weights[one.cell.id] * one.size) for one in shards]
+            self.executor.run(sorted(shards, key=lambda one: -one.work), report)
         finally:
             self.watch.end()
             after = {cell.id: len(self.store.done_keys(cell)) for cell in cells}
@@ -228,11 +233,12 @@ class _Work:
             )
         self.watch.say("tables")
         start = time.monotonic()
-        found = tables.build(self.store, cells)
-        tables.write(self.store, found)
-        self.timings["tables"] = round(time.monotonic() - start, 2)
-        start = time.monotonic()
-        drawn = drawings.draw(self.store, cells, found.frames)
+        with drawings.Drawing(self.store, cells) as drawing:
+            found = tables.build(self.store, cells)
+            tables.write(self.store, found)
+            self.timings["tables"] = round(time.monotonic() - start, 2)
+            start = time.monotonic()
+            drawn = drawing.finish()
         self.timings["figures"] = round(time.monotonic() - start, 2)
         self.timings["whole command"] = round(time.monotonic() - begun, 2)
         manifest = self._manifest(cells, found, inputs, drawn, old)
@@ -268,6 +274,7 @@ class _Work:
             "models": {name: vars(one) for name, one in self.facts.items()},
             "cells": {cell.id: cell.title for cell in cells},
             "documents": {cell.id: cell.answers for cell in cells},
+            "samples": self.said,
             "traced_documents": f"even ranks by length of question among the first {plan.TRACED_FROM}",
             "exemplars": exemplars.RULE,
             "tables": {name: len(frame) for name, frame in found.frames.items()},
@@ -308,22 +315,6 @@ def weight(cell: Cell, speeds: Mapping[str, plan.Speed]) -> float:
     if cell.model.name in speeds:
         return passes * speeds[cell.model.name].of(cell)
     return passes * (3.0 if cell.capture else 1.0 if cell.policy == "none" else 2.0)
-
-
-def said_about_samples(study: Study, samples: int, speeds: Mapping[str, plan.Speed]) -> str:
-    """What "auto" became, and what it can detect."""
-    from sinkscope.study.statistics import minimal_detectable_effect
-
-    worst, best = minimal_detectable_effect(samples), minimal_detectable_effect(samples, 0.95)
-    measured = ", ".join(
-        f"{name} {1000 * one.plain:.0f}/{1000 * one.masked:.0f} ms" for name, one in speeds.items()
-    )
-    return (
-        f"{samples} documents per cell (of {study.budget.least} to {study.budget.most}, for {study.budget.seconds:g} s of "
-        f"computing; a forward pass without/with a policy takes {measured}). The smallest difference of two accuracies that "
-        f"{samples} documents detect with 80 % power: {worst:.2f} at an accuracy of 0.5, {best:.2f} at 0.95, if the two runs "
-        "are unrelated; less if they agree."
-    )
 
 
 def shipped_digest(study: Study) -> str:

@@ -67,6 +67,9 @@ def main(arguments: list[str]) -> None:
     die_with(os.getppid())
     descriptor, root, device, threads, batch = arguments
     bench = Bench(Path(root), device, int(threads), batch if batch == "auto" else int(batch))
+    import sinkscope.models.load
+    import sinkscope.tasks.answer  # noqa: F401 (seconds, while the first job is still on its way)
+
     serve(Connection(int(descriptor)), bench)
 
 

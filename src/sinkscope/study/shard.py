@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,11 +35,12 @@ Tell = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Shard:
-    """The answers number `start` to `stop` of a cell."""
+    """The answers number `start` to `stop` of a cell. `work`: about how much there is to do, in any unit."""
 
     cell: Cell
     start: int
     stop: int
+    work: float = field(default=1.0, compare=False)
 
     @property
     def name(self) -> str:

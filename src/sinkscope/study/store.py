@@ -78,10 +78,8 @@ class Store:
         if self.root.exists() and not self.root.is_dir():
             raise InputError(f"{self.root} is a file; give a folder with --out")
         if not self.study_file.exists() and self.root.is_dir():
-            own = (
-                "lease",
-                "slurm",
-            )  # what a command that was killed at its start leaves, besides .part files
+            # What a command that was killed at its start leaves, besides .part files.
+            own = ("lease", "slurm", "speed.json")
             names = sorted(path.name for path in self.root.iterdir())
             strange = [name for name in names if name not in own and not name.startswith(".")]
             if strange:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from sinkscope.errors import InputError
 from sinkscope.study.cell import Cell
 from sinkscope.study.store import Store
-from sinkscope.tasks.evaluate import Evaluation, _record
+from sinkscope.tasks.evaluate import Evaluation, record_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,7 +69,7 @@ def evaluation(store: Store, cell: Cell) -> Evaluation:
             f"{cell.title} lacks {missing} of {cell.answers} answers; run the same command again"
         )
     settings = store.settings(cell.id)
-    rows = [_record(row, grade, settings) for row, grade in answers.values() if grade is not None]
+    rows = [record_of(row, grade, settings) for row, grade in answers.values() if grade is not None]
     return Evaluation(tuple(rows), settings)
 
 

@@ -301,7 +301,7 @@ def collect(run: RunFolder, keys: set[tuple[str, int]] | None = None) -> Evaluat
             f"{run.path} has {len(missing)} answers without a grade, such as {missing[0]}: run `sinkscope grade {run.path}`"
         )
     return Evaluation(
-        tuple(_record(row, grades[row.document, row.seed], run.settings) for row in rows), run.settings
+        tuple(record_of(row, grades[row.document, row.seed], run.settings) for row in rows), run.settings
     )
 
 
@@ -310,7 +310,8 @@ def open_evaluation(path: str | os.PathLike[str]) -> Evaluation:
     return collect(RunFolder.read(Path(path)))
 
 
-def _record(row: Generation, grade: Grade, settings: Mapping[str, Any]) -> Record:
+def record_of(row: Generation, grade: Grade, settings: Mapping[str, Any]) -> Record:
+    """An answer with its grade, and the settings of its run."""
     more = row.more
     return Record(
         document=row.document,
