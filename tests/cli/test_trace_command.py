@@ -259,6 +259,31 @@ def test_unknown_flags_sources_and_existing_files(sinkscope: Any, tmp_path: Path
     assert Path("t.zarr.zip").read_text() == "precious"
 
 
+@pytest.mark.parametrize(
+    ("out", "better"),
+    [
+        ("t", "t.zarr.zip"),
+        ("t.zarr", "t.zarr.zip"),
+        ("t.zip", "t.zarr.zip"),
+        ("in/t.npz", "in/t.npz.zarr.zip"),
+    ],
+)
+def test_out_ends_like_a_trace(out: str, better: str, sinkscope: Any, tmp_path: Path) -> None:
+    result = sinkscope(*source("llada"), "--prompt-ids", ids_file(tmp_path), *LLADA, "--out", out)
+    assert result.code == 2
+    assert f"ends in .zarr.zip, got {out}; try {better}" in result.error
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ids.txt"]
+
+
+def test_an_older_unfinished_recording_is_in_the_way(sinkscope: Any, tmp_path: Path) -> None:
+    Path("t.zarr.zip.partial").mkdir()
+    result = sinkscope(*source("llada"), "--prompt-ids", ids_file(tmp_path), *LLADA, "--out", "t.zarr.zip")
+    assert result.code == 2
+    assert "t.zarr.zip.partial holds an earlier recording" in result.error
+    assert "stopped; what was recorded so far" not in result.error  # nothing was, by this command
+    assert not list(Path("t.zarr.zip.partial").iterdir())
+
+
 def test_ctrl_c_says_where_the_recording_is(sinkscope: Any, tmp_path: Path) -> None:
     calls = 0
 

@@ -22,7 +22,7 @@ from sinkscope.sampling.generate import generate
 from sinkscope.sampling.prompts import decode, encode
 from sinkscope.sampling.run import Run
 from sinkscope.trace.capture import Capture
-from sinkscope.trace.storage import partial_path
+from sinkscope.trace.storage import SUFFIX, partial_path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,8 +46,7 @@ class Request:
 def trace(request: Request) -> None:
     """Runs the request; a broken recording is left where `Trace.open` finds it."""
     policy = None if request.policy is None else parse_policy(request.policy)
-    if request.out.exists():
-        raise InputError(f"{request.out} exists already; give another --out, or move it away")
+    check_out(request.out)
     given = read_prompts(request)
     console = Console(soft_wrap=True)
     with Console(stderr=True).status(f"loading {request.source}"):
@@ -66,6 +65,22 @@ def trace(request: Request) -> None:
         _say_what_is_left(request.out)
         raise
     report(console, model, run, request.out)
+
+
+def check_out(out: Path) -> None:
+    """All that can be wrong with --out is said before a model is loaded."""
+    if not out.name.endswith(SUFFIX):
+        name = out.name.removesuffix(".zip").removesuffix(".zarr") or "trace"
+        raise InputError(
+            f"--out is the name of a trace and ends in {SUFFIX}, got {out}; try {out.with_name(name + SUFFIX)}"
+        )
+    if out.exists():
+        raise InputError(f"{out} exists already; give another --out, or move it away")
+    if partial_path(out).exists():
+        raise InputError(
+            f"{partial_path(out)} holds an earlier recording that was not finished: open it with sinkscope.Trace.open, then "
+            "move it away, or give another --out"
+        )
 
 
 def read_prompts(request: Request) -> Any:
