@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import xarray as xr
 
 from report import pages
@@ -79,6 +80,11 @@ def make(folder: Path, *, hostile: bool = False) -> Path:
         "depth": tables.depth([cell for cell in cells if cell.kind == "trace"], parts),
         "diagnosis": tables.diagnosis(cells, evaluations, parts),
     }
+    about = {"model": names[0], "decoding_name": "short", "policy": "top:1"}
+    frames["replay"] = pd.DataFrame([{**about, "n": 3, "kl": 0.01234, "flipped": 0.25, "changed": None}])
+    frames["pairs"] = pd.DataFrame(
+        [{**about, "document": f"d{i}", "measure": "delay", "value": i / 7} for i in range(3)]
+    )
     tables.write(store, tables.Tables(frames, tuple(notes)))
     _figures(folder, {name: traces[name][1] for name in names})
     manifest = {

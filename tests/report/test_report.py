@@ -71,6 +71,17 @@ def test_dark_mode_and_paper(report):
     )
     assert shown[:2] == ["none", "none"]
     assert "none" not in shown[2:]
+    try:
+        # A4 with the usual margins.
+        report.call(
+            "Emulation.setDeviceMetricsOverride", width=718, height=1000, deviceScaleFactor=1, mobile=False
+        )
+        report.settle()
+        assert report.js("document.documentElement.scrollWidth <= innerWidth"), (
+            "nothing is cut off at the edge of the paper"
+        )
+    finally:
+        report.call("Emulation.clearDeviceMetricsOverride")
     pdf = base64.b64decode(report.call("Page.printToPDF", printBackground=True)["data"])
     assert pdf.startswith(b"%PDF")
     assert len(pdf) > 50_000

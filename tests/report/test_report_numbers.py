@@ -68,7 +68,7 @@ def test_every_number_of_the_page_is_that_of_its_table(report, planted):
     texts = report.js(TEXTS)
     assert len(texts) > 300
     tables = {name.split("/")[0] for places, _ in texts for name in places.split(" ")}
-    assert tables == {"results", "sinks", "depth", "diagnosis"}
+    assert tables == {"results", "sinks", "depth", "diagnosis", "replay", "pairs"}
     columns = {name.split("/")[2] for places, _ in texts for name in places.split(" ")}
     assert {
         "accuracy", "low", "high", "paper", "paper_plus_minus", "difference", "difference_p_holm", "control_accuracy",

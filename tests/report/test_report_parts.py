@@ -16,9 +16,11 @@ from sinkscope.report.study.__main__ import main
 from sinkscope.report.study.emergence import emergence
 from sinkscope.report.study.maps import limits
 from sinkscope.report.study.markup import LONGEST, Safe, spelled, tag
-from sinkscope.report.study.numbers import SHOWN, setting, shown
+from sinkscope.report.study.numbers import SHOWN, number, setting, shown
+from sinkscope.report.study.shipped_results import shipped_results
 from sinkscope.study import spec
 from sinkscope.study.paper import published_tokens
+from sinkscope.study.shipped import Shipped
 from sinkscope.study.store import Store
 
 
@@ -47,6 +49,7 @@ def test_numbers_are_shown_as_they_are():
     assert found["control_accuracy"] == "0.938 (1×)"
     assert found["sinks_hit"] == ""
     assert "0.25" in setting(row)
+    assert number(-0.001, "+.2f") == "0.00"
 
 
 def test_policies_in_words():
@@ -66,7 +69,7 @@ def test_the_verdict_is_one_sentence_that_keeps_to_the_evidence():
     }  # fmt: skip
     said = verdicts.sentence(findings)
     assert said.startswith(
-        "It has sinks, 43% (41% to 46%) of head-steps, mostly hubs, not drains, some fixed and some moving"
+        "It has sinks in 43% (41% to 46%) of head-steps, mostly hubs rather than drains, some fixed and some moving"
     )
     assert said.endswith("its random control 6.2 (−9.6 to 20.7).")
     for verdict, part in (
@@ -87,7 +90,7 @@ def test_a_grid_is_drawn_cell_for_cell():
 
 
 def test_colours_rise_to_the_largest_mean():
-    assert limits([1.0, 2.0]) == (0.5, 1.0, 1.3, 1.6, 2.0, 2.5, 3.2, 4.0)
+    assert limits([1.0, 2.0]) == (1.0, 1.2, 1.5, 1.8, 2.2, 2.7, 3.3, 4.0)
     assert limits([1.0] * 10 + [64.0] * 10)[-1] == 64.0
 
 
@@ -159,3 +162,23 @@ def test_the_report_is_asked_for_without_heavy_imports():
         check=True,
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_shipped_tables_are_labelled_drawn_and_never_cited_as_ours():
+    rows = [
+        {"model": "organism/x", "task": "t", "policy": policy, "n": 500, "draws": draws, "accuracy": value, "low": value - 0.04,
+         "high": value + 0.04, "difference": value - 0.9, "difference_low": value - 0.95, "difference_high": value - 0.85,
+         "hidden_share": 0.1}
+        for policy, value, draws in (("none", 0.9, 1), ("top:1", 0.2, 1), ("random(top:1)", 0.8, 3), ("top:5", 0.1, 1))
+    ]  # fmt: skip
+    page = shipped_results([Shipped("shipped result of 2026-11-16, some GPU", tuple(rows))])
+    assert page.count("shipped result of 2026-11-16, some GPU") >= 2
+    assert "0.200 (0.160 to 0.240)" in page
+    assert "−0.700 (−0.750 to −0.650)" in page
+    assert "500, 3 draws" in page
+    assert "<svg" in page
+    assert "data-at" not in page
+    assert "No full-size results ship" in shipped_results([])
+    only = shipped_results([Shipped("shipped accuracy", ({**rows[0], "difference": None},))])
+    assert "<svg" not in only
+    assert "− none" not in only

@@ -58,8 +58,13 @@ def _kinds(source: Source) -> Safe:
 
 
 def _depth(layers: dict[str, list[tuple[int, Row]]]) -> Safe:
-    top = max(float(row["sinks_per_head"]) for rows in layers.values() for _, row in rows)
-    top = max(1.0, math.ceil(2.2 * top) / 2)
+    highest = [
+        row[name]
+        for rows in layers.values()
+        for _, row in rows
+        for name in ("sinks_per_head", "sinks_per_head_high")
+    ]
+    top = max(1.0, math.ceil(2 * max(float(value) for value in highest if not missing(value))) / 2)
     panels = [
         tag("div", tag("p", model, class_="panel-title"), _panel(model, rows, top))
         for model, rows in layers.items()

@@ -35,7 +35,7 @@ def curves(source: Source, task: str, decoding: str, rows: list[tuple[int, Row]]
     used: set[str] = set()
     for model in source.models:
         own = [(at, row) for at, row in rows if row["model"] == model]
-        plot, shown = _panel(f"{model}, {task}", own)
+        plot, shown = panel(f"{model}, {task}", own)
         if plot is not None:
             used |= shown
             panels.append(tag("div", tag("p", model, class_="panel-title"), plot))
@@ -55,7 +55,8 @@ def curves(source: Source, task: str, decoding: str, rows: list[tuple[int, Row]]
     )
 
 
-def _panel(title: str, rows: list[tuple[int, Row]]) -> tuple[Safe | None, set[str]]:
+def panel(title: str, rows: list[tuple[int, Row]], cited: bool = True) -> tuple[Safe | None, set[str]]:
+    """The picture of one model and which curves it has; None without any. cited: rows are those of tables/results."""
     found: dict[str, list[tuple[int, int, Row]]] = {}
     base = next(((at, row) for at, row in rows if row["policy"] == "none"), None)
     for at, row in rows:
@@ -82,8 +83,8 @@ def _panel(title: str, rows: list[tuple[int, Row]]) -> tuple[Safe | None, set[st
             plot.line([start, *line], kind.split()[0] + (" dashed" if name != "head" else ""))
     for name, kind, shape, words in SERIES:
         for k, at, row in found.get(name, []):
-            _dot(plot, doses.index(k) + _shift(name, order), at, row, kind, shape, words)
-    _dot(plot, 0.0, base[0], base[1], "s1", "circle", "nothing taken away")
+            _dot(plot, doses.index(k) + _shift(name, order), at if cited else None, row, kind, shape, words)
+    _dot(plot, 0.0, base[0] if cited else None, base[1], "s1", "circle", "nothing taken away")
     for at, row in rows:
         what = dose(row["policy"])
         if not missing(row.get("paper")) and (row["policy"] == "none" or what is not None):
@@ -103,7 +104,8 @@ def _k(point: tuple[int, int, Row]) -> int:
     return point[0]
 
 
-def _dot(plot: Plot, x: float, at: int, row: Row, kind: str, shape: str, words: str) -> None:
+def _dot(plot: Plot, x: float, at: int | None, row: Row, kind: str, shape: str, words: str) -> None:
     interval = (float(row["low"]), float(row["high"]))
     text = f"{row['policy']} ({words}): {row['accuracy']:.3f} ({interval[0]:.3f} to {interval[1]:.3f}), n = {int(row['n'])}"
-    plot.dot(x, row["accuracy"], kind, text, f"results/{at}/accuracy", interval, shape=shape)
+    place = None if at is None else f"results/{at}/accuracy"
+    plot.dot(x, row["accuracy"], kind, text, place, interval, shape=shape)

@@ -55,9 +55,9 @@ def maps(source: Source) -> Safe | None:
 
 
 def limits(values: Sequence[float]) -> tuple[float, ...]:
-    """Limits between the colours of means over heads: ½ and 1, then rising evenly on a log scale to nearly the largest."""
+    """Limits between the colours of means over heads: from uniform attention evenly on a log scale to nearly the largest."""
     top = max(4.0, float(np.nanquantile(np.asarray(values, dtype=float), 0.999)))
-    return (0.5, *(float(f"{top ** (i / 6):.2g}") for i in range(7)))
+    return tuple(float(f"{top ** (i / 7):.2g}") for i in range(8))
 
 
 def _every(scores: pd.DataFrame) -> int:

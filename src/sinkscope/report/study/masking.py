@@ -7,20 +7,16 @@ from typing import Any
 from sinkscope.report.study.curves import curves
 from sinkscope.report.study.markup import Safe, details, link, section, table, tag
 from sinkscope.report.study.numbers import SHOWN, cited, missing, number, result, setting
+from sinkscope.report.study.shipped_results import shipped_results
 from sinkscope.report.study.source import Row, Source
 from sinkscope.report.study.words import policy_words
 from sinkscope.study.comparison import control, natural
-from sinkscope.study.shipped import Shipped
 
 LIMITS = (
     "Losing accuracy when keys are hidden does not show that a sink matters. It does only when the controls that hide as many "
     "random keys and as much attention keep their accuracy, and when silencing the same keys (their attention stays, their "
     "content goes) costs accuracy too. Hiding a key removes its information and spreads its attention over the others."
 )
-COLUMNS = (
-    "model", "task", "policy", "n", "draws", "accuracy", "low", "high", "difference", "difference_low", "difference_high",
-    "effect_count", "effect_count_low", "effect_count_high", "hidden_share", "sinks_hit",
-)  # fmt: skip
 
 
 def masking(source: Source) -> Safe | None:
@@ -36,7 +32,7 @@ def masking(source: Source) -> Safe | None:
         parts.append(details(f"all numbers of {task} · {decoding}", *_long(source, rows)))
     if source.notes:
         parts.append(tag("ul", *(tag("li", note) for note in source.notes), class_="quiet"))
-    parts.append(_shipped(source.shipped))
+    parts.append(shipped_results(source.shipped))
     return section("masking", "What breaks without them", *parts)
 
 
@@ -94,19 +90,3 @@ def _long(source: Source, rows: list[tuple[int, Row]]) -> list[Safe]:
         "mask took. Sinks hit: share of the step’s own sinks that it really hid. Keys: k as a share of the keys."
     )
     return [*found, tag("p", note, " Data: ", link("tables/results.csv"), ".")]
-
-
-def _shipped(shipped: list[Shipped]) -> Safe:
-    """Tables that came with the models."""
-    parts: list[Any] = [tag("h3", "Shipped with the models, not computed here")]
-    if not shipped:
-        parts.append(tag("p", "No full-size results ship with these models."))
-    for one in shipped:
-        kept = [name for name in COLUMNS if any(not missing(row.get(name)) for row in one.rows)]
-        rows = [[_plain(row.get(name)) for name in kept] for row in one.rows]
-        parts.append(table(one.label, kept, rows))
-    return tag("div", *parts, class_="shipped")
-
-
-def _plain(value: Any) -> str:
-    return number(value, ".3f") if isinstance(value, float) else "" if value is None else str(value)

@@ -41,7 +41,10 @@ def number(value: Any, form: str = ".3f") -> str:
     """
     if missing(value):
         return ""
-    return f"{value:{form}}".replace("-", "−") if isinstance(value, (int, float)) else str(value)
+    if not isinstance(value, (int, float)):
+        return str(value)
+    text = f"{value:{form}}".replace("-", "−")
+    return text.lstrip("−+") if set(text) <= set("−+0.%") else text  # no zero below zero
 
 
 def shown(row: Mapping[Any, Any], column: str) -> str:

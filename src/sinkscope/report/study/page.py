@@ -13,6 +13,7 @@ from sinkscope.report.study.emergence import emergence
 from sinkscope.report.study.maps import maps
 from sinkscope.report.study.markup import Safe, join, tag
 from sinkscope.report.study.masking import masking
+from sinkscope.report.study.mechanisms import mechanisms
 from sinkscope.report.study.provenance import provenance
 from sinkscope.report.study.source import Source
 from sinkscope.report.study.traces import traces
@@ -27,6 +28,7 @@ CONTENTS = {
     "composition": "What they are made of",
     "dynamics": "Do they move?",
     "anatomy": "Anatomy",
+    "mechanisms": "Single steps and pairs",
     "emergence": "When they appear",
     "traces": "The traces",
     "settings": "Settings and provenance",
@@ -44,6 +46,7 @@ def report_page(source: Source) -> str:
         "composition": composition(source),
         "dynamics": dynamics(source),
         "anatomy": anatomy(source),
+        "mechanisms": mechanisms(source),
         "emergence": emergence(source),
         "traces": None if embedded is None else embedded.section,
         "settings": provenance(source),

@@ -10,13 +10,13 @@ from sinkscope.report.study.source import Row, Source
 from sinkscope.report.study.words import FAMILIES
 from sinkscope.sinks.diagnosis import NO_EVIDENCE
 
-KINDS = {"drains": "almost all drains", "hubs": "mostly hubs, not drains", "both": "drains and hubs"}
+KINDS = {"drains": "mostly drains", "hubs": "mostly hubs rather than drains", "both": "drains and hubs"}
 MOVES = {
-    "static": "mostly staying where they are",
-    "moving": "mostly moving",
-    "flickering": "mostly flickering",
-    "vanishing": "mostly vanishing",
-    "emerging": "mostly emerging late",
+    "static": "most of them staying where they are",
+    "moving": "most of them moving",
+    "flickering": "most of them flickering",
+    "vanishing": "most of them vanishing",
+    "emerging": "most of them emerging late",
     "mixed": "some fixed and some moving",
 }
 
@@ -31,9 +31,7 @@ def sentence(findings: Mapping[str, tuple[str, str]]) -> str:
             else f"Where its sinks are is not known ({seen})"
         )
     else:
-        parts = [
-            f"It has sinks, {seen.partition(';')[0].replace(' of head-steps have a sink', ' of head-steps')}"
-        ]
+        parts = [f"It has sinks in {seen.partition(';')[0].removesuffix(' have a sink')}"]
         parts += [
             words[verdict]
             for question, words in (("drains or hubs", KINDS), ("moving", MOVES))
