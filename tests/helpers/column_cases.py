@@ -1,6 +1,6 @@
 """Cases for the column kernel, and their errors against float64: shared by the CPU tests (interpreter) and the GPU script.
 
-    python -m helpers.column_cases cpu|cuda        prints one JSON line: case → error, limit, …
+python -m helpers.column_cases cpu|cuda        prints one JSON line: case → error, limit, …
 """
 
 from __future__ import annotations
@@ -68,9 +68,7 @@ CASES = (
 )
 
 
-def inputs(
-    case: Case, device: str
-) -> tuple[Tensor, Tensor, Visibility, Taken | None, Tensor, float]:
+def inputs(case: Case, device: str) -> tuple[Tensor, Tensor, Visibility, Taken | None, Tensor, float]:
     """Query, key, pattern, taken keys, class weights and scale of a case."""
     draw = torch.Generator().manual_seed(sum(map(ord, case.name)))
     rows, scale = 2, case.width**-0.5

@@ -118,11 +118,11 @@ def block_sizes(width: int, itemsize: int, queries: int) -> tuple[int, int, int,
     """Keys and queries of a block, warps and pipeline stages, so that the blocks fit into shared memory.
 
     >>> block_sizes(128, 2, 512)
-    (128, 128, 4, 2)
+    (128, 64, 4, 3)
     """
     if interpreted():
         return 32, 32, 1, 1
-    keys, rows = (128, 128) if width * itemsize <= 256 else (128, 64)
+    keys, rows, stages = 128, 64, 3 if width <= 128 else 2
     if itemsize == 4:  # full float32 products run on the plain cores: small blocks keep them busy
-        keys, rows = (64, 64) if width <= 128 else (32, 32)
-    return keys, min(rows, 16) if queries <= 16 else rows, 4, 2
+        keys, rows, stages = (64, 64, 2) if width <= 128 else (32, 32, 2)
+    return keys, min(rows, 16) if queries <= 16 else rows, 4, stages

@@ -166,4 +166,3 @@ def column_sums(
             num_warps=warps,
             num_stages=stages,
         )
-

@@ -57,9 +57,11 @@ def _without_columns(
     if rows == 1 or not patterned:
         # All queries of a head see the same keys, so they are stranded together: that head is left alone.
         columns = columns & ~stranded[..., :1]
-        left = int((~columns).sum(-1).max())
-        if left <= GATHER_BELOW * visibility.keys and not visibility.banded and visibility.dense is None:
-            return _gathered(query, key, value, visibility, columns, left, scale)
+        few = taken.most is not None and taken.most < (1 - GATHER_BELOW) * visibility.keys
+        if not few and not visibility.banded and visibility.dense is None:
+            left = int((~columns).sum(-1).max())
+            if left <= GATHER_BELOW * visibility.keys:
+                return _gathered(query, key, value, visibility, columns, left, scale)
         return _visible(query, key, value, visibility, columns, scale)
     if visibility.dense is not None or visibility.banded or rows < visibility.keys:
         return _tiled(query, key, value, visibility, taken, scale)
@@ -199,8 +201,8 @@ def raw_lse(
         columns = taken.columns.expand(B, H, -1)
         if visibility.real is not None:
             columns = columns & visibility.real[:, None]
-        count = int(columns.sum(-1).max())
-        order = columns.to(torch.int8).argsort(dim=-1, descending=True, stable=True)[..., :count]
+        count = int(columns.sum(-1).max()) if taken.most is None else min(taken.most, visibility.keys)
+        order = columns.to(torch.float16).topk(count, -1).indices
         used = columns.gather(-1, order)
         keys = key.repeat_interleave(H // G, 1).gather(2, order[..., None].expand(-1, -1, -1, D)).to(exact)
     else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
@@ -41,15 +43,17 @@ def _cpu(
 def _cuda(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, causal: bool, scale: float
 ) -> tuple[Tensor, Tensor]:
-    groups = query.shape[1] // key.shape[1]
-    if groups > 1:
-        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    if query.dtype in (torch.bfloat16, torch.float16):
+        if cudnn_works(query.device, query.dtype, query.shape[-1]):
+            return _cudnn(query, key, value, bias, causal, scale)
+        if bias is None:
+            keys, values = _repeated(query, key, value)
+            found = torch.ops.aten._scaled_dot_product_flash_attention(
+                query, keys, values, 0.0, causal, False, scale=scale
+            )
+            return found[0], found[1]
+    key, value = _repeated(query, key, value)
     B, H, Q, K = query.shape[0], query.shape[1], query.shape[2], key.shape[2]
-    if bias is None and query.dtype in (torch.bfloat16, torch.float16):
-        found = torch.ops.aten._scaled_dot_product_flash_attention(
-            query, key, value, 0.0, causal, False, scale=scale
-        )
-        return found[0], found[1]
     if bias is not None:
         # The kernel wants rows aligned to 16 bytes; a padded buffer seen through a slice gives it that.
         wide = torch.zeros(*bias.shape[:-1], (K + 15) // 16 * 16, dtype=query.dtype, device=query.device)
@@ -59,6 +63,55 @@ def _cuda(
         query, key, value, bias, True, 0.0, causal, scale=scale
     )
     return out, lse[..., :Q]
+
+
+def _cudnn(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, causal: bool, scale: float
+) -> tuple[Tensor, Tensor]:
+    """cuDNN takes grouped heads as they are, and a bias that is the same for all queries as one row."""
+    if bias is not None:
+        rows = bias.shape[2]
+        bias = bias.to(query.dtype).expand(query.shape[0], query.shape[1], rows, -1).contiguous()
+    out, lse, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention(
+        query, key, value, bias, True, 0.0, causal, False, scale=scale
+    )
+    return out, lse.view(lse.shape[:3])
+
+
+@cache
+def cudnn_works(device: torch.device, dtype: torch.dtype, width: int) -> bool:
+    """Whether cuDNN's attention gives the right output and log-sum-exp here: it is nearly twice as fast on Hopper.
+
+    Tried once on small inputs, with and without a bias, grouped heads and an odd length, against plain operations: what is
+    supported depends on the GPU, on cuDNN's version and on the width of the heads, and not all of that raises an error.
+    """
+    if torch.cuda.is_current_stream_capturing():
+        return False
+    draw = torch.Generator(device).manual_seed(0)
+    query = torch.randn(2, 4, 37, width, device=device, generator=draw).to(dtype)
+    key, value = (torch.randn(2, 2, 37, width, device=device, generator=draw).to(dtype) for _ in range(2))
+    bias = torch.zeros(2, 4, 1, 37, device=device)
+    bias[:, :, :, 5] = float("-inf")
+    scale = width**-0.5
+    try:
+        for causal in (False, True):
+            for one in (None, bias):
+                out, lse = _cudnn(query, key, value, one, causal, scale)
+                wanted, total = plain(query, key, value, one, causal, scale)
+                close = (out - wanted).abs().max() < 0.05 and (lse - total).abs().max() < 1e-3
+                if not bool(close):
+                    return False
+    except RuntimeError:
+        return False
+    return True
+
+
+def _repeated(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values with as many heads as the queries."""
+    groups = query.shape[1] // key.shape[1]
+    if groups == 1:
+        return key, value
+    return key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
 
 
 def plain(

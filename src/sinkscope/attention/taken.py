@@ -60,11 +60,14 @@ class Taken:
         columns: Bool [B|1, H|1, K]: taken from all queries alike; None: none.
         band: a window outside of which keys are taken; None: none.
         silence: their attention stays, but their values contribute nothing; else they are hidden before the softmax.
+        most: columns that are taken from a head at most, where that is known without looking; None: not known. Looking would
+            make a GPU wait.
     """
 
     columns: Tensor | None
     band: Band | None = None
     silence: bool = False
+    most: int | None = None
 
     def rows(self, visibility: Visibility, start: int, stop: int, device: torch.device) -> Tensor:
         """Bool [B|1, H|1, rows, K]: the keys taken from query rows start..stop, stranded queries not yet excepted."""

@@ -110,6 +110,8 @@ class Visibility:
         keys = torch.ones(1, 1, self.keys, dtype=torch.bool, device=device) if among is None else among
         if self.real is not None:
             keys = keys & self.real[:, None, :]
+        if self.dense is None and not self.causal and not self.banded:
+            return keys.sum(-1, keepdim=True).double().expand(*keys.shape[:-1], self.queries)
         if self.dense is not None:
             dense = self.dense.to(torch.float32)
             return torch.einsum("bhqk,bhk->bhq", *_alike(dense, keys.to(torch.float32))).double()

@@ -92,6 +92,8 @@ class Acting:
         """The union of what all rules take in this call."""
         columns: Tensor | None = None
         band: Band | None = None
+        most: int | None = 0
+        sure = False
         for number, rule in enumerate(self.rules):
             if not rule.acts(layer, self._step):
                 continue
@@ -102,13 +104,16 @@ class Acting:
             found = self._columns(number, rule, layer, query, key, visibility, scale)
             if found is not None:
                 columns = found if columns is None else columns | found
-        if columns is not None and not bool(columns.any()):
+                most = None if most is None or rule.most is None else most + rule.most
+                sure = sure or rule.sure
+        # A GPU would have to wait for the answer, so it is only asked where the rule leaves it open.
+        if columns is not None and not (sure and columns.is_cuda) and not bool(columns.any()):
             columns = None
         if columns is None and band is None:
             return None
         if columns is not None:
             columns = self._both_branches(columns)
-        return Taken(columns, band, self.rules[0].effect == "silence")
+        return Taken(columns, band, self.rules[0].effect == "silence", most if columns is not None else None)
 
     def __call__(self, call: AttentionCall) -> None:
         """Measures this forward: scores for the next step, and what was taken in this one."""
@@ -125,6 +130,7 @@ class Acting:
         self.account.hit[call.layer] = hit
         if call.taken is not None:
             counted = self._counted(call.taken)
+            self.shares, self.hits = self.shares.to(raw.device), self.hits.to(raw.device)
             _add(self.shares, share, counted)
             _add(self.hits, hit, counted)
             if call.taken.columns is not None:
@@ -318,8 +324,8 @@ def _add(total: Tensor, values: Tensor, counted: Tensor | None) -> None:
     known = ~values.isnan()
     if counted is not None:
         known = known & counted[:, None]
-    any_known = known.any(1).cpu()
-    mean = (values.masked_fill(~known, 0.0).sum(1) / known.sum(1).clamp(min=1)).double().cpu()
+    any_known = known.any(1)
+    mean = (values.masked_fill(~known, 0.0).sum(1) / known.sum(1).clamp(min=1)).double()
     total[:, 0] += torch.where(any_known, mean, 0.0)
     total[:, 1] += any_known
 

@@ -40,6 +40,16 @@ class MaskTop(ScoredRule):
         """k = 0."""
         return self.k == 0
 
+    @property
+    def most(self) -> int:
+        """k."""
+        return self.k
+
+    @property
+    def sure(self) -> bool:
+        """Without ε there is always a highest score."""
+        return self.epsilon is None
+
     def check_rule(self, layers: int, keys: int) -> None:
         """There must be k keys."""
         super().check_rule(layers, keys)

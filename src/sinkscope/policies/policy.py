@@ -88,6 +88,16 @@ class Rule(Policy):
         """Whether this rule can never take anything away."""
         return False
 
+    @property
+    def most(self) -> int | None:
+        """Keys that it takes from a head at most, where that is known beforehand."""
+        return None
+
+    @property
+    def sure(self) -> bool:
+        """Whether it takes something wherever it has scores to decide from."""
+        return False
+
     def check_rule(self, layers: int, keys: int) -> None:
         """The layers it names must exist."""
         if self.layers and self.layers[-1] >= layers:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.sampling.decoding import DreamDecoding
-from sinkscope.sampling.engine import Engine, Step, count_ties
+from sinkscope.sampling.engine import Engine, Step, marked, select
 from sinkscope.sampling.streams import Streams
 
 
@@ -63,14 +63,15 @@ def _step(
         tokens[masked], seen[masked] = candidate, confidence
         scores = seen.masked_fill(~masked, float("-inf"))
         counts = _counts(masked, share, last, per_row)
-        decided = torch.zeros_like(masked)
-        for row, picked in enumerate(_positions(scores, counts, decoding, streams, per_row)):
-            if not decoding.alg_temp:
-                ties[row] = count_ties(scores[row], picked)
-            # A batch mean can exceed a row's masks: the official loop then writes the mask token over other tokens.
-            written = torch.where(masked[row, picked], tokens[row, picked], engine.mask_id)
-            after[row, picked] = written
-            decided[row, picked] = written != engine.mask_id
+        if decoding.alg_temp and streams is not None:
+            spread = (scores / decoding.alg_temp).softmax(-1)
+            chosen = marked(streams.some_without_replacement(spread, counts), masked)
+        else:
+            chosen, ties = select(scores, counts)
+        # A batch mean can exceed a row's masks: the official loop then writes the mask token over other tokens.
+        written = torch.where(masked, tokens, engine.mask_id)
+        after = torch.where(chosen, written, x)
+        decided = chosen & (written != engine.mask_id)
     return Step(
         x, after, masked, seen, tokens, decided, ties, torch.ones(len(x), dtype=torch.bool, device=x.device)
     )
@@ -97,19 +98,7 @@ def _by_chance(masked: Tensor, share: Tensor, last: bool, streams: Streams | Non
 def _counts(masked: Tensor, share: Tensor, last: bool, per_row: bool) -> list[int]:
     """How many positions each row decides, rounded down in float32 as officially."""
     left = masked.sum(1) / 1 if per_row else (masked.sum() / len(masked)).expand(len(masked))
-    return [int(many if last else many * share) for many in left]
-
-
-def _positions(
-    scores: Tensor, counts: list[int], decoding: DreamDecoding, streams: Streams | None, per_row: bool
-) -> list[Tensor]:
-    """The positions that each row decides: Long [count] per row."""
-    if decoding.alg_temp and streams is not None:
-        return streams.some_without_replacement((scores / decoding.alg_temp).softmax(-1), counts)
-    if not per_row:
-        # One call over the batch, as officially.
-        return list(torch.topk(scores, counts[0])[1])
-    return [torch.topk(row[None], count)[1][0] for row, count in zip(scores, counts, strict=True)]
+    return (left if last else left * share).int().tolist()
 
 
 def probabilities(logits: Tensor, decoding: DreamDecoding) -> Tensor:

@@ -11,6 +11,8 @@ from torch import Tensor
 from sinkscope.attention.interface import AttentionCall
 from sinkscope.models.model import Model
 from sinkscope.policies.acting import Acting
+from sinkscope.sampling import graphs
+from sinkscope.sampling.graphs import Graphs
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,24 @@ class Watcher(Protocol):
         """After every attention call."""
 
 
+class Recording(Watcher, Protocol):
+    """The watcher that records.
+
+    Attributes:
+        found: what it computed in the forward that just ran: variable → one tensor per layer.
+        replayable: whether a CUDA graph can repeat its part of a forward.
+    """
+
+    found: dict[str, list[Tensor]]
+
+    @property
+    def replayable(self) -> bool:
+        """See above."""
+
+    def tick(self) -> bool:
+        """A new forward: whether this one is recorded."""
+
+
 @dataclass
 class Engine:
     """The model for one group of rows of equal layout.
@@ -70,10 +90,11 @@ class Engine:
     model: Model
     real: Tensor | None
     acting: Acting | None = None
-    recorder: Watcher | None = None
+    recorder: Recording | None = None
     everything: bool = False
     alive: Tensor | None = None
     forwards: int | Tensor = 0
+    _graphs: Graphs | None = None
 
     @property
     def watchers(self) -> tuple[Watcher, ...]:
@@ -88,9 +109,25 @@ class Engine:
         return self.model.ids.mask
 
     def hidden(self, x: Tensor) -> Tensor:
-        """Last hidden states [B, S, width] of the state x."""
+        """Last hidden states [B, S, width] of the state x; they may be overwritten by the next call."""
+        self._count(1)
+        recorded = self.recorder is not None and self.recorder.tick()
+        replayable = self.recorder is None or self.recorder.replayable
+        if self.acting is not None or not replayable or not graphs.wanted(x.device):
+            return self._plain(x)
+        if self._graphs is None:
+            self._graphs = Graphs(lambda state: (self._plain(state), self._found()))
+        hidden, found = self._graphs.run(x, recorded)
+        if self.recorder is not None:
+            self.recorder.found = found
+        return hidden
+
+    def _plain(self, x: Tensor) -> Tensor:
         self._begin(x, 1)
         return self.model.hidden(x, self.real, hiding=self.acting, taps=self.watchers)
+
+    def _found(self) -> dict[str, list[Tensor]]:
+        return {} if self.recorder is None else self.recorder.found
 
     def guided(self, x: Tensor, unconditional: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
         """Hidden states of a state and of its unconditional twin, from one forward of twice the batch.
@@ -98,6 +135,9 @@ class Engine:
         Args:
             real: Bool [B, S]: the twin's own padding.
         """
+        self._count(2)
+        if self.recorder is not None:
+            self.recorder.tick()
         self._begin(x, 2)
         both = None
         if self.real is not None or real is not None:
@@ -114,6 +154,8 @@ class Engine:
         so_far = state[:, :written]
         real = None if self.real is None else self.real[:, :written]
         self._count(1)
+        if self.recorder is not None:
+            self.recorder.tick()
         for watcher in self.watchers:
             watcher.begin(so_far, real, torch.zeros_like(so_far, dtype=torch.bool), 1)
         logits = self.model.forward(
@@ -122,27 +164,44 @@ class Engine:
         return logits[:, -1]
 
     def _begin(self, x: Tensor, branches: int) -> None:
-        self._count(branches)
         for watcher in self.watchers:
             watcher.begin(x, self.real, x == self.mask_id, branches)
 
     def _count(self, passes: int) -> None:
-        self.forwards = self.forwards + (passes if self.alive is None else passes * self.alive.long().cpu())
+        self.forwards = self.forwards + (passes if self.alive is None else passes * self.alive.long())
         if self.acting is not None:
             self.acting.alive = self.alive
 
 
-def count_ties(confidence: Tensor, chosen: Tensor) -> int:
-    """How many of the chosen positions had the same confidence as one that was not chosen.
+def select(confidence: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:
+    """The positions of highest confidence in each row, and how many of them had an equal rival.
+
+    Rows that decide equally many are looked at together; a row's choice does not depend on that.
 
     Args:
-        confidence: Float [S], −inf where nothing can be chosen.
-        chosen: Long [k].
+        confidence: Float [B, S], −inf where nothing can be chosen.
+        counts: how many each row chooses.
+
+    Returns:
+        Bool [B, S], and Long [B]: chosen positions with the same confidence as one that was not chosen.
     """
-    left = torch.ones_like(confidence, dtype=torch.bool)
-    left[chosen] = False
-    rest = confidence[left & (confidence > float("-inf"))]
-    if not len(rest) or not len(chosen):
-        return 0
+    chosen = torch.zeros_like(confidence, dtype=torch.bool)
+    for count in sorted(set(counts) - {0}):
+        if counts.count(count) == len(counts):
+            chosen.scatter_(1, torch.topk(confidence, count).indices, True)
+        else:
+            rows = torch.tensor([row for row, own in enumerate(counts) if own == count], device=chosen.device)
+            columns = torch.topk(confidence[rows], count).indices
+            chosen[rows[:, None], columns] = True
     # Nothing that was left can beat what was chosen from the top, so only the largest of the rest can tie.
-    return int((confidence[chosen] == rest.max()).sum())
+    rest = confidence.masked_fill(chosen, float("-inf")).amax(-1, keepdim=True)
+    tied = chosen & (confidence == rest) & (rest > float("-inf"))
+    return chosen, tied.sum(-1)
+
+
+def marked(positions: list[Tensor], like: Tensor) -> Tensor:
+    """Bool [B, S]: True at the positions Long [count] of each row."""
+    chosen = torch.zeros_like(like, dtype=torch.bool)
+    for row, columns in enumerate(positions):
+        chosen[row, columns] = True
+    return chosen

@@ -85,7 +85,7 @@ def generate(
             states, ties = _drive(groups, batch, columns, decoding, recorder, progress, model)
     except BaseException:
         if recorder is not None:
-            recorder.sink.abandon()
+            recorder.abandon()
         raise
     trace = None
     if recorder is not None:
@@ -221,16 +221,17 @@ def _drive(
 ) -> tuple[Tensor, Tensor]:
     """Advances all groups in step until each has ended; gives states [steps + 1, B, S] and ties [steps, B]."""
     causal = isinstance(decoding, GreedyDecoding)
-    frame = torch.full((len(batch.ids), columns), -1, dtype=torch.long)
-    frame[:, : batch.ids.shape[1]] = batch.ids.cpu()
+    # States stay on the device until the end: copying them after every step would make a GPU wait.
+    frame = torch.full((len(batch.ids), columns), -1, dtype=torch.long, device=batch.ids.device)
+    frame[:, : batch.ids.shape[1]] = batch.ids
     for group in groups:
-        frame[group.rows, group.offset :] = group.state.cpu()
+        frame[group.rows, group.offset :] = group.state
     states, ties = [frame], []
     expected = expected_steps(decoding)
     while True:
         results: list[Step | None] = []
         frame = frame.clone()
-        tied = torch.zeros(len(batch.ids), dtype=torch.long)
+        tied = torch.zeros(len(batch.ids), dtype=torch.long, device=frame.device)
         for group in groups:
             step = None if group.ended else next(group.steps, None)
             results.append(step)
@@ -238,8 +239,8 @@ def _drive(
                 group.ended = True
             else:
                 group.state = step.after
-                frame[group.rows, group.offset :] = step.after.cpu()
-                tied[group.rows] = step.ties
+                frame[group.rows, group.offset :] = step.after
+                tied[group.rows] = step.ties.to(tied.device)
         if all(step is None for step in results):
             break
         if causal:
@@ -252,11 +253,11 @@ def _drive(
         states.append(frame)
         ties.append(tied)
         if progress is not None:
-            progress(len(states) - 1, expected, frame)
-    found = torch.stack(states)
+            progress(len(states) - 1, expected, frame.cpu())
+    found = torch.stack(states).cpu()
     if causal:
         found = found[..., : batch.ids.shape[1] + len(states) - 1]
-    return found, torch.stack(ties) if ties else torch.zeros(0, len(batch.ids), dtype=torch.long)
+    return found, torch.stack(ties).cpu() if ties else torch.zeros(0, len(batch.ids), dtype=torch.long)
 
 
 def _run(
@@ -312,5 +313,5 @@ def _policy_totals(groups: list[Group], rows: int) -> tuple[Tensor | None, Tenso
     for group in groups:
         if group.engine.acting is not None:
             for found, total in ((hidden, group.engine.acting.shares), (hit, group.engine.acting.hits)):
-                found[group.rows] = (total[:, 0] / total[:, 1]).float()
+                found[group.rows] = (total[:, 0] / total[:, 1]).float().cpu()
     return hidden, hit

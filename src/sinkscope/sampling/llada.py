@@ -16,7 +16,7 @@ from torch import Tensor
 from sinkscope.errors import InputError
 from sinkscope.models.llada import EOT
 from sinkscope.sampling.decoding import LladaDecoding, MmadaDecoding
-from sinkscope.sampling.engine import Engine, Step, count_ties
+from sinkscope.sampling.engine import Engine, Step, select
 from sinkscope.sampling.streams import Streams
 
 
@@ -142,14 +142,10 @@ def _step(
     tokens[selectable] = candidate
     scores = torch.full(x.shape, float("-inf"), dtype=confidence.dtype, device=x.device)
     scores[selectable] = confidence
-    after, decided = x.clone(), torch.zeros_like(masked)
-    ties = torch.zeros(len(x), dtype=torch.long)
-    for row, count in enumerate(counts):
-        if count and bool(alive[row]):
-            _, chosen = torch.topk(scores[row], k=count)
-            ties[row] = count_ties(scores[row], chosen)
-            after[row, chosen] = tokens[row, chosen]
-            decided[row, chosen] = tokens[row, chosen] != engine.mask_id
+    chosen, ties = select(scores, counts)
+    chosen, ties = chosen & alive[:, None], ties * alive
+    after = torch.where(chosen, tokens, x)
+    decided = chosen & (tokens != engine.mask_id)
     seen = scores.masked_fill(~selectable, float("nan"))
     rest = masked & ~selectable
     if engine.everything and bool(rest.any()):

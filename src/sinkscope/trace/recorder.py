@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor, nn
 
 from sinkscope.errors import CheckpointError
@@ -16,6 +15,7 @@ from sinkscope.policies.acting import Acting
 from sinkscope.sampling.engine import Step
 from sinkscope.trace.capture import Capture
 from sinkscope.trace.frame import Array, Frame, Variable, variables
+from sinkscope.trace.outbox import Outbox, Parcel
 from sinkscope.trace.watch import Watcher
 
 WITHOUT_KEYS = ("median_activation", "hidden_share", "sinks_hit")
@@ -54,6 +54,7 @@ class Recorder:
         self._decided_step = np.full((frame.rows, frame.columns), -1, dtype=np.int64)
         self._prefill: Array | None = None
         self._ids: set[int] = set()
+        self._outbox = Outbox(self._deliver)
 
     def watcher(self, rows: list[int], offset: int, acting: Acting | None = None) -> Watcher:
         """A watcher for a group of rows whose columns start at `offset` of the frame, and of the policy that acts on them."""
@@ -65,24 +66,35 @@ class Recorder:
 
     def record(self, step: int, results: list[Step | None]) -> None:
         """Takes one step: what each group's loop yielded, None for groups that have ended."""
-        for (watcher, offset), result in zip(self.watchers, results, strict=True):
-            if result is not None:
-                self._note_decisions(step, watcher.rows, offset, result)
+        recorded = step % self.capture.every == 0
+        parcels = [
+            None
+            if result is None
+            else Parcel(watcher.rows, offset, _fields(result), watcher.arrays() if recorded else {})
+            for (watcher, offset), result in zip(self.watchers, results, strict=True)
+        ]
+        self._outbox.send(step, parcels)
+
+    def _deliver(self, step: int, parcels: list[Parcel | None]) -> None:
+        """Takes one step whose tensors have arrived on the CPU."""
+        for parcel in parcels:
+            if parcel is not None:
+                self._note_decisions(step, parcel)
         if step % self.capture.every:
             return
         arrays = {
             name: self._blank(variable) for name, variable in self.variables.items() if variable.stepwise
         }
-        for (watcher, offset), result in zip(self.watchers, results, strict=True):
-            if result is not None:
-                self._place(arrays, watcher, offset, result)
+        for parcel in parcels:
+            if parcel is not None:
+                self._place(arrays, parcel)
         self.sink.write(self.recorded, step, arrays)
         self.recorded += 1
 
-    def _note_decisions(self, step: int, rows: list[int], offset: int, result: Step) -> None:
-        decided = _numpy(result.decided)
-        for index, row in enumerate(rows):
-            columns = np.flatnonzero(decided[index]) + offset
+    def _note_decisions(self, step: int, parcel: Parcel) -> None:
+        decided = parcel.step["decided"].numpy()
+        for index, row in enumerate(parcel.rows):
+            columns = np.flatnonzero(decided[index]) + parcel.offset
             self._decided_step[row, columns] = step
 
     def _blank(self, variable: Variable) -> Array:
@@ -90,18 +102,18 @@ class Recorder:
         shape = [sizes[dim] for dim in variable.dims if dim != "step"]
         return np.full(shape, variable.empty, dtype=variable.dtype)
 
-    def _place(self, arrays: dict[str, Array], watcher: Watcher, offset: int, result: Step) -> None:
+    def _place(self, arrays: dict[str, Array], parcel: Parcel) -> None:
         """Copies a group's rows into the frame; rows that had ended stay empty."""
-        alive = _numpy(result.alive).astype(bool)
-        rows = np.asarray(watcher.rows)[alive]
-        for name, found in self._step_arrays(result).items():
-            width = found.shape[1]
-            arrays[name][rows, offset : offset + width] = found[alive]
+        offset, given = parcel.offset, {name: value.numpy() for name, value in parcel.step.items()}
+        alive = given.pop("alive").astype(bool)
+        rows = np.asarray(parcel.rows)[alive]
+        arrays["ties"][rows] = given.pop("ties")[alive]
+        for name, found in given.items():
+            arrays[name][rows, offset : offset + found.shape[1]] = found[alive]
         arrays["tokens"][rows, :offset] = self.prompts[rows, :offset]
-        arrays["ties"][rows] = result.ties.numpy()[alive]
-        for name, found in watcher.arrays().items():
+        for name, found in ((name, value.numpy()) for name, value in parcel.arrays.items()):
             if name == "prefill_received":
-                self._keep_prefill(name, found, watcher.rows, offset)
+                self._keep_prefill(name, found, parcel.rows, offset)
             elif name in WITHOUT_KEYS:
                 arrays[name][rows] = found[alive]
             elif name == "taken_keys":
@@ -116,22 +128,19 @@ class Recorder:
                 np.moveaxis(arrays[name], -1, 1)[np.logical_not(self.frame.real)] = np.nan
         self._ids.update(np.unique(arrays["tokens"]).tolist(), np.unique(arrays["candidate"]).tolist())
 
-    def _step_arrays(self, result: Step) -> dict[str, Array]:
-        return {
-            "tokens": _numpy(result.before),
-            "masked": _numpy(result.masked),
-            "confidence": _numpy(result.confidence.float()),
-            "candidate": _numpy(result.candidate),
-            "decided": _numpy(result.decided),
-        }
-
     def _keep_prefill(self, name: str, found: Array, rows: list[int], offset: int) -> None:
         if self._prefill is None:
             self._prefill = self._blank(self.variables[name])
         self._prefill[rows, ..., offset : offset + found.shape[-1]] = found
 
+    def abandon(self) -> None:
+        """Leaves what was recorded so far as it is, after an error or Ctrl-C."""
+        with suppress(Exception):  # what stopped the generation is the error to see
+            self._outbox.close()
+        self.sink.abandon()
+
     def finish(self, attributes: dict[str, Any]) -> Any:
-        """The finished trace."""
+        """The finished trace; `token_ids` must have been asked before, so everything has arrived."""
         static = {
             "region": self.frame.region(),
             "position": self.frame.position(),
@@ -142,7 +151,8 @@ class Recorder:
         return self.sink.close(static, attributes)
 
     def token_ids(self) -> list[int]:
-        """Every token id that occurs in the trace."""
+        """Every token id that occurs in the trace, once all steps have arrived."""
+        self._outbox.close()
         return sorted(number for number in self._ids if number >= 0)
 
     @contextmanager
@@ -189,6 +199,14 @@ def _shifted(found: Array, offset: int, columns: int) -> npt.NDArray[np.bool_]:
     return whole
 
 
-def _numpy(value: Tensor) -> Array:
-    array: Array = value.detach().to(torch.device("cpu")).numpy()
-    return array
+def _fields(result: Step) -> dict[str, Tensor]:
+    """Variable → tensor of what the loop decided; `alive` and `ties` besides."""
+    return {
+        "tokens": result.before,
+        "masked": result.masked,
+        "confidence": result.confidence.float(),
+        "candidate": result.candidate,
+        "decided": result.decided,
+        "ties": result.ties,
+        "alive": result.alive,
+    }

@@ -1,14 +1,13 @@
 """Watching a forward pass: turns attention calls into the arrays of one recorded step.
 
-One watcher per group of rows. It computes on the model's device and moves what is recorded to the CPU; nothing of size S×S
-exists except at level "maps".
+One watcher per group of rows. What is recorded stays on the model's device until the step is over (see `outbox`), so that no
+layer has to wait for a copy; nothing of size S×S exists except at level "maps".
 """
 
 from __future__ import annotations
 
 import time
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,7 +16,7 @@ from sinkscope.attention.received import query_weights, relative
 from sinkscope.attention.visibility import Visibility
 from sinkscope.policies.acting import Account, Acting
 from sinkscope.trace.capture import Capture
-from sinkscope.trace.frame import Array, Frame
+from sinkscope.trace.frame import Frame
 
 SEEN_BY = 16
 """Received attention over all queries so far is NaN for a key seen by fewer queries: the newest keys have too few."""
@@ -29,7 +28,7 @@ SINK_EPSILON = 3.0
 class Watcher:
     """Records the attention of one group of rows.
 
-    After a forward, `arrays` maps variable name → array with the group's rows and columns: [B, layer, …].
+    After a forward, `found` maps variable name → one tensor per recorded layer, with the group's rows and columns.
     """
 
     def __init__(
@@ -45,20 +44,29 @@ class Watcher:
         self._real: Tensor | None = None
         self._steps = 0
         self.begun = 0.0
-        self._found: dict[str, list[Array]] = {}
+        self.found: dict[str, list[Tensor]] = {}
         self._sums: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
         self._prompt_sums: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
-        self._residual: dict[int, tuple[Array, Array, Array, Array]] = {}
+        self._residual: dict[int, tuple[Tensor, Tensor, Tensor, Tensor]] = {}
         self._first: dict[int, Tensor] = {}
+
+    @property
+    def replayable(self) -> bool:
+        """Whether all that is recorded is computed without a look at its values, so that a CUDA graph can repeat it."""
+        return not self.frame.causal and not self.capture.anatomy and self.capture.level != "maps"
+
+    def tick(self) -> bool:
+        """A new forward: whether this one is recorded."""
+        self.begun = time.monotonic()
+        self.active = self._steps % self.capture.every == 0
+        self._steps += 1
+        return self.active
 
     def begin(self, ids: Tensor, real: Tensor | None, masked: Tensor, branches: int) -> None:
         """Chooses the classes of queries for this forward: see `_classes`."""
-        self._found = {}
-        self.begun = time.monotonic()
+        self.found = {}
         self._branches = branches
         self._real = real
-        self.active = self._steps % self.capture.every == 0
-        self._steps += 1
         self._weights = None if self.frame.causal else self._classes(masked)
 
     def _classes(self, masked: Tensor) -> Tensor:
@@ -112,7 +120,9 @@ class Watcher:
         total = self._accumulate(call.layer, mass[:, :, 1], call.visibility, weights[:, 1:])
         if not self.active:
             return
-        self._keep_scores("received", relative(mass[:, :, :1], call.visibility.uniform(weights[:, :1]))[:, :, 0])
+        self._keep_scores(
+            "received", relative(mass[:, :, :1], call.visibility.uniform(weights[:, :1]))[:, :, 0]
+        )
         self._keep_scores("received_all", total)
         if self.capture.level == "layers":
             self._keep("sink_heads", sink_heads(total))
@@ -178,24 +188,23 @@ class Watcher:
             return
         hidden = hidden[: len(self.rows)].float()
         size = hidden.abs()
-        norm, largest = _numpy(size.norm(dim=-1)), _numpy(size.amax(-1))
-        median = _numpy(self._median(size))
-        cosine = _numpy(self._cosine(layer, hidden))
+        norm, largest = size.norm(dim=-1), size.amax(-1)
+        median = self._median(size)
+        cosine = self._cosine(layer, hidden)
         if self.frame.causal and layer in self._residual:
             # Cached positions are not computed again: their hidden states are those of the step that wrote them. The
             # median stays that of the prompt.
             before = self._residual[layer]
             norm, largest, cosine = (
-                np.concatenate([old, new], 1)
-                for old, new in zip(before, (norm, largest, cosine), strict=False)
+                torch.cat([old, new], 1) for old, new in zip(before, (norm, largest, cosine), strict=False)
             )
             median = before[3]
         self._residual[layer] = (norm, largest, cosine, median)
         if self.active:
-            self._found.setdefault("hidden_norm", []).append(norm)
-            self._found.setdefault("largest_activation", []).append(largest)
-            self._found.setdefault("hidden_cosine", []).append(cosine)
-            self._found.setdefault("median_activation", []).append(median)
+            self._keep("hidden_norm", norm)
+            self._keep("largest_activation", largest)
+            self._keep("hidden_cosine", cosine)
+            self._keep("median_activation", median)
 
     def _cosine(self, layer: int, hidden: Tensor) -> Tensor:
         """Cosine of every hidden state with that of the first real token: Float [B, Q, width] → [B, Q]."""
@@ -213,9 +222,9 @@ class Watcher:
         real = self._real[:, -size.shape[1] :]
         return torch.stack([row[here].median() for row, here in zip(size, real, strict=True)])
 
-    def arrays(self) -> dict[str, Array]:
+    def arrays(self) -> dict[str, Tensor]:
         """Variable → [B, layer, …] of the forward that just ran."""
-        return {name: np.stack(layers, 1) for name, layers in self._found.items()}
+        return {name: torch.stack(layers, 1) for name, layers in self.found.items()}
 
     def _keep_scores(self, name: str, scores: Tensor) -> None:
         self._keep(name, scores.mean(1) if self.capture.level == "layers" else self._heads(scores))
@@ -226,7 +235,7 @@ class Watcher:
         return scores[:, list(self.frame.heads)]
 
     def _keep(self, name: str, value: Tensor) -> None:
-        self._found.setdefault(name, []).append(_numpy(value))
+        self.found.setdefault(name, []).append(value)
 
 
 def sink_heads(received: Tensor) -> Tensor:
@@ -253,8 +262,3 @@ def _seen_by(visibility: Visibility, weights: Tensor) -> Tensor:
         )
     seen: Tensor = visibility.spread(weights.double()[:, None])[:, 0]
     return seen
-
-
-def _numpy(value: Tensor) -> Array:
-    array: Array = value.cpu().numpy()
-    return array
