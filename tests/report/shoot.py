@@ -3,8 +3,7 @@
     sinkscope study organisms --out study
     python tests/report/shoot.py study docs/images
 
-Writes report-light.png (the top of the page), report-dark.png (what breaks without sinks) and report-maps.png, each with at most
-256 colours, so that they stay small.
+Writes report-light.png (the top of the page), report-dark.png (what breaks without sinks) and report-maps.png.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from report.browser import Browser
 
 WIDTH = 1280
 SHOTS = (
-    ("report-light.png", "light", "body", 1440),
+    ("report-light.png", "light", "body", 1540),
     ("report-dark.png", "dark", "#masking figure", 770),
     ("report-maps.png", "light", "#maps", 760),
 )
@@ -46,8 +45,8 @@ def shoot(study: Path, out: Path) -> list[Path]:
             clip = {"x": x, "y": y, "width": WIDTH - x, "height": high, "scale": 1}
             browser.screenshot(out / name, whole=True, clip=clip)
             with Image.open(out / name) as picture:
-                small = picture.convert("RGB").quantize(256)
-            small.save(out / name, optimize=True)
+                whole = picture.convert("RGB")
+            whole.save(out / name, optimize=True)
             made.append(out / name)
     finally:
         browser.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from sinkscope.errors import InputError
-from sinkscope.report.study import source, svg, traces, verdicts, words
+from sinkscope.report.study import source, svg, traces, verdicts, words, write_report
 from sinkscope.report.study.__main__ import main
 from sinkscope.report.study.emergence import emergence
 from sinkscope.report.study.maps import limits
 from sinkscope.report.study.markup import LONGEST, Safe, spelled, tag
 from sinkscope.report.study.numbers import SHOWN, number, setting, shown
+from sinkscope.report.study.page import CONTENTS
 from sinkscope.report.study.shipped_results import shipped_results
 from sinkscope.study import spec
 from sinkscope.study.paper import published_tokens
@@ -182,3 +184,24 @@ def test_shipped_tables_are_labelled_drawn_and_never_cited_as_ours():
     only = shipped_results([Shipped("shipped accuracy", ({**rows[0], "difference": None},))])
     assert "<svg" not in only
     assert "− none" not in only
+
+
+@pytest.mark.parametrize(
+    ("gone", "sections"),
+    [
+        (("sinks", "depth", "figures", "traces"), ["verdict", "claims", "masking", "mechanisms", "settings"]),
+        (("results", "records", "diagnosis", "replay", "pairs", "figures"),
+         ["claims", "composition", "dynamics", "anatomy", "traces", "settings"]),
+    ],
+)  # fmt: skip
+def test_a_study_of_accuracies_or_of_traces_alone_has_a_report_too(
+    planted: Path, tmp_path: Path, gone, sections
+):
+    folder = tmp_path / "study"
+    shutil.copytree(planted, folder)
+    for name in gone:
+        shutil.rmtree(folder / name, ignore_errors=True)
+        (folder / "tables" / f"{name}.parquet").unlink(missing_ok=True)
+    page = write_report(folder).read_text(encoding="utf-8")
+    assert [name for name in CONTENTS if f'aria-labelledby="{name}-title"' in page] == sections
+    assert [name for name in CONTENTS if f'href="#{name}"' in page] == sections

@@ -49,12 +49,10 @@ class Claim:
     decide: Rule
 
 
-COUNT, MOVE, MADE, BREAK = (
-    "How many, and where",
-    "Movement",
-    "What they are made of",
-    "What breaks without them",
-)
+THEMES = "What breaks without them", "How many, and where", "Movement", "What they are made of"
+"""In the order of the table: the paper's main question first."""
+
+BREAK, COUNT, MOVE, MADE = THEMES
 FIVE = "5 points"
 WHOLLY = "the 95 % interval lies wholly on one side of"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from sinkscope.report.study.claims import CLAIMS, Claim, judge
+from sinkscope.report.study.claims import CLAIMS, THEMES, Claim, judge
 from sinkscope.report.study.evidence import collect
 from sinkscope.report.study.markup import Safe, details, section, tag
 from sinkscope.report.study.rules import CONTRADICTED, OPEN, SUPPORTED, Judgement
@@ -21,7 +21,7 @@ def claims_table(source: Source) -> Safe:
     rows: list[Safe] = []
     theme = ""
     tally: Counter[str] = Counter()
-    for claim in CLAIMS:
+    for claim in sorted(CLAIMS, key=lambda claim: THEMES.index(claim.theme)):
         own = found[claim.name]
         if not any(own.values()):
             continue
@@ -57,12 +57,9 @@ def claims_table(source: Source) -> Safe:
 
 
 def _claim(claim: Claim) -> Safe:
-    how = details(
-        "how, and by which rule",
-        tag("p", "Measured: ", claim.measured, "."),
-        tag("p", "Decided: ", claim.rule, "."),
-    )
-    return tag("th", claim.text, tag("small", claim.where), how, scope="row")
+    how = tag("small", tag("b", "Measured: "), claim.measured, ".")
+    rule = details("rule", tag("p", claim.rule[:1].upper() + claim.rule[1:], "."))
+    return tag("th", claim.text, tag("small", claim.where), how, rule, scope="row")
 
 
 def _cell(claim: Claim, model: str, judgement: Judgement | None) -> Safe:

@@ -20,6 +20,12 @@ MOVES = {
     "mixed": "some fixed and some moving",
 }
 
+WORDS = (
+    "A head-step is one head in one step. A drain takes attention and gives little back; a hub may carry content. top-1 hides "
+    "from each head the key that it attended to most in the step before; points are hundredths of accuracy; in brackets 95 % "
+    "intervals."
+)
+
 
 def sentence(findings: Mapping[str, tuple[str, str]]) -> str:
     """One sentence from question → (verdict, evidence)."""
@@ -58,7 +64,9 @@ def verdicts(source: Source) -> Safe | None:
             cards.append(_card(source, model, rows))
     if not cards:
         return None
-    return section("verdict", "Verdict", tag("div", *cards, class_="verdicts"))
+    return section(
+        "verdict", "Verdict", tag("div", *cards, class_="verdicts"), tag("p", WORDS, class_="quiet")
+    )
 
 
 def _card(source: Source, model: str, rows: list[tuple[int, Row]]) -> Safe:
