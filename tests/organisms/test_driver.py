@@ -104,7 +104,7 @@ def test_controls_leave_numbers(corpus: list[str], tmp_path: Path) -> None:
     subprocess.run([*command, str(tmp_path / "work"), *SMOKE, *corpus], check=True)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["controls.json"]
     found = json.loads((tmp_path / "out" / "controls.json").read_text())["jobs"]
-    assert list(found) == ["causal-seed1", "scratch-seed1"]
+    assert list(found) == ["scratch-seed1"]
     assert found["scratch-seed1"]["recipe"]["seed"] == 1
     rows = found["scratch-seed1"]["rows"]
     assert [row["policy"] for row in rows] == ["none", "top:1", "top:1@model"]
