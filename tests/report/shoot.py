@@ -45,8 +45,9 @@ def shoot(study: Path, out: Path) -> list[Path]:
             clip = {"x": x, "y": y, "width": WIDTH - x, "height": high, "scale": 1}
             browser.screenshot(out / name, whole=True, clip=clip)
             with Image.open(out / name) as picture:
-                whole = picture.convert("RGB")
-            whole.save(out / name, optimize=True)
+                # The most frequent colours are kept; rare ones, such as a badge's green, would be lost without the second pass.
+                small = picture.convert("RGB").quantize(256, kmeans=3, dither=Image.Dither.NONE)
+            small.save(out / name, optimize=True)
             made.append(out / name)
     finally:
         browser.close()
