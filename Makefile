@@ -37,7 +37,7 @@ study: $(READY)
 	$(BIN)/sinkscope study organisms --out study
 
 bench: $(READY)
-	$(BIN)/python bench/tracing.py
+	$(BIN)/sinkscope bench
 
 soak: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m soak -n 2

@@ -236,6 +236,10 @@ def study(
     sandbox: Annotated[str, typer.Option(help="bubblewrap, or by explicit choice none")] = "bubblewrap",
     device: Device = "auto",
     dtype: Annotated[str | None, typer.Option(help="in place of the study's")] = None,
+    no_report: Annotated[
+        bool,
+        typer.Option("--no-report", help="stop after the tables; the same command without it does the rest"),
+    ] = False,
 ) -> None:
     """Run a whole study, or what is missing of it: evaluations, traces, tables, report."""
     from sinkscope.commands import study as command
@@ -256,6 +260,7 @@ def study(
             sandbox,
             tuple(option or ()),
             plan,
+            not no_report,
         )
     )
 
@@ -285,6 +290,29 @@ def figures(
     from sinkscope.commands.figures import figures as command
 
     command(source, out, only, accuracies)
+
+
+@app.command()
+def bench(
+    shape: Annotated[
+        str | None,
+        typer.Argument(
+            help="llada-8b, dream-7b, llada-small (random weights), or a checkpoint [default: by device]"
+        ),
+    ] = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    grid: Annotated[str | None, typer.Option(help="batch x length pairs, such as 1x384,8x512")] = None,
+    steps: Annotated[int | None, typer.Option(help="steps of each measurement")] = None,
+    alone: Annotated[
+        bool, typer.Option("--alone", help="leave out the official style and eager maps")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="a JSON file to keep the result in")] = None,
+) -> None:
+    """Measure what tracing costs on this machine, as ratios of one run."""
+    from sinkscope.commands.bench import bench_command
+
+    bench_command(shape, device, dtype, grid, steps, alone, out)
 
 
 @app.command()

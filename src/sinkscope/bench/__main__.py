@@ -1,0 +1,23 @@
+"""`python -m sinkscope.bench`: the benchmark without typer, for machines that have torch and little else."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from sinkscope.commands.bench import bench_command
+from sinkscope.errors import SinkscopeError
+
+parser = argparse.ArgumentParser(description="How much tracing costs here, as ratios of one run.")
+parser.add_argument("shape", nargs="?")
+parser.add_argument("--device", default="auto")
+parser.add_argument("--dtype", default="auto")
+parser.add_argument("--grid", help="such as 1x384,8x512")
+parser.add_argument("--steps", type=int)
+parser.add_argument("--alone", action="store_true", help="leave out the official style and eager maps")
+parser.add_argument("--out", type=Path)
+given = parser.parse_args()
+try:
+    bench_command(given.shape, given.device, given.dtype, given.grid, given.steps, given.alone, given.out)
+except SinkscopeError as error:
+    parser.exit(2, f"{error}\n")

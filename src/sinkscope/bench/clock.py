@@ -1,0 +1,100 @@
+"""Times and memory of steps on a device, and what the device could do at best."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from sinkscope.models.model import Model
+
+SKIPPED = 3
+"""First steps that are not counted: kernels are compiled and graphs captured in them."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Median seconds of a step, how many steps it is of, and the peak memory beyond the weights, in bytes (GPU only)."""
+
+    seconds: float
+    steps: int
+    peak: int | None
+
+    @property
+    def milliseconds(self) -> float:
+        """The same in ms."""
+        return self.seconds * 1e3
+
+
+@dataclass(frozen=True)
+class Device:
+    """What the device reaches on plain work, measured now: FLOP/s of a large matrix product, bytes/s of a large copy."""
+
+    flops: float
+    bandwidth: float
+
+
+class Clock:
+    """Stamps the steps of a generation."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._stamps: list[float] = []
+        self._before = 0
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(device)
+            self._before = torch.cuda.memory_allocated(device)
+
+    def tick(self, *_: object) -> None:
+        """The end of a step."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        self._stamps.append(time.perf_counter())
+
+    def timing(self) -> Timing:
+        """The median of the steps after the first few."""
+        lasted = [after - before for before, after in zip(self._stamps, self._stamps[1:], strict=False)]
+        lasted = lasted[min(SKIPPED, len(lasted) - 1) :]
+        peak = None
+        if self.device.type == "cuda":
+            peak = torch.cuda.max_memory_allocated(self.device) - self._before
+        return Timing(statistics.median(lasted), len(lasted), peak)
+
+
+def timed(device: torch.device, steps: Iterable[object]) -> Timing:
+    """Times every step of an iteration."""
+    clock = Clock(device)
+    for _ in steps:
+        clock.tick()
+    return clock.timing()
+
+
+def limits(device: torch.device, dtype: torch.dtype) -> Device:
+    """Measures the device on large random inputs."""
+    size, copied = (8192, 1 << 30) if device.type == "cuda" else (1536, 1 << 26)
+    left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    source = torch.randn(copied // 4, device=device)
+    target = torch.empty_like(source)
+    product = timed(device, (left @ right for _ in range(12))).seconds
+    copy = timed(device, (target.copy_(source) for _ in range(12))).seconds
+    return Device(2 * size**3 / product, 2 * copied / copy)
+
+
+def forward_flops(model: Model, batch: int, length: int, answered: int) -> float:
+    """Floating-point operations of one step: matrices, attention, and the head at `answered` positions of each row."""
+    shape = model.shape
+    embedding = shape.vocabulary * shape.width
+    matrices = shape.parameters - 2 * embedding
+    attention = 4 * shape.layers * shape.heads * shape.head_dim * length * length
+    return batch * (2.0 * matrices * length + attention + 2.0 * embedding * answered)
+
+
+def weight_bytes(model: Model) -> float:
+    """Bytes that one step has to read at least: all weights but the input embedding."""
+    embedding = model.shape.vocabulary * model.shape.width
+    return float((model.shape.parameters - embedding) * model.dtype.itemsize)

@@ -1,0 +1,129 @@
+"""Networks of a named shape with random weights: speed does not depend on what the weights are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sinkscope.models.checkpoint import Checkpoint
+from sinkscope.models.load import FAMILIES, load, resolve_device, resolve_dtype
+from sinkscope.models.model import Model
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "llada-8b": {
+        "model_type": "llada", "d_model": 4096, "n_heads": 32, "n_kv_heads": 32, "n_layers": 32, "mlp_hidden_size": 12288,
+        "vocab_size": 126464, "embedding_size": 126464, "max_sequence_length": 4096, "rope_theta": 500000.0,
+        "rms_norm_eps": 1e-5, "mask_token_id": 126336, "eos_token_id": 126081,
+    },
+    "llada-small": {
+        "model_type": "llada", "d_model": 256, "n_heads": 8, "n_kv_heads": 8, "n_layers": 8, "mlp_hidden_size": 432,
+        "vocab_size": 1792, "embedding_size": 1792, "max_sequence_length": 4096, "rope_theta": 10000.0,
+        "rms_norm_eps": 1e-5, "mask_token_id": 1791, "eos_token_id": 1790,
+    },
+    "dream-7b": {
+        "model_type": "Dream", "hidden_size": 3584, "num_attention_heads": 28, "num_key_value_heads": 4,
+        "num_hidden_layers": 28, "intermediate_size": 18944, "vocab_size": 152064, "max_position_embeddings": 131072,
+        "rope_theta": 1000000.0, "rms_norm_eps": 1e-6, "mask_token_id": 151666, "eos_token_id": 151643,
+    },
+}  # fmt: skip
+"""Sizes as in the models' config.json; llada-small has those of the organisms."""
+
+
+@dataclass(frozen=True)
+class RandomCheckpoint(Checkpoint):
+    """A checkpoint that exists only as sizes; its tensors are drawn when they are read."""
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The sizes."""
+        return dict(SHAPES[self.source])
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Tensor name → shape, in the official layout."""
+        return dream_tensors(self.config) if self.model_type == "Dream" else llada_tensors(self.config)
+
+    @cached_property
+    def stored_dtype(self) -> torch.dtype:
+        """bfloat16, as released."""
+        return torch.bfloat16
+
+    @cached_property
+    def digest(self) -> str:
+        """There are no weights to tell apart."""
+        return f"random weights, shape {self.source}"
+
+    def tensors(self, device: torch.device) -> Iterator[tuple[str, Tensor]]:
+        """Every tensor, drawn on the device: norms are 1, matrices keep the size of what passes through them."""
+        draw = torch.Generator(device).manual_seed(0)
+        dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+        for name, shape in self.shapes.items():
+            if len(shape) == 1:
+                fill = 0.0 if name.endswith("bias") else 1.0
+                yield name, torch.full(shape, fill, device=device, dtype=dtype)
+            else:
+                drawn = torch.randn(shape, device=device, dtype=dtype, generator=draw)
+                yield name, drawn.mul_(shape[-1] ** -0.5)
+
+
+def llada_tensors(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Tensor name → shape of a LLaDA checkpoint."""
+    width, mlp, vocabulary, top = (
+        config["d_model"], config["mlp_hidden_size"], config["vocab_size"], "model.transformer",
+    )  # fmt: skip
+    found = {
+        f"{top}.wte.weight": (vocabulary, width),
+        f"{top}.ln_f.weight": (width,),
+        f"{top}.ff_out.weight": (vocabulary, width),
+    }
+    block = dict.fromkeys(("q_proj", "k_proj", "v_proj", "attn_out"), (width, width))
+    block |= {"ff_proj": (mlp, width), "up_proj": (mlp, width), "ff_out": (width, mlp)}
+    for layer in range(config["n_layers"]):
+        found |= {f"{top}.blocks.{layer}.{name}.weight": shape for name, shape in block.items()}
+        found |= {f"{top}.blocks.{layer}.{name}.weight": (width,) for name in ("attn_norm", "ff_norm")}
+    return found
+
+
+def dream_tensors(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Tensor name → shape of a Dream checkpoint."""
+    width, mlp, vocabulary = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
+    grouped = width // config["num_attention_heads"] * config["num_key_value_heads"]
+    found = {
+        "model.embed_tokens.weight": (vocabulary, width),
+        "model.norm.weight": (width,),
+        "lm_head.weight": (vocabulary, width),
+    }
+    for layer in range(config["num_hidden_layers"]):
+        top = f"model.layers.{layer}"
+        for name, rows in (("q_proj", width), ("k_proj", grouped), ("v_proj", grouped)):
+            found |= {
+                f"{top}.self_attn.{name}.weight": (rows, width),
+                f"{top}.self_attn.{name}.bias": (rows,),
+            }
+        found[f"{top}.self_attn.o_proj.weight"] = (width, width)
+        for name, shape in (
+            ("gate_proj", (mlp, width)),
+            ("up_proj", (mlp, width)),
+            ("down_proj", (width, mlp)),
+        ):
+            found[f"{top}.mlp.{name}.weight"] = shape
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            found[f"{top}.{name}.weight"] = (width,)
+    return found
+
+
+def model_of(name: str, device: str, dtype: str) -> Model:
+    """A network of a named shape, or a checkpoint."""
+    if name not in SHAPES:
+        return load(name, device=device, dtype=dtype)
+    where = resolve_device(device)
+    checkpoint = RandomCheckpoint(Path(), name)
+    family = FAMILIES[checkpoint.model_type]
+    network = family.build(checkpoint, where, resolve_dtype(dtype, where, checkpoint))
+    return Model(checkpoint, family, network, None, where)

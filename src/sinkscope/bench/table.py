@@ -1,0 +1,100 @@
+"""The benchmark's table, from the JSON of a run: for the terminal and, the same, for the docs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+HEADINGS = (
+    "batch × length",
+    "untraced",
+    "traced",
+    "traced / untraced",
+    "masked / traced",
+    "official, one prompt",
+    "official / traced, per prompt",
+    "eager maps / traced",
+    "peak: traced, eager",
+    "compute limit",
+    "bandwidth limit",
+)
+
+
+def rows(result: Mapping[str, Any]) -> list[list[str]]:
+    """One row of cells per case; ratios are of medians of the same run."""
+    return [_row(case) for case in result["cases"]]
+
+
+def _row(case: Mapping[str, Any]) -> list[str]:
+    time = {
+        name: found["seconds"] if isinstance(found, Mapping) else None
+        for name, found in case["timings"].items()
+    }
+    traced = time.get("traced")
+    official = time.get("official")
+    per_prompt = None if official is None else official * case["batch"]
+    return [
+        f"{case['batch']} × {case['length']}",
+        _ms(time.get("untraced"), case, "untraced"),
+        _ms(traced, case, "traced"),
+        _ratio(traced, time.get("untraced")),
+        _ratio(time.get("masked"), traced),
+        _ms(official, case, "official"),
+        _ratio(per_prompt, traced),
+        _ratio(time.get("eager"), traced) or _why(case, "eager"),
+        ", ".join(_gib(case, name) for name in ("traced", "eager")),
+        _ms(case["compute_limit"], case, ""),
+        _ms(case["bandwidth_limit"], case, ""),
+    ]
+
+
+def _ms(seconds: float | None, case: Mapping[str, Any], name: str) -> str:
+    return _why(case, name) if seconds is None else f"{seconds * 1e3:.1f} ms"
+
+
+def _why(case: Mapping[str, Any], name: str) -> str:
+    found = case["timings"].get(name)
+    return found if isinstance(found, str) else "–"
+
+
+def _ratio(first: float | None, second: float | None) -> str:
+    return "" if first is None or second is None else f"{first / second:.2f}×"
+
+
+def _gib(case: Mapping[str, Any], name: str) -> str:
+    found = case["timings"].get(name)
+    peak = found.get("peak") if isinstance(found, Mapping) else None
+    return "–" if peak is None else f"{peak / 2**30:.1f} GiB"
+
+
+def title(result: Mapping[str, Any]) -> str:
+    """What was measured, on what, when, with which versions."""
+    settings = result["settings"]
+    versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
+    return (
+        f"{result['shape']} ({result['parameters'] / 1e6:,.0f}M parameters), {result['dtype']}, {result['device']}, "
+        f"{result['date']}; {versions}. Medians of the steps of one run ({settings['steps']} steps, answer "
+        f"{settings['answer']}, block {settings['block']}, level {settings['capture']}, masked: {settings['policy']} at head "
+        f"scope, raw scores). The device reached {result['flops'] / 1e12:.4g} TFLOP/s and "
+        f"{result['bandwidth'] / 1e9:.4g} GB/s on plain work in the same run."
+    )
+
+
+def text(result: Mapping[str, Any]) -> str:
+    """For the terminal."""
+    lines = [list(HEADINGS), *rows(result)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADINGS))]
+    aligned = [
+        "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines
+    ]
+    return "\n".join([title(result), "", *aligned])
+
+
+def markdown(results: Sequence[Mapping[str, Any]]) -> str:
+    """For the docs."""
+    parts = []
+    for result in results:
+        parts += [title(result), "", "| " + " | ".join(HEADINGS) + " |", "|" + "---|" * len(HEADINGS)]
+        parts += ["| " + " | ".join(row) + " |" for row in rows(result)]
+        parts.append("")
+    return "\n".join(parts)

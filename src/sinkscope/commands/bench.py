@@ -1,0 +1,60 @@
+"""`sinkscope bench`: measures speed on this machine and prints the table; `--out` keeps it as JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from sinkscope.errors import InputError
+
+
+def bench_command(
+    shape: str | None = None,
+    device: str = "auto",
+    dtype: str = "auto",
+    grid: str | None = None,
+    steps: int | None = None,
+    alone: bool = False,
+    out: Path | None = None,
+) -> None:
+    """Runs the benchmark.
+
+    Args:
+        shape: llada-8b, dream-7b, llada-small (random weights) or a checkpoint; None: llada-8b on a GPU, else llada-small.
+        grid: "1x384,8x512": batch and length of every case; None: the device's own.
+        alone: without the official style and eager maps.
+        out: a JSON file to keep the result in.
+    """
+    from sinkscope.bench import measure, table
+    from sinkscope.models.load import resolve_device
+
+    if out is not None and not out.parent.is_dir():
+        raise InputError(f"there is no folder {out.parent} to write {out.name} into; make it first")
+    cases = None if grid is None else parse_grid(grid)
+    steps = measure.STEPS if steps is None else steps
+    if steps < 2:
+        raise InputError(f"steps is {steps}; at least 2 are needed to time one")
+    if shape is None:
+        shape = "llada-8b" if resolve_device(device).type == "cuda" else "llada-small"
+    result = measure.run(shape, device, dtype, cases, steps, not alone, lambda line: print(line, flush=True))
+    found = measure.as_json(result)
+    print(f"\n{table.text(found)}")
+    if out is not None:
+        out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        print(f"\nkept in {out}")
+
+
+def parse_grid(text: str) -> tuple[tuple[int, int], ...]:
+    """Batch and length pairs from text.
+
+    >>> parse_grid("1x384, 8x512")
+    ((1, 384), (8, 512))
+    """
+    found = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)\s*[x×]\s*(\d+)\s*", part)
+        if match is None:
+            raise InputError(f"grid has {part.strip()!r}; give batch x length pairs such as 1x384,8x512")
+        found.append((int(match[1]), int(match[2])))
+    return tuple(found)
