@@ -34,13 +34,13 @@ def test_a_study_survives_kills_of_workers_and_of_itself(tmp_path: Path) -> None
     study = small.write_study(tmp_path / "study", models=("llada",), samples=6)
     quiet, out = tmp_path / "quiet", tmp_path / "killed"
     begun = time.monotonic()
-    small.run(study, quiet, "--workers", "2")
+    small.run(study, quiet, "--workers", "2", "--no-report")
     whole = time.monotonic() - begun
     rng = random.Random(8)
     killed = {"main": 0, "worker": 0}
     for number in range(KILLS):
         process = subprocess.Popen(
-            small.command(study, out, "--workers", "2", "--shard", str(rng.choice((1, 2, 8)))),
+            small.command(study, out, "--workers", "2", "--no-report", "--shard", str(rng.choice((1, 2, 8)))),
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=small.environment(), cwd=small.ROOT,
         )  # fmt: skip
         wait = rng.uniform(0.3, 1.0) * whole
@@ -59,7 +59,7 @@ def test_a_study_survives_kills_of_workers_and_of_itself(tmp_path: Path) -> None
         if (out / "study.toml").exists():
             status.read(out)  # a reader never sees anything broken
     assert killed["main"] > 0
-    small.run(study, out, "--workers", "2")
+    small.run(study, out, "--workers", "2", "--no-report")
     small.assert_same(out, quiet)
 
 
@@ -68,10 +68,10 @@ def test_a_study_survives_kills_of_workers_and_of_itself(tmp_path: Path) -> None
 def test_two_commands_at_once_do_not_corrupt_a_folder(tmp_path: Path) -> None:
     study = small.write_study(tmp_path / "study", models=("llada",), samples=3)
     quiet, out = tmp_path / "quiet", tmp_path / "both"
-    small.run(study, quiet, "--workers", "1")
+    small.run(study, quiet, "--workers", "1", "--no-report")
     both = [
         subprocess.Popen(
-            small.command(study, out, "--workers", "1"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            small.command(study, out, "--workers", "1", "--no-report"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env=small.environment(), cwd=small.ROOT,
         )
         for _ in range(2)

@@ -216,15 +216,24 @@ def test_fewer_or_more_shards_give_the_same_tables(study: Path, finished: Path, 
         grades = file.with_name("grades.jsonl")
         if grades.exists():
             grades.write_text("".join(grades.read_text().splitlines(keepends=True)[: len(lines) // 2]))
-    small.run(study, out, "--shard", "1", "--workers", "1")
+    done = small.run(study, out, "--shard", "1", "--workers", "1", "--no-report")
     small.assert_same(out, finished)
     assert len(list(out.glob("cells/*/shards/000000-000001/settings.json"))) > 0
+    assert "the same command without --no-report makes them" in done.stdout
+    assert not (out / "report.html").exists()
+    done = small.run(study, out)
+    assert "nothing was left to compute" in done.stdout
+    assert "report:" in done.stdout
+    small.assert_same(out, finished)
+    names = [sorted(path.name for path in (folder / "figures").iterdir()) for folder in (out, finished)]
+    assert names[0] == names[1]
 
 
 @pytest.mark.slow
 def test_a_full_disk_is_an_error_that_loses_nothing(study: Path, finished: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    script = f"ulimit -f 24; exec {' '.join(small.command(study, out, '--workers', '1'))}"  # files of 12 kB at most
+    words = small.command(study, out, "--workers", "1", "--no-report")
+    script = f"ulimit -f 24; exec {' '.join(words)}"  # files of 24 kB at most
     done = subprocess.run(
         ["bash", "-c", script],
         capture_output=True,
@@ -236,7 +245,7 @@ def test_a_full_disk_is_an_error_that_loses_nothing(study: Path, finished: Path,
     )
     assert done.returncode != 0
     assert "Traceback" not in done.stderr.split("error:")[0]
-    small.run(study, out, "--workers", "1")
+    small.run(study, out, "--workers", "1", "--no-report")
     small.assert_same(out, finished)
 
 
@@ -246,7 +255,7 @@ def test_ctrl_c_stops_within_seconds_and_says_how_to_go_on(
 ) -> None:
     out = tmp_path / "out"
     process = subprocess.Popen(
-        small.command(study, out, "--workers", "2"),
+        small.command(study, out, "--workers", "2", "--no-report"),
         stderr=subprocess.PIPE,
         text=True,
         env=small.environment(),
@@ -262,7 +271,7 @@ def test_ctrl_c_stops_within_seconds_and_says_how_to_go_on(
     assert process.returncode == 130
     assert "answers are done and safe" in error
     assert "the same command goes on" in error
-    small.run(study, out, "--workers", "1")
+    small.run(study, out, "--workers", "1", "--no-report")
     small.assert_same(out, finished)
 
 

@@ -39,6 +39,7 @@ class Request:
     sandbox: str = "bubblewrap"
     options: tuple[str, ...] = ()
     plan: bool = False
+    report: bool = True
 
 
 def study(request: Request) -> None:
@@ -57,6 +58,7 @@ def study(request: Request) -> None:
     try:
         outcome = run_study(
             wanted, out, request.on, request.device, request.workers, request.shard, "auto", request.sandbox, options, watch,
+            request.report,
         )  # fmt: skip
     except KeyboardInterrupt:
         watch.end()
@@ -183,7 +185,10 @@ def show_outcome(console: Console, outcome: Outcome, out: Path) -> None:
         console.print("no full-size results ship with these models")
     what = f"{outcome.computed} answers computed" if outcome.computed else "nothing was left to compute"
     console.print(Text(f"{what}; tables: {out}/tables"), soft_wrap=True)
-    console.print(Text(f"report: {out}/report.html"), soft_wrap=True)
+    if (outcome.root / "report.html").is_file():
+        console.print(Text(f"report: {out}/report.html"), soft_wrap=True)
+    else:
+        console.print("no figures and no report; the same command without --no-report makes them")
 
 
 def result_text(outcome: Outcome) -> str:

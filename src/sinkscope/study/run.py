@@ -76,6 +76,7 @@ def run_study(
     sandbox: str = "bubblewrap",
     options: Mapping[str, str] | None = None,
     watch: Watch | None = None,
+    report: bool = True,
 ) -> Outcome:
     """Runs a study into a folder, or what is missing of it, and makes its tables and report.
 
@@ -83,8 +84,10 @@ def run_study(
         on: "local", "ray" or "slurm". options: of that executor.
         workers: at a time; None: one per GPU, else one per core.
         shard: answers in a shard. Shards and executor may change between two calls.
+        report: False stops after the tables; a later call makes figures and report.
     """
     watch = watch or Watch()
+    check_libraries(report)
     store = Store(Path(out).resolve())
     store.check_new()
     store.check_study(study)
@@ -94,7 +97,7 @@ def run_study(
         with store.lease():
             memory = max((one.parameters for one in facts.values()), default=0) * 6 + 300_000_000
             place = Place(store.root, device, workers, batch_size, memory, options or {})
-            work = _Work(store, study, facts, on, place, shard, sandbox, watch)
+            work = _Work(store, study, facts, on, place, shard, sandbox, watch, report)
             return work.do(begun)
     except LeaseHeldError as error:
         who = f"process {error.holder.get('pid', '?')} on {error.holder.get('host', '?')}"
@@ -115,6 +118,7 @@ class _Work:
     shard: int
     sandbox: str
     watch: Watch
+    report: bool = True
     computed: int = 0
     timings: dict[str, float] = field(default_factory=dict)
     said: list[str] = field(default_factory=list)
@@ -233,20 +237,28 @@ class _Work:
             )
         self.watch.say("tables")
         start = time.monotonic()
-        with drawings.Drawing(self.store, cells) as drawing:
+        with drawings.Drawing(self.store, cells if self.report else ()) as drawing:
             found = tables.build(self.store, cells)
             tables.write(self.store, found)
             self.timings["tables"] = round(time.monotonic() - start, 2)
             start = time.monotonic()
-            drawn = drawing.finish()
+            drawn = drawing.finish() if self.report else drawings.Drawn((), {})
         self.timings["figures"] = round(time.monotonic() - start, 2)
         self.timings["whole command"] = round(time.monotonic() - begun, 2)
-        manifest = self._manifest(cells, found, inputs, drawn, old)
-        beside = self._shipped()
-        write_report(self.store.root, manifest)
+        manifest = self._manifest(cells, found, inputs if self.report else "", drawn, old)
+        if self.report:
+            write_report(self.store.root, manifest)
+        else:  # one of other records would not belong to these tables
+            (self.store.root / "report.html").unlink(missing_ok=True)
         write_text(self.store.root / "manifest.json", json.dumps(manifest, indent=1) + "\n")
         return Outcome(
-            self.store.root, self.study, found.frames, found.notes, tuple(beside), self.computed, manifest
+            self.store.root,
+            self.study,
+            found.frames,
+            found.notes,
+            tuple(self._shipped()),
+            self.computed,
+            manifest,
         )
 
     def _shipped(self) -> list[shipped.Shipped]:
@@ -298,6 +310,19 @@ def measure(executor: Executor, cells: Sequence[Cell]) -> dict[str, plan.Speed]:
 
     executor.run([Measurement(cell) for cell in first.values()], report)
     return found
+
+
+def check_libraries(report: bool = True) -> None:
+    """Says what is missing for tables and report before hours of computing; generating alone needs none of these."""
+    from importlib.util import find_spec
+
+    needed = ["pandas", "pyarrow", "xarray", "zarr", *(["matplotlib"] if report else [])]
+    missing = [name for name in needed if find_spec(name) is None]
+    if missing:
+        raise InputError(
+            f"a study needs {', '.join(missing)}, not installed here: pip install {' '.join(missing)} (pip install sinkscope "
+            "brings all that is needed)"
+        )
 
 
 def there_before(store: Store, shard: Shard) -> int:
