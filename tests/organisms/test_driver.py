@@ -93,7 +93,7 @@ def test_controls_leave_numbers(corpus: list[str], tmp_path: Path) -> None:
     arguments = [
         "--controls",
         "--jobs",
-        "scratch:seed=1,causal:seed=1",
+        "scratch:seed=1",
         "--side",
         "1",
         "--measure",
