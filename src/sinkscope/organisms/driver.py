@@ -197,7 +197,9 @@ class Drive:
         write_json(path, found, compact=True)
 
     def _python(self, module: str, *arguments: str, cache: str | None = None) -> subprocess.Popen[bytes]:
-        environment = {**os.environ, "OMP_NUM_THREADS": "4"}
+        # More threads than cores wait for each other: several times slower on a small machine.
+        threads = max(1, min(4, (os.cpu_count() or 1) // self.side))
+        environment = {"OMP_NUM_THREADS": str(threads), **os.environ}
         if cache is not None:
             # Each process has a cache of its own: two that compile the same graph at once would wait for each other.
             environment["TORCHINDUCTOR_CACHE_DIR"] = str(self.work / f"cache-{cache}")
