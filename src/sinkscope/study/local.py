@@ -36,7 +36,7 @@ class LocalExecutor:
         self.place = place
         self.devices = devices(place)
         self.workers = len(self.devices)
-        self._threads = max(1, cores() // self.workers)
+        self._threads = threads(self.workers)
         self._workers: list[_Worker] = []
 
     def begin(self, jobs: int) -> None:
@@ -128,6 +128,12 @@ def _end(worker: _Worker) -> None:
     worker.pipe.close()
     worker.process.kill()
     worker.process.wait()
+
+
+def threads(workers: int) -> int:
+    """Of each worker: an equal share of the cores, or what OMP_NUM_THREADS says, as everywhere."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return int(asked) if asked.isdigit() and int(asked) else max(1, cores() // workers)
 
 
 def devices(place: Place) -> list[str]:
