@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from rich.text import Text
 from sinkscope.errors import InputError
 from sinkscope.study import spec
 from sinkscope.study.executors import Place
+from sinkscope.study.planned import Line, Plan
 from sinkscope.study.run import SHARD_ANSWERS, Outcome, Watch, run_study
 from sinkscope.study.status import read as read_status
 
@@ -202,11 +203,7 @@ def result_text(outcome: Outcome) -> str:
         rows = own.to_dict("records")
         lines += ["", f"{rows[0]['model']} · {rows[0]['task']}", setting(rows[0])]
         cells = [[title for _, title in SHOWN], *([shown(row, name) for name, _ in SHOWN] for row in rows)]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines += [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in cells
-        ]
+        lines += aligned(cells)
     return "\n".join(lines[1:])
 
 
@@ -225,49 +222,70 @@ def shipped_text(row: Mapping[str, Any]) -> str:
 
 def show_plan(wanted: spec.Study, place: Place, out: Path) -> None:
     """What a study will take."""
-    from rich.table import Table
-
+    from sinkscope.study import sizing
+    from sinkscope.study.plan import has_auto, with_samples
     from sinkscope.study.planned import make_plan
 
     with Console(stderr=True).status("measuring the models that are here"):
         found = make_plan(wanted, place)
-    table = Table(
-        "model", "cells", "answers", "forward passes", "storage", "time here", "GPU-hours",
-        title=f"study {wanted.name}", title_justify="left",
-    )  # fmt: skip
-    for line in found.lines:
-        took = "not measured" if line.seconds is None else duration(line.seconds)
-        hours = f"{line.seconds * found.workers / 3600:.2f}" if line.seconds is not None and line.gpu else ""
-        table.add_row(
-            line.model,
-            str(line.cells),
-            f"{line.answers:,}",
-            f"{line.forwards:,}",
-            size(line.storage),
-            took,
-            hours,
-        )
-    known = [line.seconds for line in found.lines if line.seconds is not None]
-    table.add_row(
-        "all", str(len(found.cells)), f"{sum(one.answers for one in found.lines):,}",
-        f"{sum(one.forwards for one in found.lines):,}", size(sum(one.storage for one in found.lines)),
-        duration(sum(known)) if len(known) == len(found.lines) else "not measured", "",
-    )  # fmt: skip
-    console = Console()
-    console.print(table)
-    from sinkscope.study.plan import has_auto
-
-    if has_auto(wanted):
-        many = found.samples or wanted.budget.least
-        why = "from the measurement" if found.samples else "the least, as nothing was measured"
-        console.print(Text(f"documents per cell where the study says auto: {many}, {why}"))
+    lines = [plan_text(found)]
     if found.missing:
-        console.print(Text(f"not on this machine, so not measured: {', '.join(found.missing)}"))
-    console.print(
-        Text(
-            f"{found.workers} workers; nothing was computed or written. Run it: leave out --plan (--out {out})"
+        lines.append(
+            f"not on this machine, so their time is not known: {', '.join(found.missing)}. Running the study fetches them; "
+            "plan again where they are for an estimate of time"
         )
-    )
+    if has_auto(wanted) and found.samples is None:
+        lines.append(
+            f"documents per cell: {wanted.budget.least}, the least, as not all models could be measured"
+        )
+    lines += sizing.said(with_samples(wanted, found.samples or wanted.budget.least), found.speeds)
+    lines.append(f"nothing was computed or written. Run it: leave out --plan (--out {out})")
+    for line in lines:
+        Console().print(Text(line), soft_wrap=True)
+
+
+def plan_text(found: Plan) -> str:
+    """The plan as aligned text: a line for each model, and one for all."""
+    gpu = any(line.gpu for line in found.lines)
+    rows = [
+        [
+            "model",
+            "cells",
+            "answers",
+            "forward passes",
+            "storage",
+            "time here",
+            *(["GPU-hours"] if gpu else []),
+        ]
+    ]
+
+    def row(name: str, lines: Sequence[Line]) -> list[str]:
+        known = [line.seconds for line in lines if line.seconds is not None]
+        whole = sum(known) if len(known) == len(lines) else None
+        cells = [
+            name,
+            str(sum(line.cells for line in lines)),
+            f"{sum(line.answers for line in lines):,}",
+            f"{sum(line.forwards for line in lines):,}",
+            size(sum(line.storage for line in lines)),
+            "not known" if whole is None else duration(whole),
+        ]
+        if gpu:
+            cells.append("" if whole is None else f"{whole * found.workers / 3600:.2f}")
+        return cells
+
+    rows += [row(line.model, [line]) for line in found.lines]
+    rows.append(row("all", found.lines))
+    workers = f", {found.workers} workers" if found.speeds else ""
+    return f"study {found.study.name}{workers}\n" + "\n".join(aligned(rows))
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns under each other, two spaces between."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
 
 
 def size(count: int) -> str:

@@ -34,6 +34,7 @@ class Plan:
     samples: int | None
     workers: int
     missing: tuple[str, ...]
+    speeds: Mapping[str, plan.Speed]
 
 
 def make_plan(study: Study, place: Place, measured: bool = True) -> Plan:
@@ -49,7 +50,7 @@ def make_plan(study: Study, place: Place, measured: bool = True) -> Plan:
     cells = plan.outline(study, facts, samples)
     lines = [_line(model.name, cells, facts, speeds, workers) for model in study.models]
     missing = tuple(model.name for model in study.models if not facts[model.name].here)
-    return Plan(study, tuple(cells), tuple(lines), samples, workers, missing)
+    return Plan(study, tuple(cells), tuple(lines), samples, workers, missing, speeds)
 
 
 def _speeds(
