@@ -6,6 +6,8 @@ Runs under pytest (mark `gpu`), or as a plain script on machines without it: `py
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +15,13 @@ import torch
 
 import sinkscope as ss
 from sinkscope.attention.fused import attend, raw_lse
+from sinkscope.attention.kernels import cudnn_works
 from sinkscope.attention.received import dense_map, dense_received, query_weights, received
 from sinkscope.attention.taken import Band, Taken
 from sinkscope.attention.visibility import Visibility
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from helpers import column_cases
 
 try:
     import pytest
@@ -109,6 +115,50 @@ def _against_dense(query, key, value, pattern, taken, scale, bound) -> None:  # 
         assert difference.max() < max(bound, 1e-4)
 
 
+def test_column_kernel_cases() -> None:
+    """The cases of the interpreter's test, in the compiled kernel: exact, deterministic, NaN where no key is."""
+    for case in column_cases.CASES:
+        found = column_cases.measured(case, "cuda")
+        assert found["kernel"] == 1, case
+        assert found["error"] <= found["limit"], (case, found)
+        assert found["wrong_nan"] == 0, (case, found)
+
+
+def test_graphs_change_nothing() -> None:
+    """The same states and scores whether a step is launched kernel by kernel or replayed."""
+    prompt = torch.randint(0, 470, (3, 21), generator=torch.Generator().manual_seed(4))
+    for family, decoding in (
+        ("llada", ss.LladaDecoding(32, 16, 8)),
+        ("dream", ss.DreamDecoding(32, 16, temperature=0.0, top_p=None)),
+        ("mmada", ss.MmadaDecoding(32, 16, 8)),
+    ):
+        for dtype in ("float32", "bfloat16"):
+            model = ss.load(GOLDEN / family / "checkpoint", device="cuda", dtype=dtype)
+            for capture in (
+                None,
+                ss.Capture(),
+                ss.Capture(by_query=True, every=3),
+                ss.Capture(level="layers"),
+            ):
+                runs = []
+                for switch in ("0", "1"):
+                    os.environ["SINKSCOPE_GRAPHS"] = switch
+                    runs.append(ss.generate(model, prompt, decoding, capture=capture))
+                plain, replayed = runs
+                assert torch.equal(plain.states, replayed.states), (family, dtype, capture)
+                if capture is not None:
+                    for name, steps in plain.trace._parts.arrays.items():
+                        np.testing.assert_array_equal(replayed.trace._parts.arrays[name], steps, err_msg=name)
+
+
+def test_cudnn_is_chosen_on_hopper() -> None:
+    """There it is right for the heads of the known models, and refused where it would be wrong."""
+    here = torch.device("cuda", torch.cuda.current_device())
+    assert not cudnn_works(here, torch.float32, 128)
+    if torch.cuda.get_device_capability() == (9, 0):
+        assert cudnn_works(here, torch.bfloat16, 128)
+
+
 def test_generation_fixtures_token_for_token() -> None:
     """Decodings without random numbers give the fixtures' states on a GPU too (float32; ties may fall otherwise)."""
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -162,7 +212,6 @@ def test_policies_on_gpu_equal_those_on_cpu() -> None:
 
 
 if __name__ == "__main__":
-    import sys
     import traceback
 
     failed = 0
