@@ -37,7 +37,7 @@ def errors() -> dict[str, dict[str, float]]:
     return found
 
 
-@pytest.mark.parametrize("name", [case.name for case in column_cases.CASES])
+@pytest.mark.parametrize("name", [case.name for case in (*column_cases.CASES, *column_cases.RAW)])
 def test_kernel_equals_dense_reference(errors: dict[str, dict[str, float]], name: str) -> None:
     """Every pattern, head layout, dtype and kind of scores."""
     assert errors[name]["error"] <= errors[name]["limit"], errors[name]
@@ -46,5 +46,5 @@ def test_kernel_equals_dense_reference(errors: dict[str, dict[str, float]], name
 
 def test_every_case_ran_in_the_kernel(errors: dict[str, dict[str, float]]) -> None:
     """A case that fell back to the tiled path would prove nothing."""
-    assert set(errors) == {case.name for case in column_cases.CASES}
+    assert set(errors) == {case.name for case in (*column_cases.CASES, *column_cases.RAW)}
     assert all(found["kernel"] == 1 for found in errors.values())

@@ -117,8 +117,9 @@ def _against_dense(query, key, value, pattern, taken, scale, bound) -> None:  # 
 
 def test_column_kernel_cases() -> None:
     """The cases of the interpreter's test, in the compiled kernel: exact, deterministic, NaN where no key is."""
-    for case in column_cases.CASES:
-        found = column_cases.measured(case, "cuda")
+    for case in (*column_cases.CASES, *column_cases.RAW):
+        raw = case in column_cases.RAW
+        found = (column_cases.measured_raw if raw else column_cases.measured)(case, "cuda")
         assert found["kernel"] == 1, case
         assert found["error"] <= found["limit"], (case, found)
         assert found["wrong_nan"] == 0, (case, found)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention import columns
+from sinkscope.attention.fused import raw_lse
 from sinkscope.attention.received import dense_map, query_weights, received
 from sinkscope.attention.taken import Taken
 from sinkscope.attention.visibility import Visibility
@@ -60,6 +61,7 @@ CASES = (
     Case("two-classes", classes=2),
     Case("four-classes-padded", classes=4, padded=True),
     Case("six-classes", classes=6),
+    Case("hidden-known-number", hidden="few"),
     Case("peaked", scores="peaked"),
     Case("peaked-bf16", scores="peaked", dtype="bfloat16"),
     Case("adversarial", scores="adversarial"),
@@ -91,11 +93,13 @@ def inputs(case: Case, device: str) -> tuple[Tensor, Tensor, Visibility, Taken |
         gone = torch.zeros(rows, case.heads, case.keys, dtype=torch.bool)
         if case.hidden == "some":
             gone = torch.rand(gone.shape, generator=draw) < 0.1
+        elif case.hidden == "few":  # up to seven of each head
+            gone.scatter_(-1, torch.randint(0, case.keys, (*gone.shape[:2], 7), generator=draw), True)
         elif case.hidden == "first":  # in a causal call the first queries lose all they see
             gone[:, :2, :5] = True
-        else:
+        elif case.hidden == "all":
             gone[:, 1] = True
-        taken = Taken(gone.to(device))
+        taken = Taken(gone.to(device), most=7 if case.hidden == "few" else None)
     weights = torch.ones(rows, 1, case.queries)
     if case.classes > 1:
         weights = (torch.rand(rows, case.classes, case.queries, generator=draw) < 0.4).float()
@@ -136,5 +140,31 @@ def _lse(query: Tensor, key: Tensor, visibility: Visibility, taken: Taken | None
     return scores.masked_fill(~visible, float("-inf")).logsumexp(-1).nan_to_num(0.0, 0.0, 0.0)
 
 
+RAW = (
+    Case("raw", hidden="few"),
+    Case("raw-bf16", hidden="few", dtype="bfloat16", width=128),
+    Case("raw-grouped", hidden="few", heads=6, kv_heads=2),
+    Case("raw-adversarial", hidden="few", scores="adversarial"),
+    Case("raw-nothing", hidden="none"),
+)
+"""Cases for the log-sum-exp over all keys from that over the kept ones."""
+
+
+def measured_raw(case: Case, device: str) -> dict[str, float]:
+    """Largest error of the log-sum-exp over all keys, and its limit: a relative error of as much in every share."""
+    query, key, visibility, taken, _, scale = inputs(case, device)
+    assert taken is not None
+    taken = Taken(taken.columns, most=7)
+    exact = query.double(), key.double()
+    kept, wanted = (_lse(*exact, visibility, one, scale) for one in (taken, None))
+    found = raw_lse(query, key, kept.float(), visibility, taken, scale).double()
+    largest = (exact[0] @ exact[1].repeat_interleave(case.heads // case.kv_heads, 1).mT * scale).abs().max()
+    limit = 1e-6 * max(1.0, float(largest)) * (1 if case.dtype == "float32" else 10)
+    used = columns.available(query) and taken.strands_none(visibility)
+    return {"error": float((found - wanted).abs().max()), "limit": limit, "wrong_nan": 0, "kernel": int(used)}
+
+
 if __name__ == "__main__":
-    print(json.dumps({case.name: measured(case, sys.argv[1]) for case in CASES}))
+    found = {case.name: measured(case, sys.argv[1]) for case in CASES}
+    found |= {case.name: measured_raw(case, sys.argv[1]) for case in RAW}
+    print(json.dumps(found))

@@ -87,7 +87,8 @@ def column_sums(
     hidden = stranded = real = None
     if taken is not None and taken.columns is not None:
         hidden = taken.columns.expand(B, H, K).view(torch.uint8)
-        stranded = taken.stranded(visibility, query.device).expand(B, H, Q).view(torch.uint8)
+        if not taken.strands_none(visibility):
+            stranded = taken.stranded(visibility, query.device).expand(B, H, Q).view(torch.uint8)
     if visibility.real is not None:
         real = visibility.real.contiguous().view(torch.uint8)
     norm = None if uniform is None else uniform.to(torch.float32).expand(B, classes, K).contiguous()
@@ -111,6 +112,37 @@ def column_sums(
             scale=scale * math.log2(math.e),
             blocks=blocks,
         )
+    return out
+
+
+def with_taken(query: Tensor, key: Tensor, lse: Tensor, taken: Taken, scale: float) -> Tensor:
+    """The log-sum-exp over all keys, from that over the kept ones and the scores of the few taken ones.
+
+    Args:
+        lse: Float32 [B, H, Q]: over the kept keys. taken: columns, at most `taken.most` of each head, of a call in which every
+            query sees every key.
+
+    Returns:
+        Float32 [B, H, Q].
+    """
+    if taken.columns is None or taken.most is None:
+        raise ValueError("with_taken needs columns whose number is known")
+    B, H, Q, _ = query.shape
+    gone = taken.columns.expand(B, H, -1)
+    found = gone.to(torch.float16).topk(taken.most, -1)
+    out = torch.empty(B, H, Q, dtype=torch.float32, device=query.device)
+    query, key = (one if one.stride(-1) == 1 else one.contiguous() for one in (query, key))
+    from sinkscope.attention import columns_triton
+
+    columns_triton.with_taken(
+        query,
+        key,
+        lse.contiguous(),
+        found.indices.contiguous(),
+        found.values.contiguous(),
+        out,
+        scale * math.log2(math.e),
+    )
     return out
 
 

@@ -19,7 +19,7 @@ def _kernel(
     q_b, q_h, q_i, k_b, k_g, k_j, w_b, w_c, h_b, h_h, h_j, s_b, s_h, s_i, n_b, n_c, o_b, o_h, o_c,
     queries, keys, heads, groups, offset, window, scale,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, CLASSES: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
-    HIDDEN: tl.constexpr, REAL: tl.constexpr, NORM: tl.constexpr, WIDEN: tl.constexpr,
+    HIDDEN: tl.constexpr, STRANDED: tl.constexpr, REAL: tl.constexpr, NORM: tl.constexpr, WIDEN: tl.constexpr,
     BLOCK_K: tl.constexpr, BLOCK_Q: tl.constexpr,
 ):  # fmt: skip
     """One program: BLOCK_K keys of one head of one row. `scale` holds log2(e) already."""
@@ -75,7 +75,7 @@ def _kernel(
             seen = seen & (ahead < window)
             if not CAUSAL:
                 seen = seen & (ahead > -window)
-        if HIDDEN:
+        if STRANDED:
             alone = tl.load(stranded + b * s_b + h * s_h + i * s_i, mask=here, other=0) != 0
             seen = seen & (alone[None, :] | (gone == 0)[:, None])
         # A row that counts in no class may have no key at all; its log-sum-exp means nothing and may overflow here.
@@ -88,6 +88,8 @@ def _kernel(
         if CLASSES > 3:
             sum3 += tl.sum(share * w3[None, :], 1)
     kept = there
+    if HIDDEN and not STRANDED:
+        kept = kept & (gone == 0)
     if REAL:
         kept = kept & (tl.load(real + b * keys + j, mask=there, other=0) != 0)
     target = out + b * o_b + h * o_h + j
@@ -109,6 +111,51 @@ def _store(target, scales, total, there, kept, NORM: tl.constexpr):
         uniform = tl.load(scales, mask=there, other=1.0)
         total = tl.where(uniform > 0, total / uniform, float("nan"))
     tl.store(target, total, mask=there)
+
+
+@triton.jit
+def _taken_kernel(
+    query, key, lse, order, used, out, q_b, q_h, q_i, k_b, k_g, k_j, queries, heads, groups, count, scale,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, COUNT: tl.constexpr, WIDEN: tl.constexpr, BLOCK_Q: tl.constexpr,
+):  # fmt: skip
+    """One program: BLOCK_Q queries of one head, all of its taken keys. `scale` holds log2(e) already."""
+    pair = tl.program_id(1).to(tl.int64)
+    b, h = pair // heads, pair % heads
+    i = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)
+    c = tl.arange(0, COUNT)
+    d = tl.arange(0, PADDED)
+    here, listed = i < queries, c < count
+    j = tl.load(order + pair * count + c, mask=listed, other=0)
+    taken = tl.load(used + pair * count + c, mask=listed, other=0.0) > 0
+    rows = key + b * k_b + (h // groups) * k_g + j[:, None] * k_j + d[None, :]
+    k = tl.load(rows, mask=listed[:, None] & (d < WIDTH)[None, :], other=0.0)
+    block = query + b * q_b + h * q_h + i[None, :].to(tl.int64) * q_i + d[:, None]
+    q = tl.load(block, mask=here[None, :] & (d < WIDTH)[:, None], other=0.0)
+    if WIDEN:
+        k = k.to(tl.float32)
+        q = q.to(tl.float32)
+    score = tl.dot(k, q, input_precision="ieee") * scale  # [COUNT, BLOCK_Q]
+    score = tl.where(taken[:, None], score, float("-inf"))
+    own = tl.load(lse + pair * queries + i, mask=here, other=0.0) * LOG2E
+    top = tl.maximum(tl.max(score, 0), own)
+    total = tl.sum(tl.exp2(score - top[None, :]), 0) + tl.exp2(own - top)
+    tl.store(out + pair * queries + i, (top + tl.log2(total)) / LOG2E, mask=here)
+
+
+def with_taken(
+    query: Tensor, key: Tensor, lse: Tensor, order: Tensor, used: Tensor, out: Tensor, scale: float
+) -> None:
+    """Launches the kernel; order: Long [B, H, count], used: Float [B, H, count], out: Float32 [B, H, Q], written."""
+    B, H, Q, D = query.shape
+    count = order.shape[-1]
+    block = 64 if query.is_cuda else 32
+    with torch.cuda.device(query.device) if query.is_cuda else nullcontext():
+        _taken_kernel[(triton.cdiv(Q, block), B * H)](
+            query, key, lse, order, used, out, *query.stride()[:3], *key.stride()[:3],
+            Q, H, H // key.shape[1], count, scale,
+            WIDTH=D, PADDED=max(16, triton.next_power_of_2(D)), COUNT=max(16, triton.next_power_of_2(count)),
+            WIDEN=not query.is_cuda and query.dtype == torch.bfloat16, BLOCK_Q=block, num_warps=4,
+        )  # fmt: skip
 
 
 def column_sums(
@@ -157,6 +204,7 @@ def column_sums(
             CAUSAL=causal and Q > 1,
             WINDOW=window is not None,
             HIDDEN=hidden is not None,
+            STRANDED=stranded is not None,
             REAL=real is not None,
             NORM=norm is not None,
             # The interpreter cannot multiply bfloat16; the products are exact in float32, as they are on a GPU.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from sinkscope.attention import columns
 from sinkscope.attention.kernels import kernel
 from sinkscope.attention.received import TILE_BYTES
 from sinkscope.attention.taken import TILE, Taken
@@ -49,23 +50,24 @@ def attend(
 def _without_columns(
     query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, taken: Taken, scale: float
 ) -> tuple[Tensor, Tensor]:
-    columns, rows = taken.columns, visibility.queries
-    if columns is None:
+    gone, rows = taken.columns, visibility.queries
+    if gone is None:
         return _visible(query, key, value, visibility, None, scale)
-    stranded = visibility.stranded(columns)
+    stranded = taken.stranded(visibility, query.device)
     patterned = visibility.dense is not None or visibility.causal or visibility.banded
     if rows == 1 or not patterned:
         # All queries of a head see the same keys, so they are stranded together: that head is left alone.
-        columns = columns & ~stranded[..., :1]
+        if not taken.strands_none(visibility):
+            gone = gone & ~stranded[..., :1]
         few = taken.most is not None and taken.most < (1 - GATHER_BELOW) * visibility.keys
         if not few and not visibility.banded and visibility.dense is None:
-            left = int((~columns).sum(-1).max())
+            left = int((~gone).sum(-1).max())
             if left <= GATHER_BELOW * visibility.keys:
-                return _gathered(query, key, value, visibility, columns, left, scale)
-        return _visible(query, key, value, visibility, columns, scale)
+                return _gathered(query, key, value, visibility, gone, left, scale)
+        return _visible(query, key, value, visibility, gone, scale)
     if visibility.dense is not None or visibility.banded or rows < visibility.keys:
         return _tiled(query, key, value, visibility, taken, scale)
-    out, lse = _visible(query, key, value, visibility, columns, scale)
+    out, lse = _visible(query, key, value, visibility, gone, scale)
     lost = stranded.flatten(0, -2).any(0).nonzero()
     if lost.numel():
         # In a causal call the stranded queries stand at the beginning: only that prefix is computed again.
@@ -195,15 +197,17 @@ def raw_lse(
     device = query.device
     B, H, Q, D = query.shape
     G = key.shape[1]
+    if columns.available(query) and taken.columns is not None and taken.strands_none(visibility):
+        return columns.with_taken(query, key, lse, taken, scale)
     exact = torch.promote_types(query.dtype, torch.float32)
     stranded = taken.stranded(visibility, device).expand(B, H, Q)
     if taken.band is None and taken.columns is not None:
-        columns = taken.columns.expand(B, H, -1)
+        gone = taken.columns.expand(B, H, -1)
         if visibility.real is not None:
-            columns = columns & visibility.real[:, None]
-        count = int(columns.sum(-1).max()) if taken.most is None else min(taken.most, visibility.keys)
-        order = columns.to(torch.float16).topk(count, -1).indices
-        used = columns.gather(-1, order)
+            gone = gone & visibility.real[:, None]
+        count = int(gone.sum(-1).max()) if taken.most is None else min(taken.most, visibility.keys)
+        order = gone.to(torch.float16).topk(count, -1).indices
+        used = gone.gather(-1, order)
         keys = key.repeat_interleave(H // G, 1).gather(2, order[..., None].expand(-1, -1, -1, D)).to(exact)
     else:
         order, used, count = None, None, visibility.keys

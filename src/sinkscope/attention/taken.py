@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -68,6 +68,16 @@ class Taken:
     band: Band | None = None
     silence: bool = False
     most: int | None = None
+    _stranded: dict[int, tuple[Visibility, Tensor]] = field(default_factory=dict, compare=False, repr=False)
+
+    def strands_none(self, visibility: Visibility) -> bool:
+        """Whether it is known without looking that every query keeps a key."""
+        return (
+            self.band is None
+            and self.most is not None
+            and visibility.everything
+            and self.most < visibility.keys
+        )
 
     def rows(self, visibility: Visibility, start: int, stop: int, device: torch.device) -> Tensor:
         """Bool [B|1, H|1, rows, K]: the keys taken from query rows start..stop, stranded queries not yet excepted."""
@@ -80,6 +90,13 @@ class Taken:
 
     def stranded(self, visibility: Visibility, device: torch.device) -> Tensor:
         """Bool [B|1, H|1, Q]: queries that would lose every key they see; by our rule they keep their scores."""
+        if id(visibility) not in self._stranded:  # asked for up to three times in one call
+            self._stranded[id(visibility)] = (visibility, self._find_stranded(visibility, device))
+        return self._stranded[id(visibility)][1]
+
+    def _find_stranded(self, visibility: Visibility, device: torch.device) -> Tensor:
+        if self.strands_none(visibility):
+            return torch.zeros(1, 1, 1, dtype=torch.bool, device=device).expand(1, 1, visibility.queries)
         if self.band is None and self.columns is not None:
             return visibility.stranded(self.columns)
         parts = []

@@ -211,6 +211,9 @@ def sinks(scores: Tensor, epsilon: float) -> Tensor:
 def top(scores: Tensor, candidates: Tensor, count: int | Tensor) -> Tensor:
     """Bool [..., K]: the `count` candidates with the highest scores; equal scores go to the lower index."""
     order = scores.masked_fill(~candidates, float("-inf")).sort(dim=-1, descending=True, stable=True).indices
+    if isinstance(count, int):
+        first = torch.zeros_like(scores, dtype=torch.bool)
+        return first.scatter_(-1, order[..., :count], True) & candidates
     rank = torch.empty_like(order).scatter_(
         -1, order, torch.arange(scores.shape[-1], device=scores.device).expand_as(order)
     )
