@@ -173,7 +173,8 @@ def machine(device: Any) -> str:
 
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))
-    return f"CPU, {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    return f"CPU, {threads} thread{'' if threads == 1 else 's'}"
 
 
 # ---- files ---------------------------------------------------------------------------------------

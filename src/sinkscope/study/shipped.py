@@ -1,7 +1,8 @@
 """Results that ship with the organisms: full-size tables, made on a GPU, shown beside what was computed here.
 
-`accuracy.json` beside an organism's weights: its accuracy without a policy on many documents. `results.json`: the rows of the
-study `full`, written by `python -m sinkscope.study.shipped FOLDER`. Both are shown as what they are, with date and place.
+`accuracy.json` beside an organism's weights: its accuracy without a policy on many documents. `results.json`: its masking table,
+written by `python -m sinkscope.organisms.cards results`, or the rows of the study `full`, written by
+`python -m sinkscope.study.shipped FOLDER`. Both are shown as what they are, with date and place.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ SHELF = Path(__file__).parents[1] / "organisms" / "weights"
 KEPT = (
     "model", "task", "scheme", "decoding_name", "decoding", "dtype", "policy", "control_of", "n", "draws", "accuracy", "low",
     "high", "difference", "difference_low", "difference_high", "difference_p_holm", "effect_count", "effect_count_low",
-    "effect_count_high", "effect_count_p_holm", "hidden_share", "sinks_hit", "key_share",
+    "effect_count_high", "effect_count_p_holm", "effect_mass", "effect_mass_low", "effect_mass_high", "effect_mass_p_holm",
+    "hidden_share", "sinks_hit", "key_share",
 )  # fmt: skip
 
 
@@ -49,7 +51,8 @@ def read(models: Sequence[str], digests: dict[str, str], shelf: Path = SHELF) ->
 
 
 def _results(model: str, folder: Path, data: dict[str, Any]) -> Shipped:
-    label = f"shipped result of {data.get('date', 'unknown date')}, {data.get('where', 'unknown machine')}, study full"
+    made_by = data.get("made_by", "study full")
+    label = f"shipped result of {data.get('date', 'unknown date')}, {data.get('where', 'unknown machine')}, {made_by}"
     return Shipped(label, tuple(data["rows"]))
 
 

@@ -1,0 +1,235 @@
+"""A card: README.md beside an organism's weights, written from the measured files there and from nothing else.
+
+training.json, accuracy.json and emergence.json must be there; profile.json and results.json may be missing, and then the card
+says that they are. Files of other weights are refused.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from sinkscope.errors import InputError
+from sinkscope.organisms.card_parts import (
+    bullets,
+    count,
+    emergence_tables,
+    first_tables,
+    masking_tables,
+    measured,
+    profile_tables,
+    table,
+)
+from sinkscope.organisms.emergence_picture import picture
+from sinkscope.organisms.recipe import LENGTH
+from sinkscope.organisms.results import digest_of
+from sinkscope.organisms.start import WEIGHTS
+from sinkscope.study.store import write_text
+
+CAUTION = (
+    "These models have a few million parameters and synthetic data. They validate the instrument; they neither confirm nor "
+    "refute the paper's results on 8B models, whose scope and scoring are unpublished."
+)
+NO_PROOF = (
+    "A loss under hiding proves nothing about sinks unless the count- and mass-matched controls and silencing agree: hiding "
+    "takes information away and gives the freed attention to other keys, and any keys that are attended as much may be missed."
+)
+MIRRORS = {
+    "llama": "Llama-3.1-8B", "llada": "LLaDA-8B", "dream": "Dream-7B", "mmada": "MMaDA-8B",
+}  # fmt: skip
+OBJECTIVES = {
+    "next": "next-token prediction",
+    "masked": "masked diffusion: t ~ U(0,1) per sequence, targets masked with probability t, loss weighted 1/t",
+    "shifted": "masked diffusion with shifted logits: t ~ U(0,1) per sequence, loss weighted 1/t, position j − 1 predicts j",
+}
+NEEDED = ("training.json", "accuracy.json", "emergence.json")
+OPTIONAL = ("profile.json", "results.json")
+PLENTY = 500
+"""Answers per task from which on a card does not complain."""
+
+
+def read_files(folder: Path) -> dict[str, dict[str, Any]]:
+    """Name without ending → the file's data; those of other weights are refused."""
+    digest = digest_of(folder)
+    found = {}
+    for name in (*NEEDED, *OPTIONAL):
+        path = folder / name
+        if not path.is_file():
+            if name in NEEDED:
+                raise InputError(
+                    f"{folder} has no {name}: a card is written from it; train and measure first"
+                )
+            continue
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise InputError(f"{path} is not JSON ({error}): make it again") from error
+        known = data.get("digest", digest)
+        if known != digest:
+            raise InputError(
+                f"{path} was measured on weights {known[:12]}, and those here are {digest[:12]}: measure again"
+            )
+        found[path.stem] = data
+    return found
+
+
+def card(name: str, folder: Path) -> str:
+    """The text of README.md."""
+    files = read_files(folder)
+    training = files["training"]
+    parts = [
+        f"# organism/{name}",
+        CAUTION,
+        "Written by `python -m sinkscope.organisms.cards write` from the measured files beside it. How the organisms are "
+        "made, and what was tried: docs/organisms.md.",
+        "## What it is",
+        _about(training, digest_of(folder)),
+        "## How it was trained",
+        _training(name, training),
+        "## Held-out accuracy",
+        _accuracy(files["accuracy"]),
+        "## Its sinks",
+        _profile(files.get("profile")),
+        "## When sinks appear in training",
+        _emergence(name, files["emergence"]),
+        "## Masking table",
+        _masking(files.get("results")),
+        "## What is missing",
+        bullets(_gaps(files)),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _about(training: dict[str, Any], digest: str) -> str:
+    size, layout = training["recipe"]["size"], training["recipe"]["layout"]
+    network = (
+        f"{size['layers']} layers, width {size['width']}, {size['heads']} heads, SwiGLU of {size['mlp']}, RoPE with θ = "
+        f"{size['theta']:g}"
+    )
+    rows = [
+        ["mirrors", f"{MIRRORS[layout]} (checkpoint layout: {layout})"],
+        ["parameters", count(training["parameters"])],
+        ["network", network],
+        ["weights digest", f"`{digest}`"],
+    ]
+    return table(["", ""], rows)
+
+
+def _training(name: str, training: dict[str, Any]) -> str:
+    recipe = training["recipe"]
+    mix = ", ".join(f"{share:.0%} {kind}" for kind, share in training["mix"].items())
+    base = training["starts_from"]
+    tokens = f"{count(training['tokens'])} ({recipe['batch']} sequences of {LENGTH} per step)"
+    rows = [
+        ["data", f"{count(training['documents'])} generated documents: {mix}; other text: {training['corpus'] or 'none'}"],
+        ["objective", f"{OBJECTIVES[recipe['objective']]}; learned of a task: {recipe['targets']}"],
+        ["starts from", "random weights" if base is None else f"{base} (`{training['start_digest'][:12]}`)"],
+        ["seed", str(recipe["seed"])],
+        ["steps", f"{count(training['steps'])}, {count(recipe['warmup'])} of them warm-up, then a cosine to zero"],
+        ["tokens", tokens],
+        ["optimiser", f"AdamW, β {recipe['betas'][0]:g} and {recipe['betas'][1]:g}, weight decay {recipe['weight_decay']:g}, "
+                      f"peak rate {recipe['learning_rate']:g}, gradients clipped at {recipe['clip']:g}"],
+        ["hardware", f"{training['hardware']}, torch {training['torch']}"],
+        ["time", f"{training['seconds']:.0f} s"],
+        ["last loss", f"{training['loss']:.4f}"],
+    ]  # fmt: skip
+    if recipe["pictures"]:
+        rows.insert(
+            1, ["pictures", f"{recipe['pictures']:.0%} of each batch, half to draw and half to describe"]
+        )
+    command = f"```\nsinkscope train {name} --out runs/{name} --device cuda\n```"
+    return f"{table(['', ''], rows)}\n\nThe command:\n{command}"
+
+
+def _accuracy(accuracy: dict[str, Any]) -> str:
+    rows = []
+    for task, one in accuracy["tasks"].items():
+        if "n" in one:
+            rows.append([task, *_share(one), "official loop"])
+        if "monitor" in one:
+            rows.append([task, *_share(one["monitor"]), "training monitor"])
+    said = f"{measured(accuracy)}. 95 % Wilson intervals."
+    if "monitor" in accuracy:
+        said += f" Training monitor: {accuracy['monitor'].removeprefix('training monitor ')}."
+    return f"{said}\n\n{table(['task', 'n', 'right', 'accuracy', 'by'], rows)}"
+
+
+def _share(one: dict[str, Any]) -> list[str]:
+    low, high = one["interval"]
+    return [str(one["n"]), str(one["right"]), f"{one['accuracy']:.3f} [{low:.3f}, {high:.3f}]"]
+
+
+def _profile(profile: dict[str, Any] | None) -> str:
+    if profile is None:
+        return "Not measured: there is no profile.json."
+    said = (
+        f"{measured(profile)}: {profile['prompts']} held-out prompts of {profile['task']}, answered by the official loop "
+        f"without a policy. Intervals: {profile['interval']}. The residual stream is the one that enters a layer."
+    )
+    parts = [said, *profile_tables(profile)]
+    if "first_token" in profile:
+        parts += first_tables(profile["first_token"])
+    return "\n\n".join(parts)
+
+
+def _emergence(name: str, emergence: dict[str, Any]) -> str:
+    said = (
+        "A fixed held-out probe of texts with fixed masks, at log-spaced steps; a sink receives more than the mean of the others "
+        "by ε = 3 (uniform = 1). Value and hidden ratio: norm at the strongest sink over the median of the keys; the residual "
+        "stream is the one that leaves a layer. Gu: share of heads in which the first token, or any, gets more than 0.3 of the "
+        "attention of the queries that see it. One run, no intervals."
+    )
+    shown = f"![Sinks of organism/{name} by training step](emergence.svg)"
+    return "\n\n".join([said, shown, *emergence_tables(emergence["points"])])
+
+
+def _masking(results: dict[str, Any] | None) -> str:
+    if results is None:
+        return f"Not measured: there is no results.json. {NO_PROOF}"
+    said = (
+        f"{measured(results)}, torch {results['torch']}; {results['documents']} held-out documents per task, in left-padded "
+        f"batches of {results['batch']} rows; single answers can differ between batch shapes. Keys are ranked by received "
+        f"attention in the step before. Controls: as many random keys (count), or random keys with as much attention (mass), "
+        f"{len(results['control_seeds'])} seeds each, pooled. Accuracies have 95 % Wilson intervals; differences are paired by "
+        "document, with bootstrap intervals. Effects are policy minus control: below zero, the strongest keys matter more than "
+        "the control's. * marks p < .05 after Holm's correction over all tests of this card."
+    )
+    return "\n\n".join([NO_PROOF, said, *masking_tables(results["rows"])])
+
+
+def _gaps(files: dict[str, dict[str, Any]]) -> list[str]:
+    found = ["One training run with one seed: nothing here says how much another seed would differ."]
+    answered = {
+        row["task"]: row["n"] for row in files.get("results", {}).get("rows", []) if row["policy"] == "none"
+    }
+    for task, one in files["accuracy"]["tasks"].items():
+        many = max(one.get("n", 0), answered.get(task, 0))
+        if many < PLENTY:
+            found.append(f"{task}: {many or 'no'} answers by the official loop, fewer than {PLENTY}.")
+    if "profile" not in files:
+        found.append("The sink profile was not measured.")
+    if "results" not in files:
+        found.append("The masking table was not measured.")
+        return found
+    results = files["results"]
+    if results["documents"] < PLENTY:
+        found.append(f"The masking table has {results['documents']} documents per task, fewer than {PLENTY}.")
+    if results["unfinished_answers"]:
+        found.append(f"{count(results['unfinished_answers'])} answers still held a mask at their end.")
+    for task, names in results["missing"].items():
+        found.append(f"{task}: {len(names)} cells of the masking table were not run: {'; '.join(names)}.")
+    if not results["missing"]:
+        found.append("No cell of the masking table is missing.")
+    return found
+
+
+def write_card(name: str, root: Path = WEIGHTS) -> list[Path]:
+    """README.md and emergence.svg beside the weights."""
+    folder = root / name
+    text, drawing = card(name, folder), picture(f"organism/{name}", read_files(folder)["emergence"]["points"])
+    written = []
+    for file, content in (("README.md", text), ("emergence.svg", drawing)):
+        write_text(folder / file, content)
+        written.append(folder / file)
+    return written

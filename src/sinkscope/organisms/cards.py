@@ -1,0 +1,78 @@
+"""The organisms' cards, and the measured files that they are written from.
+
+python -m sinkscope.organisms.cards results MASKING_DIR --where "NVIDIA H200"   # results.json: the masking table, graded
+python -m sinkscope.organisms.cards profile                                     # profile.json: what its sinks are like
+python -m sinkscope.organisms.cards write                                       # README.md and emergence.svg
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from sinkscope.errors import InputError, nearest
+from sinkscope.organisms.recipe import RECIPES
+from sinkscope.organisms.start import WEIGHTS
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description="Cards of the organisms, and the files they are written from."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    results = commands.add_parser("results", help="grade the answers of a masking run: results.json")
+    results.add_argument("folder", type=Path, help="holds NAME.jsonl.gz, from sinkscope.organisms.masking")
+    results.add_argument("--where", help="machine; default: as the answers say")
+    results.add_argument("--date", help="YYYY-MM-DD; default: as the answers say")
+    about = commands.add_parser("profile", help="record held-out answers on a CPU: profile.json")
+    about.add_argument("--prompts", type=int, default=24)
+    card = commands.add_parser("write", help="README.md and emergence.svg, from the measured files")
+    for one in (about, card):
+        one.add_argument("--models", default=",".join(RECIPES), help="names, separated by commas")
+    for one in (results, about, card):
+        one.add_argument(
+            "--root", type=Path, default=WEIGHTS, help="folder that holds NAME/ for every organism"
+        )
+    options = parser.parse_args(given)
+    try:
+        _run(options)
+    except InputError as error:
+        sys.exit(f"error: {error}")
+
+
+def _run(options: argparse.Namespace) -> None:
+    if options.command == "results":
+        from sinkscope.organisms.results import write_results
+
+        if options.date is not None:
+            _check_date(options.date)
+        write_results(options.folder, options.where, options.date, options.root)
+        return
+    for name in options.models.split(","):
+        if not (options.root / name / "config.json").is_file():
+            raise InputError(f"there is no organism {options.root / name}: {nearest(name, list(RECIPES))}")
+        began = time.monotonic()
+        if options.command == "profile":
+            from sinkscope.organisms.profile import write_profile
+
+            print(f"{write_profile(name, options.prompts, options.root)}: {time.monotonic() - began:.0f} s")
+        else:
+            from sinkscope.organisms.card import write_card
+
+            for path in write_card(name, options.root):
+                print(path)
+
+
+def _check_date(text: str) -> None:
+    try:
+        time.strptime(text, "%Y-%m-%d")
+    except ValueError as error:
+        raise InputError(f"--date is {text!r}: expected YYYY-MM-DD, such as 2026-11-16") from error
+
+
+if __name__ == "__main__":
+    main()
