@@ -5,6 +5,7 @@ Runs under pytest (mark `gpu`), or as a plain script on machines without it: `py
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -135,18 +136,18 @@ def test_graphs_change_nothing() -> None:
     ):
         for dtype in ("float32", "bfloat16"):
             model = ss.load(GOLDEN / family / "checkpoint", device="cuda", dtype=dtype)
-            for capture in (
-                None,
-                ss.Capture(),
-                ss.Capture(by_query=True, every=3),
-                ss.Capture(level="layers"),
-            ):
+            captures = (None, ss.Capture(), ss.Capture(by_query=True, every=3), ss.Capture(level="layers"))
+            policies = (None, "top:2", "top:1@model,effect=silence", "random(top:2)")
+            for capture, policy in itertools.product(captures, policies):
+                rule = None if policy is None else ss.parse_policy(policy)
                 runs = []
                 for switch in ("0", "1"):
                     os.environ["SINKSCOPE_GRAPHS"] = switch
-                    runs.append(ss.generate(model, prompt, decoding, capture=capture))
+                    runs.append(ss.generate(model, prompt, decoding, policy=rule, capture=capture))
                 plain, replayed = runs
-                assert torch.equal(plain.states, replayed.states), (family, dtype, capture)
+                assert torch.equal(plain.states, replayed.states), (family, dtype, capture, policy)
+                if policy is not None:
+                    np.testing.assert_array_equal(plain.hidden_share, replayed.hidden_share)
                 if capture is not None:
                     for name, steps in plain.trace._parts.arrays.items():
                         np.testing.assert_array_equal(replayed.trace._parts.arrays[name], steps, err_msg=name)
@@ -217,7 +218,7 @@ if __name__ == "__main__":
 
     failed = 0
     for name, test in list(globals().items()):
-        if name.startswith("test_"):
+        if name.startswith("test_") and (len(sys.argv) == 1 or name in sys.argv[1:]):
             try:
                 test()
                 print("passed", name, flush=True)

@@ -18,12 +18,12 @@ from sinkscope.models.model import Model
 SHAPES: dict[str, dict[str, Any]] = {
     "llada-8b": {
         "model_type": "llada", "d_model": 4096, "n_heads": 32, "n_kv_heads": 32, "n_layers": 32, "mlp_hidden_size": 12288,
-        "vocab_size": 126464, "embedding_size": 126464, "max_sequence_length": 4096, "rope_theta": 500000.0,
+        "vocab_size": 126464, "embedding_size": 126464, "max_sequence_length": 32768, "rope_theta": 500000.0,
         "rms_norm_eps": 1e-5, "mask_token_id": 126336, "eos_token_id": 126081,
     },
     "llada-small": {
         "model_type": "llada", "d_model": 256, "n_heads": 8, "n_kv_heads": 8, "n_layers": 8, "mlp_hidden_size": 432,
-        "vocab_size": 1792, "embedding_size": 1792, "max_sequence_length": 4096, "rope_theta": 10000.0,
+        "vocab_size": 1792, "embedding_size": 1792, "max_sequence_length": 32768, "rope_theta": 10000.0,
         "rms_norm_eps": 1e-5, "mask_token_id": 1791, "eos_token_id": 1790,
     },
     "dream-7b": {
@@ -32,7 +32,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "rope_theta": 1000000.0, "rms_norm_eps": 1e-6, "mask_token_id": 151666, "eos_token_id": 151643,
     },
 }  # fmt: skip
-"""Sizes as in the models' config.json; llada-small has those of the organisms."""
+"""Sizes as in the models' config.json, but room for longer sequences; llada-small has the sizes of the organisms."""
 
 
 @dataclass(frozen=True)

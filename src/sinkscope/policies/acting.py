@@ -78,6 +78,20 @@ class Acting:
         self.shares = torch.zeros(len(rows), 2, dtype=torch.float64)
         self.hits = torch.zeros(len(rows), 2, dtype=torch.float64)
 
+    @property
+    def replayable(self) -> bool:
+        """Whether every step after the first does the same, so that a CUDA graph can repeat it (see `carry`)."""
+        return all(
+            isinstance(rule, ScoredRule) and rule.sure and rule.when == "previous" and rule.steps is None
+            for rule in self.rules
+        )
+
+    def carry(self) -> None:
+        """Puts this step's scores where a repeated step looks for those of the step before."""
+        for kind, scores in self._previous.items():
+            for layer, before in scores.items():
+                before.copy_(self._current[kind][layer])
+
     def begin(self, ids: Tensor, real: Tensor | None, masked: Tensor, branches: int) -> None:
         """A new forward: what was measured in the last one is now the step before."""
         self._previous, self._current = self._current, {"raw": {}, "masked": {}}

@@ -63,12 +63,17 @@ class Recording(Watcher, Protocol):
     Attributes:
         found: what it computed in the forward that just ran: variable → one tensor per layer.
         replayable: whether a CUDA graph can repeat its part of a forward.
+        steady: whether it records every forward.
     """
 
     found: dict[str, list[Tensor]]
 
     @property
     def replayable(self) -> bool:
+        """See above."""
+
+    @property
+    def steady(self) -> bool:
         """See above."""
 
     def tick(self) -> bool:
@@ -112,22 +117,33 @@ class Engine:
         """Last hidden states [B, S, width] of the state x; they may be overwritten by the next call."""
         self._count(1)
         recorded = self.recorder is not None and self.recorder.tick()
-        replayable = self.recorder is None or self.recorder.replayable
-        if self.acting is not None or not replayable or not graphs.wanted(x.device):
+        if not self._replayable or not graphs.wanted(x.device):
             return self._plain(x)
         if self._graphs is None:
-            self._graphs = Graphs(lambda state: (self._plain(state), self._found()))
-        hidden, found = self._graphs.run(x, recorded)
+            # A policy takes nothing in the first step, so its kernels are only met in the second.
+            self._graphs = Graphs(self._repeatable, warm_ups=1 if self.acting is None else 2)
+        hidden, found = self._graphs.run(x, (recorded, id(self.alive)))
         if self.recorder is not None:
             self.recorder.found = found
         return hidden
+
+    @property
+    def _replayable(self) -> bool:
+        """Whether a graph can repeat the forward: a policy needs one kind of step, because each kind has its own memory."""
+        recorder, acting = self.recorder, self.acting
+        if acting is not None and (not acting.replayable or not (recorder is None or recorder.steady)):
+            return False
+        return recorder is None or recorder.replayable
 
     def _plain(self, x: Tensor) -> Tensor:
         self._begin(x, 1)
         return self.model.hidden(x, self.real, hiding=self.acting, taps=self.watchers)
 
-    def _found(self) -> dict[str, list[Tensor]]:
-        return {} if self.recorder is None else self.recorder.found
+    def _repeatable(self, x: Tensor, captured: bool) -> tuple[Tensor, dict[str, list[Tensor]]]:
+        hidden = self._plain(x)
+        if captured and self.acting is not None:
+            self.acting.carry()
+        return hidden, {} if self.recorder is None else self.recorder.found
 
     def guided(self, x: Tensor, unconditional: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
         """Hidden states of a state and of its unconditional twin, from one forward of twice the batch.

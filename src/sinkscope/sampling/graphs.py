@@ -1,7 +1,7 @@
 """CUDA graphs: the forward of a denoising step, launched as one piece.
 
 At small batches the Python that launches some thousand kernels takes longer than the kernels. The state of a group of rows has
-the same shape in every step, so its forward is run once, then captured with whatever the recorder computes in it, and
+the same shape in every step, so its forward is run once, then captured with whatever recorder and policy compute in it, and
 replayed from there on. What is computed is the same, kernel for kernel; only the launching changes. Set SINKSCOPE_GRAPHS=0 to
 switch it off.
 """
@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 import torch
@@ -32,36 +33,37 @@ class _Captured:
 
 
 class Graphs:
-    """The captured forwards of one group of rows: one with recording, one without.
+    """The captured forwards of one group of rows, one of each kind (with recording, without).
 
     Args:
-        forward: state Long [B, S] → last hidden states, and what the recorder found.
+        forward: state Long [B, S], and whether it is being captured → last hidden states, and what the recorder found.
+        warm_ups: plain forwards before a capture, in which kernels are compiled and chosen.
     """
 
-    def __init__(self, forward: Callable[[Tensor], tuple[Tensor, Found]]) -> None:
-        self._forward = forward
-        self._seen: set[bool] = set()
-        self._captured: dict[bool, _Captured] = {}
+    def __init__(self, forward: Callable[[Tensor, bool], tuple[Tensor, Found]], warm_ups: int = 1) -> None:
+        self._forward, self._warm_ups = forward, warm_ups
+        self._seen: Counter[Hashable] = Counter()
+        self._captured: dict[Hashable, _Captured] = {}
         self._works = True
 
-    def run(self, x: Tensor, recorded: bool) -> tuple[Tensor, Found]:
-        """The forward on the state x: plain the first time (kernels are compiled and chosen then), later replayed."""
-        if not self._works or recorded not in self._seen:
-            self._seen.add(recorded)
-            return self._forward(x)
-        if recorded not in self._captured and not self._capture(x, recorded):
-            return self._forward(x)
-        one = self._captured[recorded]
+    def run(self, x: Tensor, kind: Hashable) -> tuple[Tensor, Found]:
+        """The forward on the state x: plain the first times, later replayed."""
+        self._seen[kind] += 1
+        if not self._works or self._seen[kind] <= self._warm_ups:
+            return self._forward(x, False)
+        if kind not in self._captured and not self._capture(x, kind):
+            return self._forward(x, False)
+        one = self._captured[kind]
         one.state.copy_(x)
         one.graph.replay()
         return one.hidden, one.found
 
-    def _capture(self, x: Tensor, recorded: bool) -> bool:
+    def _capture(self, x: Tensor, kind: Hashable) -> bool:
         """Captures the forward; where the model cannot be captured, says so once and stays with plain launches."""
         state, graph = x.clone(), torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph):
-                hidden, found = self._forward(state)
+                hidden, found = self._forward(state, True)
         except RuntimeError as error:
             _log.warning(
                 "this forward cannot be captured as a CUDA graph (%s); steps are launched one kernel at a time",
@@ -70,7 +72,7 @@ class Graphs:
             torch.cuda.synchronize()
             self._works = False
             return False
-        self._captured[recorded] = _Captured(graph, state, hidden, found)
+        self._captured[kind] = _Captured(graph, state, hidden, found)
         return True
 
 

@@ -55,6 +55,11 @@ class Watcher:
         """Whether all that is recorded is computed without a look at its values, so that a CUDA graph can repeat it."""
         return not self.frame.causal and not self.capture.anatomy and self.capture.level != "maps"
 
+    @property
+    def steady(self) -> bool:
+        """Whether every forward is recorded."""
+        return self.capture.every == 1
+
     def tick(self) -> bool:
         """A new forward: whether this one is recorded."""
         self.begun = time.monotonic()
