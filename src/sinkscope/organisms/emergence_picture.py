@@ -31,7 +31,7 @@ def picture(name: str, points: list[dict[str, Any]]) -> str:
     """The curves by training step, one line for each share t of masked targets (causal models: one line)."""
     levels = list(points[0]["levels"])
     rows = -(-len(PANELS) // ACROSS)
-    wide, high = WIDE * ACROSS, (HIGH + TITLE) * rows + KEY
+    wide, high = WIDE * ACROSS, (HIGH + TITLE) * rows + KEY + 8
     parts = [tag("title", f"{name}: sinks by training step"), tag("style", Safe(STYLE))]
     for place, (column, title) in enumerate(PANELS):
         left, top = WIDE * (place % ACROSS), KEY + (HIGH + TITLE) * (place // ACROSS)
