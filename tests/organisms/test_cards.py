@@ -70,8 +70,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def row(table: dict[str, Any], task: str, policy: str) -> dict[str, Any]:
-    (found,) = [one for one in table["rows"] if (one["task"], one["policy"]) == (task, policy)]
-    assert isinstance(found, dict)
+    (found,) = [one for one in shipped.whole_rows(table) if (one["task"], one["policy"]) == (task, policy)]
     return found
 
 
@@ -86,13 +85,13 @@ def test_answers_are_graded_and_rows_are_what_a_hand_computes(table: dict[str, A
     # Wilson for 1 of 4, z = 1.96: centre (.25 + z²/8) / (1 + z²/4) = .3725, half .3269
     assert (top["low"], top["high"]) == pytest.approx((0.0456, 0.6994), abs=1e-4)
     assert -1 <= top["difference_low"] <= -0.75 <= top["difference_high"] <= 0
-    assert top["effect_count"] == pytest.approx(0.25 - 11 / 12, abs=1e-5), "over the mean of three draws"
+    assert top["effect_count"] == pytest.approx(0.25 - 11 / 12, abs=1e-4), "over the mean of three draws"
     assert "effect_mass" not in top, "two draws are too few"
     assert top["hidden_share"] == pytest.approx(0.2)
     assert (top["sinks_hit"], top["scope"], top["effect"], top["dtype"]) == (0.5, "head", "hide", "bfloat16")
     control = row(table, "word_problems", COUNT)
     assert (control["draws"], control["seeds"], control["control_of"]) == (3, [0, 1, 2], "top:1")
-    assert control["accuracy"] == pytest.approx(11 / 12, abs=1e-5)
+    assert control["accuracy"] == pytest.approx(11 / 12, abs=1e-4)
     assert row(table, "word_problems", MASS)["seeds"] == [0, 1]
 
 
@@ -114,6 +113,8 @@ def test_a_table_is_shipped_as_reports_read_it(table: dict[str, Any], tmp_path: 
     (found,) = shipped.read(["organism/scratch"], {"organism/scratch": "abc"}, tmp_path)
     assert found.label == "shipped result of 2026-01-03, some GPU, masking table"
     assert [one["policy"] for one in found.rows] == [one["policy"] for one in table["rows"]]
+    assert {one["model"] for one in found.rows} == {"organism/scratch"}
+    assert all(json.loads(one["decoding"])["length"] == 64 for one in found.rows)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from sinkscope.organisms.emergence_picture import picture
 from sinkscope.organisms.recipe import LENGTH
 from sinkscope.organisms.results import digest_of
 from sinkscope.organisms.start import WEIGHTS
+from sinkscope.study.shipped import whole_rows
 from sinkscope.study.store import write_text
 
 CAUTION = (
@@ -195,7 +196,7 @@ def _masking(results: dict[str, Any] | None) -> str:
         "document, with bootstrap intervals. Effects are policy minus control: below zero, the strongest keys matter more than "
         "the control's. * marks p < .05 after Holm's correction over all tests of this card."
     )
-    return "\n\n".join([NO_PROOF, said, *masking_tables(results["rows"])])
+    return "\n\n".join([NO_PROOF, said, *masking_tables(whole_rows(results))])
 
 
 def _gaps(files: dict[str, dict[str, Any]]) -> list[str]:

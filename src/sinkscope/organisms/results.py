@@ -27,7 +27,9 @@ from sinkscope.tasks.evaluate import VERSION, Evaluation, Record
 from sinkscope.tasks.small_code import SmallCode
 from sinkscope.tasks.task import Document, Task, fingerprint
 
-DIGITS = 5
+DIGITS = 4
+SHARED = ("model", "scheme", "decoding", "dtype")
+"""Columns that are the same in all rows of a task."""
 SAME = ("digest", "family", "dtype", "count", "batch", "torch")
 """What all cells of a table must share."""
 
@@ -169,7 +171,7 @@ def missing_cells(cells: Iterable[dict[str, Any]]) -> dict[str, list[str]]:
 def table(path: Path, name: str, digest: str, where: str | None, date: str | None) -> dict[str, Any]:
     """results.json as data."""
     cells = read_cells(path, digest)
-    unfinished = sum(cell["unfinished"] for cell in cells)
+    rows = rows_of(graded(cells, name))
     return {
         "made_by": "masking table",
         "date": date or max(cell["date"] for cell in cells),
@@ -182,9 +184,10 @@ def table(path: Path, name: str, digest: str, where: str | None, date: str | Non
         "padded": "each cell ran in left-padded batches of this many rows; single answers can differ between batch shapes",
         "control_seeds": list(masking.CONTROL_SEEDS),
         "tests": "Holm's correction is over all tests of this file",
-        "unfinished_answers": unfinished,
+        "unfinished_answers": sum(cell["unfinished"] for cell in cells),
         "missing": missing_cells(cells),
-        "rows": rows_of(graded(cells, name)),
+        "shared": {row["task"]: {name: row[name] for name in SHARED} for row in rows},
+        "rows": [{name: value for name, value in row.items() if name not in SHARED} for row in rows],
     }
 
 
@@ -216,7 +219,9 @@ def lines(data: dict[str, Any]) -> str:
         for key, value in data.items()
         if key != "rows"
     ]
-    rows = ",\n".join(json.dumps(row, ensure_ascii=False, allow_nan=False) for row in data["rows"])
+    rows = ",\n".join(
+        json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(",", ":")) for row in data["rows"]
+    )
     return "{\n" + ",\n".join(head) + f',\n"rows": [\n{rows}\n]\n}}\n'
 
 

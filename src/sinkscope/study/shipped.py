@@ -53,7 +53,13 @@ def read(models: Sequence[str], digests: dict[str, str], shelf: Path = SHELF) ->
 def _results(model: str, folder: Path, data: dict[str, Any]) -> Shipped:
     made_by = data.get("made_by", "study full")
     label = f"shipped result of {data.get('date', 'unknown date')}, {data.get('where', 'unknown machine')}, {made_by}"
-    return Shipped(label, tuple(data["rows"]))
+    return Shipped(label, tuple(whole_rows(data)))
+
+
+def whole_rows(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of results.json, each with what all rows of its task share (`shared`, written once to keep the file small)."""
+    shared = data.get("shared", {})
+    return [{**shared.get(row.get("task"), {}), **row} for row in data["rows"]]
 
 
 def _accuracy(model: str, folder: Path, data: dict[str, Any]) -> Shipped:
