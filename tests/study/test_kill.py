@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -43,22 +44,26 @@ def test_a_study_survives_kills_of_workers_and_of_itself(tmp_path: Path) -> None
             small.command(study, out, "--workers", "2", "--no-report", "--shard", str(rng.choice((1, 2, 8)))),
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=small.environment(), cwd=small.ROOT,
         )  # fmt: skip
-        wait = rng.uniform(0.3, 1.0) * whole
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(wait)
-        workers = children(process.pid)
-        if number % 2 and workers:
-            os.kill(rng.choice(workers), signal.SIGKILL)
-            killed["worker"] += 1
+        if number % 2:  # a worker, at a random moment after it is there; the study goes on with another
+            while process.poll() is None and not children(process.pid):
+                time.sleep(0.05)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(0.3 * whole)
+                process.wait(rng.uniform(0.0, 0.4) * whole)
+            if workers := children(process.pid):
+                os.kill(rng.choice(workers), signal.SIGKILL)
+                killed["worker"] += 1
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(rng.uniform(0.3, 0.9) * whole)
         if process.poll() is None:
             process.kill()
             killed["main"] += 1
-        process.wait()
         if (out / "study.toml").exists():
             status.read(out)  # a reader never sees anything broken
+        if process.wait() == 0 and number < KILLS - 1:  # it got to its end: the next kills need work again
+            small.assert_same(out, quiet)
+            shutil.rmtree(out)
     assert killed["main"] > 0
+    assert killed["worker"] > 0
     small.run(study, out, "--workers", "2", "--no-report")
     small.assert_same(out, quiet)
 
