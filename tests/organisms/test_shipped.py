@@ -68,7 +68,14 @@ def test_measured_accuracy_is_of_these_weights_and_reaches_the_target(name: str)
 
 @pytest.mark.parametrize("name", list(RECIPES))
 def test_no_file_names_a_machine(name: str) -> None:
-    for file in ("training.json", "config.json", "tokenizer_config.json", "log.jsonl", "README.md", "profile.json"):
+    for file in (
+        "training.json",
+        "config.json",
+        "tokenizer_config.json",
+        "log.jsonl",
+        "README.md",
+        "profile.json",
+    ):
         assert "/tmp" not in (WEIGHTS / name / file).read_text(encoding="utf-8")
 
 
