@@ -37,6 +37,7 @@ def test_a_study_with_a_number_says_it_without_a_measurement() -> None:
     number, effect = sizing.said(spec.read("full"), {})
     assert number == "200 documents per cell, as the study says."
     assert "200 documents detect" in effect
+    assert sizing.smallest_effect(1) == "One document detects no difference."
 
 
 def test_the_measurement_is_kept(tmp_path: Path) -> None:

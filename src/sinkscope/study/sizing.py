@@ -64,6 +64,8 @@ def smallest_effect(documents: int) -> str:
     """
     from sinkscope.study.statistics import minimal_detectable_effect
 
+    if documents < 2:
+        return "One document detects no difference."
     worst, best = (minimal_detectable_effect(documents, accuracy) for accuracy in (0.5, 0.95))
     return (
         f"The smallest difference of two accuracies that {documents} documents detect with 80 % power: {worst:.2f} at an "
