@@ -6,7 +6,7 @@ it (`__call__`), and it leaves nothing behind in the model.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -85,6 +85,15 @@ class Acting:
             isinstance(rule, ScoredRule) and rule.sure and rule.when == "previous" and rule.steps is None
             for rule in self.rules
         )
+
+    def remember(self) -> Callable[[], None]:
+        """A function that puts the policy back to where it is now, as if no forward had begun since."""
+        before = (self._previous, self._current, self._step, self._whole, self.account)
+
+        def put_back() -> None:
+            self._previous, self._current, self._step, self._whole, self.account = before
+
+        return put_back
 
     def carry(self) -> None:
         """Puts this step's scores where a repeated step looks for those of the step before."""

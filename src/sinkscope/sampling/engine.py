@@ -121,11 +121,16 @@ class Engine:
             return self._plain(x)
         if self._graphs is None:
             # A policy takes nothing in the first step, so its kernels are only met in the second.
-            self._graphs = Graphs(self._repeatable, warm_ups=1 if self.acting is None else 2)
+            remember = (lambda: lambda: None) if self.acting is None else self.acting.remember
+            self._graphs = Graphs(self._repeatable, remember, warm_ups=1 if self.acting is None else 2)
         hidden, found = self._graphs.run(x, (recorded, id(self.alive)))
         if self.recorder is not None:
             self.recorder.found = found
         return hidden
+
+    def release(self) -> None:
+        """Gives captured forwards back; a later forward starts anew."""
+        self._graphs = None
 
     @property
     def _replayable(self) -> bool:

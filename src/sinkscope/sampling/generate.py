@@ -87,6 +87,9 @@ def generate(
         if recorder is not None:
             recorder.abandon()
         raise
+    finally:
+        for group in groups:
+            group.engine.release()
     trace = None
     if recorder is not None:
         trace = recorder.finish(

@@ -8,6 +8,7 @@ switch it off.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 from collections import Counter
@@ -37,11 +38,17 @@ class Graphs:
 
     Args:
         forward: state Long [B, S], and whether it is being captured → last hidden states, and what the recorder found.
+        remember: gives a function that puts back what a forward changes outside of the GPU, for captures that fail.
         warm_ups: plain forwards before a capture, in which kernels are compiled and chosen.
     """
 
-    def __init__(self, forward: Callable[[Tensor, bool], tuple[Tensor, Found]], warm_ups: int = 1) -> None:
-        self._forward, self._warm_ups = forward, warm_ups
+    def __init__(
+        self,
+        forward: Callable[[Tensor, bool], tuple[Tensor, Found]],
+        remember: Callable[[], Callable[[], None]],
+        warm_ups: int = 1,
+    ) -> None:
+        self._forward, self._remember, self._warm_ups = forward, remember, warm_ups
         self._seen: Counter[Hashable] = Counter()
         self._captured: dict[Hashable, _Captured] = {}
         self._works = True
@@ -60,11 +67,16 @@ class Graphs:
 
     def _capture(self, x: Tensor, kind: Hashable) -> bool:
         """Captures the forward; where the model cannot be captured, says so once and stays with plain launches."""
+        put_back = self._remember()
         state, graph = x.clone(), torch.cuda.CUDAGraph()
+        # An older graph that is thrown away during a capture spoils it, and so would the recorder's thread by waiting.
+        gc.collect()
+        gc.disable()
         try:
-            with torch.cuda.graph(graph):
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 hidden, found = self._forward(state, True)
         except RuntimeError as error:
+            put_back()
             _log.warning(
                 "this forward cannot be captured as a CUDA graph (%s); steps are launched one kernel at a time",
                 error,
@@ -72,6 +84,8 @@ class Graphs:
             torch.cuda.synchronize()
             self._works = False
             return False
+        finally:
+            gc.enable()
         self._captured[kind] = _Captured(graph, state, hidden, found)
         return True
 

@@ -1,0 +1,52 @@
+"""When a forward cannot be captured as a CUDA graph, the generation goes on as if nobody had tried.
+
+The captures themselves need a GPU: see tests/gpu.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import sinkscope as ss
+from sinkscope.policies.acting import Acting
+from sinkscope.sampling import graphs
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+@contextmanager
+def failing_capture(*_: object, **__: object) -> Iterator[None]:
+    """Runs the forward, as far as Python goes, and then finds that it could not be captured."""
+    yield
+    raise RuntimeError("operation not permitted when stream is capturing")
+
+
+@pytest.mark.parametrize("policy", [None, "top:2", "top:1@model,effect=silence"])
+def test_a_failed_capture_leaves_no_mark(policy: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """States and recorded scores equal those of a run that never tried."""
+    model = ss.load(GOLDEN / "llada" / "checkpoint")
+    prompt = torch.randint(0, 470, (2, 13), generator=torch.Generator().manual_seed(1))
+    rule = None if policy is None else ss.parse_policy(policy)
+
+    def run() -> ss.Run:
+        return ss.generate(model, prompt, ss.LladaDecoding(16, 8, 8), policy=rule, capture=ss.Capture())
+
+    plain = run()
+    tried = []
+    monkeypatch.setattr(graphs, "wanted", lambda device: True)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: tried.append(1))
+    monkeypatch.setattr(torch.cuda, "graph", failing_capture)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    # A capture launches nothing, so the copies in it do not happen; here they would.
+    monkeypatch.setattr(Acting, "carry", lambda acting: None)
+    found = run()
+    assert len(tried) == 1
+    assert torch.equal(plain.states, found.states)
+    for name in plain.trace.dataset.data_vars:
+        np.testing.assert_array_equal(plain.trace.dataset[name], found.trace.dataset[name], err_msg=name)
