@@ -12,7 +12,7 @@ import pytest
 
 from sinkscope.errors import InputError
 from sinkscope.study import statistics
-from sinkscope.study.comparison import Table, by_seed, compare_runs, control, natural
+from sinkscope.study.comparison import Table, by_seed, compare_runs, control, control_name, natural
 from sinkscope.study.paper import MODELS, POLICIES, TABLE, published
 from sinkscope.tasks.evaluate import Evaluation, Record
 
@@ -212,3 +212,23 @@ def test_small_things() -> None:
     assert control("random(top:5),match=mass") == ("top:5", "mass")
     assert control("top:5") is None
     assert control(None) is None
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (None, None),
+        ("top:1", None),
+        ("random(top:1),seed=2", ("top:1", "count", "random(top:1)")),
+        ("random(top:5),match=mass,seed=2", ("top:5", "mass", "random(top:5),match=mass")),
+        ("window:32,first=4 & random(top:1),seed=1", ("window:32,first=4 & top:1", "count", "window:32,first=4 & random(top:1)")),
+        ("random(top:1),seed=1 & window:8", ("top:1 & window:8", "count", "random(top:1) & window:8")),
+        ("random(window:8 & top:1)", ("window:8 & top:1", "count", "random(window:8 & top:1)")),
+        ("random(top:1) & random(top:5)", None),
+    ],
+)  # fmt: skip
+def test_controls_are_known_by_their_text_also_beside_other_policies(
+    policy: str | None, expected: tuple[str, str, str] | None
+) -> None:
+    found = control(policy)
+    assert (None if found is None else (*found, control_name(str(policy)))) == expected

@@ -205,7 +205,7 @@ def _row(
 def _control_row(
     group: list[Evaluation], like: str | None, match: str, none: Evaluation | None, tested: bool
 ) -> Row:
-    name = f"random({like})" + ("" if match == "count" else f",match={match}")
+    name = control_name(group[0].settings["policy"])
     row = replace(_plain_row(group, name), control_of=like, match=match)
     if none is None or not tested:
         return row
@@ -333,9 +333,25 @@ def control(policy: str | None) -> tuple[str, str] | None:
 
     >>> control("random(top:5),match=mass,seed=2")
     ('top:5', 'mass')
+    >>> control("window:32 & random(top:1),seed=1")
+    ('window:32 & top:1', 'count')
     """
-    found = re.fullmatch(r"random\((.*)\)(?:,match=(\w+))?(?:,seed=\d+)?", policy or "")
-    return None if found is None else (found[1], found[2] or "count")
+    parts = re.split(r" & (?![^(]*\))", policy or "")  # not inside of brackets
+    found = [re.fullmatch(r"random\((.*)\)(?:,match=(\w+))?(?:,seed=\d+)?", part) for part in parts]
+    random = [one for one in found if one is not None]
+    if len(random) != 1:
+        return None
+    like = " & ".join(part if one is None else one[1] for part, one in zip(parts, found, strict=True))
+    return like, random[0][2] or "count"
+
+
+def control_name(policy: str) -> str:
+    """What all draws of a control are called together.
+
+    >>> control_name("window:32 & random(top:1),seed=1")
+    'window:32 & random(top:1)'
+    """
+    return re.sub(r",seed=\d+(?= & |$)", "", policy)
 
 
 def by_seed(run: Evaluation) -> list[dict[str, float]]:

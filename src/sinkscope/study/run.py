@@ -30,7 +30,7 @@ from sinkscope.study.worker import Measurement
 from sinkscope.tasks.task import digest
 from sinkscope.version import __version__
 
-OUTPUT = "output/3"
+OUTPUT = "output/4"
 """Count up when the same records would give other tables, figures or another report."""
 
 SHARD_ANSWERS = 64

@@ -112,17 +112,12 @@ def results(cells: Sequence[Cell], evaluations: dict[str, Evaluation]) -> tuple[
     """The result table; settings in every row."""
     import pandas as pd
 
-    from sinkscope.study.comparison import control
+    from sinkscope.study.comparison import control, control_name
 
     by_name: dict[tuple[str, str, str, str], list[Cell]] = defaultdict(list)
     for cell in cells:
         if cell.kind == "evaluate":
-            kind = control(cell.policy)
-            name = (
-                cell.policy
-                if kind is None
-                else f"random({kind[0]})" + ("" if kind[1] == "count" else f",match={kind[1]}")
-            )
+            name = cell.policy if control(cell.policy) is None else control_name(cell.policy)
             by_name[cell.decoding_name, cell.identity["task"]["task"], cell.model.name, name].append(cell)
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
@@ -135,7 +130,14 @@ def results(cells: Sequence[Cell], evaluations: dict[str, Evaluation]) -> tuple[
         for (model, policy), row in own.items():
             used = by_name[decoding, task, str(model), str(policy)]
             about = _about(used[0])
-            beside = own.get((model, f"random({policy})"))
+            beside = next(
+                (
+                    one
+                    for (other, _), one in own.items()
+                    if (other, one["control_of"], one["match"]) == (model, policy, "count")
+                ),
+                None,
+            )
             base = own.get((model, "none"))
             flat = {str(name): value for name, value in row.items() if name not in about}
             rows.append(
@@ -145,7 +147,10 @@ def results(cells: Sequence[Cell], evaluations: dict[str, Evaluation]) -> tuple[
                     "cell": " ".join(cell.id for cell in used),
                     **flat,
                     **_beside(
-                        used, beside, evaluations, by_name[decoding, task, str(model), f"random({policy})"]
+                        used,
+                        beside,
+                        evaluations,
+                        by_name[decoding, task, str(model), str(beside["policy"])] if beside else [],
                     ),
                     "detectable": None
                     if base is None
