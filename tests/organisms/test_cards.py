@@ -49,8 +49,8 @@ CELLS = [
     cell("word_problems", COUNT, "1111"),
     cell("word_problems", f"{COUNT},seed=1", "1101"),
     cell("word_problems", f"{COUNT},seed=2", "1111"),
-    cell("word_problems", MASS, "0000"),
-    cell("word_problems", f"{MASS},seed=1", "1000"),
+    cell("word_problems", MASS, "0000", hidden=[0.3] * N),
+    cell("word_problems", f"{MASS},seed=1", "1000", hidden=[0.3] * N),
     cell("small_code", "none", "1011"),
 ]
 
@@ -226,7 +226,13 @@ def test_a_card_says_what_is_missing(table: dict[str, Any], tmp_path: Path) -> N
     assert card.NO_PROOF in text
     assert "| `top:1` | head | hide | 4 | 0.250 [0.046, 0.699] |" in text
     assert "0.917 [0.431, 0.994] (3×)" in text, "the control beside it"
-    assert "- word_problems: 120 cells of the masking table were not run: " in text
+    assert (
+        "- word_problems: 120 of 127 cells of the masking table were not run: `random(top:1),match=mass,seed=2`; "
+        in text
+    )
+    assert "; `top:10` with its 6 controls; " in text
+    assert "silencing was not run beside `top:1`" in text
+    assert "no match, for `top:1` (30.0% against 20.0%)" in text, "mass-matched in name only"
     assert "- The masking table has 4 documents per task, fewer than 500." in text
     (folder / "results.json").write_text(results.lines(table), encoding="utf-8")
     with pytest.raises(InputError, match="measured on weights abc"):

@@ -16,12 +16,15 @@ from sinkscope.organisms.card_parts import (
     count,
     emergence_tables,
     first_tables,
+    gaps,
+    masking_notes,
     masking_tables,
     measured,
     profile_tables,
     table,
 )
 from sinkscope.organisms.emergence_picture import picture
+from sinkscope.organisms.masking import policies
 from sinkscope.organisms.recipe import LENGTH
 from sinkscope.organisms.results import digest_of
 from sinkscope.organisms.start import WEIGHTS
@@ -196,7 +199,8 @@ def _masking(results: dict[str, Any] | None) -> str:
         "document, with bootstrap intervals. Effects are policy minus control: below zero, the strongest keys matter more than "
         "the control's. * marks p < .05 after Holm's correction over all tests of this card."
     )
-    return "\n\n".join([NO_PROOF, said, *masking_tables(whole_rows(results))])
+    rows = whole_rows(results)
+    return "\n\n".join([NO_PROOF, said, *masking_tables(rows), bullets(masking_notes(rows))]).rstrip("\n")
 
 
 def _gaps(files: dict[str, dict[str, Any]]) -> list[str]:
@@ -218,8 +222,14 @@ def _gaps(files: dict[str, dict[str, Any]]) -> list[str]:
         found.append(f"The masking table has {results['documents']} documents per task, fewer than {PLENTY}.")
     if results["unfinished_answers"]:
         found.append(f"{count(results['unfinished_answers'])} answers still held a mask at their end.")
+    whole = len(policies())
     for task, names in results["missing"].items():
-        found.append(f"{task}: {len(names)} cells of the masking table were not run: {'; '.join(names)}.")
+        if len(names) == whole:
+            found.append(f"{task}: no cell of the masking table was run ({whole} of {whole} are missing).")
+        else:
+            found.append(
+                f"{task}: {len(names)} of {whole} cells of the masking table were not run: {'; '.join(gaps(names))}."
+            )
     if not results["missing"]:
         found.append("No cell of the masking table is missing.")
     return found

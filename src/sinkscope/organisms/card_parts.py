@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from sinkscope.organisms.masking import CONTROL_SEEDS
 from sinkscope.organisms.profile import MIDDLE
 from sinkscope.report.study.numbers import missing, number
 
@@ -14,6 +15,8 @@ EVERY = 4
 MOST_VALUE, LEAST_HIDDEN = 0.5, 3.0
 """A first-token sink in the sense of the literature: value norm at most, hidden norm at least, so many times the median."""
 SMALL = 0.05
+WITHIN = 0.25
+"""A mass-matched control that takes so much more or less attention than its policy, relatively, is called no match."""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -165,6 +168,62 @@ def masking_tables(rows: list[dict[str, Any]]) -> list[str]:
             f"{name} {value}" for name, value in json.loads(plain[0]["decoding"]).items() if value is not None
         )
         found += [f"### {task}", f"Decoding: {decoding}.", table(head, lines)]
+    return found
+
+
+def masking_notes(rows: list[dict[str, Any]]) -> list[str]:
+    """What keeps a table from saying what it seems to say: controls that missed their match, silencing that was not run."""
+    notes = []
+    for task in dict.fromkeys(row["task"] for row in rows):
+        own = {row["policy"]: row for row in rows if row["task"] == task}
+        pairs = [
+            (own[row["control_of"]], row)
+            for row in own.values()
+            if "match=mass" in row["policy"] and row["control_of"] in own
+        ]
+        missed = [
+            f"`{policy['policy']}` ({number(control['hidden_share'], '.1%')} against {number(policy['hidden_share'], '.1%')})"
+            for policy, control in pairs
+            if abs(control["hidden_share"] / policy["hidden_share"] - 1) > WITHIN
+        ]
+        if missed:
+            notes.append(
+                f"{task}: the mass-matched control took a share of attention that is more than {WITHIN:.0%} off its policy's, so "
+                f"that it is no match, for {', '.join(missed)}."
+            )
+        bare = [f"`{name}`" for name, row in own.items() if row.get("effect") == "hide" and not row.get("control_of")
+                and f"{name},effect=silence" not in own]  # fmt: skip
+        if bare:
+            notes.append(
+                f"{task}: silencing was not run beside {', '.join(bare)}: what is lost there is not laid to sinks."
+            )
+    return notes
+
+
+def gaps(names: Sequence[str]) -> list[str]:
+    """Cells that were not run, those that belong together in one phrase.
+
+    >>> gaps(["top:1", "random(top:1)", "random(top:1),seed=1", "random(top:1),seed=2", "random(top:5),seed=2"])
+    ['`top:1`', '`random(top:1)` (3 seeds)', '`random(top:5),seed=2`']
+    """
+    left, found = dict.fromkeys(names), []
+    for name in names:
+        if name not in left:
+            continue
+        seeds = [name, *(f"{name},seed={seed}" for seed in CONTROL_SEEDS[1:])]
+        controls = [
+            f"random({name}){match}{seed}"
+            for match in ("", ",match=mass")
+            for seed in ("", *(f",seed={number}" for number in CONTROL_SEEDS[1:]))
+        ]
+        together, words = [name], f"`{name}`"
+        if all(one in left for one in controls):
+            together, words = [name, *controls], f"`{name}` with its {len(controls)} controls"
+        elif all(one in left for one in seeds):
+            together, words = seeds, f"`{name}` ({len(seeds)} seeds)"
+        found.append(words)
+        for one in together:
+            del left[one]
     return found
 
 
