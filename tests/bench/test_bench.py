@@ -1,0 +1,110 @@
+"""`sinkscope bench`: what it measures is there, its table says what the JSON says, and the docs show the kept results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from sinkscope.bench import rivals, table
+from sinkscope.bench.clock import forward_flops
+from sinkscope.bench.measure import as_json, run
+from sinkscope.bench.shapes import SHAPES, RandomCheckpoint, model_of
+from sinkscope.cli import app
+from sinkscope.commands.bench import parse_grid
+from sinkscope.errors import InputError
+
+ROOT = Path(__file__).parents[2]
+RESULTS = sorted((ROOT / "bench" / "results").glob("*.json"))
+
+
+@pytest.fixture(scope="module")
+def result() -> dict[str, object]:
+    """A run on the small shape."""
+    return as_json(run("llada-small", "cpu", "float32", ((2, 96),), steps=4))
+
+
+def test_everything_is_measured(result: dict) -> None:
+    """Five timings, limits, and where and when."""
+    (case,) = result["cases"]
+    assert set(case["timings"]) == {"untraced", "traced", "masked", "official", "eager"}
+    assert all(found["seconds"] > 0 for found in case["timings"].values())
+    assert case["compute_limit"] > 0
+    assert result["versions"]["torch"] == torch.__version__
+
+
+def test_the_table_holds_ratios_of_the_same_run(result: dict) -> None:
+    """Recomputed by hand from the timings."""
+    (row,) = table.rows(result)
+    time = {name: found["seconds"] for name, found in result["cases"][0]["timings"].items()}
+    cells = dict(zip(table.HEADINGS, row, strict=True))
+    assert cells["batch × length"] == "2 × 96"
+    assert cells["traced / untraced"] == f"{time['traced'] / time['untraced']:.2f}×"
+    assert cells["official / traced, per prompt"] == f"{2 * time['official'] / time['traced']:.2f}×"
+
+
+def test_rivals_compute_what_we_compute() -> None:
+    """Otherwise a ratio would compare different work; and afterwards the model is as it was."""
+    model = model_of("llada-small", "cpu", "float32")
+    ids = torch.randint(0, 900, (2, 40), generator=torch.Generator().manual_seed(0))
+    ours = model.hidden(ids)
+    for name in ("official", "eager"):
+        with rivals.attention(model, name), torch.no_grad():
+            assert torch.allclose(model.hidden(ids), ours, atol=1e-4)
+    assert torch.equal(model.hidden(ids), ours)
+
+
+@pytest.mark.parametrize("name", sorted(SHAPES))
+def test_named_shapes_have_the_sizes_of_the_models(name: str) -> None:
+    """Parameters as published: 8.0 and 7.6 billion."""
+    total = sum(torch.Size(shape).numel() for shape in RandomCheckpoint(Path(), name).shapes.values())
+    wanted = {"llada-8b": 8.02e9, "dream-7b": 7.62e9, "llada-small": 5.7e6}[name]
+    assert abs(total / wanted - 1) < 0.02
+
+
+def test_operations_are_counted() -> None:
+    """Two per weight and token, four per score and width of a head."""
+    model = model_of("llada-small", "cpu", "float32")
+    one, two = (forward_flops(model, batch, 64, 0) for batch in (1, 2))
+    assert two == 2 * one
+    per_token = 8 * (4 * 256 * 256 + 3 * 256 * 432)
+    norms = 17 * 256
+    assert one == pytest.approx(64 * 2 * (per_token + norms) + 4 * 8 * 256 * 64 * 64)
+
+
+def test_grids() -> None:
+    """Pairs, or a clear error."""
+    assert parse_grid("1x384, 8×512") == ((1, 384), (8, 512))
+    with pytest.raises(InputError, match="1x384,8x512"):
+        parse_grid("384")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["no-such-model"], "no-such-model"),
+        (["--grid", "8"], "batch x length"),
+        (["llada-small", "--grid", "1x8"], "1x8"),
+        (["llada-small", "--steps", "1"], "at least 2"),
+        (["organism/causal"], "causal model"),
+        (["llada-small", "--out", "/no/such/folder/a.json"], "no folder"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: list[str], said: str) -> None:
+    """No stack trace."""
+    done = CliRunner().invoke(app, ["bench", *arguments])
+    assert done.exit_code != 0
+    text = str(done.exception) + done.output
+    assert said in text
+    assert "Traceback" not in done.output
+
+
+def test_the_docs_show_the_kept_results() -> None:
+    """docs/speed.md holds the tables that the program makes of bench/results."""
+    assert RESULTS
+    page = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
+    for path in RESULTS:
+        assert table.markdown([json.loads(path.read_text(encoding="utf-8"))]).strip() in page, path.name
