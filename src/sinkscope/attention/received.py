@@ -107,18 +107,19 @@ def tiled_mass(
     B, H, Q, D = query.shape
     G, K = key.shape[1], key.shape[2]
     exact = torch.promote_types(query.dtype, torch.float32)
-    keys = key.to(exact).transpose(-1, -2)[:, :, None]  # [B, G, 1, D, K]
+    keys = key.to(exact).reshape(B * G, K, D).transpose(1, 2)
     # A row that counts in no class may have no key at all, and then its log-sum-exp means nothing.
-    lse = torch.where((weights > 0).any(1)[:, None, :], lse.to(exact), float("inf"))
+    minus = torch.where((weights > 0).any(1)[:, None, :], -lse.to(exact), float("-inf"))
     stranded = None if taken is None else taken.stranded(visibility, query.device)
     weights = weights.to(exact)
     total = torch.zeros(B, H, weights.shape[1], K, dtype=exact, device=query.device)
     rows = max(1, min(Q, TILE_ROWS, tile_bytes // max(1, B * H * K * total.element_size())))
     for start in range(0, Q, rows):
         stop = min(start + rows, Q)
-        part = query[:, :, start:stop].to(exact).reshape(B, G, H // G, stop - start, D)
-        scores = (part @ keys).reshape(B, H, stop - start, K)
-        share = scores.mul_(scale).sub_(lse[:, :, start:stop, None]).exp_()
+        part = query[:, :, start:stop].to(exact).reshape(B * G, -1, D)
+        each = minus[:, :, start:stop].reshape(B * G, -1, 1)
+        # One pass over the tile for scale, product and log-sum-exp: on a CPU this is bound by memory.
+        share = torch.baddbmm(each, part, keys, alpha=scale).exp_().view(B, H, stop - start, K)
         visible = visibility.rows(start, stop, query.device)
         if visible is not None:
             share.masked_fill_(~visible, 0.0)
