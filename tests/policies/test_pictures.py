@@ -67,9 +67,6 @@ def test_both_branches_lose_the_same_keys(policy: Any) -> None:
     assert not torch.equal(run.codes, golden.tensor("mmada", NAME, "codes"))
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a policy takes the whole sequence of a picture for its prompt: sampling/groups.py"
-)
 @pytest.mark.parametrize("region", ["prompt", "answer"])
 def test_regions_are_those_of_the_trace(region: str) -> None:
     run = picture(ss.MaskTop(2, regions=region), ss.Capture())

@@ -59,13 +59,16 @@ class Acting:
         rows: one number per row that keys random controls (its seed).
         causal: scores are those of the last query's row, and the newest key is never taken.
         prompt: columns before it are the prompt.
+        last: where the answer ends and the prompt goes on, for pictures; None: with the sequence.
     """
 
-    def __init__(self, policy: Policy, rows: Sequence[int], causal: bool, prompt: int) -> None:
+    def __init__(
+        self, policy: Policy, rows: Sequence[int], causal: bool, prompt: int, last: int | None = None
+    ) -> None:
         self.policy = policy
         self.rules = [rule for rule in policy.parts() if not rule.empty_rule]
         self._rows = torch.tensor([wrapped(row) for row in rows], dtype=torch.long)
-        self._causal, self._prompt = causal, prompt
+        self._causal, self._prompt, self._last = causal, prompt, last
         self._step = -1
         self._branches = 1
         self._previous: dict[str, dict[int, Tensor]] = {"raw": {}, "masked": {}}
@@ -303,8 +306,10 @@ class Acting:
         index = torch.arange(visibility.keys, device=device)
         allowed = torch.ones(1, 1, visibility.keys, dtype=torch.bool, device=device)
         if rule.regions is not None:
-            inside = index < self._prompt if rule.regions == "prompt" else index >= self._prompt
-            allowed = allowed & inside
+            answer = index >= self._prompt
+            if self._last is not None:
+                answer = answer & (index < self._last)
+            allowed = allowed & (~answer if rule.regions == "prompt" else answer)
         real = self._conditional(visibility).real
         return allowed if real is None else allowed & real[:, None]
 

@@ -87,16 +87,18 @@ def build_group(
     seeds = [seed[row] for row in rows] if isinstance(seed, list) else seed
     streams = None if seeds is None or not draws(decoding) else Streams(seeds, model.device)
     prompt = ids.shape[1]
-    acting = None if policy is None else Acting(policy, row_keys(seed, rows), model.kind.causal, prompt)
+    keys, causal = row_keys(seed, rows), model.kind.causal
     if isinstance(decoding, MmadaImageDecoding):
-        engine = Engine(model, real, acting=acting, everything=everything)
+        engine = Engine(model, real, everything=everything)
+        slots = mmada.find_slots(engine, ids, decoding)
+        if policy is not None:
+            engine.acting = Acting(policy, keys, causal, slots.first, slots.last)
         group = Group(rows, offset, engine, iter(()), ids)
         own = (
             None
             if twin is None
             else (twin[0][rows][:, offset:], None if twin[1] is None else twin[1][rows][:, offset:])
         )
-        slots = mmada.find_slots(engine, ids, decoding)
         if streams is None:
             raise RuntimeError("image decoding always draws")
         group.steps = _with_codes(group, mmada.image_steps(engine, ids, decoding, streams, slots, own))
@@ -104,6 +106,7 @@ def build_group(
     length: int = decoding.length  # type: ignore[attr-defined]
     if real is not None:
         real = torch.cat([real, real.new_ones(len(rows), length)], 1)
+    acting = None if policy is None else Acting(policy, keys, causal, prompt)
     engine = Engine(model, real, acting=acting, everything=everything)
     if isinstance(decoding, GreedyDecoding):
         state = torch.cat([ids, ids.new_full((len(rows), length), -1)], 1)
