@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -229,7 +230,7 @@ class Watcher:
 
     def arrays(self) -> dict[str, Tensor]:
         """Variable → [B, layer, …] of the forward that just ran."""
-        return {name: torch.stack(layers, 1) for name, layers in self.found.items()}
+        return {name: _stacked(layers) for name, layers in self.found.items()}
 
     def _keep_scores(self, name: str, scores: Tensor) -> None:
         self._keep(name, scores.mean(1) if self.capture.level == "layers" else self._heads(scores))
@@ -241,6 +242,17 @@ class Watcher:
 
     def _keep(self, name: str, value: Tensor) -> None:
         self.found.setdefault(name, []).append(value)
+
+
+def _stacked(layers: list[Tensor]) -> Tensor:
+    """Layers along a second axis: [B, …] each → [B, layer, …].
+
+    On a CPU by numpy: torch's large aligned blocks left the heap in pieces, and a long recording then took three times the
+    memory.
+    """
+    if layers[0].is_cuda:
+        return torch.stack(layers, 1)
+    return torch.from_numpy(np.stack([layer.numpy() for layer in layers], 1))
 
 
 def sink_heads(received: Tensor) -> Tensor:
