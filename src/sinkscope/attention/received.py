@@ -50,9 +50,7 @@ def received(
     if uniform is None or weights is None:
         weights = query_weights(visibility, weights, query)
         uniform = visibility.uniform(weights)
-    if columns.available(query) and columns.covers(visibility, taken):
-        return columns.column_sums(query, key, lse, visibility, taken, scale, weights, uniform)
-    return relative(tiled_mass(query, key, lse, visibility, taken, scale, weights), uniform)
+    return column_mass(query, key, lse, visibility, taken, scale, weights, uniform)
 
 
 def relative(mass: Tensor, uniform: Tensor) -> Tensor:
@@ -78,11 +76,17 @@ def column_mass(
     taken: Taken | None,
     scale: float,
     weights: Tensor,
+    uniform: Tensor | None = None,
 ) -> Tensor:
-    """Σ_i w_i A_ij, Float32 [B, H, C, K], by the kernel where there is one; weights: Float [B, C, Q], 0 in padding."""
+    """Σ_i w_i A_ij, Float32 [B, H, C, K], by the kernel where there is one; with `uniform` [B|1, C, K] relative to it.
+
+    Args:
+        weights: Float [B, C, Q], 0 in padding.
+    """
     if columns.available(query) and columns.covers(visibility, taken):
-        return columns.column_sums(query, key, lse, visibility, taken, scale, weights)
-    return tiled_mass(query, key, lse, visibility, taken, scale, weights)
+        return columns.column_sums(query, key, lse, visibility, taken, scale, weights, uniform)
+    mass = tiled_mass(query, key, lse, visibility, taken, scale, weights)
+    return mass if uniform is None else relative(mass, uniform)
 
 
 def tiled_mass(

@@ -2,8 +2,8 @@
 
 At small batches the Python that launches some thousand kernels takes longer than the kernels. The state of a group of rows has
 the same shape in every step, so its forward is run once, then captured with whatever recorder and policy compute in it, and
-replayed from there on. What is computed is the same, kernel for kernel; only the launching changes. Set SINKSCOPE_GRAPHS=0 to
-switch it off.
+replayed from there on. What is computed is the same, kernel for kernel; only the launching changes. SINKSCOPE_GRAPHS=0
+switches it off; SINKSCOPE_GRAPHS=all captures masked steps too, which waits for a GPU run of their test (tests/gpu).
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ class Graphs:
         put_back = self._remember()
         state, graph = x.clone(), torch.cuda.CUDAGraph()
         # An older graph that is thrown away during a capture spoils it, and so would the recorder's thread by waiting.
+        collecting = gc.isenabled()
         gc.collect()
         gc.disable()
         try:
@@ -85,11 +86,13 @@ class Graphs:
             self._works = False
             return False
         finally:
-            gc.enable()
+            if collecting:
+                gc.enable()
         self._captured[kind] = _Captured(graph, state, hidden, found)
         return True
 
 
-def wanted(device: torch.device) -> bool:
-    """Whether forwards on this device are worth capturing."""
-    return device.type == "cuda" and os.environ.get("SINKSCOPE_GRAPHS", "1") != "0"
+def wanted(device: torch.device, masked: bool) -> bool:
+    """Whether forwards on this device, under a policy or not, are to be captured."""
+    asked = os.environ.get("SINKSCOPE_GRAPHS", "1")
+    return device.type == "cuda" and (asked == "all" if masked else asked != "0")
