@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.attention.interface import NAME, register
+from sinkscope.models.quick import possible
+from sinkscope.models.stacked import room
 
 
 class FullPrecisionRotary(nn.Module):
@@ -50,3 +52,8 @@ def with_bias(linear: nn.Module, bias: bool) -> nn.Linear:
     if (linear.bias is not None) == bias:
         return linear
     return nn.Linear(linear.in_features, linear.out_features, bias=bias, device="meta")
+
+
+def side_by_side(network: Any, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Memory for weights that the fused forward reads as one matrix; none where that forward cannot run anyway."""
+    return room(network, device, dtype) if possible(device) else {}

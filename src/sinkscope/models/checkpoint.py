@@ -182,11 +182,13 @@ def fill(
     names: Mapping[str, str],
     device: torch.device,
     dtype: torch.dtype,
+    room: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Puts the checkpoint's tensors into a network that was built without memory (on the meta device).
 
     Args:
         names: name in the checkpoint → name in the network, for every parameter that must be there.
+        room: name in the network → memory that this parameter should lie in; the others bring their own.
     """
     wanted = dict(network.named_parameters())
     missing = sorted(name for name in names if name not in checkpoint.shapes)
@@ -198,7 +200,10 @@ def fill(
     )
     complain(checkpoint.source, missing, unexpected, misshapen)
     for name, tensor in checkpoint.tensors(device):
-        module, _, leaf = names[name].rpartition(".")
+        target = names[name]
+        if room is not None and target in room:
+            tensor = room[target].copy_(tensor)
+        module, _, leaf = target.rpartition(".")
         parameter = nn.Parameter(tensor.to(device=device, dtype=dtype), requires_grad=False)
         setattr(network.get_submodule(module), leaf, parameter)
 

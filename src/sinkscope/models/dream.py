@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sinkscope.attention.visibility import Padded
 from sinkscope.errors import CheckpointError
-from sinkscope.models.backbone import empty_network
+from sinkscope.models.backbone import empty_network, side_by_side
 from sinkscope.models.checkpoint import Checkpoint, fill
 from sinkscope.models.family import SpecialIds, all_ids, first_id, shifted_positions, tokenizer_id
 
@@ -43,7 +43,7 @@ class Dream:
         names = {name: name for name, _ in network.named_parameters()}
         if tied:
             names.pop("lm_head.weight", None)
-        fill(network, checkpoint, names, device, dtype)
+        fill(network, checkpoint, names, device, dtype, side_by_side(network, device, dtype))
         if tied:
             network.lm_head.weight = network.model.embed_tokens.weight
         # Its frequencies were made on the meta device; they are not part of a checkpoint.

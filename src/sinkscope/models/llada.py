@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sinkscope.attention.visibility import Padded
 from sinkscope.errors import CheckpointError
-from sinkscope.models.backbone import FullPrecisionRotary, empty_network, with_bias
+from sinkscope.models.backbone import FullPrecisionRotary, empty_network, side_by_side, with_bias
 from sinkscope.models.checkpoint import Checkpoint, fill
 from sinkscope.models.family import SpecialIds, all_ids, first_id, tokenizer_id, unshifted_positions
 
@@ -82,7 +82,14 @@ class Llada:
                     )
         tied = bool(settings.get("weight_tying"))
         network.lm_head = with_bias(network.lm_head, everywhere and not tied)
-        fill(network, checkpoint, weight_names(network, tied), device, dtype)
+        fill(
+            network,
+            checkpoint,
+            weight_names(network, tied),
+            device,
+            dtype,
+            side_by_side(network, device, dtype),
+        )
         if tied:
             network.lm_head.weight = network.model.embed_tokens.weight
         network.model.rotary_emb = FullPrecisionRotary(

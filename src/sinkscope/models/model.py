@@ -14,6 +14,7 @@ from sinkscope.errors import InputError
 from sinkscope.models.causal import takes_positions
 from sinkscope.models.checkpoint import Checkpoint
 from sinkscope.models.family import Family, SpecialIds
+from sinkscope.models.quick import Quick
 from sinkscope.policies.acting import single_forward
 from sinkscope.policies.policy import Policy
 
@@ -49,6 +50,7 @@ class Model:
         self.device = device
         self.dtype: torch.dtype = next(network.parameters()).dtype
         self.ids: SpecialIds = family.special_ids(checkpoint, tokenizer)
+        self._quick = None if family.causal else Quick(network)
 
     def __repr__(self) -> str:
         shape = self.shape
@@ -167,6 +169,8 @@ class Model:
         """The last hidden states [B, S, width] of a diffusion model, so that the head can run where it is needed."""
         positions = self.kind.positions(real, (ids.shape[0], ids.shape[1]), ids.device)
         with forward(Forward(real, self.kind.causal, self.kind.padded, hiding, taps)):
+            if self._quick is not None and self._quick.applies(ids):
+                return self._quick(ids, positions)
             output = self.network.model(
                 input_ids=ids, attention_mask=None, position_ids=positions, use_cache=False
             )

@@ -1,0 +1,127 @@
+"""The forward of the diffusion families on a GPU, with fused kernels between the matrix products.
+
+The same network, weights and attention function as transformers' module-by-module code, in fewer passes over the activations:
+add and norm are one kernel, the rotation of q and k one, the gated activation one (`layer_triton`), and q, k, v as well as gate
+and up are one product each (`stacked`). The sum that closes a layer is left to the norm that opens the next one. Roundings stay
+where they are in transformers' code; what may differ is the order of additions inside a norm and inside a matrix product.
+
+transformers' code runs wherever this one does not apply: on a CPU, without Triton, in float64, while a hook listens to any module
+(so anatomy sees the residual stream), under another attention function, and with SINKSCOPE_FUSED=0.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sinkscope.attention.columns import interpreted
+from sinkscope.attention.interface import NAME, sinkscope_attention
+from sinkscope.models.stacked import GROUPS, Stack, stack
+
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+def possible(device: torch.device) -> bool:
+    """Whether fused kernels can run on a device: on a GPU, or in Triton's interpreter."""
+    return device.type == "cuda" or interpreted()
+
+
+@cache
+def _kernels() -> ModuleType | None:
+    """The kernels, or None without Triton; that it is missing was said by received attention already."""
+    try:
+        from sinkscope.models import layer_triton
+    except ImportError:
+        return None
+    return layer_triton
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """A decoder layer of transformers with its stacked products."""
+
+    module: Any
+    qkv: Stack
+    gate_up: Stack
+
+
+class Quick:
+    """The fused forward of one Llama or Qwen2 network whose attention looks both ways."""
+
+    def __init__(self, network: Any) -> None:
+        self._network = network
+        self._watched: tuple[nn.Module, ...] = tuple(network.model.modules())
+        self._layers = _stacked_layers(network)
+
+    def applies(self, ids: Tensor) -> bool:
+        """Whether the fused code can and should run for these ids."""
+        network = self._network
+        if os.environ.get("SINKSCOPE_FUSED", "1") == "0" or not possible(ids.device) or network.training:
+            return False
+        if network.config._attn_implementation != NAME or torch.is_autocast_enabled(ids.device.type):
+            return False
+        if not all(layer.qkv.holds and layer.gate_up.holds for layer in self._layers):
+            self._layers = []  # the weights were moved or replaced: the stacked ones are stale, and only take memory
+        if not self._layers or any(one._forward_hooks or one._forward_pre_hooks for one in self._watched):
+            return False
+        return _kernels() is not None
+
+    def __call__(self, ids: Tensor, positions: Tensor) -> Tensor:
+        """The last hidden states [B, S, width] of ids, Long [B, S], at positions, Long [B|1, S]."""
+        kernels: Any = _kernels()
+        body = self._network.model
+        stream = body.embed_tokens(ids)  # the residual stream; the kernels add to it in place
+        angles = body.rotary_emb(stream, positions)
+        branch = None
+        for layer in self._layers:
+            norm = layer.module.input_layernorm
+            inner = kernels.add_norm(stream, branch, norm.weight, norm.variance_epsilon)
+            branch = _attention(kernels, layer, inner, angles)
+            norm = layer.module.post_attention_layernorm
+            inner = kernels.add_norm(stream, branch, norm.weight, norm.variance_epsilon)
+            branch = layer.module.mlp.down_proj(kernels.silu_mul(layer.gate_up(inner)))
+        last: Tensor = kernels.add_norm(stream, branch, body.norm.weight, body.norm.variance_epsilon)
+        return last
+
+
+def _attention(kernels: Any, layer: _Layer, inner: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
+    """The attention branch of a layer for normed hidden states [B, S, width]."""
+    module = layer.module.self_attn
+    B, S, _ = inner.shape
+    groups = module.k_proj.out_features // module.head_dim
+    heads = groups * module.num_key_value_groups
+    qkv = layer.qkv(inner).view(B, S, heads + 2 * groups, module.head_dim)
+    kernels.rotate(qkv, *angles, heads + groups)
+    qkv = qkv.transpose(1, 2)
+    out, _ = sinkscope_attention(
+        module,
+        qkv[:, :heads],
+        qkv[:, heads : heads + groups],
+        qkv[:, heads + groups :],
+        None,
+        scaling=module.scaling,
+        sliding_window=getattr(module, "sliding_window", None),
+    )
+    branch: Tensor = module.o_proj(out.reshape(B, S, -1))
+    return branch
+
+
+def _stacked_layers(network: Any) -> list[_Layer]:
+    """Every decoder layer with its stacked products; none where one of them cannot be run by the kernels."""
+    config = network.config
+    first = next(network.parameters())
+    if config.hidden_act != "silu" or first.dtype not in DTYPES or config.head_dim % 2:
+        return []
+    found = []
+    for module in network.model.layers:
+        qkv, gate_up = (stack(module.get_submodule(owner), names) for owner, names in GROUPS.items())
+        if qkv is None or gate_up is None:
+            return []
+        found.append(_Layer(module, qkv, gate_up))
+    return found
