@@ -329,6 +329,10 @@ def train(
     learning_rate: Annotated[float | None, typer.Option(help="peak learning rate")] = None,
     seed: Annotated[int | None, typer.Option(help="seed of weights and masks")] = None,
     targets: Annotated[str | None, typer.Option(help="answers, or all: prompts are learned too")] = None,
+    packed: Annotated[
+        int | None, typer.Option(help="documents in one row of a causal model; the recipes have 1")
+    ] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="AdamW's, on matrices")] = None,
     corpus: Annotated[str | None, typer.Option(help="a text file, or a hub data set, to mix in")] = None,
     corpus_share: Annotated[float | None, typer.Option(help="its share of all documents")] = None,
 ) -> None:
@@ -337,7 +341,8 @@ def train(
 
     given = {
         "device": device, "init": init, "size": size, "steps": steps, "batch": batch, "learning_rate": learning_rate,
-        "seed": seed, "targets": targets, "corpus": corpus, "corpus_share": corpus_share,
+        "seed": seed, "targets": targets, "packed": packed, "weight_decay": weight_decay,
+        "corpus": corpus, "corpus_share": corpus_share,
     }  # fmt: skip
     train_command(recipe, out, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
 

@@ -7,6 +7,7 @@ from functools import cache
 import pytest
 import torch
 
+from sinkscope.errors import InputError
 from sinkscope.organisms import corpus, pictures
 from sinkscope.organisms.batches import CAPTION_ANSWER, Batch, Reader
 from sinkscope.organisms.recipe import ANSWER, LENGTH, RECIPES, recipe
@@ -81,6 +82,30 @@ def test_targets_all_takes_prompts_in() -> None:
     batch = reader("causal", targets="all").batch(0)
     assert (batch.start == 1).all()
     assert batch.ids.equal(reader("causal").batch(0).ids)
+
+
+@pytest.mark.parametrize("targets", ["answers", "all"])
+def test_packed_rows_hold_the_same_documents_one_after_the_other(targets: str) -> None:
+    alone, packed = (reader("causal", targets=targets, packed=count).batch(3) for count in (1, 4))
+    words = shipped("llama")
+    for row in range(5):
+        ids, learned = [words.bos], [False]
+        for one in range(4 * row, 4 * row + 4):
+            end = int(alone.content[one])
+            ids += alone.ids[one, 1:end].tolist()
+            learned += alone.targets(causal=True)[one, 1:end].tolist()
+        assert int(packed.length[row]) == len(ids)
+        assert packed.ids[row, : len(ids)].tolist() == ids
+        assert packed.targets(causal=True)[row].tolist() == learned + [False] * (4 * LENGTH - len(ids))
+        assert packed.real[row].tolist() == [True] * len(ids) + [False] * (4 * LENGTH - len(ids))
+    assert packed.rows(slice(1, 3)).targets(causal=True).equal(packed.targets(causal=True)[1:3])
+
+
+def test_packing_is_for_causal_models_and_divides_the_batch() -> None:
+    with pytest.raises(InputError, match="only causal models read packed rows"):
+        recipe("scratch", packed=4)
+    with pytest.raises(InputError, match="must divide the batch of 10"):
+        recipe("causal", packed=4, batch=10)
 
 
 def test_pictures_both_ways() -> None:

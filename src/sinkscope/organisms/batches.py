@@ -31,6 +31,8 @@ class Batch:
         start, content, stop: Long [B]. Targets are the positions start..stop−1 for diffusion models and start..content−1 for
             causal ones, which need only the first end token.
         length: Long [B]: real tokens; what follows is padding that nothing may attend to.
+        chosen: Bool [B, S]: the targets of rows that hold several documents; None: one document, whose targets follow from
+            the above.
     """
 
     ids: Tensor
@@ -38,6 +40,7 @@ class Batch:
     content: Tensor
     stop: Tensor
     length: Tensor
+    chosen: Tensor | None = None
 
     @cached_property
     def real(self) -> Tensor:
@@ -46,6 +49,8 @@ class Batch:
 
     def targets(self, causal: bool) -> Tensor:
         """Bool [B, S]: the tokens that the model is trained to give."""
+        if self.chosen is not None:
+            return self.chosen
         place = torch.arange(self.ids.shape[1], device=self.ids.device)
         end = self.content if causal else self.stop
         return (place >= self.start[:, None]) & (place < end[:, None])
@@ -54,9 +59,32 @@ class Batch:
         """The same rows with everything after BOS as a target."""
         return Batch(self.ids, torch.ones_like(self.start), self.content, self.stop, self.length)
 
+    def packed(self, count: int) -> Batch:
+        """Rows of `count` documents each, for a causal model: one BOS at the start, then document after document.
+
+        Each ends with its first end token; the padding comes last. Documents of a row see those before them, as in the usual
+        pretraining of causal models.
+        """
+        rows, S = len(self.ids) // count, self.ids.shape[1]
+        place = torch.arange(S, device=self.ids.device)
+        kept = place < self.content[:, None]
+        kept[:, 0] &= torch.arange(len(self.ids), device=self.ids.device) % count == 0
+        kept, ids, targets = (
+            table.reshape(rows, count * S) for table in (kept, self.ids, self.targets(causal=True))
+        )
+        order = torch.argsort((~kept).to(torch.uint8), dim=1, stable=True)
+        length = kept.sum(1)
+        there = torch.arange(count * S, device=self.ids.device) < length[:, None]
+        packed = torch.where(there, ids.gather(1, order), self.ids[0, -1])
+        one = torch.ones_like(length)
+        return Batch(packed, one, length, length, length, targets.gather(1, order) & there)
+
     def rows(self, rows: slice) -> Batch:
         """Some of the rows."""
-        return Batch(self.ids[rows], self.start[rows], self.content[rows], self.stop[rows], self.length[rows])
+        chosen = None if self.chosen is None else self.chosen[rows]
+        return Batch(
+            self.ids[rows], self.start[rows], self.content[rows], self.stop[rows], self.length[rows], chosen
+        )
 
     @staticmethod
     def join(first: Batch, second: Batch) -> Batch:
@@ -198,6 +226,8 @@ class Reader:
             found = Batch.join(Batch.join(drawn, described), found)
         if self.recipe.targets == "all":
             found = found.whole()
+        if self.recipe.packed > 1:
+            found = found.packed(self.recipe.packed)
         return found if world == 1 else found.rows(slice(rank, None, world))
 
     def _chosen(self, total: int, first: int, count: int) -> Tensor:

@@ -23,6 +23,8 @@ def train_command(
     learning_rate: float | None = None,
     seed: int | None = None,
     targets: str | None = None,
+    packed: int | None = None,
+    weight_decay: float | None = None,
     corpus: str | None = None,
     corpus_share: float = 0.2,
     documents: str | Path | None = None,
@@ -42,6 +44,7 @@ def train_command(
             Qwen2 checkpoint, such as HuggingFaceTB/SmolLM2-135M-Instruct.
         size: 1m, 3m, 6m, 30m or smoke, for recipes that start from random weights.
         targets: answers (as the recipes have it) or all: whether prompts are learned too.
+        packed: documents in one row of a causal model; the recipes have 1.
         corpus: a text file or hub data set to mix in, at `corpus_share` of the documents.
         documents: a folder with a corpus that several runs share (`python -m sinkscope.organisms.corpus FOLDER`).
         final_count: held-out questions per task in the monitor's last check.
@@ -57,7 +60,7 @@ def train_command(
         "learning_rate": learning_rate,
         "seed": seed,
     }
-    given["targets"] = targets
+    given |= {"targets": targets, "packed": packed, "weight_decay": weight_decay}
     chosen = named(recipe, **{key: value for key, value in given.items() if value is not None})
     if not 0.0 <= corpus_share < 1.0:
         raise InputError(f"corpus_share is {corpus_share}; it is a share of all documents, from 0 to below 1")
@@ -91,9 +94,9 @@ def main() -> None:
     parser.add_argument("--out", required=True)
     for name in ("device", "init", "size", "targets", "corpus", "documents"):
         parser.add_argument(f"--{name}")
-    for name in ("steps", "batch", "seed", "check-every", "save-every", "final-count"):
+    for name in ("steps", "batch", "seed", "packed", "check-every", "save-every", "final-count"):
         parser.add_argument(f"--{name}", type=int)
-    for name in ("learning-rate", "corpus-share"):
+    for name in ("learning-rate", "weight-decay", "corpus-share"):
         parser.add_argument(f"--{name}", type=float)
     options = {key: value for key, value in vars(parser.parse_args()).items() if value is not None}
     train_command(**options)

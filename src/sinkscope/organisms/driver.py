@@ -30,7 +30,16 @@ from sinkscope.organisms.recipe import RECIPES, recipe
 from sinkscope.organisms.start import WEIGHTS
 
 TEXTS = ("config.json", "generation_config.json", "tokenizer_config.json", "training.json", "emergence.json")
-OPTIONS = {"seed": int, "size": str, "steps": int, "targets": str, "batch": int, "learning_rate": float}
+OPTIONS = {
+    "seed": int,
+    "size": str,
+    "steps": int,
+    "targets": str,
+    "batch": int,
+    "learning_rate": float,
+    "packed": int,
+    "weight_decay": float,
+}
 """What a job may change of its recipe."""
 
 

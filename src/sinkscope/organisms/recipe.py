@@ -65,7 +65,9 @@ class Recipe:
             of the batch; the other rows are the same documents, in the same order, as in every recipe.
         targets: what is learned of a task's row: "answers" (its end tokens included), or "all", the prompt too. A text on its
             own is learned whole.
-        batch: sequences per step (over all GPUs), of LENGTH tokens each.
+        packed: documents in one row of a causal model, one after the other and all visible to those that follow, as in the
+            pretraining of Llama; 1: a row for each.
+        batch: documents per step (over all GPUs), of LENGTH tokens each.
         warmup: steps of linear warm-up; then a cosine to zero.
     """
 
@@ -76,6 +78,7 @@ class Recipe:
     size: Size = SIZES["6m"]
     pictures: float = 0.0
     targets: Literal["answers", "all"] = "answers"
+    packed: int = 1
     steps: int = 9000
     batch: int = 512
     learning_rate: float = 2e-3
@@ -94,6 +97,10 @@ class Recipe:
             raise InputError(f"steps ({self.steps}) and batch ({self.batch}) must be at least 1")
         if self.targets not in ("answers", "all"):
             raise InputError(f"targets is {self.targets!r}; it is answers or all")
+        if self.packed < 1 or self.batch % self.packed or (self.packed > 1 and self.objective != "next"):
+            raise InputError(
+                f"packed is {self.packed}; only causal models read packed rows, and it must divide the batch of {self.batch}"
+            )
         if not 0.0 <= self.pictures < 1.0 or (self.pictures and self.layout != "mmada"):
             raise InputError(
                 f"pictures is {self.pictures}; only the mmada layout has them, at a share below 1"

@@ -132,7 +132,7 @@ class _Training:
         self.loss = (
             torch.compile(loss, dynamic=False) if (on_gpu if run.compile is None else run.compile) else loss
         )
-        self.rotary = rotation(self.network, LENGTH, self.device)
+        self.rotary = rotation(self.network, LENGTH * self.recipe.packed, self.device)
         self.random = torch.Generator(self.device)
 
     def _groups(self) -> list[dict[str, Any]]:
