@@ -22,7 +22,7 @@ from sinkscope.attention.taken import Band, Taken
 from sinkscope.attention.visibility import Visibility
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from helpers import column_cases
+from helpers import column_cases, layer_cases
 
 try:
     import pytest
@@ -124,6 +124,63 @@ def test_column_kernel_cases() -> None:
         assert found["kernel"] == 1, case
         assert found["error"] <= found["limit"], (case, found)
         assert found["wrong_nan"] == 0, (case, found)
+
+
+def test_fused_kernels_round_as_the_eager_code_does() -> None:
+    """The interpreter's cases in the compiled kernels: bit for bit but for the order of additions in a norm."""
+    wide = {
+        f"norm-drawn-{width}-{dtype}": ("drawn", width, dtype)
+        for width in (3584, 4096)
+        for dtype in layer_cases.DTYPES
+    }
+    layer_cases.NORMS.update(wide)
+    with torch.no_grad():
+        for cases, measure in (
+            (layer_cases.NORMS, layer_cases.norm_case),
+            (layer_cases.ROTATIONS, layer_cases.rotate_case),
+            (layer_cases.GATES, layer_cases.gate_case),
+        ):
+            for name in cases:
+                found = measure(name, "cuda")
+                assert found["sum"] == 1, (name, found)
+                if found["exact"]:
+                    assert found["differ"] == 0, (name, found)
+                assert found["steps"] <= (4 if "float32" in name else 2), (name, found)
+                assert found["differ"] <= (0.5 if "float32" in name else 0.01), (name, found)
+
+
+def test_fused_forward_equals_the_plain_one() -> None:
+    """Logits, attention calls, the switch, hooks and moved weights; bounds are those of the self-check."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    for name in (*layer_cases.FORWARDS, *layer_cases.WIDE):
+        for batch, length in ((1, 17), (3, 45)):
+            found = layer_cases.forward_case(name, "cuda", batch, length)
+            bound = 3e-5 if "float32" in name else 3e-2
+            assert max(found["error"], found["attention"]) <= bound, (name, found)
+            assert found["same_calls"] == found["switched"] == found["aside"] == 1, (name, found)
+
+
+def test_fused_generation_equals_the_plain_one() -> None:
+    """States token for token and scores within rounding, replayed and with the residual stream listened to (float32)."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    prompt = torch.randint(0, 470, (3, 21), generator=torch.Generator().manual_seed(4))
+    for family, decoding in (
+        ("llada", ss.LladaDecoding(32, 16, 8)),
+        ("dream", ss.DreamDecoding(32, 16, temperature=0.0, top_p=None)),
+        ("mmada", ss.MmadaDecoding(32, 16, 8)),
+    ):
+        model = ss.load(GOLDEN / family / "checkpoint", device="cuda", dtype="float32")
+        for capture in (ss.Capture(), ss.Capture(anatomy=True)):
+            runs = []
+            for on in (False, True):
+                with layer_cases.fused(on), layer_cases.counted() as norms:
+                    runs.append(ss.generate(model, prompt, decoding, capture=capture))
+                assert (norms[0] > 0) == (on and not capture.anatomy), (family, capture, norms)
+            plain, quick = runs
+            assert torch.equal(plain.states, quick.states), (family, capture)
+            for name, steps in plain.trace._parts.arrays.items():
+                own = quick.trace._parts.arrays[name]
+                np.testing.assert_allclose(own, steps, atol=1e-3, rtol=1e-3, err_msg=f"{family} {name}")
 
 
 def test_graphs_change_nothing() -> None:
