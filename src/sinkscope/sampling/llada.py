@@ -77,10 +77,10 @@ def steps(
     per_block = decoding.steps // (decoding.length // decoding.block)
     for block in range(decoding.length // decoding.block):
         start, end = prompt + block * decoding.block, prompt + (block + 1) * decoding.block
-        counts = transfer_counts((x[:, start:end] == engine.mask_id).sum(1), per_block)
+        counts = transfer_counts((x[:, start:end] == engine.mask_id).sum(1), per_block).T.tolist()
         engine.alive = alive
         for i in range(per_block):
-            step = _step(engine, x, given, end, counts[:, i].tolist(), decoding, streams, rules, alive)
+            step = _step(engine, x, given, end, counts[i], decoding, streams, rules, alive)
             x = step.after
             yield step
         if rules.stop_at is not None:
@@ -117,6 +117,9 @@ def _step(
     masked = x == engine.mask_id
     selectable = masked.clone()
     selectable[:, end:] = False
+    # To learn how many positions there are the host waits for the GPU: once, before the forward, and never behind it.
+    here = selectable.nonzero(as_tuple=True)
+    rest = (masked & ~selectable).nonzero(as_tuple=True) if engine.everything else None
     if decoding.cfg > 0:
         hidden, twin = engine.guided(x, torch.where(given, engine.mask_id, x), engine.real)
     else:
@@ -128,8 +131,8 @@ def _step(
     if decoding.remasking == "random" and streams is not None:
         chance = streams.uniform((x.shape[0], x.shape[1]), torch.float32)
 
-    def look(where: Tensor) -> tuple[Tensor, Tensor]:
-        """Candidates and confidence of the marked positions, flattened in row-major order."""
+    def look(where: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        """Candidates and confidence of the positions with these indices."""
         logits = engine.model.head(hidden[where])
         if twin is not None:
             other = engine.model.head(twin[where])
@@ -137,18 +140,17 @@ def _step(
         candidate, confidence = candidates(logits, None if noise is None else noise[where], decoding, rules)
         return candidate, confidence if chance is None else chance[where]
 
-    candidate, confidence = look(selectable)
+    candidate, confidence = look(here)
     tokens = torch.full_like(x, -1)
-    tokens[selectable] = candidate
+    tokens[here] = candidate
     scores = torch.full(x.shape, float("-inf"), dtype=confidence.dtype, device=x.device)
-    scores[selectable] = confidence
+    scores[here] = confidence
     chosen, ties = select(scores, counts)
     chosen, ties = chosen & alive[:, None], ties * alive
     after = torch.where(chosen, tokens, x)
     decided = chosen & (tokens != engine.mask_id)
     seen = scores.masked_fill(~selectable, float("nan"))
-    rest = masked & ~selectable
-    if engine.everything and bool(rest.any()):
+    if rest is not None and len(rest[0]):
         tokens[rest], seen[rest] = look(rest)
     return Step(x, after, masked, seen, tokens, decided, ties, alive)
 
