@@ -42,9 +42,9 @@ ROTATIONS = {
 GATES = {f"gate-{width}-{dtype}": (width, dtype) for width in (96, 1100) for dtype in DTYPES}
 
 RANDOM = {
-    "llada-biased": llada_config(n_kv_heads=2, include_bias=True, d_model=40, mlp_hidden_size=75),
+    "llada-biased": llada_config(n_kv_heads=2, include_bias=True, d_model=96, mlp_hidden_size=75),
     "dream-7-heads": dream_config(
-        hidden_size=56, num_attention_heads=7, num_key_value_heads=1, head_dim=20, intermediate_size=75
+        hidden_size=56, num_attention_heads=7, num_key_value_heads=1, head_dim=24, intermediate_size=75
     ),
     "llada-wide": llada_config(d_model=512, n_heads=4, n_kv_heads=4, mlp_hidden_size=1536),
     "dream-wide": dream_config(
