@@ -5,7 +5,6 @@ Runs under pytest (mark `gpu`), or as a plain script on machines without it: `py
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import sys
@@ -186,28 +185,36 @@ def test_fused_generation_equals_the_plain_one() -> None:
 def test_graphs_change_nothing() -> None:
     """The same states and scores whether a step is launched kernel by kernel or replayed."""
     prompt = torch.randint(0, 470, (3, 21), generator=torch.Generator().manual_seed(4))
-    for family, decoding in (
-        ("llada", ss.LladaDecoding(32, 16, 8)),
-        ("dream", ss.DreamDecoding(32, 16, temperature=0.0, top_p=None)),
-        ("mmada", ss.MmadaDecoding(32, 16, 8)),
+    heads, sparse, layers = ss.Capture(), ss.Capture(by_query=True, every=3), ss.Capture(level="layers")
+    for family, dtype, decoding in (
+        ("llada", "float32", ss.LladaDecoding(32, 16, 8)),
+        ("llada", "bfloat16", ss.LladaDecoding(32, 16, 8)),
+        ("dream", "bfloat16", ss.DreamDecoding(32, 16, temperature=0.0, top_p=None)),
+        ("mmada", "float32", ss.MmadaDecoding(32, 16, 8)),
     ):
-        for dtype in ("float32", "bfloat16"):
-            model = ss.load(GOLDEN / family / "checkpoint", device="cuda", dtype=dtype)
-            captures = (None, ss.Capture(), ss.Capture(by_query=True, every=3), ss.Capture(level="layers"))
-            policies = (None, "top:2", "top:1@model,effect=silence", "random(top:2)")
-            for capture, policy in itertools.product(captures, policies):
-                rule = None if policy is None else ss.parse_policy(policy)
-                runs = []
-                for switch in ("0", "all"):
-                    os.environ["SINKSCOPE_GRAPHS"] = switch
-                    runs.append(ss.generate(model, prompt, decoding, policy=rule, capture=capture))
-                plain, replayed = runs
-                assert torch.equal(plain.states, replayed.states), (family, dtype, capture, policy)
-                if policy is not None:
-                    np.testing.assert_array_equal(plain.hidden_share, replayed.hidden_share)
-                if capture is not None:
-                    for name, steps in plain.trace._parts.arrays.items():
-                        np.testing.assert_array_equal(replayed.trace._parts.arrays[name], steps, err_msg=name)
+        model = ss.load(GOLDEN / family / "checkpoint", device="cuda", dtype=dtype)
+        for capture, policy in (
+            (None, None),
+            (heads, None),
+            (sparse, None),
+            (None, "top:2"),
+            (heads, "top:2"),
+            (layers, "top:1@model,effect=silence"),
+            (sparse, "top:2"),
+            (heads, "random(top:2)"),
+        ):
+            rule = None if policy is None else ss.parse_policy(policy)
+            runs = []
+            for switch in ("0", "1"):
+                os.environ["SINKSCOPE_GRAPHS"] = switch
+                runs.append(ss.generate(model, prompt, decoding, policy=rule, capture=capture))
+            plain, replayed = runs
+            assert torch.equal(plain.states, replayed.states), (family, dtype, capture, policy)
+            if policy is not None:
+                np.testing.assert_array_equal(plain.hidden_share, replayed.hidden_share)
+            if capture is not None:
+                for name, steps in plain.trace._parts.arrays.items():
+                    np.testing.assert_array_equal(replayed.trace._parts.arrays[name], steps, err_msg=name)
 
 
 def test_cudnn_is_chosen_on_hopper() -> None:

@@ -39,7 +39,7 @@ def test_a_failed_capture_leaves_no_mark(policy: str | None, monkeypatch: pytest
 
     plain = run()
     tried = []
-    monkeypatch.setattr(graphs, "wanted", lambda device, masked: True)
+    monkeypatch.setattr(graphs, "wanted", lambda device: True)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: tried.append(1))
     monkeypatch.setattr(torch.cuda, "graph", failing_capture)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)

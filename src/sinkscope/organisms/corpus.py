@@ -206,9 +206,14 @@ if __name__ == "__main__":
     parser.add_argument("folder", type=Path)
     parser.add_argument("--documents", type=int, default=2_000_000)
     parser.add_argument("--pictures", type=int, default=400_000)
+    parser.add_argument("--corpus", help="text to mix in: a file, or a hub data set")
+    parser.add_argument("--corpus-share", type=float, default=0.2)
     options = parser.parse_args()
     began = time.monotonic()
-    made = make(options.documents, options.pictures, shipped("llada"))
+    extra = () if options.corpus is None else sources.read_corpus(options.corpus)
+    share = options.corpus_share if extra else 0.0
+    made = make(options.documents, options.pictures, shipped("llada"), extra, share)
     about = {"mix": TEXT_MIX, "seconds": round(time.monotonic() - began, 1), "cores": os.cpu_count()}
+    about |= {"corpus": options.corpus, "corpus_share": share}
     made.save(options.folder, about)
     print(json.dumps({**about, "documents": len(made)}))

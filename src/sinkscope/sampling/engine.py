@@ -117,7 +117,7 @@ class Engine:
         """Last hidden states [B, S, width] of the state x; they may be overwritten by the next call."""
         self._count(1)
         recorded = self.recorder is not None and self.recorder.tick()
-        if not self._replayable or not graphs.wanted(x.device, self.acting is not None):
+        if not self._replayable or not graphs.wanted(x.device):
             return self._plain(x)
         if self._graphs is None:
             # A policy takes nothing in the first step, so its kernels are only met in the second.

@@ -3,7 +3,7 @@
 At small batches the Python that launches some thousand kernels takes longer than the kernels. The state of a group of rows has
 the same shape in every step, so its forward is run once, then captured with whatever recorder and policy compute in it, and
 replayed from there on. What is computed is the same, kernel for kernel; only the launching changes. SINKSCOPE_GRAPHS=0
-switches it off; SINKSCOPE_GRAPHS=all captures masked steps too, which waits for a GPU run of their test (tests/gpu).
+switches it off.
 """
 
 from __future__ import annotations
@@ -92,7 +92,6 @@ class Graphs:
         return True
 
 
-def wanted(device: torch.device, masked: bool) -> bool:
-    """Whether forwards on this device, under a policy or not, are to be captured."""
-    asked = os.environ.get("SINKSCOPE_GRAPHS", "1")
-    return device.type == "cuda" and (asked == "all" if masked else asked != "0")
+def wanted(device: torch.device) -> bool:
+    """Whether forwards on this device are to be captured."""
+    return device.type == "cuda" and os.environ.get("SINKSCOPE_GRAPHS", "1") != "0"
