@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers import naive
+from helpers.calls import LargestTensor
 from helpers.naive import Case, cases
 from sinkscope.attention import fused, kernels
 from sinkscope.attention.fused import attend, raw_lse
@@ -138,23 +138,6 @@ def test_a_stranded_query_keeps_its_scores() -> None:
     everything = torch.ones(1, 1, 3, dtype=torch.bool)
     out, _ = attend(q, k, v, Visibility(3, 3), Taken(everything), 0.5)
     torch.testing.assert_close(out, attend(q, k, v, Visibility(3, 3), None, 0.5)[0])
-
-
-class LargestTensor(TorchDispatchMode):
-    """Notes the largest number of elements that any operation allocates: views of a stored tensor count as what is stored."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.largest, self.operation = 0, ""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for one in result if isinstance(result, (tuple, list)) else (result,):
-            if isinstance(one, torch.Tensor) and one.untyped_storage().nbytes():
-                stored = one.untyped_storage().nbytes() // one.element_size()
-                if stored > self.largest:
-                    self.largest, self.operation = stored, str(func)
-        return result
 
 
 S = 1024

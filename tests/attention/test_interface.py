@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 import torch
 from hypothesis import given
-from torch import Tensor, nn
+from torch import Tensor
 
 import sinkscope as ss
 from helpers import golden, naive
+from helpers.calls import Take, module
 from helpers.naive import Case, cases
 from sinkscope.attention.fused import attend
 from sinkscope.attention.interface import AttentionCall, Forward, forward, sinkscope_attention, sinkscope_mask
 from sinkscope.attention.taken import Taken
-
-
-@dataclass
-class Take:
-    """Takes the same from every layer."""
-
-    what: Taken | None
-
-    def take(self, layer: int, query: Tensor, key: Tensor, visibility: object, scale: float) -> Taken | None:
-        return self.what
-
-
-def module(causal: bool, layer: int = 2) -> nn.Module:
-    """As transformers' attention modules look to an attention function."""
-    found = nn.Module()
-    found.layer_idx, found.is_causal = layer, causal  # type: ignore[assignment]
-    return found
 
 
 def run(case: Case, taken: Taken | None, listen: bool = True) -> tuple[Tensor, list[AttentionCall]]:

@@ -2,16 +2,20 @@
 
 Padding and taken columns enter the kernel as a bias of shape [B, H, 1, K] that it broadcasts over queries; where only a few
 keys are left they are gathered and the kernel runs on those; windows run a tile of queries at a time over the keys in reach.
+Short inputs on a CPU take the path of `short`, whoever listens.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
-from sinkscope.attention import columns
+from sinkscope.attention import columns, short
 from sinkscope.attention.kernels import kernel
 from sinkscope.attention.received import TILE_BYTES
+from sinkscope.attention.short import Attended
 from sinkscope.attention.taken import TILE, Taken
 from sinkscope.attention.visibility import Visibility
 
@@ -35,6 +39,11 @@ def attend(
         Output [B, H, Q, E] in the dtype of value, and log-sum-exp Float32 [B, H, Q] over the kept keys (finite but
         meaningless for rows without a key).
     """
+    if short.suits(query, key, value, visibility, taken):
+        found = _short(query, key, value, visibility, taken, scale, None, True)
+        if found.lse is None:
+            raise RuntimeError("the log-sum-exp was asked for and did not come")
+        return found.output, found.lse
     if taken is None:
         out, lse = _visible(query, key, value, visibility, None, scale)
     elif taken.band is not None:
@@ -47,6 +56,51 @@ def attend(
     return _padded_rows(out, value, visibility), lse
 
 
+def attend_and_sum(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    visibility: Visibility,
+    taken: Taken | None,
+    scale: float,
+    weights: Tensor | None = None,
+) -> Attended:
+    """`attend`, and the column sums of `weights` [B, C, Q] where they come with it: for short inputs on a CPU.
+
+    Elsewhere `acted` and `raw` are None, and so is the log-sum-exp for short inputs with nothing taken: see `short`.
+    """
+    if short.suits(query, key, value, visibility, taken):
+        return _short(query, key, value, visibility, taken, scale, weights, False)
+    return Attended(*attend(query, key, value, visibility, taken, scale))
+
+
+def _short(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    visibility: Visibility,
+    taken: Taken | None,
+    scale: float,
+    weights: Tensor | None,
+    lse: bool,
+) -> Attended:
+    gone = None
+    if taken is not None and taken.columns is not None:
+        gone = _acting(taken.columns, visibility, taken)
+    found = short.attend(query, key, value, visibility.real, gone, scale, weights, lse)
+    return replace(found, output=_padded_rows(found.output, value, visibility))
+
+
+def _acting(columns: Tensor, visibility: Visibility, taken: Taken) -> Tensor:
+    """Bool [B|1, H|1, K]: the columns really taken where all queries of a head see the same keys.
+
+    They are stranded together, and then that head is left alone.
+    """
+    if taken.strands_none(visibility):
+        return columns
+    return columns & ~taken.stranded(visibility, columns.device)[..., :1]
+
+
 def _without_columns(
     query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, taken: Taken, scale: float
 ) -> tuple[Tensor, Tensor]:
@@ -56,9 +110,7 @@ def _without_columns(
     stranded = taken.stranded(visibility, query.device)
     patterned = visibility.dense is not None or visibility.causal or visibility.banded
     if rows == 1 or not patterned:
-        # All queries of a head see the same keys, so they are stranded together: that head is left alone.
-        if not taken.strands_none(visibility):
-            gone = gone & ~stranded[..., :1]
+        gone = _acting(gone, visibility, taken)
         few = taken.most is not None and taken.most < (1 - GATHER_BELOW) * visibility.keys
         if not few and not visibility.banded and visibility.dense is None:
             left = int((~gone).sum(-1).max())

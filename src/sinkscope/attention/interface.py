@@ -7,17 +7,19 @@ gets q, k, v and the log-sum-exp of the very same call. What one forward pass sh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from functools import cached_property
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from sinkscope.attention import fused
-from sinkscope.attention.received import column_mass, dense_map, query_weights, received
+from sinkscope.attention import fused, short
+from sinkscope.attention.received import column_mass, dense_map, query_weights, received, relative
+from sinkscope.attention.short import Attended
 from sinkscope.attention.taken import Taken
 from sinkscope.attention.visibility import Padded, Visibility
 from sinkscope.errors import InputError
@@ -37,11 +39,12 @@ class AttentionCall:
         layer: index of the layer.
         query: [B, H, Q, D]; key: [B, G, K, D]; value: [B, G, K, E]: after RoPE, heads unrepeated.
         output: [B, H, Q, E], what the model went on with.
-        lse: Float32 [B, H, Q]: over the keys that the softmax ran over.
+        known_lse: Float32 [B, H, Q]: over the keys that the softmax ran over; None: `lse` computes it when asked.
         taken: what a policy took away, or None.
         lse_raw: Float32 [B, H, Q]: over all visible keys, as if no policy acted; None: none did, and it is `lse`.
         kept: Float32 [B, H, Q]: the share of each query's attention that fell on keys it kept; None: all of it.
         scratch: what all calls of one forward share; see `expected`.
+        sums: (id of the weights, raw) → Σ_i w_i A_ij, Float32 [B, H, C, K], where they came with the output; see `Asking`.
     """
 
     layer: int
@@ -49,13 +52,22 @@ class AttentionCall:
     key: Tensor
     value: Tensor
     output: Tensor
-    lse: Tensor
+    known_lse: Tensor | None
     scale: float
     visibility: Visibility
     taken: Taken | None = None
     lse_raw: Tensor | None = None
     kept: Tensor | None = None
     scratch: dict[Any, Any] = field(default_factory=dict)
+    sums: dict[tuple[int, bool], Tensor] = field(default_factory=dict)
+
+    @cached_property
+    def lse(self) -> Tensor:
+        """Float32 [B, H, Q]: the log-sum-exp over the keys that the softmax ran over."""
+        if self.known_lse is not None:
+            return self.known_lse
+        # Only a call from which nothing was taken leaves it open; the keys stand in for values that are not used.
+        return fused.attend(self.query, self.key, self.key, self.visibility, None, self.scale)[1]
 
     @property
     def hidden(self) -> Taken | None:
@@ -72,17 +84,14 @@ class AttentionCall:
 
         Computed once for all layers of a forward that see the same pattern.
         """
-        pattern = (id(weights), *self.visibility.pattern)
-        if pattern not in self.scratch:
-            own = query_weights(self.visibility, weights, self.query)
-            # What the key was made of is kept beside the result, so that ids stay theirs.
-            self.scratch[pattern] = (own, self.visibility.uniform(own), weights, self.visibility)
-        own, uniform, *_ = self.scratch[pattern]
-        return own, uniform
+        return expected(self.scratch, self.visibility, self.query, weights)
 
     def received(self, weights: Tensor | None = None, raw: bool = False) -> Tensor:
         """Received attention, Float32 [B, H, C, K]; weights: Float [B, C, Q], None: all real queries."""
         own, uniform = self.expected(weights)
+        summed = self.sums.get((id(weights), raw or self.hidden is None))
+        if summed is not None:
+            return relative(summed, uniform)
         lse, hidden = self._softmax(raw)
         return received(self.query, self.key, lse, self.visibility, hidden, self.scale, own, uniform)
 
@@ -97,6 +106,19 @@ class AttentionCall:
         return dense_map(self.query, self.key, self.visibility, self.hidden, self.scale)
 
 
+def expected(
+    scratch: dict[Any, Any], visibility: Visibility, query: Tensor, weights: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """See `AttentionCall.expected`; `scratch` belongs to the forward."""
+    pattern = (id(weights), *visibility.pattern)
+    if pattern not in scratch:
+        own = query_weights(visibility, weights, query)
+        # What the key was made of is kept beside the result, so that ids stay theirs.
+        scratch[pattern] = (own, visibility.uniform(own), weights, visibility)
+    own, uniform, *_ = scratch[pattern]
+    return own, uniform
+
+
 class Hiding(Protocol):
     """Whatever decides which keys a layer may not use."""
 
@@ -107,6 +129,14 @@ class Hiding(Protocol):
 
 
 Tap = Callable[[AttentionCall], None]
+
+
+@runtime_checkable
+class Asking(Protocol):
+    """A tap that says beforehand what it will ask, so that the sums can come with the output where that is cheaper."""
+
+    def asks(self, layer: int) -> Sequence[Tensor | None]:
+        """The weights, the very objects, for which it will call `received` in this layer."""
 
 
 @dataclass(frozen=True)
@@ -170,22 +200,55 @@ def sinkscope_attention(
     visibility = _visibility(module, query, key, attention_mask, is_causal, sliding_window, plan)
     layer = int(getattr(module, "layer_idx", 0) or 0)
     taken = None if plan.hiding is None else plan.hiding.take(layer, query, key, visibility, scale)
-    out, lse = fused.attend(query, key, value, visibility, taken, scale)
-    lse_raw = kept = None
-    if taken is not None and (taken.silence or plan.taps):
-        lse_raw = fused.raw_lse(query, key, lse, visibility, taken, scale)
+    asked: list[tuple[int, int]] = []
+    weights = None
+    if plan.taps and short.suits(query, key, value, visibility, taken):
+        asked, weights = _asked(plan, layer, query, visibility)
+    found = fused.attend_and_sum(query, key, value, visibility, taken, scale, weights)
+    out, lse, lse_raw, kept = found.output, found.lse, found.lse_raw, None
+    if taken is not None and lse is not None and (taken.silence or plan.taps):
+        if lse_raw is None:
+            lse_raw = fused.raw_lse(query, key, lse, visibility, taken, scale)
         kept = (lse - lse_raw).exp()
         if taken.silence:
             # Σ over the kept keys of exp(s − lse_raw)·v is the hidden output times the share of attention that was kept.
             out = (out * kept[..., None]).to(out.dtype)
             lse = lse_raw
     if plan.taps:
+        sums = _sums(found, asked)
         call = AttentionCall(
-            layer, query, key, value, out, lse, scale, visibility, taken, lse_raw, kept, plan.scratch
+            layer, query, key, value, out, lse, scale, visibility, taken, lse_raw, kept, plan.scratch, sums
         )
         for tap in plan.taps:
             tap(call)
     return out.transpose(1, 2).contiguous(), None
+
+
+def _asked(
+    plan: Forward, layer: int, query: Tensor, visibility: Visibility
+) -> tuple[list[tuple[int, int]], Tensor | None]:
+    """What the taps will ask of a layer: (id, number of classes) of each set of weights, and all classes, Float32 [B, C, Q]."""
+    found: dict[int, Tensor] = {}
+    taps: tuple[object, ...] = plan.taps
+    for tap in taps:
+        if isinstance(tap, Asking):
+            for weights in tap.asks(layer):
+                found[id(weights)] = expected(plan.scratch, visibility, query, weights)[0]
+    classes = [(name, own.shape[1]) for name, own in found.items()]
+    return classes, torch.cat(list(found.values()), 1) if found else None
+
+
+def _sums(found: Attended, asked: list[tuple[int, int]]) -> dict[tuple[int, bool], Tensor]:
+    """The column sums of a call under the names by which they will be asked for: see AttentionCall.sums."""
+    sums: dict[tuple[int, bool], Tensor] = {}
+    if found.acted is None:
+        return sums
+    sizes = [classes for _, classes in asked]
+    raw = found.acted if found.raw is None else found.raw
+    for kind, whole in ((False, found.acted), (True, raw)):
+        parts = torch.split(whole, sizes, 2)
+        sums |= {(name, kind): part for (name, _), part in zip(asked, parts, strict=True)}
+    return sums
 
 
 def _visibility(

@@ -141,6 +141,10 @@ class Acting:
             columns = self._both_branches(columns)
         return Taken(columns, band, self.rules[0].effect == "silence", most if columns is not None else None)
 
+    def asks(self, layer: int) -> tuple[None, ...]:
+        """Scores are over all real queries (a causal model's are over the last one): see interface.Asking."""
+        return () if self._causal else (None,)
+
     def __call__(self, call: AttentionCall) -> None:
         """Measures this forward: scores for the next step, and what was taken in this one."""
         rows = len(self._rows)

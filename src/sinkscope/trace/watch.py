@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.interface import AttentionCall
-from sinkscope.attention.received import query_weights, relative
+from sinkscope.attention.received import relative
 from sinkscope.attention.visibility import Visibility
 from sinkscope.policies.acting import Account, Acting
 from sinkscope.trace.capture import Capture
@@ -69,21 +69,23 @@ class Watcher:
         return self.active
 
     def begin(self, ids: Tensor, real: Tensor | None, masked: Tensor, branches: int) -> None:
-        """Chooses the classes of queries for this forward: see `_classes`."""
+        """Chooses the classes of queries for this forward: those of `_classes`, or one of all; causal: see `_causal`."""
         self.found = {}
         self._branches = branches
         self._real = real
-        self._weights = None if self.frame.causal else self._classes(masked)
+        by_kind = self.capture.by_query and not self.frame.causal
+        self._weights = self._classes(masked) if by_kind else None
 
     def _classes(self, masked: Tensor) -> Tensor:
-        """Float32 [B·branches, C, S]: all queries; with by_query, masked, decided and prompt queries besides."""
-        everything = torch.ones_like(masked)
-        classes = [everything]
-        if self.capture.by_query:
-            answer = torch.zeros_like(masked)
-            answer[:, self.prompt : self.last] = True
-            classes += [masked, ~masked & answer, ~masked & ~answer]
+        """Float32 [B·branches, 4, S]: all queries, then masked, decided and prompt queries."""
+        answer = torch.zeros_like(masked)
+        answer[:, self.prompt : self.last] = True
+        classes = [torch.ones_like(masked), masked, ~masked & answer, ~masked & ~answer]
         return torch.stack(classes, 1).float().repeat(self._branches, 1, 1)
+
+    def asks(self, layer: int) -> tuple[Tensor | None, ...]:
+        """The classes of queries that will be asked for, all queries where there are none: see interface.Asking."""
+        return (self._weights,) if self.active and layer in self._wanted and not self.frame.causal else ()
 
     def __call__(self, call: AttentionCall) -> None:
         """Computes what the capture asks for from one attention call."""
@@ -118,17 +120,17 @@ class Watcher:
 
     def _causal(self, call: AttentionCall) -> None:
         """The last row, and the sum over all queries so far, which is carried from step to step."""
-        device, rows, queries = call.query.device, call.query.shape[0], call.query.shape[2]
-        last = torch.zeros(rows, 1, queries, device=device)
-        last[..., -1] = 1.0
-        weights = query_weights(call.visibility, torch.cat([last, torch.ones_like(last)], 1), call.query)
+        rows, queries = call.query.shape[0], call.query.shape[2]
+        if self._weights is None:  # once for all layers, so that what follows from it is computed once too
+            self._weights = torch.ones(rows, 2, queries, device=call.query.device)
+            self._weights[:, 0, :-1] = 0.0
+        weights, uniform = call.expected(self._weights)
         mass = call.mass(weights)
-        total = self._accumulate(call.layer, mass[:, :, 1], call.visibility, weights[:, 1:])
+        total = self._accumulate(call, mass[:, :, 1], uniform[:, 1], weights[:, 1])
         if not self.active:
             return
-        self._keep_scores(
-            "received", relative(mass[:, :, :1], call.visibility.uniform(weights[:, :1]))[:, :, 0]
-        )
+        relative_mass = relative(mass, uniform)
+        self._keep_scores("received", relative_mass[:, :, 0])
         self._keep_scores("received_all", total)
         if self.capture.level == "layers":
             self._keep("sink_heads", sink_heads(total))
@@ -136,9 +138,7 @@ class Watcher:
             by = self._by_kind(call.layer)
             self._keep("received_by", by.mean(1) if self.capture.level == "layers" else self._heads(by))
         if queries == call.visibility.keys:
-            self._keep_scores(
-                "prefill_received", relative(mass[:, :, 1:], call.visibility.uniform(weights[:, 1:]))[:, :, 0]
-            )
+            self._keep_scores("prefill_received", relative_mass[:, :, 1])
 
     def _policy(self, call: AttentionCall, account: Account) -> None:
         """What the policy did in this layer: it has measured that already."""
@@ -155,10 +155,18 @@ class Watcher:
                 "taken_keys", self._heads(torch.zeros_like(raw, dtype=torch.bool) if taken is None else taken)
             )
 
-    def _accumulate(self, layer: int, mass: Tensor, visibility: Visibility, weights: Tensor) -> Tensor:
-        """Adds this forward's queries to the running sums and gives received attention over all of them: [B, H, K]."""
-        uniform = visibility.uniform(weights)[:, 0]
-        seen = _seen_by(visibility, weights[:, 0])
+    def _accumulate(self, call: AttentionCall, mass: Tensor, uniform: Tensor, weights: Tensor) -> Tensor:
+        """Adds this forward's queries to the running sums and gives received attention over all of them: [B, H, K].
+
+        Args:
+            mass: Float [B, H, K] from all queries; uniform: Float64 [B, K], what they would bring if they looked at all alike.
+            weights: Float [B, Q]: 1 for queries that count.
+        """
+        layer, visibility = call.layer, call.visibility
+        pattern = ("seen by", *visibility.pattern)
+        if pattern not in call.scratch:  # the pattern is kept beside it, so that its ids stay its own
+            call.scratch[pattern] = (_seen_by(visibility, weights), visibility)
+        seen, _ = call.scratch[pattern]
         if layer in self._sums:
             before = self._sums[layer]
             grow = visibility.keys - before[0].shape[-1]
