@@ -6,7 +6,6 @@ import statistics
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -39,16 +38,11 @@ class Device:
 
 
 class Clock:
-    """Stamps the steps of a generation.
-
-    On a GPU the stamps are events in its stream, so that stamping makes nobody wait: a step then lasts as long as in a
-    generation that nobody times, whether its kernels or the launching of them take longer.
-    """
+    """Stamps the steps of a generation."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._stamps: list[float] = []
-        self._events: list[Any] = []
         self._before = 0
         if device.type == "cuda":
             torch.cuda.synchronize(device)
@@ -59,17 +53,11 @@ class Clock:
     def tick(self, *_: object) -> None:
         """The end of a step."""
         if self.device.type == "cuda":
-            event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            event.record(torch.cuda.current_stream(self.device))
-            self._events.append(event)
-        else:
-            self._stamps.append(time.perf_counter())
+            torch.cuda.synchronize(self.device)
+        self._stamps.append(time.perf_counter())
 
     def timing(self) -> Timing:
         """The median of the steps after the first few."""
-        if self._events:
-            torch.cuda.synchronize(self.device)
-            self._stamps = [self._events[0].elapsed_time(event) / 1e3 for event in self._events]
         lasted = [after - before for before, after in zip(self._stamps, self._stamps[1:], strict=False)]
         lasted = lasted[min(SKIPPED, len(lasted) - 1) :]
         peak = None

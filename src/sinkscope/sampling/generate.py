@@ -29,8 +29,7 @@ from sinkscope.trace.provenance import provenance, token_texts
 from sinkscope.trace.recorder import Recorder, Sink
 
 Progress = Callable[[int, int, Tensor], None]
-"""Called after every step with the number of steps done, the number expected, and the states Long [B, S] on the model's device:
-on a GPU the step may still be running, and copying them would wait for it."""
+"""Called after every step with the number of steps done, the number expected, and the states Long [B, S]."""
 
 
 def generate(
@@ -257,7 +256,7 @@ def _drive(
         states.append(frame)
         ties.append(tied)
         if progress is not None:
-            progress(len(states) - 1, expected, frame)
+            progress(len(states) - 1, expected, frame.cpu())
     found = torch.stack(states).cpu()
     if causal:
         found = found[..., : batch.ids.shape[1] + len(states) - 1]

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from sinkscope.errors import InputError
 from sinkscope.models.llada import EOT
-from sinkscope.sampling.beside import Beside
 from sinkscope.sampling.decoding import LladaDecoding, MmadaDecoding
 from sinkscope.sampling.engine import Engine, Step, select
 from sinkscope.sampling.streams import Streams
@@ -118,15 +117,13 @@ def _step(
     masked = x == engine.mask_id
     selectable = masked.clone()
     selectable[:, end:] = False
-    left = masked & ~selectable
-    beside = Beside(x.device)
+    # To learn how many positions there are the host waits for the GPU: once, before the forward, and never behind it.
+    here = selectable.nonzero(as_tuple=True)
+    rest = (masked & ~selectable).nonzero(as_tuple=True) if engine.everything else None
     if decoding.cfg > 0:
         hidden, twin = engine.guided(x, torch.where(given, engine.mask_id, x), engine.real)
     else:
         hidden, twin = engine.hidden(x), None
-    # To learn how many positions there are the host has to wait: for these alone, while the forward runs.
-    here = beside.positions(selectable)
-    rest = beside.positions(left) if engine.everything else None
     noise = None
     if decoding.temperature > 0 and streams is not None:
         noise = streams.uniform((*x.shape, engine.model.shape.vocabulary), torch.float64)
