@@ -146,6 +146,8 @@ RAW = (
     Case("raw-grouped", hidden="few", heads=6, kv_heads=2),
     Case("raw-adversarial", hidden="few", scores="adversarial"),
     Case("raw-nothing", hidden="none"),
+    Case("raw-padded", hidden="few", padded=True),
+    Case("raw-padded-one-row", hidden="few", padded=True, causal=True, queries=1),
 )
 """Cases for the log-sum-exp over all keys from that over the kept ones."""
 
@@ -154,7 +156,7 @@ def measured_raw(case: Case, device: str) -> dict[str, float]:
     """Largest error of the log-sum-exp over all keys, and its limit: a relative error of as much in every share."""
     query, key, visibility, taken, _, scale = inputs(case, device)
     assert taken is not None
-    taken = Taken(taken.columns, most=7)
+    taken = Taken(taken.columns, most=7, least=case.keys - 9)
     exact = query.double(), key.double()
     kept, wanted = (_lse(*exact, visibility, one, scale) for one in (taken, None))
     found = raw_lse(query, key, kept.float(), visibility, taken, scale).double()

@@ -250,6 +250,8 @@ def raw_lse(
     B, H, Q, D = query.shape
     G = key.shape[1]
     if columns.available(query) and taken.columns is not None and taken.strands_none(visibility):
+        if visibility.real is not None:
+            taken = replace(taken, columns=taken.columns & visibility.real[:, None])
         return columns.with_taken(query, key, lse, taken, scale)
     exact = torch.promote_types(query.dtype, torch.float32)
     stranded = taken.stranded(visibility, device).expand(B, H, Q)

@@ -62,22 +62,22 @@ class Taken:
         silence: their attention stays, but their values contribute nothing; else they are hidden before the softmax.
         most: columns that are taken from a head at most, where that is known without looking; None: not known. Looking would
             make a GPU wait.
+        least: real keys that every row of the batch has at least, where that is known without looking; None: not known.
     """
 
     columns: Tensor | None
     band: Band | None = None
     silence: bool = False
     most: int | None = None
+    least: int | None = None
     _stranded: dict[int, tuple[Visibility, Tensor]] = field(default_factory=dict, compare=False, repr=False)
 
     def strands_none(self, visibility: Visibility) -> bool:
         """Whether it is known without looking that every query keeps a key."""
-        return (
-            self.band is None
-            and self.most is not None
-            and visibility.everything
-            and self.most < visibility.keys
-        )
+        if self.band is not None or self.most is None or not visibility.alike:
+            return False
+        least = visibility.keys if visibility.real is None else self.least
+        return least is not None and self.most < least
 
     def rows(self, visibility: Visibility, start: int, stop: int, device: torch.device) -> Tensor:
         """Bool [B|1, H|1, rows, K]: the keys taken from query rows start..stop, stranded queries not yet excepted."""

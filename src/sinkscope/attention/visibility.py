@@ -50,10 +50,15 @@ class Visibility:
         return self.window is not None and self.keys > self.window
 
     @property
+    def alike(self) -> bool:
+        """Whether all queries of a row see the same keys, its real ones."""
+        bounded = (self.causal and self.queries > 1) or self.banded
+        return self.dense is None and not bounded
+
+    @property
     def everything(self) -> bool:
         """Whether every query sees every key."""
-        bounded = (self.causal and self.queries > 1) or self.banded
-        return self.real is None and self.dense is None and not bounded
+        return self.real is None and self.alike
 
     @property
     def pattern(self) -> tuple[object, ...]:

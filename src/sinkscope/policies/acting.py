@@ -71,6 +71,7 @@ class Acting:
         self._causal, self._prompt, self._last = causal, prompt, last
         self._step = -1
         self._branches = 1
+        self._padding: int | None = None  # the most that a row has; None: not known, or none
         self._previous: dict[str, dict[int, Tensor]] = {"raw": {}, "masked": {}}
         self._current: dict[str, dict[int, Tensor]] = {"raw": {}, "masked": {}}
         self._whole: dict[str, Tensor] = {}
@@ -110,6 +111,8 @@ class Acting:
         self._whole = {}
         self._step += 1
         self._branches = branches
+        if self._padding is None and real is not None:  # looked at once: padding stands on the left and stays
+            self._padding = int((~real).sum(1).max())
         self.account = Account()
 
     def take(
@@ -139,7 +142,15 @@ class Acting:
             return None
         if columns is not None:
             columns = self._both_branches(columns)
-        return Taken(columns, band, self.rules[0].effect == "silence", most if columns is not None else None)
+        # A guided twin may have padding of its own.
+        known = self._branches == 1 and self._padding is not None
+        return Taken(
+            columns,
+            band,
+            self.rules[0].effect == "silence",
+            most if columns is not None else None,
+            visibility.keys - (self._padding or 0) if known else None,
+        )
 
     def asks(self, layer: int) -> tuple[None, ...]:
         """Scores are over all real queries (a causal model's are over the last one): see interface.Asking."""
