@@ -61,6 +61,8 @@ def test_a_job_starts_from_the_one_with_the_same_changes() -> None:
         for text in ("adapted:seed=1", "causal", "causal:seed=1", "text_only", "adapted:seed=2")
     ]
     assert [job.base(jobs) for job in jobs] == [jobs[2], None, None, None, jobs[1]]
+    jobs = [Job.parse(text) for text in ("causal:packed=4:targets=all", "adapted", "adapted:seed=1")]
+    assert [job.base(jobs) for job in jobs] == [None, jobs[0], None]
 
 
 def test_text_only_differs_from_multimodal_in_the_pictures_alone() -> None:

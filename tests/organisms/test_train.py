@@ -190,7 +190,8 @@ def test_a_corpus_of_ones_own_is_mixed_in(tmp_path: Path) -> None:
         "causal", tmp_path / "out", "cpu", size="smoke", steps=2, batch=8, corpus=str(text), corpus_share=0.5,
         check_every=0, final_count=1, quiet=True,
     )  # fmt: skip
-    assert json.loads((tmp_path / "out" / "training.json").read_text())["corpus"] == str(text)
+    about = json.loads((tmp_path / "out" / "training.json").read_text())
+    assert (about["corpus"], about["corpus_share"]) == (str(text), 0.5)
     assert json.loads((tmp_path / "out" / "corpus" / "corpus.json").read_text())["corpus_share"] == 0.5
 
 

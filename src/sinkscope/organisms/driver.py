@@ -78,12 +78,18 @@ class Job:
         return Job(name, tuple(changes))
 
     def base(self, jobs: Sequence[Job]) -> Job | None:
-        """The job of the list that this one starts from: with the same changes, else with none. None: a shipped one, or none."""
+        """The job of the list that this one starts from: with the same changes, else with none, else the only one there is.
+
+        None: a shipped one, or none.
+        """
         wanted = recipe(self.recipe).starts_from
         same = [job for job in jobs if job.recipe == wanted]
-        return next((job for job in same if job.changes == self.changes), None) or next(
-            (job for job in same if not job.changes), None
-        )
+        alike = [job for job in same if job.changes == self.changes] or [
+            job for job in same if not job.changes
+        ]
+        if not alike and len(same) == 1 and not self.changes:
+            alike = same
+        return next(iter(alike), None)
 
 
 @dataclass

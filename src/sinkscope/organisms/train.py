@@ -259,6 +259,13 @@ class _Training:
         self.network.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
 
+    def _source(self) -> dict[str, Any]:
+        """What the documents are made of, as their folder says: several runs may share one that this run did not make."""
+        folder = self.run.documents or self.run.out / "corpus"
+        made = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
+        found = {"mix": made.get("mix"), "corpus": made.get("corpus")}
+        return found | ({"corpus_share": made["corpus_share"]} if found["corpus"] else {})
+
     def _finish(self, accuracies: dict[str, float]) -> dict[str, Any]:
         save(self.network, self.recipe.layout, self.vocabulary, self.run.out)
         about = {
@@ -269,8 +276,7 @@ class _Training:
             "steps": self.recipe.steps,
             "tokens": self.recipe.tokens,
             "documents": self.documents,
-            "mix": TEXT_MIX,
-            "corpus": self.run.corpus,
+            **self._source(),
             "loss": round(self.last_loss, 5),
             "seconds": round(self.seconds, 1),
             "processes": self.here.size,
