@@ -134,7 +134,7 @@ def test_an_error_in_the_middle_of_a_forward_leaves_the_model_as_it_was(
     model = golden.model(family)
     ids = prompts(family)
     before = model.logits(ids)
-    plain, calls = fused.kernel, []
+    plain, calls = fused.attend_and_sum, []
 
     def failing(*arguments: Any) -> Any:
         calls.append(1)
@@ -142,7 +142,7 @@ def test_an_error_in_the_middle_of_a_forward_leaves_the_model_as_it_was(
             raise error
         return plain(*arguments)
 
-    monkeypatch.setattr(fused, "kernel", failing)
+    monkeypatch.setattr(fused, "attend_and_sum", failing)
     with pytest.raises(error):
         ss.generate(model, ids, DECODINGS[family], policy=ss.MaskFirst(2), capture=ss.Capture())
     monkeypatch.undo()
