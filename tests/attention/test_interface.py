@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -13,6 +15,7 @@ from helpers.calls import Take, module
 from helpers.naive import Case, cases
 from sinkscope.attention.fused import attend
 from sinkscope.attention.interface import AttentionCall, Forward, forward, sinkscope_attention, sinkscope_mask
+from sinkscope.attention.received import query_weights
 from sinkscope.attention.taken import Taken
 
 
@@ -44,6 +47,14 @@ def test_a_listener_gets_the_call_as_it_happened(case: Case) -> None:
     assert torch.equal(call.output, out)
     expected, _ = attend(q, k, v, case.visibility(), case.taken(), scale)
     assert torch.equal(out, expected)
+
+
+@given(cases())
+def test_the_newest_query_alone_is_what_its_mass_is(case: Case) -> None:
+    case = replace(case, Q=1)
+    _, (call,) = run(case, case.taken())
+    weights = query_weights(call.visibility, torch.ones(case.B, 2, 1), call.query)
+    assert torch.equal(call.newest(weights), call.mass(weights)[:, :, 1])
 
 
 @given(cases())

@@ -12,6 +12,7 @@ import sinkscope as ss
 from helpers import golden
 from sinkscope.attention import interface
 from sinkscope.attention.interface import AttentionCall
+from sinkscope.attention.short import Attended
 from sinkscope.models import selfcheck
 from sinkscope.models.selfcheck import Finding, SelfCheck
 
@@ -95,6 +96,18 @@ def test_a_log_sum_exp_that_is_off_is_noticed(monkeypatch: pytest.MonkeyPatch) -
         return out, lse + 0.01
 
     monkeypatch.setattr(interface.fused, "attend", shifted)
+    assert "received attention" in failing("llama")
+
+
+def test_column_sums_that_are_off_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short inputs of a diffusion model on a CPU: the sums that come with the output are those that are recorded."""
+    right = interface.fused.attend_and_sum
+
+    def scaled(*args: Any) -> Attended:
+        found = right(*args)
+        return found if found.acted is None else replace(found, acted=found.acted * 1.01)
+
+    monkeypatch.setattr(interface.fused, "attend_and_sum", scaled)
     assert "received attention" in failing("llada")
 
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from sinkscope.attention import fused, short
+from sinkscope.attention import columns, fused, short
 from sinkscope.attention.received import column_mass, dense_map, query_weights, received, relative
 from sinkscope.attention.short import Attended
 from sinkscope.attention.taken import Taken
@@ -94,6 +94,23 @@ class AttentionCall:
             return relative(summed, uniform)
         lse, hidden = self._softmax(raw)
         return received(self.query, self.key, lse, self.visibility, hidden, self.scale, own, uniform)
+
+    def newest(self, weights: Tensor) -> Tensor:
+        """The attention of the only query of a step with a cache, Float32 [B, H, K], 0 where there is no key.
+
+        What `mass` gives for weights [B, C, 1] of 1, in fewer operations: on a CPU such a step is bound by their number.
+        """
+        hidden, visibility = self.hidden, self.visibility
+        if hidden is not None or not visibility.alike or columns.available(self.query):
+            return self.mass(weights)[:, :, -1]
+        exact = torch.promote_types(self.query.dtype, torch.float32)
+        B, H, _, D = self.query.shape
+        G, K = self.key.shape[1:3]
+        keys = self.key.to(exact).reshape(B * G, K, D).transpose(1, 2)
+        query = self.query.to(exact).reshape(B * G, -1, D)
+        share = torch.baddbmm(-self.lse.to(exact).reshape(B * G, -1, 1), query, keys, alpha=self.scale).exp_()
+        share = share.view(B, H, K).to(torch.float32)
+        return share if visibility.real is None else share.masked_fill_(~visibility.real[:, None], 0.0)
 
     def _softmax(self, raw: bool) -> tuple[Tensor, Taken | None]:
         """The log-sum-exp and the hidden keys of the attention that acted, or raw, as if no policy did."""

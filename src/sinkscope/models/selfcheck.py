@@ -70,7 +70,7 @@ def check(model: Model, length: int = 24, seed: int = 0) -> SelfCheck:
     1. Every layer calls the attention function exactly once.
     2. Recording does not change one bit of the logits.
     3. The recorded map times the values is the attention output that the model went on with.
-    4. Received attention from the tiles is that of the map.
+    4. Received attention as it is recorded is that of the map.
     5. A left-padded row gives the logits of the row alone.
     6. Causal models: transformers' own attention gives the same logits.
     """
@@ -78,13 +78,10 @@ def check(model: Model, length: int = 24, seed: int = 0) -> SelfCheck:
         raise InputError(f"the self-check needs at least 8 tokens, got length {length}")
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(0, model.shape.vocabulary, (2, length), generator=generator).to(model.device)
-    calls: list[tuple[int, float, float]] = []
-
-    def examine(call: AttentionCall) -> None:
-        calls.append((call.layer, _output_error(call), _received_error(call)))
-
+    examiner = _Examiner()
     silent = model.forward(ids)
-    recorded = model.forward(ids, taps=(examine,))
+    recorded = model.forward(ids, taps=(examiner,))
+    calls = examiner.calls
     layers = sorted(layer for layer, _, _ in calls)
     bound = ROUNDING[model.dtype]
     findings = [
@@ -111,6 +108,24 @@ def check(model: Model, length: int = 24, seed: int = 0) -> SelfCheck:
             )
         )
     return SelfCheck(model.source, tuple(findings))
+
+
+class _Examiner:
+    """Listens as a recorder does: it says beforehand what it will ask for.
+
+    Attributes:
+        calls: layer, error of the output, error of received attention.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, float, float]] = []
+
+    def asks(self, layer: int) -> tuple[None, ...]:
+        """Received attention from all queries."""
+        return (None,)
+
+    def __call__(self, call: AttentionCall) -> None:
+        self.calls.append((call.layer, _output_error(call), _received_error(call)))
 
 
 def _output_error(call: AttentionCall) -> float:

@@ -71,6 +71,7 @@ class Acting:
         self._causal, self._prompt, self._last = causal, prompt, last
         self._step = -1
         self._branches = 1
+        self._last_query: Tensor | None = None
         self._padding: int | None = None  # the most that a row has; None: not known, or none
         self._previous: dict[str, dict[int, Tensor]] = {"raw": {}, "masked": {}}
         self._current: dict[str, dict[int, Tensor]] = {"raw": {}, "masked": {}}
@@ -332,9 +333,12 @@ class Acting:
         """Which queries score the keys: all real ones, or a causal model's last."""
         if not self._causal:
             return None
-        weights = torch.zeros(query.shape[0], 1, query.shape[2], device=query.device)
-        weights[..., -1] = 1.0
-        return weights
+        shape = (query.shape[0], 1, query.shape[2])
+        if self._last_query is None or self._last_query.shape != shape:
+            # One object for all layers, so that what follows from it is computed once.
+            self._last_query = torch.zeros(shape, device=query.device)
+            self._last_query[..., -1] = 1.0
+        return self._last_query
 
     def _conditional(self, visibility: Visibility) -> Visibility:
         """The pattern of the conditional rows alone."""

@@ -7,13 +7,13 @@ layer has to wait for a copy; nothing of size S×S exists except at level "maps"
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from sinkscope.attention.interface import AttentionCall
-from sinkscope.attention.received import relative
 from sinkscope.attention.visibility import Visibility
 from sinkscope.policies.acting import Account, Acting
 from sinkscope.trace.capture import Capture
@@ -24,6 +24,24 @@ SEEN_BY = 16
 
 SINK_EPSILON = 3.0
 """Threshold of `sink_heads` at level "layers": a key above the mean of the others by 3, about four times uniform."""
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What one layer of a causal model gave in one forward.
+
+    Attributes:
+        last, every: Float32 [B, H, K]: attention from the last query, and from all of them.
+        uniform: Float64 [B|1, 2, K]: what both would bring if queries looked at all keys alike.
+        seen: Float64 [B, K]: queries that see a key.
+        queries: how many there were.
+    """
+
+    last: Tensor
+    every: Tensor
+    uniform: Tensor
+    seen: Tensor
+    queries: int
 
 
 class Watcher:
@@ -46,8 +64,9 @@ class Watcher:
         self._steps = 0
         self.begun = 0.0
         self.found: dict[str, list[Tensor]] = {}
-        self._sums: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
-        self._prompt_sums: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+        self._seen: list[_Seen] = []
+        self._sums: tuple[Tensor, Tensor, Tensor] | None = None
+        self._prompt_sums: tuple[Tensor, Tensor] | None = None
         self._residual: dict[int, tuple[Tensor, Tensor, Tensor, Tensor]] = {}
         self._first: dict[int, Tensor] = {}
 
@@ -70,6 +89,7 @@ class Watcher:
 
     def begin(self, ids: Tensor, real: Tensor | None, masked: Tensor, branches: int) -> None:
         """Chooses the classes of queries for this forward: those of `_classes`, or one of all; causal: see `_causal`."""
+        self._settle()
         self.found = {}
         self._branches = branches
         self._real = real
@@ -119,26 +139,63 @@ class Watcher:
             self._keep("received_by", by.mean(1) if self.capture.level == "layers" else self._heads(by))
 
     def _causal(self, call: AttentionCall) -> None:
-        """The last row, and the sum over all queries so far, which is carried from step to step."""
+        """Keeps the last row and the sum over all queries of one layer; `_settle` goes on with all layers together."""
         rows, queries = call.query.shape[0], call.query.shape[2]
         if self._weights is None:  # once for all layers, so that what follows from it is computed once too
             self._weights = torch.ones(rows, 2, queries, device=call.query.device)
             self._weights[:, 0, :-1] = 0.0
         weights, uniform = call.expected(self._weights)
-        mass = call.mass(weights)
-        total = self._accumulate(call, mass[:, :, 1], uniform[:, 1], weights[:, 1])
+        pattern = ("seen by", *call.visibility.pattern)
+        if pattern not in call.scratch:  # the pattern is kept beside it, so that its ids stay its own
+            call.scratch[pattern] = (_seen_by(call.visibility, weights[:, 1]), call.visibility)
+        if queries == 1:
+            last = every = call.newest(weights)
+        else:
+            last, every = call.mass(weights).unbind(2)
+        self._seen.append(_Seen(last, every, uniform, call.scratch[pattern][0], queries))
+
+    def _settle(self) -> None:
+        """Adds the queries of a causal forward to those so far, and keeps what they received: all layers in one go.
+
+        A step with a cache has one query, and its time is that of many small operations: one for all layers saves most.
+        """
+        layers, self._seen = self._seen, []
+        if not layers:
+            return
+        last, every = (torch.stack([getattr(one, name) for one in layers]) for name in ("last", "every"))
+        # Layers that see the same pattern hold the same objects.
+        alike = all(one.uniform is layers[0].uniform for one in layers)
+        patterns = layers[:1] if alike else layers
+        uniform = torch.stack([one.uniform for one in patterns])  # [layer|1, B|1, 2, K]
+        seen = torch.stack([one.seen for one in patterns])
+        mass, expected = every.double(), uniform[:, :, 1]
+        if self._sums is not None:
+            grow = mass.shape[-1] - self._sums[0].shape[-1]
+            mass, expected, seen = (
+                now + torch.nn.functional.pad(old, (0, grow))
+                for now, old in zip((mass, expected, seen), self._sums, strict=True)
+            )
+        self._sums = (mass, expected, seen)
+        if self._prompt_sums is None:  # the first forward is the prefill
+            self._prompt_sums = (mass, expected)
         if not self.active:
             return
-        relative_mass = relative(mass, uniform)
-        self._keep_scores("received", relative_mass[:, :, 0])
-        self._keep_scores("received_all", total)
+        total = _over(mass, expected, seen >= SEEN_BY)
+        self._keep_layers("received", _over(last, uniform[:, :, 0]))
+        self._keep_layers("received_all", total)
         if self.capture.level == "layers":
-            self._keep("sink_heads", sink_heads(total))
+            self.found["sink_heads"] = [sink_heads(one) for one in total]
         if self.capture.by_query:
-            by = self._by_kind(call.layer)
-            self._keep("received_by", by.mean(1) if self.capture.level == "layers" else self._heads(by))
-        if queries == call.visibility.keys:
-            self._keep_scores("prefill_received", relative_mass[:, :, 1])
+            self.found["received_by"] = [
+                by.mean(1) if self.capture.level == "layers" else self._heads(by) for by in self._by_kind()
+            ]
+        if layers[0].queries == mass.shape[-1]:
+            self._keep_layers("prefill_received", _over(every, uniform[:, :, 1]))
+
+    def _keep_layers(self, name: str, scores: Tensor) -> None:
+        """Keeps the scores of all layers, [layer, B, H, K]."""
+        for one in scores.mean(2)[:, :, None] if self.capture.level == "layers" else scores:
+            self._keep_scores(name, one)
 
     def _policy(self, call: AttentionCall, account: Account) -> None:
         """What the policy did in this layer: it has measured that already."""
@@ -155,46 +212,24 @@ class Watcher:
                 "taken_keys", self._heads(torch.zeros_like(raw, dtype=torch.bool) if taken is None else taken)
             )
 
-    def _accumulate(self, call: AttentionCall, mass: Tensor, uniform: Tensor, weights: Tensor) -> Tensor:
-        """Adds this forward's queries to the running sums and gives received attention over all of them: [B, H, K].
-
-        Args:
-            mass: Float [B, H, K] from all queries; uniform: Float64 [B, K], what they would bring if they looked at all alike.
-            weights: Float [B, Q]: 1 for queries that count.
-        """
-        layer, visibility = call.layer, call.visibility
-        pattern = ("seen by", *visibility.pattern)
-        if pattern not in call.scratch:  # the pattern is kept beside it, so that its ids stay its own
-            call.scratch[pattern] = (_seen_by(visibility, weights), visibility)
-        seen, _ = call.scratch[pattern]
-        if layer in self._sums:
-            before = self._sums[layer]
-            grow = visibility.keys - before[0].shape[-1]
-            mass, uniform, seen = (
-                now + torch.nn.functional.pad(old, (0, grow))
-                for now, old in zip((mass.double(), uniform, seen), before, strict=True)
-            )
-        self._sums[layer] = (mass.double(), uniform, seen)
-        self._prompt_sums.setdefault(layer, self._sums[layer])  # the first forward is the prefill
-        enough = (seen >= SEEN_BY)[:, None] & (uniform > 0)[:, None]
-        return torch.where(enough, mass / uniform.clamp(min=1e-300)[:, None], float("nan")).float()
-
-    def _by_kind(self, layer: int) -> Tensor:
-        """Float32 [B, H, kind, K]: received from the masked (none here), the written and the prompt queries so far."""
-        mass, uniform, _ = self._sums[layer]
-        grown = mass.shape[-1] - self._prompt_sums[layer][0].shape[-1]
-        prompt, expected = (torch.nn.functional.pad(one, (0, grown)) for one in self._prompt_sums[layer][:2])
+    def _by_kind(self) -> Tensor:
+        """Float32 [layer, B, H, kind, K]: received from the masked (none here), the written and the prompt queries so far."""
+        if self._sums is None or self._prompt_sums is None:
+            raise RuntimeError("no forward was seen")
+        mass, uniform, _ = self._sums
+        grown = mass.shape[-1] - self._prompt_sums[0].shape[-1]
+        prompt, expected = (torch.nn.functional.pad(one, (0, grown)) for one in self._prompt_sums)
         nothing = torch.zeros_like(uniform)
-        kinds = ((nothing[:, None], nothing), (mass - prompt, uniform - expected), (prompt, expected))
+        kinds = ((nothing[:, :, None], nothing), (mass - prompt, uniform - expected), (prompt, expected))
         # A difference of equal sums may be a rounding error away from 0; one query gives a key at least 1/K.
         least = 0.5 / mass.shape[-1]
         by = [
-            torch.where(one[:, None] > least, sums / one.clamp(min=least)[:, None], float("nan")).expand_as(
-                mass
-            )
+            torch.where(
+                one[:, :, None] > least, sums / one.clamp(min=least)[:, :, None], float("nan")
+            ).expand_as(mass)
             for sums, one in kinds
         ]
-        return torch.stack(by, 2).float()
+        return torch.stack(by, 3).float()
 
     def residual(self, layer: int, hidden: Tensor) -> None:
         """Norms and largest activations of the residual stream [B·branches, Q, width] entering a layer."""
@@ -238,6 +273,7 @@ class Watcher:
 
     def arrays(self) -> dict[str, Tensor]:
         """Variable → [B, layer, …] of the forward that just ran."""
+        self._settle()
         return {name: _stacked(layers) for name, layers in self.found.items()}
 
     def _keep_scores(self, name: str, scores: Tensor) -> None:
@@ -261,6 +297,13 @@ def _stacked(layers: list[Tensor]) -> Tensor:
     if layers[0].is_cuda:
         return torch.stack(layers, 1)
     return torch.from_numpy(np.stack([layer.numpy() for layer in layers], 1))
+
+
+def _over(mass: Tensor, uniform: Tensor, there: Tensor | None = None) -> Tensor:
+    """Mass [layer, B, H, K] over uniform attention [layer|1, B|1, K]; NaN where there is none, or where not `there`."""
+    there = uniform > 0 if there is None else there & (uniform > 0)
+    shares = mass / uniform.clamp(min=1e-300)[:, :, None]
+    return torch.where(there[:, :, None], shares, float("nan")).to(torch.float32)
 
 
 def sink_heads(received: Tensor) -> Tensor:
