@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -35,6 +35,16 @@ class Device:
 
     flops: float
     bandwidth: float
+
+
+def pooled(timings: Sequence[Timing]) -> Timing:
+    """Several measurements of the same as one: the median of their medians."""
+    peaks = [one.peak for one in timings if one.peak is not None]
+    return Timing(
+        statistics.median(one.seconds for one in timings),
+        sum(one.steps for one in timings),
+        max(peaks, default=None),
+    )
 
 
 class Clock:

@@ -71,9 +71,11 @@ def title(result: Mapping[str, Any]) -> str:
     """What was measured, on what, when, with which versions."""
     settings = result["settings"]
     versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
+    turns = settings.get("turns", 1)
+    steps = f"{settings['steps']} steps" + (f" in each of {turns} turns" if turns > 1 else "")
     return (
         f"{result['shape']} ({result['parameters'] / 1e6:,.0f}M parameters), {result['dtype']}, {result['device']}, "
-        f"{result['date']}; {versions}. Medians of the steps of one run ({settings['steps']} steps, answer "
+        f"{result['date']}; {versions}. Medians of the steps of one run ({steps}, answer "
         f"{settings['answer']}, block {settings['block']}, level {settings['capture']}, masked: {settings['policy']} at head "
         f"scope, raw scores). The device reached {result['flops'] / 1e12:.4g} TFLOP/s and "
         f"{result['bandwidth'] / 1e9:.4g} GB/s on plain work in the same run."
