@@ -9,13 +9,13 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 import sinkscope as ss
@@ -215,12 +215,13 @@ def alike(one: Any, other: Any) -> bool:
 
 
 def steps_aside(model: Any, ids: Tensor) -> bool:
-    """Whether the plain code runs while a hook listens and after the weights were moved, and only then."""
+    """Whether the plain code runs while a hook listens or a module is replaced, after weights were moved, and only then."""
     heard: list[Tensor] = []
     handle = model.network.model.layers[1].register_forward_pre_hook(lambda _, given: heard.append(given[0]))
     with fused(True), counted() as listening:
         model.hidden(ids)
     handle.remove()
+    replaced = all(as_plain(model, ids, change) for change in (other_mlp, other_forward))
     with fused(True), counted() as alone:
         model.hidden(ids)
     weight = model.network.model.layers[1].mlp.up_proj.weight
@@ -230,12 +231,36 @@ def steps_aside(model: Any, ids: Tensor) -> bool:
     with fused(False):
         wanted = model.hidden(ids)
     return (
-        len(heard) == 1
+        replaced
+        and len(heard) == 1
         and not listening[0]
         and alone[0] > 0
         and not moved[0]
         and torch.equal(changed, wanted)
     )
+
+
+def as_plain(model: Any, ids: Tensor, change: Callable[[Any], Callable[[], None]]) -> bool:
+    """Whether a change of the network acts with the switch on as it does with the switch off; the change is undone."""
+    undo = change(model.network.model.layers[1])
+    with fused(False):
+        wanted = model.hidden(ids)
+    with fused(True), counted() as norms:
+        found = model.hidden(ids)
+    undo()
+    return not norms[0] and torch.equal(found, wanted)
+
+
+def other_mlp(layer: Any) -> Callable[[], None]:
+    """An MLP that gives back what it is given."""
+    before, layer.mlp = layer.mlp, nn.Identity()
+    return lambda: setattr(layer, "mlp", before)
+
+
+def other_forward(layer: Any) -> Callable[[], None]:
+    """An MLP whose forward is put aside."""
+    layer.mlp.forward = lambda x: x
+    return lambda: delattr(layer.mlp, "forward")
 
 
 def distance(found: Tensor, wanted: Tensor) -> float:

@@ -6,7 +6,8 @@ and up are one product each (`stacked`). The sum that closes a layer is left to 
 where they are in transformers' code; what may differ is the order of additions inside a norm and inside a matrix product.
 
 transformers' code runs wherever this one does not apply: on a CPU, without Triton, in float64, while a hook listens to any module
-(so anatomy sees the residual stream), under another attention function, and with SINKSCOPE_FUSED=0.
+(so anatomy sees the residual stream), while a module or its forward is replaced (so ablations act), under another attention
+function, and with SINKSCOPE_FUSED=0.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class Quick:
 
     def __init__(self, network: Any) -> None:
         self._network = network
-        self._watched: tuple[nn.Module, ...] = tuple(network.model.modules())
+        # Every module with what it holds, by which one that was put elsewhere or taken out is noticed.
+        self._watched = tuple((module, dict(module._modules)) for module in network.model.modules())
         self._layers = _stacked_layers(network)
 
     def applies(self, ids: Tensor) -> bool:
@@ -68,7 +70,7 @@ class Quick:
             return False
         if not all(layer.qkv.holds and layer.gate_up.holds for layer in self._layers):
             self._layers = []  # the weights were moved or replaced: the stacked ones are stale, and only take memory
-        if not self._layers or any(one._forward_hooks or one._forward_pre_hooks for one in self._watched):
+        if not self._layers or any(_altered(module, held) for module, held in self._watched):
             return False
         return _kernels() is not None
 
@@ -88,6 +90,12 @@ class Quick:
             branch = layer.module.mlp.down_proj(kernels.silu_mul(layer.gate_up(inner)))
         last: Tensor = kernels.add_norm(stream, branch, body.norm.weight, body.norm.variance_epsilon)
         return last
+
+
+def _altered(module: nn.Module, held: dict[str, nn.Module | None]) -> bool:
+    """Whether a module may no longer do what its class says: hooks, a forward of its own, other modules inside."""
+    hooks = module._forward_hooks or module._forward_pre_hooks
+    return bool(hooks) or "forward" in module.__dict__ or module._modules != held
 
 
 def _attention(kernels: Any, layer: _Layer, inner: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
