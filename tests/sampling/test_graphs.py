@@ -1,4 +1,5 @@
-"""When a forward cannot be captured as a CUDA graph, the generation goes on as if nobody had tried.
+"""When a forward cannot be captured as a CUDA graph, the generation goes on as if nobody had tried; one that can be is told
+which rows have ended.
 
 The captures themselves need a GPU: see tests/gpu.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ import torch
 
 import sinkscope as ss
 from sinkscope.policies.acting import Acting
-from sinkscope.sampling import graphs
+from sinkscope.sampling import engine, graphs
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -50,3 +52,30 @@ def test_a_failed_capture_leaves_no_mark(policy: str | None, monkeypatch: pytest
     assert torch.equal(plain.states, found.states)
     for name in plain.trace.dataset.data_vars:
         np.testing.assert_array_equal(plain.trace.dataset[name], found.trace.dataset[name], err_msg=name)
+
+
+def test_a_captured_step_sees_rows_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replay reads the memory that was read at the capture: which rows go on must stand there in every block."""
+    captured: dict[object, torch.Tensor] = {}
+    ended = []
+
+    class Looking(graphs.Graphs):
+        def run(self, x: torch.Tensor, kind: object) -> tuple[torch.Tensor, graphs.Found]:
+            own = self._forward.__self__
+            assert torch.equal(captured.setdefault(kind, own.acting.alive), own.alive)
+            ended.append(int((~own.alive).sum()))
+            return self._forward(x, False)
+
+    monkeypatch.setattr(graphs, "wanted", lambda device: True)
+    monkeypatch.setattr(engine, "Graphs", Looking)
+    model = ss.load(GOLDEN / "mmada" / "checkpoint")
+    prompt = torch.randint(0, 300, (3, 13), generator=torch.Generator().manual_seed(1))
+    decoding = ss.MmadaDecoding(length=32, steps=16, block=4)
+    policy = ss.parse_policy("top:2")
+    last = ss.generate(model, prompt, decoding, policy=policy, seed=[1, 2, 3]).sequences[0, 13 + 3]
+    captured.clear()
+    ended.clear()
+    ss.generate(model, prompt, replace(decoding, stop_at=int(last)), policy=policy, seed=[1, 2, 3])
+    assert ended[0] == 0
+    assert ended[-1] > 0
+    assert len(captured) == 1

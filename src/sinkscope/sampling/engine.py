@@ -123,7 +123,7 @@ class Engine:
             # A policy takes nothing in the first step, so its kernels are only met in the second.
             remember = (lambda: lambda: None) if self.acting is None else self.acting.remember
             self._graphs = Graphs(self._repeatable, remember, warm_ups=1 if self.acting is None else 2)
-        hidden, found = self._graphs.run(x, (recorded, id(self.alive)))
+        hidden, found = self._graphs.run(x, (recorded, self.alive is None))
         if self.recorder is not None:
             self.recorder.found = found
         return hidden
@@ -190,8 +190,13 @@ class Engine:
 
     def _count(self, passes: int) -> None:
         self.forwards = self.forwards + (passes if self.alive is None else passes * self.alive.long())
-        if self.acting is not None:
-            self.acting.alive = self.alive
+        if self.acting is None:
+            return
+        if self.alive is None or self.acting.alive is None:
+            self.acting.alive = None if self.alive is None else self.alive.clone()
+        else:
+            # Always the same memory: a captured step goes on reading it when rows end.
+            self.acting.alive.copy_(self.alive)
 
 
 def select(confidence: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:
