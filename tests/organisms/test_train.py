@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -16,9 +18,11 @@ from safetensors.torch import load_file
 from sinkscope.errors import InputError
 from sinkscope.models.load import load
 from sinkscope.organisms import emergence, tokenizer
+from sinkscope.organisms import train as trainer
 from sinkscope.organisms.command import train_command
 from sinkscope.organisms.emergence import log_spaced
 from sinkscope.organisms.network import hidden_states, rotation
+from sinkscope.organisms.parallel import World
 from sinkscope.organisms.recipe import CONTROLS, RECIPES, recipe
 from sinkscope.organisms.train import Run, learning_rate, train
 from sinkscope.sampling.decoding import DreamDecoding, GreedyDecoding, LladaDecoding, MmadaDecoding
@@ -193,6 +197,19 @@ def test_a_corpus_of_ones_own_is_mixed_in(tmp_path: Path) -> None:
     about = json.loads((tmp_path / "out" / "training.json").read_text())
     assert (about["corpus"], about["corpus_share"]) == (str(text), 0.5)
     assert json.loads((tmp_path / "out" / "corpus" / "corpus.json").read_text())["corpus_share"] == 0.5
+
+
+def test_rows_of_several_documents_are_split_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """4 documents in 2 rows: enough for 2 processes, too few for 4."""
+
+    @contextmanager
+    def four(device: str) -> Iterator[World]:
+        yield World(0, 4, torch.device("cpu"))
+
+    run = smoke("causal", tmp_path)
+    monkeypatch.setattr(trainer, "world", four)
+    with pytest.raises(InputError, match="batch 4 in rows of 2 cannot be split over 4 processes"):
+        train(replace(run, recipe=replace(run.recipe, packed=2)))
 
 
 @pytest.mark.slow

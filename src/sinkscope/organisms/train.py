@@ -75,9 +75,10 @@ def train(run: Run) -> dict[str, Any]:
     """
     run.out.mkdir(parents=True, exist_ok=True)
     with world(run.device) as here:
-        if run.recipe.batch % here.size:
+        if run.recipe.batch % (here.size * run.recipe.packed):
+            each = f" in rows of {run.recipe.packed}" if run.recipe.packed > 1 else ""
             raise InputError(
-                f"batch {run.recipe.batch} cannot be split over {here.size} processes; change --batch"
+                f"batch {run.recipe.batch}{each} cannot be split over {here.size} processes; change --batch"
             )
         begin = start(run.recipe, run.init)
         corpus = _corpus(run, begin, here)
