@@ -8,6 +8,7 @@ computed one after the other, in tiles whose size does not depend on the batch.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 
 import torch
@@ -79,7 +80,7 @@ def attend(
     """
     B, H, Q, _ = query.shape
     output = query.new_empty(B, Q, H, value.shape[-1])  # the layout that the model goes on with
-    space = query.new_empty(H * _tile_rows(H, Q, key.shape[2]) * key.shape[2])
+    space = _space(H * _tile_rows(H, Q, key.shape[2]) * key.shape[2])
     rows = [
         _row(
             _aligned(query[b]),
@@ -96,6 +97,18 @@ def attend(
         for b in range(B)
     ]
     return Attended(output.transpose(1, 2), *(_stacked(parts) for parts in zip(*rows, strict=True)))
+
+
+_held = threading.local()
+
+
+def _space(size: int) -> Tensor:
+    """Float32 [size], the same memory in every call of a thread: new memory would have to be cleared by the system each time."""
+    if getattr(_held, "space", None) is None or _held.space.numel() < size:
+        with torch.inference_mode(False):  # a tensor of that mode could not be written outside of it
+            _held.space = torch.empty(size, dtype=torch.float32)
+    space: Tensor = _held.space[:size]
+    return space
 
 
 def _tile_rows(heads: int, queries: int, keys: int) -> int:
