@@ -6,15 +6,10 @@ same cases on the real thing.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from helpers import column_cases
+from helpers.interpreter import interpreted
 
 pytest.importorskip("triton")
 
@@ -22,19 +17,7 @@ pytest.importorskip("triton")
 @pytest.fixture(scope="module")
 def errors() -> dict[str, dict[str, float]]:
     """Case → largest error and its limit, computed by the interpreter."""
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    root = Path(__file__).parents[1]
-    done = subprocess.run(
-        [sys.executable, "-m", "helpers.column_cases", "cpu"],
-        cwd=root,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    found: dict[str, dict[str, float]] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return interpreted("column_cases")
 
 
 @pytest.mark.parametrize("name", [case.name for case in (*column_cases.CASES, *column_cases.RAW)])

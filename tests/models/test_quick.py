@@ -6,15 +6,10 @@ same cases on the real thing.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from helpers import layer_cases
+from helpers.interpreter import interpreted
 
 pytest.importorskip("triton")
 
@@ -24,18 +19,7 @@ FUSED = (*layer_cases.NORMS, *layer_cases.ROTATIONS, *layer_cases.GATES)
 @pytest.fixture(scope="module")
 def found() -> dict[str, dict[str, float]]:
     """Case → what the interpreter computed."""
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "helpers.layer_cases", "cpu"],
-        cwd=Path(__file__).parents[1],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    cases: dict[str, dict[str, float]] = json.loads(done.stdout.splitlines()[-1])
-    return cases
+    return interpreted("layer_cases")
 
 
 @pytest.mark.parametrize("name", FUSED)

@@ -89,13 +89,13 @@ def test_wrong_received_attention_is_noticed(dtype: str, monkeypatch: pytest.Mon
 
 
 def test_a_log_sum_exp_that_is_off_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = interface.fused.attend
+    right = interface.fused.attend_and_sum
 
-    def shifted(*args: Any, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        out, lse = right(*args, **options)
-        return out, lse + 0.01
+    def shifted(*args: Any) -> Attended:
+        found = right(*args)
+        return found if found.lse is None else replace(found, lse=found.lse + 0.01)
 
-    monkeypatch.setattr(interface.fused, "attend", shifted)
+    monkeypatch.setattr(interface.fused, "attend_and_sum", shifted)
     assert "received attention" in failing("llama")
 
 

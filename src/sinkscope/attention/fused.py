@@ -39,21 +39,10 @@ def attend(
         Output [B, H, Q, E] in the dtype of value, and log-sum-exp Float32 [B, H, Q] over the kept keys (finite but
         meaningless for rows without a key).
     """
-    if short.suits(query, key, value, visibility, taken):
-        found = _short(query, key, value, visibility, taken, scale, None, True)
-        if found.lse is None:
-            raise RuntimeError("the log-sum-exp was asked for and did not come")
-        return found.output, found.lse
-    if taken is None:
-        out, lse = _visible(query, key, value, visibility, None, scale)
-    elif taken.band is not None:
-        out, lse = _tiled(query, key, value, visibility, taken, scale)
-    else:
-        out, lse = _without_columns(query, key, value, visibility, taken, scale)
-    if visibility.real is not None:
-        # Kernels differ in what they give for a row without a key (0, −inf, +inf); shares computed from it must stay finite.
-        lse = lse.nan_to_num(0.0, 0.0, 0.0)
-    return _padded_rows(out, value, visibility), lse
+    found = attend_and_sum(query, key, value, visibility, taken, scale, lse=True)
+    if found.lse is None:
+        raise RuntimeError("the log-sum-exp was asked for and did not come")
+    return found.output, found.lse
 
 
 def attend_and_sum(
@@ -64,30 +53,28 @@ def attend_and_sum(
     taken: Taken | None,
     scale: float,
     weights: Tensor | None = None,
+    lse: bool = False,
 ) -> Attended:
     """`attend`, and the column sums of `weights` [B, C, Q] where they come with it: for short inputs on a CPU.
 
-    Elsewhere `acted` and `raw` are None, and so is the log-sum-exp for short inputs with nothing taken: see `short`.
+    Elsewhere `acted` and `raw` are None. Short inputs with nothing taken give the log-sum-exp only when `lse` asks for it.
     """
     if short.suits(query, key, value, visibility, taken):
-        return _short(query, key, value, visibility, taken, scale, weights, False)
-    return Attended(*attend(query, key, value, visibility, taken, scale))
-
-
-def _short(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    visibility: Visibility,
-    taken: Taken | None,
-    scale: float,
-    weights: Tensor | None,
-    lse: bool,
-) -> Attended:
-    gone = None
-    if taken is not None and taken.columns is not None:
-        gone = _acting(taken.columns, visibility, taken)
-    found = short.attend(query, key, value, visibility.real, gone, scale, weights, lse)
+        gone = None
+        if taken is not None and taken.columns is not None:
+            gone = _acting(taken.columns, visibility, taken)
+        found = short.attend(query, key, value, visibility.real, gone, scale, weights, lse)
+    else:
+        if taken is None:
+            out, total = _visible(query, key, value, visibility, None, scale)
+        elif taken.band is not None:
+            out, total = _tiled(query, key, value, visibility, taken, scale)
+        else:
+            out, total = _without_columns(query, key, value, visibility, taken, scale)
+        if visibility.real is not None:
+            # Kernels differ in what they give for a row without a key (0, −inf, +inf); shares of it must stay finite.
+            total = total.nan_to_num(0.0, 0.0, 0.0)
+        found = Attended(out, total)
     return replace(found, output=_padded_rows(found.output, value, visibility))
 
 

@@ -56,7 +56,7 @@ def suits(query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, tak
         return False
     if torch.is_grad_enabled() and any(one.requires_grad for one in (query, key, value)):
         return False
-    alike = not visibility.causal and not visibility.banded and visibility.dense is None
+    alike = visibility.alike and not visibility.causal
     return alike and (taken is None or taken.band is None)
 
 
