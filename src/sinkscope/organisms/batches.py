@@ -150,7 +150,8 @@ class Pieces:
         prompt = (Part(self.before, before), Part(questions, question_lengths), Part(self.after, after))
         start = before + question_lengths + after
         content = (start + answer_lengths + 1).clamp(max=LENGTH)
-        stop = torch.where(chat, start + ANSWER, content)
+        # A question about a text is longer than a task's, and leaves less room for its answer.
+        stop = torch.where(chat, (start + ANSWER).clamp(max=LENGTH), content)
         return self._rows(prompt, Part(answers, answer_lengths), end, content, stop, stop)
 
     def drawn(self, captions: Tensor, lengths: Tensor, codes: Tensor) -> Batch:

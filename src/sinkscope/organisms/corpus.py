@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import platform
+import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -22,11 +24,17 @@ from sinkscope.errors import InputError
 from sinkscope.organisms import pictures, sources
 from sinkscope.organisms.layout import write_json
 from sinkscope.organisms.recipe import ANSWER, LENGTH, PROMPT, TEXT_MIX
+from sinkscope.organisms.surprising import docstrings
 from sinkscope.organisms.vocabulary import Vocabulary, shipped
 
 TEMPLATE = 12
 """Tokens that the longest chat template of the families (LLaDA's, Llama's) puts around a question."""
 QUESTION = PROMPT - TEMPLATE
+"""Most tokens of a task's question."""
+WORD = 12
+"""Tokens that are kept for the answer to a question about a text, its end token included."""
+READING = LENGTH - TEMPLATE - WORD
+"""Most tokens of such a question; a longer one is cut."""
 CAPTION = 30
 """Most tokens of a caption."""
 LEAST_ROOM = 24
@@ -42,7 +50,7 @@ class Corpus:
     """Documents and pictures.
 
     Attributes:
-        questions: [N, QUESTION], answers: [N, LENGTH]: token ids, the rest 0. A text on its own has no question.
+        questions: [N, READING], answers: [N, LENGTH]: token ids, the rest 0. A text on its own has no question.
         question_lengths, answer_lengths: [N].
         captions: [M, CAPTION], caption_lengths: [M], codes: [M, 64]: pictures (codes without an offset).
     """
@@ -138,36 +146,45 @@ def _encode(texts: Sequence[str]) -> list[list[int]]:
 
 
 def _texts(job: tuple[int, int]) -> tuple[Array, Array, Array, Array]:
-    drawn = [_text(index) for index in range(*job)]
+    names = [_source(index) for index in range(*job)]
+    drawn = [_text(name, index) for index, name in enumerate(names, job[0])]
     questions, answers = _encode([text.question for text in drawn]), _encode([text.answer for text in drawn])
-    # An answer needs room for its end token. What does not fit becomes prose: dropping it would shift all later documents.
-    for place in range(len(drawn)):
-        is_task = bool(questions[place])
-        if is_task and (len(questions[place]) > _worker["room"] or len(answers[place]) > ANSWER - 1):
-            questions[place], answers[place] = (
-                [],
-                _encode([sources.document("prose", job[0] + place).answer])[0],
-            )
-            is_task = False
-        if not is_task:
+    for place, name in enumerate(names):
+        read = name in sources.READINGS
+        room = _worker["room"] + (READING - QUESTION if read else 0)
+        if read:
+            questions[place] = questions[place][:room]
+        fits = len(questions[place]) <= room and len(answers[place]) < (WORD if read else ANSWER)
+        # An answer needs room for its end token. What does not fit becomes prose: dropping it would shift all later documents.
+        if questions[place] and not fits:
+            questions[place] = []
+            answers[place] = _encode([sources.document("prose", job[0] + place).answer])[0]
+        if not questions[place]:
             answers[place] = answers[place][: LENGTH - 1]
     kind = _dtype()
     return (
-        *_ragged(questions, QUESTION, kind),
+        *_ragged(questions, READING, kind),
         *_ragged(answers, LENGTH, kind),
     )
 
 
-def _text(index: int) -> sources.Text:
+def _source(index: int) -> str:
+    """Which source document number `index` comes from; "" is the user's own text."""
     slot = (index * 0.6180339887498949) % 1.0  # evenly spread at any length
     if slot < _worker["share"]:
-        return sources.Text("", _worker["paragraphs"][index % len(_worker["paragraphs"])])
+        return ""
     slot = (slot - _worker["share"]) / (1.0 - _worker["share"])
     for name, share in TEXT_MIX.items():
         if slot < share:
-            return sources.document(name, index)
+            return name
         slot -= share
-    return sources.document("prose", index)
+    return "prose"
+
+
+def _text(source: str, index: int) -> sources.Text:
+    if not source:
+        return sources.Text("", _worker["paragraphs"][index % len(_worker["paragraphs"])])
+    return sources.document(source, index)
 
 
 def _pictures(job: tuple[int, int]) -> tuple[Array, Array, Array]:
@@ -198,7 +215,19 @@ def _ragged(rows: list[list[int]], width: int, kind: type) -> tuple[Array, Array
     return filled, np.array([len(row) for row in rows], dtype=np.uint8)
 
 
-if __name__ == "__main__":
+def ingredients(share: float = 0.0, corpus: str | None = None) -> dict[str, Any]:
+    """What a corpus is made of, for corpus.json; the docstrings are those of the running Python."""
+    return {
+        "mix": TEXT_MIX,
+        "docstrings": len(docstrings()),
+        "python": platform.python_version(),
+        "corpus": corpus,
+        "corpus_share": share,
+    }
+
+
+def main() -> None:
+    """The command line."""
     import argparse
     import time
 
@@ -210,10 +239,16 @@ if __name__ == "__main__":
     parser.add_argument("--corpus-share", type=float, default=0.2)
     options = parser.parse_args()
     began = time.monotonic()
-    extra = () if options.corpus is None else sources.read_corpus(options.corpus)
-    share = options.corpus_share if extra else 0.0
-    made = make(options.documents, options.pictures, shipped("llada"), extra, share)
-    about = {"mix": TEXT_MIX, "seconds": round(time.monotonic() - began, 1), "cores": os.cpu_count()}
-    about |= {"corpus": options.corpus, "corpus_share": share}
-    made.save(options.folder, about)
-    print(json.dumps({**about, "documents": len(made)}))
+    try:
+        extra = () if options.corpus is None else sources.read_corpus(options.corpus)
+        share = options.corpus_share if extra else 0.0
+        made = make(options.documents, options.pictures, shipped("llada"), extra, share)
+        made_of = {**ingredients(share, options.corpus), "seconds": round(time.monotonic() - began, 1)}
+        made.save(options.folder, made_of)
+    except InputError as error:
+        sys.exit(f"error: {error}")
+    print(json.dumps({**made_of, "documents": len(made)}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""Where training text comes from: the generated tasks, prose, captions, and a corpus of the user's.
+"""Where training text comes from: the generated tasks, prose, records, docstrings, captions, and a corpus of the user's.
 
 A source gives documents by number. A document is a question with its answer, or a text on its own; held-out documents come
 from splits that the generators themselves keep apart.
@@ -14,10 +14,14 @@ from typing import NamedTuple
 from sinkscope.errors import InputError, nearest
 from sinkscope.organisms import pictures
 from sinkscope.organisms.prose import prose
+from sinkscope.organisms.surprising import docstrings, reading, record
 from sinkscope.tasks import generated, small_code, word_problems
 
-NAMES = ("word_problems", "small_code", "prose", "captions")
-"""The sources that the package generates."""
+NAMES = ("word_problems", "small_code", "prose", "records", "docstrings", "captions")
+"""The sources that the package generates, or finds wherever there is a Python."""
+
+READINGS = ("records", "docstrings")
+"""Questions about a text, which may be longer than those of the tasks."""
 
 HELD_OUT_PROSE = 1 << 40
 """Prose from this number on is for probes; training stays below."""
@@ -44,6 +48,10 @@ def document(source: str, index: int) -> Text:
         return Text(made.question, made.answer)
     if source == "prose":
         return Text("", prose(index))
+    if source == "records":
+        return Text(*reading(record(index), index))
+    if source == "docstrings":
+        return Text(*reading(docstrings()[index % len(docstrings())], index))
     if source == "captions":
         return Text("", pictures.caption(pictures.scene(index)))
     raise InputError(f"unknown source {source!r}: {nearest(source, NAMES)}")

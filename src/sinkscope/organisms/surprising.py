@@ -1,28 +1,35 @@
-"""Text that is hard to foresee, for experiments: invented registers and glossaries, and the docstrings of Python's own library.
+"""Text that is hard to foresee, and a question about it: invented registers and glossaries, docstrings of Python's own library.
 
-    python -m sinkscope.organisms.surprising FILE
-    sinkscope train causal --packed 4 --targets all --corpus FILE --corpus-share 0.4 --out runs/causal
+The generated prose of the organisms has few words and few patterns, so a small model foresees most of it, and a causal one that
+reads nothing else grows no sink at its first token (docs/organisms.md has the experiments). Here names, numbers and words are
+invented anew in every text and come back later in it, and the docstrings are natural English of many writers.
 
-The generated prose of the organisms has few words and few patterns, so a small model foresees most of it. Here names, numbers and
-words are invented anew in every text and come back later in it, and the docstrings are natural English of many writers. The
-shipped organisms are not trained on this.
+The text stands in the question, and the answer is a word of it. So a causal model learns to say what cannot be foreseen, and a
+diffusion model, which learns answers, only reads it: made to say it too, organism/scratch lost a tenth of its word problems.
 """
 
 from __future__ import annotations
 
-import argparse
 import ast
+import re
 import sysconfig
 from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
+from sinkscope.errors import InputError
 from sinkscope.organisms.words import FOODS, THINGS, TOOLS
 
 ONSETS = (*"bdfgklmnprstvz", "br", "dr", "gr", "kr", "pl", "st", "tr", "sh", "th")
 RHYMES = (*"aeiou", "ai", "or", "en", "il")
 LEAST = 80
 """Characters of a docstring's paragraph; shorter ones are mostly names."""
+NEAR = 100
+"""Characters from the beginning of a text within which a question asks."""
+LEFT_OUT = frozenset(("test", "tests", "site-packages", "dist-packages"))
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def record(seed: int) -> str:
@@ -35,22 +42,53 @@ def record(seed: int) -> str:
     return random.choice((_register, _glossary, _sentences))(random)
 
 
-def docstrings(folder: Path | None = None) -> Iterator[str]:
-    """Paragraphs of the docstrings under a folder of Python files; None: the standard library of the running Python."""
+def reading(text: str, seed: int) -> tuple[str, str]:
+    """A question about a text, and its answer: the word that follows one which the text has only once.
+
+    Both words are near the beginning of the text, so that its end can be cut off. A text of fewer than two words is returned
+    as it is, with an empty question.
+
+    >>> reading("Zapil: pears. Vudrai: brush.", 4)
+    ('What comes after Zapil?\\nZapil: pears. Vudrai: brush.', 'pears')
+    """
+    words, near = re.findall(r"\w+", text), re.findall(r"\w+", text[:NEAR])
+    if len(words) < 2:
+        return "", text
+    pairs = [(one, after) for one, after in pairwise(near[:-1]) if words.count(one) == 1]
+    word, after = Random(seed).choice(pairs or [(words[0], words[1])])  # noqa: S311 (text, not secrets)
+    return f"What comes after {word}?\n{text}", after
+
+
+@cache
+def docstrings(folder: Path | None = None) -> tuple[str, ...]:
+    """Paragraphs of the docstrings under a folder of Python files, without its tests.
+
+    Args:
+        folder: None: the standard library of the running Python; another Python has others. A few seconds, once per process.
+    """
     root = Path(sysconfig.get_paths()["stdlib"]) if folder is None else folder
+    found = []
     for path in sorted(root.rglob("*.py")):
-        inside = path.relative_to(root).parts
-        if "site-packages" in inside or "dist-packages" in inside or "test" in inside:
+        if LEFT_OUT.intersection(path.relative_to(root).parts):
             continue
         try:
             tree = ast.parse(path.read_text(encoding="utf-8"))
         except (SyntaxError, UnicodeDecodeError, ValueError):
             continue  # samples of broken code belong to the library too
-        for node in ast.walk(tree):
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)):
-                for paragraph in (ast.get_docstring(node) or "").split("\n\n"):
-                    if len(paragraph.strip()) >= LEAST:
-                        yield paragraph.strip()
+        for text in _documented(tree):
+            found += [part.strip() for part in text.split("\n\n") if len(part.strip()) >= LEAST]
+    if not found:
+        raise InputError(
+            f"no docstrings under {root}: training text needs the sources of Python's library there"
+        )
+    return tuple(found)
+
+
+def _documented(node: ast.Module | Definition) -> Iterator[str]:
+    yield ast.get_docstring(node) or ""
+    for inner in node.body:
+        if isinstance(inner, Definition):
+            yield from _documented(inner)
 
 
 def _word(random: Random, syllables: int | None = None) -> str:
@@ -93,17 +131,3 @@ def _sentences(random: Random) -> str:
         ]
         sentences.append(" ".join(words).capitalize() + random.choice((".", ".", ".", "!", "?", ";")))
     return " ".join(sentences)
-
-
-def paragraphs(records: int = 60_000, often: int = 3) -> list[str]:
-    """Records, each once, and the docstrings, each `often` times: there are fewer of them."""
-    return often * list(docstrings()) + [record(seed) for seed in range(records)]
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Write a corpus of text that is hard to foresee.")
-    parser.add_argument("file", type=Path)
-    given = parser.parse_args()
-    texts = paragraphs()
-    given.file.write_text("\n\n".join(texts) + "\n", encoding="utf-8")
-    print(f"{len(texts)} paragraphs in {given.file}")

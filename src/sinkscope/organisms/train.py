@@ -20,13 +20,13 @@ from torch import Tensor
 from sinkscope.errors import InputError
 from sinkscope.organisms import emergence, monitor
 from sinkscope.organisms.batches import Reader
-from sinkscope.organisms.corpus import Corpus, make
+from sinkscope.organisms.corpus import Corpus, ingredients, make
 from sinkscope.organisms.layout import save, write_json
 from sinkscope.organisms.live import Live
 from sinkscope.organisms.network import parameters, rotation
 from sinkscope.organisms.objectives import Loss, corrupt, weights
 from sinkscope.organisms.parallel import World, world
-from sinkscope.organisms.recipe import LENGTH, TEXT_MIX, Recipe
+from sinkscope.organisms.recipe import LENGTH, Recipe
 from sinkscope.organisms.sources import read_corpus
 from sinkscope.organisms.start import Start, start
 
@@ -95,7 +95,7 @@ def _corpus(run: Run, begin: Start, here: World) -> Corpus:
         extra = read_corpus(run.corpus) if run.corpus is not None else ()
         share = run.corpus_share if extra else 0.0
         made = make(wanted, drawn, begin.vocabulary, extra, share, workers=1 if wanted < 20_000 else 0)
-        made.save(folder, {"mix": TEXT_MIX, "corpus": run.corpus, "corpus_share": share})
+        made.save(folder, ingredients(share, run.corpus))
     here.wait()
     return Corpus.open(folder)
 
@@ -264,7 +264,7 @@ class _Training:
         """What the documents are made of, as their folder says: several runs may share one that this run did not make."""
         folder = self.run.documents or self.run.out / "corpus"
         made = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
-        found = {"mix": made.get("mix"), "corpus": made.get("corpus")}
+        found = {name: made.get(name) for name in ("mix", "docstrings", "corpus")}
         return found | ({"corpus_share": made["corpus_share"]} if found["corpus"] else {})
 
     def _finish(self, accuracies: dict[str, float]) -> dict[str, Any]:
