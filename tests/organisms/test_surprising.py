@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from sinkscope.errors import InputError
-from sinkscope.organisms.corpus import QUESTION, READING, WORD, make
-from sinkscope.organisms.recipe import TEXT_MIX
+from sinkscope.organisms.batches import Reader
+from sinkscope.organisms.corpus import END, QUESTION, make
+from sinkscope.organisms.recipe import LENGTH, TEXT_MIX, recipe
 from sinkscope.organisms.sources import document, read_corpus
-from sinkscope.organisms.surprising import docstrings, reading, record
+from sinkscope.organisms.surprising import docstrings, record
 from sinkscope.organisms.vocabulary import shipped
 
 LONG = "This paragraph of a docstring is long enough to be taken, because it has more than eighty characters in it."
@@ -50,40 +51,48 @@ def test_the_standard_library_has_plenty() -> None:
     assert all(len(text) >= 80 for text in found)
 
 
-def test_a_question_asks_for_the_word_after_one_that_is_there_once() -> None:
-    for seed in range(300):
-        text = record(seed)
-        question, answer = reading(text, seed)
-        asked = re.fullmatch(r"What comes after (\w+)\?\n(.*)", question, re.DOTALL)
-        assert asked is not None
-        assert asked[2] == text
-        words = re.findall(r"\w+", text)
-        assert words.count(asked[1]) == 1
-        place = words.index(asked[1])
-        assert words[place + 1] == answer
-        assert answer in text[:100], "the end of a text may be cut off"
-    assert reading("----------", 0) == ("", "----------")
-
-
-def test_every_source_has_its_share_of_a_corpus_and_texts_are_cut_to_fit() -> None:
+def test_every_source_has_its_share_and_of_a_given_text_the_end_is_the_answer() -> None:
     words, total = shipped("llada"), 1000
     made = make(total, 0, words, workers=1)
-    assert made.questions.shape == (total, READING)
-    questions = [
-        words.decode(row[:length].tolist())
-        for row, length in zip(made.questions, made.question_lengths, strict=True)
-    ]
+    rows = zip(made.questions, made.question_lengths, made.answers, made.answer_lengths, strict=True)
+    pairs = [(q[:m].tolist(), a[:n].tolist()) for q, m, a, n in rows]
+    texts = [words.decode(question + answer) for question, answer in pairs]
     found = {"records": 0, "docstrings": 0}
-    own = {name: {document(name, index).question for index in range(total)} for name in found}
-    for question in questions:
-        for name in found:
-            found[name] += bool(question) and any(one.startswith(question) for one in own[name])
-    for name, count in found.items():
-        assert count / total == pytest.approx(TEXT_MIX[name], abs=0.02), name
-    read = [question.startswith("What comes after") for question in questions]
-    assert made.question_lengths[read].max() == READING
-    assert made.answer_lengths[read].max() < WORD
-    assert made.question_lengths[[not one for one in read]].max() <= QUESTION
+    for name in found:
+        # A longer text is cut to the length of a row.
+        own = {document(name, index).answer for index in range(total)}
+        here = [place for place, text in enumerate(texts) if any(one.startswith(text) for one in own)]
+        assert len(here) / total == pytest.approx(TEXT_MIX[name], abs=0.02), name
+        assert not made.chat[here].any()
+        assert set(made.answer_lengths[here].tolist()) == {END}
+    assert made.chat.sum() / total == pytest.approx(
+        TEXT_MIX["word_problems"] + TEXT_MIX["small_code"], abs=0.02
+    )
+    assert made.question_lengths[made.chat > 0].max() <= QUESTION
+    assert (made.question_lengths[made.chat > 0] > 0).all()
+
+
+def test_a_causal_model_learns_a_given_text_whole_and_a_diffusion_model_its_end() -> None:
+    made = make(200, 0, shipped("llada"), workers=1)
+    cpu, words = torch.device("cpu"), shipped("llama")
+    alone, end = (
+        Reader(recipe(name, batch=40, **changes), made, shipped(recipe(name).layout), cpu).batch(0)
+        for name, changes in (("causal", {"packed": 1}), ("scratch", {}))
+    )
+    own = {f"{record(index)[:40]}" for index in range(200)}
+    given = [
+        row
+        for row, ids in enumerate(alone.ids)
+        if any(words.decode(ids[1:].tolist()).startswith(one) for one in own)
+    ]
+    assert len(given) >= 5
+    for row in given:
+        length, before = int(alone.length[row]), int(end.start[row])
+        # A text that fills its row has no end token.
+        assert END <= length - before <= END + 1
+        place = torch.arange(LENGTH)
+        assert alone.targets(causal=True)[row].equal((place >= 1) & (place < length))
+        assert end.targets(causal=False)[row].equal((place >= before) & (place < length))
 
 
 def test_a_corpus_takes_them_in(tmp_path: Path) -> None:

@@ -139,10 +139,18 @@ class Pieces:
         return torch.tensor(ids, dtype=torch.long, device=self.device)
 
     def answered(
-        self, questions: Tensor, question_lengths: Tensor, answers: Tensor, answer_lengths: Tensor
+        self,
+        questions: Tensor,
+        question_lengths: Tensor,
+        answers: Tensor,
+        answer_lengths: Tensor,
+        chat: Tensor,
     ) -> Batch:
-        """Chat turns, and texts on their own where a question has no tokens. All tensors Long, [B, …] and [B]."""
-        chat = question_lengths > 0
+        """Chat turns where `chat` is 1, and texts, whose question is what they are given of themselves, where it is 0.
+
+        All tensors Long, [B, …] and [B].
+        """
+        chat = chat > 0
         # Both kinds of row begin with BOS, so of what comes before a question a text takes the first token.
         before = torch.where(chat, len(self.before), 1)
         after = torch.where(chat, len(self.after), 0)
@@ -150,8 +158,7 @@ class Pieces:
         prompt = (Part(self.before, before), Part(questions, question_lengths), Part(self.after, after))
         start = before + question_lengths + after
         content = (start + answer_lengths + 1).clamp(max=LENGTH)
-        # A question about a text is longer than a task's, and leaves less room for its answer.
-        stop = torch.where(chat, (start + ANSWER).clamp(max=LENGTH), content)
+        stop = torch.where(chat, start + ANSWER, content)
         return self._rows(prompt, Part(answers, answer_lengths), end, content, stop, stop)
 
     def drawn(self, captions: Tensor, lengths: Tensor, codes: Tensor) -> Batch:
@@ -206,7 +213,13 @@ class Reader:
         self.device = device
         self.texts = [
             _on(device, array)
-            for array in (corpus.questions, corpus.question_lengths, corpus.answers, corpus.answer_lengths)
+            for array in (
+                corpus.questions,
+                corpus.question_lengths,
+                corpus.answers,
+                corpus.answer_lengths,
+                corpus.chat,
+            )
         ]
         self.images = [
             _on(device, array) for array in (corpus.captions, corpus.caption_lengths, corpus.codes)

@@ -31,10 +31,8 @@ TEMPLATE = 12
 """Tokens that the longest chat template of the families (LLaDA's, Llama's) puts around a question."""
 QUESTION = PROMPT - TEMPLATE
 """Most tokens of a task's question."""
-WORD = 12
-"""Tokens that are kept for the answer to a question about a text, its end token included."""
-READING = LENGTH - TEMPLATE - WORD
-"""Most tokens of such a question; a longer one is cut."""
+END = 8
+"""Tokens at the end of a text that is given: what diffusion models learn of it."""
 CAPTION = 30
 """Most tokens of a caption."""
 LEAST_ROOM = 24
@@ -50,8 +48,10 @@ class Corpus:
     """Documents and pictures.
 
     Attributes:
-        questions: [N, READING], answers: [N, LENGTH]: token ids, the rest 0. A text on its own has no question.
+        questions, answers: [N, LENGTH]: token ids, the rest 0. A text on its own has no question; the question of one that is
+            given is all of it but its end.
         question_lengths, answer_lengths: [N].
+        chat: [N], 1 for a question with its answer, which get a chat template, and 0 for a text.
         captions: [M, CAPTION], caption_lengths: [M], codes: [M, 64]: pictures (codes without an offset).
     """
 
@@ -59,6 +59,7 @@ class Corpus:
     question_lengths: Array
     answers: Array
     answer_lengths: Array
+    chat: Array
     captions: Array
     caption_lengths: Array
     codes: Array
@@ -86,6 +87,7 @@ FIELDS = (
     "question_lengths",
     "answers",
     "answer_lengths",
+    "chat",
     "captions",
     "caption_lengths",
     "codes",
@@ -145,26 +147,25 @@ def _encode(texts: Sequence[str]) -> list[list[int]]:
     return [found.ids for found in _worker["tokenizer"].encode_batch(list(texts), add_special_tokens=False)]
 
 
-def _texts(job: tuple[int, int]) -> tuple[Array, Array, Array, Array]:
+def _texts(job: tuple[int, int]) -> tuple[Array, Array, Array, Array, Array]:
     names = [_source(index) for index in range(*job)]
     drawn = [_text(name, index) for index, name in enumerate(names, job[0])]
     questions, answers = _encode([text.question for text in drawn]), _encode([text.answer for text in drawn])
+    # An answer needs room for its end token. What does not fit becomes prose: dropping it would shift all later documents.
+    chat = [bool(question) for question in questions]
     for place, name in enumerate(names):
-        read = name in sources.READINGS
-        room = _worker["room"] + (READING - QUESTION if read else 0)
-        if read:
-            questions[place] = questions[place][:room]
-        fits = len(questions[place]) <= room and len(answers[place]) < (WORD if read else ANSWER)
-        # An answer needs room for its end token. What does not fit becomes prose: dropping it would shift all later documents.
-        if questions[place] and not fits:
-            questions[place] = []
+        if chat[place] and (len(questions[place]) > _worker["room"] or len(answers[place]) > ANSWER - 1):
+            questions[place], chat[place] = [], False
             answers[place] = _encode([sources.document("prose", job[0] + place).answer])[0]
-        if not questions[place]:
-            answers[place] = answers[place][: LENGTH - 1]
+        if not chat[place]:
+            whole = answers[place][: LENGTH - 1]
+            cut = max(0, len(whole) - END) if name in sources.GIVEN else 0
+            questions[place], answers[place] = whole[:cut], whole[cut:]
     kind = _dtype()
     return (
-        *_ragged(questions, READING, kind),
+        *_ragged(questions, LENGTH, kind),
         *_ragged(answers, LENGTH, kind),
+        np.array(chat, dtype=np.uint8),
     )
 
 

@@ -74,7 +74,8 @@ def probe(recipe: Recipe, vocabulary: Vocabulary, device: torch.device, each: in
     ]
     questions = vocabulary.encode([question for question, _ in asked] + [""] * each)
     answers = vocabulary.encode([answer for _, answer in asked] + held_out_prose(each))
-    batch = pieces.answered(*_padded(questions, device), *_padded(answers, device))
+    questioned, answered = _padded(questions, device), _padded(answers, device)
+    batch = pieces.answered(*questioned, *answered, chat=questioned[1] > 0)
     levels = {}
     if recipe.causal:
         levels[0.0] = batch.ids

@@ -117,7 +117,9 @@ def questions(recipe: Recipe, vocabulary: Vocabulary, count: int, device: torch.
 
 def _asked(pieces: Pieces, texts: list[str]) -> Batch:
     ids, lengths = _padded(pieces.vocabulary.encode(texts), QUESTION, pieces.device)
-    return pieces.answered(ids, lengths, torch.zeros_like(ids), torch.zeros_like(lengths))
+    return pieces.answered(
+        ids, lengths, torch.zeros_like(ids), torch.zeros_like(lengths), torch.ones_like(lengths)
+    )
 
 
 def _padded(rows: list[list[int]], width: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -1,21 +1,16 @@
-"""Text that is hard to foresee, and a question about it: invented registers and glossaries, docstrings of Python's own library.
+"""Text that is hard to foresee: invented registers, glossaries and sentences, and the docstrings of Python's own library.
 
 The generated prose of the organisms has few words and few patterns, so a small model foresees most of it, and a causal one that
 reads nothing else grows no sink at its first token (docs/organisms.md has the experiments). Here names, numbers and words are
 invented anew in every text and come back later in it, and the docstrings are natural English of many writers.
-
-The text stands in the question, and the answer is a word of it. So a causal model learns to say what cannot be foreseen, and a
-diffusion model, which learns answers, only reads it: made to say it too, organism/scratch lost a tenth of its word problems.
 """
 
 from __future__ import annotations
 
 import ast
-import re
 import sysconfig
 from collections.abc import Iterator
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -26,8 +21,6 @@ ONSETS = (*"bdfgklmnprstvz", "br", "dr", "gr", "kr", "pl", "st", "tr", "sh", "th
 RHYMES = (*"aeiou", "ai", "or", "en", "il")
 LEAST = 80
 """Characters of a docstring's paragraph; shorter ones are mostly names."""
-NEAR = 100
-"""Characters from the beginning of a text within which a question asks."""
 LEFT_OUT = frozenset(("test", "tests", "site-packages", "dist-packages"))
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -40,23 +33,6 @@ def record(seed: int) -> str:
     """
     random = Random(seed)  # noqa: S311 (text, not secrets)
     return random.choice((_register, _glossary, _sentences))(random)
-
-
-def reading(text: str, seed: int) -> tuple[str, str]:
-    """A question about a text, and its answer: the word that follows one which the text has only once.
-
-    Both words are near the beginning of the text, so that its end can be cut off. A text of fewer than two words is returned
-    as it is, with an empty question.
-
-    >>> reading("Zapil: pears. Vudrai: brush.", 4)
-    ('What comes after Zapil?\\nZapil: pears. Vudrai: brush.', 'pears')
-    """
-    words, near = re.findall(r"\w+", text), re.findall(r"\w+", text[:NEAR])
-    if len(words) < 2:
-        return "", text
-    pairs = [(one, after) for one, after in pairwise(near[:-1]) if words.count(one) == 1]
-    word, after = Random(seed).choice(pairs or [(words[0], words[1])])  # noqa: S311 (text, not secrets)
-    return f"What comes after {word}?\n{text}", after
 
 
 @cache
