@@ -333,6 +333,9 @@ def train(
         int | None, typer.Option(help="documents in one row of a causal model; the recipes have 1")
     ] = None,
     weight_decay: Annotated[float | None, typer.Option(help="AdamW's, on matrices")] = None,
+    mix: Annotated[
+        str | None, typer.Option(help="plain, or surprising: what the documents are made of")
+    ] = None,
     corpus: Annotated[str | None, typer.Option(help="a text file, or a hub data set, to mix in")] = None,
     corpus_share: Annotated[float | None, typer.Option(help="its share of all documents")] = None,
 ) -> None:
@@ -342,7 +345,7 @@ def train(
     given = {
         "device": device, "init": init, "size": size, "steps": steps, "batch": batch, "learning_rate": learning_rate,
         "seed": seed, "targets": targets, "packed": packed, "weight_decay": weight_decay,
-        "corpus": corpus, "corpus_share": corpus_share,
+        "mix": mix, "corpus": corpus, "corpus_share": corpus_share,
     }  # fmt: skip
     train_command(recipe, out, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
 

@@ -32,11 +32,11 @@ SMOKE = [
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    from sinkscope.organisms.corpus import make
+    from sinkscope.organisms.corpus import ingredients, make
     from sinkscope.organisms.vocabulary import shipped
 
     folder = tmp_path_factory.mktemp("corpus")
-    make(16, 8, shipped("llada"), workers=1).save(folder, {})
+    make(16, 8, shipped("llada"), workers=1).save(folder, ingredients("plain"))
     return ["--documents", str(folder)]
 
 
@@ -53,6 +53,13 @@ def test_jobs_are_read_and_checked() -> None:
     ):
         with pytest.raises(InputError, match=complaint):
             Job.parse(text)
+
+
+def test_jobs_that_share_documents_read_one_mix(tmp_path: Path) -> None:
+    jobs = [Job.parse("causal"), Job.parse("scratch:mix=surprising:steps=10")]
+    assert jobs[1].chosen().mix == "surprising"
+    with pytest.raises(InputError, match="read plain and surprising documents"):
+        Drive(tmp_path / "work", tmp_path / "out", jobs, 2, [], 0, False).go(60.0)
 
 
 def test_a_job_starts_from_the_one_with_the_same_changes() -> None:

@@ -45,7 +45,7 @@ def test_sizes() -> None:
 def test_weights_come_from_the_committed_recipe(name: str) -> None:
     about = read(name, "training.json")
     # Settings that were added after a training have the value that was meant before.
-    assert {"packed": 1, **about["recipe"]} == RECIPES[name].as_dict()
+    assert {"packed": 1, "mix": "plain", **about["recipe"]} == RECIPES[name].as_dict()
     assert about["tokens"] == RECIPES["causal"].tokens, "every recipe reads as many tokens"
     base = RECIPES[name].starts_from
     if base is not None:

@@ -10,7 +10,7 @@ import torch
 from sinkscope.errors import InputError
 from sinkscope.organisms.batches import Reader
 from sinkscope.organisms.corpus import END, QUESTION, make
-from sinkscope.organisms.recipe import LENGTH, TEXT_MIX, recipe
+from sinkscope.organisms.recipe import LENGTH, MIXES, recipe
 from sinkscope.organisms.sources import document, read_corpus
 from sinkscope.organisms.surprising import docstrings, record
 from sinkscope.organisms.vocabulary import shipped
@@ -52,8 +52,8 @@ def test_the_standard_library_has_plenty() -> None:
 
 
 def test_every_source_has_its_share_and_of_a_given_text_the_end_is_the_answer() -> None:
-    words, total = shipped("llada"), 1000
-    made = make(total, 0, words, workers=1)
+    words, total, mix = shipped("llada"), 1000, MIXES["surprising"]
+    made = make(total, 0, words, workers=1, mix="surprising")
     rows = zip(made.questions, made.question_lengths, made.answers, made.answer_lengths, strict=True)
     pairs = [(q[:m].tolist(), a[:n].tolist()) for q, m, a, n in rows]
     texts = [words.decode(question + answer) for question, answer in pairs]
@@ -62,22 +62,20 @@ def test_every_source_has_its_share_and_of_a_given_text_the_end_is_the_answer() 
         # A longer text is cut to the length of a row.
         own = {document(name, index).answer for index in range(total)}
         here = [place for place, text in enumerate(texts) if any(one.startswith(text) for one in own)]
-        assert len(here) / total == pytest.approx(TEXT_MIX[name], abs=0.02), name
+        assert len(here) / total == pytest.approx(mix[name], abs=0.02), name
         assert not made.chat[here].any()
         assert set(made.answer_lengths[here].tolist()) == {END}
-    assert made.chat.sum() / total == pytest.approx(
-        TEXT_MIX["word_problems"] + TEXT_MIX["small_code"], abs=0.02
-    )
+    assert made.chat.sum() / total == pytest.approx(mix["word_problems"] + mix["small_code"], abs=0.02)
     assert made.question_lengths[made.chat > 0].max() <= QUESTION
     assert (made.question_lengths[made.chat > 0] > 0).all()
 
 
 def test_a_causal_model_learns_a_given_text_whole_and_a_diffusion_model_its_end() -> None:
-    made = make(200, 0, shipped("llada"), workers=1)
+    made = make(200, 0, shipped("llada"), workers=1, mix="surprising")
     cpu, words = torch.device("cpu"), shipped("llama")
     alone, end = (
         Reader(recipe(name, batch=40, **changes), made, shipped(recipe(name).layout), cpu).batch(0)
-        for name, changes in (("causal", {"packed": 1}), ("scratch", {}))
+        for name, changes in (("causal", {"targets": "all"}), ("scratch", {}))
     )
     own = {f"{record(index)[:40]}" for index in range(200)}
     given = [

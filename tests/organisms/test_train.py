@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from sinkscope.errors import InputError
 from sinkscope.models.load import load
-from sinkscope.organisms import emergence, tokenizer
+from sinkscope.organisms import corpus, emergence, tokenizer
 from sinkscope.organisms import train as trainer
 from sinkscope.organisms.command import train_command
 from sinkscope.organisms.emergence import log_spaced
@@ -25,6 +25,7 @@ from sinkscope.organisms.network import hidden_states, rotation
 from sinkscope.organisms.parallel import World
 from sinkscope.organisms.recipe import CONTROLS, RECIPES, recipe
 from sinkscope.organisms.train import Run, learning_rate, train
+from sinkscope.organisms.vocabulary import shipped
 from sinkscope.sampling.decoding import DreamDecoding, GreedyDecoding, LladaDecoding, MmadaDecoding
 from sinkscope.sampling.generate import generate
 
@@ -180,6 +181,8 @@ def test_learning_rate_warms_up_and_ends_at_zero() -> None:
             "no corpus file",
         ),
         ({"recipe": "scratch", "targets": "prompts"}, "answers or all"),
+        ({"recipe": "scratch", "mix": "surprise"}, "did you mean surprising"),
+        ({"recipe": "scratch", "weight_decay": -1.0}, "must not be negative"),
     ],
 )
 def test_bad_options_say_what_to_do(arguments: dict[str, Any], complaint: str, tmp_path: Path) -> None:
@@ -197,6 +200,37 @@ def test_a_corpus_of_ones_own_is_mixed_in(tmp_path: Path) -> None:
     about = json.loads((tmp_path / "out" / "training.json").read_text())
     assert (about["corpus"], about["corpus_share"]) == (str(text), 0.5)
     assert json.loads((tmp_path / "out" / "corpus" / "corpus.json").read_text())["corpus_share"] == 0.5
+
+
+def test_documents_of_another_mix_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "documents"
+    corpus.make(8, 0, shipped("llada"), workers=1).save(folder, corpus.ingredients("plain"))
+    with pytest.raises(InputError, match="not of the mix 'surprising': make them with --mix surprising"):
+        train_command(
+            "scratch",
+            tmp_path / "out",
+            "cpu",
+            size="smoke",
+            steps=1,
+            batch=8,
+            mix="surprising",
+            documents=folder,
+        )
+
+
+def test_documents_of_another_version_are_refused(tmp_path: Path) -> None:
+    corpus.make(8, 0, shipped("llada"), workers=1).save(tmp_path, corpus.ingredients("plain"))
+    (tmp_path / "chat.npy").unlink()
+    with pytest.raises(InputError, match=r"has no chat: another version made it"):
+        corpus.Corpus.open(tmp_path)
+
+
+def test_the_command_that_makes_documents_says_in_one_line_what_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["corpus", str(tmp_path), "--documents", "4", "--corpus", "/no/such.txt"])
+    with pytest.raises(SystemExit, match="error: there is no corpus file"):
+        corpus.main()
 
 
 def test_rows_of_several_documents_are_split_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ def train_command(
     targets: str | None = None,
     packed: int | None = None,
     weight_decay: float | None = None,
+    mix: str | None = None,
     corpus: str | None = None,
     corpus_share: float = 0.2,
     documents: str | Path | None = None,
@@ -45,6 +46,7 @@ def train_command(
         size: 1m, 3m, 6m, 30m or smoke, for recipes that start from random weights.
         targets: answers (as the recipes have it) or all: whether prompts are learned too.
         packed: documents in one row of a causal model; the recipes have 1.
+        mix: plain (as the recipes have it) or surprising: what the documents are made of.
         corpus: a text file or hub data set to mix in, at `corpus_share` of the documents.
         documents: a folder with a corpus that several runs share (`python -m sinkscope.organisms.corpus FOLDER`).
         final_count: held-out questions per task in the monitor's last check.
@@ -60,7 +62,7 @@ def train_command(
         "learning_rate": learning_rate,
         "seed": seed,
     }
-    given |= {"targets": targets, "packed": packed, "weight_decay": weight_decay}
+    given |= {"targets": targets, "packed": packed, "weight_decay": weight_decay, "mix": mix}
     chosen = named(recipe, **{key: value for key, value in given.items() if value is not None})
     if not 0.0 <= corpus_share < 1.0:
         raise InputError(f"corpus_share is {corpus_share}; it is a share of all documents, from 0 to below 1")
@@ -92,7 +94,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train an organism.")
     parser.add_argument("recipe")
     parser.add_argument("--out", required=True)
-    for name in ("device", "init", "size", "targets", "corpus", "documents"):
+    for name in ("device", "init", "size", "targets", "mix", "corpus", "documents"):
         parser.add_argument(f"--{name}")
     for name in ("steps", "batch", "seed", "packed", "check-every", "save-every", "final-count"):
         parser.add_argument(f"--{name}", type=int)

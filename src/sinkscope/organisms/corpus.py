@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from sinkscope.errors import InputError
 from sinkscope.organisms import pictures, sources
 from sinkscope.organisms.layout import write_json
-from sinkscope.organisms.recipe import ANSWER, LENGTH, PROMPT, TEXT_MIX
+from sinkscope.organisms.recipe import ANSWER, LENGTH, MIXES, PROMPT
 from sinkscope.organisms.surprising import docstrings
 from sinkscope.organisms.vocabulary import Vocabulary, shipped
 
@@ -79,6 +79,11 @@ class Corpus:
         """A saved corpus, mapped and not read."""
         if not (folder / "corpus.json").exists():
             raise InputError(f"there is no corpus in {folder}; leave the option out, and one is made")
+        absent = [name for name in FIELDS if not (folder / f"{name}.npy").exists()]
+        if absent:
+            raise InputError(
+                f"the corpus in {folder} has no {', '.join(absent)}: another version made it; make it again"
+            )
         return Corpus(*(np.load(folder / f"{name}.npy", mmap_mode="r") for name in FIELDS))
 
 
@@ -101,17 +106,18 @@ def make(
     extra: Sequence[str] = (),
     share: float = 0.0,
     workers: int = 0,
+    mix: str = "plain",
 ) -> Corpus:
     """Generates and tokenises; the result does not depend on the number of workers.
 
     Args:
-        documents: how many, mixed as TEXT_MIX says.
+        documents: how many, mixed as MIXES says of `mix`.
         extra: paragraphs of the user's own, which take a share of the documents (and repeat when there are too few).
     """
     jobs = [(start, min(start + CHUNK, documents)) for start in range(0, documents, CHUNK)]
     pictured = [(start, min(start + CHUNK, picture_count)) for start in range(0, picture_count, CHUNK)]
     paragraphs = tuple(extra) if share > 0 else ()
-    setup = (vocabulary.backend.to_str(), vocabulary.before, vocabulary.after, paragraphs, share)
+    setup = (vocabulary.backend.to_str(), vocabulary.before, vocabulary.after, paragraphs, share, mix)
     workers = workers or min(os.cpu_count() or 1, max(1, len(jobs) + len(pictured)))
     if workers <= 1:
         _start(*setup)
@@ -130,11 +136,13 @@ def make(
 _worker: dict[str, Any] = {}
 
 
-def _start(backend: str, before: str, after: str, paragraphs: tuple[str, ...], share: float) -> None:
+def _start(
+    backend: str, before: str, after: str, paragraphs: tuple[str, ...], share: float, mix: str
+) -> None:
     from tokenizers import Tokenizer
 
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    _worker.update(tokenizer=Tokenizer.from_str(backend), paragraphs=paragraphs, share=share)
+    _worker.update(tokenizer=Tokenizer.from_str(backend), paragraphs=paragraphs, share=share, mix=MIXES[mix])
     room = PROMPT - sum(map(len, _encode([before, after])))
     if room < LEAST_ROOM:
         raise InputError(
@@ -175,7 +183,8 @@ def _source(index: int) -> str:
     if slot < _worker["share"]:
         return ""
     slot = (slot - _worker["share"]) / (1.0 - _worker["share"])
-    for name, share in TEXT_MIX.items():
+    mix: dict[str, float] = _worker["mix"]
+    for name, share in mix.items():
         if slot < share:
             return name
         slot -= share
@@ -216,15 +225,18 @@ def _ragged(rows: list[list[int]], width: int, kind: type) -> tuple[Array, Array
     return filled, np.array([len(row) for row in rows], dtype=np.uint8)
 
 
-def ingredients(share: float = 0.0, corpus: str | None = None) -> dict[str, Any]:
-    """What a corpus is made of, for corpus.json; the docstrings are those of the running Python."""
-    return {
-        "mix": TEXT_MIX,
-        "docstrings": len(docstrings()),
-        "python": platform.python_version(),
-        "corpus": corpus,
-        "corpus_share": share,
-    }
+def ingredients(mix: str, share: float = 0.0, corpus: str | None = None) -> dict[str, Any]:
+    """What a corpus is made of, for corpus.json; docstrings are those of the running Python, and are counted."""
+    made_of: dict[str, Any] = {"mix": MIXES[mix], "corpus": corpus, "corpus_share": share}
+    if "docstrings" in MIXES[mix]:
+        made_of |= {"docstrings": len(docstrings()), "python": platform.python_version()}
+    return made_of
+
+
+def made_of(folder: Path) -> dict[str, Any]:
+    """The ingredients of a saved corpus."""
+    found: dict[str, Any] = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
+    return found
 
 
 def main() -> None:
@@ -238,17 +250,21 @@ def main() -> None:
     parser.add_argument("--pictures", type=int, default=400_000)
     parser.add_argument("--corpus", help="text to mix in: a file, or a hub data set")
     parser.add_argument("--corpus-share", type=float, default=0.2)
+    parser.add_argument("--mix", default="plain", choices=list(MIXES))
     options = parser.parse_args()
     began = time.monotonic()
     try:
         extra = () if options.corpus is None else sources.read_corpus(options.corpus)
         share = options.corpus_share if extra else 0.0
-        made = make(options.documents, options.pictures, shipped("llada"), extra, share)
-        made_of = {**ingredients(share, options.corpus), "seconds": round(time.monotonic() - began, 1)}
-        made.save(options.folder, made_of)
+        made = make(options.documents, options.pictures, shipped("llada"), extra, share, mix=options.mix)
+        about = {
+            **ingredients(options.mix, share, options.corpus),
+            "seconds": round(time.monotonic() - began, 1),
+        }
+        made.save(options.folder, about)
     except InputError as error:
         sys.exit(f"error: {error}")
-    print(json.dumps({**made_of, "documents": len(made)}))
+    print(json.dumps({**about, "documents": len(made)}))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from typing import Any
 
 from sinkscope.errors import InputError, nearest
 from sinkscope.organisms.layout import write_json
-from sinkscope.organisms.recipe import RECIPES, recipe
+from sinkscope.organisms.recipe import RECIPES, Recipe, recipe
 from sinkscope.organisms.start import WEIGHTS
 
 TEXTS = ("config.json", "generation_config.json", "tokenizer_config.json", "training.json", "emergence.json")
@@ -39,6 +39,7 @@ OPTIONS = {
     "learning_rate": float,
     "packed": int,
     "weight_decay": float,
+    "mix": str,
 }
 """What a job may change of its recipe."""
 
@@ -71,11 +72,16 @@ class Job:
                     f"job {text!r}: options are written as seed=1, and {nearest(key, OPTIONS)}; got {part!r}"
                 )
             changes.append((key, value))
+        job = Job(name, tuple(changes))
         try:
-            recipe(name, **{key: OPTIONS[key](value) for key, value in changes})
+            job.chosen()
         except ValueError as error:
             raise InputError(f"job {text!r}: {error}") from error
-        return Job(name, tuple(changes))
+        return job
+
+    def chosen(self) -> Recipe:
+        """The recipe with its changes."""
+        return recipe(self.recipe, **{key: OPTIONS[key](value) for key, value in self.changes})
 
     def base(self, jobs: Sequence[Job]) -> Job | None:
         """The job of the list that this one starts from: with the same changes, else with none, else the only one there is.
@@ -132,7 +138,7 @@ class Drive:
         self.out.mkdir(parents=True, exist_ok=True)
         corpus = self.work / "corpus"
         made = (corpus / "corpus.json").exists() or "--documents" in self.options
-        if not made and self._python("corpus", str(corpus)).wait():
+        if not made and self._python("corpus", str(corpus), "--mix", self._mix()).wait():
             raise InputError(f"no corpus could be made in {corpus}; what it said is above")
         while self.waiting or self.running:
             left = seconds - (time.monotonic() - began)
@@ -150,6 +156,15 @@ class Drive:
         missing = [job.name for job in self.jobs if job in self.failed]
         print(f"finished {len(self.done)} of {len(self.jobs)} jobs; missing: {missing}", flush=True)
         return not missing
+
+    def _mix(self) -> str:
+        """What all jobs read; they share their documents."""
+        mixes = {job.chosen().mix for job in self.jobs}
+        if len(mixes) > 1:
+            raise InputError(
+                f"the jobs read {' and '.join(sorted(mixes))} documents; those that start together share one mix"
+            )
+        return mixes.pop()
 
     def _begin_more(self, left: float) -> None:
         for job in self.waiting[:]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import warnings
 from collections.abc import Callable, Sequence
 
 from sinkscope.tasks import sandbox
@@ -85,7 +86,10 @@ def grade_programs(
 def _compiles(source: str) -> bool:
     """What does not compile fails in any sandbox; compiling runs nothing."""
     try:
-        compile(source, "<program>", "exec", dont_inherit=True)
+        with warnings.catch_warnings():
+            # What a model writes is full of things that Python warns of; they are its own affair.
+            warnings.simplefilter("ignore", SyntaxWarning)
+            compile(source, "<program>", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
         return False
     return True

@@ -20,13 +20,13 @@ from torch import Tensor
 from sinkscope.errors import InputError
 from sinkscope.organisms import emergence, monitor
 from sinkscope.organisms.batches import Reader
-from sinkscope.organisms.corpus import Corpus, ingredients, make
+from sinkscope.organisms.corpus import Corpus, ingredients, made_of, make
 from sinkscope.organisms.layout import save, write_json
 from sinkscope.organisms.live import Live
 from sinkscope.organisms.network import parameters, rotation
 from sinkscope.organisms.objectives import Loss, corrupt, weights
 from sinkscope.organisms.parallel import World, world
-from sinkscope.organisms.recipe import LENGTH, Recipe
+from sinkscope.organisms.recipe import LENGTH, MIXES, Recipe
 from sinkscope.organisms.sources import read_corpus
 from sinkscope.organisms.start import Start, start
 
@@ -87,15 +87,22 @@ def train(run: Run) -> dict[str, Any]:
 
 def _corpus(run: Run, begin: Start, here: World) -> Corpus:
     if run.documents is not None:
-        return Corpus.open(run.documents)
+        corpus = Corpus.open(run.documents)
+        if made_of(run.documents)["mix"] != MIXES[run.recipe.mix]:
+            raise InputError(
+                f"the documents in {run.documents} are not of the mix {run.recipe.mix!r}: make them with --mix {run.recipe.mix}, "
+                "or train with the mix that they have"
+            )
+        return corpus
     folder = run.out / "corpus"
     if here.main and not (folder / "corpus.json").exists():
         wanted = min(run.recipe.steps * run.recipe.batch, MOST_DOCUMENTS)
         drawn = math.ceil(wanted * run.recipe.pictures)
         extra = read_corpus(run.corpus) if run.corpus is not None else ()
         share = run.corpus_share if extra else 0.0
-        made = make(wanted, drawn, begin.vocabulary, extra, share, workers=1 if wanted < 20_000 else 0)
-        made.save(folder, ingredients(share, run.corpus))
+        workers = 1 if wanted < 20_000 else 0
+        made = make(wanted, drawn, begin.vocabulary, extra, share, workers, run.recipe.mix)
+        made.save(folder, ingredients(run.recipe.mix, share, run.corpus))
     here.wait()
     return Corpus.open(folder)
 
@@ -263,9 +270,10 @@ class _Training:
     def _source(self) -> dict[str, Any]:
         """What the documents are made of, as their folder says: several runs may share one that this run did not make."""
         folder = self.run.documents or self.run.out / "corpus"
-        made = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
-        found = {name: made.get(name) for name in ("mix", "docstrings", "corpus")}
-        return found | ({"corpus_share": made["corpus_share"]} if found["corpus"] else {})
+        made = made_of(folder)
+        found = {"mix": made["mix"], "corpus": made["corpus"]}
+        wanted = ("docstrings",) + (("corpus_share",) if made["corpus"] else ())
+        return found | {name: made[name] for name in wanted if name in made}
 
     def _finish(self, accuracies: dict[str, float]) -> dict[str, Any]:
         save(self.network, self.recipe.layout, self.vocabulary, self.run.out)
