@@ -242,6 +242,20 @@ def test_a_card_says_what_is_missing(table: dict[str, Any], tmp_path: Path) -> N
         card.card("scratch", folder)
 
 
+def test_a_card_says_what_was_read_and_how_it_was_packed(tmp_path: Path) -> None:
+    folder = tmp_path / "causal"
+    folder.mkdir()
+    for file_name in ("config.json", "model.safetensors", *card.NEEDED):
+        shutil.copy(WEIGHTS / "causal" / file_name, folder)
+    about = json.loads((folder / "training.json").read_text(encoding="utf-8"))
+    about |= {"mix": {"docstrings": 0.4, "prose": 0.6}, "docstrings": 1234, "python": "3.99"}
+    about["recipe"] |= {"packed": 4}
+    (folder / "training.json").write_text(json.dumps(about), encoding="utf-8")
+    text = card.card("causal", folder)
+    assert "40% docstrings (1,234 paragraphs, the library of Python 3.99), 60% prose" in text
+    assert "4 of them in a row" in text
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

@@ -122,11 +122,17 @@ def _about(training: dict[str, Any], digest: str) -> str:
 
 def _training(name: str, training: dict[str, Any]) -> str:
     recipe = training["recipe"]
-    mix = ", ".join(f"{share:.0%} {kind}" for kind, share in training["mix"].items())
+    kinds = {}
+    if "docstrings" in training:
+        where = f"{count(training['docstrings'])} paragraphs, the library of Python {training['python']}"
+        kinds["docstrings"] = f"docstrings ({where})"
+    mix = ", ".join(f"{share:.0%} {kinds.get(kind, kind)}" for kind, share in training["mix"].items())
     base = training["starts_from"]
-    tokens = f"{count(training['tokens'])} ({recipe['batch']} sequences of {LENGTH} per step)"
+    packed = recipe.get("packed", 1)
+    rows_are = f", {packed} of them in a row" if packed > 1 else ""
+    tokens = f"{count(training['tokens'])} ({recipe['batch']} documents of at most {LENGTH} per step{rows_are}, padding counted)"
     rows = [
-        ["data", f"{count(training['documents'])} generated documents: {mix}; other text: {training['corpus'] or 'none'}"],
+        ["data", f"{count(training['documents'])} documents: {mix}; other text: {training['corpus'] or 'none'}"],
         ["objective", f"{OBJECTIVES[recipe['objective']]}; learned of a task: {recipe['targets']}"],
         ["starts from", "random weights" if base is None else f"{base} (`{training['start_digest'][:12]}`)"],
         ["seed", str(recipe["seed"])],
