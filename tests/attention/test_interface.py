@@ -167,8 +167,8 @@ def test_scores_that_are_changed_elsewhere_are_refused() -> None:
     q = torch.randn(1, 1, 4, 8)
     with pytest.raises(ss.InputError, match=r"softcap.*not supported"):
         sinkscope_attention(module(True), q, q, q, None, softcap=30.0)
-    with pytest.raises(ss.InputError, match="s_aux"):
-        sinkscope_attention(module(True), q, q, q, None, s_aux=torch.zeros(1))
+    with pytest.raises(ss.InputError, match="position_bias"):
+        sinkscope_attention(module(True), q, q, q, None, position_bias=torch.zeros(1))
 
 
 @pytest.mark.parametrize("kind", ["bool", "float"])

@@ -31,12 +31,13 @@ SUPPORTED: dict[str, dict[str, Any]] = {
     "Granite": {"attention_multiplier": 0.3, "logits_scaling": 2.0},
     "Mixtral": {"num_local_experts": 2, "num_experts_per_tok": 1},
     "SmolLM3": {"pad_token_id": 0},
+    "GptOss": {"head_dim": 16, "num_local_experts": 2, "num_experts_per_tok": 1, "sliding_window": 6},
 }
-"""Name in transformers → settings beside SIZES: sliding windows in all or some layers, head_dim ≠ d/h, own scales, experts."""
+"""Name in transformers → settings beside SIZES: sliding windows in all or some layers, head_dim ≠ d/h, own scales, experts,
+learned sinks."""
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "Gemma2": ({"head_dim": 16}, "softcap"),
-    "GptOss": ({"head_dim": 16, "num_local_experts": 2, "num_experts_per_tok": 1}, "s_aux"),
     "StableLm": ({}, "attention interface"),
 }
 """Architectures whose scores we do not measure: refused by name instead of measured wrongly."""
@@ -67,6 +68,24 @@ def test_measured_and_generated_like_transformers(name: str, tmp_path: Path) -> 
         pad_token_id=0,
     )
     assert torch.equal(theirs, run.sequences)
+
+
+def test_a_learned_sink_is_what_the_maps_leave_out_and_no_policy_takes(tmp_path: Path) -> None:
+    write("GptOss", SUPPORTED["GptOss"], tmp_path)
+    model = ss.load(tmp_path)
+    sinks = torch.tensor([3.0, -3.0, 1.0, 0.0])
+    for layer in model.network.model.layers:
+        layer.self_attn.sinks.data.copy_(sinks)
+    assert model.check().passed
+    ids = torch.randint(3, 90, (1, 12), generator=torch.Generator().manual_seed(1))
+    left_out = 1 - model.attention(ids).sum(-1).mean((0, 1, 3))
+    assert left_out.argsort().tolist() == sinks.argsort().tolist()
+    assert 0 < float(left_out.min()) < float(left_out.max()) < 1
+    plain = model.logits(ids)
+    assert torch.equal(model.logits(ids, policy=ss.MaskKeys({})), plain)
+    masked = model.attention(ids, policy=ss.MaskKeys({0: [0]}))[0, 0, :, 1:]
+    assert float(masked[..., 0].max()) == 0.0
+    assert (1 - masked.sum(-1) > 0).all(), "the learned sink stays"
 
 
 @pytest.mark.parametrize("name", REFUSED)

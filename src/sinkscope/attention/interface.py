@@ -27,7 +27,7 @@ from sinkscope.errors import InputError
 NAME = "sinkscope"
 """The name under which transformers knows our attention and mask functions."""
 
-CHANGES_SCORES = ("softcap", "s_aux", "position_bias", "head_mask", "cu_seq_lens_q", "cache", "indices")
+CHANGES_SCORES = ("softcap", "position_bias", "head_mask", "cu_seq_lens_q", "cache", "indices")
 """Keywords by which some architectures change the scores; measuring without them would be measuring something else."""
 
 
@@ -45,6 +45,9 @@ class AttentionCall:
         kept: Float32 [B, H, Q]: the share of each query's attention that fell on keys it kept; None: all of it.
         scratch: what all calls of one forward share; see `expected`.
         sums: (id of the weights, raw) → Σ_i w_i A_ij, Float32 [B, H, C, K], where they came with the output; see `Asking`.
+        sink: Float [H]: the score of a learned sink (gpt-oss), one more key without a value, which every query sees and no
+            policy takes; None: there is none. Log-sum-exps include it, so a query's attention to its keys adds up to less
+            than 1.
     """
 
     layer: int
@@ -60,6 +63,12 @@ class AttentionCall:
     kept: Tensor | None = None
     scratch: dict[Any, Any] = field(default_factory=dict)
     sums: dict[tuple[int, bool], Tensor] = field(default_factory=dict)
+    sink: Tensor | None = None
+
+    @property
+    def absorbed(self) -> Tensor | None:
+        """Float32 [B, H, Q]: the share of each query's attention that the learned sink took; None: there is none."""
+        return None if self.sink is None else (self.sink.float()[:, None] - self.lse).exp()
 
     @cached_property
     def lse(self) -> Tensor:
@@ -120,7 +129,7 @@ class AttentionCall:
 
     def map(self) -> Tensor:
         """The full attention matrix that acted, Float32 [B, H, Q, K]."""
-        return dense_map(self.query, self.key, self.visibility, self.hidden, self.scale)
+        return dense_map(self.query, self.key, self.visibility, self.hidden, self.scale, self.sink)
 
 
 def expected(
@@ -201,6 +210,7 @@ def sinkscope_attention(
     dropout: float = 0.0,
     is_causal: bool | None = None,
     sliding_window: int | None = None,
+    s_aux: Tensor | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
     """transformers' attention function: output [B, Q, H, E], and None for the weights, which are never built."""
@@ -219,26 +229,49 @@ def sinkscope_attention(
     taken = None if plan.hiding is None else plan.hiding.take(layer, query, key, visibility, scale)
     asked: list[tuple[int, int]] = []
     weights = None
-    if plan.taps and short.suits(query, key, value, visibility, taken):
+    if plan.taps and s_aux is None and short.suits(query, key, value, visibility, taken):
         asked, weights = _asked(plan, layer, query, visibility)
-    found = fused.attend_and_sum(query, key, value, visibility, taken, scale, weights)
+    found = fused.attend_and_sum(query, key, value, visibility, taken, scale, weights, s_aux is not None)
     out, lse, lse_raw, kept = found.output, found.lse, found.lse_raw, None
+    over_keys = lse
     if taken is not None and lse is not None and (taken.silence or plan.taps):
         if lse_raw is None:
             lse_raw = fused.raw_lse(query, key, lse, visibility, taken, scale)
+        lse, lse_raw = _with_sink(lse, s_aux), _with_sink(lse_raw, s_aux)
         kept = (lse - lse_raw).exp()
         if taken.silence:
-            # Σ over the kept keys of exp(s − lse_raw)·v is the hidden output times the share of attention that was kept.
-            out = (out * kept[..., None]).to(out.dtype)
             lse = lse_raw
+    elif lse is not None:
+        lse = _with_sink(lse, s_aux)
+    if lse is not None and over_keys is not None and lse is not over_keys:
+        # Σ over the kept keys of exp(s − lse)·v is the output over them times their share of all attention.
+        out = (out * (over_keys - lse).exp()[..., None]).to(out.dtype)
     if plan.taps:
         sums = _sums(found, asked)
         call = AttentionCall(
-            layer, query, key, value, out, lse, scale, visibility, taken, lse_raw, kept, plan.scratch, sums
+            layer,
+            query,
+            key,
+            value,
+            out,
+            lse,
+            scale,
+            visibility,
+            taken,
+            lse_raw,
+            kept,
+            plan.scratch,
+            sums,
+            s_aux,
         )
         for tap in plan.taps:
             tap(call)
     return out.transpose(1, 2).contiguous(), None
+
+
+def _with_sink(lse: Tensor, sink: Tensor | None) -> Tensor:
+    """A log-sum-exp Float32 [B, H, Q] with one more score Float [H]; the very same without."""
+    return lse if sink is None else torch.logaddexp(lse, sink.to(lse.dtype)[:, None])
 
 
 def _asked(

@@ -134,9 +134,17 @@ def tiled_mass(
 
 
 def dense_map(
-    query: Tensor, key: Tensor, visibility: Visibility, taken: Taken | None, scale: float
+    query: Tensor,
+    key: Tensor,
+    visibility: Visibility,
+    taken: Taken | None,
+    scale: float,
+    sink: Tensor | None = None,
 ) -> Tensor:
     """The attention matrix itself, from its definition and not from the kernel's log-sum-exp: the reference.
+
+    Args:
+        sink: Float [H]: the score of a learned sink, whose share is left out of the matrix.
 
     Returns:
         Float32 [B, H, Q, K] (float64 for float64 inputs). Rows without a key are 0; rows of padded queries follow
@@ -151,7 +159,11 @@ def dense_map(
     if taken is not None:
         stranded = taken.stranded(visibility, query.device)
         visible = visible & ~taken.acting(visibility, 0, visibility.queries, stranded, query.device)
-    attention = scores.masked_fill(~visible, float("-inf")).softmax(-1).nan_to_num(0.0)
+    scores = scores.masked_fill(~visible, float("-inf"))
+    if sink is not None:
+        level = sink.to(exact)[None, :, None, None].expand(*scores.shape[:-1], 1)
+        scores = torch.cat((scores, level), -1)
+    attention = scores.softmax(-1).nan_to_num(0.0)[..., : visibility.keys]
     real = visibility.real_queries()
     if real is not None and visibility.padded != "keys":
         fill = 0.0 if visibility.padded == "none" else 1.0 / visibility.keys
