@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sinkscope.errors import InputError
+from sinkscope.study.comparable import comparable, same_documents_across_models, same_seeds
 from sinkscope.study.paper import Published, published
 from sinkscope.study.statistics import (
     LEAST_SEEDS,
@@ -28,7 +29,6 @@ from sinkscope.study.statistics import (
     effect_over_control,
     holm,
     minimal_detectable_effect,
-    same_settings,
     standard_error,
     wilson,
 )
@@ -99,7 +99,7 @@ def compare_runs(evaluations: Sequence[Evaluation]) -> Table:
     groups: dict[tuple[str, str], list[Evaluation]] = defaultdict(list)
     for one in merged(evaluations):
         groups[one.settings["task"]["task"], one.settings["model"]["source"]].append(one)
-    _same_documents_across_models(groups)
+    same_documents_across_models(groups)
     rows: list[Row] = []
     notes: list[str] = []
     for key in sorted(groups):
@@ -134,7 +134,7 @@ def _group(runs: list[Evaluation]) -> tuple[list[Row], list[str]]:
     """All runs of one model on one task."""
     first = next((run for run in runs if run.settings["policy"] is None), runs[0])
     for other in runs:
-        _comparable(first, other)
+        comparable(first, other)
     sampled = _sampled(first)
     source, name = first.settings["model"]["source"], first.settings["task"]["task"]
     notes: list[str] = []
@@ -146,7 +146,7 @@ def _group(runs: list[Evaluation]) -> tuple[list[Row], list[str]]:
         )
     plain = {run.settings["policy"]: run for run in runs if control(run.settings["policy"]) is None}
     if sampled:
-        _same_seeds(first, plain.values())
+        same_seeds(first, plain.values())
     controls: dict[tuple[str, str], list[Evaluation]] = defaultdict(list)
     for run in runs:
         kind = control(run.settings["policy"])
@@ -255,67 +255,7 @@ def _corrected(rows: list[Row]) -> list[Row]:
     return [replace(row, corrected=own) for row, own in zip(rows, found, strict=True)]
 
 
-# ---- what may be compared -----------------------------------------------------------------------
-
-
-def _comparable(first: Evaluation, other: Evaluation) -> None:
-    """The same settings, policy apart, and the same documents."""
-    names = [run.settings["policy"] or "none" for run in (first, other)]
-    try:
-        same_settings(first.settings, other.settings, may_differ=("policy",))
-    except InputError as error:
-        raise InputError(
-            f"the runs under {names[0]} and {names[1]} of {first.settings['model']['source']} do not belong in one table: "
-            f"{_named(first.settings, other.settings)}. {error}"
-        ) from error
-    align(first.scores(), other.scores(), (names[0], names[1]))
-    prints = {record.document: record.fingerprint for record in first.records}
-    for record in other.records:
-        if prints[record.document] != record.fingerprint:
-            raise InputError(
-                f"the runs under {names[0]} and {names[1]} answered different questions under the id {record.document}: they "
-                "were made from different data files"
-            )
-
-
-def _named(first: Any, second: Any, name: str = "") -> str:
-    """The first setting that differs, with both values."""
-    if isinstance(first, dict) and isinstance(second, dict):
-        for key in sorted({*first, *second}):
-            found = _named(first.get(key), second.get(key), f"{name}.{key}" if name else key)
-            if found and name + key != "policy":
-                return found
-        return ""
-    return "" if first == second else f"{name} is {first!r} and {second!r}"
-
-
-def _same_seeds(first: Evaluation, runs: Iterable[Evaluation]) -> None:
-    for run in runs:
-        if run.seeds != first.seeds:
-            raise InputError(
-                f"the runs under {first.settings['policy'] or 'none'} and {run.settings['policy'] or 'none'} have the seeds "
-                f"{list(first.seeds)} and {list(run.seeds)}: a sampled decoding is compared over the same seeds"
-            )
-        counts = {record.document: 0 for record in run.records}
-        for record in run.records:
-            counts[record.document] += 1
-        if len(set(counts.values())) > 1:
-            raise InputError(
-                f"the run under {run.settings['policy'] or 'none'} is not finished: some documents lack a seed"
-            )
-
-
-def _same_documents_across_models(groups: dict[tuple[str, str], list[Evaluation]]) -> None:
-    """A task has the same documents for all models of a table."""
-    first: dict[str, tuple[str, set[str]]] = {}
-    for (task, model), runs in groups.items():
-        ids = set(runs[0].scores())
-        name, known = first.setdefault(task, (model, ids))
-        if ids != known:
-            raise InputError(
-                f"{name} and {model} answered different documents of {task} ({len(known)} and {len(ids)}): evaluate them "
-                "with the same limit, or compare them apart"
-            )
+# ---- small things -------------------------------------------------------------------------------
 
 
 def _sampled(run: Evaluation) -> bool:
@@ -323,9 +263,6 @@ def _sampled(run: Evaluation) -> bool:
     from sinkscope.sampling.groups import draws
 
     return draws(decoding_from_json(json.dumps(dict(run.settings["decoding"]))))
-
-
-# ---- small things -------------------------------------------------------------------------------
 
 
 def control(policy: str | None) -> tuple[str, str] | None:
