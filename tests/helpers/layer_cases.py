@@ -217,8 +217,15 @@ def alike(one: Any, other: Any) -> bool:
 def steps_aside(model: Any, ids: Tensor) -> bool:
     """Whether the plain code runs while a hook listens or a module is replaced, after weights were moved, and only then."""
     heard: list[Tensor] = []
+    heard_all: list[nn.Module] = []
     handle = model.network.model.layers[1].register_forward_pre_hook(lambda _, given: heard.append(given[0]))
     with fused(True), counted() as listening:
+        model.hidden(ids)
+    handle.remove()
+    handle = nn.modules.module.register_module_forward_hook(
+        lambda module, given, found: heard_all.append(module)
+    )
+    with fused(True), counted() as listening_to_all:
         model.hidden(ids)
     handle.remove()
     replaced = all(as_plain(model, ids, change) for change in (other_mlp, other_forward))
@@ -234,6 +241,8 @@ def steps_aside(model: Any, ids: Tensor) -> bool:
         replaced
         and len(heard) == 1
         and not listening[0]
+        and model.network.model.layers[1].mlp in heard_all
+        and not listening_to_all[0]
         and alone[0] > 0
         and not moved[0]
         and torch.equal(changed, wanted)

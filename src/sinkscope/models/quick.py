@@ -5,9 +5,9 @@ add and norm are one kernel, the rotation of q and k one, the gated activation o
 and up are one product each (`stacked`). The sum that closes a layer is left to the norm that opens the next one. Roundings stay
 where they are in transformers' code; what may differ is the order of additions inside a norm and inside a matrix product.
 
-transformers' code runs wherever this one does not apply: on a CPU, without Triton, in float64, while a hook listens to any module
-(so anatomy sees the residual stream), while a module or its forward is replaced (so ablations act), under another attention
-function, and with SINKSCOPE_FUSED=0.
+transformers' code runs wherever this one does not apply: on a CPU, without Triton, in float64, while a hook listens to one module
+or to all (so anatomy sees the residual stream), while a module or its forward is replaced (so ablations act), under another
+attention function, and with SINKSCOPE_FUSED=0.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as modules
 
 from sinkscope.attention.columns import interpreted
 from sinkscope.attention.interface import NAME, sinkscope_attention
@@ -70,7 +71,7 @@ class Quick:
             return False
         if not all(layer.qkv.holds and layer.gate_up.holds for layer in self._layers):
             self._layers = []  # the weights were moved or replaced: the stacked ones are stale, and only take memory
-        if not self._layers or any(_altered(module, held) for module, held in self._watched):
+        if not self._layers or _heard() or any(_altered(module, held) for module, held in self._watched):
             return False
         return _kernels() is not None
 
@@ -90,6 +91,11 @@ class Quick:
             branch = layer.module.mlp.down_proj(kernels.silu_mul(layer.gate_up(inner)))
         last: Tensor = kernels.add_norm(stream, branch, body.norm.weight, body.norm.variance_epsilon)
         return last
+
+
+def _heard() -> bool:
+    """Whether somebody listens to all modules there are (torch's flop counter does)."""
+    return bool(modules._global_forward_hooks or modules._global_forward_pre_hooks)
 
 
 def _altered(module: nn.Module, held: dict[str, nn.Module | None]) -> bool:
