@@ -14,6 +14,7 @@ from helpers.checkpoints import dream_config, write
 from sinkscope.models.backbone import empty_network
 from sinkscope.models.checkpoint import Checkpoint, fill
 from sinkscope.models.dream import qwen_settings
+from sinkscope.models.quick import Quick
 from sinkscope.models.stacked import GROUPS, room, stack
 
 CPU = torch.device("cpu")
@@ -82,3 +83,15 @@ def test_moved_and_replaced_weights_are_noticed(networks: tuple[Any, Any]) -> No
     assert joined.holds
     networks[0].to(torch.bfloat16)
     assert not joined.holds
+
+
+def test_a_network_that_moved_away_leaves_no_stacked_weights_behind(networks: tuple[Any, Any]) -> None:
+    """Also where the fused forward could not run anyway: the weights that were left would stay on the GPU."""
+    together, _ = networks
+    quick = Quick(together)
+    ids = torch.zeros(1, 4, dtype=torch.long)
+    quick.applies(ids)
+    assert quick._layers
+    together.to(torch.float64)
+    assert not quick.applies(ids)
+    assert not quick._layers

@@ -65,12 +65,13 @@ class Quick:
     def applies(self, ids: Tensor) -> bool:
         """Whether the fused code can and should run for these ids."""
         network = self._network
+        if not all(layer.qkv.holds and layer.gate_up.holds for layer in self._layers):
+            # The weights were moved or replaced: the stacked ones are stale, and only take memory, on a GPU that was left too.
+            self._layers = []
         if os.environ.get("SINKSCOPE_FUSED", "1") == "0" or not possible(ids.device) or network.training:
             return False
         if network.config._attn_implementation != NAME or torch.is_autocast_enabled(ids.device.type):
             return False
-        if not all(layer.qkv.holds and layer.gate_up.holds for layer in self._layers):
-            self._layers = []  # the weights were moved or replaced: the stacked ones are stale, and only take memory
         if not self._layers or _heard() or any(_altered(module, held) for module, held in self._watched):
             return False
         return _kernels() is not None
