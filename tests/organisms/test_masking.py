@@ -85,13 +85,17 @@ def test_a_cell_says_what_it_is(shelf: Path) -> None:
 
 def test_run_resume_and_read(shelf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = {"tasks": ["word_problems"], "count": 2, "root": shelf, "device": "cpu", "processes": 1}
-    assert run(tmp_path, ["causal", "scratch"], rows=FEW[:2], **options) == []  # type: ignore[arg-type]
+    assert run(tmp_path, ["causal", "scratch"], rows=FEW[:2], **options) == ([], [], [])  # type: ignore[arg-type]
     before = {name: list(read(tmp_path / f"{name}.jsonl.gz")) for name in ("causal", "scratch")}
     assert [cell["policy"] for cell in before["scratch"]] == FEW[:2]
-    missing = run(tmp_path, ["causal", "scratch"], rows=FEW, seconds=0.0, **options)  # type: ignore[arg-type]
-    assert missing == [f"{name} word_problems {FEW[2]}" for name in ("causal", "scratch")]
+    found = run(tmp_path, ["causal", "scratch"], rows=FEW, seconds=0.0, **options)  # type: ignore[arg-type]
+    assert (found.failed, found.ended) == ([], []), "what the time did not reach has not failed"
+    assert found.missing == [f"{name} word_problems {FEW[2]}" for name in ("causal", "scratch")]
     assert "2 cells to answer, 4 are there" in capsys.readouterr().out
     assert list(read(tmp_path / "scratch.jsonl.gz")) == before["scratch"]
+    options["count"] = 3
+    found = run(tmp_path, ["scratch"], rows=FEW[:1], seconds=0.0, **options)  # type: ignore[arg-type]
+    assert found.missing == ["scratch word_problems none"], "answered for 2 documents, not for 3"
 
 
 @pytest.mark.slow
@@ -103,7 +107,7 @@ def test_processes_share_the_work(shelf: Path, tmp_path: Path) -> None:
         "device": "cpu",
         "processes": 2,
     }
-    assert run(tmp_path, ["causal", "scratch"], rows=FEW, **options) == []  # type: ignore[arg-type]
+    assert run(tmp_path, ["causal", "scratch"], rows=FEW, **options) == ([], [], [])  # type: ignore[arg-type]
     for name in ("causal", "scratch"):
         cells = list(read(tmp_path / f"{name}.jsonl.gz"))
         assert sorted((cell["task"], cell["policy"]) for cell in cells) == sorted(
@@ -149,3 +153,39 @@ def test_a_failure_does_not_stop_the_others(
     assert failed[0] == 1
     assert "use a smaller k" in capfd.readouterr().out
     assert [cell["policy"] for cell in read(tmp_path / "scratch.jsonl.gz")] == ["none"]
+
+
+def test_cells_of_other_weights_are_not_counted_as_done(shelf: Path, tmp_path: Path) -> None:
+    cell = {
+        "version": masking.VERSION,
+        "digest": "0123456789abcdef",
+        "task": "word_problems",
+        "policy": "none",
+    }
+    append(tmp_path / "scratch.jsonl.gz", {**cell, "count": 1})
+    before = (tmp_path / "scratch.jsonl.gz").read_bytes()
+    with pytest.raises(InputError, match=r"answered by weights 0123456789ab, .* into another folder"):
+        run(tmp_path, ["scratch"], ["word_problems"], ["none"], 1, 1, root=shelf, device="cpu")
+    assert (tmp_path / "scratch.jsonl.gz").read_bytes() == before
+
+
+def test_a_failed_cell_is_an_exit_status_and_one_that_was_not_reached_is_not(
+    shelf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [str(tmp_path), "--root", str(shelf), "--models", "scratch", "--tasks", "word_problems"]
+    words += ["--policies", "top:100000; none", "--count", "1", "--processes", "1", "--device", "cpu"]
+    with pytest.raises(SystemExit) as ended:
+        masking.main(words)
+    assert ended.value.code == "error: 1 cell failed; the lines above say why", "a text is exit status 1"
+    assert "failed: scratch word_problems top:100000\n1 cell is missing" in capsys.readouterr().out
+    masking.main([*words, "--seconds", "0"])
+    assert "missing: scratch word_problems top:100000\n1 cell is missing" in capsys.readouterr().out
+
+
+def test_a_process_that_died_is_an_exit_status(
+    shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(masking, "_share_out", lambda *_: ({"scratch": 1}, [-9]))
+    words = ["--root", str(shelf), "--models", "scratch", "--tasks", "word_problems", "--policies", "none"]
+    with pytest.raises(SystemExit, match="1 cell failed; processes ended with status -9"):
+        masking.main([str(tmp_path), *words])

@@ -4,7 +4,8 @@
 
 Needs torch, transformers, tokenizers, safetensors and numpy alone. Several processes share one GPU, because a small model
 leaves most of it idle. Each cell is appended to OUT/NAME.jsonl.gz as soon as it is answered, the most important cells first,
-so whatever ends the run loses only the cells under way; the same command does what is missing. `cards.py` grades.
+so whatever ends the run loses only the cells under way; the same command does what is missing. `cards.py` grades. Cells that the
+time did not reach are no failure; a cell that was begun and not answered is, and the exit status is then 1.
 
 All documents of a cell run as one left-padded batch: one forward per step instead of one for every length of prompt. A padded
 row equals its run alone up to rounding (tests/organisms/test_masking.py).
@@ -22,16 +23,17 @@ import sys
 import time
 import traceback
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sinkscope.errors import InputError, nearest
+from sinkscope.errors import InputError, nearest, plainly
 from sinkscope.organisms.recipe import RECIPES
 from sinkscope.organisms.start import WEIGHTS
 from sinkscope.policies.mask_random import MATCHES, MaskRandom
 from sinkscope.policies.mask_top import MaskTop
+from sinkscope.policies.parse import parse_policy
 from sinkscope.policies.policy import EFFECTS, Scope
 
 if TYPE_CHECKING:
@@ -120,7 +122,6 @@ def answer(model: Model, asked: Asked, policy: str, batch: int) -> dict[str, Any
     """
     import torch
 
-    from sinkscope.policies.parse import parse_policy
     from sinkscope.sampling.generate import generate
     from sinkscope.sampling.prompts import pad
     from sinkscope.tasks.evaluate import decoding_for
@@ -220,6 +221,20 @@ def trimmed(path: Path) -> list[dict[str, Any]]:
     return cells
 
 
+def refuse_others(path: Path, cells: Sequence[dict[str, Any]], digest: str) -> None:
+    """Only cells of this version, answered by the weights of this digest, may stand in one file."""
+    for cell in cells:
+        if cell.get("version") != VERSION:
+            raise InputError(
+                f"{path} holds {cell.get('version', 'no version')}, and {VERSION} is expected: answer again into another folder"
+            )
+        if cell["digest"] != digest:
+            raise InputError(
+                f"{path} was answered by weights {cell['digest'][:12]}, and those here are {digest[:12]}: answer again with "
+                "these, into another folder"
+            )
+
+
 # ---- processes -----------------------------------------------------------------------------------
 
 
@@ -258,6 +273,19 @@ def work(settings: Settings, place: int, taken: Any, failed: Any) -> None:
             print(f"{name} {job.task} {job.policy} failed:\n{traceback.format_exc()}", flush=True)
 
 
+class Outcome(NamedTuple):
+    """What a run left undone: cells as "model task policy".
+
+    Attributes:
+        missing: all that are not there. failed: those of them that were begun.
+        ended: exit statuses of processes that did not end by themselves (negative: the signal).
+    """
+
+    missing: list[str]
+    failed: list[str]
+    ended: list[int]
+
+
 def run(
     out: Path,
     models: Sequence[str],
@@ -269,29 +297,37 @@ def run(
     root: Path = WEIGHTS,
     batch: int | None = None,
     device: str = "auto",
-) -> list[str]:
+) -> Outcome:
     """Answers what is missing in `out`, as far as the time goes.
 
     Args:
         rows: policies in their text form; None: the whole table.
         root: a folder that holds NAME/ for every model.
-
-    Returns:
-        The cells that are still missing, as "model task policy".
     """
+    from sinkscope.models.load import find, resolve_device
+
     began = time.monotonic()
-    out.mkdir(parents=True, exist_ok=True)
-    wanted = [Job(task, policy) for task in tasks for policy in (policies() if rows is None else rows)]
-    jobs = {}
+    at_least_one(count=count, processes=processes, batch=batch)
+    for task in tasks:
+        if task not in TASKS:
+            raise InputError(f"unknown task {task!r}: {nearest(task, TASKS)}")
+    for policy in rows or ():
+        parse_policy(policy)
+    if device != "auto":
+        resolve_device(device)
     for name in models:
         if not (root / name / "config.json").exists():
             known = [path.name for path in root.iterdir() if path.is_dir()] if root.is_dir() else []
             raise InputError(f"there is no checkpoint {root / name}: {nearest(name, known)}")
-        done = {
-            Job(cell["task"], cell["policy"])
-            for cell in trimmed(out / f"{name}.jsonl.gz")
-            if cell["count"] == count
-        }
+        path = out / f"{name}.jsonl.gz"
+        refuse_others(path, list(read(path)), find(root / name).digest)
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out} is a file: name a folder for the answers")
+    out.mkdir(parents=True, exist_ok=True)
+    wanted = [Job(task, policy) for task in tasks for policy in (policies() if rows is None else rows)]
+    jobs = {}
+    for name in models:
+        done = _jobs_of(trimmed(out / f"{name}.jsonl.gz"), count)
         jobs[name] = [job for job in wanted if job not in done]
     total = sum(map(len, jobs.values()))
     print(f"{total} cells to answer, {len(wanted) * len(models) - total} are there", flush=True)
@@ -304,24 +340,33 @@ def run(
         device,
         began + seconds,
     )
-    if total:
-        _share_out(settings, min(processes, total), began)
-    missing = []
+    begun, ended = _share_out(settings, min(processes, total), began) if total else ({}, [])
+    missing, failed = [], []
     for name in models:
-        there = {(cell["task"], cell["policy"]) for cell in read(out / f"{name}.jsonl.gz")}
-        missing += [
-            f"{name} {job.task} {job.policy}" for job in wanted if (job.task, job.policy) not in there
+        there = _jobs_of(read(out / f"{name}.jsonl.gz"), count)
+        missing += [f"{name} {job.task} {job.policy}" for job in wanted if job not in there]
+        failed += [
+            f"{name} {job.task} {job.policy}" for job in jobs[name][: begun.get(name, 0)] if job not in there
         ]
-    return missing
+    return Outcome(missing, failed, ended)
 
 
-def _share_out(settings: Settings, processes: int, began: float) -> None:
-    """Runs the processes and says every few seconds how far they are; a single one needs no process of its own."""
+def _jobs_of(cells: Iterable[dict[str, Any]], count: int) -> set[Job]:
+    """What was answered for this many documents."""
+    return {Job(cell["task"], cell["policy"]) for cell in cells if cell["count"] == count}
+
+
+def _share_out(settings: Settings, processes: int, began: float) -> tuple[dict[str, int], list[int]]:
+    """Runs the processes and says every few seconds how far they are; a single one needs no process of its own.
+
+    Returns:
+        Name → how many of its cells were begun, and the exit statuses of processes that did not end by themselves.
+    """
     context = multiprocessing.get_context("spawn")  # a forked process cannot use the parent's GPU
     taken, failed = context.Array("i", len(settings.jobs)), context.Array("i", len(settings.jobs))
     if processes == 1:
         work(settings, 0, taken, failed)
-        return
+        return dict(zip(settings.jobs, taken[:], strict=True)), []
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # many processes: a core each
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     running = [
@@ -344,9 +389,18 @@ def _share_out(settings: Settings, processes: int, began: float) -> None:
             )
     for process in running:
         process.join()
+    ended = [process.exitcode for process in running if process.exitcode]
+    return dict(zip(settings.jobs, taken[:], strict=True)), ended
 
 
-def main() -> None:
+def at_least_one(**numbers: int | None) -> None:
+    """Refuses options below 1; None is an option that was not given."""
+    for name, number in numbers.items():
+        if number is not None and number < 1:
+            raise InputError(f"{name} is {number}: expected 1 or more")
+
+
+def main(words: Sequence[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(
         description="Answers of organisms under every policy of the masking table."
@@ -361,9 +415,9 @@ def main() -> None:
     parser.add_argument("--root", type=Path, default=WEIGHTS, help="folder that holds NAME/ for every model")
     parser.add_argument("--batch", type=int, help="rows that run together; default: all")
     parser.add_argument("--device", default="auto")
-    given = parser.parse_args()
-    try:
-        missing = run(
+    given = parser.parse_args(words)
+    with plainly():
+        outcome = run(
             given.out,
             given.models.split(","),
             given.tasks.split(","),
@@ -375,11 +429,20 @@ def main() -> None:
             given.batch,
             given.device,
         )
-    except InputError as error:
-        sys.exit(f"error: {error}")
-    for line in missing:
-        print(f"missing: {line}")
-    print(f"{len(missing)} cells are missing" if missing else "all cells are there", flush=True)
+    for line in outcome.missing:
+        print(f"{'failed' if line in outcome.failed else 'missing'}: {line}")
+    left = len(outcome.missing)
+    print(
+        f"{_cells(left)} {'is' if left == 1 else 'are'} missing" if left else "all cells are there",
+        flush=True,
+    )
+    if outcome.failed or outcome.ended:
+        died = f"; processes ended with status {', '.join(map(str, outcome.ended))}" if outcome.ended else ""
+        sys.exit(f"error: {_cells(len(outcome.failed))} failed{died}; the lines above say why")
+
+
+def _cells(number: int) -> str:
+    return f"{number} cell{'' if number == 1 else 's'}"
 
 
 if __name__ == "__main__":

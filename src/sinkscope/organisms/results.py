@@ -30,8 +30,8 @@ from sinkscope.tasks.task import Document, Task, fingerprint
 DIGITS = 4
 SHARED = ("model", "scheme", "decoding", "dtype")
 """Columns that are the same in all rows of a task."""
-SAME = ("digest", "family", "dtype", "count", "batch", "torch")
-"""What all cells of a table must share."""
+SAME = ("family", "dtype", "count", "batch", "torch")
+"""What all cells of a table must share, beside the weights."""
 
 
 def digest_of(folder: Path) -> str:
@@ -45,12 +45,10 @@ def read_cells(path: Path, digest: str) -> list[dict[str, Any]]:
         raise InputError(
             f"there is no {path}: make it with `python -m sinkscope.organisms.masking {path.parent}`"
         )
+    every = list(masking.read(path))
+    masking.refuse_others(path, every, digest)
     found: dict[tuple[str, str], dict[str, Any]] = {}
-    for cell in masking.read(path):
-        if cell.get("version") != masking.VERSION:
-            raise InputError(
-                f"{path} holds {cell.get('version', 'no version')}, and {masking.VERSION} is expected: make it again"
-            )
+    for cell in every:
         found.setdefault((cell["task"], cell["policy"]), cell)
     if not found:
         raise InputError(
@@ -63,10 +61,6 @@ def read_cells(path: Path, digest: str) -> list[dict[str, Any]]:
             raise InputError(
                 f"the cells of {path} differ in {name} ({', '.join(values)}): keep those of one run"
             )
-    if cells[0]["digest"] != digest:
-        raise InputError(
-            f"{path} was answered by weights {cells[0]['digest'][:12]}, and those here are {digest[:12]}: answer again with these"
-        )
     return cells
 
 
