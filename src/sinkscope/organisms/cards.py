@@ -8,12 +8,11 @@ python -m sinkscope.organisms.cards write                                       
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from sinkscope.errors import InputError, nearest
+from sinkscope.errors import InputError, nearest, plainly
 from sinkscope.organisms.recipe import RECIPES
 from sinkscope.organisms.start import WEIGHTS
 
@@ -38,10 +37,8 @@ def main(given: Sequence[str] | None = None) -> None:
             "--root", type=Path, default=WEIGHTS, help="folder that holds NAME/ for every organism"
         )
     options = parser.parse_args(given)
-    try:
+    with plainly():
         _run(options)
-    except InputError as error:
-        sys.exit(f"error: {error}")
 
 
 def _run(options: argparse.Namespace) -> None:

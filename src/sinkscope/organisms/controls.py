@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from sinkscope.errors import InputError, plainly
 from sinkscope.models.load import load
 from sinkscope.organisms.layout import write_json
-from sinkscope.organisms.masking import CONTROL_SEEDS, answer, ask
+from sinkscope.organisms.masking import CONTROL_SEEDS, answer, ask, at_least_one
 from sinkscope.policies.mask_random import MaskRandom
 from sinkscope.policies.mask_top import MaskTop
 from sinkscope.study.statistics import compare, effect_over_control, wilson
@@ -27,6 +29,11 @@ RULES = (MaskTop(1, "head"), MaskTop(1, "model"))
 
 def measure(folder: Path, count: int, device: str = "auto", batch: int | None = None) -> dict[str, Any]:
     """Everything that the table of controls says about a trained folder."""
+    at_least_one(count=count, batch=batch)
+    about, sinks = (
+        _read(folder / "training.json"),
+        _probed(folder),
+    )  # first: without them, the rest is for nothing
     model = load(folder, device=device)
     asked = ask(model, TASK, count)
     documents = asked.task.documents(count)
@@ -59,7 +66,6 @@ def measure(folder: Path, count: int, device: str = "auto", batch: int | None = 
             }
         )
     first = cells["none"]
-    about = json.loads((folder / "training.json").read_text(encoding="utf-8"))
     kept = (
         "recipe",
         "parameters",
@@ -76,7 +82,7 @@ def measure(folder: Path, count: int, device: str = "auto", batch: int | None = 
         **{key: first[key] for key in ("digest", "dtype", "machine", "date", "decoding", "count")},
         "task": TASK,
         "rows": rows,
-        "sinks": _probed(folder),
+        "sinks": sinks,
     }
 
 
@@ -104,7 +110,7 @@ def _mean(values: list[Any]) -> float | None:
 
 def _probed(folder: Path) -> dict[str, Any]:
     """The last point of the emergence curve, without its numbers by layer."""
-    last = json.loads((folder / "emergence.json").read_text(encoding="utf-8"))["points"][-1]
+    last = _read(folder / "emergence.json")["points"][-1]
     levels = {
         time: {name: value for name, value in level.items() if name != "by_layer"}
         for time, level in last["levels"].items()
@@ -112,15 +118,24 @@ def _probed(folder: Path) -> dict[str, Any]:
     return {"step": last["step"], "levels": levels}
 
 
-def main() -> None:
+def _read(path: Path) -> Any:
+    if not path.is_file():
+        raise InputError(
+            f"there is no {path}: give a folder that `python -m sinkscope.organisms.command` trained into"
+        )
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def main(words: Sequence[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description="Measure a control that was trained into a folder.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--batch", type=int, help="rows that run together; default: all")
     parser.add_argument("--device", default="auto")
-    given = parser.parse_args()
-    found = measure(given.folder, given.count, given.device, given.batch)
+    given = parser.parse_args(words)
+    with plainly():
+        found = measure(given.folder, given.count, given.device, given.batch)
     write_json(given.folder / "control.json", found)
     for row in found["rows"]:
         print(f"{given.folder.name} {row['policy']}: {row['accuracy']:.3f} {row['interval']}", flush=True)

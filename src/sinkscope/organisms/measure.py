@@ -5,6 +5,7 @@ Answers and grades are kept apart, because programs are graded in a sandbox that
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
 from collections.abc import Iterator, Sequence
@@ -13,12 +14,13 @@ from typing import Any
 
 import torch
 
-from sinkscope.models.load import load
+from sinkscope.errors import InputError, plainly
+from sinkscope.models.load import find, load
 from sinkscope.models.model import Model
 from sinkscope.organisms import pictures
 from sinkscope.organisms.batches import CAPTION_ANSWER, Pieces
 from sinkscope.organisms.layout import write_json
-from sinkscope.organisms.masking import machine
+from sinkscope.organisms.masking import at_least_one, machine
 from sinkscope.organisms.vocabulary import shipped
 from sinkscope.sampling.decoding import (
     Decoding,
@@ -29,6 +31,7 @@ from sinkscope.sampling.decoding import (
     MmadaImageDecoding,
 )
 from sinkscope.sampling.generate import generate
+from sinkscope.study.statistics import wilson
 from sinkscope.tasks import registry
 
 TASKS = ("word_problems", "small_code")
@@ -42,6 +45,8 @@ IMAGE = MmadaImageDecoding(timesteps=18, guidance=0.0, temperature=1.0)
 CAPTION = MmadaDecoding(length=CAPTION_ANSWER, steps=CAPTION_ANSWER // 2, block=CAPTION_ANSWER)
 SEED = 0
 """Of the image loop, the only one that draws."""
+KEPT = ("digest", "date", "dtype", "batch")
+"""What accuracy.json says as the answers do."""
 
 
 def answers(source: str | Path, count: int, batch: int = 128, device: str = "auto") -> dict[str, Any]:
@@ -50,6 +55,7 @@ def answers(source: str | Path, count: int, batch: int = 128, device: str = "aut
     Returns:
         Task → decoding (as JSON data) and answers (texts; for drawings, lists of 64 codes).
     """
+    at_least_one(count=count, batch=batch)
     model = load(source, device=device)
     found: dict[str, Any] = {
         "digest": model.digest,
@@ -146,30 +152,35 @@ def _parts(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
         yield items[first : first + size]
 
 
-def wilson(right: int, count: int, z: float = 1.959964) -> tuple[float, float]:
-    """The 95 % Wilson interval of a share.
-
-    >>> [round(bound, 3) for bound in wilson(95, 100)]
-    [0.888, 0.978]
-    """
-    share, square = right / count, z * z
-    centre = (share + square / (2 * count)) / (1 + square / count)
-    half = z / (1 + square / count) * (share * (1 - share) / count + square / (4 * count * count)) ** 0.5
-    return max(0.0, centre - half), min(1.0, centre + half)
+def read_answers(path: Path) -> dict[str, Any]:
+    """What `--ungraded` wrote, perhaps on another machine."""
+    try:
+        made = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{path} cannot be read as JSON ({error}): give a file that --ungraded wrote"
+        ) from error
+    if not isinstance(made, dict) or not {*KEPT, "machine", "family", "count", "tasks"} <= made.keys():
+        raise InputError(f"{path} holds no answers: give a file that --ungraded wrote")
+    return made
 
 
 def write_accuracy(folder: Path, given: dict[str, Any]) -> dict[str, Any]:
-    """Grades answers and writes accuracy.json beside the checkpoint."""
-    known = {key: given[key] for key in ("digest", "date", "dtype", "batch")}
+    """Grades answers of these very weights and writes accuracy.json beside them."""
+    digest = find(folder).digest
+    if given["digest"] != digest:
+        raise InputError(
+            f"the answers are of weights {given['digest'][:12]}, and those in {folder} are {digest[:12]}: answer again with "
+            "these, or name the folder that answered"
+        )
+    known = {key: given[key] for key in KEPT}
     graded = {**known, "where": given["machine"], "tasks": grade(given)}
     write_json(folder / "accuracy.json", graded)
     return graded
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     """The command line."""
-    import argparse
-
     parser = argparse.ArgumentParser(
         description="Held-out accuracy of organisms, through the official loops."
     )
@@ -183,19 +194,28 @@ def main() -> None:
         help="write FOLDER/NAME.answers.json there, to be graded where there is a sandbox",
     )
     parser.add_argument("--answers", type=Path, help="answers made elsewhere; only grade them (one folder)")
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     if options.answers is not None and len(options.folders) > 1:
         parser.error(f"--answers is one file, and {len(options.folders)} folders were given: name one")
-    for folder in options.folders:
-        if options.answers is not None:
-            made = json.loads(options.answers.read_text(encoding="utf-8"))
-        else:
-            made = answers(folder, options.count, options.batch, options.device)
-        if options.ungraded is not None:
-            options.ungraded.mkdir(parents=True, exist_ok=True)
-            write_json(options.ungraded / f"{folder.resolve().name}.answers.json", made, compact=True)
-        else:
-            print(json.dumps(write_accuracy(folder, made)["tasks"], indent=1))
+    with plainly():
+        at_least_one(count=options.count, batch=options.batch)
+        for folder in options.folders:
+            if not folder.is_dir():
+                raise InputError(f"there is no folder {folder}: give a folder with a checkpoint")
+        for folder in options.folders:
+            _measure(folder, options)
+
+
+def _measure(folder: Path, options: argparse.Namespace) -> None:
+    if options.answers is not None:
+        made = read_answers(options.answers)
+    else:
+        made = answers(folder, options.count, options.batch, options.device)
+    if options.ungraded is not None:
+        options.ungraded.mkdir(parents=True, exist_ok=True)
+        write_json(options.ungraded / f"{folder.resolve().name}.answers.json", made, compact=True)
+    else:
+        print(json.dumps(write_accuracy(folder, made)["tasks"], indent=1))
 
 
 if __name__ == "__main__":

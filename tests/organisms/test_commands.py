@@ -1,0 +1,127 @@
+"""The organisms' own commands: bad input ends in one line, answers of other weights are refused, few libraries are needed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sinkscope.organisms import cards, controls, masking, measure
+from sinkscope.organisms.start import WEIGHTS
+from sinkscope.study import statistics
+from sinkscope.tasks import registry
+
+COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
+    "cards": cards.main,
+    "controls": controls.main,
+    "masking": masking.main,
+    "measure": measure.main,
+}
+CAUSAL = str(WEIGHTS / "causal")
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with `empty`, a checkpoint without weights; no GPU, and no process or model may begin."""
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    for name in ("config.json", "training.json", "emergence.json", "accuracy.json"):
+        shutil.copy(WEIGHTS / "causal" / name, folder)
+    (tmp_path / "words.txt").write_text("no JSON", encoding="utf-8")
+    (tmp_path / "list.json").write_text("[]", encoding="utf-8")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(masking, "_share_out", lambda *_: pytest.fail("began"))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "said"),
+    [
+        ("masking", "{shelf}/out --processes 0", "processes is 0"),
+        ("masking", "{shelf}/out --count 0", "count is 0"),
+        ("masking", "{shelf}/out --batch 0", "batch is 0"),
+        ("masking", "{shelf}/out --tasks word_problem", "did you mean word_problems?"),
+        ("masking", "{shelf}/out --policies none;tip:1", "'tip' is not known"),
+        ("masking", "{shelf}/out --device cuda", "no usable CUDA GPU"),
+        ("masking", "{shelf}/out --models empty --root {shelf}", "has no weights"),
+        ("masking", "{shelf}/words.txt", "is a file"),
+        ("measure", "{shelf}/nowhere", "there is no folder"),
+        ("measure", "{causal} --count 0", "count is 0"),
+        ("measure", "{causal} --batch 0", "batch is 0"),
+        ("measure", "{causal} --device cuda", "no usable CUDA GPU"),
+        ("measure", "{shelf}/empty", "has no weights"),
+        ("measure", "{causal} --answers {shelf}/nothing.json", "cannot be read"),
+        ("measure", "{causal} --answers {shelf}/words.txt", "cannot be read"),
+        ("measure", "{causal} --answers {shelf}/list.json", "holds no answers"),
+        ("controls", "{shelf}/nowhere", "training.json"),
+        ("controls", "{causal} --count 0", "count is 0"),
+        ("controls", "{causal} --batch 0", "batch is 0"),
+        ("controls", "{shelf}/empty", "has no weights"),
+        ("cards", "write --models empty --root {shelf}", "has no weights"),
+        ("cards", "profile --models empty --root {shelf}", "has no weights"),
+    ],
+)
+def test_bad_input_ends_in_one_line(command: str, words: str, said: str, shelf: Path) -> None:
+    with pytest.raises(SystemExit) as ended:
+        COMMANDS[command]([one.format(shelf=shelf, causal=CAUSAL) for one in words.split()])
+    text = str(ended.value.code)
+    assert text.startswith("error: ")
+    assert said in text
+    assert "\n" not in text
+
+
+def made(digest: str) -> dict[str, Any]:
+    """Answers to three word problems, two of them right."""
+    right = [one.answer for one in registry.get("word_problems", "causal").documents(3)]
+    tasks = {"word_problems": {"decoding": {}, "answers": [*right[:2], "I do not know."]}}
+    about = {"date": "2026-01-02", "dtype": "float32", "batch": 3, "machine": "a GPU", "family": "causal"}
+    return {"digest": digest, "count": 3, "tasks": tasks, **about}
+
+
+def test_answers_are_graded_for_the_weights_that_gave_them_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "causal"
+    folder.mkdir()
+    for name in ("config.json", "model.safetensors", "accuracy.json"):
+        shutil.copy(WEIGHTS / "causal" / name, folder)
+    path, graded = tmp_path / "causal.answers.json", folder / "accuracy.json"
+    before = graded.read_bytes()
+    path.write_text(json.dumps(made("0123456789abcdef")), encoding="utf-8")
+    with pytest.raises(SystemExit, match="error: the answers are of weights 0123456789ab, and those in"):
+        measure.main([str(folder), "--answers", str(path)])
+    assert graded.read_bytes() == before
+    digest = json.loads(before)["digest"]
+    path.write_text(json.dumps(made(digest)), encoding="utf-8")
+    measure.main([str(folder), "--answers", str(path)])
+    found = json.loads(graded.read_text(encoding="utf-8"))
+    assert (found["digest"], found["where"]) == (digest, "a GPU")
+    entry = found["tasks"]["word_problems"]
+    assert (entry["n"], entry["right"]) == (3, 2)
+    assert entry["interval"] == [round(bound, 4) for bound in statistics.wilson(2, 3)]
+
+
+def test_a_gpu_machine_needs_few_libraries() -> None:
+    others = [
+        "pandas",
+        "xarray",
+        "zarr",
+        "typer",
+        "rich",
+        "matplotlib",
+        "pyarrow",
+        "scipy",
+        "datasets",
+        "jinja2",
+    ]
+    program = (
+        f"import sys; sys.modules.update(dict.fromkeys({others}))\n"
+        "import sinkscope.organisms.controls, sinkscope.organisms.masking, sinkscope.organisms.measure"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
