@@ -6,7 +6,9 @@ The command line prints these in one line and exits with code 2; anything else i
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class SinkscopeError(Exception):
@@ -19,6 +21,15 @@ class InputError(SinkscopeError, ValueError):
 
 class CheckpointError(SinkscopeError, ValueError):
     """A checkpoint that cannot be found or read, or that is not what it says it is."""
+
+
+@contextmanager
+def plainly() -> Iterator[None]:
+    """For modules that are run by themselves: an error that a person can act on ends the program with one line."""
+    try:
+        yield
+    except SinkscopeError as error:
+        sys.exit(f"error: {error}")
 
 
 def nearest(name: str, known: Iterable[str], most: int = 3) -> str:

@@ -98,6 +98,7 @@ def test_packed_rows_hold_the_same_documents_one_after_the_other(targets: str) -
             learned += alone.targets(causal=True)[one, 1:end].tolist()
         assert int(packed.length[row]) == len(ids)
         assert packed.ids[row, : len(ids)].tolist() == ids
+        assert packed.ids[row, len(ids) :].eq(words.eos).all()
         assert packed.targets(causal=True)[row].tolist() == learned + [False] * (4 * LENGTH - len(ids))
         assert packed.real[row].tolist() == [True] * len(ids) + [False] * (4 * LENGTH - len(ids))
     assert packed.rows(slice(1, 3)).targets(causal=True).equal(packed.targets(causal=True)[1:3])

@@ -36,7 +36,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     from sinkscope.organisms.vocabulary import shipped
 
     folder = tmp_path_factory.mktemp("corpus")
-    make(16, 8, shipped("llada"), workers=1).save(folder, ingredients("plain"))
+    make(16, 8, shipped("llada"), workers=1).save(folder, ingredients("plain", shipped("llada")))
     return ["--documents", str(folder)]
 
 
@@ -69,7 +69,21 @@ def test_a_job_starts_from_the_one_with_the_same_changes() -> None:
     ]
     assert [job.base(jobs) for job in jobs] == [jobs[2], None, None, None, jobs[1]]
     jobs = [Job.parse(text) for text in ("causal:packed=4:targets=all", "adapted", "adapted:seed=1")]
-    assert [job.base(jobs) for job in jobs] == [None, jobs[0], None]
+    assert [job.base(jobs) for job in jobs] == [None, jobs[0], jobs[0]]
+    jobs = [Job.parse(text) for text in ("causal:seed=1:steps=5", "causal:seed=2", "adapted:steps=5:seed=1")]
+    assert jobs[2].base(jobs) == jobs[0], "in whatever order"
+    with pytest.raises(InputError, match=r"which of causal-seed1-steps5, causal-seed2 is not clear"):
+        Job.parse("adapted").base(jobs)
+    with pytest.raises(InputError, match="has another size than causal"):
+        Job.parse("adapted:size=1m").base([Job.parse("causal")])
+
+
+def test_documents_of_another_mix_are_not_taken_for_these(corpus: list[str], tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "corpus").symlink_to(corpus[1])
+    drive = Drive(tmp_path / "work", tmp_path / "out", [Job.parse("causal:mix=surprising")], 1, [], 0, False)
+    with pytest.raises(InputError, match="their mix is"):
+        drive.go(60.0)
 
 
 def test_text_only_differs_from_multimodal_in_the_pictures_alone() -> None:

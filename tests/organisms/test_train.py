@@ -117,6 +117,63 @@ def test_another_recipe_does_not_go_on_in_the_same_folder(tmp_path: Path) -> Non
         train(smoke("scratch", tmp_path, steps=5, probe=False))
 
 
+def test_documents_that_are_left_are_used_only_by_the_run_that_made_them(tmp_path: Path) -> None:
+    """A run that was killed before its first checkpoint leaves nothing but its documents."""
+    run = smoke("causal", tmp_path, probe=False)
+    train(replace(run, stop_after=2))
+    (tmp_path / "state.pt").unlink()
+    with pytest.raises(InputError, match=r"holds a run of another recipe or other settings: .*their mix is"):
+        train(replace(run, recipe=replace(run.recipe, mix="surprising")))
+    text = tmp_path / "mine.txt"
+    text.write_text("A paragraph.")
+    with pytest.raises(InputError, match="their corpus is None"):
+        train(replace(run, corpus=str(text)))
+    train(run)
+
+
+def test_a_finished_run_is_not_trained_over(tmp_path: Path) -> None:
+    run = smoke("causal", tmp_path, probe=False)
+    about = train(run)
+    weights = (tmp_path / "model.safetensors").read_bytes()
+    assert train(run) == about
+    with pytest.raises(InputError, match="finished run of another recipe"):
+        train(replace(run, recipe=replace(run.recipe, seed=1)))
+    assert (tmp_path / "model.safetensors").read_bytes() == weights
+
+
+def test_resuming_from_another_start_or_a_broken_file_is_refused(bases: Path, tmp_path: Path) -> None:
+    run = smoke("adapted", tmp_path / "out", probe=False, init=bases / "causal")
+    train(replace(run, stop_after=2))
+    train(smoke("causal", tmp_path / "other", steps=2, probe=False))
+    with pytest.raises(InputError, match="the start differ"):
+        train(replace(run, init=tmp_path / "other"))
+    (tmp_path / "out" / "state.pt").write_bytes(b"no such thing")
+    with pytest.raises(InputError, match="cannot be read"):
+        train(run)
+
+
+def test_what_starts_from_weights_has_their_size(bases: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="a recipe that starts from weights has their size"):
+        train_command("adapted", tmp_path / "a", "cpu", str(bases / "causal"), size="1m", steps=1, batch=4)
+    about = train_command(
+        "adapted", tmp_path / "b", "cpu", str(bases / "causal"), steps=1, batch=4, check_every=0, final_count=1,
+        quiet=True,
+    )  # fmt: skip
+    assert about["recipe"]["size"]["width"] == 32
+
+
+def test_documents_of_another_tokenizer_or_without_pictures_are_refused(
+    foreign: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "documents"
+    words = shipped("llada")
+    corpus.make(8, 0, words, workers=1).save(folder, corpus.ingredients("plain", words))
+    with pytest.raises(InputError, match="their tokenizer is"):
+        train_command("adapted", tmp_path / "out", "cpu", str(foreign), steps=1, batch=4, documents=folder)
+    with pytest.raises(InputError, match="needs pictures"):
+        train_command("multimodal", tmp_path / "out", "cpu", steps=1, batch=4, documents=folder)
+
+
 @pytest.fixture
 def foreign(tmp_path: Path) -> Path:
     """A causal checkpoint of the SmolLM2 kind: tied embeddings, grouped heads, a tokenizer of its own without a mask."""
@@ -139,8 +196,10 @@ def foreign(tmp_path: Path) -> Path:
 
 
 def test_adapting_a_causal_checkpoint_with_a_tokenizer_of_its_own(foreign: Path, tmp_path: Path) -> None:
-    about = train(smoke("adapted", tmp_path / "out", init=foreign, probe=False))
+    run = smoke("adapted", tmp_path / "out", init=foreign, probe=False)
+    about = train(replace(run, recipe=recipe("adapted", steps=4, batch=4)))
     assert about["starts_from"] == "foreign"
+    assert (about["recipe"]["size"]["heads"], about["recipe"]["size"]["mlp"]) == (4, 48), "its own"
     model = load(tmp_path / "out", device="cpu")
     assert model.family == "dream"
     assert model.ids.mask == 1761, "a token was added behind the last"
@@ -183,6 +242,7 @@ def test_learning_rate_warms_up_and_ends_at_zero() -> None:
         ({"recipe": "scratch", "targets": "prompts"}, "answers or all"),
         ({"recipe": "scratch", "mix": "surprise"}, "did you mean surprising"),
         ({"recipe": "scratch", "weight_decay": -1.0}, "must not be negative"),
+        ({"recipe": "scratch", "learning_rate": -1.0}, "must be above 0"),
     ],
 )
 def test_bad_options_say_what_to_do(arguments: dict[str, Any], complaint: str, tmp_path: Path) -> None:
@@ -204,8 +264,8 @@ def test_a_corpus_of_ones_own_is_mixed_in(tmp_path: Path) -> None:
 
 def test_documents_of_another_mix_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "documents"
-    corpus.make(8, 0, shipped("llada"), workers=1).save(folder, corpus.ingredients("plain"))
-    with pytest.raises(InputError, match="not of the mix 'surprising': make them with --mix surprising"):
+    corpus.make(8, 0, shipped("llada"), workers=1).save(folder, corpus.ingredients("plain", shipped("llada")))
+    with pytest.raises(InputError, match="their mix is"):
         train_command(
             "scratch",
             tmp_path / "out",
@@ -219,7 +279,9 @@ def test_documents_of_another_mix_are_refused(tmp_path: Path) -> None:
 
 
 def test_documents_of_another_version_are_refused(tmp_path: Path) -> None:
-    corpus.make(8, 0, shipped("llada"), workers=1).save(tmp_path, corpus.ingredients("plain"))
+    corpus.make(8, 0, shipped("llada"), workers=1).save(
+        tmp_path, corpus.ingredients("plain", shipped("llada"))
+    )
     (tmp_path / "chat.npy").unlink()
     with pytest.raises(InputError, match=r"has no chat: another version made it"):
         corpus.Corpus.open(tmp_path)
@@ -268,3 +330,5 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
     subprocess.run([*together, *command, "--out", str(tmp_path / "two")], check=True)
     one, two = (load_file(tmp_path / run / "model.safetensors") for run in ("one", "two"))
     assert all(torch.allclose(one[key].float(), two[key].float(), atol=2e-3) for key in one)
+    losses = [json.loads((tmp_path / run / "training.json").read_text())["loss"] for run in ("one", "two")]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4), "of all rows, and not of the first process's"

@@ -5,7 +5,7 @@ A batch is a pure function of recipe, corpus and step, so a resumed run reads wh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -59,11 +59,11 @@ class Batch:
         """The same rows with everything after BOS as a target."""
         return Batch(self.ids, torch.ones_like(self.start), self.content, self.stop, self.length)
 
-    def packed(self, count: int) -> Batch:
+    def packed(self, count: int, filler: int) -> Batch:
         """Rows of `count` documents each, for a causal model: one BOS at the start, then document after document.
 
-        Each ends with its first end token; the padding comes last. Documents of a row see those before them, as in the usual
-        pretraining of causal models.
+        Each ends with its first end token; the padding, of `filler` tokens, comes last. Documents of a row see those before
+        them, as in the usual pretraining of causal models.
         """
         rows, S = len(self.ids) // count, self.ids.shape[1]
         place = torch.arange(S, device=self.ids.device)
@@ -75,7 +75,7 @@ class Batch:
         order = torch.argsort((~kept).to(torch.uint8), dim=1, stable=True)
         length = kept.sum(1)
         there = torch.arange(count * S, device=self.ids.device) < length[:, None]
-        packed = torch.where(there, ids.gather(1, order), self.ids[0, -1])
+        packed = torch.where(there, ids.gather(1, order), filler)
         one = torch.ones_like(length)
         return Batch(packed, one, length, length, length, targets.gather(1, order) & there)
 
@@ -240,8 +240,12 @@ class Reader:
             found = Batch.join(Batch.join(drawn, described), found)
         if self.recipe.targets == "all":
             found = found.whole()
+        elif self.recipe.causal:
+            # A causal model learns a text whole, however much of it a diffusion model is given.
+            text = self.texts[-1][texts] == 0
+            found = replace(found, start=torch.where(text, 1, found.start))
         if self.recipe.packed > 1:
-            found = found.packed(self.recipe.packed)
+            found = found.packed(self.recipe.packed, self.pieces.vocabulary.eos)
         return found if world == 1 else found.rows(slice(rank, None, world))
 
     def _chosen(self, total: int, first: int, count: int) -> Tensor:

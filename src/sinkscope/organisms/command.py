@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from sinkscope.errors import InputError
+from sinkscope.errors import InputError, plainly
 from sinkscope.organisms.recipe import recipe as named
 from sinkscope.organisms.train import Run, train
 
@@ -101,7 +101,8 @@ def main() -> None:
     for name in ("learning-rate", "weight-decay", "corpus-share"):
         parser.add_argument(f"--{name}", type=float)
     options = {key: value for key, value in vars(parser.parse_args()).items() if value is not None}
-    train_command(**options)
+    with plainly():
+        train_command(**options)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sinkscope.errors import InputError
+from sinkscope.errors import InputError, plainly
 from sinkscope.organisms import pictures, sources
 from sinkscope.organisms.layout import write_json
 from sinkscope.organisms.recipe import ANSWER, LENGTH, MIXES, PROMPT
@@ -69,7 +68,12 @@ class Corpus:
 
     def save(self, folder: Path, about: dict[str, Any]) -> None:
         """One .npy per array, and what it was made from."""
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"documents cannot be kept in {folder} ({error}): name another folder"
+            ) from error
         for name in FIELDS:
             np.save(folder / f"{name}.npy", getattr(self, name))
         write_json(folder / "corpus.json", {**about, "documents": len(self), "pictures": len(self.codes)})
@@ -114,6 +118,12 @@ def make(
         documents: how many, mixed as MIXES says of `mix`.
         extra: paragraphs of the user's own, which take a share of the documents (and repeat when there are too few).
     """
+    if documents < 1 or picture_count < 0:
+        raise InputError(
+            f"{documents} documents and {picture_count} pictures were asked for: at least 1 and 0 are needed"
+        )
+    if not 0.0 <= share < 1.0:
+        raise InputError(f"the corpus' share is {share}; it is a share of all documents, from 0 to below 1")
     jobs = [(start, min(start + CHUNK, documents)) for start in range(0, documents, CHUNK)]
     pictured = [(start, min(start + CHUNK, picture_count)) for start in range(0, picture_count, CHUNK)]
     paragraphs = tuple(extra) if share > 0 else ()
@@ -225,18 +235,41 @@ def _ragged(rows: list[list[int]], width: int, kind: type) -> tuple[Array, Array
     return filled, np.array([len(row) for row in rows], dtype=np.uint8)
 
 
-def ingredients(mix: str, share: float = 0.0, corpus: str | None = None) -> dict[str, Any]:
+def ingredients(
+    mix: str, vocabulary: Vocabulary, share: float = 0.0, corpus: str | None = None
+) -> dict[str, Any]:
     """What a corpus is made of, for corpus.json; docstrings are those of the running Python, and are counted."""
-    made_of: dict[str, Any] = {"mix": MIXES[mix], "corpus": corpus, "corpus_share": share}
+    found: dict[str, Any] = {"mix": MIXES[mix], "corpus": corpus, "corpus_share": share}
+    found["tokenizer"] = vocabulary.fingerprint
     if "docstrings" in MIXES[mix]:
-        made_of |= {"docstrings": len(docstrings()), "python": platform.python_version()}
-    return made_of
+        found |= {"docstrings": len(docstrings()), "python": platform.python_version()}
+    return found
 
 
 def made_of(folder: Path) -> dict[str, Any]:
-    """The ingredients of a saved corpus."""
-    found: dict[str, Any] = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
+    """The ingredients of a saved corpus, and how many documents and pictures it has."""
+    path = folder / "corpus.json"
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        missing = [
+            name for name in ("mix", "corpus", "tokenizer", "documents", "pictures") if name not in found
+        ]
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f"{path} cannot be read ({error}): make the corpus again") from error
+    if missing:
+        raise InputError(f"{path} does not say {', '.join(missing)}: another version made it; make it again")
     return found
+
+
+def same_ingredients(folder: Path, wanted: dict[str, Any]) -> None:
+    """Refuses a saved corpus that is not of what is wanted."""
+    found = made_of(folder)
+    for name, value in wanted.items():
+        if found.get(name) != value:
+            raise InputError(
+                f"the documents in {folder} are others than these: their {name} is {found.get(name)}, and {value} is wanted. "
+                "Choose another folder, or make them again"
+            )
 
 
 def main() -> None:
@@ -253,17 +286,14 @@ def main() -> None:
     parser.add_argument("--mix", default="plain", choices=list(MIXES))
     options = parser.parse_args()
     began = time.monotonic()
-    try:
+    with plainly():
         extra = () if options.corpus is None else sources.read_corpus(options.corpus)
         share = options.corpus_share if extra else 0.0
-        made = make(options.documents, options.pictures, shipped("llada"), extra, share, mix=options.mix)
-        about = {
-            **ingredients(options.mix, share, options.corpus),
-            "seconds": round(time.monotonic() - began, 1),
-        }
+        words = shipped("llada")
+        made = make(options.documents, options.pictures, words, extra, share, mix=options.mix)
+        about = ingredients(options.mix, words, share, options.corpus)
+        about["seconds"] = round(time.monotonic() - began, 1)
         made.save(options.folder, about)
-    except InputError as error:
-        sys.exit(f"error: {error}")
     print(json.dumps({**about, "documents": len(made)}))
 
 

@@ -24,9 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sinkscope.errors import InputError, nearest
+from sinkscope.errors import InputError, nearest, plainly
+from sinkscope.organisms.corpus import same_ingredients
 from sinkscope.organisms.layout import write_json
-from sinkscope.organisms.recipe import RECIPES, Recipe, recipe
+from sinkscope.organisms.recipe import MIXES, RECIPES, Recipe, recipe
 from sinkscope.organisms.start import WEIGHTS
 
 TEXTS = ("config.json", "generation_config.json", "tokenizer_config.json", "training.json", "emergence.json")
@@ -86,16 +87,22 @@ class Job:
     def base(self, jobs: Sequence[Job]) -> Job | None:
         """The job of the list that this one starts from: with the same changes, else with none, else the only one there is.
 
-        None: a shipped one, or none.
+        None: the list has none of the recipe that it starts from, and it starts from a shipped organism, or from nothing.
         """
         wanted = recipe(self.recipe).starts_from
         same = [job for job in jobs if job.recipe == wanted]
-        alike = [job for job in same if job.changes == self.changes] or [
+        alike = [job for job in same if set(job.changes) == set(self.changes)] or [
             job for job in same if not job.changes
         ]
-        if not alike and len(same) == 1 and not self.changes:
-            alike = same
-        return next(iter(alike), None)
+        if not alike and len(same) > 1:
+            names = ", ".join(job.name for job in same)
+            raise InputError(
+                f"{self.name} starts from {wanted}, and which of {names} is not clear: give it the options of one of them"
+            )
+        base = next(iter(alike or same), None)
+        if base is not None and "size" in dict(self.changes) and base.chosen().size != self.chosen().size:
+            raise InputError(f"{self.name} has another size than {base.name}, which it would start from")
+        return base
 
 
 @dataclass
@@ -136,9 +143,12 @@ class Drive:
         began = time.monotonic()
         self.work.mkdir(parents=True, exist_ok=True)
         self.out.mkdir(parents=True, exist_ok=True)
-        corpus = self.work / "corpus"
-        made = (corpus / "corpus.json").exists() or "--documents" in self.options
-        if not made and self._python("corpus", str(corpus), "--mix", self._mix()).wait():
+        corpus, mix = self.work / "corpus", self._mix()
+        for job in self.jobs:
+            job.base(self.jobs)  # an unclear one is refused before anything is trained
+        if "--documents" not in self.options and (corpus / "corpus.json").exists():
+            same_ingredients(corpus, {"mix": MIXES[mix]})
+        elif "--documents" not in self.options and self._python("corpus", str(corpus), "--mix", mix).wait():
             raise InputError(f"no corpus could be made in {corpus}; what it said is above")
         while self.waiting or self.running:
             left = seconds - (time.monotonic() - began)
@@ -159,6 +169,8 @@ class Drive:
 
     def _mix(self) -> str:
         """What all jobs read; they share their documents."""
+        if "--mix" in self.options[:-1]:
+            return _value_of("--mix", self.options)
         mixes = {job.chosen().mix for job in self.jobs}
         if len(mixes) > 1:
             raise InputError(
@@ -295,23 +307,20 @@ def main() -> None:
     parser.add_argument("--measure", type=int, default=500, help="held-out questions per task; 0: none")
     parser.add_argument("--controls", action="store_true", help="keep measured numbers only")
     options, passed_on = parser.parse_known_args()
-    try:
+    with plainly():
         jobs = [Job.parse(text) for text in options.jobs.split(",") if text]
-    except InputError as error:
-        sys.exit(f"error: {error}")
-    drive = Drive(
-        options.work,
-        options.out,
-        jobs,
-        options.side or len(jobs),
-        passed_on,
-        options.measure,
-        options.controls,
-    )
-    try:
+        if not jobs:
+            raise InputError(f"--jobs {options.jobs!r} names no job; recipes are {', '.join(RECIPES)}")
+        drive = Drive(
+            options.work,
+            options.out,
+            jobs,
+            options.side or len(jobs),
+            passed_on,
+            options.measure,
+            options.controls,
+        )
         sys.exit(not drive.go(options.seconds))
-    except InputError as error:
-        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":

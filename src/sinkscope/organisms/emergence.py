@@ -141,7 +141,6 @@ def _level(network: Any, held_out: Probe, time: float) -> dict[str, Any]:
         for name in ("sink_heads", "gu_first", "gu_any", "max_received", "value_ratio", "hidden_ratio")
     }
     shares, base = sinks / sinks.sum().clamp(min=1), keys / keys.sum()
-    summary["sinks_per_head"] = _number(sinks.sum() / (keys.sum() / real.sum(1).float().mean()))
     summary["enrichment"] = {
         name: {
             "share": _number(share),
@@ -183,6 +182,7 @@ def _layer(call: AttentionCall, output: Tensor, real: Tensor, categories: Tensor
     )
     return {
         "sink_heads": found.float().mean(),
+        "sinks_per_head": sink.sum(-1).float().mean(),
         "gu_first": (usable[..., 0] > GU).float().mean(),
         "gu_any": (usable > GU).any(-1).float().mean(),
         "max_received": received.nan_to_num(0.0).amax(-1).mean(),

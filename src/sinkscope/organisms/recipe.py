@@ -109,6 +109,8 @@ class Recipe:
             raise InputError(f"steps ({self.steps}) and batch ({self.batch}) must be at least 1")
         if self.mix not in MIXES:
             raise InputError(f"unknown mix {self.mix!r}: {nearest(self.mix, MIXES)}")
+        if not self.learning_rate > 0:
+            raise InputError(f"the learning rate is {self.learning_rate}; it must be above 0")
         if self.weight_decay < 0:
             raise InputError(f"weight decay is {self.weight_decay}; it must not be negative")
         if self.targets not in ("answers", "all"):

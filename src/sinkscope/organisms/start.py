@@ -11,7 +11,7 @@ from sinkscope.organisms import network as networks
 from sinkscope.organisms import tokenizer
 from sinkscope.organisms.layout import as_dream, copy_rows, resized
 from sinkscope.organisms.pictures import CODES
-from sinkscope.organisms.recipe import Recipe
+from sinkscope.organisms.recipe import Recipe, Size
 from sinkscope.organisms.vocabulary import Vocabulary, foreign, shipped
 
 WEIGHTS = Path(__file__).parent / "weights"
@@ -64,6 +64,20 @@ def start(recipe: Recipe, init: str | Path | None = None) -> Start:
     if recipe.layout == "dream" and network.config.model_type != "qwen2":
         network = as_dream(network)
     return Start(networks.trainable(network.float()), vocabulary, _called(init, recipe), model.digest)
+
+
+def size_of(network: Any) -> Size:
+    """The size that a network has, whatever was asked for."""
+    config = network.config
+    return Size(
+        layers=config.num_hidden_layers,
+        width=config.hidden_size,
+        heads=config.num_attention_heads,
+        mlp=config.intermediate_size,
+        theta=float(config.rope_parameters["rope_theta"]),
+        eps=config.rms_norm_eps,
+        context=config.max_position_embeddings,
+    )
 
 
 def _called(init: str | Path | None, recipe: Recipe) -> str:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 import platform
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,15 @@ from torch import Tensor
 from sinkscope.errors import InputError
 from sinkscope.organisms import emergence, monitor
 from sinkscope.organisms.batches import Reader
-from sinkscope.organisms.corpus import Corpus, ingredients, made_of, make
+from sinkscope.organisms.corpus import Corpus, ingredients, made_of, make, same_ingredients
 from sinkscope.organisms.layout import save, write_json
 from sinkscope.organisms.live import Live
 from sinkscope.organisms.network import parameters, rotation
 from sinkscope.organisms.objectives import Loss, corrupt, weights
 from sinkscope.organisms.parallel import World, world
-from sinkscope.organisms.recipe import LENGTH, MIXES, Recipe
+from sinkscope.organisms.recipe import LENGTH, MIXES, SIZES, Recipe
 from sinkscope.organisms.sources import read_corpus
-from sinkscope.organisms.start import Start, start
+from sinkscope.organisms.start import Start, size_of, start
 
 STATE = "state.pt"
 MOST_DOCUMENTS = 2_000_000
@@ -73,7 +74,10 @@ def train(run: Run) -> dict[str, Any]:
     Returns:
         What training.json holds: recipe, data, hardware, time, held-out accuracies by the monitor.
     """
-    run.out.mkdir(parents=True, exist_ok=True)
+    try:
+        run.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"the run cannot be kept in {run.out} ({error}): name another folder") from error
     with world(run.device) as here:
         if run.recipe.batch % (here.size * run.recipe.packed):
             each = f" in rows of {run.recipe.packed}" if run.recipe.packed > 1 else ""
@@ -81,29 +85,65 @@ def train(run: Run) -> dict[str, Any]:
                 f"batch {run.recipe.batch}{each} cannot be split over {here.size} processes; change --batch"
             )
         begin = start(run.recipe, run.init)
+        run = replace(run, recipe=own_size(run.recipe, begin))
+        done = _finished(run, begin)
+        if done is not None:
+            return done
         corpus = _corpus(run, begin, here)
         return _Training(run, begin, corpus, here).go()
+
+
+def own_size(recipe: Recipe, begin: Start) -> Recipe:
+    """The recipe with the size of the network it starts from; a size that was asked for and is another is refused."""
+    found = size_of(begin.network)
+    if recipe.size not in (found, SIZES["6m"]):
+        raise InputError(
+            f"a size of {recipe.size} was asked for, and {begin.source} has {found}: a recipe that starts from weights has their "
+            "size; leave the option out, or start from others"
+        )
+    return replace(recipe, size=found)
+
+
+def _finished(run: Run, begin: Start) -> dict[str, Any] | None:
+    """What a run that is over left in the folder, if it was this one; another one is refused, because it would be lost."""
+    path = run.out / "training.json"
+    if not path.exists() or (run.out / STATE).exists():
+        return None
+    about: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if about["recipe"] != run.recipe.as_dict() or about["start_digest"] != begin.digest:
+        raise InputError(
+            f"{run.out} holds a finished run of another recipe, start or settings: choose another folder"
+        )
+    if not run.quiet:
+        print(f"{run.out} is finished: nothing is left to do")
+    return about
 
 
 def _corpus(run: Run, begin: Start, here: World) -> Corpus:
     if run.documents is not None:
         corpus = Corpus.open(run.documents)
-        if made_of(run.documents)["mix"] != MIXES[run.recipe.mix]:
-            raise InputError(
-                f"the documents in {run.documents} are not of the mix {run.recipe.mix!r}: make them with --mix {run.recipe.mix}, "
-                "or train with the mix that they have"
-            )
+        same_ingredients(
+            run.documents,
+            {"mix": MIXES[run.recipe.mix], "tokenizer": begin.vocabulary.fingerprint},
+        )
+        if run.recipe.pictures and not len(corpus.codes):
+            raise InputError(f"the recipe {run.recipe.name} needs pictures, and {run.documents} has none")
         return corpus
     folder = run.out / "corpus"
+    wanted = min(run.recipe.steps * run.recipe.batch, MOST_DOCUMENTS)
+    drawn = math.ceil(wanted * run.recipe.pictures)
+    share = run.corpus_share if run.corpus is not None else 0.0
+    about = ingredients(run.recipe.mix, begin.vocabulary, share, run.corpus)
     if here.main and not (folder / "corpus.json").exists():
-        wanted = min(run.recipe.steps * run.recipe.batch, MOST_DOCUMENTS)
-        drawn = math.ceil(wanted * run.recipe.pictures)
         extra = read_corpus(run.corpus) if run.corpus is not None else ()
-        share = run.corpus_share if extra else 0.0
         workers = 1 if wanted < 20_000 else 0
         made = make(wanted, drawn, begin.vocabulary, extra, share, workers, run.recipe.mix)
-        made.save(folder, ingredients(run.recipe.mix, share, run.corpus))
+        made.save(folder, about)
     here.wait()
+    try:
+        same_ingredients(folder, {**about, "documents": wanted, "pictures": drawn})
+    except InputError as error:
+        raise InputError(f"{run.out} holds a run of another recipe or other settings: {error}") from error
     return Corpus.open(folder)
 
 
@@ -218,7 +258,7 @@ class _Training:
         self.here.average_gradients(self.network)
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), recipe.clip)
         self.optimizer.step()
-        return loss.detach()
+        return self.here.total(loss.detach()) / self.here.size
 
     def _accuracy(self, count: int) -> dict[str, float]:
         writer = monitor.Writer(self.network, self.recipe.objective, self.vocabulary)
@@ -242,6 +282,8 @@ class _Training:
         partial = self.run.out / f"{STATE}.partial"
         state = {
             "recipe": json.dumps(self.recipe.as_dict(), sort_keys=True),
+            "start": str(self.begin.digest),
+            "documents": self._documents(),
             "step": self.step,
             "seconds": self.seconds,
             "points": json.dumps(self.points),
@@ -256,21 +298,34 @@ class _Training:
         path = self.run.out / STATE
         if not path.exists():
             return
-        state = torch.load(path, map_location=self.device, weights_only=True)
-        if state["recipe"] != json.dumps(self.recipe.as_dict(), sort_keys=True):
+        try:
+            state = torch.load(path, map_location=self.device, weights_only=True)
+            kept = (state["recipe"], state["start"], state["documents"])
+        except (RuntimeError, OSError, EOFError, KeyError, pickle.UnpicklingError) as error:
             raise InputError(
-                f"{self.run.out} holds a run of another recipe or other settings; choose another folder"
-            )
+                f"{path} cannot be read ({type(error).__name__}): it is broken, or of another version; delete it to begin anew"
+            ) from error
+        here = (json.dumps(self.recipe.as_dict(), sort_keys=True), str(self.begin.digest), self._documents())
+        for what, then, now in zip(("settings", "start", "documents"), kept, here, strict=True):
+            if then != now:
+                raise InputError(
+                    f"{self.run.out} holds a run of another recipe or other settings (the {what} differ); choose another folder"
+                )
         self.step, self.seconds = int(state["step"]), float(state["seconds"])
         self.points = json.loads(state["points"])
         self.summed, self.since, self.last_loss = state["loss"]
         self.network.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
 
+    def _documents(self) -> str:
+        """What the documents are, for the state."""
+        made = made_of(self.run.documents or self.run.out / "corpus")
+        made.pop("seconds", None)
+        return json.dumps(made, sort_keys=True)
+
     def _source(self) -> dict[str, Any]:
         """What the documents are made of, as their folder says: several runs may share one that this run did not make."""
-        folder = self.run.documents or self.run.out / "corpus"
-        made = made_of(folder)
+        made = made_of(self.run.documents or self.run.out / "corpus")
         found = {"mix": made["mix"], "corpus": made["corpus"]}
         wanted = ("docstrings",) + (("corpus_share",) if made["corpus"] else ())
         return found | {name: made[name] for name in wanted if name in made}

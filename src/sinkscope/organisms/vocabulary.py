@@ -6,6 +6,7 @@ chat template itself, rendered around a marker.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,6 +44,12 @@ class Vocabulary:
 
     def __len__(self) -> int:
         return int(self.backend.get_vocab_size())
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Sixteen hex digits that stand for its tokens and their ids; special roles and templates do not count."""
+        words = json.dumps(self.backend.get_vocab(), sort_keys=True)
+        return hashlib.sha256(words.encode()).hexdigest()[:16]
 
     @cached_property
     def rows(self) -> int:
