@@ -14,6 +14,7 @@ import xarray as xr
 
 from sinkscope.errors import InputError
 from sinkscope.organisms import card, cards, masking, profile, programs, results
+from sinkscope.organisms.cells import VERSION, append
 from sinkscope.organisms.recipe import RECIPES
 from sinkscope.organisms.start import WEIGHTS
 from sinkscope.study import shipped
@@ -32,7 +33,7 @@ def cell(task_name: str, policy: str, right: str, **changes: Any) -> dict[str, A
     wrong = "return None" if task_name == "small_code" else "I do not know."
     acted = policy != "none"
     made = {
-        "version": masking.VERSION, "task": task_name, "task_settings": task.settings(), "policy": policy,
+        "version": VERSION, "task": task_name, "task_settings": task.settings(), "policy": policy,
         "decoding": {"kind": "llada", "length": 64, "steps": 32}, "count": N, "batch": N, "prompt_tokens": [30] * N,
         "unfinished": 0, "digest": "abc", "family": "llada", "dtype": "bfloat16", "machine": "a GPU", "torch": "2",
         "date": "2026-01-02", "seconds": 1.0,
@@ -57,7 +58,7 @@ CELLS = [
 
 def file(folder: Path, cells: list[dict[str, Any]]) -> Path:
     for one in cells:
-        masking.append(folder / "scratch.jsonl.gz", one)
+        append(folder / "scratch.jsonl.gz", one)
     return folder / "scratch.jsonl.gz"
 
 

@@ -9,9 +9,10 @@ import torch
 
 from sinkscope.errors import InputError
 from sinkscope.models.load import load
-from sinkscope.organisms import masking
+from sinkscope.organisms import cells, masking
+from sinkscope.organisms.cells import append, read, trimmed
 from sinkscope.organisms.layout import save
-from sinkscope.organisms.masking import Job, answer, append, ask, policies, read, run, trimmed
+from sinkscope.organisms.masking import Job, answer, ask, policies, run
 from sinkscope.organisms.recipe import recipe
 from sinkscope.organisms.start import start
 from sinkscope.policies.parse import parse_policy
@@ -157,7 +158,7 @@ def test_a_failure_does_not_stop_the_others(
 
 def test_cells_of_other_weights_are_not_counted_as_done(shelf: Path, tmp_path: Path) -> None:
     cell = {
-        "version": masking.VERSION,
+        "version": cells.VERSION,
         "digest": "0123456789abcdef",
         "task": "word_problems",
         "policy": "none",

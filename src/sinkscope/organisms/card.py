@@ -153,16 +153,9 @@ def _training(name: str, training: dict[str, Any]) -> str:
 
 
 def _accuracy(accuracy: dict[str, Any]) -> str:
-    rows = []
-    for task, one in accuracy["tasks"].items():
-        if "n" in one:
-            rows.append([task, *_share(one), "official loop"])
-        if "monitor" in one:
-            rows.append([task, *_share(one["monitor"]), "training monitor"])
-    said = f"{measured(accuracy)}. 95 % Wilson intervals."
-    if "monitor" in accuracy:
-        said += f" Training monitor: {accuracy['monitor'].removeprefix('training monitor ')}."
-    return f"{said}\n\n{table(['task', 'n', 'right', 'accuracy', 'by'], rows)}"
+    rows = [[task, *_share(one)] for task, one in accuracy["tasks"].items()]
+    said = f"{measured(accuracy)}, official loop. 95 % Wilson intervals."
+    return f"{said}\n\n{table(['task', 'n', 'right', 'accuracy'], rows)}"
 
 
 def _share(one: dict[str, Any]) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any
 from sinkscope.errors import InputError
 from sinkscope.models.load import find
 from sinkscope.organisms import masking
+from sinkscope.organisms.cells import read, refuse_others
 from sinkscope.organisms.programs import grade_programs
 from sinkscope.organisms.recipe import RECIPES
 from sinkscope.organisms.start import WEIGHTS
@@ -45,8 +46,8 @@ def read_cells(path: Path, digest: str) -> list[dict[str, Any]]:
         raise InputError(
             f"there is no {path}: make it with `python -m sinkscope.organisms.masking {path.parent}`"
         )
-    every = list(masking.read(path))
-    masking.refuse_others(path, every, digest)
+    every = list(read(path))
+    refuse_others(path, every, digest)
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for cell in every:
         found.setdefault((cell["task"], cell["policy"]), cell)
