@@ -338,6 +338,10 @@ def train(
     ] = None,
     corpus: Annotated[str | None, typer.Option(help="a text file, or a hub data set, to mix in")] = None,
     corpus_share: Annotated[float | None, typer.Option(help="its share of all documents")] = None,
+    documents: Annotated[
+        Path | None,
+        typer.Option(help="documents that several runs share (python -m sinkscope.organisms.corpus)"),
+    ] = None,
 ) -> None:
     """Train one of the small models, or adapt a causal checkpoint into a diffusion model by Dream's recipe."""
     from sinkscope.organisms.command import train_command
@@ -345,7 +349,7 @@ def train(
     given = {
         "device": device, "init": init, "size": size, "steps": steps, "batch": batch, "learning_rate": learning_rate,
         "seed": seed, "targets": targets, "packed": packed, "weight_decay": weight_decay,
-        "mix": mix, "corpus": corpus, "corpus_share": corpus_share,
+        "mix": mix, "corpus": corpus, "corpus_share": corpus_share, "documents": documents,
     }  # fmt: skip
     train_command(recipe, out, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
 
