@@ -28,7 +28,7 @@ lint: $(READY)
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "browser and not slow and not soak"
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not soak and (slow or not browser)" -n 2 --durations=25
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not soak and (slow or not browser)" -n 2 --dist worksteal --durations=25
 
 quick: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2

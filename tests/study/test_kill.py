@@ -1,6 +1,6 @@
 """kill -9 of workers and of the main process at random moments; then the same command gives the tables of a quiet run.
 
-SINKSCOPE_KILLS: how many times (five by default; `make soak` takes twenty).
+SINKSCOPE_KILLS: how many times (three by default; `make soak` takes twenty).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pytest
 from sinkscope.study import status
 from study import small
 
-KILLS = int(os.environ.get("SINKSCOPE_KILLS", "5"))
+KILLS = int(os.environ.get("SINKSCOPE_KILLS", "3"))
 
 
 def children(pid: int) -> list[int]:
