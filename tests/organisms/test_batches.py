@@ -138,6 +138,13 @@ def test_processes_share_a_batch() -> None:
     )
 
 
+def test_making_many_documents_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus, "CHUNK", 2)
+    said: list[str] = []
+    corpus.make(40, 0, shipped("llada"), workers=1, say=said.append)
+    assert said == [f"documents: {tenth * 10}% of 40" for tenth in range(1, 11)]
+
+
 def test_a_corpus_does_not_depend_on_the_number_of_workers() -> None:
     again = corpus.make(60, 10, shipped("llada"), workers=2)
     once = corpus.make(60, 10, shipped("llada"), workers=1)

@@ -60,6 +60,8 @@ def test_jobs_that_share_documents_read_one_mix(tmp_path: Path) -> None:
     assert jobs[1].chosen().mix == "surprising"
     with pytest.raises(InputError, match="read plain and surprising documents"):
         Drive(tmp_path / "work", tmp_path / "out", jobs, 2, [], 0, False).go(60.0)
+    with pytest.raises(InputError, match="did you mean plain"):
+        Drive(tmp_path / "work", tmp_path / "out", jobs, 2, ["--mix", "plane"], 0, False).go(60.0)
 
 
 def test_a_job_starts_from_the_one_with_the_same_changes() -> None:

@@ -136,8 +136,9 @@ def test_a_finished_run_is_not_trained_over(tmp_path: Path) -> None:
     about = train(run)
     weights = (tmp_path / "model.safetensors").read_bytes()
     assert train(run) == about
-    with pytest.raises(InputError, match="finished run of another recipe"):
-        train(replace(run, recipe=replace(run.recipe, seed=1)))
+    for other in (replace(run, recipe=replace(run.recipe, seed=1)), replace(run, corpus="mine.txt")):
+        with pytest.raises(InputError, match="finished run of another recipe"):
+            train(other)
     assert (tmp_path / "model.safetensors").read_bytes() == weights
 
 

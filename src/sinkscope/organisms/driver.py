@@ -170,7 +170,7 @@ class Drive:
     def _mix(self) -> str:
         """What all jobs read; they share their documents."""
         if "--mix" in self.options[:-1]:
-            return _value_of("--mix", self.options)
+            return recipe(self.jobs[0].recipe, mix=_value_of("--mix", self.options)).mix
         mixes = {job.chosen().mix for job in self.jobs}
         if len(mixes) > 1:
             raise InputError(

@@ -110,7 +110,8 @@ def _finished(run: Run, begin: Start) -> dict[str, Any] | None:
     if not path.exists() or (run.out / STATE).exists():
         return None
     about: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    if about["recipe"] != run.recipe.as_dict() or about["start_digest"] != begin.digest:
+    other_text = run.documents is None and about["corpus"] != run.corpus
+    if about["recipe"] != run.recipe.as_dict() or about["start_digest"] != begin.digest or other_text:
         raise InputError(
             f"{run.out} holds a finished run of another recipe, start or settings: choose another folder"
         )
@@ -137,7 +138,8 @@ def _corpus(run: Run, begin: Start, here: World) -> Corpus:
     if here.main and not (folder / "corpus.json").exists():
         extra = read_corpus(run.corpus) if run.corpus is not None else ()
         workers = 1 if wanted < 20_000 else 0
-        made = make(wanted, drawn, begin.vocabulary, extra, share, workers, run.recipe.mix)
+        say = None if run.quiet else print
+        made = make(wanted, drawn, begin.vocabulary, extra, share, workers, run.recipe.mix, say)
         made.save(folder, about)
     here.wait()
     try:
