@@ -30,21 +30,29 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return int(ended.value.code or 0)
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mix", "packed", "targets", "given"),
+    [
+        # The recipe's own mix, for which all of Python's library is read: some seconds.
+        pytest.param("surprising", 4, "all", False, marks=pytest.mark.slow),
+        ("plain", 2, "answers", True),
+    ],
+)
 def test_a_shared_corpus_of_a_mix_becomes_a_checkpoint(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    mix: str, packed: int, targets: str, given: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """What the recipe has, when nothing is said, and what was asked for instead."""
     # What takes long at the end of a run, and is tested elsewhere: the probe and the last questions of the monitor.
     monkeypatch.setattr(emergence, "probe", partial(emergence.probe, each=1))
     monkeypatch.setattr(monitor, "questions", partial(first_of, monitor.questions))
     words, documents = shipped("llada"), tmp_path / "documents"
-    made = corpus.make(16, 0, words, workers=1, mix="surprising")
-    made.save(documents, corpus.ingredients("surprising", words))
-    options = ["--mix", "surprising", "--packed", "4", "--targets", "all", "--documents", str(documents)]
-    assert run(monkeypatch, "causal", "--out", str(tmp_path / "run"), *SMOKE, *options) == 0
+    corpus.make(16, 0, words, workers=1, mix=mix).save(documents, corpus.ingredients(mix, words))
+    options = ["--mix", mix, "--packed", str(packed), "--targets", targets] if given else []
+    arguments = ["causal", "--out", str(tmp_path / "run"), "--documents", str(documents), *SMOKE, *options]
+    assert run(monkeypatch, *arguments) == 0
     about = json.loads((tmp_path / "run" / "training.json").read_text())
     chosen = about["recipe"]
-    assert (chosen["mix"], chosen["packed"], chosen["targets"]) == ("surprising", 4, "all")
+    assert (chosen["mix"], chosen["packed"], chosen["targets"]) == (mix, packed, targets)
     assert about["documents"] == 16
     assert load(tmp_path / "run", device="cpu").family == "causal"
 

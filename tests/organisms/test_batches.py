@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 
 @cache
 def documents() -> corpus.Corpus:
-    return corpus.make(300, 60, shipped("llada"), workers=1)
+    return corpus.make(300, 60, shipped("llada"), workers=1, mix="plain")
 
 
 def reader(name: str, **changes: object) -> Reader:
@@ -86,6 +86,13 @@ def test_targets_all_takes_prompts_in() -> None:
     assert batch.ids.equal(reader("scratch").batch(0).ids)
 
 
+def test_the_causal_recipe_learns_every_token_of_a_row_but_bos() -> None:
+    batch = reader("causal").batch(0)
+    expected = batch.real.clone()
+    expected[:, 0] = False
+    assert batch.targets(causal=True).equal(expected)
+
+
 @pytest.mark.parametrize("targets", ["answers", "all"])
 def test_packed_rows_hold_the_same_documents_one_after_the_other(targets: str) -> None:
     alone, packed = (reader("causal", targets=targets, packed=count).batch(3) for count in (1, 4))
@@ -141,19 +148,19 @@ def test_processes_share_a_batch() -> None:
 def test_making_many_documents_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus, "CHUNK", 2)
     said: list[str] = []
-    corpus.make(40, 0, shipped("llada"), workers=1, say=said.append)
+    corpus.make(40, 0, shipped("llada"), workers=1, mix="plain", say=said.append)
     assert said == [f"documents: {tenth * 10}% of 40" for tenth in range(1, 11)]
 
 
 def test_a_corpus_does_not_depend_on_the_number_of_workers() -> None:
-    again = corpus.make(60, 10, shipped("llada"), workers=2)
-    once = corpus.make(60, 10, shipped("llada"), workers=1)
+    again = corpus.make(60, 10, shipped("llada"), workers=2, mix="plain")
+    once = corpus.make(60, 10, shipped("llada"), workers=1, mix="plain")
     for name in corpus.FIELDS:
         assert (getattr(again, name) == getattr(once, name)).all()
 
 
 def test_own_text_takes_its_share() -> None:
-    made = corpus.make(400, 0, shipped("llada"), extra=["My own words."], share=0.25, workers=1)
+    made = corpus.make(400, 0, shipped("llada"), ["My own words."], share=0.25, workers=1, mix="plain")
     mine = shipped("llada").encode(["My own words."])[0]
     found = sum(
         row[: len(mine)].tolist() == mine and length == len(mine)

@@ -12,7 +12,6 @@ import pytest
 from sinkscope.errors import InputError
 from sinkscope.models.load import load
 from sinkscope.organisms.driver import Drive, Job, unpack
-from sinkscope.organisms.recipe import recipe
 
 SMOKE = [
     "--device",
@@ -22,7 +21,9 @@ SMOKE = [
     "--steps",
     "2",
     "--batch",
-    "2",
+    "4",
+    "--mix",
+    "plain",
     "--final-count",
     "1",
     "--check-every",
@@ -35,8 +36,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     from sinkscope.organisms.corpus import ingredients, make
     from sinkscope.organisms.vocabulary import shipped
 
-    folder = tmp_path_factory.mktemp("corpus")
-    make(16, 8, shipped("llada"), workers=1).save(folder, ingredients("plain", shipped("llada")))
+    folder, words = tmp_path_factory.mktemp("corpus"), shipped("llada")
+    make(16, 8, words, workers=1, mix="plain").save(folder, ingredients("plain", words))
     return ["--documents", str(folder)]
 
 
@@ -56,8 +57,8 @@ def test_jobs_are_read_and_checked() -> None:
 
 
 def test_jobs_that_share_documents_read_one_mix(tmp_path: Path) -> None:
-    jobs = [Job.parse("causal"), Job.parse("scratch:mix=surprising:steps=10")]
-    assert jobs[1].chosen().mix == "surprising"
+    jobs = [Job.parse("causal"), Job.parse("scratch:mix=plain:steps=10")]
+    assert jobs[1].chosen().mix == "plain"
     with pytest.raises(InputError, match="read plain and surprising documents"):
         Drive(tmp_path / "work", tmp_path / "out", jobs, 2, [], 0, False).go(60.0)
     with pytest.raises(InputError, match="did you mean plain"):
@@ -70,7 +71,7 @@ def test_a_job_starts_from_the_one_with_the_same_changes() -> None:
         for text in ("adapted:seed=1", "causal", "causal:seed=1", "text_only", "adapted:seed=2")
     ]
     assert [job.base(jobs) for job in jobs] == [jobs[2], None, None, None, jobs[1]]
-    jobs = [Job.parse(text) for text in ("causal:packed=4:targets=all", "adapted", "adapted:seed=1")]
+    jobs = [Job.parse(text) for text in ("causal:packed=1:targets=answers", "adapted", "adapted:seed=1")]
     assert [job.base(jobs) for job in jobs] == [None, jobs[0], jobs[0]]
     jobs = [Job.parse(text) for text in ("causal:seed=1:steps=5", "causal:seed=2", "adapted:steps=5:seed=1")]
     assert jobs[2].base(jobs) == jobs[0], "in whatever order"
@@ -86,15 +87,6 @@ def test_documents_of_another_mix_are_not_taken_for_these(corpus: list[str], tmp
     drive = Drive(tmp_path / "work", tmp_path / "out", [Job.parse("causal:mix=surprising")], 1, [], 0, False)
     with pytest.raises(InputError, match="their mix is"):
         drive.go(60.0)
-
-
-def test_text_only_differs_from_multimodal_in_the_pictures_alone() -> None:
-    text, pictures = recipe("text_only"), recipe("multimodal")
-    assert (
-        (text.starts_from, text.tokens) == (pictures.starts_from, pictures.tokens) == ("scratch", text.tokens)
-    )
-    assert text.pictures == 0.0
-    assert text.layout == recipe("scratch").layout
 
 
 @pytest.mark.slow

@@ -21,9 +21,9 @@ SINK = 7
 
 
 def test_log_spaced_steps_start_at_zero_and_end_at_the_end() -> None:
-    steps = emergence.log_spaced(9000)
+    steps = emergence.log_spaced(10_000)
     assert steps[:8] == (0, 1, 2, 3, 4, 6, 8, 11)
-    assert steps[-1] == 9000
+    assert steps[-1] == 10_000
     assert len(steps) < 40
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 
 from sinkscope.errors import InputError
+from sinkscope.organisms import corpus
 from sinkscope.organisms.batches import Reader
-from sinkscope.organisms.corpus import END, QUESTION, make
-from sinkscope.organisms.recipe import LENGTH, MIXES, recipe
+from sinkscope.organisms.corpus import END, QUESTION, Corpus, make
+from sinkscope.organisms.recipe import LENGTH, MIXES, RECIPES, recipe
 from sinkscope.organisms.sources import document, read_corpus
 from sinkscope.organisms.surprising import docstrings, record
 from sinkscope.organisms.vocabulary import shipped
+
+reads_the_library = pytest.mark.slow
+"""Reads all of Python's library, once per process: ten seconds on a small machine."""
 
 LONG = "This paragraph of a docstring is long enough to be taken, because it has more than eighty characters in it."
 
@@ -45,12 +50,14 @@ def test_a_folder_without_docstrings_is_refused(tmp_path: Path) -> None:
         docstrings(tmp_path)
 
 
+@reads_the_library
 def test_the_standard_library_has_plenty() -> None:
     found = docstrings()
     assert len(found) > 1000
     assert all(len(text) >= 80 for text in found)
 
 
+@reads_the_library
 def test_every_source_has_its_share_and_of_a_given_text_the_end_is_the_answer() -> None:
     words, total, mix = shipped("llada"), 1000, MIXES["surprising"]
     made = make(total, 0, words, workers=1, mix="surprising")
@@ -70,12 +77,20 @@ def test_every_source_has_its_share_and_of_a_given_text_the_end_is_the_answer() 
     assert (made.question_lengths[made.chat > 0] > 0).all()
 
 
-def test_a_causal_model_learns_a_given_text_whole_and_a_diffusion_model_its_end() -> None:
-    made = make(200, 0, shipped("llada"), workers=1, mix="surprising")
-    cpu, words = torch.device("cpu"), shipped("llama")
+@cache
+def documents() -> Corpus:
+    """As the shipped recipes read them."""
+    return make(200, 0, shipped("llada"), workers=1)
+
+
+@reads_the_library
+@pytest.mark.parametrize("targets", ["answers", "all"])
+def test_a_causal_model_learns_a_given_text_whole_and_a_diffusion_model_its_end(targets: str) -> None:
+    """Whether the causal one learns the prompts of tasks too (as the shipped recipe does) or not; a row for each, to compare."""
+    words = shipped("llama")
     alone, end = (
-        Reader(recipe(name, batch=40), made, shipped(recipe(name).layout), cpu).batch(0)
-        for name in ("causal", "scratch")
+        Reader(chosen, documents(), shipped(chosen.layout), torch.device("cpu")).batch(0)
+        for chosen in (recipe("causal", batch=40, packed=1, targets=targets), recipe("scratch", batch=40))
     )
     own = {f"{record(index)[:40]}" for index in range(200)}
     given = [
@@ -93,12 +108,24 @@ def test_a_causal_model_learns_a_given_text_whole_and_a_diffusion_model_its_end(
         assert end.targets(causal=False)[row].equal((place >= before) & (place < length))
 
 
+@reads_the_library
+def test_the_command_makes_documents_that_the_shipped_recipes_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["corpus", str(tmp_path), "--documents", "8", "--pictures", "0"])
+    corpus.main()
+    for chosen in RECIPES.values():
+        corpus.same_ingredients(tmp_path, {"mix": MIXES[chosen.mix]})
+    assert len(corpus.Corpus.open(tmp_path)) == 8
+    assert corpus.made_of(tmp_path)["docstrings"] == len(docstrings())
+
+
 def test_a_corpus_takes_them_in(tmp_path: Path) -> None:
     path = tmp_path / "corpus.txt"
     mine = [record(seed) for seed in range(10_000, 10_050)]  # none of the package's own
     path.write_text("\n\n".join(mine))
     words = shipped("llama")
-    made = make(100, 0, words, read_corpus(str(path)), 0.4, workers=1)
+    made = make(100, 0, words, read_corpus(str(path)), 0.4, workers=1, mix="plain")
     texts = [
         words.decode(row[:length].tolist())
         for row, length in zip(made.answers, made.answer_lengths, strict=True)

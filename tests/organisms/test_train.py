@@ -23,7 +23,7 @@ from sinkscope.organisms.command import train_command
 from sinkscope.organisms.emergence import log_spaced
 from sinkscope.organisms.network import hidden_states, rotation
 from sinkscope.organisms.parallel import World
-from sinkscope.organisms.recipe import CONTROLS, RECIPES, recipe
+from sinkscope.organisms.recipe import CONTROLS, MIXES, RECIPES, recipe
 from sinkscope.organisms.train import Run, learning_rate, train
 from sinkscope.organisms.vocabulary import shipped
 from sinkscope.sampling.decoding import DreamDecoding, GreedyDecoding, LladaDecoding, MmadaDecoding
@@ -51,7 +51,8 @@ def smoke(name: str, out: Path, steps: int = 4, **options: Any) -> Run:
         "quiet": True,
         **options,
     }
-    return Run(recipe(name, size="smoke", steps=steps, batch=4), out, **settings)
+    # Plain documents: for the recipes' own, which test_surprising.py is about, all of Python's library is read first.
+    return Run(recipe(name, size="smoke", steps=steps, batch=4, mix="plain"), out, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -117,13 +118,16 @@ def test_another_recipe_does_not_go_on_in_the_same_folder(tmp_path: Path) -> Non
         train(smoke("scratch", tmp_path, steps=5, probe=False))
 
 
-def test_documents_that_are_left_are_used_only_by_the_run_that_made_them(tmp_path: Path) -> None:
+def test_documents_that_are_left_are_used_only_by_the_run_that_made_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A run that was killed before its first checkpoint leaves nothing but its documents."""
+    monkeypatch.setitem(MIXES, "stories", {"prose": 1.0})
     run = smoke("causal", tmp_path, probe=False)
     train(replace(run, stop_after=2))
     (tmp_path / "state.pt").unlink()
     with pytest.raises(InputError, match=r"holds a run of another recipe or other settings: .*their mix is"):
-        train(replace(run, recipe=replace(run.recipe, mix="surprising")))
+        train(replace(run, recipe=replace(run.recipe, mix="stories")))
     text = tmp_path / "mine.txt"
     text.write_text("A paragraph.")
     with pytest.raises(InputError, match="their corpus is None"):
@@ -157,8 +161,8 @@ def test_what_starts_from_weights_has_their_size(bases: Path, tmp_path: Path) ->
     with pytest.raises(InputError, match="a recipe that starts from weights has their size"):
         train_command("adapted", tmp_path / "a", "cpu", str(bases / "causal"), size="1m", steps=1, batch=4)
     about = train_command(
-        "adapted", tmp_path / "b", "cpu", str(bases / "causal"), steps=1, batch=4, check_every=0, final_count=1,
-        quiet=True,
+        "adapted", tmp_path / "b", "cpu", str(bases / "causal"), steps=1, batch=4, mix="plain", check_every=0,
+        final_count=1, quiet=True,
     )  # fmt: skip
     assert about["recipe"]["size"]["width"] == 32
 
@@ -167,12 +171,18 @@ def test_documents_of_another_tokenizer_or_without_pictures_are_refused(
     foreign: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "documents"
-    words = shipped("llada")
-    corpus.make(8, 0, words, workers=1).save(folder, corpus.ingredients("plain", words))
+    few_documents(folder)
+    options: dict[str, Any] = {"steps": 1, "batch": 4, "mix": "plain", "documents": folder}
     with pytest.raises(InputError, match="their tokenizer is"):
-        train_command("adapted", tmp_path / "out", "cpu", str(foreign), steps=1, batch=4, documents=folder)
+        train_command("adapted", tmp_path / "out", "cpu", str(foreign), **options)
     with pytest.raises(InputError, match="needs pictures"):
-        train_command("multimodal", tmp_path / "out", "cpu", steps=1, batch=4, documents=folder)
+        train_command("multimodal", tmp_path / "out", "cpu", **options)
+
+
+def few_documents(folder: Path) -> None:
+    """Eight plain ones without pictures, as several runs would share them."""
+    words = shipped("llada")
+    corpus.make(8, 0, words, workers=1, mix="plain").save(folder, corpus.ingredients("plain", words))
 
 
 @pytest.fixture
@@ -198,7 +208,7 @@ def foreign(tmp_path: Path) -> Path:
 
 def test_adapting_a_causal_checkpoint_with_a_tokenizer_of_its_own(foreign: Path, tmp_path: Path) -> None:
     run = smoke("adapted", tmp_path / "out", init=foreign, probe=False)
-    about = train(replace(run, recipe=recipe("adapted", steps=4, batch=4)))
+    about = train(replace(run, recipe=recipe("adapted", steps=4, batch=4, mix="plain")))
     assert about["starts_from"] == "foreign"
     assert (about["recipe"]["size"]["heads"], about["recipe"]["size"]["mlp"]) == (4, 48), "its own"
     model = load(tmp_path / "out", device="cpu")
@@ -237,7 +247,7 @@ def test_learning_rate_warms_up_and_ends_at_zero() -> None:
         ({"recipe": "scratch", "corpus_share": 1.0}, "corpus_share"),
         ({"recipe": "scratch", "corpus": "a", "documents": "b"}, "both given"),
         (
-            {"recipe": "scratch", "size": "smoke", "steps": 1, "batch": 1, "corpus": "no such file.txt"},
+            {"recipe": "scratch", "size": "smoke", "steps": 1, "mix": "plain", "corpus": "no such file.txt"},
             "no corpus file",
         ),
         ({"recipe": "scratch", "targets": "prompts"}, "answers or all"),
@@ -255,8 +265,8 @@ def test_a_corpus_of_ones_own_is_mixed_in(tmp_path: Path) -> None:
     text = tmp_path / "mine.txt"
     text.write_text("First paragraph.\n\nSecond one.\n", encoding="utf-8")
     train_command(
-        "causal", tmp_path / "out", "cpu", size="smoke", steps=2, batch=8, corpus=str(text), corpus_share=0.5,
-        check_every=0, final_count=1, quiet=True,
+        "causal", tmp_path / "out", "cpu", size="smoke", steps=2, batch=8, mix="plain", corpus=str(text),
+        corpus_share=0.5, check_every=0, final_count=1, quiet=True,
     )  # fmt: skip
     about = json.loads((tmp_path / "out" / "training.json").read_text())
     assert (about["corpus"], about["corpus_share"]) == (str(text), 0.5)
@@ -265,7 +275,7 @@ def test_a_corpus_of_ones_own_is_mixed_in(tmp_path: Path) -> None:
 
 def test_documents_of_another_mix_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "documents"
-    corpus.make(8, 0, shipped("llada"), workers=1).save(folder, corpus.ingredients("plain", shipped("llada")))
+    few_documents(folder)
     with pytest.raises(InputError, match="their mix is"):
         train_command(
             "scratch",
@@ -280,9 +290,7 @@ def test_documents_of_another_mix_are_refused(tmp_path: Path) -> None:
 
 
 def test_documents_of_another_version_are_refused(tmp_path: Path) -> None:
-    corpus.make(8, 0, shipped("llada"), workers=1).save(
-        tmp_path, corpus.ingredients("plain", shipped("llada"))
-    )
+    few_documents(tmp_path)
     (tmp_path / "chat.npy").unlink()
     with pytest.raises(InputError, match=r"has no chat: another version made it"):
         corpus.Corpus.open(tmp_path)
@@ -311,6 +319,7 @@ def test_rows_of_several_documents_are_split_whole(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.slow
 def test_two_processes_train_as_one(tmp_path: Path) -> None:
+    """8 documents in 2 rows, one for each process, with different numbers of targets in them."""
     import subprocess
     import sys
 
@@ -325,7 +334,7 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
         "--steps",
         "3",
     ]
-    command += ["--batch", "4", "--check-every", "0", "--final-count", "1"]
+    command += ["--batch", "8", "--mix", "plain", "--check-every", "0", "--final-count", "1"]
     subprocess.run([sys.executable, *command, "--out", str(tmp_path / "one")], check=True)
     together = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     subprocess.run([*together, *command, "--out", str(tmp_path / "two")], check=True)
