@@ -26,8 +26,8 @@ class Case:
     name: str
     dtype: str = "float32"
     width: int = 64
-    heads: int = 4
-    kv_heads: int = 4
+    heads: int = 3  # not as many as rows: a kernel that takes one for the other must not pass
+    kv_heads: int = 3
     queries: int = 70
     keys: int = 70
     causal: bool = False
@@ -107,7 +107,10 @@ def inputs(case: Case, device: str) -> tuple[Tensor, Tensor, Visibility, Taken |
 
 
 def measured(case: Case, device: str) -> dict[str, float]:
-    """Largest relative error, its limit, whether NaN stands where it should and a second run gives the same bits."""
+    """Largest relative error, its limit, whether NaN stands where it should and a second run on a GPU gives the same bits.
+
+    The interpreter has one order of programs, so there a second run could only take as long again.
+    """
     query, key, visibility, taken, weights, scale = inputs(case, device)
     exact = query.double(), key.double()
     weights = query_weights(visibility, weights, query)
@@ -118,7 +121,9 @@ def measured(case: Case, device: str) -> dict[str, float]:
     lse = _lse(*exact, visibility, taken, scale)
     used = columns.available(query) and columns.covers(visibility, taken)
     found = received(query, key, lse.float(), visibility, taken, scale, weights).double()
-    again = received(query, key, lse.float(), visibility, taken, scale, weights).double()
+    again = found
+    if device != "cpu":
+        again = received(query, key, lse.float(), visibility, taken, scale, weights).double()
     there = ~wanted.isnan()
     error = ((found - wanted).abs() / wanted.abs().clamp(min=1e-30))[there].max()
     largest = (exact[0] @ exact[1].repeat_interleave(case.heads // case.kv_heads, 1).mT * scale).abs().max()
