@@ -55,11 +55,15 @@ def write(path: Path) -> None:
     names = ("sample", "step", "layer", "head", "key")
     shape = (1, STEPS, LAYERS, HEADS, KEYS)
     array = zarr.open_group(str(path)).create_array(
-        "received", shape=shape, chunks=(1, 1, LAYERS, HEADS, KEYS), dtype="float16", dimension_names=names
-    )
+        "received", shape=shape, chunks=(1, 1, LAYERS, HEADS, KEYS), dtype="float16", dimension_names=names,
+        compressors=None,
+    )  # fmt: skip
     rng = np.random.default_rng(0)
+    # Every head of every step is a piece of one long noise, from a place of its own: as hard to compress, drawn once.
+    noise = np.exp(0.8 * rng.standard_normal(4 * LAYERS * HEADS * KEYS, dtype=np.float32))
+    pieces = np.lib.stride_tricks.sliding_window_view(noise, KEYS)
     for t in range(STEPS):
-        step = np.exp(0.8 * rng.standard_normal((LAYERS, HEADS, KEYS), dtype=np.float32))
+        step = pieces[rng.integers(len(pieces), size=(LAYERS, HEADS))]
         step[..., 0] = 60.0
         step[::2, :, KEYS - STEPS + t // 32 * 32] += 30.0
         array[0, t] = (step * (KEYS / step.sum(axis=-1, keepdims=True))).astype(np.float16)
@@ -86,8 +90,9 @@ def test_the_file_is_small(large):
 
 
 def test_it_opens_at_once_and_scrubs_smoothly(large):
-    # Frames on a machine that others keep busy say more about them than about the page.
+    # Frames on a machine that others keep busy say more about them than about the page, and are not asked for.
     idle = os.getloadavg()[0] < 1.5 * (os.cpu_count() or 1) and "PYTEST_XDIST_WORKER" not in os.environ
+    times = 3 if idle else 1
     page = Browser(1400, 1000)
     try:
         page.call(
@@ -110,9 +115,9 @@ def test_it_opens_at_once_and_scrubs_smoothly(large):
             page.settle()
             chosen = time.monotonic() - began
             busy = page.busy()
-            # The best of three: other work on the machine can only slow a browser down.
-            tries = [page.js(SCRUB) for _ in range(3)]
-            busy = (page.busy() - busy) / (3 * STEPS)
+            # The best of three where frames count: other work on the machine can only slow a browser down.
+            tries = [page.js(SCRUB) for _ in range(times)]
+            busy = (page.busy() - busy) / (times * STEPS)
             assert all(last == "step 255 of 255" for *_, last in tries)
             frames[name], work[name] = max(rate for rate, *_ in tries), busy
             print(
