@@ -44,9 +44,9 @@ def train_command(
         init: folder or hub id to start from instead of what the recipe says; with the recipe adapted, any causal Llama or
             Qwen2 checkpoint, such as HuggingFaceTB/SmolLM2-135M-Instruct.
         size: 1m, 3m, 6m, 30m or smoke, for recipes that start from random weights.
-        targets: answers (as the recipes have it) or all: whether prompts are learned too.
-        packed: documents in one row of a causal model; the recipes have 1.
-        mix: plain (as the recipes have it) or surprising: what the documents are made of.
+        targets: answers or all: whether prompts are learned too (causal: all; the others: answers).
+        packed: documents in one row of a causal model; the recipe has 4.
+        mix: surprising (as the recipes have it) or plain: what the documents are made of.
         corpus: a text file or hub data set to mix in, at `corpus_share` of the documents.
         documents: a folder with a corpus that several runs share (`python -m sinkscope.organisms.corpus FOLDER`).
         final_count: held-out questions per task in the monitor's last check.

@@ -110,7 +110,7 @@ def make(
     extra: Sequence[str] = (),
     share: float = 0.0,
     workers: int = 0,
-    mix: str = "plain",
+    mix: str = "surprising",
     say: Callable[[str], None] | None = None,
 ) -> Corpus:
     """Generates and tokenises; the result does not depend on the number of workers.
@@ -297,7 +297,7 @@ def main() -> None:
     parser.add_argument("--pictures", type=int, default=400_000)
     parser.add_argument("--corpus", help="text to mix in: a file, or a hub data set")
     parser.add_argument("--corpus-share", type=float, default=0.2)
-    parser.add_argument("--mix", default="plain", choices=list(MIXES))
+    parser.add_argument("--mix", default="surprising", choices=list(MIXES))
     options = parser.parse_args()
     began = time.monotonic()
     with plainly():

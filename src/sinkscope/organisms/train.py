@@ -134,9 +134,11 @@ def _corpus(run: Run, begin: Start, here: World) -> Corpus:
     wanted = min(run.recipe.steps * run.recipe.batch, MOST_DOCUMENTS)
     drawn = math.ceil(wanted * run.recipe.pictures)
     share = run.corpus_share if run.corpus is not None else 0.0
+    make_them = here.main and not (folder / "corpus.json").exists()
+    # Read first: `ingredients` can take seconds, and a misspelt file is better told at once.
+    extra = read_corpus(run.corpus) if make_them and run.corpus is not None else ()
     about = ingredients(run.recipe.mix, begin.vocabulary, share, run.corpus)
-    if here.main and not (folder / "corpus.json").exists():
-        extra = read_corpus(run.corpus) if run.corpus is not None else ()
+    if make_them:
         workers = 1 if wanted < 20_000 else 0
         say = None if run.quiet else print
         made = make(wanted, drawn, begin.vocabulary, extra, share, workers, run.recipe.mix, say)
