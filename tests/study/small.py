@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pandas as pd
+import torch
+from typer.testing import CliRunner
 
 from helpers.tokenizers import golden_with_tokenizer
+from sinkscope import cli
+from sinkscope.study import run as running
+from sinkscope.study.executors import Event, Place, Report
+from sinkscope.study.worker import Bench, Job
 
 TABLES = ("results", "records", "sinks", "depth", "diagnosis", "replay")
 ROOT = Path(__file__).parents[2]
@@ -86,6 +96,46 @@ def run(study: Path, out: Path, *more: str, check: bool = True) -> subprocess.Co
     if check and done.returncode:
         raise AssertionError(f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}")
     return done
+
+
+def run_here(study: Path, out: Path, *more: str, processes: bool = False) -> str:
+    """The command in this process, which has read its libraries already, and so have the jobs unless `processes`.
+
+    For runs that others are compared with, and for going on after a loss. Returns what the command printed.
+    """
+    words = command(study, out, *more)[3:]
+    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
+    threads = torch.get_num_threads()
+    alone = contextlib.nullcontext() if processes else mock.patch.object(running, "make", _InThisProcess)
+    try:
+        with mock.patch.dict(os.environ, environment()), alone:
+            done = CliRunner().invoke(cli.app, words, catch_exceptions=False)
+    finally:
+        torch.set_num_threads(threads)
+        for one, handler in before.items():
+            signal.signal(one, handler)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+class _InThisProcess:
+    """An executor of one worker that is this process; with one thread, as all workers here."""
+
+    workers = 1
+
+    def __init__(self, on: str, place: Place) -> None:
+        self._bench = Bench(place.root, place.device, threads=1, batch_size=place.batch_size)
+
+    def begin(self, jobs: int) -> None:
+        """Nothing is to be started."""
+
+    def run(self, jobs: Sequence[Job], report: Report) -> None:
+        """One after the other."""
+        for job in jobs:
+            report(Event(job, finished=True, result=self._bench.run(job)))
+
+    def close(self) -> None:
+        """Nothing was started."""
 
 
 def tables(out: Path) -> dict[str, pd.DataFrame]:

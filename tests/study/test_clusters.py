@@ -23,7 +23,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def local(study: Path) -> Path:
     out = study.parent / "local"
-    small.run(study, out, "--workers", "1", "--no-report")
+    small.run_here(study, out, "--no-report")
     return out
 
 
@@ -31,7 +31,7 @@ def local(study: Path) -> Path:
 @small.without_extra("submitit")
 def test_submitits_local_executor_runs_the_slurm_path(study: Path, local: Path) -> None:
     out = study.parent / "slurm"
-    small.run(
+    small.run_here(
         study,
         out,
         "--on",
@@ -43,6 +43,7 @@ def test_submitits_local_executor_runs_the_slurm_path(study: Path, local: Path) 
         "--shard",
         "3",
         "--no-report",
+        processes=True,
     )
     assert list((out / "slurm").glob("*_result.pkl"))  # submitit's, of the tasks that it ran
     small.assert_same(out, local)

@@ -216,14 +216,14 @@ def test_fewer_or_more_shards_give_the_same_tables(study: Path, finished: Path, 
         grades = file.with_name("grades.jsonl")
         if grades.exists():
             grades.write_text("".join(grades.read_text().splitlines(keepends=True)[: len(lines) // 2]))
-    done = small.run(study, out, "--shard", "1", "--workers", "1", "--no-report")
+    said = small.run_here(study, out, "--shard", "1", "--no-report")
     small.assert_same(out, finished)
     assert len(list(out.glob("cells/*/shards/000000-000001/settings.json"))) > 0
-    assert "the same command without --no-report makes them" in done.stdout
+    assert "the same command without --no-report makes them" in said
     assert not (out / "report.html").exists()
-    done = small.run(study, out)
-    assert "nothing was left to compute" in done.stdout
-    assert "report:" in done.stdout
+    said = small.run_here(study, out)
+    assert "nothing was left to compute" in said
+    assert "report:" in said
     small.assert_same(out, finished)
     names = [sorted(path.name for path in (folder / "figures").iterdir()) for folder in (out, finished)]
     assert names[0] == names[1]
@@ -245,7 +245,7 @@ def test_a_full_disk_is_an_error_that_loses_nothing(study: Path, finished: Path,
     )
     assert done.returncode != 0
     assert "Traceback" not in done.stderr.split("error:")[0]
-    small.run(study, out, "--workers", "1", "--no-report")
+    small.run_here(study, out, "--no-report")
     small.assert_same(out, finished)
 
 
@@ -271,13 +271,13 @@ def test_ctrl_c_stops_within_seconds_and_says_how_to_go_on(
     assert process.returncode == 130
     assert "answers are done and safe" in error
     assert "the same command goes on" in error
-    small.run(study, out, "--workers", "1", "--no-report")
+    small.run_here(study, out, "--no-report")
     small.assert_same(out, finished)
 
 
 @pytest.mark.slow
 def test_a_plan_prints_and_writes_nothing(study: Path, tmp_path: Path) -> None:
-    done = small.run(study, tmp_path / "out", "--plan", "--workers", "1")
-    assert "forward passes" in done.stdout
-    assert "nothing was computed or written" in done.stdout
+    said = small.run_here(study, tmp_path / "out", "--plan", "--workers", "1", processes=True)
+    assert "forward passes" in said
+    assert "nothing was computed or written" in said
     assert not (tmp_path / "out").exists()
