@@ -44,14 +44,19 @@ def shoot(study: Path, out: Path) -> list[Path]:
             x, y = max(0, left - 28), max(0, top - 28)
             clip = {"x": x, "y": y, "width": WIDTH - x, "height": high, "scale": 1}
             browser.screenshot(out / name, whole=True, clip=clip)
-            with Image.open(out / name) as picture:
-                # The most frequent colours are kept; rare ones, such as a badge's green, would be lost without the second pass.
-                small = picture.convert("RGB").quantize(256, kmeans=3, dither=Image.Dither.NONE)
-            small.save(out / name, optimize=True)
+            few_colours(out / name)
             made.append(out / name)
     finally:
         browser.close()
     return made
+
+
+def few_colours(path: Path) -> None:
+    """Makes a picture a third of its size."""
+    with Image.open(path) as picture:
+        # The most frequent colours are kept; rare ones, such as a badge's green, would be lost without the second pass.
+        small = picture.convert("RGB").quantize(256, kmeans=3, dither=Image.Dither.NONE)
+    small.save(path, optimize=True)
 
 
 if __name__ == "__main__":
