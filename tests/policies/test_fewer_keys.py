@@ -109,49 +109,70 @@ class Largest(TorchDispatchMode):
 S = 3072
 """Where a tile of scores (32 MiB, 8.4 million numbers) is smaller than one S×S matrix (9.4 million), of four heads."""
 
+SCALE = 2
+"""Tiles of a quarter of their size are as much smaller than the matrix of half as many tokens, and take a quarter of the time."""
+
 SMALL = [
     ss.MaskTop(5),
-    ss.KeepTop(0.25, effect="silence"),
+    ss.KeepTop(0.5, effect="silence"),
     ss.Window(64, first=4),
     ss.MaskRandom(like=ss.MaskTop(5)),
 ]
-MORE = [ss.MaskTop(5, effect="silence"), ss.MaskAbove(1.0, scope="layer"), ss.KeepTop(0.25), ss.MaskTop(5, when="same"),
+MORE = [ss.MaskTop(5, effect="silence"), ss.MaskAbove(1.0, scope="layer"), ss.KeepTop(0.5), ss.MaskTop(5, when="same"),
         ss.Window(64, effect="silence"), ss.MaskFirst(4), ss.MaskKeys({0: [0, 9]}),
         ss.MaskTop(5, scores="masked"), ss.MaskFirst(1) & ss.Window(100),
         ss.MaskRandom(like=ss.KeepTop(0.5), match="mass")]  # fmt: skip
 
 
-def largest(family: str, policy: Any) -> int:
-    """Elements of the largest tensor in a traced generation of two forwards."""
+def largest(family: str, policy: Any, size: int = S) -> int:
+    """Elements of the largest tensor in a traced generation of two forwards over `size` tokens."""
     model = golden.model(family)
     if family == "llama":
-        given = prompts(family, rows=1, length=S), ss.GreedyDecoding(length=2, eos=None)
+        given = prompts(family, rows=1, length=size), ss.GreedyDecoding(length=2, eos=None)
     else:
-        given = prompts(family, rows=1, length=24), ss.LladaDecoding(length=S - 24, steps=2, block=S - 24)
+        given = (
+            prompts(family, rows=1, length=24),
+            ss.LladaDecoding(length=size - 24, steps=2, block=size - 24),
+        )
     with Largest() as watch:
         ss.generate(model, *given, policy=policy, capture=ss.Capture(level="layers"))
     return watch.elements
 
 
-@pytest.mark.parametrize("policy", SMALL[:1], ids=str)
-def test_nothing_of_size_s_by_s(policy: Any) -> None:
-    assert 0 < largest("llada", policy) < S * S
+@pytest.fixture
+def long_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The causal model's own is 512."""
+    model = golden.model("llama")
+    monkeypatch.setitem(vars(model), "shape", dataclasses.replace(model.shape, context=None))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("policy", [*SMALL[1:], *MORE], ids=str)
-def test_nothing_of_size_s_by_s_under_any_policy(policy: Any) -> None:
-    assert 0 < largest("llada", policy) < S * S
+@pytest.fixture
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `SCALE` says."""
+    monkeypatch.setattr(fused, "TILE_BYTES", fused.TILE_BYTES // SCALE**2)
+
+
+@pytest.mark.parametrize("family", ["llada", pytest.param("llama", marks=pytest.mark.slow)])
+def test_nothing_of_size_s_by_s(family: str, long_context: None) -> None:
+    assert 0 < largest(family, SMALL[0]) < S * S
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", [*SMALL, *MORE], ids=str)
-def test_nothing_of_size_s_by_s_in_a_causal_model(policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = golden.model("llama")
-    monkeypatch.setitem(
-        vars(model), "shape", dataclasses.replace(model.shape, context=None)
-    )  # its own is 512
-    assert 0 < largest("llama", policy) < S * S
+@pytest.mark.parametrize("family", ["llada", "llama"])
+def test_nothing_of_size_s_by_s_under_any_policy(
+    family: str, policy: Any, long_context: None, small_tiles: None
+) -> None:
+    assert 0 < largest(family, policy, S // SCALE) < (S // SCALE) ** 2
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("policy", [*SMALL, *MORE], ids=str)
+@pytest.mark.parametrize("family", ["llada", "llama"])
+def test_nothing_of_size_s_by_s_with_the_tiles_as_they_are(
+    family: str, policy: Any, long_context: None
+) -> None:
+    assert 0 < largest(family, policy) < S * S
 
 
 def test_the_watch_would_see_it() -> None:

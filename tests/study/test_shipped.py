@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from sinkscope.commands.study import shipped_lines
 from sinkscope.errors import InputError
 from sinkscope.study import plan, shipped, spec
 
@@ -58,3 +59,21 @@ def test_what_really_ships_can_be_read() -> None:
         assert all(
             {"model", "task", "policy", "n", "accuracy", "low", "high"} <= row.keys() for row in one.rows
         )
+
+
+def test_the_terminal_shows_what_ships_for_the_studys_own_policies_and_counts_the_rest() -> None:
+    """A masking table has a hundred rows for each model; the computed ones must stay in sight."""
+    rows = [
+        {"model": "m", "task": task, "policy": policy, "accuracy": 0.5, "low": 0.4, "high": 0.6, "n": 500}
+        for task in ("a", "b")
+        for policy in ("none", "top:1", "top:5")
+    ]
+    lines = shipped_lines(rows, {("a", "none"), ("a", "top:1"), ("b", "none")})
+    assert lines[:3] == [
+        f"  m · {task} · {policy}: 0.500 [0.400, 0.600], n = 500"
+        for task, policy in (("a", "none"), ("a", "top:1"), ("b", "none"))
+    ]
+    assert lines[3:] == [
+        "  3 rows of other policies or tasks: the report has them all, and so has the model's card"
+    ]
+    assert len(shipped_lines(rows, {(row["task"], row["policy"]) for row in rows})) == 6

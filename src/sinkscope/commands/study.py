@@ -180,8 +180,8 @@ def show_outcome(console: Console, outcome: Outcome, out: Path) -> None:
     if outcome.shipped:
         for one in outcome.shipped:
             console.print(Text(f"{one.label} (not computed here):"), soft_wrap=True)
-            for row in one.rows:
-                console.print(Text(shipped_text(row)), soft_wrap=True)
+            for line in shipped_lines(one.rows, policies_of(outcome)):
+                console.print(Text(line), soft_wrap=True)
     else:
         console.print("no full-size results ship with these models")
     what = f"{outcome.computed} answers computed" if outcome.computed else "nothing was left to compute"
@@ -205,6 +205,27 @@ def result_text(outcome: Outcome) -> str:
         cells = [[title for _, title in SHOWN], *([shown(row, name) for name, _ in SHOWN] for row in rows)]
         lines += aligned(cells)
     return "\n".join(lines[1:])
+
+
+def policies_of(outcome: Outcome) -> set[tuple[str, str]]:
+    """Tasks and policies that the study has accuracies of."""
+    if "results" not in outcome.frames:
+        return set()
+    rows = outcome.frames["results"].to_dict("records")
+    return {(str(row["task"]), str(row["policy"])) for row in rows}
+
+
+def shipped_lines(rows: Sequence[Mapping[str, Any]], own: set[tuple[str, str]]) -> list[str]:
+    """What ships for tasks and policies of the study; a whole masking table would bury what was computed."""
+    same = [row for row in rows if (row["task"], row["policy"]) in own]
+    lines = [shipped_text(row) for row in same]
+    left = len(rows) - len(same)
+    if left:
+        what = "row" if left == 1 else "rows"
+        lines.append(
+            f"  {left} {what} of other policies or tasks: the report has them all, and so has the model's card"
+        )
+    return lines
 
 
 def shipped_text(row: Mapping[str, Any]) -> str:
