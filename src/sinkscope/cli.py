@@ -317,7 +317,9 @@ def bench(
 
 @app.command()
 def train(
-    recipe: Annotated[str, typer.Argument(help="causal, scratch, adapted or multimodal")],
+    recipe: Annotated[
+        str, typer.Argument(help="causal, scratch, adapted, multimodal, or text_only: scratch continued")
+    ],
     out: Annotated[Path, typer.Option(help="folder for the checkpoint; the same command resumes")],
     device: Device = "auto",
     init: Annotated[str | None, typer.Option(help="a folder, hub id or organism to start from")] = None,
@@ -327,14 +329,16 @@ def train(
     steps: Annotated[int | None, typer.Option(help="optimiser steps")] = None,
     batch: Annotated[int | None, typer.Option(help="sequences per step")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="peak learning rate")] = None,
-    seed: Annotated[int | None, typer.Option(help="seed of weights and masks")] = None,
-    targets: Annotated[str | None, typer.Option(help="answers, or all: prompts are learned too")] = None,
-    packed: Annotated[
-        int | None, typer.Option(help="documents in one row of a causal model; the recipes have 1")
+    seed: Annotated[
+        int | None, typer.Option(help="seed of weights, masks and the order of documents")
     ] = None,
+    targets: Annotated[
+        str | None, typer.Option(help="answers, or all: prompts are learned too [causal: all]")
+    ] = None,
+    packed: Annotated[int | None, typer.Option(help="documents in one row of a causal model [4]")] = None,
     weight_decay: Annotated[float | None, typer.Option(help="AdamW's, on matrices")] = None,
     mix: Annotated[
-        str | None, typer.Option(help="plain, or surprising: what the documents are made of")
+        str | None, typer.Option(help="surprising, or plain: what the documents are made of [surprising]")
     ] = None,
     corpus: Annotated[str | None, typer.Option(help="a text file, or a hub data set, to mix in")] = None,
     corpus_share: Annotated[float | None, typer.Option(help="its share of all documents")] = None,

@@ -76,6 +76,7 @@ def test_every_recipe_trains_saves_loads_and_generates(name: str, bases: Path, t
     points = json.loads((tmp_path / "emergence.json").read_text())["points"]
     assert [point["step"] for point in points] == list(log_spaced(4))
     assert set(points[0]["levels"]) == ({"0"} if name == "causal" else {"0.25", "0.5", "0.75", "1"})
+    assert about.get("pictures") == (8 if name == "multimodal" else None), "half of 4 · 4 documents"
     if name == "adapted":
         biases = [
             tensor
@@ -84,6 +85,22 @@ def test_every_recipe_trains_saves_loads_and_generates(name: str, bases: Path, t
         ]
         assert len(biases) == 6
         assert not any(bias.any() for bias in biases), "frozen at zero"
+
+
+def test_the_command_of_a_card_makes_as_many_documents_as_the_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With another number of pictures they would come in another order."""
+    asked: list[tuple[Any, ...]] = []
+
+    def none_made(*given: Any) -> None:
+        asked.append(given[:2])
+        raise InputError("enough")
+
+    monkeypatch.setattr("sinkscope.organisms.train.make", none_made)
+    with pytest.raises(InputError, match="enough"):
+        train_command("multimodal", tmp_path, "cpu", mix="plain", quiet=True)
+    assert asked == [(corpus.MOST_DOCUMENTS, corpus.MOST_PICTURES)]
 
 
 def test_training_learns(tmp_path: Path) -> None:

@@ -23,10 +23,12 @@ from sinkscope.organisms.card_parts import (
     profile_tables,
     table,
 )
+from sinkscope.organisms.corpus import END
 from sinkscope.organisms.emergence_picture import picture
 from sinkscope.organisms.masking import policies
 from sinkscope.organisms.recipe import LENGTH
 from sinkscope.organisms.results import digest_of
+from sinkscope.organisms.sources import GIVEN
 from sinkscope.organisms.start import WEIGHTS
 from sinkscope.study.shipped import whole_rows
 from sinkscope.study.store import write_text
@@ -122,7 +124,7 @@ def _about(training: dict[str, Any], digest: str) -> str:
 
 def _training(name: str, training: dict[str, Any]) -> str:
     recipe = training["recipe"]
-    kinds = {}
+    kinds = {"records": "records (invented registers, glossaries and sentences)"}
     if "docstrings" in training:
         where = f"{count(training['docstrings'])} paragraphs, the library of Python {training['python']}"
         kinds["docstrings"] = f"docstrings ({where})"
@@ -130,10 +132,14 @@ def _training(name: str, training: dict[str, Any]) -> str:
     base = training["starts_from"]
     packed = recipe.get("packed", 1)
     rows_are = f", {packed} of them in a row" if packed > 1 else ""
+    learned = f"learned of a task: {recipe['targets']}"
+    if recipe["objective"] != "next" and set(GIVEN).intersection(training["mix"]):
+        learned += f"; of a record or docstring: its last {END} tokens and its end, the rest is given"
     tokens = f"{count(training['tokens'])} ({recipe['batch']} documents of at most {LENGTH} per step{rows_are}, padding counted)"
+    tokens += "" if base is None else "; those of its base come before"
     rows = [
         ["data", f"{count(training['documents'])} documents: {mix}; other text: {training['corpus'] or 'none'}"],
-        ["objective", f"{OBJECTIVES[recipe['objective']]}; learned of a task: {recipe['targets']}"],
+        ["objective", f"{OBJECTIVES[recipe['objective']]}; {learned}"],
         ["starts from", "random weights" if base is None else f"{base} (`{training['start_digest'][:12]}`)"],
         ["seed", str(recipe["seed"])],
         ["steps", f"{count(training['steps'])}, {count(recipe['warmup'])} of them warm-up, then a cosine to zero"],
@@ -141,13 +147,13 @@ def _training(name: str, training: dict[str, Any]) -> str:
         ["optimiser", f"AdamW, β {recipe['betas'][0]:g} and {recipe['betas'][1]:g}, weight decay {recipe['weight_decay']:g}, "
                       f"peak rate {recipe['learning_rate']:g}, gradients clipped at {recipe['clip']:g}"],
         ["hardware", f"{training['hardware']}, torch {training['torch']}"],
-        ["time", f"{training['seconds']:.0f} s"],
+        ["time", f"{training['seconds']:.0f} s, while other runs shared the GPU as docs/organisms.md says"],
         ["last loss", f"{training['loss']:.4f}"],
     ]  # fmt: skip
     if recipe["pictures"]:
-        rows.insert(
-            1, ["pictures", f"{recipe['pictures']:.0%} of each batch, half to draw and half to describe"]
-        )
+        many = f", of {count(training['pictures'])}" if "pictures" in training else ""
+        half = f"{recipe['pictures']:.0%} of each batch{many}, half to draw and half to describe"
+        rows.insert(1, ["pictures", half])
     command = f"```\nsinkscope train {name} --out runs/{name} --device cuda\n```"
     return f"{table(['', ''], rows)}\n\nThe command:\n{command}"
 
@@ -203,7 +209,10 @@ def _masking(results: dict[str, Any] | None) -> str:
 
 
 def _gaps(files: dict[str, dict[str, Any]]) -> list[str]:
-    found = ["One training run with one seed: nothing here says how much another seed would differ."]
+    found = [
+        "One training run with one seed: nothing here says how much another seed would differ. docs/organisms.md has another "
+        "seed of causal and of scratch."
+    ]
     answered = {
         row["task"]: row["n"] for row in files.get("results", {}).get("rows", []) if row["policy"] == "none"
     }

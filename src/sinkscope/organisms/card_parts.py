@@ -118,13 +118,12 @@ def emergence_tables(points: list[dict[str, Any]]) -> list[str]:
             count(points[at]["step"]),
             f"{points[at]['tokens'] / 1e6:.1f}M",
             number(points[at]["loss"]) or "–",
-            *_level(points[at]["levels"][level], causal),
+            *_level(points[at]["levels"][level]),
         ]
         for at in steps
     ]
     head = ["heads with a sink", "strongest key", "value ratio", "hidden ratio", "Gu, first", "Gu, any"]
-    if causal:
-        head += ["first token: received", "its value ratio", "its hidden ratio"]
+    head += ["first token: received", "its value ratio", "its hidden ratio"]
     where = "the whole text" if causal else f"t = {level}"
     found = [
         f"On {where}:" if causal else f"At {where}:",
@@ -139,12 +138,11 @@ def emergence_tables(points: list[dict[str, Any]]) -> list[str]:
     return found
 
 
-def _level(one: dict[str, Any], first: bool = False) -> list[str]:
+def _level(one: dict[str, Any]) -> list[str]:
     ratios = {name: each["ratio"] for name, each in one["enrichment"].items() if each["share"]}
     best = max(ratios, key=lambda name: ratios[name] or 0.0) if ratios else None
     names = ["sink_heads", "max_received", "value_ratio", "hidden_ratio", "gu_first", "gu_any"]
-    if first:
-        names += ["first_received", "first_value_ratio", "first_hidden_ratio"]
+    names += ["first_received", "first_value_ratio", "first_hidden_ratio"]
     return [
         *(number(one[name], ".2f") or "–" for name in names),
         "–" if best is None else f"{best}, {number(ratios[best], '.1f')}×",

@@ -38,6 +38,8 @@ LEAST_ROOM = 24
 """A chat template that leaves less for a question would leave hardly a question."""
 CHUNK = 4096
 """Documents that one worker makes at a time."""
+MOST_DOCUMENTS, MOST_PICTURES = 2_000_000, 400_000
+"""Of a corpus; a run that needs more reads them again in another order."""
 
 Array = NDArray[Any]
 
@@ -293,8 +295,8 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description="Make the corpus that several training processes share.")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--documents", type=int, default=2_000_000)
-    parser.add_argument("--pictures", type=int, default=400_000)
+    parser.add_argument("--documents", type=int, default=MOST_DOCUMENTS)
+    parser.add_argument("--pictures", type=int, default=MOST_PICTURES)
     parser.add_argument("--corpus", help="text to mix in: a file, or a hub data set")
     parser.add_argument("--corpus-share", type=float, default=0.2)
     parser.add_argument("--mix", default="surprising", choices=list(MIXES))

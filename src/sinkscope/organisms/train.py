@@ -21,7 +21,15 @@ from torch import Tensor
 from sinkscope.errors import InputError
 from sinkscope.organisms import emergence, monitor
 from sinkscope.organisms.batches import Reader
-from sinkscope.organisms.corpus import Corpus, ingredients, made_of, make, same_ingredients
+from sinkscope.organisms.corpus import (
+    MOST_DOCUMENTS,
+    MOST_PICTURES,
+    Corpus,
+    ingredients,
+    made_of,
+    make,
+    same_ingredients,
+)
 from sinkscope.organisms.layout import save, write_json
 from sinkscope.organisms.live import Live
 from sinkscope.organisms.network import parameters, rotation
@@ -32,8 +40,6 @@ from sinkscope.organisms.sources import read_corpus
 from sinkscope.organisms.start import Start, size_of, start
 
 STATE = "state.pt"
-MOST_DOCUMENTS = 2_000_000
-"""Documents of a corpus that is made for one run; a longer run reads them again in another order."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +138,7 @@ def _corpus(run: Run, begin: Start, here: World) -> Corpus:
         return corpus
     folder = run.out / "corpus"
     wanted = min(run.recipe.steps * run.recipe.batch, MOST_DOCUMENTS)
-    drawn = math.ceil(wanted * run.recipe.pictures)
+    drawn = min(math.ceil(wanted * run.recipe.pictures), MOST_PICTURES)
     share = run.corpus_share if run.corpus is not None else 0.0
     make_them = here.main and not (folder / "corpus.json").exists()
     # Read first: `ingredients` can take seconds, and a misspelt file is better told at once.
@@ -332,6 +338,7 @@ class _Training:
         made = made_of(self.run.documents or self.run.out / "corpus")
         found = {"mix": made["mix"], "corpus": made["corpus"]}
         wanted = ("docstrings",) + (("corpus_share",) if made["corpus"] else ())
+        wanted += ("pictures",) if self.recipe.pictures else ()
         return found | {name: made[name] for name in wanted if name in made}
 
     def _finish(self, accuracies: dict[str, float]) -> dict[str, Any]:
