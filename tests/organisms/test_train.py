@@ -223,9 +223,12 @@ def foreign(tmp_path: Path) -> Path:
     return folder
 
 
-def test_adapting_a_causal_checkpoint_with_a_tokenizer_of_its_own(foreign: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mix", ["plain", pytest.param("surprising", marks=pytest.mark.slow)])
+def test_adapting_a_causal_checkpoint_with_a_tokenizer_of_its_own(
+    mix: str, foreign: Path, tmp_path: Path
+) -> None:
     run = smoke("adapted", tmp_path / "out", init=foreign, probe=False)
-    about = train(replace(run, recipe=recipe("adapted", steps=4, batch=4, mix="plain")))
+    about = train(replace(run, recipe=recipe("adapted", steps=4, batch=4, mix=mix)))
     assert about["starts_from"] == "foreign"
     assert (about["recipe"]["size"]["heads"], about["recipe"]["size"]["mlp"]) == (4, 48), "its own"
     model = load(tmp_path / "out", device="cpu")
