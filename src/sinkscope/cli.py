@@ -134,7 +134,7 @@ def evaluate(
         str, typer.Option(help="answers at a time, or auto; no result depends on it")
     ] = "auto",
     seed: Annotated[
-        list[int] | None, typer.Option(help="several times for a decoding that draws [0]")
+        list[int] | None, typer.Option(help="several times for a decoding that draws; default: 0")
     ] = None,
     grade: Annotated[bool, typer.Option(help="--no-grade: only generate; grade later, or elsewhere")] = True,
     sandbox: Annotated[
@@ -200,9 +200,9 @@ def summary(
 def view(
     path: Annotated[Path, typer.Argument(metavar="TRACE", help="a .zarr.zip, or a .partial folder")],
     other: Annotated[Path | None, typer.Argument(help="a second trace, shown beside the first")] = None,
-    out: Annotated[Path | None, typer.Option(help="the page [named after the trace, here]")] = None,
+    out: Annotated[Path | None, typer.Option(help="the page; default: named after the trace, here")] = None,
     heads: Annotated[str, typer.Option(help="layer:head,… to embed in full")] = "",
-    samples: Annotated[str, typer.Option(help="which samples, such as 0,2 [as many as fit]")] = "",
+    samples: Annotated[str, typer.Option(help="which samples, such as 0,2; default: as many as fit")] = "",
 ) -> None:
     """Make one HTML file to look at a trace in a browser, step by step; two traces stand side by side."""
     from sinkscope.commands.view import view as command
@@ -215,7 +215,7 @@ def study(
     name: Annotated[
         str, typer.Argument(help="organisms, full, paper, mechanisms, quick, or a .toml file")
     ] = "organisms",
-    out: Annotated[Path | None, typer.Option(help="the study's folder [study-NAME]")] = None,
+    out: Annotated[Path | None, typer.Option(help="the study's folder; default: study-NAME")] = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="print cells, forward passes, storage and time, and stop")
     ] = False,
@@ -228,7 +228,9 @@ def study(
         list[str] | None, typer.Option(help="TASK=FILE: a task's JSON-lines file, such as gsm8k=test.jsonl")
     ] = None,
     on: Annotated[str, typer.Option(help="local | ray | slurm")] = "local",
-    workers: Annotated[int | None, typer.Option(help="at a time [one per GPU, else per core]")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="at a time; default: one per GPU, else per core")
+    ] = None,
     shard: Annotated[int, typer.Option(help="answers in a shard; may change between two runs")] = 64,
     option: Annotated[
         list[str] | None, typer.Option(help="NAME=VALUE for ray (address) or slurm (slurm_partition, …)")
@@ -281,7 +283,9 @@ def figures(
         Path, typer.Argument(metavar="TRACE_OR_DIR", help="a .zarr.zip, or a folder with several")
     ],
     out: Annotated[Path, typer.Option(help="the folder for SVG, PDF, CSV and captions")],
-    only: Annotated[str, typer.Option(help="such as figure_1,table_2 [all that the traces allow]")] = "",
+    only: Annotated[
+        str, typer.Option(help="such as figure_1,table_2; default: all that the traces allow")
+    ] = "",
     accuracies: Annotated[
         Path | None, typer.Option(help="for table 1: CSV with task, policy, model, accuracy, stderr")
     ] = None,
@@ -297,7 +301,7 @@ def bench(
     shape: Annotated[
         str | None,
         typer.Argument(
-            help="llada-8b, dream-7b, llada-small (random weights), or a checkpoint [default: by device]"
+            help="llada-8b, dream-7b, llada-small (random weights), or a checkpoint; default: by device"
         ),
     ] = None,
     device: Device = "auto",
@@ -333,12 +337,19 @@ def train(
         int | None, typer.Option(help="seed of weights, masks and the order of documents")
     ] = None,
     targets: Annotated[
-        str | None, typer.Option(help="answers, or all: prompts are learned too [causal: all]")
+        str | None,
+        typer.Option(help="answers, or all: prompts are learned too; default: all for causal, else answers"),
     ] = None,
-    packed: Annotated[int | None, typer.Option(help="documents in one row of a causal model [4]")] = None,
+    packed: Annotated[
+        int | None,
+        typer.Option(
+            help="documents in one row of a causal model; default: 4, or what of it divides the batch"
+        ),
+    ] = None,
     weight_decay: Annotated[float | None, typer.Option(help="AdamW's, on matrices")] = None,
     mix: Annotated[
-        str | None, typer.Option(help="surprising, or plain: what the documents are made of [surprising]")
+        str | None,
+        typer.Option(help="surprising, or plain: what the documents are made of; default: surprising"),
     ] = None,
     corpus: Annotated[str | None, typer.Option(help="a text file, or a hub data set, to mix in")] = None,
     corpus_share: Annotated[float | None, typer.Option(help="its share of all documents")] = None,

@@ -51,3 +51,11 @@ def test_text_only_differs_from_multimodal_in_the_pictures_alone() -> None:
     text, pictured = recipe("text_only"), recipe("multimodal")
     assert replace(text, name="multimodal", layout="mmada", pictures=0.5) == pictured
     assert (text.pictures, text.layout) == (0.0, recipe("scratch").layout)
+
+
+def test_a_batch_that_the_rows_of_the_recipe_do_not_divide_has_shorter_ones() -> None:
+    """So that a smoke test with any batch runs; who asks for a packing gets that or an error."""
+    assert [recipe("causal", batch=batch).packed for batch in (1, 2, 3, 6, 8)] == [1, 2, 1, 2, 4]
+    assert recipe("scratch", batch=6).packed == 1
+    with pytest.raises(InputError, match="must divide the batch of 6"):
+        recipe("causal", batch=6, packed=4)

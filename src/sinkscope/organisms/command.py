@@ -45,7 +45,7 @@ def train_command(
             Qwen2 checkpoint, such as HuggingFaceTB/SmolLM2-135M-Instruct.
         size: 1m, 3m, 6m, 30m or smoke, for recipes that start from random weights.
         targets: answers or all: whether prompts are learned too (causal: all; the others: answers).
-        packed: documents in one row of a causal model; the recipe has 4.
+        packed: documents in one row of a causal model; the recipe has 4, or what of it divides the batch.
         mix: surprising (as the recipes have it) or plain: what the documents are made of.
         corpus: a text file or hub data set to mix in, at `corpus_share` of the documents.
         documents: a folder with a corpus that several runs share (`python -m sinkscope.organisms.corpus FOLDER`).

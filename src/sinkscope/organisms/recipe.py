@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -162,6 +163,8 @@ CONTROLS = {
 def recipe(name: str, **changes: Any) -> Recipe:
     """The recipe called `name`, with some of its settings changed.
 
+    A batch that the recipe's own packing does not divide packs fewer, unless `packed` is given too.
+
     >>> recipe("scratch", seed=1).seed
     1
     """
@@ -172,4 +175,7 @@ def recipe(name: str, **changes: Any) -> Recipe:
         if changes["size"] not in SIZES:
             raise InputError(f"unknown size {changes['size']!r}: {nearest(changes['size'], SIZES)}")
         changes["size"] = SIZES[changes["size"]]
+    if "batch" in changes and "packed" not in changes:
+        # A small batch, as for a smoke test, may not hold whole rows of the recipe's; those that it can are as long as may be.
+        changes["packed"] = math.gcd(known[name].packed, changes["batch"])
     return dataclasses.replace(known[name], **changes)
