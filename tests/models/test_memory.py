@@ -103,6 +103,8 @@ def test_weights_never_exist_twice(
 ) -> None:
     found = loaded[family, dtype]
     assert found["weights"] > 150e6
-    assert found["grown"] < 1.3 * found["weights"], (
+    # In the file's own dtype they are mapped from it: not even one copy in the process's own memory.
+    most = 0.3 if dtype == "bfloat16" else 1.3
+    assert found["grown"] < most * found["weights"], (
         f"{found['grown'] / found['weights']:.2f} times the weights"
     )
