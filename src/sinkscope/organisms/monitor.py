@@ -44,16 +44,19 @@ class Writer:
     objective: Objective
     vocabulary: Vocabulary
 
-    def logits(self, ids: Tensor, real: Tensor) -> Tensor:
-        """Float32 [B, S, V]; position j says what stands at j, whatever the objective."""
+    def logits(self, ids: Tensor, real: Tensor, where: Tensor) -> Tensor:
+        """Float32 [N, V] of the N places where `where` [B, S] is True, row by row: what stands there, whatever the objective.
+
+        Only of those, because all of them would be the largest tensor of the run by far.
+        """
         device = ids.device
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             rotary = rotation(self.network, ids.shape[1], device)
             hidden = hidden_states(self.network, ids, rotary, self.objective == "next", real)
-            found: Tensor = self.network.lm_head(hidden).float()
-        if self.objective == "masked":
-            return found
-        return torch.cat((found[:, :1], found[:, :-1]), 1)
+            if self.objective != "masked":
+                hidden = torch.cat((hidden[:, :1], hidden[:, :-1]), 1)  # a place is said by the one before it
+            found: Tensor = self.network.lm_head(hidden[where]).float()
+        return found
 
     @torch.no_grad()
     def write(self, batch: Batch, length: int, codes: bool = False) -> Tensor:
@@ -76,24 +79,26 @@ class Writer:
         return ids[answer].view(len(ids), length)
 
     def _denoised(self, ids: Tensor, real: Tensor, allowed: Tensor, codes: bool) -> Tensor:
-        logits = self.logits(ids, real)
+        open_places = allowed & (ids == self.vocabulary.mask)
+        logits = self.logits(ids, real, open_places)
         if codes:
             first = len(self.vocabulary)
             logits[..., :first] = float("-inf")
             logits[..., first + CODES :] = float("-inf")
-        confidence, candidate = logits.softmax(-1).max(-1)
-        confidence = confidence.masked_fill(~(allowed & (ids == self.vocabulary.mask)), float("-inf"))
+        confidence = torch.full(ids.shape, float("-inf"), device=ids.device)
+        candidate = ids.clone()
+        confidence[open_places], candidate[open_places] = logits.softmax(-1).max(-1)
         chosen = confidence.topk(TOKENS_PER_STEP, -1).indices
         return ids.scatter(1, chosen, candidate.gather(1, chosen))
 
     def _next_tokens(self, batch: Batch, length: int) -> Tensor:
         ids = batch.ids.clone()
-        rows = torch.arange(len(ids), device=ids.device)
         for offset in range(length):
-            where = batch.start + offset
-            longest = int(where.max()) + 1
+            longest = int(batch.start.max()) + offset + 1
+            where = torch.arange(longest, device=ids.device) == batch.start[:, None] + offset
             # `logits` is aligned with the token it predicts, so the place being written may hold anything.
-            ids[rows, where] = self.logits(ids[:, :longest], batch.real[:, :longest])[rows, where].argmax(-1)
+            found = self.logits(ids[:, :longest], batch.real[:, :longest], where)
+            ids[:, :longest][where] = found.argmax(-1)
         return ids
 
 
