@@ -103,6 +103,22 @@ def test_the_command_of_a_card_makes_as_many_documents_as_the_driver(
     assert asked == [(corpus.MOST_DOCUMENTS, corpus.MOST_PICTURES)]
 
 
+def test_what_takes_long_is_said_before_it_begins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(smoke("causal", tmp_path, probe=False, quiet=False))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "making 16 documents"
+    asked = [
+        lines.index(f"causal: answers 2 held-out questions of {task}")
+        for task in ("word_problems", "small_code")
+    ]
+    told = next(
+        place for place, line in enumerate(lines) if line.startswith("causal 4/4 accuracy word_problems=")
+    )
+    assert asked[0] < asked[1] < told
+    kept = (tmp_path / "log.jsonl").read_text()
+    assert "answers 2" not in kept, "shown, not kept"
+
+
 def test_training_learns(tmp_path: Path) -> None:
     train(smoke("causal", tmp_path, steps=40, probe=False))
     losses = [

@@ -46,6 +46,13 @@ class Live:
         else:
             print(f"{self.name} {entry['step']}/{self.steps} {words}", flush=True)
 
+    def note(self, words: str) -> None:
+        """What takes long now; it is shown and not kept."""
+        if self.bar is not None:
+            self.bar.update(self.task, description=f"{self.name} {words}")
+        elif not self.quiet:
+            print(f"{self.name}: {words}", flush=True)
+
     def close(self) -> None:
         """Leaves the terminal as it was."""
         if self.bar is not None:

@@ -12,6 +12,7 @@ import pickle
 import platform
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -143,10 +144,12 @@ def _corpus(run: Run, begin: Start, here: World) -> Corpus:
     make_them = here.main and not (folder / "corpus.json").exists()
     # Read first: `ingredients` can take seconds, and a misspelt file is better told at once.
     extra = read_corpus(run.corpus) if make_them and run.corpus is not None else ()
+    say = None if run.quiet else partial(print, flush=True)
+    if make_them and say is not None:
+        say(f"making {wanted:,} documents")
     about = ingredients(run.recipe.mix, begin.vocabulary, share, run.corpus)
     if make_them:
         workers = 1 if wanted < 20_000 else 0
-        say = None if run.quiet else print
         made = make(wanted, drawn, begin.vocabulary, extra, share, workers, run.recipe.mix, say)
         made.save(folder, about)
     here.wait()
@@ -232,7 +235,7 @@ class _Training:
                     self.summed, self.since, began = torch.zeros((), device=self.device), 0, time.monotonic()
                     self.last_loss = loss
                 if live is not None and run.check_every and self.step % run.check_every == 0 and not done:
-                    live.report({"step": self.step, "accuracy": self._accuracy(run.check_count)})
+                    live.report({"step": self.step, "accuracy": self._accuracy(run.check_count, live)})
                 if self.here.main and not done and run.save_every and self.step % run.save_every == 0:
                     self._save_state()
                 if self.step == run.stop_after:
@@ -242,7 +245,7 @@ class _Training:
                 self._probe(held_out)
             if live is None:
                 return {}
-            accuracies = self._accuracy(run.final_count)
+            accuracies = self._accuracy(run.final_count, live)
             live.report({"step": self.step, "accuracy": accuracies})
             return self._finish(accuracies)
         finally:
@@ -270,10 +273,13 @@ class _Training:
         self.optimizer.step()
         return self.here.total(loss.detach()) / self.here.size
 
-    def _accuracy(self, count: int) -> dict[str, float]:
+    def _accuracy(self, count: int, live: Live) -> dict[str, float]:
         writer = monitor.Writer(self.network, self.recipe.objective, self.vocabulary)
-        asked = monitor.questions(self.recipe, self.vocabulary, count, self.device)
-        return {one.task: round(monitor.accuracy(writer, one), 4) for one in asked}
+        found = {}
+        for one in monitor.questions(self.recipe, self.vocabulary, count, self.device):
+            live.note(f"answers {count} held-out questions of {one.task}")  # minutes on a CPU
+            found[one.task] = round(monitor.accuracy(writer, one), 4)
+        return found
 
     def _probe(self, held_out: emergence.Probe) -> None:
         loss = float(self.summed) / self.since if self.since else self.last_loss
