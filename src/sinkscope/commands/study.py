@@ -178,9 +178,10 @@ def show_outcome(console: Console, outcome: Outcome, out: Path) -> None:
     for note in outcome.notes:
         console.print(Text(note), soft_wrap=True)
     if outcome.shipped:
+        own = policies_of(outcome)
         for one in outcome.shipped:
             console.print(Text(f"{one.label} (not computed here):"), soft_wrap=True)
-            for line in shipped_lines(one.rows, policies_of(outcome)):
+            for line in shipped_lines(one.rows, own):
                 console.print(Text(line), soft_wrap=True)
     else:
         console.print("no full-size results ship with these models")

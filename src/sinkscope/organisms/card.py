@@ -147,7 +147,7 @@ def _training(name: str, training: dict[str, Any]) -> str:
         ["optimiser", f"AdamW, β {recipe['betas'][0]:g} and {recipe['betas'][1]:g}, weight decay {recipe['weight_decay']:g}, "
                       f"peak rate {recipe['learning_rate']:g}, gradients clipped at {recipe['clip']:g}"],
         ["hardware", f"{training['hardware']}, torch {training['torch']}"],
-        ["time", f"{training['seconds']:.0f} s, while other runs shared the GPU as docs/organisms.md says"],
+        ["time", f"{training['seconds']:.0f} s; what else ran on the GPU meanwhile: docs/organisms.md"],
         ["last loss", f"{training['loss']:.4f}"],
     ]  # fmt: skip
     if recipe["pictures"]:

@@ -122,8 +122,8 @@ def emergence_tables(points: list[dict[str, Any]]) -> list[str]:
         ]
         for at in steps
     ]
-    head = ["heads with a sink", "strongest key", "value ratio", "hidden ratio", "Gu, first", "Gu, any"]
-    head += ["first token: received", "its value ratio", "its hidden ratio"]
+    head = ["heads with a sink", "strongest key", "value ratio", "hidden ratio", "Gu, first", "Gu, any",
+            "first token: received", "its value ratio", "its hidden ratio"]  # fmt: skip
     where = "the whole text" if causal else f"t = {level}"
     found = [
         f"On {where}:" if causal else f"At {where}:",
@@ -141,8 +141,8 @@ def emergence_tables(points: list[dict[str, Any]]) -> list[str]:
 def _level(one: dict[str, Any]) -> list[str]:
     ratios = {name: each["ratio"] for name, each in one["enrichment"].items() if each["share"]}
     best = max(ratios, key=lambda name: ratios[name] or 0.0) if ratios else None
-    names = ["sink_heads", "max_received", "value_ratio", "hidden_ratio", "gu_first", "gu_any"]
-    names += ["first_received", "first_value_ratio", "first_hidden_ratio"]
+    names = ("sink_heads", "max_received", "value_ratio", "hidden_ratio", "gu_first", "gu_any",
+             "first_received", "first_value_ratio", "first_hidden_ratio")  # fmt: skip
     return [
         *(number(one[name], ".2f") or "–" for name in names),
         "–" if best is None else f"{best}, {number(ratios[best], '.1f')}×",

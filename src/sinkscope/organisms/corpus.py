@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from sinkscope.errors import InputError, plainly
 from sinkscope.organisms import pictures, sources
 from sinkscope.organisms.layout import write_json
-from sinkscope.organisms.recipe import ANSWER, LENGTH, MIXES, PROMPT
+from sinkscope.organisms.recipe import ANSWER, LENGTH, MIX, MIXES, PROMPT
 from sinkscope.organisms.surprising import docstrings
 from sinkscope.organisms.vocabulary import Vocabulary, shipped
 
@@ -112,7 +112,7 @@ def make(
     extra: Sequence[str] = (),
     share: float = 0.0,
     workers: int = 0,
-    mix: str = "surprising",
+    mix: str = MIX,
     say: Callable[[str], None] | None = None,
 ) -> Corpus:
     """Generates and tokenises; the result does not depend on the number of workers.
@@ -299,7 +299,7 @@ def main() -> None:
     parser.add_argument("--pictures", type=int, default=MOST_PICTURES)
     parser.add_argument("--corpus", help="text to mix in: a file, or a hub data set")
     parser.add_argument("--corpus-share", type=float, default=0.2)
-    parser.add_argument("--mix", default="surprising", choices=list(MIXES))
+    parser.add_argument("--mix", default=MIX, choices=list(MIXES))
     options = parser.parse_args()
     began = time.monotonic()
     with plainly():

@@ -63,6 +63,8 @@ MIXES = {
     },
 }
 """What documents are made of, as shares. Records and docstrings cannot be foreseen (see `surprising.py`)."""
+MIX = "surprising"
+"""What all shipped recipes read."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class Recipe:
     pictures: float = 0.0
     targets: Literal["answers", "all"] = "answers"
     packed: int = 1
-    mix: str = "surprising"
+    mix: str = MIX
     steps: int = 10_000
     batch: int = 512
     learning_rate: float = 2e-3
