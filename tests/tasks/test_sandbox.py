@@ -58,6 +58,24 @@ def test_failures_say_why() -> None:
 
 
 @needs_bubblewrap
+@pytest.mark.parametrize(
+    ("program", "checks"),
+    [
+        ("raise StopIteration", "assert False"),
+        ("next(iter([]))", "assert False"),
+        ("def f():\n    return next(iter(()))", "f()\nassert False"),
+        ("", "assert True\nnext(iter([]))\nassert False"),
+        ("class E(StopIteration): pass\nraise E('x')", ""),
+    ],
+)
+def test_an_uncaught_stop_iteration_fails(program: str, checks: str) -> None:
+    """It must not be taken for the end of the iterator that runs program and checks."""
+    result = run(program, checks=checks)
+    assert not result.passed
+    assert "StopIteration" in result.reason
+
+
+@needs_bubblewrap
 def test_many_keep_their_order() -> None:
     results = run_many([Program(f"print({i})", checks=f"assert {i} % 2") for i in range(6)], workers=2)
     assert [result.output.splitlines()[0] for result in results] == [str(i) for i in range(6)]

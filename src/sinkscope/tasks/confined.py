@@ -72,7 +72,7 @@ def _audit(event: str, arguments: tuple) -> None:  # type: ignore[type-arg]
 
 
 def _prepare() -> list:  # type: ignore[type-arg]
-    """Read the job from standard input; return [an iterator that runs it, a call that tells the verdict]."""
+    """Read the job from standard input; return [an iterator that runs it and then tells the verdict, a consumer]."""
     head, body = _read_all().split(b"\n", 1)
     secret, descriptor, user, cpu, memory, tasks, file_size, split, name = head.decode().split(" ")
     null = os.open("/dev/null", os.O_RDONLY)
@@ -91,19 +91,23 @@ def _prepare() -> list:  # type: ignore[type-arg]
     os.environ.clear()  # what bubblewrap (PWD) and Python's start-up (LC_CTYPE) have put there
     space = module.__dict__
     sys.addaudithook(_audit)
-    return [map(exec, codes, (space, space)), partial(os.write, 3, secret.encode())]
+    runs = [partial(exec, code, space) for code in codes]
+    return [map(partial.__call__, (*runs, partial(os.write, 3, secret.encode()))), list]
 
 
 def _finish_after(work: list) -> None:  # type: ignore[type-arg]
-    """Run work[0] to its end, then call work[1].
+    """Exhaust the iterator work[0] with work[1]: the program, the checks, and last the call that tells the verdict.
+
+    The verdict is an element of the same sequence, so whatever ends it early, an uncaught StopIteration included
+    (which any iterator takes for its own end), also keeps the verdict from being told.
 
     Popped, both live on the value stack alone: between the program and this frame there is no Python frame,
-    and no name that leads to the codes, to `exec` or to the secret. (`exec` returns None: `filter` leaves no
-    arguments.)
+    and no name that leads to the codes, to `exec` or to the secret.
     """
     leave, complain = os._exit, sys.__excepthook__
     try:
-        (work.pop())(*filter(None, work.pop()))
+        if (work.pop())(work.pop())[2:] == []:
+            raise RuntimeError("StopIteration was raised, and nothing caught it")
     except BaseException as error:  # SystemExit too: a program that leaves has not run to its end
         try:
             complain(type(error), error, error.__traceback__)
