@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from helpers.marks import needs_bubblewrap
 from sinkscope.models.load import load
 from sinkscope.models.model import Model
 from sinkscope.organisms import pictures
@@ -133,6 +134,7 @@ def test_multimodal_draws_and_describes() -> None:
     )
 
 
+@needs_bubblewrap
 @pytest.mark.slow
 def test_answers_are_graded_by_the_task(tmp_path: Path) -> None:
     graded = grade(answers("organism/causal", count=8, device="cpu"))

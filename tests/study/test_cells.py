@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.marks import needs_bubblewrap
 from sinkscope.errors import InputError
 from sinkscope.study import cell as cells
 from sinkscope.study import exemplars, plan, spec
@@ -51,7 +52,7 @@ def study(**changes: object) -> spec.Study:
         {"seeds": (0, 1)},
         {"documents": (0, 1)},
         {"documents": (0, 1, 3)},
-        {"task": "small_code"},
+        pytest.param({"task": "small_code"}, marks=needs_bubblewrap),
         {"kind": "replay"},
         {"capture": '{"level": "heads"}'},
     ],

@@ -281,3 +281,18 @@ def test_a_plan_prints_and_writes_nothing(study: Path, tmp_path: Path) -> None:
     assert "forward passes" in said
     assert "nothing was computed or written" in said
     assert not (tmp_path / "out").exists()
+
+
+def test_without_a_sandbox_code_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(kind: str) -> str:
+        raise InputError("there is no `bwrap` on the PATH: install it")
+
+    monkeypatch.setattr("sinkscope.tasks.sandbox.check", missing)
+    wanted = spec.read("organisms")
+    study, lines = run.gradable(wanted)
+    assert [grid.task for grid in study.evaluate] == ["word_problems"]
+    assert study.trace == wanted.trace
+    assert lines == ("left out: small_code, because there is no `bwrap` on the PATH: install it",)
+    only = spec.from_data({"name": "s", "models": ["x"], "evaluate": [{"task": "humaneval:paper"}]})
+    with pytest.raises(InputError, match="bwrap"):
+        run.gradable(only)

@@ -16,15 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from helpers.marks import needs_bubblewrap
 from sinkscope.errors import InputError
 from sinkscope.tasks import sandbox
 from sinkscope.tasks.sandbox import Limits, Program, check, run, run_many
 from sinkscope.tasks.seccomp import filter_program
-
-needs_bubblewrap = pytest.mark.skipif(
-    shutil.which("bwrap") is None, reason="bubblewrap is not installed (apt install bubblewrap)"
-)
-
 
 # ---- honest programs ---------------------------------------------------------------------------------------
 

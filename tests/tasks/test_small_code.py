@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections import Counter
 from itertools import islice
 
 import pytest
 
+from helpers.marks import needs_bubblewrap
 from sinkscope.tasks import sandbox
 from sinkscope.tasks.small_code import VERSION, program, task
 from sinkscope.tasks.task import Document
 from sinkscope.tasks.word_problems import task as word_problems
 
 TASK = task()
-
-needs_bubblewrap = pytest.mark.skipif(
-    shutil.which("bwrap") is None, reason="bubblewrap is not installed (apt install bubblewrap)"
-)
 
 
 @pytest.fixture(scope="module")

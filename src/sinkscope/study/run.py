@@ -24,7 +24,7 @@ from sinkscope.study.cell import SCIENCE, Cell
 from sinkscope.study.executors import Event, Executor, Place, make
 from sinkscope.study.lease import LeaseHeldError
 from sinkscope.study.shard import Shard, cut
-from sinkscope.study.spec import Study
+from sinkscope.study.spec import Grid, Study
 from sinkscope.study.store import Store, write_text
 from sinkscope.study.worker import Measurement
 from sinkscope.tasks.task import digest
@@ -88,6 +88,9 @@ def run_study(
     """
     watch = watch or Watch()
     check_libraries(report)
+    study, left_out = gradable(study, sandbox)
+    for text in left_out:
+        watch.say(text)
     store = Store(Path(out).resolve())
     store.check_new()
     store.check_study(study)
@@ -97,7 +100,7 @@ def run_study(
         with store.lease():
             memory = max((one.parameters for one in facts.values()), default=0) * 6 + 300_000_000
             place = Place(store.root, device, workers, batch_size, memory, options or {})
-            work = _Work(store, study, facts, on, place, shard, sandbox, watch, report)
+            work = _Work(store, study, facts, on, place, shard, sandbox, watch, report, left_out=left_out)
             return work.do(begun)
     except LeaseHeldError as error:
         who = f"process {error.holder.get('pid', '?')} on {error.holder.get('host', '?')}"
@@ -119,6 +122,7 @@ class _Work:
     sandbox: str
     watch: Watch
     report: bool = True
+    left_out: tuple[str, ...] = ()
     computed: int = 0
     timings: dict[str, float] = field(default_factory=dict)
     said: list[str] = field(default_factory=list)
@@ -255,7 +259,7 @@ class _Work:
             self.store.root,
             self.study,
             found.frames,
-            found.notes,
+            (*self.left_out, *found.notes),
             tuple(self._shipped()),
             self.computed,
             manifest,
@@ -292,9 +296,34 @@ class _Work:
             "tables": {name: len(frame) for name, frame in found.frames.items()},
             "figures": [path for path, _ in drawn.figures],
             "figures_left_out": dict(drawn.left_out),
-            "notes": list(found.notes),
+            "notes": [*self.left_out, *found.notes],
             "calls": [*old.get("calls", []), call],
         }
+
+
+def gradable(study: Study, kind: str = "bubblewrap") -> tuple[Study, tuple[str, ...]]:
+    """The study without evaluations that run model-written code, where programs cannot be confined; and a line for each.
+
+    Raises InputError with instructions when nothing else is left.
+    """
+    from sinkscope.tasks import registry, sandbox
+
+    def runs_code(grid: Grid) -> bool:
+        names = [grid.task] if isinstance(grid.task, str) else list(grid.task.values())
+        return any(registry.get(name.partition(":")[0], "causal").runs_code for name in names)
+
+    coded = [grid for grid in study.evaluate if runs_code(grid)]
+    if not coded:
+        return study, ()
+    try:
+        sandbox.check(kind)  # type: ignore[arg-type]
+    except InputError as error:
+        kept = tuple(grid for grid in study.evaluate if grid not in coded)
+        if not (kept or study.trace or study.replay):
+            raise
+        names = sorted({str(grid.task) for grid in coded})
+        return replace(study, evaluate=kept), (f"left out: {', '.join(names)}, because {error}",)
+    return study, ()
 
 
 def measure(executor: Executor, cells: Sequence[Cell]) -> dict[str, plan.Speed]:

@@ -91,8 +91,8 @@ def _prepare() -> list:  # type: ignore[type-arg]
     os.environ.clear()  # what bubblewrap (PWD) and Python's start-up (LC_CTYPE) have put there
     space = module.__dict__
     sys.addaudithook(_audit)
-    runs = [partial(exec, code, space) for code in codes]
-    return [map(partial.__call__, (*runs, partial(os.write, 3, secret.encode()))), list]
+    calls: list = [partial(exec, code, space) for code in codes]  # type: ignore[type-arg]
+    return [map(partial.__call__, (*calls, partial(os.write, 3, secret.encode()))), list]
 
 
 def _finish_after(work: list) -> None:  # type: ignore[type-arg]
