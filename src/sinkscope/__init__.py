@@ -13,6 +13,17 @@ from sinkscope.errors import CheckpointError, InputError, SinkscopeError
 from sinkscope.version import __version__
 
 if TYPE_CHECKING:
+    from sinkscope.decoding.options import (
+        DreamDecoding,
+        GreedyDecoding,
+        LladaDecoding,
+        MmadaDecoding,
+        MmadaImageDecoding,
+        SamplingDecoding,
+    )
+    from sinkscope.generation.generate import generate
+    from sinkscope.generation.replay import Replay, replay
+    from sinkscope.generation.run import Run
     from sinkscope.models.load import load
     from sinkscope.models.model import Model
     from sinkscope.policies import (
@@ -26,17 +37,6 @@ if TYPE_CHECKING:
         Window,
         parse_policy,
     )
-    from sinkscope.sampling.decoding import (
-        DreamDecoding,
-        GreedyDecoding,
-        LladaDecoding,
-        MmadaDecoding,
-        MmadaImageDecoding,
-        SamplingDecoding,
-    )
-    from sinkscope.sampling.generate import generate
-    from sinkscope.sampling.replay import Replay, replay
-    from sinkscope.sampling.run import Run
     from sinkscope.sinks import compare_traces, detect, diagnose, sink_table, summary
     from sinkscope.tasks.evaluate import Evaluation, evaluate
     from sinkscope.trace.capture import Capture
@@ -56,7 +56,7 @@ _NAMES = {
         "Window",
         "parse_policy",
     ),
-    "sinkscope.sampling.decoding": (
+    "sinkscope.decoding.options": (
         "DreamDecoding",
         "GreedyDecoding",
         "LladaDecoding",
@@ -64,9 +64,9 @@ _NAMES = {
         "MmadaImageDecoding",
         "SamplingDecoding",
     ),
-    "sinkscope.sampling.generate": ("generate",),
-    "sinkscope.sampling.replay": ("Replay", "replay"),
-    "sinkscope.sampling.run": ("Run",),
+    "sinkscope.generation.generate": ("generate",),
+    "sinkscope.generation.replay": ("Replay", "replay"),
+    "sinkscope.generation.run": ("Run",),
     "sinkscope.sinks": ("compare_traces", "detect", "diagnose", "sink_table", "summary"),
     "sinkscope.tasks.evaluate": ("Evaluation", "evaluate"),
     "sinkscope.trace.capture": ("Capture",),

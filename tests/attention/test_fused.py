@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given
+from tests.helpers import naive
+from tests.helpers.calls import LargestTensor
+from tests.helpers.naive import Case, cases
 
-from helpers import naive
-from helpers.calls import LargestTensor
-from helpers.naive import Case, cases
 from sinkscope.attention import fused, kernels
 from sinkscope.attention.fused import attend, raw_lse
+from sinkscope.attention.key_mask import TILE, Band, KeyMask
 from sinkscope.attention.received import TILE_BYTES, query_weights, received, tiled_mass
-from sinkscope.attention.taken import TILE, Band, Taken
 from sinkscope.attention.visibility import Visibility
 
 
@@ -107,9 +107,9 @@ def test_sequences_longer_than_a_tile(effect: str, causal: bool) -> None:
     columns[:, 0, :12] = True  # strands the first queries of a causal call
     here = torch.arange(size)
     if effect == "columns":
-        taken, kept = Taken(columns), ~columns[:, :, None, :]
+        taken, kept = KeyMask(columns), ~columns[:, :, None, :]
     else:
-        taken = Taken(None, Band(40, first=3))
+        taken = KeyMask(None, Band(40, first=3))
         kept = ((here[:, None] - here).abs() < 40) | ((here >= 5) & (here < 8))
         kept = kept[None, None]
     visible = real[:, None, None] & (
@@ -131,12 +131,12 @@ def test_a_stranded_query_keeps_its_scores() -> None:
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, 1, 3, 4) for _ in range(3))
     columns = torch.tensor([[[True, True, False]]])
-    out, _ = attend(q, k, v, Visibility(3, 3, causal=True), Taken(columns), 0.5)
+    out, _ = attend(q, k, v, Visibility(3, 3, causal=True), KeyMask(columns), 0.5)
     plain, _ = attend(q, k, v, Visibility(3, 3, causal=True), None, 0.5)
     torch.testing.assert_close(out[:, :, :2], plain[:, :, :2])
     torch.testing.assert_close(out[:, :, 2], v[:, :, 2])
     everything = torch.ones(1, 1, 3, dtype=torch.bool)
-    out, _ = attend(q, k, v, Visibility(3, 3), Taken(everything), 0.5)
+    out, _ = attend(q, k, v, Visibility(3, 3), KeyMask(everything), 0.5)
     torch.testing.assert_close(out, attend(q, k, v, Visibility(3, 3), None, 0.5)[0])
 
 
@@ -155,10 +155,10 @@ FEW[..., [0, 7, 900]] = True
 MOST[..., ::50] = False
 TAKEN = {
     "nothing": None,
-    "few columns": Taken(FEW),
-    "most columns": Taken(MOST),
-    "a window": Taken(None, Band(32, first=4)),
-    "a window and columns": Taken(FEW, Band(32)),
+    "few columns": KeyMask(FEW),
+    "most columns": KeyMask(MOST),
+    "a window": KeyMask(None, Band(32, first=4)),
+    "a window and columns": KeyMask(FEW, Band(32)),
 }
 
 
@@ -193,7 +193,7 @@ def test_many_heads_and_the_real_tile_size(causal: bool, columns: int) -> None:
     visibility = Visibility(size, size, causal=causal)
     taken = None
     if columns:
-        taken = Taken(torch.zeros(1, heads, size, dtype=torch.bool))
+        taken = KeyMask(torch.zeros(1, heads, size, dtype=torch.bool))
         taken.columns[..., :columns] = True
     with LargestTensor() as seen:
         _, lse = attend(q, k, k, visibility, taken, 0.5)

@@ -7,19 +7,19 @@ from dataclasses import replace
 import pytest
 import torch
 from hypothesis import given
+from tests.helpers import golden, naive
+from tests.helpers.calls import Take, module
+from tests.helpers.naive import Case, cases
 from torch import Tensor
 
 import sinkscope as ss
-from helpers import golden, naive
-from helpers.calls import Take, module
-from helpers.naive import Case, cases
 from sinkscope.attention.fused import attend
 from sinkscope.attention.interface import AttentionCall, Forward, forward, sinkscope_attention, sinkscope_mask
+from sinkscope.attention.key_mask import KeyMask
 from sinkscope.attention.received import query_weights
-from sinkscope.attention.taken import Taken
 
 
-def run(case: Case, taken: Taken | None, listen: bool = True) -> tuple[Tensor, list[AttentionCall]]:
+def run(case: Case, taken: KeyMask | None, listen: bool = True) -> tuple[Tensor, list[AttentionCall]]:
     """Output [B, H, Q, D] of one call as transformers would make it, and what a listener got."""
     q, k, v, scale = case.tensors()
     calls: list[AttentionCall] = []
@@ -144,7 +144,7 @@ def test_the_plan_ends_with_its_block_even_on_errors() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        model.forward(ids, hiding=Take(Taken(torch.ones(1, 1, 24, dtype=torch.bool))), taps=(breaks,))
+        model.forward(ids, hiding=Take(KeyMask(torch.ones(1, 1, 24, dtype=torch.bool))), taps=(breaks,))
     assert torch.equal(model.logits(ids), plain)
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 from hypothesis import given
+from tests.helpers import naive
+from tests.helpers.calls import Take, module
+from tests.helpers.naive import Case, cases
 from torch import Tensor
 
-from helpers import naive
-from helpers.calls import Take, module
-from helpers.naive import Case, cases
 from sinkscope.attention.interface import AttentionCall, Forward, forward, sinkscope_attention
-from sinkscope.attention.taken import Taken
+from sinkscope.attention.key_mask import KeyMask
 
 
 def run(
-    case: Case, sink: Tensor, taken: Taken | None, listen: bool = True
+    case: Case, sink: Tensor, taken: KeyMask | None, listen: bool = True
 ) -> tuple[Tensor, list[AttentionCall]]:
     q, k, v, scale = case.tensors()
     calls: list[AttentionCall] = []

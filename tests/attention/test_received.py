@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from hypothesis import given
+from tests.helpers import naive
+from tests.helpers.naive import Case, cases
 
-from helpers import naive
-from helpers.naive import Case, cases
 from sinkscope.attention.fused import attend
 from sinkscope.attention.received import dense_map, dense_received, query_weights, received, tiled_mass
 from sinkscope.attention.visibility import Visibility
@@ -100,12 +100,12 @@ def test_dense_map_is_the_softmax(case: Case) -> None:
 
 @given(cases(taken=("none",)))
 def test_taking_no_column_measures_the_same(case: Case) -> None:
-    from sinkscope.attention.taken import Taken
+    from sinkscope.attention.key_mask import KeyMask
 
     q, k, v, scale = case.tensors()
     visibility = case.visibility()
     _, lse = attend(q, k, v, visibility, None, scale)
-    nothing = Taken(torch.zeros(1, 1, case.K, dtype=torch.bool))
+    nothing = KeyMask(torch.zeros(1, 1, case.K, dtype=torch.bool))
     plain = received(q, k, lse, visibility, None, scale)
     assert torch.equal(received(q, k, lse, visibility, nothing, scale).nan_to_num(-1), plain.nan_to_num(-1))
 
@@ -206,12 +206,12 @@ def test_large_scores_stay_finite() -> None:
     q, k = torch.randn(1, 2, 30, 8), torch.randn(1, 2, 30, 8)
     k[:, :, 7] *= 60
     q[:, :, :, :] += k[:, :, 7:8] / 10
-    from sinkscope.attention.taken import Taken
+    from sinkscope.attention.key_mask import KeyMask
 
     columns = torch.zeros(1, 1, 30, dtype=torch.bool)
     columns[..., 7] = True
     for visibility in (Visibility(30, 30), Visibility(30, 30, causal=True)):
-        for taken in (None, Taken(columns)):
+        for taken in (None, KeyMask(columns)):
             _, lse = attend(q, k, k, visibility, taken, 1.0)
             found = received(q, k, lse, visibility, taken, 1.0)
             assert found.isfinite().all()

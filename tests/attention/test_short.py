@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given
+from tests.helpers import golden, naive
+from tests.helpers.calls import LargestTensor, Take, module
+from tests.helpers.naive import Case, cases
 from torch import Tensor
 
 import sinkscope as ss
-from helpers import golden, naive
-from helpers.calls import LargestTensor, Take, module
-from helpers.naive import Case, cases
 from sinkscope.attention import interface, short
 from sinkscope.attention.fused import attend, attend_and_sum
 from sinkscope.attention.interface import AttentionCall, Forward, forward, sinkscope_attention
-from sinkscope.attention.taken import Band, Taken
+from sinkscope.attention.key_mask import Band, KeyMask
 from sinkscope.attention.visibility import Visibility
 
 
@@ -34,7 +34,7 @@ class Counter:
         self.calls.append(call)
 
 
-def run(case: Case, taken: Taken | None, *taps: Counter) -> Tensor:
+def run(case: Case, taken: KeyMask | None, *taps: Counter) -> Tensor:
     """Output [B, H, Q, D] of one call as transformers would make it."""
     q, k, v, scale = case.tensors()
     with forward(Forward(case.real(), case.causal, case.padded, Take(taken), taps)):
@@ -96,7 +96,7 @@ def test_seams_between_tiles_do_not_show() -> None:
     q, k, v, gone = long_case()
     weights = (torch.arange(q.shape[2]) % 3 == torch.arange(3)[:, None]).float().expand(3, 3, -1)
     visibility = Visibility(q.shape[2], q.shape[2])
-    found = attend_and_sum(q, k, v, visibility, Taken(gone), 0.4, weights)
+    found = attend_and_sum(q, k, v, visibility, KeyMask(gone), 0.4, weights)
     scored = naive.scores(q, k, 0.4)
     kept, whole = (naive.softmax(scored, allowed) for allowed in (~gone[:, :, None], torch.tensor(True)))
     assert found.acted is not None
@@ -113,10 +113,10 @@ def test_a_row_in_a_batch_is_the_row_alone_bit_for_bit() -> None:
     q, k, v, gone = long_case()
     weights = torch.ones(3, 1, q.shape[2])
     visibility = Visibility(q.shape[2], q.shape[2])
-    together = attend_and_sum(q, k, v, visibility, Taken(gone), 0.4, weights)
+    together = attend_and_sum(q, k, v, visibility, KeyMask(gone), 0.4, weights)
     for row in range(3):
         one = slice(row, row + 1)
-        taken = Taken(gone[one]) if bool(gone[row].any()) else None
+        taken = KeyMask(gone[one]) if bool(gone[row].any()) else None
         alone = attend_and_sum(q[one], k[one], v[one], visibility, taken, 0.4, weights[one])
         raw = alone.acted if alone.raw is None else alone.raw
         for ours, theirs in (
@@ -137,7 +137,7 @@ def test_a_hidden_sink_that_took_everything() -> None:
     k[:, :, 3, 0] = 500.0
     gone = torch.zeros(1, 1, 40, dtype=torch.bool)
     gone[..., 3] = True
-    found = attend_and_sum(q, k, v, Visibility(40, 40), Taken(gone), 1.0, torch.ones(1, 1, 40))
+    found = attend_and_sum(q, k, v, Visibility(40, 40), KeyMask(gone), 1.0, torch.ones(1, 1, 40))
     scored = naive.scores(q, k, 1.0)
     attention = naive.softmax(scored, ~gone[:, :, None])
     assert found.raw is not None
@@ -154,7 +154,7 @@ def test_where_it_runs() -> None:
     assert short.suits(q, q, q, Visibility(16, 16, torch.ones(1, 16, dtype=torch.bool)), None)
     assert not short.suits(q, q, q, Visibility(16, 16, causal=True), None)
     assert not short.suits(q, q, q, Visibility(16, 16, window=4), None)
-    assert not short.suits(q, q, q, plain, Taken(None, Band(3)))
+    assert not short.suits(q, q, q, plain, KeyMask(None, Band(3)))
     assert not short.suits(q, q, q, Visibility(short.KEYS + 1, short.KEYS + 1), None)
     for dtype in (torch.float64, torch.bfloat16):
         assert not short.suits(*(q.to(dtype),) * 3, plain, None)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 from hypothesis import given
+from tests.helpers.naive import Case, cases
 
-from helpers.naive import Case, cases
-from sinkscope.attention.taken import Taken, first_real
+from sinkscope.attention.key_mask import KeyMask, first_real
 from sinkscope.attention.visibility import Visibility
 
 CPU = torch.device("cpu")
@@ -120,7 +120,7 @@ def test_first_real(case: Case) -> None:
 def test_a_query_that_sees_nothing_is_not_stranded() -> None:
     dense = torch.tensor([[True, False], [False, False]])[None, None]
     visibility = Visibility(2, 2, dense=dense)
-    stranded = Taken(torch.tensor([[[True, True]]])).stranded(visibility, CPU)
+    stranded = KeyMask(torch.tensor([[[True, True]]])).stranded(visibility, CPU)
     assert stranded.tolist() == [[[True, False]]]
 
 

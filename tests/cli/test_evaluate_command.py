@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from tests.helpers.byte_tokenizer import TURNS, checkpoint_with_tokenizer
 
-from helpers.byte_tokenizer import TURNS, checkpoint_with_tokenizer
 from sinkscope import cli
 from sinkscope.models.load import load
 from sinkscope.models.model import Model

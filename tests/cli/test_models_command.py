@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from tests.helpers import golden
+from tests.helpers.checkpoints import llama_config, tensors_for, write
+from tests.helpers.tokenizers import golden_with_tokenizer
 
-from helpers import golden
-from helpers.checkpoints import llama_config, tensors_for, write
-from helpers.tokenizers import golden_with_tokenizer
 from sinkscope import cli
 from sinkscope.attention.interface import AttentionCall
 

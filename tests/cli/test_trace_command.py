@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from tests.helpers import golden
 
 import sinkscope as ss
-from helpers import golden
 from sinkscope import cli
 
 LLADA = ["--length", "8", "--steps", "4", "--block", "4"]

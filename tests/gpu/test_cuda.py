@@ -16,12 +16,12 @@ import torch
 import sinkscope as ss
 from sinkscope.attention.fused import attend, raw_lse
 from sinkscope.attention.kernels import cudnn_works
+from sinkscope.attention.key_mask import Band, KeyMask
 from sinkscope.attention.received import dense_map, dense_received, query_weights, received
-from sinkscope.attention.taken import Band, Taken
 from sinkscope.attention.visibility import Visibility
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from helpers import column_cases, layer_cases
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.helpers import column_cases, layer_cases
 
 try:
     import pytest
@@ -92,7 +92,12 @@ def test_kernels_against_the_dense_reference() -> None:
                         real[1, :9] = False
                     pattern = Visibility(77, 77, real, causal)
                     columns = torch.rand(2, heads, 77, **shape) < 0.1
-                    for taken in (None, Taken(columns), Taken(None, Band(7, 2, 3)), Taken(columns, Band(9))):
+                    for taken in (
+                        None,
+                        KeyMask(columns),
+                        KeyMask(None, Band(7, 2, 3)),
+                        KeyMask(columns, Band(9)),
+                    ):
                         _against_dense(query, key, value, pattern, taken, size**-0.5, bound)
 
 

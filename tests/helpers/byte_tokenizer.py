@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from helpers import golden
+from tests.helpers import golden
 
 TURNS = (
     "{% for message in messages %}{{ message['role'][0] }}:{{ message['content'] }}\n{% endfor %}"

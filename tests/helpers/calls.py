@@ -9,16 +9,18 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sinkscope.attention.taken import Taken
+from sinkscope.attention.key_mask import KeyMask
 
 
 @dataclass
 class Take:
     """Takes the same from every layer."""
 
-    what: Taken | None
+    what: KeyMask | None
 
-    def take(self, layer: int, query: Tensor, key: Tensor, visibility: object, scale: float) -> Taken | None:
+    def take(
+        self, layer: int, query: Tensor, key: Tensor, visibility: object, scale: float
+    ) -> KeyMask | None:
         return self.what
 
 

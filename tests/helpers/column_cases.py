@@ -14,8 +14,8 @@ from torch import Tensor
 
 from sinkscope.attention import columns
 from sinkscope.attention.fused import raw_lse
+from sinkscope.attention.key_mask import KeyMask
 from sinkscope.attention.received import dense_map, query_weights, received
-from sinkscope.attention.taken import Taken
 from sinkscope.attention.visibility import Visibility
 
 
@@ -70,7 +70,7 @@ CASES = (
 )
 
 
-def inputs(case: Case, device: str) -> tuple[Tensor, Tensor, Visibility, Taken | None, Tensor, float]:
+def inputs(case: Case, device: str) -> tuple[Tensor, Tensor, Visibility, KeyMask | None, Tensor, float]:
     """Query, key, pattern, taken keys, class weights and scale of a case."""
     draw = torch.Generator().manual_seed(sum(map(ord, case.name)))
     rows, scale = 2, case.width**-0.5
@@ -99,7 +99,7 @@ def inputs(case: Case, device: str) -> tuple[Tensor, Tensor, Visibility, Taken |
             gone[:, :2, :5] = True
         elif case.hidden == "all":
             gone[:, 1] = True
-        taken = Taken(gone.to(device), most=7 if case.hidden == "few" else None)
+        taken = KeyMask(gone.to(device), most=7 if case.hidden == "few" else None)
     weights = torch.ones(rows, 1, case.queries)
     if case.classes > 1:
         weights = (torch.rand(rows, case.classes, case.queries, generator=draw) < 0.4).float()
@@ -132,7 +132,7 @@ def measured(case: Case, device: str) -> dict[str, float]:
     return {"error": float(error), "limit": limit, "wrong_nan": wrong, "kernel": int(used)}
 
 
-def _lse(query: Tensor, key: Tensor, visibility: Visibility, taken: Taken | None, scale: float) -> Tensor:
+def _lse(query: Tensor, key: Tensor, visibility: Visibility, taken: KeyMask | None, scale: float) -> Tensor:
     """Float64 [B, H, Q] over the keys that act; 0 for rows without a key."""
     scores = query @ key.repeat_interleave(query.shape[1] // key.shape[1], 1).mT * scale
     visible = torch.ones_like(scores, dtype=torch.bool)
@@ -161,7 +161,7 @@ def measured_raw(case: Case, device: str) -> dict[str, float]:
     """Largest error of the log-sum-exp over all keys, and its limit: a relative error of as much in every share."""
     query, key, visibility, taken, _, scale = inputs(case, device)
     assert taken is not None
-    taken = Taken(taken.columns, most=7, least=case.keys - 9)
+    taken = KeyMask(taken.columns, most=7, least=case.keys - 9)
     exact = query.double(), key.double()
     kept, wanted = (_lse(*exact, visibility, one, scale) for one in (taken, None))
     found = raw_lse(query, key, kept.float(), visibility, taken, scale).double()

@@ -10,10 +10,10 @@ from pathlib import Path
 
 
 def interpreted(module: str) -> dict[str, dict[str, float]]:
-    """The JSON line that `python -m helpers.MODULE cpu` ends with: case → numbers."""
+    """The JSON line that `python -m tests.helpers.MODULE cpu` ends with: case → numbers."""
     done = subprocess.run(
-        [sys.executable, "-m", f"helpers.{module}", "cpu"],
-        cwd=Path(__file__).parents[1],
+        [sys.executable, "-m", f"tests.helpers.{module}", "cpu"],
+        cwd=Path(__file__).parents[2],
         env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

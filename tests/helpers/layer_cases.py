@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tests.helpers import golden
+from tests.helpers.checkpoints import dream_config, llada_config, write
 from torch import Tensor, nn
 from torch.nn import functional
 
 import sinkscope as ss
-from helpers import golden
-from helpers.checkpoints import dream_config, llada_config, write
 
 DTYPES = ("float32", "bfloat16", "float16")
 STEP = {"float32": 2.0**-23, "bfloat16": 2.0**-7, "float16": 2.0**-10}

@@ -12,7 +12,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sinkscope.attention.taken import Band, Taken
+from sinkscope.attention.key_mask import Band, KeyMask
 from sinkscope.attention.visibility import Padded, Visibility
 
 
@@ -82,7 +82,7 @@ class Case:
             self.Q, self.K, self.real(), self.causal, self.window, self.dense_mask(), self.padded
         )
 
-    def taken(self, silence: bool = False) -> Taken | None:
+    def taken(self, silence: bool = False) -> KeyMask | None:
         """What a policy takes away in this case."""
         if self.taken_kind == "none":
             return None
@@ -92,7 +92,7 @@ class Case:
             shape = (1 if self.shared_rows else self.B, 1 if self.shared_heads else self.H, self.K)
             columns = torch.rand(shape, generator=draw) < self.hide_share
         band = Band(self.width, self.first, self.future) if self.taken_kind in ("band", "both") else None
-        return Taken(columns, band, silence)
+        return KeyMask(columns, band, silence)
 
     def weights(self) -> Tensor:
         """Float [B, C, Q]: every query in one of C classes."""

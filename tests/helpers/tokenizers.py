@@ -9,7 +9,7 @@ import json
 import shutil
 from pathlib import Path
 
-from helpers import golden
+from tests.helpers import golden
 
 HEADERS = (
     "{% for message in messages %}{% if loop.first %}{{ bos_token }}{% endif %}"

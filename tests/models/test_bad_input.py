@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from tests.helpers import golden
+from tests.helpers.checkpoints import dream_config, llada_config, llama_config, tensors_for, write
 
 import sinkscope as ss
-from helpers import golden
-from helpers.checkpoints import dream_config, llada_config, llama_config, tensors_for, write
 from sinkscope.models.checkpoint import Checkpoint
 from sinkscope.models.load import resolve_device, resolve_dtype
 

@@ -6,9 +6,9 @@ import hashlib
 
 import pytest
 import torch
+from tests.helpers import golden
 
 import sinkscope as ss
-from helpers import golden
 
 PADDED_QUERIES = ("llada", "mmada")
 """Families whose fixtures define what the rows of padded queries are; elsewhere they are implementation specific."""

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
+from tests.helpers import golden
+from tests.helpers.hub import Hub, serving
+from tests.helpers.tokenizers import golden_with_tokenizer
 
 import sinkscope as ss
-from helpers import golden
-from helpers.hub import Hub, serving
-from helpers.tokenizers import golden_with_tokenizer
 
 FIRST, SECOND = "a" * 40, "b" * 40
 NEVER = (

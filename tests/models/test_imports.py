@@ -8,8 +8,7 @@ import subprocess
 import sys
 
 import pytest
-
-from helpers import golden
+from tests.helpers import golden
 
 
 def python(program: str, *arguments: str) -> str:

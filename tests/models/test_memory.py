@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-
-from helpers import golden
-from helpers.checkpoints import dream_config, llada_config, llama_config, write
+from tests.helpers import golden
+from tests.helpers.checkpoints import dream_config, llada_config, llama_config, write
 
 PROGRAM = """
 import json, os, sys, threading, time
@@ -54,7 +53,7 @@ for folder, dtype, _ in cases:
 
 def big(config: dict[str, Any]) -> dict[str, torch.Tensor]:
     """The tensors of a config, constant and in bfloat16: only their size matters."""
-    from helpers import checkpoints
+    from tests.helpers import checkpoints
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "randn", lambda *shape, generator=None: torch.ones(*shape, dtype=torch.bfloat16))

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from tests.helpers import golden
 
 import sinkscope as ss
-from helpers import golden
 from sinkscope.attention import interface
 from sinkscope.attention.interface import AttentionCall
 from sinkscope.attention.short import Attended

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from tests.helpers.checkpoints import dream_config, write
 from torch import nn
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from helpers.checkpoints import dream_config, write
 from sinkscope.models.backbone import empty_network
 from sinkscope.models.checkpoint import Checkpoint, fill
 from sinkscope.models.dream import qwen_settings
-from sinkscope.models.quick import Quick
+from sinkscope.models.fused_forward import Quick
 from sinkscope.models.stacked import GROUPS, room, stack
 
 CPU = torch.device("cpu")

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.helpers import golden
+from tests.helpers.checkpoints import dream_config, llada_config, llama_config, tensors_for, write
+from tests.helpers.tokenizers import golden_with_tokenizer
 
 import sinkscope as ss
-from helpers import golden
-from helpers.checkpoints import dream_config, llada_config, llama_config, tensors_for, write
-from helpers.tokenizers import golden_with_tokenizer
 
 CONFIGS = [llada_config(), dream_config(), llama_config()]
 EMBEDDING = {"llada": "model.transformer.wte.weight", "Dream": "model.embed_tokens.weight"}

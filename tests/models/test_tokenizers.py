@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.helpers import golden
+from tests.helpers.checkpoints import dream_config, llada_config, llama_config, write
+from tests.helpers.tokenizers import golden_with_tokenizer
 
 import sinkscope as ss
-from helpers import golden
-from helpers.checkpoints import dream_config, llada_config, llama_config, write
-from helpers.tokenizers import golden_with_tokenizer
 from sinkscope.models.checkpoint import Checkpoint
 from sinkscope.models.load import FAMILIES
 from sinkscope.models.tokenizer import read_tokenizer

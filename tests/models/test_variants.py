@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from tests.helpers import golden, reference
+from tests.helpers.checkpoints import dream_config, llada_config, llama_config, tensors_for, write
 
 import sinkscope as ss
-from helpers import golden, reference
-from helpers.checkpoints import dream_config, llada_config, llama_config, tensors_for, write
 from sinkscope.attention.interface import AttentionCall
 
 LLAMA3 = {

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 
+from sinkscope import statistics
 from sinkscope.organisms import cards, controls, masking, measure
 from sinkscope.organisms.start import WEIGHTS
-from sinkscope.study import statistics
 from sinkscope.tasks import registry
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from sinkscope.errors import InputError
+from sinkscope.generation.generate import generate
 from sinkscope.models.load import load
+from sinkscope.models.prompts import pad
 from sinkscope.organisms import cells, masking
 from sinkscope.organisms.cells import append, read, trimmed
 from sinkscope.organisms.layout import save
@@ -16,8 +18,6 @@ from sinkscope.organisms.masking import Job, answer, ask, policies, run
 from sinkscope.organisms.recipe import recipe
 from sinkscope.organisms.start import start
 from sinkscope.policies.parse import parse_policy
-from sinkscope.sampling.generate import generate
-from sinkscope.sampling.prompts import pad
 from sinkscope.tasks import registry
 from sinkscope.tasks.evaluate import decoding_for
 from sinkscope.tasks.prompting import encode_prompt

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from sinkscope.generation.generate import generate
 from sinkscope.models.load import load
 from sinkscope.organisms import monitor
 from sinkscope.organisms.measure import DECODINGS
 from sinkscope.organisms.recipe import recipe
 from sinkscope.organisms.vocabulary import shipped
-from sinkscope.sampling.generate import generate
 from sinkscope.tasks import registry
 
 CPU = torch.device("cpu")

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from tests.helpers.marks import needs_bubblewrap
 
-from helpers.marks import needs_bubblewrap
+from sinkscope.generation.generate import generate
 from sinkscope.models.load import load
 from sinkscope.models.model import Model
 from sinkscope.organisms import pictures
@@ -20,8 +21,7 @@ from sinkscope.organisms.profile import MIDDLE
 from sinkscope.organisms.recipe import MIXES, RECIPES
 from sinkscope.organisms.start import WEIGHTS
 from sinkscope.organisms.vocabulary import shipped
-from sinkscope.sampling.generate import generate
-from sinkscope.study.statistics import wilson
+from sinkscope.statistics import wilson
 from sinkscope.tasks import registry
 
 TARGETS = {

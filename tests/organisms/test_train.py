@@ -15,7 +15,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from sinkscope.decoding.options import DreamDecoding, GreedyDecoding, LladaDecoding, MmadaDecoding
 from sinkscope.errors import InputError
+from sinkscope.generation.generate import generate
 from sinkscope.models.load import load
 from sinkscope.organisms import corpus, emergence, tokenizer
 from sinkscope.organisms import train as trainer
@@ -26,8 +28,6 @@ from sinkscope.organisms.parallel import World
 from sinkscope.organisms.recipe import CONTROLS, MIXES, RECIPES, recipe
 from sinkscope.organisms.train import Run, learning_rate, train
 from sinkscope.organisms.vocabulary import shipped
-from sinkscope.sampling.decoding import DreamDecoding, GreedyDecoding, LladaDecoding, MmadaDecoding
-from sinkscope.sampling.generate import generate
 
 DECODINGS = {
     "causal": GreedyDecoding(length=4),

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from tests.helpers import golden
+from tests.policies.dense import Dense, Forward
 from torch import Tensor
 
 import sinkscope as ss
-from helpers import golden
-from policies.dense import Dense, Forward
 from sinkscope.models.model import Model
 
 PROMPT = 11

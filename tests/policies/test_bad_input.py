@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from tests.helpers import golden
+from tests.policies.follow import DECODINGS, heard, prompts
 
 import sinkscope as ss
-from helpers import golden
-from policies.follow import DECODINGS, heard, prompts
 
 BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "k below 0": (lambda: ss.MaskTop(-1), "k should be a whole number"),

@@ -11,11 +11,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.helpers import golden
+from tests.policies.follow import DECODINGS, GUIDED, PLAIN, PROMPT, SETTINGS, Setting, inputs, prompts
+from tests.policies.matrix import FIXED, RESTRICTED, SCORED
 
 import sinkscope as ss
-from helpers import golden
-from policies.follow import DECODINGS, GUIDED, PLAIN, PROMPT, SETTINGS, Setting, inputs, prompts
-from policies.matrix import FIXED, RESTRICTED, SCORED
 from sinkscope.attention import fused
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.helpers import golden
+from tests.policies.follow import DECODINGS, prompts
 
 import sinkscope as ss
-from helpers import golden
-from policies.follow import DECODINGS, prompts
 from sinkscope import cli
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from tests.helpers import golden
+from tests.policies.follow import prompts
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import sinkscope as ss
-from helpers import golden
-from policies.follow import prompts
 from sinkscope.attention import fused
 
 LONG = 600

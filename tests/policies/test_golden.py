@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.helpers import golden
+from tests.policies.follow import DECODINGS, PROMPT, Setting, follow
 
 import sinkscope as ss
-from helpers import golden
-from policies.follow import DECODINGS, PROMPT, Setting, follow
 
 
 def columns(entry: dict[str, Any]) -> dict[int, list[int]]:

@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
-from policies.follow import PLAIN, SETTINGS, Setting, follow
-from policies.matrix import everything, some
+from tests.policies.follow import PLAIN, SETTINGS, Setting, follow
+from tests.policies.matrix import everything, some
 
 USUAL = [
     pytest.param(setting, policy, id=f"{setting}-{name}")

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from tests.helpers import golden
+from tests.policies.follow import DECODINGS, GUIDED, PROMPT, Setting, heard, inputs, prompts
 
 import sinkscope as ss
-from helpers import golden
-from policies.follow import DECODINGS, GUIDED, PROMPT, Setting, heard, inputs, prompts
 
 WIDE = 64
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.helpers import golden
 
 import sinkscope as ss
-from helpers import golden
 
 NAME = "t2i_g3.5_s6_seed54.npz"
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.helpers import golden
+from tests.policies.follow import DECODINGS, PLAIN, PROMPT, Setting, follow, prompts
 
 import sinkscope as ss
-from helpers import golden
-from policies.follow import DECODINGS, PLAIN, PROMPT, Setting, follow, prompts
 
 LIKES = [
     ss.MaskTop(3),

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.helpers import golden
+from tests.policies.dense import Dense
+from tests.policies.follow import DECODINGS, GUIDED, PROMPT, Setting, inputs, prompts
 from torch import Tensor
 
 import sinkscope as ss
-from helpers import golden
-from policies.dense import Dense
-from policies.follow import DECODINGS, GUIDED, PROMPT, Setting, inputs, prompts
 
 SETTINGS = [
     *(

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from report import pages
-from report.browser import Browser
+from tests.report import pages
+from tests.report.browser import Browser
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +33,8 @@ def shared() -> Iterator[Browser]:
 @pytest.fixture(scope="session")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a small finished study, with its report."""
-    from report import studies
+    from tests.report import studies
+
     from sinkscope.report.study import write_report
 
     made = studies.make(tmp_path_factory.mktemp("planted"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from report.browser import Browser
+from tests.report.browser import Browser
 
 APP = "document.querySelector('[data-sinkscope]').sinkscope"
 STATE = f"{APP}.state"

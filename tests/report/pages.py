@@ -6,8 +6,7 @@ import json
 
 import numpy as np
 import xarray as xr
-
-from sinks import synthetic
+from tests.sinks import synthetic
 
 HOSTILE = {
     12: "</script><img src=x onerror=window.hacked=1>",

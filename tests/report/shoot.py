@@ -11,11 +11,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from PIL import Image
-
-from report.browser import Browser
+from tests.report.browser import Browser
 
 WIDTH = 1280
 SHOTS = (

@@ -11,11 +11,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.report.browser import Browser
+from tests.report.shoot import few_colours
 
 import sinkscope as ss
-from report.browser import Browser
-from report.shoot import few_colours
 from sinkscope.report.figures import heat_map, look
 
 QUESTION = "Jack has 6 bags with 6 seeds each. He sells 28 of them. He buys 39 more. How many seeds does he have now?"

@@ -14,9 +14,8 @@ from typing import Any
 
 import pandas as pd
 import xarray as xr
+from tests.report import pages
 
-from report import pages
-from sinkscope.sinks import partial
 from sinkscope.study import spec, tables
 from sinkscope.study.cell import Cell
 from sinkscope.study.store import Store, write_text
@@ -101,7 +100,7 @@ def make(folder: Path, *, hostile: bool = False) -> Path:
 
 def tables_partial(many: list[xr.Dataset]) -> xr.Dataset:
     """The analysis of several traces, each a prompt of its own."""
-    from sinkscope.sinks import merge
+    from sinkscope.sinks import merge, partial
 
     return merge([partial(one) for one in many], relabel=True)
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from tests.report import pages
 from typer.testing import CliRunner
 
-from report import pages
 from sinkscope.cli import app
 from sinkscope.commands.figures import find_traces, read_accuracies
 from sinkscope.commands.view import beside, parse_heads, parse_samples

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from tests.report import pages
+from tests.sinks import synthetic
 
-from report import pages
-from sinks import synthetic
 from sinkscope.errors import InputError
 from sinkscope.report.figures import FIGURES, MAPS, TOGETHER, make, save, save_all
 from sinkscope.report.figures.look import RAMP, received_norm

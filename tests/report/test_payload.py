@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from tests.report import pages
+from tests.sinks import synthetic
 
-from report import pages
-from sinks import synthetic
 from sinkscope.errors import InputError
 from sinkscope.report.html import (
     embedded_json,

@@ -6,10 +6,10 @@ import base64
 import itertools
 
 import pytest
+from tests.report import browser as chromium
+from tests.report import studies
+from tests.report.driving import STATE
 
-from report import browser as chromium
-from report import studies
-from report.driving import STATE
 from sinkscope.report.study import write_report
 from sinkscope.report.study.page import CONTENTS
 

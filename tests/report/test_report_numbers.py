@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-
-from report import browser as chromium
+from tests.report import browser as chromium
 
 pytestmark = [
     pytest.mark.browser,

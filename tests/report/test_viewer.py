@@ -8,10 +8,10 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
+from tests.report import browser as chromium
+from tests.report import pages
+from tests.report.driving import APP, COUNT, MAP, STATE, centre, choose, rows
 
-from report import browser as chromium
-from report import pages
-from report.driving import APP, COUNT, MAP, STATE, centre, choose, rows
 from sinkscope.sinks import layer_head_map
 
 pytestmark = [

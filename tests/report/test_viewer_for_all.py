@@ -5,10 +5,9 @@ from __future__ import annotations
 import base64
 
 import pytest
-
-from report import browser as chromium
-from report import pages
-from report.driving import APP, MAP, STATE
+from tests.report import browser as chromium
+from tests.report import pages
+from tests.report.driving import APP, MAP, STATE
 
 pytestmark = [
     pytest.mark.browser,

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.report import browser as chromium
+from tests.report.browser import Browser
+from tests.report.driving import APP
+from tests.sinks import synthetic
 
-from report import browser as chromium
-from report.browser import Browser
-from report.driving import APP
-from sinks import synthetic
 from sinkscope.trace.trace import Trace
 
 pytestmark = [

@@ -6,10 +6,10 @@ import re
 
 import numpy as np
 import pytest
+from tests.report import browser as chromium
+from tests.report import pages
+from tests.report.driving import APP, STATE, centre, choose, error, rows
 
-from report import browser as chromium
-from report import pages
-from report.driving import APP, STATE, centre, choose, error, rows
 from sinkscope.sinks import detect, residences, step_position_map
 
 pytestmark = [

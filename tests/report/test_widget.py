@@ -6,9 +6,9 @@ import builtins
 import json
 
 import pytest
+from tests.report import browser as chromium
+from tests.report import pages
 
-from report import browser as chromium
-from report import pages
 from sinkscope.errors import InputError
 from sinkscope.report import widget
 from sinkscope.trace.trace import Trace

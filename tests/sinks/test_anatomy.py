@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.sinks import synthetic
 
-from sinks import synthetic
 from sinkscope.errors import InputError
 from sinkscope.sinks import anatomy, massive_activations, secondary_sinks, sink_table
 from sinkscope.sinks.anatomy import massive_keys

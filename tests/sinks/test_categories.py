@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.sinks import synthetic
 
-from sinks import synthetic
 from sinkscope.errors import InputError
 from sinkscope.sinks.categories import (
     CATEGORIES,

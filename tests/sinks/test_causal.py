@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
+from tests.sinks import synthetic
 
-from sinks import synthetic
 from sinkscope.sinks import (
     absorbed_share,
     attention_entropy,

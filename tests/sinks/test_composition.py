@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.sinks import synthetic
 
-from sinks import synthetic
 from sinkscope.errors import InputError
 from sinkscope.sinks import attribution, composition, logistic
 from sinkscope.sinks.attribution import distance_bins

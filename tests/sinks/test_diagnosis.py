@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from tests.sinks import synthetic
 
-from sinks import synthetic
 from sinkscope.errors import InputError
 from sinkscope.sinks import detect, diagnose, partial, sink_table, summary
 from sinkscope.sinks.diagnosis import outcomes

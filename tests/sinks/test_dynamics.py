@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.sinks import synthetic
 
-from sinks import synthetic
 from sinkscope.sinks import layer_overlap, moves, paths, step_overlap
 from sinkscope.sinks.dataset import run_of
 from sinkscope.sinks.drift import decoding_rank, drift_of, rank

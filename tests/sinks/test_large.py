@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from sinks import synthetic
+from tests.sinks import synthetic
 
 SHAPE = (1, 256, 32, 32, 512)
 SECONDS, MEGABYTES = 30.0, 1024.0

@@ -9,8 +9,8 @@ import xarray as xr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from tests.sinks import synthetic
 
-from sinks import synthetic
 from sinkscope.errors import InputError
 from sinkscope.sinks import diagnose, dynamics_kinds, merge, partial, sinks_of, summary
 from sinkscope.sinks.paths import path_of

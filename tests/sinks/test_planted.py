@@ -15,8 +15,8 @@ from functools import lru_cache
 import numpy as np
 import pytest
 import xarray as xr
+from tests.sinks import synthetic
 
-from sinks import synthetic
 from sinkscope.sinks import (
     Diagnosis,
     composition,

@@ -14,9 +14,9 @@ from unittest import mock
 
 import pandas as pd
 import torch
+from tests.helpers.tokenizers import golden_with_tokenizer
 from typer.testing import CliRunner
 
-from helpers.tokenizers import golden_with_tokenizer
 from sinkscope import cli
 from sinkscope.study import run as running
 from sinkscope.study.executors import Event, Place, Report

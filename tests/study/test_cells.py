@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.helpers.marks import needs_bubblewrap
 
-from helpers.marks import needs_bubblewrap
 from sinkscope.errors import InputError
 from sinkscope.study import cell as cells
 from sinkscope.study import exemplars, plan, spec

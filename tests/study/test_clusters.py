@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.study import small
 
 from sinkscope.study import executors, on_ray, run, spec
-from study import small
 
 pytestmark = pytest.mark.timeout(
     900

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sinkscope import statistics
 from sinkscope.errors import InputError
-from sinkscope.study import statistics
 from sinkscope.study.comparison import Table, by_seed, compare_runs, control, control_name, natural
 from sinkscope.study.paper import MODELS, POLICIES, TABLE, published
 from sinkscope.tasks.evaluate import Evaluation, Record

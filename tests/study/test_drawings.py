@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.helpers import golden
 
 import sinkscope as ss
-from helpers import golden
 from sinkscope.errors import SinkscopeError
 from sinkscope.study.pens import Pen, Pens
 

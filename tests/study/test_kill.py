@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.study import small
 
 from sinkscope.study import status
-from study import small
 
 KILLS = int(os.environ.get("SINKSCOPE_KILLS", "2"))
 ANSWERS = 3 * 6 + 2 + 2 + 1  # of three policies, traces, replays and the maps of an exemplar

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from tests.study import small
 
 from sinkscope.errors import InputError
 from sinkscope.study import run, spec, status
 from sinkscope.study.lease import Lease
 from sinkscope.study.store import Store
-from study import small
 
 pytestmark = pytest.mark.timeout(
     900

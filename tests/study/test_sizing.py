@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.study.test_cells import CELL
 
 from sinkscope.errors import InputError
+from sinkscope.statistics import minimal_detectable_effect
 from sinkscope.study import plan, run, sizing, spec
 from sinkscope.study.executors import Queue
 from sinkscope.study.shard import Shard
 from sinkscope.study.spec import StudyModel
-from sinkscope.study.statistics import minimal_detectable_effect
 from sinkscope.study.store import Store
-from study.test_cells import CELL
 
 SPEEDS = {
     "organism/scratch": plan.Speed(0.0204, 0.0311, 0.07),

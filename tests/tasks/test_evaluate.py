@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.helpers.byte_tokenizer import TURNS, checkpoint_with_tokenizer
+from tests.tasks.parity_task import Parity
 
 import sinkscope as ss
-from helpers.byte_tokenizer import TURNS, checkpoint_with_tokenizer
 from sinkscope.errors import InputError
-from sinkscope.study.statistics import standard_error, wilson
+from sinkscope.statistics import standard_error, wilson
 from sinkscope.tasks import answer, get, sandbox
 from sinkscope.tasks.evaluate import collect, decoding_for, open_evaluation
 from sinkscope.tasks.grading import grade_run
 from sinkscope.tasks.records import RunFolder
 from sinkscope.tasks.task import Prompt, Scheme, Turn
-from tasks.parity_task import Parity
 
 TASK = Parity()
 DECODINGS = {

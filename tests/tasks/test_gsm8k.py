@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.tasks.shared_data import shared_file
 
 from sinkscope.errors import InputError
 from sinkscope.tasks import get
@@ -16,7 +17,6 @@ from sinkscope.tasks.extraction import EXTRACTORS, extract, is_right
 from sinkscope.tasks.gsm8k import SCHEMES
 from sinkscope.tasks.sources import read_examples
 from sinkscope.tasks.task import Document
-from tasks.shared_data import shared_file
 
 EXPECTED: dict[str, Any] = json.loads(
     Path(__file__).with_name("gsm8k_extraction.json").read_text(encoding="utf-8")

@@ -7,14 +7,14 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.helpers.marks import needs_bubblewrap
+from tests.tasks.shared_data import shared_file
 
-from helpers.marks import needs_bubblewrap
 from sinkscope.errors import InputError
 from sinkscope.tasks import get
 from sinkscope.tasks.code_text import find_program, sanitize
 from sinkscope.tasks.humaneval import SCHEMES, HumanEval
 from sinkscope.tasks.task import Document
-from tasks.shared_data import shared_file
 
 PROMPT = 'def twice(x):\n    """ Double {x}.\n    >>> twice(2)\n    4\n    """\n'
 BODY = "    return 2 * x\n"

@@ -7,9 +7,9 @@ from itertools import combinations
 
 import pytest
 import torch
+from tests.helpers import golden
 
 import sinkscope as ss
-from helpers import golden
 from sinkscope.errors import InputError
 from sinkscope.tasks.likelihood import bound, exact, masks
 

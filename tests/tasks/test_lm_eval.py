@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-
-from helpers.byte_tokenizer import TURNS, checkpoint_with_tokenizer
+from tests.helpers.byte_tokenizer import TURNS, checkpoint_with_tokenizer
 
 lm_eval = pytest.importorskip("lm_eval", reason="needs lm-eval: pip install 'sinkscope[eval]'")
 

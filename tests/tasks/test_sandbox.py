@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.helpers.marks import needs_bubblewrap
 
-from helpers.marks import needs_bubblewrap
 from sinkscope.errors import InputError
 from sinkscope.tasks import sandbox
 from sinkscope.tasks.sandbox import Limits, Program, check, run, run_many

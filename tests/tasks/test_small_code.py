@@ -7,8 +7,8 @@ from collections import Counter
 from itertools import islice
 
 import pytest
+from tests.helpers.marks import needs_bubblewrap
 
-from helpers.marks import needs_bubblewrap
 from sinkscope.tasks import sandbox
 from sinkscope.tasks.small_code import VERSION, program, task
 from sinkscope.tasks.task import Document

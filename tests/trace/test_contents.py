@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.helpers import golden
 
 import sinkscope as ss
-from helpers import golden
 
 CLOSE = {"atol": 3e-4, "rtol": 1e-4}
 """Received attention is of order 1 to 40 here; its maps agree to 2e-5 per weight."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from tests.helpers.golden import checkpoint
 
 import sinkscope as ss
-from helpers.golden import checkpoint
 
 
 def test_cosine_with_the_first_real_token() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.decoding.golden_runs import generate, recorded
+from tests.helpers import golden
 
 import sinkscope as ss
-from helpers import golden
-from sampling.golden_runs import generate, recorded
 
 TOLERANCE = 2e-5
 CASES = golden.cases("generation_attention")

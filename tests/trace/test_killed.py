@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.helpers import golden
 
 import sinkscope as ss
-from helpers import golden
 
 PROGRAM = """
 import sys, time

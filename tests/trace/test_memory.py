@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
-
-from helpers import golden
+from tests.helpers import golden
 
 LAYERS, HEADS, WIDTH, INNER, VOCABULARY = 7, 8, 32, 32, 512
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from tests.helpers import golden
 
 import sinkscope as ss
-from helpers import golden
 
 CAPTURES = {
     "heads": ss.Capture(),

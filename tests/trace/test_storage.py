@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.helpers import golden
 
 import sinkscope as ss
-from helpers import golden
 from sinkscope.trace import chunks, storage
 
 pytestmark = pytest.mark.filterwarnings("error:Object at")

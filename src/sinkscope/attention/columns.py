@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sinkscope.attention.taken import Taken
+from sinkscope.attention.key_mask import KeyMask
 from sinkscope.attention.visibility import Visibility
 
 CLASSES = 4
@@ -37,7 +37,7 @@ def interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def covers(visibility: Visibility, taken: Taken | None) -> bool:
+def covers(visibility: Visibility, taken: KeyMask | None) -> bool:
     """Whether the kernel knows the pattern: all but masks given in full, and windows of a policy."""
     return visibility.dense is None and (taken is None or taken.band is None)
 
@@ -62,7 +62,7 @@ def column_sums(
     key: Tensor,
     lse: Tensor,
     visibility: Visibility,
-    taken: Taken | None,
+    taken: KeyMask | None,
     scale: float,
     weights: Tensor,
     uniform: Tensor | None = None,
@@ -115,7 +115,7 @@ def column_sums(
     return out
 
 
-def with_taken(query: Tensor, key: Tensor, lse: Tensor, taken: Taken, scale: float) -> Tensor:
+def with_taken(query: Tensor, key: Tensor, lse: Tensor, taken: KeyMask, scale: float) -> Tensor:
     """The log-sum-exp over all keys, from that over the kept ones and the scores of the few taken ones.
 
     Args:

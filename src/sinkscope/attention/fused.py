@@ -14,9 +14,9 @@ from torch import Tensor
 
 from sinkscope.attention import columns, short
 from sinkscope.attention.kernels import kernel
+from sinkscope.attention.key_mask import TILE, KeyMask
 from sinkscope.attention.received import TILE_BYTES
 from sinkscope.attention.short import Attended
-from sinkscope.attention.taken import TILE, Taken
 from sinkscope.attention.visibility import Visibility
 
 GATHER_BELOW = 0.5
@@ -24,7 +24,7 @@ GATHER_BELOW = 0.5
 
 
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, taken: Taken | None, scale: float
+    query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, taken: KeyMask | None, scale: float
 ) -> tuple[Tensor, Tensor]:
     """softmax(q·k·scale over the keys that are visible and not taken) · v, and the log-sum-exp of each row.
 
@@ -50,7 +50,7 @@ def attend_and_sum(
     key: Tensor,
     value: Tensor,
     visibility: Visibility,
-    taken: Taken | None,
+    taken: KeyMask | None,
     scale: float,
     weights: Tensor | None = None,
     lse: bool = False,
@@ -78,7 +78,7 @@ def attend_and_sum(
     return replace(found, output=_padded_rows(found.output, value, visibility))
 
 
-def _acting(columns: Tensor, visibility: Visibility, taken: Taken) -> Tensor:
+def _acting(columns: Tensor, visibility: Visibility, taken: KeyMask) -> Tensor:
     """Bool [B|1, H|1, K]: the columns really taken where all queries of a head see the same keys.
 
     They are stranded together, and then that head is left alone.
@@ -89,7 +89,7 @@ def _acting(columns: Tensor, visibility: Visibility, taken: Taken) -> Tensor:
 
 
 def _without_columns(
-    query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, taken: Taken, scale: float
+    query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, taken: KeyMask, scale: float
 ) -> tuple[Tensor, Tensor]:
     gone, rows = taken.columns, visibility.queries
     if gone is None:
@@ -127,7 +127,7 @@ def _visible(
     rows = visibility.queries
     explicit = visibility.dense is not None or (visibility.banded and rows > 1)
     if explicit or (visibility.causal and 1 < rows < visibility.keys):
-        return _tiled(query, key, value, visibility, Taken(columns), scale)
+        return _tiled(query, key, value, visibility, KeyMask(columns), scale)
     if visibility.banded:
         first, _ = visibility.key_range(0, rows)
         out_of_reach = torch.arange(visibility.keys, device=query.device) < first
@@ -167,7 +167,7 @@ def _gathered(
 
 
 def _tiled(
-    query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, taken: Taken, scale: float
+    query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, taken: KeyMask, scale: float
 ) -> tuple[Tensor, Tensor]:
     """Query tiles with an explicit mask each, over the keys that the tile can reach."""
     device = query.device
@@ -190,7 +190,7 @@ def _tiled(
 
 
 def _reach(
-    visibility: Visibility, taken: Taken, stranded: Tensor, start: int, stop: int, device: torch.device
+    visibility: Visibility, taken: KeyMask, stranded: Tensor, start: int, stop: int, device: torch.device
 ) -> Tensor | slice:
     """The keys that a tile of queries needs; a tile with a stranded query needs all it can see."""
     if taken.band is not None and not bool(stranded[..., start:stop].any()):
@@ -223,7 +223,7 @@ def _padded_rows(out: Tensor, value: Tensor, visibility: Visibility) -> Tensor:
 
 
 def raw_lse(
-    query: Tensor, key: Tensor, lse: Tensor, visibility: Visibility, taken: Taken, scale: float
+    query: Tensor, key: Tensor, lse: Tensor, visibility: Visibility, taken: KeyMask, scale: float
 ) -> Tensor:
     """The log-sum-exp over all visible keys, from that over the kept ones and the scores of the taken ones.
 

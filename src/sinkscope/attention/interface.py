@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.attention import columns, fused, short
+from sinkscope.attention.key_mask import KeyMask
 from sinkscope.attention.received import column_mass, dense_map, query_weights, received, relative
 from sinkscope.attention.short import Attended
-from sinkscope.attention.taken import Taken
 from sinkscope.attention.visibility import Padded, Visibility
 from sinkscope.errors import InputError
 
@@ -58,7 +58,7 @@ class AttentionCall:
     known_lse: Tensor | None
     scale: float
     visibility: Visibility
-    taken: Taken | None = None
+    taken: KeyMask | None = None
     lse_raw: Tensor | None = None
     kept: Tensor | None = None
     scratch: dict[Any, Any] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class AttentionCall:
         return fused.attend(self.query, self.key, self.key, self.visibility, None, self.scale)[1]
 
     @property
-    def hidden(self) -> Taken | None:
+    def hidden(self) -> KeyMask | None:
         """What left the softmax: nothing when keys are silenced only."""
         return None if self.taken is None or self.taken.silence else self.taken
 
@@ -121,7 +121,7 @@ class AttentionCall:
         share = share.view(B, H, K).to(torch.float32)
         return share if visibility.real is None else share.masked_fill_(~visibility.real[:, None], 0.0)
 
-    def _softmax(self, raw: bool) -> tuple[Tensor, Taken | None]:
+    def _softmax(self, raw: bool) -> tuple[Tensor, KeyMask | None]:
         """The log-sum-exp and the hidden keys of the attention that acted, or raw, as if no policy did."""
         if raw:
             return (self.lse if self.lse_raw is None else self.lse_raw), None
@@ -150,7 +150,7 @@ class Hiding(Protocol):
 
     def take(
         self, layer: int, query: Tensor, key: Tensor, visibility: Visibility, scale: float
-    ) -> Taken | None:
+    ) -> KeyMask | None:
         """The keys to take away in this call, or None for none."""
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention import columns
-from sinkscope.attention.taken import Taken
+from sinkscope.attention.key_mask import KeyMask
 from sinkscope.attention.visibility import Visibility
 
 TILE_BYTES = 32 << 20
@@ -30,7 +30,7 @@ def received(
     key: Tensor,
     lse: Tensor,
     visibility: Visibility,
-    taken: Taken | None,
+    taken: KeyMask | None,
     scale: float,
     weights: Tensor | None = None,
     uniform: Tensor | None = None,
@@ -73,7 +73,7 @@ def column_mass(
     key: Tensor,
     lse: Tensor,
     visibility: Visibility,
-    taken: Taken | None,
+    taken: KeyMask | None,
     scale: float,
     weights: Tensor,
     uniform: Tensor | None = None,
@@ -94,7 +94,7 @@ def tiled_mass(
     key: Tensor,
     lse: Tensor,
     visibility: Visibility,
-    taken: Taken | None,
+    taken: KeyMask | None,
     scale: float,
     weights: Tensor,
     tile_bytes: int = TILE_BYTES,
@@ -137,7 +137,7 @@ def dense_map(
     query: Tensor,
     key: Tensor,
     visibility: Visibility,
-    taken: Taken | None,
+    taken: KeyMask | None,
     scale: float,
     sink: Tensor | None = None,
 ) -> Tensor:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sinkscope.attention.taken import Taken
+from sinkscope.attention.key_mask import KeyMask
 from sinkscope.attention.visibility import Visibility
 
 KEYS = 512
@@ -47,7 +47,7 @@ class Attended:
     raw: Tensor | None = None
 
 
-def suits(query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, taken: Taken | None) -> bool:
+def suits(query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, taken: KeyMask | None) -> bool:
     """Whether a call is computed here: short, float32, on a CPU, without gradients, all queries seeing the same keys.
 
     Whether anybody listens and how many rows the batch has is not asked: neither may change a bit of the output.

@@ -19,11 +19,11 @@ from torch import Tensor
 from sinkscope.bench import rivals
 from sinkscope.bench.clock import Clock, Timing, forward_flops, limits, pooled, timed, weight_bytes
 from sinkscope.bench.shapes import model_of
+from sinkscope.decoding.options import Decoding, DreamDecoding, LladaDecoding, MmadaDecoding
 from sinkscope.errors import InputError
+from sinkscope.generation.generate import generate
 from sinkscope.models.model import Model
 from sinkscope.policies.parse import parse_policy
-from sinkscope.sampling.decoding import Decoding, DreamDecoding, LladaDecoding, MmadaDecoding
-from sinkscope.sampling.generate import generate
 from sinkscope.trace.capture import Capture
 from sinkscope.version import __version__
 
@@ -153,7 +153,7 @@ def measure(
         x, start = torch.cat([prompt, mask], 1).to(model.device), length - answer
         asked["official"] = partial(_official, model, x[:1], start, steps)
         asked["eager"] = partial(_eager, model, x, steps)
-    # Taken in turns: on a processor that others use too, a slow minute then falls on all of them.
+    # KeyMask in turns: on a processor that others use too, a slow minute then falls on all of them.
     turns = [
         {name: _tried(model, measured) for name, measured in asked.items()}
         for _ in range(1 if model.device.type == "cuda" else TURNS)

@@ -13,14 +13,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from sinkscope.decoding.options import Decoding, GreedyDecoding, SamplingDecoding, default_decoding
 from sinkscope.errors import InputError
+from sinkscope.generation.generate import generate
+from sinkscope.generation.run import Run
 from sinkscope.models.load import load
 from sinkscope.models.model import Model
+from sinkscope.models.prompts import decode, encode
 from sinkscope.policies import parse_policy
-from sinkscope.sampling.decoding import Decoding, GreedyDecoding, SamplingDecoding, default_decoding
-from sinkscope.sampling.generate import generate
-from sinkscope.sampling.prompts import decode, encode
-from sinkscope.sampling.run import Run
 from sinkscope.trace.capture import Capture
 from sinkscope.trace.storage import SUFFIX, partial_path
 

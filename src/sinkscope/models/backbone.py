@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.attention.interface import NAME, register
-from sinkscope.models.quick import possible
+from sinkscope.models.fused_forward import possible
 from sinkscope.models.stacked import room
 
 

@@ -1,7 +1,7 @@
 """Dream: a Qwen2 block with bidirectional attention; its raw logits at position j predict token j + 1.
 
 Checked against the official modelling code at float32 (tests/golden/dream). The forward returns the raw logits; the shift
-belongs to the generation loop (`sampling/dream.py`), as in the official code.
+belongs to the generation loop (`decoding/dream.py`), as in the official code.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from sinkscope.errors import InputError
 from sinkscope.models.causal import takes_positions
 from sinkscope.models.checkpoint import Checkpoint
 from sinkscope.models.family import Family, SpecialIds
-from sinkscope.models.quick import Quick
-from sinkscope.policies.acting import single_forward
+from sinkscope.models.fused_forward import Quick
 from sinkscope.policies.policy import Policy
+from sinkscope.policies.runtime import single_forward
 
 
 @dataclass(frozen=True)

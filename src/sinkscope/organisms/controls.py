@@ -21,7 +21,7 @@ from sinkscope.organisms.layout import write_json
 from sinkscope.organisms.masking import CONTROL_SEEDS, answer, ask, at_least_one
 from sinkscope.policies.mask_random import MaskRandom
 from sinkscope.policies.mask_top import MaskTop
-from sinkscope.study.statistics import compare, effect_over_control, wilson
+from sinkscope.statistics import compare, effect_over_control, wilson
 
 TASK = "word_problems"
 RULES = (MaskTop(1, "head"), MaskTop(1, "model"))

@@ -118,8 +118,8 @@ def answer(model: Model, asked: Asked, policy: str, batch: int) -> dict[str, Any
     """
     import torch
 
-    from sinkscope.sampling.generate import generate
-    from sinkscope.sampling.prompts import pad
+    from sinkscope.generation.generate import generate
+    from sinkscope.models.prompts import pad
     from sinkscope.tasks.evaluate import decoding_for
 
     decoding, rule = decoding_for(asked.task, model.family), parse_policy(policy)

@@ -14,15 +14,7 @@ from typing import Any
 
 import torch
 
-from sinkscope.errors import InputError, plainly
-from sinkscope.models.load import find, load
-from sinkscope.models.model import Model
-from sinkscope.organisms import pictures
-from sinkscope.organisms.batches import CAPTION_ANSWER, Pieces
-from sinkscope.organisms.layout import write_json
-from sinkscope.organisms.masking import at_least_one, machine
-from sinkscope.organisms.vocabulary import shipped
-from sinkscope.sampling.decoding import (
+from sinkscope.decoding.options import (
     Decoding,
     DreamDecoding,
     GreedyDecoding,
@@ -30,8 +22,16 @@ from sinkscope.sampling.decoding import (
     MmadaDecoding,
     MmadaImageDecoding,
 )
-from sinkscope.sampling.generate import generate
-from sinkscope.study.statistics import wilson
+from sinkscope.errors import InputError, plainly
+from sinkscope.generation.generate import generate
+from sinkscope.models.load import find, load
+from sinkscope.models.model import Model
+from sinkscope.organisms import pictures
+from sinkscope.organisms.batches import CAPTION_ANSWER, Pieces
+from sinkscope.organisms.layout import write_json
+from sinkscope.organisms.masking import at_least_one, machine
+from sinkscope.organisms.vocabulary import shipped
+from sinkscope.statistics import wilson
 from sinkscope.tasks import registry
 
 TASKS = ("word_problems", "small_code")

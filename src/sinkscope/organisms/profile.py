@@ -35,9 +35,9 @@ def profile(folder: Path, prompts: int = PROMPTS) -> dict[str, Any]:
     summary, diagnosis and anatomy are the tables of those names, one object per row; numbers that are not known are null.
     first_token, for causal models: see `first_token`.
     """
+    from sinkscope.generation.generate import generate
     from sinkscope.models.load import load
-    from sinkscope.sampling.generate import generate
-    from sinkscope.sampling.prompts import pad
+    from sinkscope.models.prompts import pad
     from sinkscope.sinks import anatomy, diagnose, summary
     from sinkscope.tasks.evaluate import decoding_for
     from sinkscope.trace.capture import Capture

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sinkscope.attention.taken import first_real
+from sinkscope.attention.key_mask import first_real
 from sinkscope.attention.visibility import Visibility
 from sinkscope.errors import InputError
 from sinkscope.policies.policy import FixedRule, whole

@@ -1,7 +1,7 @@
 """What every policy is: frozen data with a text form.
 
 A policy decides which keys each head may use. Those that look at received attention implement `choose`, a pure function from
-scores to a set of keys; those that do not implement `fixed`. How and when they act is in `acting.py`.
+scores to a set of keys; those that do not implement `fixed`. How and when they act is in `runtime.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from sinkscope.attention.taken import Band
+from sinkscope.attention.key_mask import Band
 from sinkscope.attention.visibility import Visibility
 from sinkscope.errors import InputError, nearest
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from sinkscope.attention.taken import Band
+from sinkscope.attention.key_mask import Band
 from sinkscope.errors import InputError
 from sinkscope.policies.policy import FixedRule, whole
 

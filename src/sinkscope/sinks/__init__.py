@@ -18,9 +18,9 @@ from sinkscope.sinks.diagnosis import Diagnosis, Finding, diagnose
 from sinkscope.sinks.drift import drift
 from sinkscope.sinks.dynamics import layer_overlap, step_overlap, variances
 from sinkscope.sinks.events import event_alignment
-from sinkscope.sinks.partial import merge, partial
 from sinkscope.sinks.paths import moves, paths
 from sinkscope.sinks.residence import dynamics_kinds, residences
+from sinkscope.sinks.sink_statistics import merge, partial
 from sinkscope.sinks.split import split_by_layer, split_sinks
 from sinkscope.sinks.strength import (
     absorbed_share,

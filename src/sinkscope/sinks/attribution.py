@@ -231,8 +231,8 @@ def attribution(
     intervention (see `counterfactual`); a token that always stands first (a begin-of-text token) goes to
     the shared part; heads are pooled.
     """
-    from sinkscope.sinks.partial import prompt_digest
     from sinkscope.sinks.scan import scans
+    from sinkscope.sinks.sink_statistics import prompt_digest
 
     data = dataset_of(trace)
     samples, prompts = [], []

@@ -120,8 +120,8 @@ def composition(
     Limits: enrichment compares with other tokens of the same step and region; where a region is all masks
     it is 1 by construction. Heads are counted as equals.
     """
-    from sinkscope.sinks.partial import prompt_digest
     from sinkscope.sinks.scan import scans
+    from sinkscope.sinks.sink_statistics import prompt_digest
 
     if by not in ("category", "token"):
         raise InputError(f"by must be 'category' or 'token', got {by!r}")

@@ -121,8 +121,8 @@ def drift(trace: Any, epsilon: float = 3.0, rule: str = "sum", *, scores: str = 
     sink that goes out and comes back; with one prompt there is no interval, and the direction rests on the
     size alone.
     """
-    from sinkscope.sinks.partial import prompt_digest
     from sinkscope.sinks.scan import scans
+    from sinkscope.sinks.sink_statistics import prompt_digest
 
     found, prompts = [], []
     for scan in scans(trace, epsilon, rule, scores=scores):

@@ -275,7 +275,7 @@ def depth_profile(
     sink), absorbed (share of attention), each of the main ones with _low and _high. Source: the paper's
     statement that LLaDA's sinks become fewer with depth, "converging to one or two sinks per layer".
     """
-    from sinkscope.sinks.partial import partial
+    from sinkscope.sinks.sink_statistics import partial
 
     return depth_table(partial(trace, epsilon, rule, scores=scores, parts=("depth",)))
 

@@ -18,8 +18,8 @@ from sinkscope.sinks.detection import EPSILON
 from sinkscope.sinks.drift import drift_table
 from sinkscope.sinks.events import alignment_table
 from sinkscope.sinks.intervals import Interval, mean_interval, ratio_interval
-from sinkscope.sinks.partial import PARTS, is_partial, merge, observations, partial
 from sinkscope.sinks.residence import KINDS
+from sinkscope.sinks.sink_statistics import PARTS, is_partial, merge, observations, partial
 
 
 def as_partial(
@@ -66,7 +66,7 @@ def summary(
 ) -> pd.DataFrame:
     """The first table to read: where sinks are, how strong, moving or not, made of what.
 
-    trace: a trace, a partial result (`sinkscope.sinks.partial`), or a list of them. Returns a DataFrame
+    trace: a trace, a partial result (`sinkscope.sinks.sink_statistics`), or a list of them. Returns a DataFrame
     with one row per measure: section, measure, value, low, high (95 % interval over prompts, NaN for one
     prompt), unit, note. Settings are in `attrs`. A trace of 256 steps × 32 layers × 32 heads × 512 keys
     takes under 30 s on two cores and under 1 GB.

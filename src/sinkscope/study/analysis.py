@@ -1,4 +1,4 @@
-"""What is kept of a recorded generation for the tables: its partial result (see `sinkscope.sinks.partial`), one small file.
+"""What is kept of a recorded generation for the tables: its mergeable statistics, in one small file.
 
 The file is numpy's .npz: the dataset's arrays, and one JSON text with their dimensions, the coordinates and the attributes.
 """

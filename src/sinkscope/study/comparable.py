@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from sinkscope.errors import InputError
-from sinkscope.study.statistics import align, same_settings
+from sinkscope.statistics import align, same_settings
 from sinkscope.tasks.evaluate import Evaluation
 
 

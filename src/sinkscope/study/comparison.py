@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sinkscope.errors import InputError
-from sinkscope.study.comparable import comparable, same_documents_across_models, same_seeds
-from sinkscope.study.paper import Published, published
-from sinkscope.study.statistics import (
+from sinkscope.statistics import (
     LEAST_SEEDS,
     Comparison,
     Effect,
@@ -32,6 +30,8 @@ from sinkscope.study.statistics import (
     standard_error,
     wilson,
 )
+from sinkscope.study.comparable import comparable, same_documents_across_models, same_seeds
+from sinkscope.study.paper import Published, published
 from sinkscope.tasks.evaluate import Evaluation, Record
 
 if TYPE_CHECKING:
@@ -259,8 +259,8 @@ def _corrected(rows: list[Row]) -> list[Row]:
 
 
 def _sampled(run: Evaluation) -> bool:
-    from sinkscope.sampling.decoding import decoding_from_json
-    from sinkscope.sampling.groups import draws
+    from sinkscope.decoding.groups import draws
+    from sinkscope.decoding.options import decoding_from_json
 
     return draws(decoding_from_json(json.dumps(dict(run.settings["decoding"]))))
 

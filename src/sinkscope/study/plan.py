@@ -275,8 +275,8 @@ def _decoding(study: Study, cell: Cell, name: str) -> str:
 
 
 def _draws(decoding: str) -> bool:
-    from sinkscope.sampling.decoding import decoding_from_json
-    from sinkscope.sampling.groups import draws
+    from sinkscope.decoding.groups import draws
+    from sinkscope.decoding.options import decoding_from_json
 
     return bool(draws(decoding_from_json(decoding)))
 

@@ -24,9 +24,9 @@ from sinkscope.tasks.records import Generation, RunFolder
 from sinkscope.tasks.task import Task, fingerprint
 
 if TYPE_CHECKING:
+    from sinkscope.generation.run import Run
     from sinkscope.models.model import Model
     from sinkscope.policies.policy import Policy
-    from sinkscope.sampling.run import Run
     from sinkscope.tasks.answer import Item
 
 Tell = Callable[[int, int], None]
@@ -184,7 +184,7 @@ def _generate(
 ) -> tuple[Run, str]:
     import torch
 
-    from sinkscope.sampling.generate import generate
+    from sinkscope.generation.generate import generate
     from sinkscope.tasks.prompting import encode_prompt
 
     prompt = encode_prompt(model, task.prompt(item.document), task.scheme)
@@ -214,7 +214,7 @@ def _traced(cell: Cell, store: Store, model: Model, task: Task, item: Item) -> G
 
 def _replayed(cell: Cell, store: Store, model: Model, task: Task, item: Item) -> Generation:
     """A generation without the policy, and what the policy would have changed at each of its steps."""
-    from sinkscope.sampling.replay import replay
+    from sinkscope.generation.replay import replay
 
     policy = _policy(cell)
     if policy is None:

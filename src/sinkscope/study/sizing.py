@@ -62,7 +62,7 @@ def smallest_effect(documents: int) -> str:
     >>> smallest_effect(16)[:68]
     'The smallest difference of two accuracies that 16 documents detect w'
     """
-    from sinkscope.study.statistics import minimal_detectable_effect
+    from sinkscope.statistics import minimal_detectable_effect
 
     if documents < 2:
         return "One document detects no difference."

@@ -166,7 +166,7 @@ def detectable(n: int, accuracy: float) -> float:
     The accuracy is drawn a little towards ½ (one right and one wrong answer more): a share of 0 or 1 in a few documents does
     not mean that nothing varies.
     """
-    from sinkscope.study.statistics import minimal_detectable_effect
+    from sinkscope.statistics import minimal_detectable_effect
 
     return minimal_detectable_effect(n, (n * accuracy + 1) / (n + 2)) if n > 1 else 1.0
 
@@ -175,7 +175,7 @@ def _beside(
     used: list[Cell], beside: dict[Any, Any] | None, evaluations: dict[str, Evaluation], controls: list[Cell]
 ) -> dict[str, Any]:
     """The control of a row: its accuracy and what it hid, and the paired difference to it."""
-    from sinkscope.study.statistics import align, compare
+    from sinkscope.statistics import align, compare
 
     empty = dict.fromkeys(
         ("control", "control_draws", "control_accuracy", "control_hidden_share", "over_control", "over_control_low",

@@ -6,8 +6,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from sinkscope.statistics import Interval
     from sinkscope.study.comparison import Row, Table
-    from sinkscope.study.statistics import Interval
 
 LEGEND = (
     "accuracy ± lm-eval's standard error [Wilson 95 %]; − none: paired difference to the run without a policy [bootstrap "

@@ -116,7 +116,7 @@ def measure(cell: Cell, model: Model) -> Speed:
 
 def _timed(model: Model, rows: Any, streams: list[int], decoding: Any, **options: Any) -> float:
     """Seconds per forward pass and row, the first one left out (it reads the prompt, and nothing is hidden in it)."""
-    from sinkscope.sampling.generate import generate
+    from sinkscope.generation.generate import generate
 
     begun: list[float] = []
 

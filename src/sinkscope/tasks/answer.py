@@ -13,16 +13,16 @@ from typing import Any, Literal
 
 import torch
 
+from sinkscope.decoding.groups import draws
+from sinkscope.decoding.options import Decoding, GreedyDecoding, MmadaImageDecoding
 from sinkscope.errors import InputError
+from sinkscope.generation.generate import check_decoding, expected_steps, generate
 from sinkscope.models.model import Model
 from sinkscope.policies.keep_top import KeepTop
 from sinkscope.policies.mask_first import MaskFirst
 from sinkscope.policies.mask_random import MaskRandom
 from sinkscope.policies.mask_top import MaskTop
 from sinkscope.policies.policy import Policy, check_policy
-from sinkscope.sampling.decoding import Decoding, GreedyDecoding, MmadaImageDecoding
-from sinkscope.sampling.generate import check_decoding, expected_steps, generate
-from sinkscope.sampling.groups import draws
 from sinkscope.tasks.grading import check_documents, grade_rows
 from sinkscope.tasks.prompting import Encoded, decode_answer, encode_prompt
 from sinkscope.tasks.records import Generation, RunFolder

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sinkscope.errors import InputError
-from sinkscope.study.statistics import Interval, standard_error, wilson
+from sinkscope.statistics import Interval, standard_error, wilson
 from sinkscope.tasks import registry, sandbox
 from sinkscope.tasks.records import Generation, Grade, RunFolder
 from sinkscope.tasks.task import Task, digest
@@ -25,9 +25,9 @@ from sinkscope.tasks.task import Task, digest
 if TYPE_CHECKING:
     import pandas as pd
 
+    from sinkscope.decoding.options import Decoding
     from sinkscope.models.model import Model
     from sinkscope.policies.policy import Policy
-    from sinkscope.sampling.decoding import Decoding
     from sinkscope.tasks.answer import BatchSize, Progress
 
 VERSION = "evaluation/1"
@@ -247,7 +247,7 @@ def decoding_options(task: Task, family: str) -> dict[str, Any]:
 
 def decoding_for(task: Task, family: str) -> Decoding:
     """The decoding that a task is put with to models of a family."""
-    from sinkscope.sampling.decoding import SamplingDecoding, default_decoding
+    from sinkscope.decoding.options import SamplingDecoding, default_decoding
 
     options = decoding_options(task, family)
     kind = type(default_decoding(family))

@@ -17,14 +17,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sinkscope.decoding import dream
+from sinkscope.decoding.engine import Engine
+from sinkscope.decoding.options import Decoding, DreamDecoding, LladaDecoding, MmadaDecoding
 from sinkscope.errors import InputError
+from sinkscope.generation.generate import generate
 from sinkscope.models.model import Model
-from sinkscope.policies.acting import Acting, single_forward
 from sinkscope.policies.policy import FixedRule, Policy, check_policy
-from sinkscope.sampling import dream
-from sinkscope.sampling.decoding import Decoding, DreamDecoding, LladaDecoding, MmadaDecoding
-from sinkscope.sampling.engine import Engine
-from sinkscope.sampling.generate import generate
+from sinkscope.policies.runtime import PolicyRuntime, single_forward
 
 DRAWS = 128
 
@@ -163,7 +163,7 @@ def _token_by_token(model: Model, ids: Tensor, prompt: int, policy: Policy) -> T
     from transformers import DynamicCache
 
     keys = [_row_key(row) for row in ids[:, :prompt].tolist()]
-    engine = Engine(model, None, acting=Acting(policy, keys, True, prompt))
+    engine = Engine(model, None, acting=PolicyRuntime(policy, keys, True, prompt))
     cache = DynamicCache()
     logits = [
         engine.next_logits(ids, column, 0 if column == prompt else column - 1, cache)
@@ -189,7 +189,7 @@ def _masked_values(
     checked = check_policy(policy, model.shape.layers, len(ids))
     acting = None
     if checked is not None:
-        acting = Acting(checked, list(numbers), False, prompt)
+        acting = PolicyRuntime(checked, list(numbers), False, prompt)
         acting.begin(x, None, where, 1)
     hidden = model.hidden(x, hiding=acting)
     states = dream.shifted(hidden, where) if model.family == "dream" else hidden[where]

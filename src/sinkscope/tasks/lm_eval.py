@@ -20,10 +20,8 @@ from lm_eval.api.model import TemplateLM
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from sinkscope.errors import InputError, nearest
-from sinkscope.models.load import load
-from sinkscope.policies import parse_policy
-from sinkscope.sampling.decoding import (
+from sinkscope.decoding.groups import draws as draws_numbers
+from sinkscope.decoding.options import (
     Decoding,
     GreedyDecoding,
     LladaDecoding,
@@ -31,9 +29,11 @@ from sinkscope.sampling.decoding import (
     SamplingDecoding,
     default_decoding,
 )
-from sinkscope.sampling.generate import generate
-from sinkscope.sampling.groups import draws as draws_numbers
-from sinkscope.sampling.prompts import decode
+from sinkscope.errors import InputError, nearest
+from sinkscope.generation.generate import generate
+from sinkscope.models.load import load
+from sinkscope.models.prompts import decode
+from sinkscope.policies import parse_policy
 from sinkscope.tasks.answer import rows_at_once
 from sinkscope.tasks.likelihood import DRAWS, Likelihood, bound, exact
 from sinkscope.tasks.task import cut, digest

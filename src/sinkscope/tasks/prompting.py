@@ -9,7 +9,7 @@ import torch
 
 from sinkscope.errors import InputError
 from sinkscope.models.model import Model
-from sinkscope.sampling.prompts import decode
+from sinkscope.models.prompts import decode
 from sinkscope.tasks.task import Prompt, Scheme
 
 

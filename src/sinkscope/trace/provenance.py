@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
+from sinkscope.decoding.options import Decoding
 from sinkscope.models.model import Model
 from sinkscope.policies.policy import Policy
-from sinkscope.sampling.decoding import Decoding
 from sinkscope.trace.capture import Capture
 from sinkscope.version import __version__
 

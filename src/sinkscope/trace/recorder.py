@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
+from sinkscope.decoding.engine import Step
 from sinkscope.errors import CheckpointError
-from sinkscope.policies.acting import Acting
-from sinkscope.sampling.engine import Step
+from sinkscope.policies.runtime import PolicyRuntime
 from sinkscope.trace.capture import Capture
 from sinkscope.trace.frame import Array, Frame, Variable, variables
 from sinkscope.trace.outbox import Outbox, Parcel
-from sinkscope.trace.watch import Watcher
+from sinkscope.trace.step_recorder import StepRecorder
 
 WITHOUT_KEYS = ("median_activation", "hidden_share", "sinks_hit")
 """Variables of a step that have no key axis."""
@@ -25,7 +25,7 @@ NORMS = ("value_norm", "key_norm", "hidden_norm", "largest_activation", "hidden_
 """Variables that the network computes for padding too; there they mean nothing and are NaN."""
 
 
-class Sink(Protocol):
+class TraceWriter(Protocol):
     """Where recorded steps go: memory or disk."""
 
     def write(self, index: int, step: int, arrays: dict[str, Array]) -> None:
@@ -46,19 +46,19 @@ class Recorder:
         prompts: Int64 [B, P], padding included: rows that run without theirs have it in the trace all the same.
     """
 
-    def __init__(self, frame: Frame, capture: Capture, sink: Sink, prompts: Array) -> None:
+    def __init__(self, frame: Frame, capture: Capture, sink: TraceWriter, prompts: Array) -> None:
         self.frame, self.capture, self.sink, self.prompts = frame, capture, sink, prompts
         self.variables = variables(frame, capture)
-        self.watchers: list[tuple[Watcher, int]] = []
+        self.watchers: list[tuple[StepRecorder, int]] = []
         self.recorded = 0
         self._decided_step = np.full((frame.rows, frame.columns), -1, dtype=np.int64)
         self._prefill: Array | None = None
         self._ids: set[int] = set()
         self._outbox = Outbox(self._deliver)
 
-    def watcher(self, rows: list[int], offset: int, acting: Acting | None = None) -> Watcher:
+    def watcher(self, rows: list[int], offset: int, acting: PolicyRuntime | None = None) -> StepRecorder:
         """A watcher for a group of rows whose columns start at `offset` of the frame, and of the policy that acts on them."""
-        watcher = Watcher(self.frame, self.capture, rows, self.frame.prompt - offset, acting)
+        watcher = StepRecorder(self.frame, self.capture, rows, self.frame.prompt - offset, acting)
         if self.frame.image is not None:
             watcher.prompt, watcher.last = (column - offset for column in self.frame.image)
         self.watchers.append((watcher, offset))
@@ -176,7 +176,7 @@ class Recorder:
 
         return see
 
-    def _running(self) -> Watcher:
+    def _running(self) -> StepRecorder:
         return max((watcher for watcher, _ in self.watchers), key=lambda watcher: watcher.begun)
 
 

@@ -14,7 +14,7 @@ from sinkscope.report.study.evidence import Evidence, Scores, Span, more_lost
 from sinkscope.report.study.numbers import number
 from sinkscope.sinks.diagnosis import BASE_ACCURACY, POINTS_LOST
 from sinkscope.sinks.drift import LEAST_DRIFT
-from sinkscope.study.statistics import wilson
+from sinkscope.statistics import wilson
 
 SUPPORTED, CONTRADICTED, OPEN = "supported", "contradicted", "not testable"
 

@@ -12,12 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sinkscope.errors import InputError
-from sinkscope.models.model import Model
-from sinkscope.policies.acting import Acting
-from sinkscope.policies.policy import Policy
-from sinkscope.sampling import autoregressive, dream, llada, mmada
-from sinkscope.sampling.decoding import (
+from sinkscope.decoding import causal as causal_loop
+from sinkscope.decoding import dream, llada, mmada
+from sinkscope.decoding.engine import Engine, Step
+from sinkscope.decoding.options import (
     Decoding,
     DreamDecoding,
     GreedyDecoding,
@@ -26,9 +24,12 @@ from sinkscope.sampling.decoding import (
     MmadaImageDecoding,
     SamplingDecoding,
 )
-from sinkscope.sampling.engine import Engine, Step
-from sinkscope.sampling.prompts import Batch
-from sinkscope.sampling.streams import Streams
+from sinkscope.decoding.streams import Streams
+from sinkscope.errors import InputError
+from sinkscope.models.model import Model
+from sinkscope.models.prompts import Batch
+from sinkscope.policies.policy import Policy
+from sinkscope.policies.runtime import PolicyRuntime
 
 
 @dataclass
@@ -92,7 +93,7 @@ def build_group(
         engine = Engine(model, real, everything=everything)
         slots = mmada.find_slots(engine, ids, decoding)
         if policy is not None:
-            engine.acting = Acting(policy, keys, causal, slots.first, slots.last)
+            engine.acting = PolicyRuntime(policy, keys, causal, slots.first, slots.last)
         group = Group(rows, offset, engine, iter(()), ids)
         own = (
             None
@@ -106,11 +107,11 @@ def build_group(
     length: int = decoding.length  # type: ignore[attr-defined]
     if real is not None:
         real = torch.cat([real, real.new_ones(len(rows), length)], 1)
-    acting = None if policy is None else Acting(policy, keys, causal, prompt)
+    acting = None if policy is None else PolicyRuntime(policy, keys, causal, prompt)
     engine = Engine(model, real, acting=acting, everything=everything)
     if isinstance(decoding, GreedyDecoding):
         state = torch.cat([ids, ids.new_full((len(rows), length), -1)], 1)
-        return Group(rows, offset, engine, autoregressive.steps(engine, ids, decoding, streams), state)
+        return Group(rows, offset, engine, causal_loop.steps(engine, ids, decoding, streams), state)
     state = torch.cat([ids, ids.new_full((len(rows), length), engine.mask_id)], 1)
     if isinstance(decoding, LladaDecoding):
         rules = llada.llada_rules(engine, decoding)

@@ -8,10 +8,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.decoding import naive_loops
+from tests.helpers import golden
 
 import sinkscope as ss
-from helpers import golden
-from sampling import naive_loops
 
 EOS, EOT, MASK = 480, 506, 504
 DREAM_MASK = 501

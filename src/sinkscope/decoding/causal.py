@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from sinkscope.sampling.decoding import GreedyDecoding, SamplingDecoding
-from sinkscope.sampling.engine import Engine, Step
-from sinkscope.sampling.streams import Streams
+from sinkscope.decoding.engine import Engine, Step
+from sinkscope.decoding.options import GreedyDecoding, SamplingDecoding
+from sinkscope.decoding.streams import Streams
 
 
 def steps(

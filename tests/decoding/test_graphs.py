@@ -16,8 +16,8 @@ import pytest
 import torch
 
 import sinkscope as ss
-from sinkscope.policies.acting import Acting
-from sinkscope.sampling import engine, graphs
+from sinkscope.decoding import engine, graphs
+from sinkscope.policies.runtime import PolicyRuntime
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -46,7 +46,7 @@ def test_a_failed_capture_leaves_no_mark(policy: str | None, monkeypatch: pytest
     monkeypatch.setattr(torch.cuda, "graph", failing_capture)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     # A capture launches nothing, so the copies in it do not happen; here they would.
-    monkeypatch.setattr(Acting, "carry", lambda acting: None)
+    monkeypatch.setattr(PolicyRuntime, "carry", lambda acting: None)
     found = run()
     assert len(tried) == 1
     assert torch.equal(plain.states, found.states)

@@ -7,9 +7,8 @@ same cases on the real thing.
 from __future__ import annotations
 
 import pytest
-
-from helpers import layer_cases
-from helpers.interpreter import interpreted
+from tests.helpers import layer_cases
+from tests.helpers.interpreter import interpreted
 
 pytest.importorskip("triton")
 

@@ -14,12 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sinkscope.errors import InputError
-from sinkscope.models.model import Model
-from sinkscope.policies.acting import Acting
-from sinkscope.policies.policy import Policy, check_policy
-from sinkscope.sampling import autoregressive, dream, llada
-from sinkscope.sampling.decoding import (
+from sinkscope.decoding import causal, dream, llada
+from sinkscope.decoding.engine import Engine
+from sinkscope.decoding.groups import grouped, row_keys
+from sinkscope.decoding.options import (
     Decoding,
     DreamDecoding,
     GreedyDecoding,
@@ -27,10 +25,12 @@ from sinkscope.sampling.decoding import (
     MmadaDecoding,
     MmadaImageDecoding,
 )
-from sinkscope.sampling.engine import Engine
-from sinkscope.sampling.generate import check_decoding
-from sinkscope.sampling.groups import grouped, row_keys
-from sinkscope.sampling.run import Run
+from sinkscope.errors import InputError
+from sinkscope.generation.generate import check_decoding
+from sinkscope.generation.run import Run
+from sinkscope.models.model import Model
+from sinkscope.policies.policy import Policy, check_policy
+from sinkscope.policies.runtime import PolicyRuntime
 
 if TYPE_CHECKING:
     import xarray
@@ -120,7 +120,7 @@ def replay(model: Model, run: Run, policy: Policy) -> Replay:
             real = torch.cat([run.real[group].to(model.device), tail], 1)
         acting = None
         if checked is not None:
-            acting = Acting(checked, row_keys(run.seed, group), model.kind.causal, run.prompt - offset)
+            acting = PolicyRuntime(checked, row_keys(run.seed, group), model.kind.causal, run.prompt - offset)
         states = run.states[:, group, offset:].to(model.device)
         engines = Engine(model, real), Engine(model, real, acting=acting)
         pair = _Pair(*engines, decoding, run.prompt - offset, isinstance(run.seed, list))
@@ -194,9 +194,7 @@ class _Pair:
     def _alive(self, step: int, x: Tensor) -> Tensor:
         """Bool [B]: rows that had not ended before this step; nothing is predicted for the others."""
         if isinstance(self.decoding, GreedyDecoding):
-            ends = torch.tensor(
-                autoregressive.end_ids(self.plain, self.decoding), dtype=torch.long, device=x.device
-            )
+            ends = torch.tensor(causal.end_ids(self.plain, self.decoding), dtype=torch.long, device=x.device)
             return ~torch.isin(x[:, self.prompt : self.prompt + step], ends).any(1)
         alive = torch.ones(len(x), dtype=torch.bool, device=x.device)
         if isinstance(self.decoding, MmadaDecoding) and self.decoding.stop_at is not None and self.each_stops:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sinkscope.decoding.engine import Engine, Step, select
+from sinkscope.decoding.options import LladaDecoding, MmadaDecoding
+from sinkscope.decoding.streams import Streams
 from sinkscope.errors import InputError
 from sinkscope.models.llada import EOT
-from sinkscope.sampling.decoding import LladaDecoding, MmadaDecoding
-from sinkscope.sampling.engine import Engine, Step, select
-from sinkscope.sampling.streams import Streams
 
 
 @dataclass(frozen=True)

@@ -13,20 +13,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sinkscope.decoding import causal as causal_loop
+from sinkscope.decoding import mmada
+from sinkscope.decoding.engine import Step
+from sinkscope.decoding.groups import Group, build_group, draws, grouped
+from sinkscope.decoding.options import Decoding, GreedyDecoding, MmadaImageDecoding, default_decoding
+from sinkscope.decoding.streams import check_seeds
 from sinkscope.errors import InputError
+from sinkscope.generation.run import Run
 from sinkscope.models.model import Model
+from sinkscope.models.prompts import Batch, decode, encode
 from sinkscope.policies.policy import Policy, check_policy
-from sinkscope.sampling import autoregressive, mmada
-from sinkscope.sampling.decoding import Decoding, GreedyDecoding, MmadaImageDecoding, default_decoding
-from sinkscope.sampling.engine import Step
-from sinkscope.sampling.groups import Group, build_group, draws, grouped
-from sinkscope.sampling.prompts import Batch, decode, encode
-from sinkscope.sampling.run import Run
-from sinkscope.sampling.streams import check_seeds
 from sinkscope.trace.capture import Capture
 from sinkscope.trace.frame import Frame
 from sinkscope.trace.provenance import provenance, token_texts
-from sinkscope.trace.recorder import Recorder, Sink
+from sinkscope.trace.recorder import Recorder, TraceWriter
 
 Progress = Callable[[int, int, Tensor], None]
 """Called after every step with the number of steps done, the number expected, and the states Long [B, S]."""
@@ -198,7 +199,7 @@ def _recorder(
         guided=getattr(decoding, "cfg", 0) > 0 or getattr(decoding, "guidance", 0) > 0,
         image=image,
     )
-    sink: Sink
+    sink: TraceWriter
     if out is None:
         from sinkscope.trace.trace import Parts
 
@@ -250,7 +251,7 @@ def _drive(
             column = batch.ids.shape[1] + len(states) - 1
             for group in groups:
                 if group.ended:  # its rows have all ended: padding, as for rows that end inside a group
-                    frame[group.rows, column] = autoregressive.pad_id(group.engine, decoding)  # type: ignore[arg-type]
+                    frame[group.rows, column] = causal_loop.pad_id(group.engine, decoding)  # type: ignore[arg-type]
         if recorder is not None:
             recorder.record(len(states) - 1, results)
         states.append(frame)

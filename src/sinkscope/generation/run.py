@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from sinkscope.sampling.decoding import Decoding
+from sinkscope.decoding.options import Decoding
 
 if TYPE_CHECKING:
     from sinkscope.trace.trace import Trace

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-
-from helpers import golden
-from sampling.golden_runs import causal_states, decoding_of, generate, plain, recorded
+from tests.decoding.golden_runs import causal_states, decoding_of, generate, plain, recorded
+from tests.helpers import golden
 
 CAUSAL = golden.names("llama", "generate")
 DIFFUSION = [(family, name) for family, name in golden.cases("generate") if family != "llama"]

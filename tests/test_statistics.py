@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sinkscope.errors import InputError
-from sinkscope.study.statistics import (
+from sinkscope.statistics import (
     accuracy,
     align,
     bootstrap,

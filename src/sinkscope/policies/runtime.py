@@ -1,6 +1,6 @@
 """A policy at work: it keeps the scores of the step before, decides what each layer may not use, and keeps the account.
 
-One `Acting` per group of rows of a generation. It is asked by the attention function before each call (`take`) and told after
+One `PolicyRuntime` per group of rows of a generation. The attention function asks it before each call (`take`) and tells it after
 it (`__call__`), and it leaves nothing behind in the model.
 """
 
@@ -14,8 +14,8 @@ from torch import Tensor
 
 from sinkscope.attention import fused
 from sinkscope.attention.interface import AttentionCall
+from sinkscope.attention.key_mask import Band, KeyMask, first_real
 from sinkscope.attention.received import query_weights, received
-from sinkscope.attention.taken import Band, Taken, first_real
 from sinkscope.attention.visibility import Visibility
 from sinkscope.errors import InputError
 from sinkscope.policies.mask_random import MaskRandom
@@ -52,7 +52,7 @@ class Drawn:
     step: Tensor
 
 
-class Acting:
+class PolicyRuntime:
     """A policy acting on one group of rows.
 
     Args:
@@ -118,7 +118,7 @@ class Acting:
 
     def take(
         self, layer: int, query: Tensor, key: Tensor, visibility: Visibility, scale: float
-    ) -> Taken | None:
+    ) -> KeyMask | None:
         """The union of what all rules take in this call."""
         columns: Tensor | None = None
         band: Band | None = None
@@ -145,7 +145,7 @@ class Acting:
             columns = self._both_branches(columns)
         # A guided twin may have padding of its own.
         known = self._branches == 1 and self._padding is not None
-        return Taken(
+        return KeyMask(
             columns,
             band,
             self.rules[0].effect == "silence",
@@ -179,7 +179,7 @@ class Acting:
                 heads = raw.shape[1]
                 self.account.columns[call.layer] = call.taken.columns[:rows].expand(rows, heads, -1)
 
-    def _counted(self, taken: Taken) -> Tensor | None:
+    def _counted(self, taken: KeyMask) -> Tensor | None:
         """Bool [B]: rows that have not ended and lose a key in this call, so that totals do not depend on the batch."""
         if taken.columns is None or taken.band is not None:
             return self.alive
@@ -377,7 +377,9 @@ def _add(total: Tensor, values: Tensor, counted: Tensor | None) -> None:
     total[:, 1] += any_known
 
 
-def single_forward(policy: Policy | None, layers: int, keys: int, rows: int, causal: bool) -> Acting | None:
+def single_forward(
+    policy: Policy | None, layers: int, keys: int, rows: int, causal: bool
+) -> PolicyRuntime | None:
     """A policy for one forward outside of a generation: it must not need an earlier step."""
     checked = check_policy(policy, layers, keys)
     if checked is None:
@@ -391,6 +393,6 @@ def single_forward(policy: Policy | None, layers: int, keys: int, rows: int, cau
                 f"{rule} decides from the step before, and a single forward has none; use MaskKeys, MaskFirst, Window, "
                 "when='same', or ss.generate"
             )
-    acting = Acting(checked, list(range(rows)), causal, keys)
+    acting = PolicyRuntime(checked, list(range(rows)), causal, keys)
     acting.begin(torch.empty(0), None, torch.empty(0), 1)
     return acting

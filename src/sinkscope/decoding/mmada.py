@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sinkscope.decoding import llada
+from sinkscope.decoding.engine import Engine, Step
+from sinkscope.decoding.options import MmadaDecoding, MmadaImageDecoding
+from sinkscope.decoding.streams import Streams
 from sinkscope.errors import InputError
 from sinkscope.models.mmada import codebook_size, image_offset
-from sinkscope.sampling import llada
-from sinkscope.sampling.decoding import MmadaDecoding, MmadaImageDecoding
-from sinkscope.sampling.engine import Engine, Step
-from sinkscope.sampling.streams import Streams
 
 
 def text_steps(

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from sinkscope.sampling.decoding import DreamDecoding
-from sinkscope.sampling.engine import Engine, Step, marked, select
-from sinkscope.sampling.streams import Streams
+from sinkscope.decoding.engine import Engine, Step, marked, select
+from sinkscope.decoding.options import DreamDecoding
+from sinkscope.decoding.streams import Streams
 
 
 def steps(

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.interface import AttentionCall
+from sinkscope.decoding import graphs
+from sinkscope.decoding.graphs import Graphs
 from sinkscope.models.model import Model
-from sinkscope.policies.acting import Acting
-from sinkscope.sampling import graphs
-from sinkscope.sampling.graphs import Graphs
+from sinkscope.policies.runtime import PolicyRuntime
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Engine:
 
     model: Model
     real: Tensor | None
-    acting: Acting | None = None
+    acting: PolicyRuntime | None = None
     recorder: Recording | None = None
     everything: bool = False
     alive: Tensor | None = None

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from helpers import golden
+from tests.helpers import golden
 
 PROGRAM = """
 import sys

@@ -137,7 +137,9 @@ def merge(partials: Sequence[xr.Dataset], *, relabel: bool = False) -> xr.Datase
     """
     parts = list(partials)
     if not parts or not all(is_partial(part) for part in parts):
-        raise InputError("merge needs at least one result of sinkscope.sinks.partial, and nothing else")
+        raise InputError(
+            "merge needs at least one result of sinkscope.sinks.sink_statistics, and nothing else"
+        )
     first = parts[0]
     for other in parts[1:]:
         for name in _SAME:

@@ -6,9 +6,9 @@ from functools import cache
 from typing import Any
 
 import torch
+from tests.helpers import golden
 
 import sinkscope as ss
-from helpers import golden
 
 EOT = {"llada": 506}
 """The tiny checkpoints' end-of-turn id, which no tokenizer file names."""

@@ -53,7 +53,7 @@ class Band:
 
 
 @dataclass(frozen=True)
-class Taken:
+class KeyMask:
     """The keys that may not be used in one attention call.
 
     Attributes:

@@ -10,10 +10,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.helpers import golden
 
 import sinkscope as ss
-from helpers import golden
-from sinkscope.sampling.decoding import decoding_from_json
+from sinkscope.decoding.options import decoding_from_json
 
 IDS = torch.tensor([[5, 9, 2, 30]])
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sinkscope.attention.interface import AttentionCall
 from sinkscope.attention.visibility import Visibility
-from sinkscope.policies.acting import Account, Acting
+from sinkscope.policies.runtime import Account, PolicyRuntime
 from sinkscope.trace.capture import Capture
 from sinkscope.trace.frame import Frame
 
@@ -44,14 +44,19 @@ class _Seen:
     queries: int
 
 
-class Watcher:
+class StepRecorder:
     """Records the attention of one group of rows.
 
     After a forward, `found` maps variable name → one tensor per recorded layer, with the group's rows and columns.
     """
 
     def __init__(
-        self, frame: Frame, capture: Capture, rows: list[int], prompt: int, acting: Acting | None = None
+        self,
+        frame: Frame,
+        capture: Capture,
+        rows: list[int],
+        prompt: int,
+        acting: PolicyRuntime | None = None,
     ) -> None:
         self.frame, self.capture, self.rows = frame, capture, rows
         self.prompt, self._acting = prompt, acting

@@ -1,0 +1,1 @@
+"""Generating and replaying: loops, policies and recording put together."""
