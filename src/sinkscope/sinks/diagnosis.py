@@ -16,9 +16,9 @@ import pandas as pd
 import xarray as xr
 
 from sinkscope.errors import InputError
+from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks.attribution import DOMINANT, LEAST_UNIQUE
 from sinkscope.sinks.dataset import Array
-from sinkscope.sinks.detection import EPSILON
 from sinkscope.sinks.drift import LEAST_DRIFT, MOST_TIES
 from sinkscope.sinks.intervals import Interval, paired_interval, ratio_interval
 from sinkscope.sinks.residence import KINDS, STATIC_SHARE
