@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from sinkscope import sink_rule
 from sinkscope.errors import InputError, nearest
 from sinkscope.sink_rule import EPSILON
+from sinkscope.sink_rule import threshold_line as sum_line
 from sinkscope.sinks.dataset import (
     HEAD_MEANS_NOTE,
     Array,
@@ -72,7 +72,7 @@ def thresholds(received: Array, epsilon: float = EPSILON, rule: str = "sum") -> 
 
 def threshold_line(received: Array, rule: str = "sum") -> tuple[Array, Array]:
     """(base, slope), each [..., 1]: the threshold of every rule is base + ε · slope."""
-    base, slope, keys = sink_rule.threshold_line(received)
+    base, slope, keys = sum_line(received)
     if rule == "zscore":
         with np.errstate(invalid="ignore"):
             square = np.nansum(np.square(received - base), axis=-1, keepdims=True)

@@ -23,7 +23,7 @@ from sinkscope.sinks.drift import LEAST_DRIFT, MOST_TIES
 from sinkscope.sinks.intervals import Interval, paired_interval, ratio_interval
 from sinkscope.sinks.residence import KINDS, STATIC_SHARE
 from sinkscope.sinks.scan import DRAIN_RATIO, FIRST_POSITIONS
-from sinkscope.sinks.summary import as_partial, attribution_of, drifts, kind_weights
+from sinkscope.sinks.summary_table import as_partial, attribution_of, drifts, kind_weights
 
 PRESENT_SHARE = 0.01
 """Sinks are present when at least this share of head-steps has one."""
