@@ -129,8 +129,8 @@ def test_the_paper_s_tokens_stand_beside_its_own_models_alone():
 def test_a_folder_that_is_no_finished_study_is_explained(tmp_path: Path):
     with pytest.raises(InputError, match=r"no study\.toml"):
         source.read(tmp_path)
-    for arguments, words in (([str(tmp_path)], r"no study\.toml"), ([], "usage")):
-        with pytest.raises(SystemExit, match=words):
+    for arguments, message in (([str(tmp_path)], r"no study\.toml"), ([], "usage")):
+        with pytest.raises(SystemExit, match=message):
             main(arguments)
     wanted = {"name": "begun", "models": ["organism/scratch"], "evaluate": [{"task": "word_problems"}]}
     Store(tmp_path / "begun").write_study(spec.from_data(wanted))

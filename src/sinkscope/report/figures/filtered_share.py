@@ -10,6 +10,7 @@ import xarray as xr
 from sinkscope.report.figures import look
 from sinkscope.report.figures.paper_figure import PaperFigure
 from sinkscope.report.figures.sources import by_trace, caption
+from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks import filtered_share
 
 
@@ -30,15 +31,15 @@ def plot_filtered_share(traces: Any) -> PaperFigure:
         figure, axes = look.sheet(1, 1, look.COLUMN, 2.2)
         for mark, (name, part) in zip("os^Dvx*", table.groupby("trace", sort=False), strict=False):
             axes[0][0].plot(part["epsilon"], part["share"], marker=mark, markersize=3, label=name)
-        axes[0][0].axvline(3, color="#7f7f7f", linestyle="--", linewidth=0.7)
+        axes[0][0].axvline(EPSILON, color="#7f7f7f", linestyle="--", linewidth=0.7)
         axes[0][0].set(xlabel="ε", ylabel="share of tokens that are not sinks")
         axes[0][0].set_ylim(top=1.005)
         axes[0][0].legend(loc="lower right")
-    at = table[table["epsilon"] == 3]
+    at = table[table["epsilon"] == EPSILON]
     shares = ", ".join(f"{row.trace} {row.share:.1%}" for row in at.itertuples())
     lengths = ", ".join(str(keys) for keys in sorted({int(keys) for keys in table["keys"]}))
     text = caption(
-        f"How many tokens the threshold ε leaves out. At ε = 3 (dashed): {shares}.",
+        f"How many tokens the threshold ε leaves out. At ε = {EPSILON:g} (dashed): {shares}.",
         f"over every step, layer, head and key, mean over generations; sequences of up to {lengths} keys "
         "(the paper's figure has 64).",
         "a natural value for ε: the curve is smooth, and any threshold is a choice.",
