@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from functools import lru_cache
 from pathlib import Path
@@ -67,7 +67,12 @@ def save_study(
     return Saved({name: drawn[name] for name in names if name in drawn}, left_out)
 
 
-def _in_processes(jobs: Sequence[tuple[str, dict[str, str], Any]], out: Path, many: int) -> list[Saved]:
+def _in_processes(
+    jobs: Sequence[tuple[str, dict[str, str], Any]],
+    out: Path,
+    many: int,
+    draw: Callable[..., Saved] | None = None,
+) -> list[Saved]:
     """Draws with a pool; what a lost process leaves undone is drawn once more in a new pool."""
     from loky import ProcessPoolExecutor  # starts processes that do not run the caller's script again
 
@@ -75,7 +80,7 @@ def _in_processes(jobs: Sequence[tuple[str, dict[str, str], Any]], out: Path, ma
     for _ in range(2):
         left = [job for job in jobs if job[0] not in done]
         with ProcessPoolExecutor(many, env={"OMP_NUM_THREADS": "1"}) as pool:
-            futures = {job[0]: pool.submit(_draw, *job, out) for job in left}
+            futures = {job[0]: pool.submit(draw or _draw, *job, out) for job in left}
             for name, future in futures.items():
                 try:
                     done[name] = future.result()
