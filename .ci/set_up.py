@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 EXTRA = {"study": "", "test": "[test]"}
-GIGABYTES = {"study": 1.5, "test": 4.0}  # what the folder needs, with room for pip's downloads
+GIGABYTES = {"study": 2.5, "test": 5.0}  # what the folder needs, with room for pip's downloads
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 
 
