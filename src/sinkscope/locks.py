@@ -71,6 +71,10 @@ class Lock:
             self._lock.acquire(timeout=0)
         except Timeout as error:
             raise LockHeldError(self.path, holder(self.path) or {}) from error
+        except OSError as error:
+            raise InputError(
+                f"{self.path} cannot be locked ({error}); is it a link, or the folder read-only?"
+            ) from error
         try:
             other = holder(self.path)
             if other and other.get("host") != socket.gethostname() and _fresh(other):
@@ -102,7 +106,9 @@ class Lock:
         while not self._stop.wait(BEAT):
             try:
                 self._beat()
-            except InputError:  # a full disk must not end the work; the kernel's lock still holds on this machine
+            except (
+                InputError
+            ):  # a full disk must not end the work; the kernel's lock still holds on this machine
                 continue
 
     def _beat(self) -> None:

@@ -14,8 +14,8 @@ import pytest
 from tests.study import small
 
 from sinkscope.errors import InputError
+from sinkscope.locks import Lock
 from sinkscope.study import run, spec, status
-from sinkscope.study.lease import Lease
 from sinkscope.study.store import Store
 
 pytestmark = pytest.mark.timeout(
@@ -47,7 +47,7 @@ def test_all_outputs_are_there(finished: Path) -> None:
     manifest = json.loads((finished / "manifest.json").read_text())
     assert manifest["versions"]["torch"]
     assert manifest["calls"][0]["answers_computed"] == 3 * 4 + 2 + 2 + 1  # and an exemplar's maps
-    assert manifest["calls"][0]["seconds"]["whole command"] > 0
+    assert manifest["calls"][0]["seconds"]["whole run"] > 0
     assert not list(finished.rglob("*.part")) + list(finished.rglob("*.partial"))
     assert {path.suffix for path in (finished / "figures").iterdir()} == {".svg", ".pdf", ".csv", ".txt"}
     kinds = [data["identity"]["kind"] for data in Store(finished).known_cells().values()]
@@ -102,7 +102,7 @@ def test_a_second_run_computes_nothing(study: Path, finished: Path) -> None:
     before = {
         path: path.stat().st_mtime_ns
         for path in finished.rglob("*")
-        if path.is_file() and path.name != "lease"
+        if path.is_file() and path.name != "lock"
     }
     begun = time.monotonic()
     done = small.run(study, finished)
@@ -112,7 +112,7 @@ def test_a_second_run_computes_nothing(study: Path, finished: Path) -> None:
     after = {
         path: path.stat().st_mtime_ns
         for path in finished.rglob("*")
-        if path.is_file() and path.name != "lease"
+        if path.is_file() and path.name != "lock"
     }
     assert after == before
 
@@ -128,7 +128,7 @@ def test_another_study_in_the_same_folder_is_refused_by_name(study: Path, finish
 
 
 def test_a_folder_of_something_else_is_refused(study: Path, tmp_path: Path) -> None:
-    (tmp_path / "lease").touch()
+    (tmp_path / "lock").touch()
     (tmp_path / ".study.toml.123.part").write_text("name")  # a kill at the very start leaves these
     Store(tmp_path).check_new()
     (tmp_path / "thesis.tex").write_text("x")
@@ -175,7 +175,7 @@ def test_answers_that_disagree_between_shards_are_refused(finished: Path, tmp_pa
     shutil.copytree(finished, out)
     store = Store(out)
     name = next(name for name, data in store.known_cells().items() if data["identity"]["kind"] == "evaluate")
-    (shard,) = store.shard_folders(name)
+    shard = store.runs(name)[0].path
     shutil.copytree(shard, shard.with_name("000000-000001"))
     assert len(store.answers(name)) == 4
     file = shard.with_name("000000-000001") / "generations.jsonl"
@@ -191,7 +191,7 @@ def test_status_reads_a_study_that_is_running_or_done(finished: Path) -> None:
     assert found.done == found.wanted == 3 * 4 + 2 + 2 + 1
     assert found.running == ""
     assert found.report is not None
-    with Lease(finished / "lease"):
+    with Lock(finished / "lock"):
         assert "process" in status.read(finished).running
     with pytest.raises(InputError, match=r"no study\.toml"):
         status.read(finished / "tables")
@@ -199,7 +199,7 @@ def test_status_reads_a_study_that_is_running_or_done(finished: Path) -> None:
 
 def test_a_second_command_on_one_folder_is_told_who_is_at_work(study: Path, finished: Path) -> None:
     with (
-        Lease(finished / "lease"),
+        Lock(finished / "lock"),
         pytest.raises(InputError, match=r"another command .* is running the study"),
     ):
         run.run_study(spec.read(study), finished)

@@ -241,7 +241,6 @@ def expanded(policies: Sequence[str], controls: int) -> list[str]:
     import dataclasses
 
     from sinkscope.policies import MaskRandom, parse_policy
-    from sinkscope.policies.policy import Policy
 
     found: list[str] = []
     for text in policies:
@@ -282,9 +281,7 @@ def _draws(decoding: Decoding) -> bool:
     return draws(decoding)
 
 
-def map_cells(
-    study: Study, cells: Sequence[Cell], sinks: Mapping[str, Mapping[int, float]]
-) -> list[Cell]:
+def map_cells(study: Study, cells: Sequence[Cell], sinks: Mapping[str, Mapping[int, float]]) -> list[Cell]:
     """The cells of the second pass, the full maps of exemplars, without identities.
 
     `sinks`: id of a traced cell → place of a document → its sinks per head and step.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+
 from sinkscope.errors import InputError
 from sinkscope.files import differences
 from sinkscope.statistics import align, same_settings
@@ -15,7 +16,7 @@ def comparable(first: Evaluation, other: Evaluation) -> None:
     try:
         same_settings(first.settings, other.settings, may_differ=("policy",))
     except InputError as error:
-        named = differences(*({**run.settings, "policy": None} for run in (first, other)))
+        named = differences({**first.settings, "policy": None}, {**other.settings, "policy": None})
         raise InputError(
             f"the runs under {names[0]} and {names[1]} of {first.settings['model']['source']} do not belong in one table: "
             f"{next(named, '')}. {error}"

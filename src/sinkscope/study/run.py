@@ -291,9 +291,7 @@ class _Run:
             "calls": [*old.get("calls", []), call],
         }
         write_atomically(self.store.manifest_file, json.dumps(manifest, indent=1) + "\n")
-        return Outcome(
-            self.store.root, study, made.frames, made.notes, not_graded, self.computed, manifest
-        )
+        return Outcome(self.store.root, study, made.frames, made.notes, not_graded, self.computed, manifest)
 
 
 @dataclass

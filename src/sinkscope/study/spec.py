@@ -17,19 +17,15 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+import tomllib
+
 from sinkscope.checks import whole
 from sinkscope.errors import InputError, SinkscopeError, nearest
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 if TYPE_CHECKING:
     from sinkscope.decoding.options import Decoding

@@ -23,6 +23,7 @@ from sinkscope.files import write_atomically
 from sinkscope.study.cells import Cell
 from sinkscope.study.store import Store, load_statistics
 from sinkscope.tasks.evaluate import Evaluation, record_of
+from sinkscope.text import csv_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,11 +71,11 @@ def not_graded(cells: Sequence[Cell], counts: Mapping[str, Counts]) -> tuple[Not
     for cell in cells:
         answers, graded, _ = counts[cell.id]
         if cell.kind == "evaluate" and graded < answers:
-            why = why_not_graded(cell.parsed_task()) or "they were made on a machine that could not grade them"
+            why = (
+                why_not_graded(cell.parsed_task()) or "they were made on a machine that could not grade them"
+            )
             entries.append(
-                NotGraded(
-                    cell.id, cell.title, cell.model.name, cell.task, cell.policy, answers - graded, why
-                )
+                NotGraded(cell.id, cell.title, cell.model.name, cell.task, cell.policy, answers - graded, why)
             )
     return tuple(entries)
 
@@ -82,16 +83,19 @@ def not_graded(cells: Sequence[Cell], counts: Mapping[str, Counts]) -> tuple[Not
 def build(store: Store, cells: Sequence[Cell], ungraded: Sequence[NotGraded] = ()) -> Tables:
     """All tables of a finished study; cells that are not graded have no accuracy and are left out of `results`."""
     left_out = {entry.cell for entry in ungraded}
-    evaluated = [cell for cell in cells if cell.kind == "evaluate" and cell.id not in left_out]
     traced = [cell for cell in cells if cell.kind == "trace"]
     replayed = [cell for cell in cells if cell.kind == "replay"]
-    evaluations = {cell.id: evaluation(store, cell) for cell in evaluated}
+    evaluations = {
+        cell.id: evaluation(store, cell)
+        for cell in cells
+        if cell.kind == "evaluate" and cell.id not in left_out
+    }
     statistics = {cell.id: trace_statistics(store, cell) for cell in traced}
     frames: dict[str, Any] = {}
     notes: list[str] = []
     if evaluations:
-        frames["results"], notes = results(evaluated, evaluations)
-        frames["records"] = records(evaluated, evaluations)
+        frames["results"], notes = results(cells, evaluations)
+        frames["records"] = records(cells, evaluations)
     if statistics:
         frames["sinks"], frames["depth"] = sinks(traced, statistics), depth(traced, statistics)
     frames["diagnosis"] = diagnosis(cells, evaluations, statistics)
@@ -164,7 +168,8 @@ def results(cells: Sequence[Cell], evaluations: dict[str, Evaluation]) -> tuple[
 
     groups: dict[tuple[str, str], list[Cell]] = defaultdict(list)
     for cell in cells:
-        groups[cell.decoding_name, cell.identity["task"]["task"]].append(cell)
+        if cell.id in evaluations:
+            groups[cell.decoding_name, cell.identity["task"]["task"]].append(cell)
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
     for group in groups.values():
@@ -241,7 +246,9 @@ def records(cells: Sequence[Cell], evaluations: dict[str, Evaluation]) -> pd.Dat
     """Every answer, with its cell's settings."""
     import pandas as pd
 
-    frames = [_with_columns(evaluations[cell.id].table(), _about(cell)) for cell in cells]
+    frames = [
+        _with_columns(evaluations[cell.id].table(), _about(cell)) for cell in cells if cell.id in evaluations
+    ]
     return pd.concat([frame.dropna(axis=1, how="all") for frame in frames], ignore_index=True)
 
 
@@ -366,4 +373,4 @@ def write(store: Store, tables: Tables) -> None:
         buffer = io.BytesIO()
         plain.to_parquet(buffer, index=False)
         write_atomically(store.table_file(name), buffer.getvalue())
-        write_atomically(folder / f"{name}.csv", plain.to_csv(index=False))
+        write_atomically(folder / f"{name}.csv", csv_text(plain))
