@@ -82,7 +82,8 @@ class Batch:
 
     def rows(self, rows: slice) -> Batch:
         """Some of the rows."""
-        return Batch(*(None if tensor is None else tensor[rows] for tensor in self._tensors()))
+        parts: list[Any] = [None if tensor is None else tensor[rows] for tensor in self._tensors()]
+        return Batch(*parts)
 
     @staticmethod
     def join(first: Batch, second: Batch) -> Batch:
@@ -208,7 +209,9 @@ class Reader:
         self.pictured = round(recipe.batch * recipe.pictures)
         self.device = device
         arrays = [getattr(corpus, name) for name in FIELDS]
-        self.texts, self.images = ([_on(device, array) for array in part] for part in (arrays[:5], arrays[5:]))
+        self.texts, self.images = (
+            [_on(device, array) for array in part] for part in (arrays[:5], arrays[5:])
+        )
         self._orders: dict[tuple[int, int], Tensor] = {}
 
     def batch(self, step: int, rank: int = 0, world: int = 1) -> Batch:

@@ -234,7 +234,7 @@ _maker: _Maker
 
 
 def _set_maker(maker: _Maker) -> None:
-    global _maker  # noqa: PLW0603 (a pool's initializer has no other place to leave it)
+    global _maker
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     _maker = maker
 

@@ -60,7 +60,11 @@ def config(network: Any, layout: str, vocabulary: Vocabulary) -> dict[str, Any]:
 
 def generation_config(layout: str, vocabulary: Vocabulary) -> dict[str, Any]:
     """generation_config.json: for Llama it names every id that ends an answer."""
-    settings: dict[str, Any] = {"bos_token_id": vocabulary.bos, "eos_token_id": vocabulary.eos, "pad_token_id": vocabulary.pad}
+    settings: dict[str, Any] = {
+        "bos_token_id": vocabulary.bos,
+        "eos_token_id": vocabulary.eos,
+        "pad_token_id": vocabulary.pad,
+    }
     if layout == "llama":
         settings |= {"eos_token_id": sorted({vocabulary.eos, vocabulary.eot}), "do_sample": False}
     return settings

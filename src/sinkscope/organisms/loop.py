@@ -53,17 +53,6 @@ class LoopOptions:
     stop_after: int | None = None
 
 
-def learning_rate(self) -> float: ...
-    @property
-    def warmup(self) -> int: ...
-    @property
-    def weight_decay(self) -> float: ...
-    @property
-    def betas(self) -> tuple[float, float]: ...
-    @property
-    def clip(self) -> float: ...
-
-
 def learning_rate(schedule: Schedule, step: int) -> float:
     """Linear warm-up, then a cosine to zero."""
     warm = min(1.0, (step + 1) / max(1, min(schedule.warmup, schedule.steps // 10)))
@@ -164,9 +153,7 @@ class Loop(ABC):
         self.last_loss = float(self.summed) / self.since
         self.seconds += seconds
         if not math.isfinite(self.last_loss):
-            raise InputError(
-                f"the loss is {self.last_loss} at step {self.step}: try a smaller learning rate"
-            )
+            raise InputError(f"the loss is {self.last_loss} at step {self.step}: try a smaller learning rate")
         if self.world.main:
             speed = self.since * self.schedule.tokens / self.schedule.steps / seconds
             self.log.report(
@@ -183,7 +170,11 @@ class Loop(ABC):
             "levels": self.probe(),
         }
         self.points = [earlier for earlier in self.points if earlier["step"] < self.step] + [point]
-        write_json(self.options.out / "emergence.json", {"recipe": self.schedule.name, "points": self.points}, compact=True)
+        write_json(
+            self.options.out / "emergence.json",
+            {"recipe": self.schedule.name, "points": self.points},
+            compact=True,
+        )
 
     def _save_state(self) -> None:
         partial = self.options.out / f"{STATE}.partial"
@@ -210,11 +201,12 @@ class Loop(ABC):
             raise InputError(
                 f"{path} cannot be read ({type(error).__name__}): it is broken, or of another version; delete it to begin anew"
             ) from error
-        for name, value in self.identity.items():
-            if identity.get(name) != value:
-                raise InputError(
-                    f"{self.options.out} holds a run of another recipe or other settings (the {name} differ); choose another folder"
-                )
+        differ = [name for name, value in self.identity.items() if identity.get(name) != value]
+        if differ:
+            raise InputError(
+                f"{self.options.out} holds a run of another recipe or other settings (the {differ[0]} differ); choose another "
+                "folder"
+            )
         self.step, self.seconds = int(state["step"]), float(state["seconds"])
         self.points = json.loads(state["points"])
         self.summed, self.since, self.last_loss = state["loss"]

@@ -76,11 +76,17 @@ def right_answers(name: str, family: str, answers: Sequence[Any], run_programs: 
         pairs = list(zip(task.documents(len(answers)), answers, strict=True))
         if task.runs_code and not run_programs:
             return [document.answer == text.strip() for document, text in pairs]
-        return [task.grade(document, text).passed for document, text in pairs]
+        return [verdict.passed for verdict in task.grade_many(pairs)]
     scenes = _held_out_scenes(len(answers))
     if name == "drawing":
-        return [pictures.drawing_right(pictures.caption(scene), codes) for scene, codes in zip(scenes, answers, strict=True)]
-    return [pictures.caption_right(pictures.render(scene), text) for scene, text in zip(scenes, answers, strict=True)]
+        return [
+            pictures.drawing_right(pictures.caption(scene), codes)
+            for scene, codes in zip(scenes, answers, strict=True)
+        ]
+    return [
+        pictures.caption_right(pictures.render(scene), text)
+        for scene, text in zip(scenes, answers, strict=True)
+    ]
 
 
 def accuracies(

@@ -46,9 +46,7 @@ TIMES = _items(
 )
 MOODS = _items("happy|tired|curious|worried|proud|hungry|calm|surprised|angry|patient")
 COLOURS = _items("red|blue|green|yellow|white|black|brown|grey")
-WENT = _items(
-    "walked to|ran to|stopped at|came back from|looked at|waited near|drove past|found the way to"
-)
+WENT = _items("walked to|ran to|stopped at|came back from|looked at|waited near|drove past|found the way to")
 DID = _items("found|lost|carried|bought|repaired|hid|sold|remembered|dropped|painted")
 WANTED = _items(
     "to see the sea|to go home|to learn the song|to help|to sleep|to open the door|to know the truth|"

@@ -16,6 +16,7 @@ from sinkscope.organisms.pictures import CODES
 from sinkscope.organisms.recipe import Recipe, Size
 from sinkscope.organisms.vocabulary import Vocabulary, foreign, roles, shipped, shipped_tokenizer
 
+
 class Start(NamedTuple):
     """A network in float32 on the CPU with its tokenizer, and where it came from (None: random weights)."""
 

@@ -157,9 +157,7 @@ class OrganismTraining(Loop):
         compiled = self.device.type == "cuda" if options.compile is None else options.compile
         loss = Loss(self.network, self.recipe.objective)
         self.weighted_loss: Any = torch.compile(loss, dynamic=False) if compiled else loss
-        self.held_out = (
-            emergence.probe(self.recipe, self.vocabulary, self.device) if self.probed else None
-        )
+        self.held_out = emergence.probe(self.recipe, self.vocabulary, self.device) if self.probed else None
 
     def loss(self, step: int) -> Tensor:
         """Cross-entropy per target of the whole batch, times the number of processes."""

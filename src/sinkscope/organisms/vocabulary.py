@@ -214,7 +214,9 @@ def foreign(model: Any) -> Vocabulary:
     before, after = _around(_template(tokenizer, backend), bos_text)
     if not before.startswith(bos_text):
         before = bos_text + before
-    turn = f"{{{{ {json.dumps(before)} }}}}{{{{ messages[-1]['content'] | trim }}}}{{{{ {json.dumps(after)} }}}}"
+    turn = (
+        f"{{{{ {json.dumps(before)} }}}}{{{{ messages[-1]['content'] | trim }}}}{{{{ {json.dumps(after)} }}}}"
+    )
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": bos_text,
