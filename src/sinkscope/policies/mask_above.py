@@ -7,7 +7,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from sinkscope.policies.policy import Scope, ScoredRule, finite, number, sinks
+from sinkscope.policies.policy import Scope, ScoredRule, finite, number
+from sinkscope.sink_rule import torch_sinks_of
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class MaskAbove(ScoredRule):
 
     def choose(self, scores: Tensor, candidates: Tensor) -> Tensor:
         """The candidates that are sinks."""
-        return sinks(scores, self.epsilon) & candidates
+        return torch_sinks_of(scores, self.epsilon) & candidates
 
     def argument(self) -> str:
         """ε."""

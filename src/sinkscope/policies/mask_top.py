@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from sinkscope.errors import InputError
-from sinkscope.policies.policy import Scope, ScoredRule, finite, number, sinks, top, whole
+from sinkscope.policies.policy import Scope, ScoredRule, finite, number, top, whole
+from sinkscope.sink_rule import torch_sinks_of
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class MaskTop(ScoredRule):
     def choose(self, scores: Tensor, candidates: Tensor) -> Tensor:
         """The top k of the candidates."""
         chosen = top(scores, candidates, self.k)
-        return chosen if self.epsilon is None else chosen & sinks(scores, self.epsilon)
+        return chosen if self.epsilon is None else chosen & torch_sinks_of(scores, self.epsilon)
 
     def argument(self) -> str:
         """k."""

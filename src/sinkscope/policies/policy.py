@@ -199,15 +199,6 @@ class ScoredRule(Rule):
         return found
 
 
-def sinks(scores: Tensor, epsilon: float) -> Tensor:
-    """Bool [..., K]: keys whose score exceeds the mean of the other keys by more than ε. NaN: no key, never a sink."""
-    real = ~scores.isnan()
-    filled = scores.nan_to_num(0.0)
-    count = real.sum(-1, keepdim=True)
-    others = (filled.sum(-1, keepdim=True) - filled) / (count - 1).clamp(min=1)
-    return (filled > others + epsilon) & real & (count > 1)
-
-
 def top(scores: Tensor, candidates: Tensor, count: int | Tensor) -> Tensor:
     """Bool [..., K]: the `count` candidates with the highest scores; equal scores go to the lower index."""
     order = scores.masked_fill(~candidates, float("-inf")).sort(dim=-1, descending=True, stable=True).indices

@@ -20,10 +20,8 @@ from sinkscope.attention.visibility import Visibility
 from sinkscope.errors import InputError
 from sinkscope.policies.mask_random import MaskRandom
 from sinkscope.policies.numbers import priorities, wrapped
-from sinkscope.policies.policy import FixedRule, Policy, Rule, ScoredRule, check_policy, sinks
-
-HIT_EPSILON = 3.0
-"""A step's own sinks, of which a mask hits a share, are those at ε = 3."""
+from sinkscope.policies.policy import FixedRule, Policy, Rule, ScoredRule, check_policy
+from sinkscope.sink_rule import torch_sinks_of
 
 
 @dataclass
@@ -191,13 +189,13 @@ class PolicyRuntime:
         rows, heads = raw.shape[:2]
         if call.taken is None or call.kept is None:
             nothing = torch.zeros(rows, heads, device=raw.device)
-            return nothing, torch.where(sinks(raw, HIT_EPSILON).any(-1), 0.0, float("nan"))
+            return nothing, torch.where(torch_sinks_of(raw).any(-1), 0.0, float("nan"))
         weights = query_weights(call.visibility, None, call.query)[:rows]
         gone = (1 - call.kept[:rows]).clamp(min=0.0)
         share = (gone * weights).nan_to_num(0.0).sum(-1) / weights.sum(-1).clamp(min=1.0)
         if call.taken.columns is None:
             return share, torch.full((rows, heads), float("nan"), device=raw.device)
-        own = sinks(raw, HIT_EPSILON)
+        own = torch_sinks_of(raw)
         caught = (own & call.taken.columns[:rows]).sum(-1)
         return share, torch.where(own.any(-1), caught / own.sum(-1).clamp(min=1), float("nan"))
 

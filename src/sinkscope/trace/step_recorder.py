@@ -16,14 +16,12 @@ from torch import Tensor
 from sinkscope.attention.interface import AttentionCall
 from sinkscope.attention.visibility import Visibility
 from sinkscope.policies.runtime import Account, PolicyRuntime
+from sinkscope.sink_rule import torch_sinks_of
 from sinkscope.trace.capture import Capture
 from sinkscope.trace.frame import Frame
 
 SEEN_BY = 16
 """Received attention over all queries so far is NaN for a key seen by fewer queries: the newest keys have too few."""
-
-SINK_EPSILON = 3.0
-"""Threshold of `sink_heads` at level "layers": a key above the mean of the others by 3, about four times uniform."""
 
 
 @dataclass(frozen=True)
@@ -312,7 +310,7 @@ def _over(mass: Tensor, uniform: Tensor, there: Tensor | None = None) -> Tensor:
 
 
 def sink_heads(received: Tensor) -> Tensor:
-    """How many heads call each key a sink: received_j > mean of the other keys + 3.
+    """How many heads call each key a sink (`sink_rule`).
 
     Args:
         received: Float [B, H, K], NaN where there is no key.
@@ -320,11 +318,7 @@ def sink_heads(received: Tensor) -> Tensor:
     Returns:
         Int16 [B, K].
     """
-    real = ~received.isnan()
-    filled = received.nan_to_num(0.0)
-    count = real.sum(-1, keepdim=True)
-    others = (filled.sum(-1, keepdim=True) - filled) / (count - 1).clamp(min=1)
-    return ((filled > others + SINK_EPSILON) & real & (count > 1)).sum(1).to(torch.int16)
+    return torch_sinks_of(received).sum(1).to(torch.int16)
 
 
 def _seen_by(visibility: Visibility, weights: Tensor) -> Tensor:
