@@ -203,11 +203,13 @@ def view(
     out: Annotated[Path | None, typer.Option(help="the page; default: named after the trace, here")] = None,
     heads: Annotated[str, typer.Option(help="layer:head,… to embed in full")] = "",
     samples: Annotated[str, typer.Option(help="which samples, such as 0,2; default: as many as fit")] = "",
+    open_it: Annotated[bool, typer.Option("--open", help="open the page in the browser")] = False,
+    force: Annotated[bool, typer.Option("--force", help="replace a page that exists already")] = False,
 ) -> None:
     """Make one HTML file to look at a trace in a browser, step by step; two traces stand side by side."""
     from sinkscope.commands.view import view as command
 
-    command(path, other, out, heads, samples)
+    command(path, other, out, heads, samples, open_it, force)
 
 
 @app.command()
@@ -289,11 +291,12 @@ def figures(
     accuracies: Annotated[
         Path | None, typer.Option(help="for table 1: CSV with task, policy, model, accuracy, stderr")
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="replace figures that exist already")] = False,
 ) -> None:
     """Draw the paper's figures and tables, with the data behind each; figures 4, 6 and 8 need a trace at level maps."""
     from sinkscope.commands.figures import figures as command
 
-    command(source, out, only, accuracies)
+    command(source, out, only, accuracies, force)
 
 
 @app.command()
