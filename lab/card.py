@@ -27,10 +27,10 @@ from lab.masking import policies
 from lab.results import digest_of
 from sinkscope.errors import InputError
 from sinkscope.files import write_atomically
+from sinkscope.models.load import ORGANISMS as WEIGHTS
 from sinkscope.organisms.corpus import END
+from sinkscope.organisms.documents import GIVEN
 from sinkscope.organisms.recipe import LENGTH
-from sinkscope.organisms.sources import GIVEN
-from sinkscope.organisms.start import WEIGHTS
 from sinkscope.study.shipped import whole_rows
 
 CAUTION = (

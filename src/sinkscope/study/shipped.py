@@ -17,9 +17,10 @@ from typing import Any
 
 from sinkscope.errors import InputError
 from sinkscope.files import write_atomically
+from sinkscope.models.load import ORGANISMS
 from sinkscope.tasks.task import digest
 
-SHELF = Path(__file__).parents[1] / "organisms" / "weights"
+SHELF = ORGANISMS
 KEPT = (
     "model", "task", "scheme", "decoding_name", "decoding", "dtype", "policy", "control_of", "n", "draws", "accuracy", "low",
     "high", "difference", "difference_low", "difference_high", "difference_p_holm", "effect_count", "effect_count_low",
