@@ -130,6 +130,10 @@ class _InThisProcess:
     def __init__(self, place: Place) -> None:
         self._worker = Worker(place.root, place.device, 1, place.batch_size, place.modules)
 
+    @staticmethod
+    def check(place: Place) -> None:
+        """Nothing can be wrong."""
+
     def begin(self, jobs: int) -> None:
         """Nothing is to be started."""
 

@@ -45,6 +45,11 @@ class Executor(Protocol):
 
     workers: int
 
+    @classmethod
+    def check(cls, place: Place) -> None:
+        """Raise InputError when the options of a place cannot be used; nothing is started or written."""
+        ...
+
     def begin(self, jobs: int) -> None:
         """Start what can be started before the jobs are known; there will be at least so many."""
         ...
@@ -144,6 +149,17 @@ class WarmExecutor:
 
     lost: ClassVar[tuple[type[BaseException], ...]] = ()
     """Errors that mean: the worker is gone."""
+
+    options: ClassVar[tuple[str, ...]] = ()
+    """The names that --option takes."""
+
+    @classmethod
+    def check(cls, place: Place) -> None:
+        """Refuse unknown options."""
+        for name in place.options:
+            if name not in cls.options:
+                known = nearest(name, cls.options) if cls.options else "local workers have none"
+                raise InputError(f"--option {name}=… is not known; {known}")
 
     def __init__(self, place: Place, devices: Sequence[str]) -> None:
         self.place = place
@@ -263,9 +279,7 @@ class LocalExecutor(WarmExecutor):
         """A pool of one process, which begins to read its libraries."""
         import loky
 
-        worker = Worker(
-            self.place.root, device, self._threads, self.place.batch_size, tuple(self.place.modules)
-        )
+        worker = Worker(self.place.root, device, self._threads, self.place.batch_size, self.place.modules)
         environment = {
             "OMP_NUM_THREADS": str(self._threads),
             "TOKENIZERS_PARALLELISM": "false",

@@ -25,8 +25,6 @@ try:
 except ImportError as error:
     raise InputError("--on ray needs Ray: pip install 'sinkscope[ray]'") from error
 
-OPTIONS = ("address",)
-
 
 class _Actor(NamedTuple):
     """An actor, and a reference that is there once a node has room for it."""
@@ -42,6 +40,7 @@ class RayExecutor(WarmExecutor):
     """
 
     lost = (ray.exceptions.RayError,)
+    options = ("address",)
 
     def __init__(self, place: Place) -> None:
         self._started = ExitStack()
@@ -61,7 +60,7 @@ class RayExecutor(WarmExecutor):
         """An actor, which waits for a node with room for it."""
         place = self.place
         handle = self._actor.remote(
-            place.root, device, 1 if device == "cpu" else None, place.batch_size, tuple(place.modules)
+            place.root, device, 1 if device == "cpu" else None, place.batch_size, place.modules
         )
         return _Actor(handle, handle.__ray_ready__.remote())
 

@@ -20,6 +20,7 @@ except ImportError as error:
     raise InputError("--on slurm needs submitit: pip install 'sinkscope[slurm]'") from error
 
 WAIT = 0.5
+WORKERS = 8
 NUMBERS = (
     "timeout_min",
     "mem_gb",
@@ -35,6 +36,22 @@ def run_jobs(worker: Worker, jobs: Sequence[Job]) -> list[JobResult]:
     return [worker.run(job) for job in jobs]
 
 
+def _submitit_executor(place: Place) -> tuple[Any, dict[str, Any]]:
+    """submitit's executor with the options of a place, and all parameters that it got."""
+    options: dict[str, Any] = dict(place.options)
+    cluster = options.pop("cluster", "slurm")
+    parameters: dict[str, Any] = {"timeout_min": 240, "cpus_per_task": 1, "name": "sinkscope"}
+    if cluster == "slurm":
+        parameters["slurm_array_parallelism"] = place.workers or WORKERS
+    try:
+        parameters |= {name: int(value) if name in NUMBERS else value for name, value in options.items()}
+        executor = submitit.AutoExecutor(folder=str(place.root / "slurm"), cluster=cluster)
+        executor.update_parameters(**parameters)
+    except (RuntimeError, ValueError, NameError, TypeError) as error:
+        raise InputError(f"submitit cannot use these options ({error}); see --option") from error
+    return executor, parameters
+
+
 class SlurmExecutor:
     """submitit's executor.
 
@@ -43,21 +60,16 @@ class SlurmExecutor:
     """
 
     def __init__(self, place: Place) -> None:
-        options: dict[str, Any] = dict(place.options)
-        cluster = options.pop("cluster", "slurm")
-        self.workers = place.workers or 8
-        parameters: dict[str, Any] = {"timeout_min": 240, "cpus_per_task": 1, "name": "sinkscope"}
-        if cluster == "slurm":
-            parameters["slurm_array_parallelism"] = self.workers
-        try:
-            parameters |= {name: int(value) if name in NUMBERS else value for name, value in options.items()}
-            self._submit: Any = submitit.AutoExecutor(folder=str(place.root / "slurm"), cluster=cluster)
-            self._submit.update_parameters(**parameters)
-        except (RuntimeError, ValueError, NameError, TypeError) as error:
-            raise InputError(f"submitit cannot use these options ({error}); see --option") from error
+        self.workers = place.workers or WORKERS
+        self._submit, parameters = _submitit_executor(place)
         threads = None if "gpus_per_node" in parameters else int(parameters["cpus_per_task"])
-        self._worker = Worker(place.root, place.device, threads, place.batch_size, tuple(place.modules))
+        self._worker = Worker(place.root, place.device, threads, place.batch_size, place.modules)
         self._tasks: list[Any] = []
+
+    @staticmethod
+    def check(place: Place) -> None:
+        """Raise InputError when submitit cannot use the options."""
+        _submitit_executor(place)
 
     def begin(self, jobs: int) -> None:
         """Nothing: an array is submitted with its jobs."""

@@ -116,6 +116,7 @@ def run_study(
         progress.say(line)
     memory = max((known.parameters for known in facts.values()), default=0) * 6 + 300_000_000
     place = Place(store.root, device, workers, batch_size, memory, study.modules, options or {})
+    executor.check(place)
     new = not store.root.exists()
     try:
         with store.lock():
