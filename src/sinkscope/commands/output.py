@@ -49,9 +49,11 @@ def show_table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "", *, header: bool = True
 ) -> None:
     """Print a table; on a terminal it is fitted to the width, elsewhere each row is one line."""
-    table = Table(*columns, title=safe(title) or None, title_justify="left", show_header=header)
+    table = Table(*columns, show_header=header)
     for row in rows:
         table.add_row(*("" if cell is None else safe(cell) for cell in row))
+    if title:
+        say(title)  # as a title of rich's table it would be folded to the table's width
     console().print(table)
 
 
