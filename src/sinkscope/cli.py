@@ -217,11 +217,12 @@ def summary(
             help="a .zarr.zip, or the .partial folder of a recording that was stopped", metavar="TRACE"
         ),
     ],
+    json: Json = False,
 ) -> None:
     """Say what is in a trace: where the sinks are, how strong, moving or not, made of what."""
     from sinkscope.commands.summary import summarise
 
-    summarise(path)
+    summarise(path, json)
 
 
 @app.command(cls=Command)
@@ -239,11 +240,14 @@ def view(
     samples: Annotated[
         str, typer.Option(help="which samples, such as 0,2; default: as many as fit", metavar="N,…")
     ] = "",
+    open_it: Annotated[bool, typer.Option("--open", help="open the page in the browser")] = False,
+    force: Annotated[bool, typer.Option("--force", help="replace a page that exists already")] = False,
+    json: Json = False,
 ) -> None:
     """Make one HTML file to look at a trace in a browser, step by step; two traces stand side by side."""
     from sinkscope.commands.view import view as command
 
-    command(path, other, out, heads, samples)
+    command(path, other, out, heads, samples, open_it, force, json)
 
 
 @app.command(cls=Command)
@@ -322,11 +326,13 @@ def figures(
         Path | None,
         typer.Option(help="for table 1: CSV with task, policy, model, accuracy, stderr", metavar="FILE"),
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="replace figures that exist already")] = False,
+    json: Json = False,
 ) -> None:
     """Draw the paper's figures and tables, with the data behind each. Figures 4, 6 and 8 need a trace at level maps."""
     from sinkscope.commands.figures import figures as command
 
-    command(source, out, only, accuracies)
+    command(source, out, only, accuracies, force, json)
 
 
 @app.command(cls=Command)
@@ -350,11 +356,12 @@ def bench(
     out: Annotated[
         Path | None, typer.Option(help="a JSON file to keep the result in", metavar="FILE")
     ] = None,
+    json: Json = False,
 ) -> None:
     """Measure what tracing costs on this machine, as ratios of one run."""
     from sinkscope.bench.command import bench_command
 
-    bench_command(shape, device, dtype, grid, steps, alone, out)
+    bench_command(shape, device, dtype, grid, steps, alone, out, json)
 
 
 @app.command(cls=Command)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 from sinkscope.errors import InputError
@@ -17,6 +18,7 @@ def bench_command(
     steps: int | None = None,
     alone: bool = False,
     out: Path | None = None,
+    json_only: bool = False,
 ) -> None:
     """Runs the benchmark.
 
@@ -25,6 +27,7 @@ def bench_command(
         grid: "1x384,8x512": batch and length of every case; None: the device's own.
         alone: without the official style and eager maps.
         out: a JSON file to keep the result in.
+        json_only: print the result as JSON, and nothing else on stdout.
     """
     from sinkscope.bench import measure, table
     from sinkscope.models.load import resolve_device
@@ -37,12 +40,15 @@ def bench_command(
         raise InputError(f"steps is {steps}; at least 2 are needed to time one")
     if shape is None:
         shape = "llada-8b" if resolve_device(device).type == "cuda" else "llada-small"
-    result = measure.run(shape, device, dtype, cases, steps, not alone, lambda line: print(line, flush=True))
+    progress = sys.stderr if json_only else sys.stdout
+    result = measure.run(
+        shape, device, dtype, cases, steps, not alone, lambda line: print(line, file=progress, flush=True)
+    )
     found = measure.as_json(result)
-    print(f"\n{table.text(found)}")
+    print(json.dumps(found, indent=1) if json_only else f"\n{table.text(found)}")
     if out is not None:
         out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        print(f"\nkept in {out}")
+        print(f"\nkept in {out}", file=progress)
 
 
 def parse_grid(text: str) -> tuple[tuple[int, int], ...]:

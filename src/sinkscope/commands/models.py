@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from sinkscope.commands.output import console, show_json, show_pairs, show_table
+from sinkscope.commands.output import show_json, show_pairs, show_table, working
 from sinkscope.models.catalogue import FAMILY_NOTES, KNOWN
 
 BYTES = {"float32": 4, "bfloat16": 2}
@@ -40,7 +40,7 @@ def describe(
         return
     from sinkscope.models.load import load
 
-    with console(stderr=True).status("loading and checking"):
+    with working(f"loading and checking {source}"):
         model = load(source, device, dtype, revision)
         result = model.check()
     if json:

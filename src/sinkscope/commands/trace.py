@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from sinkscope.commands.output import console, safe, say, show_json
+from sinkscope.commands.output import console, safe, say, show_json, working
 from sinkscope.decoding.options import Decoding, GreedyDecoding, SamplingDecoding, default_decoding
 from sinkscope.errors import InputError
 from sinkscope.generation.generate import generate
@@ -64,7 +64,7 @@ def trace(
     policy = None if policy_text is None else parse_policy(policy_text)
     check_out(out)
     given = read_prompts(prompts)
-    with console(stderr=True).status(safe(f"loading {source}")):
+    with working(f"loading {source}"):
         model = load(source, *load_options)
     if str(model.source).startswith("organism/") and "length" not in options:
         options = {

@@ -21,3 +21,15 @@ def write_report(folder: str | os.PathLike[str], manifest: Mapping[str, Any] | N
     root = Path(folder)
     write_text(root / "report.html", report_page(read(root, manifest)))
     return root / "report.html"
+
+
+def make_report(folder: str | os.PathLike[str], *, workers: int | None = None) -> Path:
+    """Draws the figures of a finished study into FOLDER/figures and writes FOLDER/report.html.
+
+    workers: processes that draw; default by the number of pictures and cores.
+    """
+    from sinkscope.report.study.drawing import save_study
+
+    root = Path(folder)
+    save_study(root, root / "figures", workers=workers)
+    return write_report(root)
