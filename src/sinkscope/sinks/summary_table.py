@@ -30,9 +30,7 @@ class Summary(pd.DataFrame):
         return Summary
 
     def __str__(self) -> str:
-        return self.to_string(
-            index=False, na_rep="", float_format=lambda value: f"{value:.3g}", max_colwidth=60
-        )
+        return self.to_string(index=False, na_rep="", float_format=lambda value: f"{value:.3g}")
 
     __repr__ = __str__
 
