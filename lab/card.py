@@ -26,10 +26,10 @@ from lab.emergence_picture import picture
 from lab.masking import policies
 from lab.results import digest_of
 from sinkscope.errors import InputError
+from sinkscope.models.load import ORGANISMS as WEIGHTS
 from sinkscope.organisms.corpus import END
+from sinkscope.organisms.documents import GIVEN
 from sinkscope.organisms.recipe import LENGTH
-from sinkscope.organisms.sources import GIVEN
-from sinkscope.organisms.start import WEIGHTS
 from sinkscope.study.shipped import whole_rows
 from sinkscope.study.store import write_text
 

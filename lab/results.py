@@ -15,9 +15,9 @@ from lab import masking
 from lab.cells import read, refuse_others
 from lab.programs import grade_programs
 from sinkscope.errors import InputError
+from sinkscope.models.load import ORGANISMS as WEIGHTS
 from sinkscope.models.load import find
 from sinkscope.organisms.recipe import RECIPES
-from sinkscope.organisms.start import WEIGHTS
 from sinkscope.policies.mask_random import MaskRandom
 from sinkscope.policies.parse import parse_policy
 from sinkscope.study.comparison import compare_runs

@@ -222,7 +222,7 @@ def summary(
     """Say what is in a trace: where the sinks are, how strong, moving or not, made of what."""
     from sinkscope.commands.summary import summarise
 
-    summarise(path, json)
+    summarise(path, json=json)
 
 
 @app.command(cls=Command)
@@ -247,7 +247,7 @@ def view(
     """Make one HTML file to look at a trace in a browser, step by step; two traces stand side by side."""
     from sinkscope.commands.view import view as command
 
-    command(path, other, out, heads, samples, open_it, force, json)
+    command(path, other, out, heads, samples, open_it, force, json=json)
 
 
 @app.command(cls=Command)
@@ -332,7 +332,7 @@ def figures(
     """Draw the paper's figures and tables, with the data behind each. Figures 4, 6 and 8 need a trace at level maps."""
     from sinkscope.commands.figures import figures as command
 
-    command(source, out, only, accuracies, force, json)
+    command(source, out, only, accuracies, force, json=json)
 
 
 @app.command(cls=Command)

@@ -134,7 +134,7 @@ def test_json_of_what_is_made_from_a_trace(run: Any, tmp_path: Path) -> None:
     flags = ("--length", "8", "--block", "4", "--device", "cpu")
     run("trace", golden.checkpoint("llada"), "--prompt-ids", "ids", *flags, "--out", "t.zarr.zip")
     summary = json.loads(run("summary", "t.zarr.zip", "--json"))
-    assert {"section", "measure", "value", "unit"} <= set(summary["summary"][0])
+    assert {"section", "measure", "value", "unit"} <= set(summary[0])
     page = json.loads(run("view", "t.zarr.zip", "--json"))
     assert (tmp_path / page["page"]).stat().st_size == page["bytes"]
     drawn = json.loads(run("figures", "t.zarr.zip", "--only", "figure_1", "--out", "f", "--json"))

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sinkscope.commands.output import show_json, show_table
+from sinkscope.commands.output import say, show_json, show_table
 from sinkscope.trace.trace import Trace
 
 
-def summarise(path: Path, json: bool = False) -> None:
-    """Print the summary table of a trace, with intervals over prompts where there are several."""
+def summarise(path: Path, *, json: bool = False) -> None:
+    """Prints the summary table of a trace, with intervals over prompts where there are several."""
     from sinkscope.sinks import summary
 
     trace = Trace.open(path)
     table = summary(trace)
     if json:
-        show_json({"trace": path, "attributes": trace.attributes, "summary": table})
+        show_json(table)
         return
     rows, section = [], None
     for row in table.to_dict("records"):
@@ -26,4 +26,5 @@ def summarise(path: Path, json: bool = False) -> None:
         first = "" if row["section"] == section else row["section"]
         rows.append((first, row["measure"], value, interval, row["unit"] + note))
         section = row["section"]
-    show_table(("", "measure", "value", "95 % over prompts", "unit"), rows, repr(trace))
+    say(repr(trace))
+    show_table(("", "measure", "value", "95 % over prompts", "unit"), rows)

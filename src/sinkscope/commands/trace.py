@@ -248,7 +248,7 @@ def report(run: Run, seeds: Any, out: Path, json: bool) -> None:
         f"steps: {run.steps}, forward passes: {max(run.forwards)}, selections decided by ties: {int(run.ties.sum())}",
         f"sinks (ε = 3): {known('where', 'sinks per head')} per head and step; heads without one: "
         f"{known('where', 'heads without')}; attention they absorb: {known('strength', 'absorbed')}",
-        f"strongest on average over steps, layers and heads: {positions}",
+        f"most attention, as a mean over all steps, layers and heads (a sink in one head has 4× and more): {positions}",
         f"the strongest sink of a head moved {moved} times; by kind of head: {kinds or 'no sinks'}",
     )
     if hidden is not None and hit is not None:

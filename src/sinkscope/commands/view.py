@@ -18,6 +18,7 @@ def view(
     samples: str,
     open_it: bool = False,
     force: bool = False,
+    *,
     json: bool = False,
 ) -> None:
     """Writes the page, says where it is and how large, and opens it when asked to."""

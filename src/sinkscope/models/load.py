@@ -29,6 +29,9 @@ FAMILIES: dict[str, Family] = {
 }
 """model_type in config.json → family; every other type is left to transformers' causal models."""
 
+ORGANISMS = Path(__file__).parents[1] / "organisms" / "weights"
+"""The models that come with the package, one folder each."""
+
 
 def load(
     source: str | os.PathLike[str],
@@ -87,8 +90,7 @@ def find(source: str | os.PathLike[str], revision: str | None = None) -> Checkpo
 
 def _organism(name: str, revision: str | None) -> Checkpoint:
     """One of the small models that come with the package."""
-    shelf = Path(__file__).parents[1] / "organisms" / "weights"
-    known = sorted(path.name for path in shelf.iterdir() if path.is_dir()) if shelf.is_dir() else []
+    known = sorted(path.name for path in ORGANISMS.iterdir() if path.is_dir()) if ORGANISMS.is_dir() else []
     wanted = name.removeprefix("organism/")
     if wanted not in known:
         hint = nearest(wanted, known) if known else "this installation ships none"
@@ -97,7 +99,7 @@ def _organism(name: str, revision: str | None) -> Checkpoint:
         raise InputError(
             f"{name} comes with the package and has no revisions; leave out revision={revision!r}"
         )
-    return Checkpoint(shelf / wanted, name)
+    return Checkpoint(ORGANISMS / wanted, name)
 
 
 def resolve_device(device: str) -> torch.device:

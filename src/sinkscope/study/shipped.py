@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import InputError
+from sinkscope.models.load import ORGANISMS
 from sinkscope.study.store import write_text
 
-SHELF = Path(__file__).parents[1] / "organisms" / "weights"
+SHELF = ORGANISMS
 KEPT = (
     "model", "task", "scheme", "decoding_name", "decoding", "dtype", "policy", "control_of", "n", "draws", "accuracy", "low",
     "high", "difference", "difference_low", "difference_high", "difference_p_holm", "effect_count", "effect_count_low",
