@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 from sinkscope.errors import InputError
@@ -37,11 +38,10 @@ def bench_command(
         raise InputError(f"steps is {steps}; at least 2 are needed to time one")
     if shape is None:
         shape = "llada-8b" if resolve_device(device).type == "cuda" else "llada-small"
-    result = measure.run(shape, device, dtype, cases, steps, not alone, lambda line: print(line, flush=True))
-    found = measure.as_json(result)
-    print(f"\n{table.text(found)}")
+    result = measure.run(shape, device, dtype, cases, steps, not alone, partial(print, flush=True))
+    print(f"\n{table.text(result)}")
     if out is not None:
-        out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
         print(f"\nkept in {out}")
 
 
@@ -51,10 +51,10 @@ def parse_grid(text: str) -> tuple[tuple[int, int], ...]:
     >>> parse_grid("1x384, 8x512")
     ((1, 384), (8, 512))
     """
-    found = []
+    cases = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d+)\s*[x×]\s*(\d+)\s*", part)
         if match is None:
             raise InputError(f"grid has {part.strip()!r}; give batch x length pairs such as 1x384,8x512")
-        found.append((int(match[1]), int(match[2])))
-    return tuple(found)
+        cases.append((int(match[1]), int(match[2])))
+    return tuple(cases)

@@ -26,12 +26,9 @@ def rows(result: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _row(case: Mapping[str, Any]) -> list[str]:
-    time = {
-        name: found["seconds"] if isinstance(found, Mapping) else None
-        for name, found in case["timings"].items()
-    }
-    traced = time.get("traced")
-    official = time.get("official")
+    timings = case["timings"].items()
+    time = {name: timing["seconds"] for name, timing in timings if isinstance(timing, Mapping)}
+    traced, official = time.get("traced"), time.get("official")
     per_prompt = None if official is None else official * case["batch"]
     return [
         f"{case['batch']} × {case['length']}",
@@ -53,8 +50,8 @@ def _ms(seconds: float | None, case: Mapping[str, Any], name: str) -> str:
 
 
 def _why(case: Mapping[str, Any], name: str) -> str:
-    found = case["timings"].get(name)
-    return found if isinstance(found, str) else "–"
+    reason = case["timings"].get(name)
+    return reason if isinstance(reason, str) else "–"
 
 
 def _ratio(first: float | None, second: float | None) -> str:
@@ -62,8 +59,8 @@ def _ratio(first: float | None, second: float | None) -> str:
 
 
 def _gib(case: Mapping[str, Any], name: str) -> str:
-    found = case["timings"].get(name)
-    peak = found.get("peak") if isinstance(found, Mapping) else None
+    timing = case["timings"].get(name)
+    peak = timing.get("peak") if isinstance(timing, Mapping) else None
     return "–" if peak is None else f"{peak / 2**30:.1f} GiB"
 
 
