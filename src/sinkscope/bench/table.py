@@ -73,7 +73,7 @@ def title(result: Mapping[str, Any]) -> str:
     return (
         f"{result['shape']} ({result['parameters'] / 1e6:,.0f}M parameters), {result['dtype']}, {result['device']}, "
         f"{result['date']}; {versions}. Medians of the steps of one run ({steps}, answer "
-        f"{settings['answer']}, block {settings['block']}, level {settings['capture']}, masked: {settings['policy']} at head "
+        f"{settings['answer']} or at most half the length, block {settings['block']}, level {settings['capture']}, masked: {settings['policy']} at head "
         f"scope, raw scores). The device reached {result['flops'] / 1e12:.4g} TFLOP/s and "
         f"{result['bandwidth'] / 1e9:.4g} GB/s on plain work in the same run."
     )
