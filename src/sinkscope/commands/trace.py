@@ -21,6 +21,7 @@ from sinkscope.models.load import load
 from sinkscope.models.model import Model
 from sinkscope.models.prompts import decode, encode
 from sinkscope.policies import parse_policy
+from sinkscope.text import visible
 from sinkscope.trace.capture import Capture
 from sinkscope.trace.storage import SUFFIX, partial_path
 
@@ -198,7 +199,7 @@ def report(console: Console, model: Model, run: Run, out: Path) -> None:
     if trace is None:
         raise RuntimeError("a traced run has a trace")
     for row, text in enumerate(run.texts):
-        console.print(Text(f"answer {row}: {text.strip()[:400] or '(empty)'}"))
+        console.print(Text(visible(f"answer {row}: {text.strip()[:400] or '(empty)'}")))
     table = summary(trace)
     values = {(row["section"], row["measure"]): row["value"] for row in table.to_dict("records")}
 
@@ -214,7 +215,12 @@ def report(console: Console, model: Model, run: Run, out: Path) -> None:
         f"sinks (ε = 3): {known('where', 'sinks per head')} per head and step; heads without one: "
         f"{known('where', 'heads without')}; attention they absorb: {known('strength', 'absorbed')}"
     )
-    console.print(Text("strongest: " + "; ".join(strongest(trace))))
+    console.print(
+        Text(
+            "most attention, as a mean over all steps, layers and heads (so far below the 4× of a sink in one head): "
+            + visible("; ".join(strongest(trace)))
+        )
+    )
     kinds = ", ".join(
         f"{row['measure']} {row['value']:.0%}"
         for row in table.to_dict("records")
