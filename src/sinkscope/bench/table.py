@@ -70,12 +70,12 @@ def title(result: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
     turns = settings.get("turns", 1)
     steps = f"{settings['steps']} steps" + (f" in each of {turns} turns" if turns > 1 else "")
+    answer, block, level, policy = (settings[name] for name in ("answer", "block", "capture", "policy"))
     return (
         f"{result['shape']} ({result['parameters'] / 1e6:,.0f}M parameters), {result['dtype']}, {result['device']}, "
-        f"{result['date']}; {versions}. Medians of the steps of one run ({steps}, answer "
-        f"{settings['answer']} or at most half the length, block {settings['block']}, level {settings['capture']}, masked: {settings['policy']} at head "
-        f"scope, raw scores). The device reached {result['flops'] / 1e12:.4g} TFLOP/s and "
-        f"{result['bandwidth'] / 1e9:.4g} GB/s on plain work in the same run."
+        f"{result['date']}; {versions}. Medians of the steps of one run ({steps}, answer {answer} or at most half the length, "
+        f"block {block}, level {level}, masked: {policy} at head scope, raw scores). The device reached "
+        f"{result['flops'] / 1e12:.4g} TFLOP/s and {result['bandwidth'] / 1e9:.4g} GB/s on plain work in the same run."
     )
 
 
