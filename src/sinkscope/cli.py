@@ -361,7 +361,7 @@ def bench(
     """Measure what tracing costs on this machine, as ratios of one run."""
     from sinkscope.bench.command import bench_command
 
-    bench_command(shape, device, dtype, grid, steps, alone, out, json)
+    bench_command(shape, device, dtype, grid, steps, alone, out, json_only=json)
 
 
 @app.command(cls=Command)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from functools import partial
 from pathlib import Path
 
 from sinkscope.errors import InputError
@@ -18,6 +19,7 @@ def bench_command(
     steps: int | None = None,
     alone: bool = False,
     out: Path | None = None,
+    *,
     json_only: bool = False,
 ) -> None:
     """Runs the benchmark.
@@ -40,15 +42,12 @@ def bench_command(
         raise InputError(f"steps is {steps}; at least 2 are needed to time one")
     if shape is None:
         shape = "llada-8b" if resolve_device(device).type == "cuda" else "llada-small"
-    progress = sys.stderr if json_only else sys.stdout
-    result = measure.run(
-        shape, device, dtype, cases, steps, not alone, lambda line: print(line, file=progress, flush=True)
-    )
-    found = measure.as_json(result)
-    print(json.dumps(found, indent=1) if json_only else f"\n{table.text(found)}")
+    tell = partial(print, flush=True, file=sys.stderr if json_only else sys.stdout)
+    result = measure.run(shape, device, dtype, cases, steps, not alone, tell)
+    print(json.dumps(result, indent=1) if json_only else f"\n{table.text(result)}")
     if out is not None:
-        out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        print(f"\nkept in {out}", file=progress)
+        out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        tell(f"\nkept in {out}")
 
 
 def parse_grid(text: str) -> tuple[tuple[int, int], ...]:
@@ -57,10 +56,10 @@ def parse_grid(text: str) -> tuple[tuple[int, int], ...]:
     >>> parse_grid("1x384, 8x512")
     ((1, 384), (8, 512))
     """
-    found = []
+    cases = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d+)\s*[x×]\s*(\d+)\s*", part)
         if match is None:
             raise InputError(f"grid has {part.strip()!r}; give batch x length pairs such as 1x384,8x512")
-        found.append((int(match[1]), int(match[2])))
-    return tuple(found)
+        cases.append((int(match[1]), int(match[2])))
+    return tuple(cases)
