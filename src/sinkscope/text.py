@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Iterable, Sequence
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,3 +54,16 @@ def read_csv(path: Path) -> pd.DataFrame:
                 for cell in found[name]
             ]
     return found
+
+
+def html_table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A small table for a notebook; every cell is escaped, and the first of each row is its heading."""
+
+    def cell(tag: str, value: object) -> str:
+        return f'<{tag} style="text-align:left;vertical-align:top">{escape(visible(str(value)))}</{tag}>'
+
+    top = f"<thead><tr>{''.join(cell('th', name) for name in head)}</tr></thead>" if head else ""
+    body = "".join(
+        f"<tr>{cell('th', first)}{''.join(cell('td', value) for value in rest)}</tr>" for first, *rest in rows
+    )
+    return f"<table><caption><b>{escape(visible(title))}</b></caption>{top}<tbody>{body}</tbody></table>"

@@ -5,36 +5,37 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.text import Text
-
+from sinkscope.commands.output import say, show_json, working
 from sinkscope.commands.view import stem
 from sinkscope.errors import InputError
-from sinkscope.text import visible
 from sinkscope.trace.trace import Trace
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def figures(source: Path, out: Path, only: str, accuracies: Path | None, force: bool = False) -> None:
+def figures(
+    source: Path, out: Path, only: str, accuracies: Path | None, force: bool = False, *, json: bool = False
+) -> None:
     """Draws what the traces allow, and says what could not be drawn and why."""
     from sinkscope.report.figures import save_all
     from sinkscope.report.study.drawing import is_study, save_study
 
     chosen = [word for word in only.replace(" ", "").split(",") if word]
     if is_study(source) and accuracies is None:
-        with Console(stderr=True).status("drawing"):
+        with working("drawing"):
             saved = save_study(source, out, chosen, force=force)
     else:
         traces = {name: Trace.open(path) for name, path in find_traces(source).items()}
         table = None if accuracies is None else read_accuracies(accuracies)
-        with Console(stderr=True).status("drawing"):
+        with working("drawing"):
             saved = save_all(traces, out, only=chosen, accuracies=table, force=force)
+    if json:
+        show_json({"folder": out, "files": saved.files, "left_out": saved.left_out})
+        return
     lines = [f"{name}: {', '.join(path.name for path in files)}" for name, files in saved.files.items()]
     lines += [f"{name} left out: {reason}" for name, reason in saved.left_out.items()]
-    for line in [*lines, f"in {out}"]:
-        Console().print(Text(visible(line)), soft_wrap=True)
+    say(*lines, f"in {out}")
 
 
 def find_traces(source: Path) -> dict[str, Path]:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import webbrowser
 from pathlib import Path
 
-from rich.console import Console
-from rich.text import Text
-
+from sinkscope.commands.output import say, show_json, working
 from sinkscope.errors import InputError
-from sinkscope.text import visible
 from sinkscope.trace.trace import Trace
 
 
@@ -21,6 +18,8 @@ def view(
     samples: str,
     open_it: bool = False,
     force: bool = False,
+    *,
+    json: bool = False,
 ) -> None:
     """Writes the page, says where it is and how large, and opens it when asked to."""
     from sinkscope.report.html import write_viewer
@@ -31,16 +30,19 @@ def view(
         raise InputError(f"{target} exists already; give another --out, or --force to replace it")
     traces = [Trace.open(trace) for trace in (path, other) if trace is not None]
     names = trace_names(path, other, traces)
-    with Console(stderr=True).status("reading and packing"):
+    with working("reading and packing"):
         write_viewer(target, *traces, heads=chosen, samples=wanted, names=names)
-    console = Console()
-    console.print(
-        Text(visible(f"{target} ({target.stat().st_size / 1e6:.1f} MB, needs no network)")), soft_wrap=True
-    )
-    if not open_it:
-        console.print("open it in a browser, or add --open")
-    elif not webbrowser.open(target.resolve().as_uri()):
-        console.print("no browser was found here; open the file in one")
+    opened = open_it and webbrowser.open(target.resolve().as_uri())
+    if json:
+        show_json({"page": target, "bytes": target.stat().st_size, "opened": opened})
+        return
+    say(f"{target} ({target.stat().st_size / 1e6:.1f} MB, needs no network)")
+    if not opened:
+        say(
+            "no browser was found here; open the file in one"
+            if open_it
+            else "open it in a browser, or add --open"
+        )
 
 
 def parse_heads(text: str) -> tuple[tuple[int, int], ...]:

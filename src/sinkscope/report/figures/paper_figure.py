@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import io
 from dataclasses import dataclass
@@ -54,17 +55,17 @@ class PaperFigure:
     def __repr__(self) -> str:
         return f"<{self.name}: {self.title}; table of {len(self.table)} rows>"
 
-    def _repr_html_(self) -> str:
-        """The picture with its caption, for a notebook."""
-        import base64
-
+    def image(self) -> str:
+        """The picture as an HTML element, for notebooks."""
         picture = io.BytesIO()
         with style():
             self.figure.savefig(picture, format="png", dpi=150)
         data = base64.b64encode(picture.getvalue()).decode()
-        caption = html.escape(visible(self.caption))
+        alt = html.escape(visible(f"{self.title}. {self.caption}"))
+        return f'<img alt="{alt}" src="data:image/png;base64,{data}" style="max-width:100%;background:#fff">'
+
+    def _repr_html_(self) -> str:
+        words = f"<b>{html.escape(visible(self.title))}.</b> {html.escape(visible(self.caption))}"
         return (
-            f'<figure style="margin:0;max-width:60em"><img alt="{caption}" src="data:image/png;base64,{data}" '
-            f'style="max-width:100%;background:#fff">'
-            f"<figcaption><b>{html.escape(self.title)}.</b> {caption}</figcaption></figure>"
+            f'<figure style="margin:0;max-width:60em">{self.image()}<figcaption>{words}</figcaption></figure>'
         )
