@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +19,8 @@ def bench_command(
     steps: int | None = None,
     alone: bool = False,
     out: Path | None = None,
+    *,
+    json_only: bool = False,
 ) -> None:
     """Runs the benchmark.
 
@@ -26,6 +29,7 @@ def bench_command(
         grid: "1x384,8x512": batch and length of every case; None: the device's own.
         alone: without the official style and eager maps.
         out: a JSON file to keep the result in.
+        json_only: print the result as JSON, and nothing else on stdout.
     """
     from sinkscope.bench import measure, table
     from sinkscope.models.load import resolve_device
@@ -38,11 +42,12 @@ def bench_command(
         raise InputError(f"steps is {steps}; at least 2 are needed to time one")
     if shape is None:
         shape = "llada-8b" if resolve_device(device).type == "cuda" else "llada-small"
-    result = measure.run(shape, device, dtype, cases, steps, not alone, partial(print, flush=True))
-    print(f"\n{table.text(result)}")
+    tell = partial(print, flush=True, file=sys.stderr if json_only else sys.stdout)
+    result = measure.run(shape, device, dtype, cases, steps, not alone, tell)
+    print(json.dumps(result, indent=1) if json_only else f"\n{table.text(result)}")
     if out is not None:
         out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        print(f"\nkept in {out}")
+        tell(f"\nkept in {out}")
 
 
 def parse_grid(text: str) -> tuple[tuple[int, int], ...]:
