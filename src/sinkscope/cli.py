@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sinkscope.commands.options import Device, Dtype, PolicyText, Revision, Source, with_decoding
+from sinkscope.commands.options import Device, Dtype, PolicyText, Revision, Sandbox, Source, with_decoding
 from sinkscope.errors import SinkscopeError
 from sinkscope.version import __version__
 
@@ -137,9 +137,7 @@ def evaluate(
         list[int] | None, typer.Option(help="several times for a decoding that draws; default: 0")
     ] = None,
     grade: Annotated[bool, typer.Option(help="--no-grade: only generate; grade later, or elsewhere")] = True,
-    sandbox: Annotated[
-        str, typer.Option(help="bubblewrap; none runs model-written code with your rights")
-    ] = "bubblewrap",
+    sandbox: Sandbox = "auto",
     device: Device = "auto",
     dtype: Dtype = "auto",
     revision: Revision = None,
@@ -163,9 +161,7 @@ def grade(
     data: Annotated[
         Path | None, typer.Option(help="the task's JSON-lines file; the hub when left out")
     ] = None,
-    sandbox: Annotated[
-        str, typer.Option(help="bubblewrap; none runs model-written code with your rights")
-    ] = "bubblewrap",
+    sandbox: Sandbox = "auto",
 ) -> None:
     """Grade the saved answers of an evaluation, without a model, as often as you like."""
     from sinkscope.commands.grade import grade as command
@@ -237,7 +233,7 @@ def study(
     option: Annotated[
         list[str] | None, typer.Option(help="NAME=VALUE for ray (address) or slurm (slurm_partition, …)")
     ] = None,
-    sandbox: Annotated[str, typer.Option(help="bubblewrap, or by explicit choice none")] = "bubblewrap",
+    sandbox: Sandbox = "auto",
     device: Device = "auto",
     dtype: Annotated[str | None, typer.Option(help="in place of the study's")] = None,
     no_report: Annotated[

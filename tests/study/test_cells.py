@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.helpers.marks import needs_bubblewrap
+from tests.helpers.marks import needs_sandbox
 
 from sinkscope.errors import InputError
 from sinkscope.study import cell as cells
@@ -52,7 +52,7 @@ def study(**changes: object) -> spec.Study:
         {"seeds": (0, 1)},
         {"documents": (0, 1)},
         {"documents": (0, 1, 3)},
-        pytest.param({"task": "small_code"}, marks=needs_bubblewrap),
+        pytest.param({"task": "small_code"}, marks=needs_sandbox),
         {"kind": "replay"},
         {"capture": '{"level": "heads"}'},
     ],

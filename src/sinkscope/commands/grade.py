@@ -28,7 +28,7 @@ def grade(path: Path, again: bool, data: Path | None, sandbox: str) -> None:
     show(Console(), found)
 
 
-def task_of(settings: dict[str, Any], data: Path | None = None, sandbox: str = "bubblewrap") -> Task:
+def task_of(settings: dict[str, Any], data: Path | None = None, sandbox: str = "auto") -> Task:
     """The task that a run's settings name, with its scheme."""
     known = settings.get("task")
     if not isinstance(known, dict) or "task" not in known:

@@ -18,6 +18,12 @@ PANEL = "Decoding"
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:0, mps")]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16, float16, float64")]
 Revision = Annotated[str | None, typer.Option(help="branch, tag or commit on the hub")]
+Sandbox = Annotated[
+    str,
+    typer.Option(
+        help="what confines model-written code: auto, bubblewrap, landlock; none runs it with your rights"
+    ),
+]
 Source = Annotated[str, typer.Argument(help="a hub id, or a folder in the Hugging Face layout")]
 PolicyText = Annotated[
     str | None, typer.Option(help="such as top:5, top:1@layer, random(top:5), window:64,first=4")

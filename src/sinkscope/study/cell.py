@@ -50,7 +50,7 @@ class Cell:
     capture: str = ""
     group: str = ""
     data: str | None = None
-    sandbox: str = "bubblewrap"
+    sandbox: str = "auto"
     identity: Mapping[str, Any] = field(default_factory=dict)
 
     @property

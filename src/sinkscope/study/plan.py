@@ -103,7 +103,7 @@ def _product(shape: Iterable[int]) -> int:
 
 
 def outline(
-    study: Study, facts: Mapping[str, Facts], samples: int | None = None, sandbox: str = "bubblewrap"
+    study: Study, facts: Mapping[str, Facts], samples: int | None = None, sandbox: str = "auto"
 ) -> list[Cell]:
     """All cells of a study but the maps of exemplars, without identities.
 

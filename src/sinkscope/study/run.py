@@ -73,7 +73,7 @@ def run_study(
     workers: int | None = None,
     shard: int = SHARD_ANSWERS,
     batch_size: Any = "auto",
-    sandbox: str = "bubblewrap",
+    sandbox: str = "auto",
     options: Mapping[str, str] | None = None,
     watch: Watch | None = None,
     report: bool = True,
@@ -301,7 +301,7 @@ class _Work:
         }
 
 
-def gradable(study: Study, kind: str = "bubblewrap") -> tuple[Study, tuple[str, ...]]:
+def gradable(study: Study, kind: str = "auto") -> tuple[Study, tuple[str, ...]]:
     """The study without evaluations that run model-written code, where programs cannot be confined; and a line for each.
 
     Raises InputError with instructions when nothing else is left.
@@ -316,7 +316,7 @@ def gradable(study: Study, kind: str = "bubblewrap") -> tuple[Study, tuple[str, 
     if not coded:
         return study, ()
     try:
-        sandbox.check(kind)  # type: ignore[arg-type]
+        sandbox.check(kind)
     except InputError as error:
         kept = tuple(grid for grid in study.evaluate if grid not in coded)
         if not (kept or study.trace or study.replay):

@@ -10,6 +10,7 @@ a sandbox costs no GPU time: generate there, grade here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 
 from sinkscope.errors import InputError
 from sinkscope.tasks import sandbox
@@ -41,7 +42,7 @@ def grade_run(
             ": grade it with that one"
         )
     if task.runs_code:
-        sandbox.check(getattr(task, "sandbox", "bubblewrap"))
+        sandbox.check(getattr(task, "sandbox", "auto"))
     generations = list(run.generations)
     documents = _documents(task, generations)
     kept = [] if again else list(run.grades)
@@ -77,9 +78,7 @@ def grade_rows(
     grades = []
     for row, pair in zip(rows, pairs, strict=True):
         verdict = Verdict(False, "", too_long) if pair is None else next(verdicts)
-        grades.append(
-            Grade(row.document, row.index, row.seed, verdict.passed, verdict.extracted, verdict.reason)
-        )
+        grades.append(Grade(row.document, row.index, row.seed, **asdict(verdict)))
     return grades
 
 
