@@ -163,6 +163,7 @@ def evaluate(
     device: Device = "auto",
     dtype: Dtype = "auto",
     revision: Revision = None,
+    json: Json = False,
     decoding: dict[str, Any] | None = None,
 ) -> None:
     """Answer a task's documents and grade them. Decoding options override those of the task's scheme."""
@@ -171,22 +172,23 @@ def evaluate(
     command.evaluate(
         command.Request(
             source, task, policy, limit, out, data, batch_size, tuple(seed or (0,)), grade, sandbox, decoding or {},
-            device, dtype, revision,
+            device, dtype, revision, json,
         )
     )  # fmt: skip
 
 
 @app.command(cls=Command)
 def grade(
-    run: Annotated[Path, typer.Argument(help="the folder of an evaluation", metavar="FOLDER")],
+    run: Annotated[Path, typer.Argument(help="the folder of an evaluation or of a study", metavar="FOLDER")],
     again: Annotated[bool, typer.Option("--again", help="grade what has a grade already, too")] = False,
     data: Data = None,
     sandbox: Sandbox = "auto",
+    json: Json = False,
 ) -> None:
-    """Grade the saved answers of an evaluation, without a model, as often as you like."""
+    """Grade the saved answers of an evaluation or a study, without a model, as often as you like."""
     from sinkscope.commands.grade import grade as command
 
-    command(run, again, data, sandbox)
+    command(run, again, data, sandbox, json)
 
 
 @app.command(cls=Command)

@@ -210,7 +210,6 @@ def evaluate(
     from sinkscope.models.load import load
     from sinkscope.models.model import Model
     from sinkscope.policies import parse_policy
-    from sinkscope.tasks.answer import answer, items
 
     if isinstance(policy, str):
         policy = parse_policy(policy)
@@ -218,14 +217,33 @@ def evaluate(
     if not isinstance(model, Model):
         model = load(model)
     decoding = decoding_for(chosen, model.family) if decoding is None else decoding
-    many = check_seeds(seeds, decoding, policy)
-    wanted = items(chosen, limit, many)
-    settings = run_settings(model, chosen, decoding, policy)
     with tempfile.TemporaryDirectory(prefix="sinkscope-") as scratch:
         folder = Path(scratch, "run") if out is None else Path(out)
-        with RunFolder.write(folder, settings) as run:
-            answer(model, chosen, wanted, decoding, policy, run, batch_size, progress=progress)
-            return collect(run, {item.key for item in wanted})
+        keys = write_answers(
+            model, chosen, decoding, policy, folder, limit, seeds, batch_size, progress=progress
+        )
+        return collect(RunFolder.read(folder), keys)
+
+
+def write_answers(
+    model: Model,
+    task: Task,
+    decoding: Decoding,
+    policy: Policy | None,
+    out: Path,
+    limit: int | None = None,
+    seeds: int | Sequence[int] = 0,
+    batch_size: BatchSize = "auto",
+    grade: bool = True,
+    progress: Progress | None = None,
+) -> set[tuple[str, int]]:
+    """Answers into a run's folder, graded or (`grade=False`) to be graded later; the (document, seed) that are there now."""
+    from sinkscope.tasks.answer import answer, items
+
+    wanted = items(task, limit, check_seeds(seeds, decoding, policy))
+    with RunFolder.write(out, run_settings(model, task, decoding, policy)) as run:
+        answer(model, task, wanted, decoding, policy, run, batch_size, grade, progress)
+    return {item.key for item in wanted}
 
 
 def prepare(

@@ -23,10 +23,10 @@ from sinkscope.errors import InputError
 from sinkscope.tasks import bounded
 from sinkscope.tasks.sandbox.process import Rung, execute
 from sinkscope.tasks.sandbox.program import OUT_OF_TIME, Limits, Program, Result
-from sinkscope.tasks.sandbox.rungs import available, check, chosen, reason
+from sinkscope.tasks.sandbox.rungs import UnconfinedWarning, available, check, chosen, reason
 
 __all__ = [
-    "Limits", "Program", "Result", "Rung", "available", "check", "reason", "run", "run_many",
+    "Limits", "Program", "Result", "Rung", "UnconfinedWarning", "available", "check", "reason", "run", "run_many",
 ]  # fmt: skip
 
 
@@ -70,7 +70,7 @@ def run_many(
     different = list(dict.fromkeys(programs))
     readings = bounded.apply([("syntax-error", program.source) for program in different])
     known = {
-        program: Result(False, reading.value, 0.0, "")
+        program: Result(False, reading.value, 0.0, "", rung.name)
         for program, reading in zip(different, readings, strict=True)
         if reading.value
     }

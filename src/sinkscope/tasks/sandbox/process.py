@@ -55,7 +55,7 @@ def execute(program: Program, timeout: float, limits: Limits, rung: Rung) -> Res
     checks = program.checks.encode("utf-8", "surrogatepass")
     size = len(source) + len(checks)
     if size > limits.source:
-        return Result(False, f"the source has {size} bytes, {limits.source} are allowed", 0.0, "")
+        return Result(False, f"the source has {size} bytes, {limits.source} are allowed", 0.0, "", rung.name)
     secret = secrets.token_hex(24)
     verdict_read, verdict_write = os.pipe()
     started = time.monotonic()

@@ -44,7 +44,7 @@ class Result:
     reason: str  # "passed", or why not, in a few words
     seconds: float  # wall time, interpreter start included
     output: str  # the last 2000 characters that it printed
-    rung: str = ""  # how it was confined: "bubblewrap", "landlock" or "none"; "" when it was never run
+    rung: str  # how it was confined: "bubblewrap", "landlock" or "none"
 
 
 OUT_OF_TIME = "ran out of time"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import warnings
 from functools import lru_cache
 
 from sinkscope.errors import InputError, nearest
@@ -16,9 +17,12 @@ from sinkscope.tasks.sandbox.system import homes
 KINDS = ("auto", "bubblewrap", "landlock", "none")
 """What a `sandbox=` may say; "auto": the first rung that holds here."""
 
-NONE = Rung(
-    "none", "no sandbox: programs run with limits and without children, but see your files and network"
-)
+
+class UnconfinedWarning(RuntimeWarning):
+    """Programs that a model wrote run without a sandbox."""
+
+
+NONE = Rung("none", "no sandbox: model-written programs run with limits, but see your files and network")
 
 INSTALL = (
     "install bubblewrap (Debian, Ubuntu: `apt install bubblewrap`; Fedora: `dnf install bubblewrap`; conda: "
@@ -81,7 +85,13 @@ def available(kind: str = "auto") -> Rung | None:
 def reason(kind: str = "auto") -> str:
     """A line for the start of a command: how programs are confined here, or why they cannot be."""
     rung, why = _tried(kind)
-    return f"model-written programs run in {rung.name} ({rung.words})" if rung is not None else why
+    if rung is None:
+        return why
+    return (
+        f"warning: {rung.words}"
+        if rung is NONE
+        else f"model-written programs run in {rung.name}, {rung.words}"
+    )
 
 
 def check(kind: str = "auto") -> str:
@@ -95,10 +105,12 @@ def check(kind: str = "auto") -> str:
 
 
 def chosen(kind: str = "auto") -> Rung:
-    """As `available`; raises `InputError` with instructions where there is none."""
+    """As `available`; raises `InputError` with instructions where there is none, and warns where nothing is confined."""
     rung, why = _tried(kind)
     if rung is None:
         raise InputError(why)
+    if rung is NONE:
+        warnings.warn(rung.words, UnconfinedWarning, stacklevel=3)
     return rung
 
 
