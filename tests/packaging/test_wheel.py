@@ -22,7 +22,19 @@ ROOT = Path(__file__).resolve().parents[2]
 FROM_THE_INDEX = "SINKSCOPE_FRESH_INSTALL"
 """Where this variable is set, the wheel's dependencies come from the package index (minutes, 1.6 GB); .ci/run does so."""
 
-OPTIONAL = {"anywidget", "datasets", "lm_eval", "ray", "submitit", "triton", "peft", "IPython", "tqdm", "traitlets", "tomli"}
+OPTIONAL = {
+    "anywidget",
+    "datasets",
+    "lm_eval",
+    "ray",
+    "submitit",
+    "triton",
+    "peft",
+    "IPython",
+    "tqdm",
+    "traitlets",
+    "tomli",
+}
 """Imported where somebody asks for them: extras, or what a notebook brings along."""
 
 STUDY = """
