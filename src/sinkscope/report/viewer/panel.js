@@ -58,6 +58,7 @@ class Panel {
     this.relationNote = element("p", { class: "note" });
     const map = this.pictureCard("Who looks at whom", this.map, "wide", "query by key map of this step; arrow keys move the selected token");
     this.mapFrame = map.querySelector(".frame");
+    this.mapSaves = map.querySelector(".saves");
     map.append(element("div", { class: "relation" }, this.mapFrame,
       element("div", {}, this.relationNote, element("div", { class: "pair" }, this.fromTable.node, this.toTable.node))));
     this.root = element("section", { class: "panel", "aria-label": `trace ${this.view.name}` },
@@ -236,6 +237,7 @@ class Panel {
     Object.assign(this, { field, top, strengthTop: strength, most, lookTop: look });
     this.note.textContent = this.noteText(field);
     this.mapFrame?.toggleAttribute("hidden", !this.relations?.exact);
+    this.mapSaves?.toggleAttribute("hidden", !this.relations?.exact);
     this.mapFrame?.parentNode.classList.toggle("mapped", !!this.relations?.exact);
     for (const picture of this.pictures) this.redrawPicture(picture);
     this.mapStep = this.step;
