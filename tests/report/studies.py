@@ -15,9 +15,10 @@ import pandas as pd
 import xarray as xr
 from tests.report import pages
 
+from sinkscope.files import write_atomically
 from sinkscope.study import spec, tables
-from sinkscope.study.cell import Cell
-from sinkscope.study.store import Store, write_text
+from sinkscope.study.cells import Cell
+from sinkscope.study.store import Store
 from sinkscope.tasks.evaluate import Evaluation, Record
 from sinkscope.trace.trace import Trace
 
@@ -93,7 +94,7 @@ def make(folder: Path, *, hostile: bool = False) -> Path:
         "notes": [HOSTILE] if hostile else notes,
         "calls": [{"when": "2026-11-16T00:00:00+00:00", "on": "local", "workers": 1, "answers_computed": N, "seconds": {}}],
     }  # fmt: skip
-    write_text(folder / "manifest.json", json.dumps(manifest))
+    write_atomically(folder / "manifest.json", json.dumps(manifest))
     return folder
 
 
@@ -126,9 +127,8 @@ def _cell(kind: Any, model: spec.StudyModel, family: str, policy: str) -> Cell:
 
 def _answers(cell: Cell, accuracy: float) -> Evaluation:
     """Each document is right by a fixed hash of document and draw, so that policies agree on easy documents."""
-    from sinkscope.study.cell import settings_of
 
-    settings = settings_of(cell)
+    settings = cell.settings()
     noise = zlib.crc32(cell.policy.encode()) % 97 / 9700
     plain = cell.policy == "none"
     records = [
@@ -147,4 +147,4 @@ def _figures(folder: Path, traces: dict[str, xr.Dataset], left_out: str) -> None
     from sinkscope.report.figures import save_all
 
     save_all(traces, folder / "figures", only=["figure_1", "figure_5", "figure_7", "table_2"])
-    write_text(folder / "figures" / "left_out.json", json.dumps({"figure_4": left_out}))
+    write_atomically(folder / "figures" / "left_out.json", json.dumps({"figure_4": left_out}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sinkscope.commands.output import console, say, show_json
+from sinkscope.commands.output import say, show_json, working
 from sinkscope.commands.view import stem
 from sinkscope.errors import InputError
 from sinkscope.trace.trace import Trace
@@ -23,12 +23,12 @@ def figures(
 
     chosen = [word for word in only.replace(" ", "").split(",") if word]
     if is_study(source) and accuracies is None:
-        with console(stderr=True).status("drawing"):
+        with working("drawing"):
             saved = save_study(source, out, chosen, force=force)
     else:
         traces = {name: Trace.open(path) for name, path in find_traces(source).items()}
         table = None if accuracies is None else read_accuracies(accuracies)
-        with console(stderr=True).status("drawing"):
+        with working("drawing"):
             saved = save_all(traces, out, only=chosen, accuracies=table, force=force)
     if json:
         show_json({"folder": out, "files": saved.files, "left_out": saved.left_out})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import webbrowser
 from pathlib import Path
 
-from sinkscope.commands.output import console, say, show_json
+from sinkscope.commands.output import say, show_json, working
 from sinkscope.errors import InputError
 from sinkscope.trace.trace import Trace
 
@@ -30,7 +30,7 @@ def view(
         raise InputError(f"{target} exists already; give another --out, or --force to replace it")
     traces = [Trace.open(trace) for trace in (path, other) if trace is not None]
     names = trace_names(path, other, traces)
-    with console(stderr=True).status("reading and packing"):
+    with working("reading and packing"):
         write_viewer(
             target, *traces, heads=chosen, samples=wanted, names=names, files=(str(path), str(other or ""))
         )

@@ -12,6 +12,7 @@ from sinkscope.errors import CheckpointError, InputError, nearest
 from sinkscope.models import causal, dream, llada, mmada
 from sinkscope.models.checkpoint import Checkpoint
 from sinkscope.models.family import Family
+from sinkscope.models.fetched import PACKAGES, find_fetched, how_to_fetch
 from sinkscope.models.model import Model
 from sinkscope.models.tokenizer import read_tokenizer
 
@@ -72,6 +73,11 @@ def find(source: str | os.PathLike[str], revision: str | None = None) -> Checkpo
     name = os.fspath(source)
     if name.startswith("organism/"):
         return _organism(name, revision)
+    if name in PACKAGES and not Path(name).is_dir():
+        fetched = find_fetched(name)
+        if fetched is None:
+            raise CheckpointError(how_to_fetch(name))
+        return fetched
     folder = Path(name).expanduser()
     if name and folder.is_dir():
         if revision is not None:
@@ -85,7 +91,13 @@ def find(source: str | os.PathLike[str], revision: str | None = None) -> Checkpo
         )
     from sinkscope.models.hub import fetch
 
-    return fetch(name, revision)
+    try:
+        return fetch(name, revision)
+    except CheckpointError:
+        fetched = find_fetched(name) if revision is None else None
+        if fetched is None:
+            raise
+        return fetched
 
 
 def _organism(name: str, revision: str | None) -> Checkpoint:

@@ -174,7 +174,7 @@ RECIPES = {
     "multimodal": Recipe("multimodal", "mmada", "masked", starts_from="scratch", pictures=0.5),
 }
 """The shipped ones. Causal learns prompts too and reads four documents in a row, as large causal models do in pretraining:
-on text that cannot be foreseen it then grows a sink at its first token (docs/organisms.md has the experiments)."""
+on text that cannot be foreseen it then grows a sink at its first token (lab/organisms.md has the experiments)."""
 
 CONTROLS = {
     "text_only": Recipe("text_only", "llada", "masked", starts_from="scratch"),

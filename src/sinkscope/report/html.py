@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sinkscope.errors import InputError
+from sinkscope.files import write_atomically
 from sinkscope.sink_rule import EPSILON
-from sinkscope.study.store import write_text
 from sinkscope.version import __version__
 
 SCRIPTS = ("colour.js", "data.js", "pen.js", "pictures.js", "tokens.js", "panel.js", "viewer.js")
@@ -157,5 +157,7 @@ def write_viewer(path: str | os.PathLike[str], trace: Any, other: Any = None, **
         raise InputError(f"the page should end in .html, got {str(path)!r}; try {target.name}.html")
     if not target.parent.is_dir():
         raise InputError(f"the folder {target.parent} does not exist; make it first")
-    write_text(target, viewer_page(trace, other, **options))  # a link at this path is replaced, not followed
+    write_atomically(
+        target, viewer_page(trace, other, **options)
+    )  # a link at this path is replaced, not followed
     return target
