@@ -95,7 +95,7 @@ def _compiles(source: str) -> bool:
     return True
 
 
-def _together(batch: Sequence[sandbox.Program], kind: sandbox.Sandbox) -> str:
+def _together(batch: Sequence[sandbox.Program], kind: str) -> str:
     """A mark for each program: 1 passed, 0 failed, ? not known."""
     checks = list(dict.fromkeys(job.checks for job in batch))
     nonce = secrets.token_hex(16)  # so that nothing which a program prints can pass for the verdicts

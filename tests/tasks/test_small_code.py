@@ -7,7 +7,7 @@ from collections import Counter
 from itertools import islice
 
 import pytest
-from tests.helpers.marks import needs_bubblewrap
+from tests.helpers.marks import needs_sandbox
 
 from sinkscope.tasks import sandbox
 from sinkscope.tasks.small_code import VERSION, program, task
@@ -35,7 +35,7 @@ def _passed(pairs: list[tuple[Document, str]]) -> list[bool]:
     return [result.passed for result in sandbox.run_many(programs, workers=2)]
 
 
-@needs_bubblewrap
+@needs_sandbox
 def test_reference_bodies_pass_and_others_fail(test: list[Document]) -> None:
     some = test[:80]
     assert all(_passed([(document, document.answer) for document in some]))
@@ -60,7 +60,7 @@ def test_reference_bodies_pass_and_others_fail(test: list[Document]) -> None:
     assert sum(_passed(wrong)) <= 0.03 * len(wrong)
 
 
-@needs_bubblewrap
+@needs_sandbox
 def test_grading_takes_the_body_with_or_without_indentation(test: list[Document]) -> None:
     document = next(item for item in test if "\n" in item.answer)
     assert TASK.grade(document, document.answer).passed
