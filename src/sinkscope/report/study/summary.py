@@ -69,13 +69,13 @@ def _scope(source: Source) -> str:
 
 def _where(found: Mapping[str, tuple[str, str]]) -> str:
     with_sinks = [
-        f"{short(model)} in {evidence.partition(' of head-steps')[0]}"
+        f"{evidence.partition(' of head-steps')[0]} of {short(model)}"
         for model, (verdict, evidence) in found.items()
         if verdict == "present"
     ]
     if not with_sinks:
         return "Where sinks are was not measured." if not found else "No model of it shows sinks by its rule."
-    return f"Sinks are found in all its recordings of {_list(with_sinks)} of the head-steps (one head in one step)."
+    return f"Of the head-steps (one head in one step) these shares have a sink: {_list(with_sinks)}."
 
 
 def _moving(found: Mapping[str, tuple[str, str]]) -> str:
