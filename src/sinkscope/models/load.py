@@ -64,6 +64,18 @@ def load(
     return model
 
 
+def as_model(model: Model | str | os.PathLike[str]) -> Model:
+    """A model, given as one or as what `load` takes."""
+    if isinstance(model, Model):
+        return model
+    if isinstance(model, (str, os.PathLike)):
+        return load(model)
+    raise InputError(
+        f"expected a model from ss.load, a folder or a hub id, got {type(model).__name__}; "
+        "ss.wrap(network, tokenizer) takes a transformers network"
+    )
+
+
 def find(source: str | os.PathLike[str], revision: str | None = None) -> Checkpoint:
     """The checkpoint behind a folder or hub id, fetched if need be; no weights are read yet."""
     name = os.fspath(source)
