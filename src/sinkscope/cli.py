@@ -314,7 +314,7 @@ def bench(
     out: Annotated[Path | None, typer.Option(help="a JSON file to keep the result in")] = None,
 ) -> None:
     """Measure what tracing costs on this machine, as ratios of one run."""
-    from sinkscope.commands.bench import bench_command
+    from sinkscope.bench.command import bench_command
 
     bench_command(shape, device, dtype, grid, steps, alone, out)
 

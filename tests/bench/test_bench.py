@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 
 from sinkscope.bench import rivals, table
 from sinkscope.bench.clock import forward_flops
+from sinkscope.bench.command import parse_grid
 from sinkscope.bench.measure import as_json, run
 from sinkscope.bench.shapes import SHAPES, RandomCheckpoint, model_of
 from sinkscope.cli import app
-from sinkscope.commands.bench import parse_grid
 from sinkscope.errors import InputError
 
 ROOT = Path(__file__).parents[2]

@@ -8,10 +8,10 @@ import torch
 from sinkscope.generation.generate import generate
 from sinkscope.models.load import load
 from sinkscope.organisms import monitor
-from sinkscope.organisms.measure import DECODINGS
 from sinkscope.organisms.recipe import recipe
 from sinkscope.organisms.vocabulary import shipped
 from sinkscope.tasks import registry
+from sinkscope.tasks.evaluate import decoding_for
 
 CPU = torch.device("cpu")
 COUNT = 3
@@ -26,7 +26,7 @@ def test_it_writes_what_the_official_loop_writes(name: str) -> None:
     written = monitor.Writer(model.network, chosen.objective, words).write(asked.batch, 64)
     task = registry.get("word_problems", model.family)
     texts = [document.question for document in asked.documents]
-    official = generate(model, texts, DECODINGS[model.family](**task.scheme.decoding)).texts
+    official = generate(model, texts, decoding_for(task, model.family)).texts
     assert [monitor._text(words, row) for row in written.tolist()] == official
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from lab import tokenizer as making
 from sinkscope.errors import InputError
 from sinkscope.models.tokenizer import read_tokenizer
 from sinkscope.organisms import sources, tokenizer
@@ -91,4 +92,4 @@ def test_unknown_layout_names_the_known() -> None:
 
 @pytest.mark.slow
 def test_the_shipped_file_is_what_the_generators_give() -> None:
-    assert tokenizer.build(tokenizer.sample_texts()).get_vocab() == tokenizer.shipped().get_vocab()
+    assert making.build(making.sample_texts()).get_vocab() == tokenizer.shipped().get_vocab()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from sinkscope.commands.bench import bench_command
+from sinkscope.bench.command import bench_command
 from sinkscope.errors import SinkscopeError
 
 parser = argparse.ArgumentParser(description="How much tracing costs here, as ratios of one run.")

@@ -153,7 +153,7 @@ def measure(
         x, start = torch.cat([prompt, mask], 1).to(model.device), length - answer
         asked["official"] = partial(_official, model, x[:1], start, steps)
         asked["eager"] = partial(_eager, model, x, steps)
-    # KeyMask in turns: on a processor that others use too, a slow minute then falls on all of them.
+    # Taken in turns: on a processor that others use too, a slow minute then falls on all of them.
     turns = [
         {name: _tried(model, measured) for name, measured in asked.items()}
         for _ in range(1 if model.device.type == "cuda" else TURNS)

@@ -21,11 +21,10 @@ from sinkscope.organisms.recipe import LENGTH, Recipe
 from sinkscope.organisms.sources import held_out_prose
 from sinkscope.organisms.tokenizer import SPECIAL
 from sinkscope.organisms.vocabulary import Vocabulary
+from sinkscope.sink_rule import torch_sinks_of
 from sinkscope.tasks import generated, small_code, word_problems
 
 TIMES = (0.25, 0.5, 0.75, 1.0)
-EPSILON = 3.0
-"""A sink receives this much more than the mean of the others (uniform = 1)."""
 GU = 0.3
 """Threshold of Gu et al. (arXiv 2410.10781): mean attention that a key gets from the queries that see it."""
 FEW_QUERIES = 16
@@ -163,9 +162,7 @@ def _layer(call: AttentionCall, output: Tensor, real: Tensor, categories: Tensor
         received = received.masked_fill((seen_by < FEW_QUERIES)[:, None], float("nan"))
     mean_attention = mass[:, :, 0] / seen_by.clamp(min=1)[:, None]
     there = ~received.isnan()
-    count = there.sum(-1, keepdim=True)
-    total = received.nansum(-1, keepdim=True)
-    sink = (received - (total - received) / (count - 1) > EPSILON) & there
+    sink = torch_sinks_of(received)
     strongest = received.nan_to_num(-1.0).argmax(-1)  # [B, H]
     groups = call.query.shape[1] // call.value.shape[1]
     values = call.value.norm(dim=-1).repeat_interleave(groups, 1)

@@ -1,7 +1,7 @@
 """One tokenizer for all organisms: byte-level BPE, digits apart, newline a token of its own.
 
 The vocabulary is the same for every organism; which special tokens have which role, and the chat template, are those of the
-family that it mirrors. `build` makes `tokenizer.json` again from the generators alone.
+family that it mirrors. `python -m lab.tokenizer` makes `tokenizer.json` again from the generators alone.
 """
 
 from __future__ import annotations
@@ -15,15 +15,6 @@ from sinkscope.errors import InputError, nearest
 from sinkscope.models.mmada import CHAT_TEMPLATE as MMADA_TEMPLATE
 
 FILE = Path(__file__).parent / "data" / "tokenizer.json"
-VOCABULARY = 2048
-"""Upper bound on the number of tokens; the generators' text may give fewer."""
-
-PATTERN = r"\n|\d| ?\p{L}+| ?[^\s\p{L}\d]+ (?=\d)| ?[^\s\p{L}\d]+| +|\s"
-"""Pre-tokens: a newline, one digit, a word or a run of marks with the space before it, a run of spaces.
-
-Marks take the space between them and a digit too (" = " in "6 = 24"): digits stay bare, and sums stay short.
-"""
-
 SPECIAL = (
     "<|startoftext|>",
     "<|endoftext|>",
@@ -165,58 +156,11 @@ def tokenizer_config(layout: str) -> dict[str, Any]:
     return settings
 
 
-def build(texts: list[str], vocabulary: int = VOCABULARY) -> Any:
-    """Trains the tokenizer on the given texts."""
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(PATTERN), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary,
-        min_frequency=2,
-        special_tokens=[AddedToken(token, special=True, normalized=False) for token in SPECIAL],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return tokenizer
-
-
 @cache
 def shipped() -> Any:
     """The shipped tokenizer, as the Rust object that encodes many texts at once."""
     from tokenizers import Tokenizer
 
     if not FILE.exists():
-        raise InputError(
-            f"there is no {FILE.name} in the package; make it with `python -m sinkscope.organisms.tokenizer`"
-        )
+        raise InputError(f"there is no {FILE.name} in the package; make it with `python -m lab.tokenizer`")
     return Tokenizer.from_file(str(FILE))
-
-
-LEARNED_FROM = ("word_problems", "small_code", "prose", "captions")
-"""The sources that the tokenizer is trained on. The others came later, and docstrings differ from Python to Python."""
-
-
-def sample_texts(documents: int = 6000) -> list[str]:
-    """What the shipped tokenizer is trained on: texts of the generators, and the role names."""
-    from sinkscope.organisms import sources
-
-    texts = ["user\nassistant\nsystem"] * (documents // 4)
-    for name in LEARNED_FROM:
-        for seed in range(documents // len(LEARNED_FROM)):
-            texts += [part for part in sources.document(name, seed) if part]
-    return texts
-
-
-if __name__ == "__main__":
-    FILE.parent.mkdir(exist_ok=True)
-    made = build(sample_texts())
-    made.save(str(FILE), pretty=False)
-    print(f"{FILE.name}: {made.get_vocab_size()} tokens, {FILE.stat().st_size / 1000:.0f} kB")

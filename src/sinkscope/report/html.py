@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sinkscope.errors import InputError
+from sinkscope.sink_rule import EPSILON
 from sinkscope.version import __version__
 
 SCRIPTS = ("colour.js", "data.js", "pen.js", "pictures.js", "tokens.js", "panel.js", "viewer.js")
@@ -120,7 +121,7 @@ def viewer_page(
     other: Any = None,
     heads: Sequence[tuple[int, int]] = (),
     *,
-    epsilon: float = 3.0,
+    epsilon: float = EPSILON,
     samples: Sequence[int] | None = None,
     names: tuple[str | None, str | None] = (None, None),
     hosted: bool = False,

@@ -17,6 +17,7 @@ import xarray as xr
 
 from sinkscope.errors import InputError
 from sinkscope.report.quantise import pack, pack_coded
+from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks.categories import token_texts
 from sinkscope.sinks.dataset import blocks, dataset_of, head_means, is_causal, labels, run_of, scores_name
 from sinkscope.sinks.residence import FATES, KINDS
@@ -49,7 +50,7 @@ def views(
     trace: Any,
     *,
     heads: Sequence[tuple[int, int]] = (),
-    epsilon: float = 3.0,
+    epsilon: float = EPSILON,
     rule: str = "sum",
     samples: Sequence[int] | None = None,
     name: str | None = None,

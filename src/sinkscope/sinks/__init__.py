@@ -30,7 +30,7 @@ from sinkscope.sinks.strength import (
     sink_heads_share,
     step_position_map,
 )
-from sinkscope.sinks.summary import summary
+from sinkscope.sinks.summary_table import summary
 from sinkscope.sinks.table import sink_table
 
 __all__ = [

@@ -12,6 +12,7 @@ import pandas as pd
 import xarray as xr
 
 from sinkscope.errors import InputError
+from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks.dataset import (
     Array,
     blocks,
@@ -21,7 +22,7 @@ from sinkscope.sinks.dataset import (
     run_of,
     scores_name,
 )
-from sinkscope.sinks.detection import EPSILON, sinks_of
+from sinkscope.sinks.detection import sinks_of
 from sinkscope.sinks.intervals import mean_interval
 from sinkscope.sinks.scan import DRAIN_RATIO, drain_keys, key_median, kv_heads
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks import logistic
 from sinkscope.sinks.categories import CATEGORIES, category_codes
 from sinkscope.sinks.dataset import ANSWER, PROMPT, Array, Run, dataset_of
@@ -214,7 +215,7 @@ def attribution(
     tokenizer: Any = None,
     *,
     categories: Mapping[int, str] | None = None,
-    epsilon: float = 3.0,
+    epsilon: float = EPSILON,
     rule: str = "sum",
     scores: str = "auto",
     seed: int = 0,

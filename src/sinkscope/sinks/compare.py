@@ -15,6 +15,7 @@ import pandas as pd
 import xarray as xr
 
 from sinkscope.errors import InputError
+from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks.dataset import (
     ANSWER,
     PROMPT,
@@ -26,7 +27,7 @@ from sinkscope.sinks.dataset import (
     run_of,
     scores_name,
 )
-from sinkscope.sinks.detection import EPSILON, check_rule, sinks_of
+from sinkscope.sinks.detection import check_rule, sinks_of
 from sinkscope.sinks.drift import rank
 from sinkscope.sinks.intervals import mean_interval
 

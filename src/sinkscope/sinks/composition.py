@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from sinkscope.errors import InputError
+from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks.categories import CATEGORIES, category_codes, token_texts
 from sinkscope.sinks.dataset import ANSWER, PROMPT, Array, Run, dataset_of
 from sinkscope.sinks.intervals import ratio_interval
@@ -101,7 +102,7 @@ def composition(
     *,
     by: str = "category",
     categories: Mapping[int, str] | None = None,
-    epsilon: float = 3.0,
+    epsilon: float = EPSILON,
     rule: str = "sum",
     scores: str = "auto",
     top: int | None = None,

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from sinkscope.errors import InputError
+from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks.dataset import Array, Run, dataset_of, run_of
 from sinkscope.sinks.detection import detect
 from sinkscope.sinks.intervals import ratio_interval
@@ -80,7 +81,7 @@ def counterfactual(
     filled: Any,
     alignment: Array | Sequence[Any],
     *,
-    epsilon: float = 3.0,
+    epsilon: float = EPSILON,
     rule: str = "sum",
     scores: str = "auto",
 ) -> pd.DataFrame:

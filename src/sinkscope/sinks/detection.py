@@ -18,6 +18,8 @@ import numpy as np
 import xarray as xr
 
 from sinkscope.errors import InputError, nearest
+from sinkscope.sink_rule import EPSILON
+from sinkscope.sink_rule import threshold_line as sum_line
 from sinkscope.sinks.dataset import (
     HEAD_MEANS_NOTE,
     Array,
@@ -28,7 +30,6 @@ from sinkscope.sinks.dataset import (
     scores_name,
 )
 
-EPSILON = 3.0
 RULES = {
     "sum": "received_j > mean of the other keys' received + ε",
     "mean": "received_j / n > mean of the others' received / n + ε, the paper's equation 3 as printed",
@@ -71,20 +72,14 @@ def thresholds(received: Array, epsilon: float = EPSILON, rule: str = "sum") -> 
 
 def threshold_line(received: Array, rule: str = "sum") -> tuple[Array, Array]:
     """(base, slope), each [..., 1]: the threshold of every rule is base + ε · slope."""
-    missing = np.isnan(received)
-    if missing.any():
-        n = received.shape[-1] - missing.sum(axis=-1, keepdims=True).astype(np.float64)
-        received = np.where(missing, received.dtype.type(0), received)
-    else:
-        n = np.full((*received.shape[:-1], 1), float(received.shape[-1]))
-    safe = np.maximum(n, 1.0)
-    base = np.sum(received, axis=-1, keepdims=True, dtype=np.float64) / safe
+    base, slope, keys = sum_line(received)
     if rule == "zscore":
-        square = np.sum(np.where(missing, 0.0, np.square(received - base)), axis=-1, keepdims=True)
-        slope = np.sqrt(square / safe)
-    else:
-        slope = {"sum": np.ones_like(n), "mean": n, "percent": n / 100.0}[rule] * (n - 1) / safe
-    return np.where(n >= 2, base, np.inf), slope
+        with np.errstate(invalid="ignore"):
+            square = np.nansum(np.square(received - base), axis=-1, keepdims=True)
+        slope = np.sqrt(square / np.maximum(keys, 1.0))
+    elif rule != "sum":
+        slope = slope * (keys if rule == "mean" else keys / 100.0)
+    return base, slope
 
 
 def sinks_of(received: Array, epsilon: float = EPSILON, rule: str = "sum") -> Array:

@@ -16,14 +16,14 @@ import pandas as pd
 import xarray as xr
 
 from sinkscope.errors import InputError
+from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks.attribution import DOMINANT, LEAST_UNIQUE
 from sinkscope.sinks.dataset import Array
-from sinkscope.sinks.detection import EPSILON
 from sinkscope.sinks.drift import LEAST_DRIFT, MOST_TIES
 from sinkscope.sinks.intervals import Interval, paired_interval, ratio_interval
 from sinkscope.sinks.residence import KINDS, STATIC_SHARE
 from sinkscope.sinks.scan import DRAIN_RATIO, FIRST_POSITIONS
-from sinkscope.sinks.summary import as_partial, attribution_of, drifts, kind_weights
+from sinkscope.sinks.summary_table import as_partial, attribution_of, drifts, kind_weights
 
 PRESENT_SHARE = 0.01
 """Sinks are present when at least this share of head-steps has one."""

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks.dataset import ANSWER, Array, Run
 from sinkscope.sinks.intervals import Interval, ratio_interval
 
@@ -112,7 +113,7 @@ def verdict(drift: Interval, ties: float, words: tuple[str, str]) -> str:
     return words[0] if drift.value > 0 else words[1]
 
 
-def drift(trace: Any, epsilon: float = 3.0, rule: str = "sum", *, scores: str = "auto") -> pd.DataFrame:
+def drift(trace: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: str = "auto") -> pd.DataFrame:
     """Drift of the strongest sinks against position and against decoding order, with intervals over prompts.
 
     Two rows ("position", "decoding order"): drift (share of the length, or of the decoding order, over the

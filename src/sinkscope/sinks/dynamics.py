@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
+from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks.dataset import Array, dataset_of, labels
 from sinkscope.sinks.detection import sinks_of
 
@@ -88,7 +89,7 @@ def set_overlap(a: Array, b: Array) -> Array:
 
 
 def step_overlap(
-    trace: Any, epsilon: float = 3.0, rule: str = "sum", *, scores: str = "auto"
+    trace: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: str = "auto"
 ) -> xr.DataArray:
     """Overlap of each head's sink set with its own of the step before, [sample, step, layer, head], in [0,
     1].
@@ -114,7 +115,7 @@ def step_overlap(
 
 
 def layer_overlap(
-    trace: Any, epsilon: float = 3.0, rule: str = "sum", *, scores: str = "auto"
+    trace: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: str = "auto"
 ) -> xr.DataArray:
     """Overlap of the sink positions of two layers (all heads together) in the same step, [sample, layer,
     other_layer].

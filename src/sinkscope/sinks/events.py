@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks.dataset import ANSWER, Array, Run, dataset_of, decoding_options
 from sinkscope.sinks.paths import moves_of
 
@@ -82,7 +83,7 @@ def align(
 
 
 def event_alignment(
-    trace: Any, epsilon: float = 3.0, rule: str = "sum", *, scores: str = "auto", seed: int = 0
+    trace: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: str = "auto", seed: int = 0
 ) -> pd.DataFrame:
     """How many moves of the strongest sinks fall together with decoding events, against permuted event times.
 

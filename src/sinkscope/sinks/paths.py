@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks.dataset import Array
 
 CHALLENGE = 1.2
@@ -62,7 +63,7 @@ def moves_of(path: Array) -> tuple[Array, Array, Array]:
     return step, layer, head
 
 
-def paths(trace: Any, epsilon: float = 3.0, rule: str = "sum", *, scores: str = "auto") -> xr.Dataset:
+def paths(trace: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: str = "auto") -> xr.Dataset:
     """Where the strongest sink of each head is in each step (figure 7).
 
     Variables: `key` int [sample, step, layer, head] (column of the trace, −1 = no sink), `position` int
@@ -87,7 +88,7 @@ def paths(trace: Any, epsilon: float = 3.0, rule: str = "sum", *, scores: str = 
     )
 
 
-def moves(trace: Any, epsilon: float = 3.0, rule: str = "sum", *, scores: str = "auto") -> pd.DataFrame:
+def moves(trace: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: str = "auto") -> pd.DataFrame:
     """One row per move of a head's strongest sink: sample, layer, head, step (label of the step before the
     move), from_position, to_position, distance (tokens, right is positive)."""
     from sinkscope.sinks.scan import scans

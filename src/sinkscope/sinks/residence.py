@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks.dataset import Array
 
 STATIC_SHARE = 0.9
@@ -190,7 +191,9 @@ def classify(
     return np.where(observed < FEWEST_STEPS, KINDS.index("too short"), kind).astype(np.int8)
 
 
-def residences(trace: Any, epsilon: float = 3.0, rule: str = "sum", *, scores: str = "auto") -> pd.DataFrame:
+def residences(
+    trace: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: str = "auto"
+) -> pd.DataFrame:
     """One row per residence: how long one (layer, head, position) stayed a sink.
 
     Columns: sample, layer, head, key, position, region, start, stop (labels of the steps, both inside),
@@ -240,7 +243,7 @@ def residences(trace: Any, epsilon: float = 3.0, rule: str = "sum", *, scores: s
 
 
 def dynamics_kinds(
-    trace: Any, epsilon: float = 3.0, rule: str = "sum", *, scores: str = "auto"
+    trace: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: str = "auto"
 ) -> xr.DataArray:
     """What each head's sinks do, str [sample, layer, head]: see `classify` for the order of the tests."""
     from sinkscope.sinks.scan import scans

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks.dataset import (
     BLOCK_BYTES,
     Array,
@@ -28,7 +29,7 @@ from sinkscope.sinks.dataset import (
     run_of,
     scores_name,
 )
-from sinkscope.sinks.detection import EPSILON, HISTOGRAM_EDGES, SWEEP, check_rule, threshold_line
+from sinkscope.sinks.detection import HISTOGRAM_EDGES, SWEEP, check_rule, threshold_line
 from sinkscope.sinks.paths import Path, moves_of
 from sinkscope.sinks.residence import Residences, Runs, classify
 

@@ -16,11 +16,12 @@ import numpy as np
 import xarray as xr
 
 from sinkscope.errors import InputError, nearest
+from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks.attribution import DISTANCES, ROWS_PER_SAMPLE, Observations, observe
 from sinkscope.sinks.categories import CATEGORIES, category_codes
 from sinkscope.sinks.composition import REGIONS, compose
 from sinkscope.sinks.dataset import HEAD_MEANS_NOTE, PROMPT, Array, Run, dataset_of, decoding_options
-from sinkscope.sinks.detection import EPSILON, HISTOGRAM_EDGES, SWEEP, check_rule
+from sinkscope.sinks.detection import HISTOGRAM_EDGES, SWEEP, check_rule
 from sinkscope.sinks.drift import Drift, drift_of
 from sinkscope.sinks.dynamics import centroid_variance, layer_overlap_of
 from sinkscope.sinks.events import EVENTS, align

@@ -13,8 +13,9 @@ import pandas as pd
 import xarray as xr
 
 from sinkscope.errors import InputError
+from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks.dataset import Array, dataset_of, labels
-from sinkscope.sinks.detection import EPSILON, sinks_of
+from sinkscope.sinks.detection import sinks_of
 
 
 def split_of(

@@ -14,6 +14,7 @@ import pandas as pd
 import xarray as xr
 
 from sinkscope.errors import InputError
+from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks.dataset import (
     HEAD_MEANS_NOTE,
     PROMPT,
@@ -101,7 +102,7 @@ def sink_heads_share(trace: Any, epsilon: float = GU_EPSILON, positions: int = 4
 
 
 def absorbed_share(
-    trace: Any, epsilon: float = 3.0, rule: str = "sum", *, scores: str = "auto", sinks: str = "detected"
+    trace: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: str = "auto", sinks: str = "detected"
 ) -> xr.DataArray:
     """The share of all attention that sinks absorb, [sample, step, layer, head], in [0, 1].
 
@@ -266,7 +267,7 @@ def step_position_map(
 
 
 def depth_profile(
-    trace: Any, epsilon: float = 3.0, rule: str = "sum", *, scores: str = "auto"
+    trace: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: str = "auto"
 ) -> pd.DataFrame:
     """Sinks by depth, one row per layer, means over steps with intervals over prompts.
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks.categories import CATEGORIES, category_codes
 from sinkscope.sinks.dataset import (
     ANSWER,
@@ -22,7 +23,7 @@ from sinkscope.sinks.dataset import (
     run_of,
     scores_name,
 )
-from sinkscope.sinks.detection import EPSILON, check_rule, thresholds
+from sinkscope.sinks.detection import check_rule, thresholds
 from sinkscope.sinks.scan import DRAIN_RATIO, key_median, kv_heads
 
 STATES = (PROMPT, "masked", "decided")

@@ -1,7 +1,7 @@
 """Results that ship with the organisms: full-size tables, made on a GPU, shown beside what was computed here.
 
 `accuracy.json` beside an organism's weights: its accuracy without a policy on many documents. `results.json`: its masking table,
-written by `python -m sinkscope.organisms.cards results`, or the rows of the study `full`, written by
+written by `python -m lab.cards results`, or the rows of the study `full`, written by
 `python -m sinkscope.study.shipped FOLDER`. Both are shown as what they are, with date and place.
 """
 

@@ -9,6 +9,7 @@ import pandas as pd
 from sinkscope.report.figures import look
 from sinkscope.report.figures.sources import caption as words
 from sinkscope.report.figures.sources import named
+from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks import filtered_share
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def draw(data: pd.DataFrame) -> Figure:
 
 def caption(traces: Any, data: pd.DataFrame) -> str:
     """What is seen, how it was computed, what it does not show."""
-    at = data[data["epsilon"] == 3]
+    at = data[data["epsilon"] == EPSILON]
     shares = ", ".join(f"{row.trace} {row.share:.1%}" for row in at.itertuples())
     lengths = sorted({int(k) for k in data["keys"]})
     return words(

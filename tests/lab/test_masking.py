@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from lab.cells import append, read, trimmed
+from lab.masking import Job, answer, ask, policies, run
 
+from lab import cells, masking
 from sinkscope.errors import InputError
 from sinkscope.generation.generate import generate
 from sinkscope.models.load import load
 from sinkscope.models.prompts import pad
-from sinkscope.organisms import cells, masking
-from sinkscope.organisms.cells import append, read, trimmed
 from sinkscope.organisms.layout import save
-from sinkscope.organisms.masking import Job, answer, ask, policies, run
 from sinkscope.organisms.recipe import recipe
 from sinkscope.organisms.start import start
 from sinkscope.policies.parse import parse_policy

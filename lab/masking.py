@@ -1,6 +1,6 @@
 """Masking tables, GPU side: what organisms answer under every policy of the table, kept as text to be graded elsewhere.
 
-    python -m sinkscope.organisms.masking OUT --models causal,scratch,adapted,multimodal --count 500 --processes 12 --seconds 480
+    python -m lab.masking OUT --models causal,scratch,adapted,multimodal --count 500 --processes 12 --seconds 480
 
 Needs torch, transformers, tokenizers, safetensors and numpy alone. Several processes share one GPU, because a small model
 leaves most of it idle. Each cell is appended to OUT/NAME.jsonl.gz as soon as it is answered, the most important cells first,
@@ -8,7 +8,7 @@ so whatever ends the run loses only the cells under way; the same command does w
 time did not reach are no failure; a cell that was begun and not answered is, and the exit status is then 1.
 
 All documents of a cell run as one left-padded batch: one forward per step instead of one for every length of prompt. A padded
-row equals its run alone up to rounding (tests/organisms/test_masking.py).
+row equals its run alone up to rounding (tests/lab/test_masking.py).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from lab.cells import VERSION, append, read, refuse_others, trimmed
 from sinkscope.errors import InputError, nearest, plainly
-from sinkscope.organisms.cells import VERSION, append, read, refuse_others, trimmed
 from sinkscope.organisms.recipe import RECIPES
 from sinkscope.organisms.start import WEIGHTS
 from sinkscope.policies.mask_random import MATCHES, MaskRandom

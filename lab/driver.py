@@ -1,7 +1,7 @@
 """Trains several organisms side by side on one GPU, measures them, and leaves flat files.
 
-    python -m sinkscope.organisms.driver OUT --jobs causal,scratch,adapted,multimodal
-    python -m sinkscope.organisms.driver OUT --controls --jobs causal:seed=1,scratch:seed=1,causal:size=1m --side 2 --seconds 540
+    python -m lab.driver OUT --jobs causal,scratch,adapted,multimodal
+    python -m lab.driver OUT --controls --jobs causal:seed=1,scratch:seed=1,causal:size=1m --side 2 --seconds 540
 
 The first leaves two files per organism, weights and everything else, which `unpack` puts into the folders of the package. With
 --controls nothing but measured numbers is kept, in OUT/controls.json (see `controls.py`), which grows with every job.
@@ -148,7 +148,10 @@ class Drive:
             job.base(self.jobs)  # an unclear one is refused before anything is trained
         if "--documents" not in self.options and (corpus / "corpus.json").exists():
             same_ingredients(corpus, {"mix": MIXES[mix]})
-        elif "--documents" not in self.options and self._python("corpus", str(corpus), "--mix", mix).wait():
+        elif (
+            "--documents" not in self.options
+            and self._python("sinkscope.organisms.corpus", str(corpus), "--mix", mix).wait()
+        ):
             raise InputError(f"no corpus could be made in {corpus}; what it said is above")
         while self.waiting or self.running:
             left = seconds - (time.monotonic() - began)
@@ -200,7 +203,11 @@ class Drive:
                 if base is not None:
                     arguments += ["--init", str(self.work / base.name)]
                 self.running.append(
-                    Running(job, self._python("command", *arguments, cache=job.name), time.monotonic())
+                    Running(
+                        job,
+                        self._python("sinkscope.organisms.command", *arguments, cache=job.name),
+                        time.monotonic(),
+                    )
                 )
 
     def _ended(self, one: Running) -> None:
@@ -218,7 +225,7 @@ class Drive:
                 pack(folder, self.out, one.job.name)
             if self.count:
                 device = _value_of("--device", self.options)
-                where = "controls" if self.controls else "measure"
+                where = "lab.controls" if self.controls else "lab.measure"
                 arguments = [str(folder), "--count", str(self.count), "--device", device]
                 if not self.controls:
                     arguments += ["--ungraded", str(folder)]
@@ -246,7 +253,7 @@ class Drive:
             # Each process has a cache of its own: two that compile the same graph at once would wait for each other.
             environment["TORCHINDUCTOR_CACHE_DIR"] = str(self.work / f"cache-{cache}")
         return subprocess.Popen(  # noqa: S603
-            [sys.executable, "-m", f"sinkscope.organisms.{module}", *arguments], env=environment
+            [sys.executable, "-m", module, *arguments], env=environment
         )
 
 

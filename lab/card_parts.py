@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sinkscope.organisms.masking import CONTROL_SEEDS
-from sinkscope.organisms.profile import MIDDLE
+from lab.masking import CONTROL_SEEDS
+from lab.profile import MIDDLE
 from sinkscope.report.study.numbers import missing, number
 
 EVERY = 4

@@ -10,8 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sinkscope.errors import InputError
-from sinkscope.organisms.card_parts import (
+from lab.card_parts import (
     bullets,
     count,
     emergence_tables,
@@ -23,11 +22,12 @@ from sinkscope.organisms.card_parts import (
     profile_tables,
     table,
 )
+from lab.emergence_picture import picture
+from lab.masking import policies
+from lab.results import digest_of
+from sinkscope.errors import InputError
 from sinkscope.organisms.corpus import END
-from sinkscope.organisms.emergence_picture import picture
-from sinkscope.organisms.masking import policies
 from sinkscope.organisms.recipe import LENGTH
-from sinkscope.organisms.results import digest_of
 from sinkscope.organisms.sources import GIVEN
 from sinkscope.organisms.start import WEIGHTS
 from sinkscope.study.shipped import whole_rows
@@ -87,7 +87,7 @@ def card(name: str, folder: Path) -> str:
     parts = [
         f"# organism/{name}",
         CAUTION,
-        "Written by `python -m sinkscope.organisms.cards write` from the measured files beside it. How the organisms are "
+        "Written by `python -m lab.cards write` from the measured files beside it. How the organisms are "
         "made, and what was tried: docs/organisms.md.",
         "## What it is",
         _about(training, digest_of(folder)),

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lab.masking import ask, machine
 from sinkscope.errors import InputError
 from sinkscope.organisms.layout import write_json
-from sinkscope.organisms.masking import ask, machine
 from sinkscope.organisms.start import WEIGHTS
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ import pandas as pd
 import xarray as xr
 
 from sinkscope.errors import InputError
+from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks.attribution import Attribution, attribute
 from sinkscope.sinks.categories import CATEGORIES
 from sinkscope.sinks.composition import Composition, composition_table
 from sinkscope.sinks.dataset import Array
-from sinkscope.sinks.detection import EPSILON
 from sinkscope.sinks.drift import drift_table
 from sinkscope.sinks.events import alignment_table
 from sinkscope.sinks.intervals import Interval, mean_interval, ratio_interval

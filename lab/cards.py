@@ -1,8 +1,8 @@
 """The organisms' cards, and the measured files that they are written from.
 
-python -m sinkscope.organisms.cards results MASKING_DIR --where "NVIDIA H200"   # results.json: the masking table, graded
-python -m sinkscope.organisms.cards profile                                     # profile.json: what its sinks are like
-python -m sinkscope.organisms.cards write                                       # README.md and emergence.svg
+python -m lab.cards results MASKING_DIR --where "NVIDIA H200"   # results.json: the masking table, graded
+python -m lab.cards profile                                     # profile.json: what its sinks are like
+python -m lab.cards write                                       # README.md and emergence.svg
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def main(given: Sequence[str] | None = None) -> None:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     results = commands.add_parser("results", help="grade the answers of a masking run: results.json")
-    results.add_argument("folder", type=Path, help="holds NAME.jsonl.gz, from sinkscope.organisms.masking")
+    results.add_argument("folder", type=Path, help="holds NAME.jsonl.gz, from lab.masking")
     results.add_argument("--where", help="machine; default: as the answers say")
     results.add_argument("--date", help="YYYY-MM-DD; default: as the answers say")
     about = commands.add_parser("profile", help="record held-out answers on a CPU: profile.json")
@@ -43,7 +43,7 @@ def main(given: Sequence[str] | None = None) -> None:
 
 def _run(options: argparse.Namespace) -> None:
     if options.command == "results":
-        from sinkscope.organisms.results import write_results
+        from lab.results import write_results
 
         if options.date is not None:
             _check_date(options.date)
@@ -54,11 +54,11 @@ def _run(options: argparse.Namespace) -> None:
             raise InputError(f"there is no organism {options.root / name}: {nearest(name, list(RECIPES))}")
         began = time.monotonic()
         if options.command == "profile":
-            from sinkscope.organisms.profile import write_profile
+            from lab.profile import write_profile
 
             print(f"{write_profile(name, options.prompts, options.root)}: {time.monotonic() - began:.0f} s")
         else:
-            from sinkscope.organisms.card import write_card
+            from lab.card import write_card
 
             for path in write_card(name, options.root):
                 print(path)

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from lab import masking
+from lab.cells import read, refuse_others
+from lab.programs import grade_programs
 from sinkscope.errors import InputError
 from sinkscope.models.load import find
-from sinkscope.organisms import masking
-from sinkscope.organisms.cells import read, refuse_others
-from sinkscope.organisms.programs import grade_programs
 from sinkscope.organisms.recipe import RECIPES
 from sinkscope.organisms.start import WEIGHTS
 from sinkscope.policies.mask_random import MaskRandom
@@ -43,18 +43,14 @@ def digest_of(folder: Path) -> str:
 def read_cells(path: Path, digest: str) -> list[dict[str, Any]]:
     """The cells of a masking file, each once, all of these weights and made alike."""
     if not path.is_file():
-        raise InputError(
-            f"there is no {path}: make it with `python -m sinkscope.organisms.masking {path.parent}`"
-        )
+        raise InputError(f"there is no {path}: make it with `python -m lab.masking {path.parent}`")
     every = list(read(path))
     refuse_others(path, every, digest)
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for cell in every:
         found.setdefault((cell["task"], cell["policy"]), cell)
     if not found:
-        raise InputError(
-            f"{path} has no complete cell: run `python -m sinkscope.organisms.masking {path.parent}`"
-        )
+        raise InputError(f"{path} has no complete cell: run `python -m lab.masking {path.parent}`")
     cells = list(found.values())
     for name in SAME:
         values = sorted({str(cell[name]) for cell in cells})
@@ -194,7 +190,7 @@ def write_results(
     if not names:
         raise InputError(
             f"{folder} has no NAME.jsonl.gz of {', '.join(RECIPES)}: make them with "
-            f"`python -m sinkscope.organisms.masking {folder}`"
+            f"`python -m lab.masking {folder}`"
         )
     written = []
     for name in names:

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+from lab.cells import VERSION, append
 
+from lab import card, cards, masking, profile, programs, results
 from sinkscope.errors import InputError
-from sinkscope.organisms import card, cards, masking, profile, programs, results
-from sinkscope.organisms.cells import VERSION, append
 from sinkscope.organisms.recipe import RECIPES
 from sinkscope.organisms.start import WEIGHTS
 from sinkscope.study import shipped

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 
+from lab import cards, controls, masking, measure
 from sinkscope import statistics
-from sinkscope.organisms import cards, controls, masking, measure
 from sinkscope.organisms.start import WEIGHTS
 from sinkscope.tasks import registry
 
@@ -121,7 +121,7 @@ def test_a_gpu_machine_needs_few_libraries() -> None:
     ]
     program = (
         f"import sys; sys.modules.update(dict.fromkeys({others}))\n"
-        "import sinkscope.organisms.controls, sinkscope.organisms.masking, sinkscope.organisms.measure"
+        "import lab.controls, lab.masking, lab.measure"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

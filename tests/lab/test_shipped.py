@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from lab.card_parts import LEAST_HIDDEN, MOST_VALUE
+from lab.measure import answers, grade, to_describe, to_draw
+from lab.profile import MIDDLE
 from tests.helpers.marks import needs_bubblewrap
 
 from sinkscope.generation.generate import generate
@@ -15,14 +18,12 @@ from sinkscope.models.load import load
 from sinkscope.models.model import Model
 from sinkscope.organisms import pictures
 from sinkscope.organisms.batches import Pieces
-from sinkscope.organisms.card_parts import LEAST_HIDDEN, MOST_VALUE
-from sinkscope.organisms.measure import DECODINGS, answers, grade, to_describe, to_draw
-from sinkscope.organisms.profile import MIDDLE
 from sinkscope.organisms.recipe import MIXES, RECIPES
 from sinkscope.organisms.start import WEIGHTS
 from sinkscope.organisms.vocabulary import shipped
 from sinkscope.statistics import wilson
 from sinkscope.tasks import registry
+from sinkscope.tasks.evaluate import decoding_for
 
 TARGETS = {
     "causal": {"word_problems": 0.95, "small_code": 0.8},
@@ -103,13 +104,13 @@ def test_it_solves_word_problems_that_it_never_saw(name: str) -> None:
     task = registry.get("word_problems", model.family)
     documents = task.documents(6)
     texts = [task.prompt(document).turns[-1].content for document in documents]
-    written = generate(model, texts, DECODINGS[model.family](**task.scheme.decoding)).texts
+    written = generate(model, texts, decoding_for(task, model.family)).texts
     right = sum(task.grade(document, text).passed for document, text in zip(documents, written, strict=True))
     assert right >= 5
 
 
 def test_multimodal_draws_and_describes() -> None:
-    from sinkscope.organisms.measure import CAPTION, IMAGE
+    from lab.measure import CAPTION, IMAGE
 
     model = organism("multimodal")
     scenes = [pictures.scene(seed, held_out=True) for seed in range(4)]

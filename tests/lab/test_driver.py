@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from lab.driver import Drive, Job, unpack
 
 from sinkscope.errors import InputError
 from sinkscope.models.load import load
-from sinkscope.organisms.driver import Drive, Job, unpack
 
 SMOKE = [
     "--device",
@@ -117,7 +117,7 @@ def test_controls_leave_numbers(corpus: list[str], tmp_path: Path) -> None:
         "2",
         "--work",
     ]
-    command = [sys.executable, "-m", "sinkscope.organisms.driver", str(tmp_path / "out"), *arguments]
+    command = [sys.executable, "-m", "lab.driver", str(tmp_path / "out"), *arguments]
     subprocess.run([*command, str(tmp_path / "work"), *SMOKE, *corpus], check=True)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["controls.json"]
     found = json.loads((tmp_path / "out" / "controls.json").read_text())["jobs"]

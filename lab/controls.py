@@ -1,6 +1,6 @@
 """What is measured about a control: accuracy with and without its sinks, and its sinks. Nothing of it is shipped.
 
-    python -m sinkscope.organisms.controls FOLDER --count 500
+    python -m lab.controls FOLDER --count 500
 
 writes FOLDER/control.json. Word problems only: they are graded without a sandbox, so that everything happens on the GPU machine.
 """
@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from lab.masking import CONTROL_SEEDS, answer, ask, at_least_one
 from sinkscope.errors import InputError, plainly
 from sinkscope.models.load import load
 from sinkscope.organisms.layout import write_json
-from sinkscope.organisms.masking import CONTROL_SEEDS, answer, ask, at_least_one
 from sinkscope.policies.mask_random import MaskRandom
 from sinkscope.policies.mask_top import MaskTop
 from sinkscope.statistics import compare, effect_over_control, wilson

@@ -14,14 +14,8 @@ from typing import Any
 
 import torch
 
-from sinkscope.decoding.options import (
-    Decoding,
-    DreamDecoding,
-    GreedyDecoding,
-    LladaDecoding,
-    MmadaDecoding,
-    MmadaImageDecoding,
-)
+from lab.masking import at_least_one, machine
+from sinkscope.decoding.options import MmadaDecoding, MmadaImageDecoding
 from sinkscope.errors import InputError, plainly
 from sinkscope.generation.generate import generate
 from sinkscope.models.load import find, load
@@ -29,18 +23,12 @@ from sinkscope.models.model import Model
 from sinkscope.organisms import pictures
 from sinkscope.organisms.batches import CAPTION_ANSWER, Pieces
 from sinkscope.organisms.layout import write_json
-from sinkscope.organisms.masking import at_least_one, machine
 from sinkscope.organisms.vocabulary import shipped
 from sinkscope.statistics import wilson
 from sinkscope.tasks import registry
+from sinkscope.tasks.evaluate import decoding_for
 
 TASKS = ("word_problems", "small_code")
-DECODINGS: dict[str, type[Decoding]] = {
-    "llada": LladaDecoding,
-    "dream": DreamDecoding,
-    "mmada": MmadaDecoding,
-    "causal": GreedyDecoding,
-}
 IMAGE = MmadaImageDecoding(timesteps=18, guidance=0.0, temperature=1.0)
 CAPTION = MmadaDecoding(length=CAPTION_ANSWER, steps=CAPTION_ANSWER // 2, block=CAPTION_ANSWER)
 SEED = 0
@@ -69,7 +57,7 @@ def answers(source: str | Path, count: int, batch: int = 128, device: str = "aut
     }
     for name in TASKS:
         task = registry.get(name, model.family)
-        decoding = DECODINGS[model.family](**task.scheme.decoding)
+        decoding = decoding_for(task, model.family)
         texts = [task.prompt(document).turns[-1].content for document in task.documents(count)]
         written = [text for part in _parts(texts, batch) for text in generate(model, part, decoding).texts]
         found["tasks"][name] = {"decoding": decoding.as_dict(), "answers": written}

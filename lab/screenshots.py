@@ -1,0 +1,138 @@
+"""The pictures of the docs, taken by headless Chromium.
+
+    sinkscope study organisms --out study
+    python -m lab.screenshots report study docs/images
+    python -m lab.screenshots traces docs/images
+
+`report` writes report-light.png (the top of the page), report-dark.png (what breaks without sinks) and report-maps.png.
+`traces` lets two organisms answer the README's question and writes viewer-light.png, viewer-dark.png and heatmaps.png.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from PIL import Image
+from tests.report.browser import Browser
+
+import sinkscope as ss
+from sinkscope.report.figures import heat_map, look
+
+QUESTION = "Jack has 6 bags with 6 seeds each. He sells 28 of them. He buys 39 more. How many seeds does he have now?"
+LAYER, HEAD = 1, 7
+"""A head of organism/scratch whose sink moves."""
+NOTE = (
+    f"Attention that each position receives, layer {LAYER}, mean of its heads. Dark columns are keys that many queries look at.\n"
+    "In the diffusion model some appear, shift and fade as tokens are written. The causal one has one at its first token,\n"
+    "and others that come with the text. White: not written yet, or seen by fewer than 16 queries."
+)
+
+
+WIDTH = 1280
+SHOTS = (
+    ("report-light.png", "light", "body", 1540),
+    ("report-dark.png", "dark", "#masking figure", 770),
+    ("report-maps.png", "light", "#maps", 760),
+)
+"""File, colour scheme, where it begins, height. The contents stand beside the top of the page alone."""
+
+
+def report(study: Path, out: Path) -> list[Path]:
+    """Takes every picture."""
+    browser = Browser(WIDTH, 1000)
+    made = []
+    try:
+        browser.call(
+            "Emulation.setDeviceMetricsOverride", width=WIDTH, height=1000, deviceScaleFactor=1, mobile=False
+        )
+        browser.open(study / "report.html")
+        for name, scheme, start, high in SHOTS:
+            browser.media(prefers_color_scheme=scheme)
+            left, top = browser.js(
+                f"(() => {{ const box = document.querySelector({start!r}).getBoundingClientRect();"
+                " return [box.left, box.top + scrollY]; })()"
+            )
+            x, y = max(0, left - 28), max(0, top - 28)
+            clip = {"x": x, "y": y, "width": WIDTH - x, "height": high, "scale": 1}
+            browser.screenshot(out / name, whole=True, clip=clip)
+            few_colours(out / name)
+            made.append(out / name)
+    finally:
+        browser.close()
+    return made
+
+
+def few_colours(path: Path) -> None:
+    """Makes a picture a third of its size."""
+    with Image.open(path) as picture:
+        # The most frequent colours are kept; rare ones, such as a badge's green, would be lost without the second pass.
+        small = picture.convert("RGB").quantize(256, kmeans=3, dither=Image.Dither.NONE)
+    small.save(path, optimize=True)
+
+
+def record() -> dict[str, ss.Trace]:
+    """One answer of each, recorded."""
+    found = {}
+    for name, decoding in (
+        ("scratch", ss.LladaDecoding(length=64, steps=64, block=16)),
+        ("causal", ss.GreedyDecoding(length=64)),
+    ):
+        model = ss.load(f"organism/{name}", device="cpu")
+        run = ss.generate(model, QUESTION, decoding, capture=ss.Capture(anatomy=True))
+        print(f"organism/{name}: {run.texts[0].splitlines()}")
+        assert run.trace is not None
+        found[name] = run.trace
+    return found
+
+
+def traces(out: Path) -> list[Path]:
+    """Takes every picture."""
+    recorded = record()
+    made = []
+    with tempfile.TemporaryDirectory() as folder:
+        alone, both = Path(folder) / "alone.html", Path(folder) / "both.html"
+        recorded["scratch"].to_html(alone, heads=[(LAYER, HEAD)])
+        recorded["scratch"].to_html(both, other=recorded["causal"])
+        browser = Browser(1400, 1303)
+        try:
+            for path, name, scheme, view in (
+                (alone, "viewer-light.png", "light", f"#step=22&layer={LAYER}&head={HEAD}"),
+                (both, "viewer-dark.png", "dark", f"#step=34&layer={LAYER}&b=1"),
+            ):
+                browser.open(path, view)
+                browser.media(prefers_color_scheme=scheme)
+                browser.screenshot(out / name)
+                few_colours(out / name)
+                made.append(out / name)
+        finally:
+            browser.close()
+    names = {
+        "organism/scratch (masked diffusion)": recorded["scratch"],
+        "organism/causal (autoregressive)": recorded["causal"],
+    }
+    figure = heat_map.draw(heat_map.table(names, layers=[LAYER]))
+    with look.style():
+        figure.supxlabel(NOTE, fontsize="small")
+    figure.savefig(out / "heatmaps.png", dpi=200)
+    few_colours(out / "heatmaps.png")
+    return [*made, out / "heatmaps.png"]
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="The pictures of the docs.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    of_report = commands.add_parser("report", help="the report of a finished study")
+    of_report.add_argument("study", type=Path)
+    of_traces = commands.add_parser("traces", help="the viewer and heat maps of two organisms")
+    for command in (of_report, of_traces):
+        command.add_argument("out", type=Path)
+    given = parser.parse_args()
+    for path in report(given.study, given.out) if given.command == "report" else traces(given.out):
+        print(f"{path}: {path.stat().st_size / 1000:.0f} kB")
+
+
+if __name__ == "__main__":
+    main()
