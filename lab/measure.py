@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from lab.masking import at_least_one, machine
-from sinkscope.decoding.options import MmadaDecoding, MmadaImageDecoding
+from sinkscope.decoding import MmadaDecoding, MmadaImageDecoding
 from sinkscope.errors import InputError, plainly
 from sinkscope.generation.generate import generate
 from sinkscope.models.load import find, load

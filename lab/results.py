@@ -18,8 +18,8 @@ from sinkscope.errors import InputError
 from sinkscope.models.load import find
 from sinkscope.organisms.recipe import RECIPES
 from sinkscope.organisms.start import WEIGHTS
+from sinkscope.policies import parse_policy
 from sinkscope.policies.mask_random import MaskRandom
-from sinkscope.policies.parse import parse_policy
 from sinkscope.study.comparison import compare_runs
 from sinkscope.study.shipped import KEPT
 from sinkscope.study.store import write_text

@@ -78,7 +78,7 @@ def test_registries_know_their_own_and_the_entry_points_of_others(monkeypatch: p
 def test_an_entry_point_that_breaks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     points = [EntryPoint("b", "tests.test_checks:MISSING", "sinkscope.words")]
     monkeypatch.setattr(registry, "entry_points", lambda group: points)
-    with pytest.raises(InputError, match="'b' of tests.test_checks:MISSING cannot be loaded"):
+    with pytest.raises(InputError, match=r"'b' of tests\.test_checks:MISSING cannot be loaded"):
         words().find("b")
 
 

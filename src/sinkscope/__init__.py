@@ -13,7 +13,9 @@ from sinkscope.errors import CheckpointError, InputError, SinkscopeError
 from sinkscope.version import __version__
 
 if TYPE_CHECKING:
-    from sinkscope.decoding.options import (
+    from sinkscope.decoding import (
+        CausalDecoding,
+        Decoding,
         DreamDecoding,
         GreedyDecoding,
         LladaDecoding,
@@ -26,7 +28,9 @@ if TYPE_CHECKING:
     from sinkscope.generation.run import Run
     from sinkscope.models.load import load
     from sinkscope.models.model import Model
+    from sinkscope.models.wrap import wrap
     from sinkscope.policies import (
+        FixedRule,
         KeepTop,
         MaskAbove,
         MaskFirst,
@@ -34,9 +38,11 @@ if TYPE_CHECKING:
         MaskRandom,
         MaskTop,
         Policy,
+        ScoredRule,
         Window,
         parse_policy,
     )
+    from sinkscope.registration import register
     from sinkscope.sinks import compare_traces, detect, diagnose, sink_table, summary
     from sinkscope.tasks.evaluate import Evaluation, evaluate
     from sinkscope.trace.capture import Capture
@@ -45,7 +51,9 @@ if TYPE_CHECKING:
 _NAMES = {
     "sinkscope.models.load": ("load",),
     "sinkscope.models.model": ("Model",),
+    "sinkscope.models.wrap": ("wrap",),
     "sinkscope.policies": (
+        "FixedRule",
         "KeepTop",
         "MaskAbove",
         "MaskFirst",
@@ -53,10 +61,14 @@ _NAMES = {
         "MaskRandom",
         "MaskTop",
         "Policy",
+        "ScoredRule",
         "Window",
         "parse_policy",
     ),
-    "sinkscope.decoding.options": (
+    "sinkscope.registration": ("register",),
+    "sinkscope.decoding": (
+        "CausalDecoding",
+        "Decoding",
         "DreamDecoding",
         "GreedyDecoding",
         "LladaDecoding",
@@ -78,9 +90,12 @@ _WHERE = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "Capture",
+    "CausalDecoding",
     "CheckpointError",
+    "Decoding",
     "DreamDecoding",
     "Evaluation",
+    "FixedRule",
     "GreedyDecoding",
     "InputError",
     "KeepTop",
@@ -97,6 +112,7 @@ __all__ = [
     "Replay",
     "Run",
     "SamplingDecoding",
+    "ScoredRule",
     "SinkscopeError",
     "Trace",
     "Window",
@@ -108,9 +124,11 @@ __all__ = [
     "generate",
     "load",
     "parse_policy",
+    "register",
     "replay",
     "sink_table",
     "summary",
+    "wrap",
 ]
 
 

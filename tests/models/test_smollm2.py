@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from tests.helpers.calls import Recorder
 
 import sinkscope as ss
-from sinkscope.attention.interface import AttentionCall
+from sinkscope.attention.context import AttentionCall
 
 pytestmark = pytest.mark.slow
 
@@ -84,7 +85,8 @@ def measured(model: Any, ids: torch.Tensor, mask: torch.Tensor | None = None) ->
     def listen(call: AttentionCall) -> None:
         found[call.layer] = call.received()[:, :, 0]
 
-    model.forward(*model.real_tokens(ids, mask), taps=(listen,))
+    ids, real = model.real_tokens(ids, mask)
+    model.forward(ids, model.context(real, recorder=Recorder(see=listen)))
     return torch.stack([found[layer] for layer in sorted(found)])
 
 

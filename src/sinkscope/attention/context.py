@@ -127,12 +127,13 @@ class Expected:
         return self.visibility.seen_by(self.weights)
 
 
-_current: ContextVar[ForwardContext] = ContextVar("sinkscope_forward", default=ForwardContext())
+_PLAIN = ForwardContext()
+_current: ContextVar[ForwardContext | None] = ContextVar("sinkscope_forward", default=None)
 
 
 def current() -> ForwardContext:
     """The context of the forward that is running; a plain one outside of `forward`."""
-    return _current.get()
+    return _current.get() or _PLAIN
 
 
 @contextmanager

@@ -58,7 +58,9 @@ def sinkscope_attention(
     if s_aux is None and short.suits(query, key, value, visibility, key_mask):
         classes = {name: context.expected(name, visibility, query).weights for name in context.reads(layer)}
     weights = torch.cat(list(classes.values()), 1) if classes else None
-    attended = fused.attend_and_sum(query, key, value, visibility, key_mask, scale, weights, s_aux is not None)
+    attended = fused.attend_and_sum(
+        query, key, value, visibility, key_mask, scale, weights, s_aux is not None
+    )
     out, lse, lse_raw, kept = attended.output, attended.lse, attended.lse_raw, None
     over_keys = lse
     if key_mask is not None and lse is not None and (key_mask.silence or context.observed):
@@ -76,7 +78,20 @@ def sinkscope_attention(
     if context.observed:
         sums = _sums(attended, classes)
         call = AttentionCall(
-            layer, query, key, value, out, lse, scale, visibility, context, key_mask, lse_raw, kept, sums, s_aux
+            layer,
+            query,
+            key,
+            value,
+            out,
+            lse,
+            scale,
+            visibility,
+            context,
+            key_mask,
+            lse_raw,
+            kept,
+            sums,
+            s_aux,
         )
         if context.policy is not None:
             context.policy.measure(call)

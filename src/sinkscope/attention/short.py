@@ -47,7 +47,9 @@ class Attended:
     raw: Tensor | None = None
 
 
-def suits(query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, key_mask: KeyMask | None) -> bool:
+def suits(
+    query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, key_mask: KeyMask | None
+) -> bool:
     """Whether a call is computed here: short, float32, on a CPU, without gradients, all queries seeing the same keys.
 
     It does not depend on recording or on the size of the batch: neither may change a bit of the output.

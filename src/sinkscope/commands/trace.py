@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from sinkscope.decoding.options import Decoding, GreedyDecoding, SamplingDecoding, default_decoding
+from sinkscope.decoding import Decoding, GreedyDecoding, SamplingDecoding, default_decoding
 from sinkscope.errors import InputError
 from sinkscope.generation.generate import generate
 from sinkscope.generation.run import Run

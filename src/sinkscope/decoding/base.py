@@ -129,9 +129,13 @@ class Decoding:
 
 def _name_of(thing: object) -> str:
     if not (isinstance(thing, type) and issubclass(thing, Decoding) and dataclasses.is_dataclass(thing)):
-        raise InputError(f"a decoding is registered as a frozen dataclass that derives from Decoding, got {thing!r}")
+        raise InputError(
+            f"a decoding is registered as a frozen dataclass that derives from Decoding, got {thing!r}"
+        )
     if not thing.kind or not thing.families:
-        raise InputError(f"{thing.__name__} needs a kind, its name, and the families of models that it is for")
+        raise InputError(
+            f"{thing.__name__} needs a kind, its name, and the families of models that it is for"
+        )
     return thing.kind
 
 
@@ -153,7 +157,9 @@ def decoding_from_options(family: str, options: Mapping[str, Any], where: str = 
     fitting = [kind for kind in DECODINGS.values() if family in kind.families]
     if not fitting:
         families = {name for kind in DECODINGS.values() for name in kind.families}
-        raise InputError(f"{prefix}there is no decoding for the family {family!r}; {nearest(family, families)}")
+        raise InputError(
+            f"{prefix}there is no decoding for the family {family!r}; {nearest(family, families)}"
+        )
     for kind in fitting:
         if {item.name for item in dataclasses.fields(kind)}.issuperset(options):
             return kind(**{name: _frozen(value) for name, value in options.items()})
@@ -163,7 +169,10 @@ def decoding_from_options(family: str, options: Mapping[str, Any], where: str = 
             raise InputError(f"{prefix}{family} models have no option {option!r}; {nearest(option, known)}")
     raise InputError(
         f"{prefix}no decoding of {family} models has all of {', '.join(options)}; "
-        + "; ".join(f"{kind.__name__} has {', '.join(item.name for item in dataclasses.fields(kind))}" for kind in fitting)
+        + "; ".join(
+            f"{kind.__name__} has {', '.join(item.name for item in dataclasses.fields(kind))}"
+            for kind in fitting
+        )
     )
 
 

@@ -144,7 +144,9 @@ class SamplingDecoding(CausalDecoding):
             outside[:, -1] = False
             logits = logits.masked_fill(torch.zeros_like(outside).scatter_(1, order, outside), float("-inf"))
         spread = logits.softmax(-1)
-        token = streams.one_of_each(spread, torch.ones(len(spread), 1, dtype=torch.bool, device=spread.device))
+        token = streams.one_of_each(
+            spread, torch.ones(len(spread), 1, dtype=torch.bool, device=spread.device)
+        )
         return token, spread.gather(-1, token[:, None])[:, 0]
 
 

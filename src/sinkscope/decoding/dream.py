@@ -52,8 +52,7 @@ class DreamDecoding(Decoding):
 
     def __post_init__(self) -> None:
         whole("length", self.length, 1)
-        if self.steps is None:
-            object.__setattr__(self, "steps", self.length)
+        object.__setattr__(self, "steps", self.length if self.steps is None else self.steps)
         whole("steps", self.steps, 1)
         one_of("algorithm", self.algorithm, ALGORITHMS)
         at_least("temperature", self.temperature, 0.0)
@@ -97,7 +96,13 @@ class DreamDecoding(Decoding):
             yield step
 
     def _best_positions(
-        self, engine: Engine, x: Tensor, masked: Tensor, counts: list[int], streams: Streams | None, alive: Tensor
+        self,
+        engine: Engine,
+        x: Tensor,
+        masked: Tensor,
+        counts: list[int],
+        streams: Streams | None,
+        alive: Tensor,
     ) -> Step:
         logits = engine.model.head(shifted(engine.hidden(x), masked))
         candidate, confidence = self.sample(logits, streams, masked)

@@ -190,7 +190,9 @@ class Engine:
         nothing = torch.zeros_like(x, dtype=torch.bool)
         confidence = torch.full(x.shape, float("nan"), device=x.device)
         ties = torch.zeros(len(x), dtype=torch.long)
-        return Step(x, x, x == self.mask_id, confidence, torch.full_like(x, -1), nothing, ties, alive, idle=True)
+        return Step(
+            x, x, x == self.mask_id, confidence, torch.full_like(x, -1), nothing, ties, alive, idle=True
+        )
 
     def _context(self, x: Tensor, real: Tensor | None, branches: int) -> Any:
         """What is wanted of the forward of state x [B, S]: built before it, for both branches of a guided one."""

@@ -50,8 +50,7 @@ class BlockDecoding(Decoding):
 
     def __post_init__(self) -> None:
         whole("length", self.length, 1)
-        if self.steps is None:
-            object.__setattr__(self, "steps", self.length)
+        object.__setattr__(self, "steps", self.length if self.steps is None else self.steps)
         _check_blocks(self.length, whole("steps", self.steps, 1), whole("block", self.block, 1))
         at_least("temperature", self.temperature, 0.0)
         at_least("cfg", self.cfg, 0.0)
@@ -121,7 +120,9 @@ class BlockDecoding(Decoding):
         def look(where: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
             """Candidates and confidence of the positions with these indices."""
             logits = self._guide(engine.model, hidden[where], None if twin is None else twin[where])
-            candidate, confidence = self.candidates(engine.model, logits, None if noise is None else noise[where])
+            candidate, confidence = self.candidates(
+                engine.model, logits, None if noise is None else noise[where]
+            )
             return candidate, confidence if chance is None else chance[where]
 
         candidate, confidence = look(here)

@@ -92,12 +92,13 @@ class MmadaImageDecoding(Decoding):
             raise InputError(
                 f"image codes {offset} to {offset + codes - 1} pass the vocabulary of {model.shape.vocabulary}; give offset"
             )
-        slot = (x == mask_id) | ((x >= offset) & (x < offset + codes))
+        masked = torch.eq(x, mask_id if mask_id is not None else -1)
+        slot = masked | ((x >= offset) & (x < offset + codes))
         everywhere = slot.all(0).tolist()
         last = first = x.shape[1] - 1
         while first > 0 and everywhere[first - 1]:
             first -= 1
-        if first == last or not bool((x[:, first:last] == mask_id).any(1).all()):
+        if first == last or not bool(masked[:, first:last].any(1).all()):
             raise InputError(
                 "text to image needs ids that hold the whole sequence: text, image slots filled with the mask token "
                 f"{mask_id}, and one closing token; found no masked slot before the last token"

@@ -121,7 +121,9 @@ def replay(model: Model, run: Run, policy: Policy | str) -> Replay:
 def _pair(model: Model, run: Run, rows: Rows, policy: Policy | None) -> _Pair:
     real = None
     if run.real is not None and not rows.per_row:
-        tail = torch.ones(len(rows.rows), run.states.shape[-1] - run.prompt, dtype=torch.bool, device=model.device)
+        tail = torch.ones(
+            len(rows.rows), run.states.shape[-1] - run.prompt, dtype=torch.bool, device=model.device
+        )
         real = torch.cat([run.real[rows.rows].to(model.device), tail], 1)
     prompt = run.prompt - rows.offset
     runtime = None

@@ -72,7 +72,11 @@ class FusedForward:
             return False
         if network.config._attn_implementation != NAME or torch.is_autocast_enabled(ids.device.type):
             return False
-        if not self._layers or _global_hooks() or any(_altered(module, held) for module, held in self._watched):
+        if (
+            not self._layers
+            or _global_hooks()
+            or any(_altered(module, held) for module, held in self._watched)
+        ):
             return False
         return _kernels() is not None
 

@@ -9,11 +9,13 @@ from typing import Any
 import torch
 
 from sinkscope.errors import CheckpointError, InputError, nearest
-from sinkscope.models import causal, dream, llada, mmada
+from sinkscope.models import causal, dream, llada, mmada  # noqa: F401 (they register their families)
 from sinkscope.models.checkpoint import Checkpoint
-from sinkscope.models.family import Family
+from sinkscope.models.family import FAMILIES, family_of
 from sinkscope.models.model import Model
 from sinkscope.models.tokenizer import read_tokenizer
+
+__all__ = ["FAMILIES", "as_model", "family_of", "find", "load", "resolve_device", "resolve_dtype"]
 
 DTYPES = {
     "float32": torch.float32,
@@ -21,13 +23,6 @@ DTYPES = {
     "float16": torch.float16,
     "float64": torch.float64,
 }
-
-FAMILIES: dict[str, Family] = {
-    model_type: family
-    for family in (llada.FAMILY, dream.FAMILY, mmada.FAMILY)
-    for model_type in family.model_types
-}
-"""model_type in config.json → family; every other type is left to transformers' causal models."""
 
 
 def load(
@@ -54,7 +49,7 @@ def load(
     """
     where = resolve_device(device)
     checkpoint = find(source, revision)
-    family = FAMILIES.get(checkpoint.model_type, causal.FAMILY)
+    family = family_of(checkpoint)
     wanted = resolve_dtype(dtype, where, checkpoint)
     tokenizer = read_tokenizer(checkpoint.folder, family.chat_template)
     network = family.build(checkpoint, where, wanted)

@@ -228,7 +228,9 @@ class Model:
         ids, real = self.real_tokens(ids, attention_mask)
         return self.forward(ids, self.context(real, policy=self._single(policy, ids)))
 
-    def attention(self, ids: Tensor, attention_mask: Any = None, policy: Policy | str | None = None) -> Tensor:
+    def attention(
+        self, ids: Tensor, attention_mask: Any = None, policy: Policy | str | None = None
+    ) -> Tensor:
         """The full attention maps, for checks and small inputs: memory grows with the square of the length.
 
         Returns:

@@ -45,7 +45,10 @@ class Both(Policy):
         random = [control for control in controls if control is not None]
         if len(random) != 1:
             return None
-        likes = [rule if control is None else control.like for rule, control in zip(self.parts(), controls, strict=True)]
+        likes = [
+            rule if control is None else control.like
+            for rule, control in zip(self.parts(), controls, strict=True)
+        ]
         return Control(reduce(Both, likes), random[0].match, random[0].seed)
 
     def with_seed(self, seed: int) -> Policy:

@@ -293,7 +293,9 @@ def _name_of(thing: object) -> str:
             f"a policy is registered as a frozen dataclass that derives from ScoredRule or FixedRule, got {thing!r}"
         )
     if not thing.word.isidentifier():
-        raise InputError(f"{thing.__name__}.word should be the first word of its text form, got {thing.word!r}")
+        raise InputError(
+            f"{thing.__name__}.word should be the first word of its text form, got {thing.word!r}"
+        )
     return thing.word
 
 
@@ -323,7 +325,11 @@ def _written(value: Any) -> str:
         return str(int(value))
     if isinstance(value, tuple) and value and all(type(item) is int for item in value):
         return "+".join(map(str, value))
-    if isinstance(value, tuple) and value and all(isinstance(item, tuple) and len(item) == 2 for item in value):
+    if (
+        isinstance(value, tuple)
+        and value
+        and all(isinstance(item, tuple) and len(item) == 2 for item in value)
+    ):
         return "/".join(f"{name}={_written(items)}" for name, items in value)
     if isinstance(value, str) and value.isidentifier():
         return value

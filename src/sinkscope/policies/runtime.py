@@ -84,7 +84,7 @@ class PolicyRuntime:
 
     @property
     def hidden_share(self) -> Tensor:
-        """Float [B]: the share of attention masked, mean over layers, heads and the steps in which it acted; NaN: it never did."""
+        """Float [B]: the share of attention masked, mean over layers, heads and the steps in which it acted; NaN: none."""
         return (self._totals[0] / self._totals[1]).float().cpu()
 
     @property
@@ -102,9 +102,11 @@ class PolicyRuntime:
     def remember(self) -> Callable[[], None]:
         """A function that puts the policy back to where it is now, as if no forward had begun since."""
         before = (self.previous, self._current, self.step, self.model_scores)
+        totals = self._totals.clone()
 
         def put_back() -> None:
             self.previous, self._current, self.step, self.model_scores = before
+            self._totals.copy_(totals)
 
         return put_back
 
@@ -160,7 +162,9 @@ class PolicyRuntime:
             keys = None
         if keys is None and band is None:
             return None
-        if keys is not None and self.branches > 1 and keys.shape[0] > 1:  # both guidance branches are masked alike
+        if (
+            keys is not None and self.branches > 1 and keys.shape[0] > 1
+        ):  # both guidance branches are masked alike
             keys = keys.repeat(self.branches, 1, 1)
         # A guided twin may have padding of its own.
         known = self.branches == 1 and self._padding is not None
@@ -191,7 +195,9 @@ class PolicyRuntime:
             keys = keys & ~mask.stranded(call.visibility, raw.device)[:rows, :, -1:]
         kept = None if call.kept is None else call.kept[:rows]
         weights = query_weights(call.visibility, None, call.query)[:rows]
-        self._layers.append(_Layer(call.layer, raw, keys, kept, weights, mask is not None and mask.band is not None))
+        self._layers.append(
+            _Layer(call.layer, raw, keys, kept, weights, mask is not None and mask.band is not None)
+        )
 
     def end(self) -> StepAccount:
         """The account of the forward that just ran, all layers in one go; the totals are brought up to date."""
@@ -205,7 +211,10 @@ class PolicyRuntime:
         if all(layer.kept is not None for layer in layers):
             share = _hidden_share(torch.stack([layer.kept for layer in layers]), layers[0].weights)  # type: ignore[misc]
         elif any(layer.kept is not None for layer in layers):
-            parts = [nothing if layer.kept is None else _hidden_share(layer.kept, layer.weights) for layer in layers]
+            parts = [
+                nothing if layer.kept is None else _hidden_share(layer.kept, layer.weights)
+                for layer in layers
+            ]
             share = torch.stack(parts)
         if any(layer.keys is not None for layer in layers):
             none = torch.zeros(1, 1, 1, dtype=torch.bool, device=raw.device)
@@ -215,6 +224,9 @@ class PolicyRuntime:
             acted = keys.any(-1).any(2).any(0)
         if any(layer.window for layer in layers):
             acted = torch.ones_like(acted)
+            # A window masks other keys for every query: of how many sinks there is no saying, so they are not counted.
+            unknown = [layer.window and layer.keys is None for layer in layers]
+            sinks = sinks & ~torch.tensor(unknown, device=raw.device)[:, None, None, None]
         account = StepAccount(
             share,
             caught,
@@ -315,7 +327,9 @@ class LayerView:
             return None
         if scope == "model":
             if kind not in runtime.model_scores:
-                runtime.model_scores[kind] = torch.stack([one.mean(1) for one in kept.values()]).mean(0)[:, None]
+                runtime.model_scores[kind] = torch.stack([one.mean(1) for one in kept.values()]).mean(0)[
+                    :, None
+                ]
             scores = runtime.model_scores[kind]
         else:
             scores = kept[self.layer].mean(1, keepdim=True) if scope == "layer" else kept[self.layer]

@@ -44,7 +44,9 @@ def as_policy(policy: Policy | str | None) -> Policy | None:
 
 def _rule(text: str) -> Rule:
     wrapped = re.fullmatch(r"(?P<word>\w+)\((?P<like>.*)\)(?P<tail>[^)]*)", text)
-    plain = re.fullmatch(r"(?P<word>\w+)(?::(?P<argument>[^@,]*))?(?:@(?P<scope>\w+))?(?P<tail>(?:,.*)?)", text)
+    plain = re.fullmatch(
+        r"(?P<word>\w+)(?::(?P<argument>[^@,]*))?(?:@(?P<scope>\w+))?(?P<tail>(?:,.*)?)", text
+    )
     match = wrapped or plain
     word = match["word"] if match else re.split(r"[\W\d]", text, maxsplit=1)[0]
     if match is None or word not in POLICIES:

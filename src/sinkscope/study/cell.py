@@ -16,7 +16,7 @@ from sinkscope.study.spec import StudyModel
 from sinkscope.tasks.task import Document, Task, digest, fingerprint
 
 if TYPE_CHECKING:
-    from sinkscope.decoding.options import Decoding
+    from sinkscope.decoding import Decoding
     from sinkscope.tasks.answer import Item
 
 SCIENCE = "study/1"
@@ -86,7 +86,7 @@ class Cell:
 
     def parsed_decoding(self) -> Decoding:
         """The decoding as an object."""
-        from sinkscope.decoding.options import decoding_from_json
+        from sinkscope.decoding import decoding_from_json
 
         return decoding_from_json(self.decoding)
 

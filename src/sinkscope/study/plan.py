@@ -42,9 +42,7 @@ class Facts:
 
 def facts_of(model: StudyModel, device: str = "auto", fetch: bool = True) -> Facts:
     """Family, dtype and weights of a model; without `fetch` nothing is downloaded."""
-    from sinkscope.models import causal
-    from sinkscope.models.catalogue import KNOWN
-    from sinkscope.models.load import FAMILIES, find, resolve_device, resolve_dtype
+    from sinkscope.models.load import FAMILIES, family_of, find, resolve_device, resolve_dtype
 
     try:
         checkpoint = find(model.source, model.revision) if fetch else _local(model)
@@ -53,14 +51,14 @@ def facts_of(model: StudyModel, device: str = "auto", fetch: bool = True) -> Fac
             raise
         checkpoint = None
     if checkpoint is None:
-        known = {entry.source: entry.family for entry in KNOWN}
+        known = {entry.source: family.name for family in FAMILIES.values() for entry in family.known}
         if model.source not in known:
             raise CheckpointError(
                 f"{model.source} is not on this machine and no known checkpoint, so nothing can be planned for it; "
                 "give a folder, or run once with a network"
             )
         return Facts(known[model.source], model.dtype, None)
-    family = FAMILIES.get(checkpoint.model_type, causal.FAMILY).name
+    family = family_of(checkpoint).name
     dtype = str(resolve_dtype(model.dtype, resolve_device(device), checkpoint)).removeprefix("torch.")
     config = checkpoint.config
 
@@ -216,8 +214,7 @@ def _prompt_lengths(model: StudyModel, task: str, family: str, many: int) -> tup
     """Tokens of the prompts of the first documents, by a model's tokenizer; () when it is not on this machine."""
     from types import SimpleNamespace
 
-    from sinkscope.models import causal
-    from sinkscope.models.load import FAMILIES
+    from sinkscope.models.load import family_of
     from sinkscope.models.tokenizer import read_tokenizer
     from sinkscope.tasks import registry
     from sinkscope.tasks.prompting import encode_prompt
@@ -225,7 +222,7 @@ def _prompt_lengths(model: StudyModel, task: str, family: str, many: int) -> tup
     checkpoint = _local(model)
     if checkpoint is None:
         return ()
-    kind = FAMILIES.get(checkpoint.model_type, causal.FAMILY)
+    kind = family_of(checkpoint)
     tokenizer = read_tokenizer(checkpoint.folder, kind.chat_template)
     ids = kind.special_ids(checkpoint, tokenizer)
     reader: Any = SimpleNamespace(tokenizer=tokenizer, source=model.source, ids=ids)
@@ -275,10 +272,9 @@ def _decoding(study: Study, cell: Cell, name: str) -> str:
 
 
 def _draws(decoding: str) -> bool:
-    from sinkscope.decoding.groups import draws
-    from sinkscope.decoding.options import decoding_from_json
+    from sinkscope.decoding import decoding_from_json
 
-    return bool(draws(decoding_from_json(decoding)))
+    return decoding_from_json(decoding).draws
 
 
 def identify(cells: Sequence[Cell], facts: Mapping[str, Facts]) -> list[Cell]:

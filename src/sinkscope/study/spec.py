@@ -200,7 +200,7 @@ class Study:
 
 def decoding_of(family: str, options: Options, name: str = "") -> Any:
     """The decoding of a family with these options; unknown families and options are explained."""
-    from sinkscope.decoding.options import SamplingDecoding, default_decoding
+    from sinkscope.decoding import SamplingDecoding, default_decoding
 
     if family not in ("llada", "dream", "mmada", "causal"):
         raise InputError(

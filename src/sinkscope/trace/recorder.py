@@ -1,4 +1,4 @@
-"""The recorder: puts what the groups of rows recorded, and what their loops decided, into the frame of one trace, step by step."""
+"""The recorder: puts what groups of rows recorded, and what their loops decided, into the frame of one trace, step by step."""
 
 from __future__ import annotations
 
