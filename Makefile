@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help venv venv-test test quick lint study bench soak clean
+.PHONY: help venv venv-test test quick lint study bench wheel soak clean
 
 help:
 	@echo "make study   the main job, on a CPU"
@@ -12,6 +12,7 @@ help:
 	@echo "make quick   the usual loop: fast tests only"
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   how much tracing costs on this machine"
+	@echo "make wheel   build the wheel and try it in a fresh environment, dependencies from the package index"
 	@echo "make soak    long stress: the whole policy matrix, kill and resume twenty times"
 
 # Says what the machine lacks, and installs what is missing in .venv; done before, it takes no time.
@@ -38,6 +39,10 @@ study: venv
 
 bench: venv
 	$(BIN)/sinkscope bench
+
+wheel: venv-test
+	$(BIN)/python -m build --wheel
+	SINKSCOPE_FRESH_INSTALL=1 $(PYTEST) -m "" tests/packaging/test_wheel.py
 
 soak: venv-test
 	$(PYTEST) -m soak -n 2

@@ -1,6 +1,6 @@
 """Set up the virtual environment that `make` works in: `python3 .ci/set_up.py study|test`.
 
-Needs Python 3.10 or newer and nothing else. It first says in one line what this machine lacks, what that leaves out and
+Needs Python 3.11 or newer and nothing else. It first says in one line what this machine lacks, what that leaves out and
 how to get it; then it makes `.venv` and installs the versions of constraints.txt, with pip's own progress. `study` gets
 the package alone, `test` the extra of that name too. PyTorch is the CPU build (a tenth of the CUDA build's size), unless
 the environment has TORCH=gpu: then it is the build that the package index has for this platform.
@@ -49,9 +49,9 @@ def main(purpose: str) -> int:
 
 def cannot(purpose: str) -> str | None:
     """The reason why nothing can be set up here, or None."""
-    if sys.version_info < (3, 10):
+    if tuple(sys.version_info) < (3, 11):
         return (
-            f"sinkscope needs Python 3.10 or newer, and {sys.executable} is {platform.python_version()}; "
+            f"sinkscope needs Python 3.11 or newer, and {sys.executable} is {platform.python_version()}; "
             "try make PYTHON=python3.12"
         )
     if importlib.util.find_spec("venv") is None or importlib.util.find_spec("ensurepip") is None:

@@ -13,19 +13,17 @@ from typing import Any
 
 from lab import masking
 from lab.cells import read, refuse_others
-from lab.programs import grade_programs
 from sinkscope.errors import InputError
+from sinkscope.files import write_atomically
+from sinkscope.models.load import ORGANISMS as WEIGHTS
 from sinkscope.models.load import find
 from sinkscope.organisms.recipe import RECIPES
-from sinkscope.organisms.start import WEIGHTS
 from sinkscope.policies import parse_policy
 from sinkscope.policies.mask_random import MaskRandom
 from sinkscope.study.comparison import compare_runs
 from sinkscope.study.shipped import KEPT
-from sinkscope.study.store import write_text
-from sinkscope.tasks import registry, sandbox
+from sinkscope.tasks import registry
 from sinkscope.tasks.evaluate import VERSION, Evaluation, Record
-from sinkscope.tasks.small_code import SmallCode
 from sinkscope.tasks.task import Document, Task, fingerprint
 
 DIGITS = 4
@@ -87,11 +85,7 @@ def _right(
     """(place of the document, answer) → right."""
     asked = list(dict.fromkeys((place, text) for cell in cells for place, text in enumerate(cell["answers"])))
     pairs = [(documents[place], text) for place, text in asked]
-    if isinstance(task, SmallCode):
-        sandbox.check(task.sandbox)
-        passed = grade_programs(task, pairs)
-    else:
-        passed = [verdict.passed for verdict in task.grade_many(pairs)]
+    passed = [verdict.passed for verdict in task.grade_many(pairs)]
     return dict(zip(asked, passed, strict=True))
 
 
@@ -195,7 +189,7 @@ def write_results(
     written = []
     for name in names:
         made = table(folder / f"{name}.jsonl.gz", name, digest_of(root / name), where, date)
-        write_text(root / name / "results.json", lines(made))
+        write_atomically(root / name / "results.json", lines(made))
         written.append(root / name / "results.json")
         print(
             f"{written[-1]}: {len(made['rows'])} rows, {sum(map(len, made['missing'].values()))} cells missing"

@@ -10,7 +10,7 @@ from tests.report import browser as chromium
 from tests.report import pages
 
 from sinkscope.errors import InputError
-from sinkscope.report import widget
+from sinkscope.report import notebook
 from sinkscope.trace.trace import Trace
 
 HOST = """<!doctype html><meta charset=utf-8><title>host</title><div id=place></div>
@@ -52,7 +52,7 @@ def test_without_anywidget_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
             raise ImportError(name)
         return real(name, *rest)
 
-    widget._widget_class.cache_clear()
+    notebook._widget_class.cache_clear()
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(InputError, match=r"pip install 'sinkscope\[notebook\]'"):
         Trace(dataset=pages.diffusion()).to_widget()
@@ -80,7 +80,18 @@ def test_state_and_view_follow_each_other(shared, tmp_path):
         " model.handlers['change:state'](); return false; })()"
     )
     state = json.loads(shared.js("JSON.stringify(model.values.state)"))
-    assert state == {"a": 0, "b": -1, "step": 7, "layer": 1, "head": -1, "score": "", "key": -1}
+    assert state == {
+        "a": 0,
+        "b": -1,
+        "step": 7,
+        "layer": 1,
+        "head": -1,
+        "score": "",
+        "key": -1,
+        "show": "",
+        "diff": 0,
+        "find": "",
+    }
     shared.js("model.set('state', {step: 9999})")
     shared.until("model.values.state.step === 23")
     shared.js("model.set('height', 400)")

@@ -10,15 +10,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.status import Status
 from rich.table import Table
+from rich.text import Text
 
-STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-"""Control characters but tab and newline (C0, DEL, C1), and marks that turn the direction of text."""
+from sinkscope.text import visible
 
 
 def console(stderr: bool = False) -> Console:
@@ -30,12 +30,12 @@ def console(stderr: bool = False) -> Console:
 
 
 def safe(text: object) -> str:
-    r"""Text without characters that steer a terminal; each is shown as its code.
+    r"""Text with every character that steers a terminal spelled out.
 
     >>> safe("red: \x1b[31m")
-    'red: \\x1b[31m'
+    'red: ⟨U+001B⟩[31m'
     """
-    return STEERING.sub(lambda match: match[0].encode("unicode_escape").decode(), str(text))
+    return visible(str(text))
 
 
 def say(*lines: object, stderr: bool = False) -> None:
@@ -45,13 +45,20 @@ def say(*lines: object, stderr: bool = False) -> None:
         target.print(safe(line), soft_wrap=True)
 
 
+def working(text: str) -> Status:
+    """A spinner on stderr with a text, while a `with` block runs."""
+    return console(stderr=True).status(Text(safe(text)))  # a string would be read as markup
+
+
 def show_table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "", *, header: bool = True
 ) -> None:
     """Print a table; on a terminal it is fitted to the width, elsewhere each row is one line."""
-    table = Table(*columns, title=safe(title) or None, title_justify="left", show_header=header)
+    table = Table(*columns, show_header=header)
     for row in rows:
         table.add_row(*("" if cell is None else safe(cell) for cell in row))
+    if title:
+        say(title)  # as a title of rich's table it would be folded to the table's width
     console().print(table)
 
 
@@ -63,7 +70,9 @@ def show_pairs(pairs: Mapping[str, object], title: str = "") -> None:
 def show_json(value: object) -> None:
     """Print one JSON document: dataclasses and mappings as objects, tables as lists of rows, unknown numbers as null."""
     text = json.dumps(plain_data(value), indent=1, ensure_ascii=False, allow_nan=False)
-    print(STEERING.sub(lambda match: match[0] if match[0] == "\n" else f"\\u{ord(match[0]):04x}", text))
+    if visible(text) != text:
+        text = "".join(c if visible(c) == c else json.dumps(c)[1:-1] for c in text)
+    print(text)
 
 
 def plain_data(value: Any) -> Any:

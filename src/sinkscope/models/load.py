@@ -10,8 +10,11 @@ import torch
 
 from sinkscope.errors import CheckpointError, InputError, nearest
 from sinkscope.models import causal, dream, llada, mmada  # noqa: F401 (they register their families)
+from sinkscope.models.adapter import CONFIG as ADAPTER
+from sinkscope.models.adapter import AdapterCheckpoint, read_adapter
 from sinkscope.models.checkpoint import Checkpoint
 from sinkscope.models.family import FAMILIES, family_of
+from sinkscope.models.fetched import PACKAGES, find_fetched, how_to_fetch
 from sinkscope.models.model import Model
 from sinkscope.models.tokenizer import read_tokenizer
 
@@ -23,6 +26,9 @@ DTYPES = {
     "float16": torch.float16,
     "float64": torch.float64,
 }
+
+ORGANISMS = Path(__file__).parents[1] / "organisms" / "weights"
+"""The models that come with the package, one folder each."""
 
 
 def load(
@@ -52,7 +58,12 @@ def load(
     family = family_of(checkpoint)
     wanted = resolve_dtype(dtype, where, checkpoint)
     tokenizer = read_tokenizer(checkpoint.folder, family.chat_template)
-    network = family.build(checkpoint, where, wanted)
+    if isinstance(checkpoint, AdapterCheckpoint):
+        tokenizer = tokenizer or read_tokenizer(checkpoint.base.folder, family.chat_template)
+        network = family.build(checkpoint.base if family.causal else checkpoint, where, wanted)
+        checkpoint.merge(network)
+    else:
+        network = family.build(checkpoint, where, wanted)
     model = Model(checkpoint, family, network, tokenizer, where)
     if check:
         model.check().require()
@@ -76,10 +87,17 @@ def find(source: str | os.PathLike[str], revision: str | None = None) -> Checkpo
     name = os.fspath(source)
     if name.startswith("organism/"):
         return _organism(name, revision)
+    if name in PACKAGES and not Path(name).is_dir():
+        fetched = find_fetched(name)
+        if fetched is None:
+            raise CheckpointError(how_to_fetch(name))
+        return fetched
     folder = Path(name).expanduser()
     if name and folder.is_dir():
         if revision is not None:
             raise InputError(f"{name} is a folder, which has no revisions; leave out revision={revision!r}")
+        if (folder / ADAPTER).is_file():
+            return read_adapter(folder.resolve(), name, find)
         return Checkpoint(folder.resolve(), name)
     if name and folder.exists():
         raise CheckpointError(f"{name} is a file; give the folder that holds config.json")
@@ -89,13 +107,18 @@ def find(source: str | os.PathLike[str], revision: str | None = None) -> Checkpo
         )
     from sinkscope.models.hub import fetch
 
-    return fetch(name, revision)
+    try:
+        return fetch(name, revision)
+    except CheckpointError:
+        fetched = find_fetched(name) if revision is None else None
+        if fetched is None:
+            raise
+        return fetched
 
 
 def _organism(name: str, revision: str | None) -> Checkpoint:
     """One of the small models that come with the package."""
-    shelf = Path(__file__).parents[1] / "organisms" / "weights"
-    known = sorted(path.name for path in shelf.iterdir() if path.is_dir()) if shelf.is_dir() else []
+    known = sorted(path.name for path in ORGANISMS.iterdir() if path.is_dir()) if ORGANISMS.is_dir() else []
     wanted = name.removeprefix("organism/")
     if wanted not in known:
         hint = nearest(wanted, known) if known else "this installation ships none"
@@ -104,7 +127,7 @@ def _organism(name: str, revision: str | None) -> Checkpoint:
         raise InputError(
             f"{name} comes with the package and has no revisions; leave out revision={revision!r}"
         )
-    return Checkpoint(shelf / wanted, name)
+    return Checkpoint(ORGANISMS / wanted, name)
 
 
 def resolve_device(device: str) -> torch.device:

@@ -22,6 +22,19 @@ from sinkscope.sinks.residence import KINDS
 from sinkscope.sinks.sink_statistics import PARTS, is_partial, merge, observations, partial
 
 
+class Summary(pd.DataFrame):
+    """The table of `summary`; printed, it shows every row and value."""
+
+    @property
+    def _constructor(self) -> type[Summary]:
+        return Summary
+
+    def __str__(self) -> str:
+        return self.to_string(index=False, na_rep="", float_format=lambda value: f"{value:.3g}")
+
+    __repr__ = __str__
+
+
 def as_partial(
     trace: Any,
     epsilon: float = EPSILON,
@@ -150,7 +163,7 @@ def summary(
             "nats per key-step, held out",
             why.reason if line["part"] == "total" else "",
         )
-    frame = pd.DataFrame(rows)
+    frame = Summary(rows)
     frame.attrs = {
         **part.attrs,
         "attribution": why.verdict,
