@@ -27,7 +27,7 @@ from sinkscope.commands.options import (
     with_decoding,
 )
 from sinkscope.commands.train import train
-from sinkscope.errors import SinkscopeError
+from sinkscope.errors import InputError, SinkscopeError
 from sinkscope.version import __version__
 
 app = typer.Typer(
@@ -94,8 +94,13 @@ def fetch(
 @app.command(cls=Command)
 @with_decoding
 def trace(
-    source: Source,
-    out: Annotated[Path, typer.Option(help="where the trace goes; ends in .zarr.zip", metavar="FILE")],
+    source: Annotated[
+        str,
+        typer.Argument(help="a hub id, a folder, or with --maps-at a trace that gets more", metavar="MODEL"),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="where the trace goes; ends in .zarr.zip", metavar="FILE")
+    ] = None,
     prompt: Annotated[list[str] | None, typer.Option(help="a user turn; may be given several times")] = None,
     prompt_file: Annotated[
         Path | None, typer.Option(help="a text file with one user turn", metavar="FILE")
@@ -118,6 +123,13 @@ def trace(
         bool, typer.Option(help="norms of keys and values, largest activations", rich_help_panel=CAPTURE)
     ] = False,
     every: Annotated[int, typer.Option(help="record every n-th step", rich_help_panel=CAPTURE)] = 1,
+    maps_at: Annotated[
+        str,
+        typer.Option(
+            help="add whole attention maps of these steps", rich_help_panel=CAPTURE, metavar="STEP,…"
+        ),
+    ] = "",
+    live: Annotated[bool, typer.Option("--live", help="open the viewer and follow the generation")] = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
     revision: Revision = None,
@@ -128,6 +140,11 @@ def trace(
     from sinkscope.commands import trace as command
     from sinkscope.trace.capture import Capture
 
+    if source.endswith((".zarr.zip", ".partial")):
+        command.add_maps(Path(source), maps_at, (device, dtype, revision), json)
+        return
+    if out is None:
+        raise InputError("--out is missing: where the trace goes, such as --out run.zarr.zip")
     capture = Capture(level, by_query, anatomy, every=every)  # type: ignore[arg-type]  # Capture checks the word
     command.trace(
         source,
@@ -139,6 +156,8 @@ def trace(
         capture,
         (device, dtype, revision),
         json,
+        maps_at,
+        live,
     )
 
 
