@@ -200,9 +200,12 @@ class AdaptTraining(Loop):
     def finish(self, checked: dict[str, Any]) -> dict[str, Any]:
         """Writes the checkpoint, or the adapter, and training.json."""
         settings, out = self.settings, self.options.out
-        trained = sum(weight.numel() for weight in self.trained.values())
+        rows = (self.mask,) if settings.lora and not self.causal else ()
+        whole = [
+            weight.numel() for name, weight in self.trained.items() if not (rows and "embed_tokens" in name)
+        ]
+        trained = sum(whole) + len(rows) * int(self.network.config.hidden_size)
         if settings.lora and settings.layout != "llada":
-            rows = () if self.causal else (self.mask,)
             lora.save_adapter(self.network, self.source.name, settings.lora, rows, out)
             if settings.layout == "dream":
                 save_configs(self.network, "dream", self.source.vocabulary, out)

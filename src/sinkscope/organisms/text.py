@@ -109,7 +109,10 @@ def tokenise(source: str, tokenizer: Any, separator: int, mask: int | None, fold
     """Writes train.npy, held_out.npy and text.json, which is returned; what is there for the same text stays."""
     path = folder / "text.json"
     vocabulary = hashlib.sha256(json.dumps(tokenizer.get_vocab(), sort_keys=True).encode()).hexdigest()[:16]
-    wanted = {"source": source, "tokenizer": vocabulary, "separator": separator}
+    # A path says nothing elsewhere; its last name may.
+    known = Path(source).expanduser()
+    name = known.resolve().name if known.exists() else source
+    wanted = {"source": name, "tokenizer": vocabulary, "separator": separator}
     if path.is_file():
         about: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if any(about.get(name) != value for name, value in wanted.items()):
@@ -124,7 +127,7 @@ def tokenise(source: str, tokenizer: Any, separator: int, mask: int | None, fold
         stream = np.fromiter(_ids(documents, tokenizer.backend_tokenizer, separator), dtype=dtype)
         if mask is not None and (stream == mask).any():
             raise InputError(
-                f"the text holds the mask token {int((stream == mask).sum())} times; choose another mask token"
+                f"the text holds the mask token ({int((stream == mask).sum())}×); choose another one with --mask-token"
             )
         np.save(folder / f"{name}.npy", stream)
         digest.update(stream.tobytes())
