@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from tests.report import pages
+from tests.report.packed import unpack, values_of
 from tests.sinks import synthetic
 
 from sinkscope.errors import InputError
@@ -27,7 +28,7 @@ from sinkscope.report.html import (
     write_viewer,
 )
 from sinkscope.report.payload import MOST_RESIDENCES, views
-from sinkscope.report.quantise import MISSING, Coded, pack, pack_coded, quantise, unpack, values_of
+from sinkscope.report.quantise import MISSING, Coded, pack, pack_coded, quantise
 from sinkscope.sinks import detect, layer_head_map, paths, residences, step_position_map
 
 
