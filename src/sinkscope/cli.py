@@ -221,6 +221,19 @@ def grade(
     command(run, again, data, sandbox, json)
 
 
+@app.command(
+    "lm-eval",
+    cls=Command,
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def lm_eval(context: typer.Context) -> None:
+    """Run lm-eval with sinkscope's models and policies; every option is lm-eval's own (`sinkscope lm-eval --help`)."""
+    from sinkscope.lm_eval import main as command
+
+    command(context.args)
+
+
 @app.command(cls=Command)
 def compare(
     runs: Annotated[
