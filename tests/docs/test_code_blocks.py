@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 import tomllib
 import typer.main
+from typer.core import TyperGroup
 
 from sinkscope import cli
 from sinkscope.study import spec
