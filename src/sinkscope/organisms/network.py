@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sinkscope.attention import fused
-from sinkscope.attention.interface import AttentionCall
+from sinkscope.attention.context import AttentionCall
 from sinkscope.attention.visibility import Visibility
 from sinkscope.errors import InputError
 from sinkscope.organisms.batches import Batch
@@ -133,7 +133,7 @@ def hidden_states(
             visibility = Visibility(ids.shape[1], ids.shape[1], real, causal)
             scale = layer.self_attn.head_dim**-0.5
             mixed, lse = fused.attend(query, key, value, visibility, None, scale)
-            call = AttentionCall(number, query, key, value, mixed, lse, scale, visibility, None)
+            call = AttentionCall(number, query, key, value, mixed, lse, scale, visibility)
             x = _after_attention(layer, x, mixed)
             observe(call, x)
     out: Tensor = network.model.norm(x)
