@@ -25,7 +25,8 @@ class MaskRandom(Rule):
     It has the scope, timing, effect and restrictions of its policy. A set is drawn anew only where the policy's own set has
     changed, from numbers keyed by the seed, the row's seed, layer, head and step: nothing depends on the rest of the batch.
 
-    >>> str(MaskRandom(like=parse("top:5")))                # doctest: +SKIP
+    >>> from sinkscope.policies import MaskTop
+    >>> str(MaskRandom(like=MaskTop(5)))
     'random(top:5)'
     """
 
