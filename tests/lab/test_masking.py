@@ -17,7 +17,7 @@ from sinkscope.models.prompts import pad
 from sinkscope.organisms.layout import save
 from sinkscope.organisms.recipe import recipe
 from sinkscope.organisms.start import start
-from sinkscope.policies.parse import parse_policy
+from sinkscope.policies import parse_policy
 from sinkscope.tasks import registry
 from sinkscope.tasks.evaluate import decoding_for
 from sinkscope.tasks.prompting import encode_prompt

@@ -13,7 +13,7 @@ import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sinkscope.commands.output import console, safe, say, show_json, working
-from sinkscope.decoding.options import Decoding, GreedyDecoding, SamplingDecoding, default_decoding
+from sinkscope.decoding import Decoding, GreedyDecoding, SamplingDecoding, default_decoding
 from sinkscope.errors import InputError
 from sinkscope.generation.generate import generate
 from sinkscope.generation.run import Run

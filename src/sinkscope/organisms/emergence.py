@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sinkscope.attention.interface import AttentionCall
+from sinkscope.attention.context import AttentionCall
 from sinkscope.attention.received import column_mass, query_weights, relative
 from sinkscope.organisms.batches import Batch, Pieces
 from sinkscope.organisms.documents import held_out_prose

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sinkscope.attention import fused
-from sinkscope.attention.interface import AttentionCall
+from sinkscope.attention.context import AttentionCall
 from sinkscope.attention.visibility import Visibility
 from sinkscope.errors import InputError
 from sinkscope.organisms.batches import Batch
@@ -136,7 +136,7 @@ def hidden_states(
             visibility = Visibility(S, S, real, causal)
             scale = attention.head_dim**-0.5
             mixed, lse = fused.attend(query, key, value, visibility, None, scale)
-            call = AttentionCall(number, query, key, value, mixed, lse, scale, visibility, None)
+            call = AttentionCall(number, query, key, value, mixed, lse, scale, visibility)
         x = x + attention.o_proj(mixed.transpose(1, 2).reshape(B, S, -1))
         x = x + layer.mlp(layer.post_attention_layernorm(x))
         if observe is not None and call is not None:

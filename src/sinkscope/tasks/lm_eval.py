@@ -20,10 +20,8 @@ from lm_eval.api.model import TemplateLM
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from sinkscope.decoding.groups import draws as draws_numbers
-from sinkscope.decoding.options import (
+from sinkscope.decoding import (
     Decoding,
-    GreedyDecoding,
     LladaDecoding,
     MmadaDecoding,
     SamplingDecoding,
@@ -151,7 +149,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
                 run = generate(self.model, ids, decoding, self.policy, seed=seeds)
                 for row, number in enumerate(part):
                     answer = run.sequences[row, run.prompt :].tolist()
-                    if isinstance(decoding, GreedyDecoding):
+                    if decoding.causal:
                         answer = answer[: run.forwards[row]]
                     found[number] = self._text(answer, requests[number].args[1])
                     self.cache_hook.add_partial("generate_until", requests[number].args, found[number])
@@ -257,7 +255,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
     def _likelihoods(self, pairs: Sequence[tuple[list[int], list[int]]], quiet: bool) -> list[Likelihood]:
         longest = max((len(context) + len(continuation) for context, continuation in pairs), default=1)
         rows = self._rows(longest)
-        if self.model.kind.causal:
+        if self.model.spec.causal:
             return exact(self.model, pairs, self.policy, rows)
         found = [
             bound(self.model, pair, self.policy, self.draws, self.seed, rows)
@@ -283,13 +281,13 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
             "policy": None if self.policy is None else str(self.policy),
             "decoding": {"family": self.model.family, **self.options},
             "seed": self.seed,
-            "draws": None if self.model.kind.causal else self.draws,
+            "draws": None if self.model.spec.causal else self.draws,
         }
 
     def get_model_info(self) -> dict[str, Any]:
         """Goes into lm-eval's results, under `config`."""
         info: dict[str, Any] = {"sinkscope": self.identity()}
-        if self.model.kind.causal:
+        if self.model.spec.causal:
             info["sinkscope_likelihood"] = "exact"
         else:
             about: dict[str, Any] = {"what": NOT_COMPARABLE, "draws": self.draws, "values": len(self.errors)}
@@ -304,7 +302,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
         run's answers. Its store is made to keep the answers of each identity apart, whatever else is in the file.
         """
         if cache_hook.dbdict is not None:
-            scope_cache(cache_hook.dbdict, digest(self.identity()), draws_numbers(self._decoding({})))
+            scope_cache(cache_hook.dbdict, digest(self.identity()), self._decoding({}).draws)
         super().set_cache_hook(cache_hook)
 
 
