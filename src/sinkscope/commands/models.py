@@ -15,7 +15,7 @@ def list_families(json: bool = False) -> None:
     from sinkscope.models.load import FAMILIES
 
     families = [
-        {"family": one.name, "model_type": ", ".join(one.model_types) or "any other", "what it is": one.about}
+        {"name": one.name, "model_type": ", ".join(one.model_types) or "any other", "what it is": one.about}
         for one in FAMILIES.values()
     ]
     known = [

@@ -243,7 +243,7 @@ class PolicyRuntime:
         counted = account.acted if self._alive is None else account.acted & self._alive
         sums = torch.stack(
             [
-                account.share.mean((0, 2)).double(),
+                account.share.double().mean((0, 2)),
                 torch.ones(len(counted), dtype=torch.float64, device=counted.device),
                 account.caught.sum((0, 2)).double(),
                 account.sinks.sum((0, 2)).double(),
@@ -267,8 +267,9 @@ class _Layer:
 
 def _hidden_share(kept: Tensor, weights: Tensor) -> Tensor:
     """The mean over real queries of what is not kept: Float [..., B, H, Q] → [..., B, H]."""
-    hidden = ((1 - kept).clamp(min=0.0) * weights).nan_to_num(0.0).sum(-1)
-    return hidden / weights.sum(-1).clamp(min=1.0)
+    # In double precision, so that the order of additions, and with it the batch, does not show in the digits that are kept.
+    hidden = ((1 - kept).clamp(min=0.0) * weights).nan_to_num(0.0).sum(-1, dtype=torch.float64)
+    return (hidden / weights.sum(-1).clamp(min=1.0)).float()
 
 
 @dataclass(frozen=True)

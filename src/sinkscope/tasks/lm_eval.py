@@ -1,6 +1,6 @@
-"""The bridge to lm-eval: `lm_eval --model sinkscope --model_args pretrained=…,policy=top:5 --tasks …`.
+"""The bridge to lm-eval: `sinkscope lm-eval --model_args pretrained=…,policy=top:5 --tasks …` (see `sinkscope.lm_eval`).
 
-Imported by lm-eval alone. What it does not do: run model-written code outside our sandbox (such tasks are refused; use
+What it does not do: run model-written code outside our sandbox (such tasks are refused; use
 `sinkscope evaluate`), or pass off a diffusion model's bound as a log-likelihood (results say what they are).
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import hashlib
+import inspect
 import json
 import logging
 from collections import defaultdict
@@ -49,6 +50,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
     Args (of --model_args):
         pretrained: what `ss.load` takes.
         policy: a policy's text form, with ";" for "," (lm-eval splits its arguments there): "random(top:5);seed=1".
+        device: None, or a GPU that is not there (lm-eval's default): the best device that is.
         seed: of every random stream; each request has its own, so nothing depends on the batch.
         draws: of the Monte Carlo bound.
         Other arguments are options of the family's decoding: length, steps, block, …
@@ -58,7 +60,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
         self,
         pretrained: str,
         policy: str | None = None,
-        device: str = "auto",
+        device: str | None = None,
         dtype: str = "auto",
         revision: str | None = None,
         batch_size: int | str = "auto",
@@ -69,7 +71,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self.policy = None if policy is None else parse_policy(str(policy).replace(";", ","))
-        self.model = load(pretrained, str(device), dtype, revision)
+        self.model = load(pretrained, _device(device), dtype, revision)
         if self.model.tokenizer is None:
             raise InputError(f"{pretrained} has no tokenizer files, and lm-eval's tasks are text")
         self.tokenizer = self.model.tokenizer
@@ -353,10 +355,21 @@ def _checked_options(family: str, given: dict[str, Any]) -> dict[str, Any]:
     if family == "causal":
         kinds.append(SamplingDecoding)
     known = {field.name for kind in kinds for field in dataclasses.fields(kind)}
+    own = [name for name in inspect.signature(SinkscopeLM).parameters if name not in ("self", "decoding")]
     for name in given:
         if name not in known:
-            raise InputError(f"a {family} model has no option {name!r}: {nearest(name, known)}")
+            raise InputError(
+                f"--model_args has no option {name!r} for a {family} model: {nearest(name, [*known, *own])}"
+            )
     return json.loads(json.dumps(given))  # type: ignore[no-any-return]
+
+
+def _device(asked: str | None) -> str:
+    """The device to load on; lm-eval asks for "cuda:0" also where there is none."""
+    if asked is not None and str(asked).startswith("cuda") and not torch.cuda.is_available():
+        log.warning("there is no CUDA device here, and %s was asked for: running on the CPU", asked)
+        return "cpu"
+    return "auto" if asked is None else str(asked)
 
 
 def _batch_size(value: int | str) -> Any:

@@ -29,7 +29,7 @@ def dynamics(source: Source) -> Safe | None:
         "How the heads that have sinks behave over a generation: the share of the head-steps with a sink that belong to static, "
         "moving, flickering, vanishing and emerging heads.",
         "a residence is a run of steps in which one position is a sink of one head; each head of each trace is put into one "
-        "class by rules tested in the order given in docs/analysis.md, and weighted by its steps with a sink.",
+        "class by rules (ss.summary and the page on analysis state them), and weighted by its steps with a sink.",
         "Why a sink moves, and whether it matters. Classes depend on thresholds (ε = 3, 90 %, a challenger 1.2 times as strong) "
         "that are conventions. Few prompts: see the intervals in the table.",
         link("tables/sinks.csv"),
