@@ -73,7 +73,14 @@ def command_page() -> str:
         for option in arguments:
             option.metavar = option.metavar or str(option.name).upper()
         words = " ".join(option.metavar if option.required else f"[{option.metavar}]" for option in arguments)
-        lines += [f"## {name}", "", f"`sinkscope {name} {words}`".replace(" `", "`"), "", command.help or "", ""]
+        lines += [
+            f"## {name}",
+            "",
+            f"`sinkscope {name} {words}`".replace(" `", "`"),
+            "",
+            command.help or "",
+            "",
+        ]
         rows = [f"| `{option.metavar}` | {option.help} |" for option in arguments]
         decoding = []
         for option in parameters:

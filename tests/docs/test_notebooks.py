@@ -20,7 +20,9 @@ def test_a_tutorial_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed (pip install '.[docs]')")
     nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed (pip install '.[docs]')")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv("PYTHONPATH", str(path.parents[2] / "src") + os.pathsep + os.environ.get("PYTHONPATH", ""))
+    monkeypatch.setenv(
+        "PYTHONPATH", str(path.parents[2] / "src") + os.pathsep + os.environ.get("PYTHONPATH", "")
+    )
     notebook = nbformat.read(path, as_version=4)
     client = nbclient.NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(tmp_path)}})
     client.execute()
