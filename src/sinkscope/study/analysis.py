@@ -21,10 +21,10 @@ ABOUT = "about"
 
 
 def analyse(trace: Any, path: Path) -> dict[str, Any]:
-    """Writes the partial result of a trace, and gives the number by which exemplars are chosen."""
-    from sinkscope.sinks import partial
+    """Writes the sink statistics of a trace, and gives the number by which exemplars are chosen."""
+    from sinkscope.sinks import sink_statistics
 
-    part = partial(trace)
+    part = sink_statistics(trace)
     save(part, path)
     steps = float(part["head_steps"].sum())
     sinks = float(part["detections"].sum()) / steps if steps else 0.0

@@ -226,7 +226,7 @@ def sinks(cells: Sequence[Cell], parts: dict[str, xr.Dataset]) -> pd.DataFrame:
 
 def depth(cells: Sequence[Cell], parts: dict[str, xr.Dataset]) -> pd.DataFrame:
     """Sinks by layer, over the traces of each cell."""
-    from sinkscope.sinks.strength import depth_table
+    from sinkscope.sinks.depth import depth_table
 
     return _stacked([(cell, depth_table(parts[cell.id])) for cell in cells if cell.id in parts], parts)
 

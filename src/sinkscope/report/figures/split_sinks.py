@@ -13,7 +13,7 @@ from sinkscope.report.figures.maps import draw_maps, where
 from sinkscope.report.figures.sources import attention_map, index_of, need_maps, one
 from sinkscope.report.figures.sources import caption as words
 from sinkscope.sinks import residences
-from sinkscope.sinks.dataset import run_of
+from sinkscope.sinks.dataset import sample_state
 from sinkscope.sinks.split import split_of
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def table(traces: Any, *, sample: int = 0) -> pd.DataFrame:
 
 
 def _split(data: xr.Dataset, sample: int) -> list[pd.DataFrame]:
-    run = run_of(data, sample)
+    run = sample_state(data, sample)
     best, choice = 0.0, None
     for t in range(data.sizes["step"]):
         classes = run.masked[t], ~run.masked[t] & (run.region == "answer") & run.real[t]
