@@ -1,9 +1,10 @@
 # Everything a newcomer needs: `make study` does the main job, `make test` checks the code. Both set themselves up.
+# On a GPU machine: make TORCH=gpu …; another interpreter: make PYTHON=python3.12 …
 PYTHON ?= python3
 BIN := .venv/bin
-READY := .venv/.ready
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help venv test quick lint study bench soak clean
+.PHONY: help venv venv-test test quick lint study bench wheel soak clean
 
 help:
 	@echo "make study   the main job, on a CPU"
@@ -11,37 +12,41 @@ help:
 	@echo "make quick   the usual loop: fast tests only"
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   how much tracing costs on this machine"
+	@echo "make wheel   build the wheel and try it in a fresh environment, dependencies from the package index"
 	@echo "make soak    long stress: the whole policy matrix, kill and resume twenty times"
 
-venv: $(READY)
+# Says what the machine lacks, and installs what is missing in .venv; done before, it takes no time.
+venv:
+	@$(PYTHON) .ci/set_up.py study
 
-$(READY): pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[test]"
-	touch $(READY)
+venv-test:
+	@$(PYTHON) .ci/set_up.py test
 
-lint: $(READY)
+lint: venv-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "browser and not slow and not soak"
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not soak and (slow or not browser)" -n 2 --dist worksteal --durations=25
+	$(PYTEST) -m "browser and not slow and not soak"
+	$(PYTEST) -m "not soak and (slow or not browser)" -n 2 --dist worksteal --durations=25
 
-quick: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+quick: venv-test
+	$(PYTEST) -n 2
 
-study: $(READY)
+study: venv
 	$(BIN)/sinkscope study organisms --out study
 
-bench: $(READY)
+bench: venv
 	$(BIN)/sinkscope bench
 
-soak: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m soak -n 2
-	SINKSCOPE_KILLS=20 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "" -k "kill"
+wheel: venv-test
+	$(BIN)/python -m build --wheel
+	SINKSCOPE_FRESH_INSTALL=1 $(PYTEST) -m "" tests/packaging/test_wheel.py
+
+soak: venv-test
+	$(PYTEST) -m soak -n 2
+	SINKSCOPE_KILLS=20 $(PYTEST) -m "" -k "kill"
 
 clean:
 	rm -rf .venv study dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -26,12 +26,12 @@ from lab.emergence_picture import picture
 from lab.masking import policies
 from lab.results import digest_of
 from sinkscope.errors import InputError
+from sinkscope.files import write_atomically
+from sinkscope.models.load import ORGANISMS as WEIGHTS
 from sinkscope.organisms.corpus import END
+from sinkscope.organisms.documents import GIVEN
 from sinkscope.organisms.recipe import LENGTH
-from sinkscope.organisms.sources import GIVEN
-from sinkscope.organisms.start import WEIGHTS
 from sinkscope.study.shipped import whole_rows
-from sinkscope.study.store import write_text
 
 CAUTION = (
     "These models have a few million parameters and synthetic data. They validate the instrument; they neither confirm nor "
@@ -88,7 +88,7 @@ def card(name: str, folder: Path) -> str:
         f"# organism/{name}",
         CAUTION,
         "Written by `python -m lab.cards write` from the measured files beside it. How the organisms are "
-        "made, and what was tried: docs/organisms.md.",
+        "made: docs/organisms.md; what was tried: lab/organisms.md.",
         "## What it is",
         _about(training, digest_of(folder)),
         "## How it was trained",
@@ -147,7 +147,7 @@ def _training(name: str, training: dict[str, Any]) -> str:
         ["optimiser", f"AdamW, β {recipe['betas'][0]:g} and {recipe['betas'][1]:g}, weight decay {recipe['weight_decay']:g}, "
                       f"peak rate {recipe['learning_rate']:g}, gradients clipped at {recipe['clip']:g}"],
         ["hardware", f"{training['hardware']}, torch {training['torch']}"],
-        ["time", f"{training['seconds']:.0f} s; what else ran on the GPU meanwhile: docs/organisms.md"],
+        ["time", f"{training['seconds']:.0f} s; what else ran on the GPU meanwhile: lab/organisms.md"],
         ["last loss", f"{training['loss']:.4f}"],
     ]  # fmt: skip
     if recipe["pictures"]:
@@ -210,7 +210,7 @@ def _masking(results: dict[str, Any] | None) -> str:
 
 def _gaps(files: dict[str, dict[str, Any]]) -> list[str]:
     found = [
-        "One training run with one seed: nothing here says how much another seed would differ. docs/organisms.md has another "
+        "One training run with one seed: nothing here says how much another seed would differ. lab/organisms.md has another "
         "seed of causal and of scratch."
     ]
     answered = {
@@ -249,6 +249,6 @@ def write_card(name: str, root: Path = WEIGHTS) -> list[Path]:
     text, drawing = card(name, folder), picture(f"organism/{name}", read_files(folder)["emergence"]["points"])
     written = []
     for file, content in (("README.md", text), ("emergence.svg", drawing)):
-        write_text(folder / file, content)
+        write_atomically(folder / file, content)
         written.append(folder / file)
     return written

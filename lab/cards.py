@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sinkscope.errors import InputError, nearest, plainly
+from sinkscope.models.load import ORGANISMS as WEIGHTS
 from sinkscope.organisms.recipe import RECIPES
-from sinkscope.organisms.start import WEIGHTS
 
 
 def main(given: Sequence[str] | None = None) -> None:

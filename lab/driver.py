@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import InputError, nearest, plainly
+from sinkscope.models.load import ORGANISMS as WEIGHTS
 from sinkscope.organisms.corpus import same_ingredients
 from sinkscope.organisms.layout import write_json
 from sinkscope.organisms.recipe import MIXES, RECIPES, Recipe, recipe
-from sinkscope.organisms.start import WEIGHTS
 
 TEXTS = ("config.json", "generation_config.json", "tokenizer_config.json", "training.json", "emergence.json")
 OPTIONS = {
@@ -278,7 +278,7 @@ def pack(folder: Path, out: Path, name: str) -> None:
 
 def unpack(packed: Path, name: str, weights: Path = WEIGHTS) -> Path:
     """The folder of an organism, from the two files that `pack` wrote. Answers stay out: they are graded, not shipped."""
-    from sinkscope.organisms.tokenizer import FILE
+    from sinkscope.organisms.vocabulary import FILE
 
     bundle = json.loads((packed / f"{name}.json").read_text(encoding="utf-8"))
     base = bundle["training.json"]["starts_from"]

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lab.cells import VERSION, append, read, refuse_others, trimmed
 from sinkscope.errors import InputError, nearest, plainly
+from sinkscope.models.load import ORGANISMS as WEIGHTS
 from sinkscope.organisms.recipe import RECIPES
-from sinkscope.organisms.start import WEIGHTS
 from sinkscope.policies.mask_random import MATCHES, MaskRandom
 from sinkscope.policies.mask_top import MaskTop
 from sinkscope.policies.parse import parse_policy

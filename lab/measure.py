@@ -8,44 +8,26 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from lab.masking import at_least_one, machine
-from sinkscope.decoding.options import MmadaDecoding, MmadaImageDecoding
 from sinkscope.errors import InputError, plainly
-from sinkscope.generation.generate import generate
 from sinkscope.models.load import find, load
-from sinkscope.models.model import Model
-from sinkscope.organisms import pictures
-from sinkscope.organisms.batches import CAPTION_ANSWER, Pieces
 from sinkscope.organisms.layout import write_json
-from sinkscope.organisms.vocabulary import shipped
+from sinkscope.organisms.monitor import held_out_answers, right_answers
 from sinkscope.statistics import wilson
-from sinkscope.tasks import registry
-from sinkscope.tasks.evaluate import decoding_for
 
-TASKS = ("word_problems", "small_code")
-IMAGE = MmadaImageDecoding(timesteps=18, guidance=0.0, temperature=1.0)
-CAPTION = MmadaDecoding(length=CAPTION_ANSWER, steps=CAPTION_ANSWER // 2, block=CAPTION_ANSWER)
-SEED = 0
-"""Of the image loop, the only one that draws."""
 KEPT = ("digest", "date", "dtype", "batch")
-"""What accuracy.json says as the answers do."""
+"""Copied from the answers into accuracy.json."""
 
 
 def answers(source: str | Path, count: int, batch: int = 128, device: str = "auto") -> dict[str, Any]:
-    """What a checkpoint answers to the first `count` held-out questions of every task it knows.
-
-    Returns:
-        Task → decoding (as JSON data) and answers (texts; for drawings, lists of 64 codes).
-    """
+    """A checkpoint's answers to the first `count` held-out questions of every task it knows, with when and where."""
     at_least_one(count=count, batch=batch)
     model = load(source, device=device)
-    found: dict[str, Any] = {
+    return {
         "digest": model.digest,
         "family": model.family,
         "dtype": str(model.dtype).removeprefix("torch."),
@@ -53,91 +35,24 @@ def answers(source: str | Path, count: int, batch: int = 128, device: str = "aut
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "count": count,
         "batch": batch,
-        "tasks": {},
+        "tasks": held_out_answers(model, count, batch),
     }
-    for name in TASKS:
-        task = registry.get(name, model.family)
-        decoding = decoding_for(task, model.family)
-        texts = [task.prompt(document).turns[-1].content for document in task.documents(count)]
-        written = [text for part in _parts(texts, batch) for text in generate(model, part, decoding).texts]
-        found["tasks"][name] = {"decoding": decoding.as_dict(), "answers": written}
-    if model.family == "mmada":
-        found["tasks"].update(_pictures(model, count, batch))
-    return found
-
-
-def _pictures(model: Model, count: int, batch: int) -> dict[str, Any]:
-    drawings, captions = [], []
-    vocabulary = shipped("mmada")
-    pieces = Pieces(vocabulary, torch.device("cpu"), pictures=True)
-    for part in _parts([pictures.scene(index, held_out=True) for index in range(count)], batch):
-        ids, real = to_draw(pieces, part)
-        drawn = generate(model, ids, IMAGE, attention_mask=real, seed=SEED).codes
-        drawings += [] if drawn is None else drawn.tolist()
-        captions += generate(model, to_describe(pieces, part), CAPTION).texts
-    return {
-        "drawing": {"decoding": IMAGE.as_dict(), "seed": SEED, "answers": drawings},
-        "caption": {"decoding": CAPTION.as_dict(), "answers": captions},
-    }
-
-
-def to_draw(pieces: Pieces, scenes: Sequence[pictures.Scene]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids [B, S] with masked image slots and mask [B, S] with 0 in left padding, as the image loop takes them."""
-    vocabulary = pieces.vocabulary
-    before, after, end = (part.tolist() for part in (pieces.draw_before, pieces.draw_after, pieces.draw_end))
-    slots = [int(vocabulary.mask or 0)] * pictures.CELLS
-    rows = [
-        [*before, *caption, *after, *slots, *end]
-        for caption in vocabulary.encode([pictures.caption(scene) for scene in scenes])
-    ]
-    longest = max(len(row) for row in rows)
-    ids = torch.tensor([[vocabulary.pad] * (longest - len(row)) + row for row in rows])
-    real = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows])
-    return ids, real
-
-
-def to_describe(pieces: Pieces, scenes: Sequence[pictures.Scene]) -> torch.Tensor:
-    """Ids [B, S]: a picture and the request to describe it."""
-    offset = len(pieces.vocabulary)
-    before, after = pieces.see_before.tolist(), pieces.see_after.tolist()
-    return torch.tensor(
-        [[*before, *(offset + code for code in pictures.render(scene)), *after] for scene in scenes]
-    )
 
 
 def grade(given: dict[str, Any]) -> dict[str, Any]:
     """Task → n, right, accuracy and 95 % Wilson interval."""
-    found = {}
+    graded = {}
     for name, entry in given["tasks"].items():
-        written = entry["answers"]
-        if name in TASKS:
-            task = registry.get(name, given["family"])
-            right = [
-                task.grade(document, text).passed
-                for document, text in zip(task.documents(given["count"]), written, strict=True)
-            ]
-        else:
-            scenes = [pictures.scene(index, held_out=True) for index in range(given["count"])]
-            right = [
-                pictures.drawing_right(pictures.caption(scene), answer)
-                if name == "drawing"
-                else pictures.caption_right(pictures.render(scene), answer)
-                for scene, answer in zip(scenes, written, strict=True)
-            ]
+        right = right_answers(name, given["family"], entry["answers"])
         low, high = wilson(sum(right), len(right))
-        found[name] = {
+        graded[name] = {
             "n": len(right),
             "right": sum(right),
             "accuracy": round(sum(right) / len(right), 4),
             "interval": [round(low, 4), round(high, 4)],
             "decoding": entry["decoding"],
         }
-    return found
-
-
-def _parts(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
-    for first in range(0, len(items), size):
-        yield items[first : first + size]
+    return graded
 
 
 def read_answers(path: Path) -> dict[str, Any]:

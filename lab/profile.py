@@ -15,8 +15,8 @@ import numpy as np
 
 from lab.masking import ask, machine
 from sinkscope.errors import InputError
+from sinkscope.models.load import ORGANISMS as WEIGHTS
 from sinkscope.organisms.layout import write_json
-from sinkscope.organisms.start import WEIGHTS
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -15,14 +15,14 @@ from lab import masking
 from lab.cells import read, refuse_others
 from lab.programs import grade_programs
 from sinkscope.errors import InputError
+from sinkscope.files import write_atomically
+from sinkscope.models.load import ORGANISMS as WEIGHTS
 from sinkscope.models.load import find
 from sinkscope.organisms.recipe import RECIPES
-from sinkscope.organisms.start import WEIGHTS
 from sinkscope.policies.mask_random import MaskRandom
 from sinkscope.policies.parse import parse_policy
 from sinkscope.study.comparison import compare_runs
 from sinkscope.study.shipped import KEPT
-from sinkscope.study.store import write_text
 from sinkscope.tasks import registry, sandbox
 from sinkscope.tasks.evaluate import VERSION, Evaluation, Record
 from sinkscope.tasks.small_code import SmallCode
@@ -195,7 +195,7 @@ def write_results(
     written = []
     for name in names:
         made = table(folder / f"{name}.jsonl.gz", name, digest_of(root / name), where, date)
-        write_text(root / name / "results.json", lines(made))
+        write_atomically(root / name / "results.json", lines(made))
         written.append(root / name / "results.json")
         print(
             f"{written[-1]}: {len(made['rows'])} rows, {sum(map(len, made['missing'].values()))} cells missing"

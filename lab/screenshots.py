@@ -18,7 +18,8 @@ from PIL import Image
 from tests.report.browser import Browser
 
 import sinkscope as ss
-from sinkscope.report.figures import heat_map, look
+from sinkscope.report.figures import look
+from sinkscope.report.figures.heat_map import plot_heat_map
 
 QUESTION = "Jack has 6 bags with 6 seeds each. He sells 28 of them. He buys 39 more. How many seeds does he have now?"
 LAYER, HEAD = 1, 7
@@ -112,7 +113,7 @@ def traces(out: Path) -> list[Path]:
         "organism/scratch (masked diffusion)": recorded["scratch"],
         "organism/causal (autoregressive)": recorded["causal"],
     }
-    figure = heat_map.draw(heat_map.table(names, layers=[LAYER]))
+    figure = plot_heat_map(names, layers=[LAYER]).figure
     with look.style():
         figure.supxlabel(NOTE, fontsize="small")
     figure.savefig(out / "heatmaps.png", dpi=200)

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from sinkscope.errors import CheckpointError, InputError, SinkscopeError
+from sinkscope.trace.renderers import renderers
 from sinkscope.version import __version__
 
 if TYPE_CHECKING:
@@ -112,6 +113,22 @@ __all__ = [
     "sink_table",
     "summary",
 ]
+
+
+def _reported(module: str, function: str) -> Any:
+    """A function of `sinkscope.report`, imported when it is first called."""
+
+    def call(*given: Any, **options: Any) -> Any:
+        return getattr(import_module(f"sinkscope.report.{module}"), function)(*given, **options)
+
+    return call
+
+
+renderers.update(
+    html=_reported("html", "write_viewer"),
+    widget=_reported("notebook", "trace_widget"),
+    preview=_reported("notebook", "trace_preview"),
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from sinkscope.bench import rivals, table
 from sinkscope.bench.clock import forward_flops
 from sinkscope.bench.command import parse_grid
-from sinkscope.bench.measure import as_json, run
+from sinkscope.bench.measure import run
 from sinkscope.bench.shapes import SHAPES, RandomCheckpoint, model_of
 from sinkscope.cli import app
 from sinkscope.errors import InputError
@@ -24,7 +24,7 @@ RESULTS = sorted((ROOT / "bench" / "results").glob("*.json"))
 @pytest.fixture(scope="module")
 def result() -> dict[str, object]:
     """A run on the small shape."""
-    return as_json(run("llada-small", "cpu", "float32", ((2, 96),), steps=4))
+    return run("llada-small", "cpu", "float32", ((2, 96),), steps=4)
 
 
 def test_everything_is_measured(result: dict) -> None:

@@ -84,7 +84,7 @@ def test_evaluate_grade_compare(run, source: str, tmp_path: Path) -> None:  # ty
     code, _, err = run("compare", tmp_path / "runs")
     assert code == 2
     assert len(err.splitlines()) == 1
-    assert "decoding.eps is 0.001 and 0.01" in err
+    assert "decoding.eps is 0.001 there and 0.01 here" in err
 
 
 def test_generate_now_grade_later(run, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]

@@ -122,7 +122,9 @@ def test_token_ids_of_each_family(family: str, sinkscope: Any, tmp_path: Path) -
     for row, text in enumerate(run.texts):
         assert f"answer {row}: {text}" in result.out
     assert f"steps: {run.steps}" in result.out
-    assert re.search(r"strongest: position \d+ .*× uniform", result.out)
+    assert re.search(
+        r"most attention, as a mean over all steps, layers and heads .*: position \d+ .*× uniform", result.out
+    )
     assert re.search(r"moved \d+ times", result.out)
     assert "t.zarr.zip" in result.out
     assert not Path("t.zarr.zip.partial").exists()

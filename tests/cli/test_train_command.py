@@ -18,9 +18,9 @@ from sinkscope.organisms.vocabulary import shipped
 SMOKE = ["--device", "cpu", "--size", "smoke", "--steps", "2", "--batch", "4"]
 
 
-def first_of(questions: Any, chosen: Any, vocabulary: Any, count: int, device: Any) -> Any:
+def first_of(held_out_answers: Any, model: Any, count: int, **options: Any) -> Any:
     """One question instead of `count`."""
-    return questions(chosen, vocabulary, 1, device)
+    return held_out_answers(model, 1, **options)
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -44,7 +44,7 @@ def test_a_shared_corpus_of_a_mix_becomes_a_checkpoint(
     """What the recipe has, when nothing is said, and what was asked for instead."""
     # What takes long at the end of a run, and is tested elsewhere: the probe and the last questions of the monitor.
     monkeypatch.setattr(emergence, "probe", partial(emergence.probe, each=1))
-    monkeypatch.setattr(monitor, "questions", partial(first_of, monitor.questions))
+    monkeypatch.setattr(monitor, "held_out_answers", partial(first_of, monitor.held_out_answers))
     words, documents = shipped("llada"), tmp_path / "documents"
     corpus.make(16, 0, words, workers=1, mix=mix).save(documents, corpus.ingredients(mix, words))
     options = ["--mix", mix, "--packed", str(packed), "--targets", targets] if given else []

@@ -15,8 +15,8 @@ from lab.cells import VERSION, append
 
 from lab import card, cards, masking, profile, programs, results
 from sinkscope.errors import InputError
+from sinkscope.models.load import ORGANISMS as WEIGHTS
 from sinkscope.organisms.recipe import RECIPES
-from sinkscope.organisms.start import WEIGHTS
 from sinkscope.study import shipped
 from sinkscope.tasks import registry
 from sinkscope.tasks.small_code import SmallCode

@@ -15,7 +15,7 @@ import torch
 
 from lab import cards, controls, masking, measure
 from sinkscope import statistics
-from sinkscope.organisms.start import WEIGHTS
+from sinkscope.models.load import ORGANISMS as WEIGHTS
 from sinkscope.tasks import registry
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {

@@ -9,17 +9,18 @@ from typing import Any
 import pytest
 import torch
 from lab.card_parts import LEAST_HIDDEN, MOST_VALUE
-from lab.measure import answers, grade, to_describe, to_draw
+from lab.measure import answers, grade
 from lab.profile import MIDDLE
 from tests.helpers.marks import needs_bubblewrap
 
 from sinkscope.generation.generate import generate
+from sinkscope.models.load import ORGANISMS as WEIGHTS
 from sinkscope.models.load import load
 from sinkscope.models.model import Model
 from sinkscope.organisms import pictures
 from sinkscope.organisms.batches import Pieces
+from sinkscope.organisms.monitor import CAPTION, IMAGE, to_describe, to_draw
 from sinkscope.organisms.recipe import MIXES, RECIPES
-from sinkscope.organisms.start import WEIGHTS
 from sinkscope.organisms.vocabulary import shipped
 from sinkscope.statistics import wilson
 from sinkscope.tasks import registry
@@ -110,8 +111,6 @@ def test_it_solves_word_problems_that_it_never_saw(name: str) -> None:
 
 
 def test_multimodal_draws_and_describes() -> None:
-    from lab.measure import CAPTION, IMAGE
-
     model = organism("multimodal")
     scenes = [pictures.scene(seed, held_out=True) for seed in range(4)]
     pieces = Pieces(shipped("mmada"), torch.device("cpu"), pictures=True)

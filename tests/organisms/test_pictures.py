@@ -63,9 +63,3 @@ def test_no_held_out_scene_is_drawn_for_training() -> None:
     held_out = {scene(seed, held_out=True) for seed in range(500)}
     assert len(held_out) > 400
     assert not training & held_out
-
-
-def test_a_picture_can_be_looked_at() -> None:
-    rows = pictures.show(render(TWO)).splitlines()
-    assert len(rows) == 8
-    assert rows[0].split() == ["re"] * 4 + ["wh"] * 4

@@ -12,9 +12,8 @@ from sinkscope.errors import InputError
 from sinkscope.organisms import corpus
 from sinkscope.organisms.batches import Reader
 from sinkscope.organisms.corpus import END, QUESTION, Corpus, make
+from sinkscope.organisms.documents import docstrings, document, read_corpus, record
 from sinkscope.organisms.recipe import LENGTH, MIXES, RECIPES, recipe
-from sinkscope.organisms.sources import document, read_corpus
-from sinkscope.organisms.surprising import docstrings, record
 from sinkscope.organisms.vocabulary import shipped
 
 reads_the_library = pytest.mark.slow

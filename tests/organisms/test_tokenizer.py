@@ -9,7 +9,8 @@ import pytest
 from lab import tokenizer as making
 from sinkscope.errors import InputError
 from sinkscope.models.tokenizer import read_tokenizer
-from sinkscope.organisms import sources, tokenizer
+from sinkscope.organisms import documents as sources
+from sinkscope.organisms import vocabulary as tokenizer
 from sinkscope.organisms.recipe import ANSWER, PROMPT
 from sinkscope.organisms.vocabulary import shipped
 
@@ -17,7 +18,7 @@ LAYOUTS = list(tokenizer.ROLES)
 
 
 def pieces(text: str) -> list[str]:
-    backend = tokenizer.shipped()
+    backend = tokenizer.shipped_tokenizer()
     return [backend.decode([number]) for number in backend.encode(text, add_special_tokens=False).ids]
 
 
@@ -39,7 +40,7 @@ def test_newline_is_a_token_of_its_own() -> None:
 
 def test_any_text_comes_back() -> None:
     for text in ("Grüße, 東京! \t ok", "    return [x for x in y]", "“quoted”  two  spaces"):
-        backend = tokenizer.shipped()
+        backend = tokenizer.shipped_tokenizer()
         assert backend.decode(backend.encode(text, add_special_tokens=False).ids) == text
 
 
@@ -92,4 +93,4 @@ def test_unknown_layout_names_the_known() -> None:
 
 @pytest.mark.slow
 def test_the_shipped_file_is_what_the_generators_give() -> None:
-    assert making.build(making.sample_texts()).get_vocab() == tokenizer.shipped().get_vocab()
+    assert making.build(making.sample_texts()).get_vocab() == tokenizer.shipped_tokenizer().get_vocab()

@@ -19,14 +19,16 @@ from sinkscope.decoding.options import DreamDecoding, GreedyDecoding, LladaDecod
 from sinkscope.errors import InputError
 from sinkscope.generation.generate import generate
 from sinkscope.models.load import load
-from sinkscope.organisms import corpus, emergence, tokenizer
+from sinkscope.organisms import corpus, emergence
 from sinkscope.organisms import train as trainer
+from sinkscope.organisms import vocabulary as tokenizer
 from sinkscope.organisms.command import train_command
 from sinkscope.organisms.emergence import log_spaced
+from sinkscope.organisms.loop import learning_rate
 from sinkscope.organisms.network import hidden_states, rotation
 from sinkscope.organisms.parallel import World
 from sinkscope.organisms.recipe import CONTROLS, MIXES, RECIPES, recipe
-from sinkscope.organisms.train import Run, learning_rate, train
+from sinkscope.organisms.train import TrainingOptions, train
 from sinkscope.organisms.vocabulary import shipped
 
 DECODINGS = {
@@ -42,7 +44,7 @@ def _a_small_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emergence, "probe", partial(emergence.probe, each=1))
 
 
-def smoke(name: str, out: Path, steps: int = 4, **options: Any) -> Run:
+def smoke(name: str, out: Path, steps: int = 4, **options: Any) -> TrainingOptions:
     settings = {
         "device": "cpu",
         "report_every": 2,
@@ -52,7 +54,8 @@ def smoke(name: str, out: Path, steps: int = 4, **options: Any) -> Run:
         **options,
     }
     # Plain documents: for the recipes' own, which test_surprising.py is about, all of Python's library is read first.
-    return Run(recipe(name, size="smoke", steps=steps, batch=4, mix="plain"), out, **settings)
+    chosen = recipe(name, size="smoke", steps=steps, batch=4, mix="plain")
+    return TrainingOptions(recipe=chosen, out=out, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -192,9 +195,11 @@ def test_resuming_from_another_start_or_a_broken_file_is_refused(bases: Path, tm
 
 def test_what_starts_from_weights_has_their_size(bases: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a recipe that starts from weights has their size"):
-        train_command("adapted", tmp_path / "a", "cpu", str(bases / "causal"), size="1m", steps=1, batch=4)
+        train_command(
+            "adapted", tmp_path / "a", "cpu", init=str(bases / "causal"), size="1m", steps=1, batch=4
+        )
     about = train_command(
-        "adapted", tmp_path / "b", "cpu", str(bases / "causal"), steps=1, batch=4, mix="plain", check_every=0,
+        "adapted", tmp_path / "b", "cpu", init=str(bases / "causal"), steps=1, batch=4, mix="plain", check_every=0,
         final_count=1, quiet=True,
     )  # fmt: skip
     assert about["recipe"]["size"]["width"] == 32
@@ -207,7 +212,7 @@ def test_documents_of_another_tokenizer_or_without_pictures_are_refused(
     few_documents(folder)
     options: dict[str, Any] = {"steps": 1, "batch": 4, "mix": "plain", "documents": folder}
     with pytest.raises(InputError, match="their tokenizer is"):
-        train_command("adapted", tmp_path / "out", "cpu", str(foreign), **options)
+        train_command("adapted", tmp_path / "out", "cpu", init=str(foreign), **options)
     with pytest.raises(InputError, match="needs pictures"):
         train_command("multimodal", tmp_path / "out", "cpu", **options)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import zlib
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,10 @@ import pandas as pd
 import xarray as xr
 from tests.report import pages
 
+from sinkscope.files import write_atomically
 from sinkscope.study import spec, tables
-from sinkscope.study.cell import Cell
-from sinkscope.study.store import Store, write_text
+from sinkscope.study.cells import Cell
+from sinkscope.study.store import Store
 from sinkscope.tasks.evaluate import Evaluation, Record
 from sinkscope.trace.trace import Trace
 
@@ -85,16 +85,16 @@ def make(folder: Path, *, hostile: bool = False) -> Path:
         [{**about, "document": f"d{i}", "measure": "delay", "value": i / 7} for i in range(3)]
     )
     tables.write(store, tables.Tables(frames, tuple(notes)))
-    _figures(folder, {name: traces[name][1] for name in names})
+    _figures(folder, {name: traces[name][1] for name in names}, HOSTILE if hostile else "it needs maps")
     manifest = {
         "study": study.name, "inputs": "0", "science": "study/1", "versions": {"sinkscope": "0", "torch": "0"},
         "models": {name: {"family": family, "dtype": "float32", "weights": "abc", "layers": 3, "heads": 4, "parameters": 8_000}
                    for name, family in zip(names, ("llada", "causal"), strict=True)},
         "cells": {cell.id: cell.title for cell in cells}, "traced_documents": "all", "exemplars": "the second",
-        "notes": [HOSTILE] if hostile else notes, "figures_left_out": {"figure_4": HOSTILE if hostile else "it needs maps"},
+        "notes": [HOSTILE] if hostile else notes,
         "calls": [{"when": "2026-11-16T00:00:00+00:00", "on": "local", "workers": 1, "answers_computed": N, "seconds": {}}],
     }  # fmt: skip
-    write_text(folder / "manifest.json", json.dumps(manifest))
+    write_atomically(folder / "manifest.json", json.dumps(manifest))
     return folder
 
 
@@ -127,9 +127,8 @@ def _cell(kind: Any, model: spec.StudyModel, family: str, policy: str) -> Cell:
 
 def _answers(cell: Cell, accuracy: float) -> Evaluation:
     """Each document is right by a fixed hash of document and draw, so that policies agree on easy documents."""
-    from sinkscope.study.cell import settings_of
 
-    settings = settings_of(cell)
+    settings = cell.settings()
     noise = zlib.crc32(cell.policy.encode()) % 97 / 9700
     plain = cell.policy == "none"
     records = [
@@ -143,14 +142,9 @@ def _answers(cell: Cell, accuracy: float) -> Evaluation:
     return Evaluation(tuple(records), settings)
 
 
-def _figures(folder: Path, traces: dict[str, xr.Dataset]) -> None:
-    """The data behind the figures that the report draws itself, without drawing them."""
-    from sinkscope.report.figures import FIGURES, file_name
+def _figures(folder: Path, traces: dict[str, xr.Dataset], left_out: str) -> None:
+    """The figures that the report shows, and why another is missing."""
+    from sinkscope.report.figures import save_all
 
-    (folder / "figures").mkdir()
-    for name in ("figure_1", "figure_7", "table_2"):
-        found = import_module(f"sinkscope.report.figures.{FIGURES[name]}").table(traces)
-        found.to_csv(folder / "figures" / f"{name}.csv", index=False)
-    for model, data in traces.items():
-        found = import_module("sinkscope.report.figures.layer_head").table({model: data})
-        found.to_csv(folder / "figures" / f"figure_5_{file_name(model)}.csv", index=False)
+    save_all(traces, folder / "figures", only=["figure_1", "figure_5", "figure_7", "table_2"])
+    write_atomically(folder / "figures" / "left_out.json", json.dumps({"figure_4": left_out}))

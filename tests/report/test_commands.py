@@ -14,7 +14,7 @@ from sinkscope.commands.figures import find_traces, read_accuracies
 from sinkscope.commands.view import beside, parse_heads, parse_samples
 from sinkscope.errors import InputError
 from sinkscope.report.figures import save_all
-from sinkscope.report.figures.of_study import accuracies_of
+from sinkscope.report.study.source import Source, read
 from sinkscope.trace.trace import Trace
 
 
@@ -91,7 +91,7 @@ def test_table_1_needs_no_trace(tmp_path: Path):
     assert set(made.left_out) == {"figure_1", "figure_3"}
 
 
-def test_table_1_keeps_decodings_apart():
+def test_table_1_keeps_decodings_apart(planted: Path):
     results = pd.DataFrame(
         {
             "task": "t",
@@ -102,8 +102,10 @@ def test_table_1_keeps_decodings_apart():
             "decoding_name": ["a", "b"],
         }
     )
-    assert list(accuracies_of(results)["task"]) == ["t, a", "t, b"]
-    assert list(accuracies_of(results[:1])["task"]) == ["t"]
+    for rows, tasks in ((results, ["t, a", "t, b"]), (results[:1], ["t"])):
+        source = Source(planted, read(planted).study, {"results": rows}, {})
+        assert source.accuracies is not None
+        assert list(source.accuracies["task"]) == tasks
 
 
 def test_folders_and_tables_that_do_not_fit_are_explained(tmp_path: Path):

@@ -13,7 +13,7 @@ from tests.report import pages
 from tests.sinks import synthetic
 
 from sinkscope.errors import InputError
-from sinkscope.report.figures import FIGURES, MAPS, TOGETHER, make, save, save_all
+from sinkscope.report.figures import FIGURES, MAPS, TOGETHER, make, save_all
 from sinkscope.report.figures.look import RAMP, received_norm
 from sinkscope.sinks import composition, filtered_share, layer_head_map, moves, paths, step_position_map
 
@@ -130,19 +130,20 @@ def test_figures_of_whole_maps_say_what_they_need(name):
 
 def test_several_traces_share_figures_and_get_their_own(tmp_path: Path):
     traces = {"org/a": pages.diffusion(), "causal": pages.causal()}
-    made = save_all(traces, tmp_path, only=["figure_1", "figure_5", "figure_9", "table_1"])
-    assert set(made.files) == {"figure_1", "figure_5", "figure_9"}
+    made = save_all(traces, tmp_path, only=["figure_1", "figure_3", "figure_5", "figure_9", "table_1"])
+    assert set(made.files) == {"figure_1", "figure_3", "figure_5", "figure_9"}
     assert "accuracies" in made.left_out["table_1"]
-    assert (tmp_path / "figure_5_org-a.svg").exists()
-    assert (tmp_path / "figure_5_causal.svg").exists()
+    assert (tmp_path / "figure_3_org-a.svg").exists()
+    assert (tmp_path / "figure_3_causal.svg").exists()
     table = pd.read_csv(tmp_path / "figure_1.csv")
     assert set(table["trace"]) == set(traces)
     assert {"figure_1", "figure_9"} < set(TOGETHER)
+    assert set(pd.read_csv(tmp_path / "figure_5.csv")["trace"]) == set(traces)
 
 
 def test_the_same_data_give_the_same_file(maps, tmp_path):
     for folder in ("a", "b"):
-        save(make("figure_10", maps), tmp_path / folder)
+        make("figure_10", maps).save(tmp_path / folder)
     for ending in ("pdf", "csv", "txt"):
         assert (tmp_path / "a" / f"figure_10.{ending}").read_bytes() == (
             tmp_path / "b" / f"figure_10.{ending}"

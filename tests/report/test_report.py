@@ -21,7 +21,7 @@ pytestmark = [
 ]
 
 GROUNDS = (
-    "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.querySelector('.h8')).fill,"
+    "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.querySelector('.s1')).getPropertyValue('--own'),"
     " getComputedStyle(document.querySelector('.badge.contradicted')).color]"
 )
 
@@ -152,7 +152,7 @@ def hostile(tmp_path_factory):
 def test_hostile_texts_stay_text(shared, hostile):
     shared.open(hostile / "report.html")
     assert shared.js("window.hacked") is None
-    assert shared.js("document.querySelectorAll('main img, iframe, object, embed').length") == 0
+    assert shared.js("document.querySelectorAll('main img:not(.paper), iframe, object, embed').length") == 0
     assert shared.js("document.scripts.length") == 2  # the view's data and its script
     shown = studies.HOSTILE.replace("\u202e", "⟨U+202E⟩")
     assert shared.js("document.querySelector('h1').textContent") == f"Attention sinks: study {shown}"

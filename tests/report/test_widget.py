@@ -10,7 +10,7 @@ from tests.report import browser as chromium
 from tests.report import pages
 
 from sinkscope.errors import InputError
-from sinkscope.report import widget
+from sinkscope.report import notebook
 from sinkscope.trace.trace import Trace
 
 HOST = """<!doctype html><meta charset=utf-8><title>host</title><div id=place></div>
@@ -52,7 +52,7 @@ def test_without_anywidget_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
             raise ImportError(name)
         return real(name, *rest)
 
-    widget._widget_class.cache_clear()
+    notebook._widget_class.cache_clear()
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(InputError, match=r"pip install 'sinkscope\[notebook\]'"):
         Trace(dataset=pages.diffusion()).to_widget()

@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 
 from sinkscope import cli
 from sinkscope.study import run as running
-from sinkscope.study.executors import Event, Place, Report
-from sinkscope.study.worker import Bench, Job
+from sinkscope.study.executors import Finished, Place, ShardFailedError, Waiting
+from sinkscope.study.worker import Job, Worker
 
 TABLES = ("results", "records", "sinks", "depth", "diagnosis", "replay")
 ROOT = Path(__file__).parents[2]
@@ -106,7 +106,11 @@ def run_here(study: Path, out: Path, *more: str, processes: bool = False) -> str
     words = command(study, out, *more)[3:]
     before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
     threads = torch.get_num_threads()
-    alone = contextlib.nullcontext() if processes else mock.patch.object(running, "make", _InThisProcess)
+    alone = (
+        contextlib.nullcontext()
+        if processes
+        else mock.patch.object(running, "executor_class", return_value=_InThisProcess)
+    )
     try:
         with mock.patch.dict(os.environ, environment()), alone:
             done = CliRunner().invoke(cli.app, words, catch_exceptions=False)
@@ -123,16 +127,25 @@ class _InThisProcess:
 
     workers = 1
 
-    def __init__(self, on: str, place: Place) -> None:
-        self._bench = Bench(place.root, place.device, threads=1, batch_size=place.batch_size)
+    def __init__(self, place: Place) -> None:
+        self._worker = Worker(place.root, place.device, 1, place.batch_size, place.modules)
+
+    @staticmethod
+    def check(place: Place) -> None:
+        """Nothing can be wrong."""
 
     def begin(self, jobs: int) -> None:
         """Nothing is to be started."""
 
-    def run(self, jobs: Sequence[Job], report: Report) -> None:
+    def run(self, jobs: Sequence[Job], finished: Finished, waiting: Waiting | None = None) -> None:
         """One after the other."""
         for job in jobs:
-            report(Event(job, finished=True, result=self._bench.run(job)))
+            if waiting is not None:
+                waiting([job])
+            result = self._worker.run(job)
+            if result.failure is not None:
+                raise ShardFailedError(result.failure)
+            finished(job, result.value)
 
     def close(self) -> None:
         """Nothing was started."""

@@ -65,10 +65,10 @@ def test_a_ray_cluster_that_loses_a_node_gives_the_same_tables(
     lost: list[str] = []
     fill, again = on_ray.RayExecutor._fill, executors.Queue.again
 
-    def fill_and_kill(self: Any, queue: Any, running: Any) -> None:
-        fill(self, queue, running)
+    def fill_and_kill(self: Any, queue: Any) -> None:
+        fill(self, queue)
         records = len(list(out.glob("cells/*/shards/*/generations.jsonl")))
-        if len(running) == 2 and records and not killed_after:
+        if len(self._busy) == 2 and records and not killed_after:
             killed_after.append(records)
             cluster.remove_node(second, allow_graceful=False)
 
@@ -82,7 +82,7 @@ def test_a_ray_cluster_that_loses_a_node_gives_the_same_tables(
         second = cluster.add_node(**room)
         ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
         assert sum(node["Alive"] for node in ray.nodes()) == 2
-        run.run_study(spec.read(study), out, on="ray", device="cpu", shard=1, report=False)
+        run.run_study(spec.read(study), out, on="ray", device="cpu", shard=1)
     finally:
         ray.shutdown()
         cluster.shutdown()

@@ -130,9 +130,11 @@ def test_sampled_decodings_need_seeds() -> None:
 
 def test_mixed_runs_are_refused_by_name() -> None:
     none = _run(None)
-    with pytest.raises(InputError, match=r"decoding\.length is 64 and 32"):
+    with pytest.raises(InputError, match=r"decoding\.length is 64 there and 32 here"):
         compare_runs([none, _run("top:1", decoding={**GREEDY, "length": 32})])
-    with pytest.raises(InputError, match=r"task\.version is 'word_problems/1' and 'word_problems/2'"):
+    with pytest.raises(
+        InputError, match=r"task\.version is 'word_problems/1' there and 'word_problems/2' here"
+    ):
         compare_runs([none, _run("top:1", version="word_problems/2")])
     with pytest.raises(InputError, match="top:1 lacks 10, such as test-50"):
         compare_runs([none, _run("top:1", n=50)])
@@ -141,7 +143,7 @@ def test_mixed_runs_are_refused_by_name() -> None:
     with pytest.raises(InputError, match="different questions under the id test-0"):
         compare_runs([none, changed])
     weights = {**other.settings, "model": {**other.settings["model"], "weights": "def"}}
-    with pytest.raises(InputError, match=r"model\.weights is 'abc' and 'def'"):
+    with pytest.raises(InputError, match=r"model\.weights is 'abc' there and 'def' here"):
         compare_runs([none, Evaluation(other.records, weights)])
     with pytest.raises(
         InputError, match="organism/causal and other answered different documents of word_problems"

@@ -24,9 +24,10 @@ ANSWERS = 3 * 6 + 2 + 2 + 1  # of three policies, traces, replays and the maps o
 
 
 def children(pid: int) -> list[int]:
-    """Processes whose parent is `pid`."""
+    """The workers of the process `pid`."""
     with contextlib.suppress(OSError):
-        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        every = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return [child for child in every if b"popen_loky" in Path(f"/proc/{child}/cmdline").read_bytes()]
     return []
 
 

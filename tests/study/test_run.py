@@ -8,15 +8,17 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 from tests.study import small
 
-from sinkscope.errors import InputError
-from sinkscope.study import run, spec, status
-from sinkscope.study.lease import Lease
+from sinkscope.errors import InputError, SinkscopeError
+from sinkscope.locks import Lock
+from sinkscope.study import run, spec, status, tables
 from sinkscope.study.store import Store
+from sinkscope.tasks.records import RunFolder
 
 pytestmark = pytest.mark.timeout(
     900
@@ -47,9 +49,15 @@ def test_all_outputs_are_there(finished: Path) -> None:
     manifest = json.loads((finished / "manifest.json").read_text())
     assert manifest["versions"]["torch"]
     assert manifest["calls"][0]["answers_computed"] == 3 * 4 + 2 + 2 + 1  # and an exemplar's maps
-    assert manifest["calls"][0]["seconds"]["whole command"] > 0
+    assert manifest["calls"][0]["seconds"]["whole run"] > 0
     assert not list(finished.rglob("*.part")) + list(finished.rglob("*.partial"))
-    assert {path.suffix for path in (finished / "figures").iterdir()} == {".svg", ".pdf", ".csv", ".txt"}
+    assert {path.suffix for path in (finished / "figures").iterdir()} == {
+        ".svg",
+        ".pdf",
+        ".csv",
+        ".txt",
+        ".json",
+    }
     kinds = [data["identity"]["kind"] for data in Store(finished).known_cells().values()]
     assert sorted(set(kinds)) == ["evaluate", "maps", "replay", "trace"]
 
@@ -102,7 +110,7 @@ def test_a_second_run_computes_nothing(study: Path, finished: Path) -> None:
     before = {
         path: path.stat().st_mtime_ns
         for path in finished.rglob("*")
-        if path.is_file() and path.name != "lease"
+        if path.is_file() and path.name != "lock"
     }
     begun = time.monotonic()
     done = small.run(study, finished)
@@ -112,7 +120,7 @@ def test_a_second_run_computes_nothing(study: Path, finished: Path) -> None:
     after = {
         path: path.stat().st_mtime_ns
         for path in finished.rglob("*")
-        if path.is_file() and path.name != "lease"
+        if path.is_file() and path.name != "lock"
     }
     assert after == before
 
@@ -128,7 +136,7 @@ def test_another_study_in_the_same_folder_is_refused_by_name(study: Path, finish
 
 
 def test_a_folder_of_something_else_is_refused(study: Path, tmp_path: Path) -> None:
-    (tmp_path / "lease").touch()
+    (tmp_path / "lock").touch()
     (tmp_path / ".study.toml.123.part").write_text("name")  # a kill at the very start leaves these
     Store(tmp_path).check_new()
     (tmp_path / "thesis.tex").write_text("x")
@@ -175,7 +183,7 @@ def test_answers_that_disagree_between_shards_are_refused(finished: Path, tmp_pa
     shutil.copytree(finished, out)
     store = Store(out)
     name = next(name for name, data in store.known_cells().items() if data["identity"]["kind"] == "evaluate")
-    (shard,) = store.shard_folders(name)
+    shard = store.runs(name)[0].path
     shutil.copytree(shard, shard.with_name("000000-000001"))
     assert len(store.answers(name)) == 4
     file = shard.with_name("000000-000001") / "generations.jsonl"
@@ -191,7 +199,7 @@ def test_status_reads_a_study_that_is_running_or_done(finished: Path) -> None:
     assert found.done == found.wanted == 3 * 4 + 2 + 2 + 1
     assert found.running == ""
     assert found.report is not None
-    with Lease(finished / "lease"):
+    with Lock(finished / "lock"):
         assert "process" in status.read(finished).running
     with pytest.raises(InputError, match=r"no study\.toml"):
         status.read(finished / "tables")
@@ -199,7 +207,7 @@ def test_status_reads_a_study_that_is_running_or_done(finished: Path) -> None:
 
 def test_a_second_command_on_one_folder_is_told_who_is_at_work(study: Path, finished: Path) -> None:
     with (
-        Lease(finished / "lease"),
+        Lock(finished / "lock"),
         pytest.raises(InputError, match=r"another command .* is running the study"),
     ):
         run.run_study(spec.read(study), finished)
@@ -283,16 +291,58 @@ def test_a_plan_prints_and_writes_nothing(study: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_without_a_sandbox_code_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(kind: str) -> str:
-        raise InputError("there is no `bwrap` on the PATH: install it")
+def test_what_a_link_points_to_is_neither_read_nor_written(finished: Path, tmp_path: Path) -> None:
+    out, outside = tmp_path / "copy", tmp_path / "outside"
+    shutil.copytree(finished, out)
+    store = Store(out)
+    name = next(name for name, data in store.known_cells().items() if data["identity"]["kind"] == "evaluate")
+    file = store.runs(name)[0].path / "generations.jsonl"
+    file.replace(outside)
+    file.symlink_to(outside)
+    with pytest.raises(InputError, match="is a link"):
+        status.read(out)
+    with pytest.raises(InputError, match="cannot be opened for writing"):
+        RunFolder.write(file.parent, Store(finished).settings(name))
+    shutil.move(out / "tables", outside.with_name("tables"))
+    (out / "tables").symlink_to(outside.with_name("tables"))
+    with pytest.raises(InputError, match="is a link"):
+        tables.write(store, tables.Tables({}, ()))
+    assert outside.read_text().count("\n") == 4
+    assert list(outside.with_name("tables").glob("*.parquet"))
 
-    monkeypatch.setattr("sinkscope.tasks.sandbox.check", missing)
-    wanted = spec.read("organisms")
-    study, lines = run.gradable(wanted)
-    assert [grid.task for grid in study.evaluate] == ["word_problems"]
-    assert study.trace == wanted.trace
-    assert lines == ("left out: small_code, because there is no `bwrap` on the PATH: install it",)
-    only = spec.from_data({"name": "s", "models": ["x"], "evaluate": [{"task": "humaneval:paper"}]})
-    with pytest.raises(InputError, match="bwrap"):
-        run.gradable(only)
+
+@pytest.mark.parametrize(
+    ("change", "options", "said"),
+    [
+        ({"modules": ["no_such_module"]}, {}, "no_such_module.* cannot be imported"),
+        ({"data": {"gsm8k": "nowhere.jsonl"}, "evaluate": [{"task": "gsm8k", "samples": 2}]}, {}, "nowhere"),
+        ({"models": ["organism/none"]}, {}, "organism/none"),
+        ({}, {"on": "kubernetes"}, "did you mean|known are"),
+        ({}, {"options": {"adress": "auto"}}, "--option adress=… is not known"),
+        pytest.param(
+            {},
+            {"on": "slurm", "options": {"timeout_min": "soon"}},
+            "submitit",
+            marks=small.without_extra("submitit"),
+        ),
+        pytest.param(
+            {},
+            {"on": "ray", "options": {"adress": "auto"}},
+            "did you mean address",
+            marks=small.without_extra("ray"),
+        ),
+    ],
+)
+def test_a_refused_start_leaves_no_folder(
+    study: Path, tmp_path: Path, change: dict[str, Any], options: dict[str, Any], said: str
+) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(SinkscopeError, match=said):
+        run.run_study(spec.from_data({**spec.read_data(study), **change}), out, device="cpu", **options)
+    assert not out.exists()
+
+
+def test_a_folder_that_cannot_be_written_is_refused_first(study: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="give another --out"):
+        run.run_study(spec.read(study), tmp_path / "file" / "out")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from sinkscope.commands.study import shipped_lines
 from sinkscope.errors import InputError
-from sinkscope.study import plan, shipped, spec
+from sinkscope.study import shipped, spec
+from sinkscope.study.facts import facts_of
 
 
 def shelf(folder: Path, **changes: object) -> Path:
@@ -54,26 +54,19 @@ def test_a_finished_study_can_be_shipped(tmp_path: Path) -> None:
 
 def test_what_really_ships_can_be_read() -> None:
     models = spec.read("organisms").models
-    digests = {model.source: plan.facts_of(model, "cpu").weights or "" for model in models}
-    for one in shipped.read([model.source for model in models], digests):
-        assert all(
-            {"model", "task", "policy", "n", "accuracy", "low", "high"} <= row.keys() for row in one.rows
-        )
+    digests = {model.source: facts_of(model, "cpu").weights or "" for model in models}
+    read = shipped.read([model.source for model in models], digests)
+    rows = [row for result in read for row in result.rows]
+    assert {row["model"] for row in rows} == {model.source for model in models}
+    assert {"none", "top:1", "random(top:1)"} <= {row["policy"] for row in rows}
+    for row in rows:
+        assert {"model", "task", "policy", "n", "accuracy", "low", "high"} <= row.keys()
+        assert row["n"] >= 200
+        assert 0 <= row["low"] <= row["accuracy"] <= row["high"] <= 1
 
 
-def test_the_terminal_shows_what_ships_for_the_studys_own_policies_and_counts_the_rest() -> None:
-    """A masking table has a hundred rows for each model; the computed ones must stay in sight."""
-    rows = [
-        {"model": "m", "task": task, "policy": policy, "accuracy": 0.5, "low": 0.4, "high": 0.6, "n": 500}
-        for task in ("a", "b")
-        for policy in ("none", "top:1", "top:5")
-    ]
-    lines = shipped_lines(rows, {("a", "none"), ("a", "top:1"), ("b", "none")})
-    assert lines[:3] == [
-        f"  m · {task} · {policy}: 0.500 [0.400, 0.600], n = 500"
-        for task, policy in (("a", "none"), ("a", "top:1"), ("b", "none"))
-    ]
-    assert lines[3:] == [
-        "  3 rows of other policies or tasks: the report has them all, and so has the model's card"
-    ]
-    assert len(shipped_lines(rows, {(row["task"], row["policy"]) for row in rows})) == 6
+def test_the_digest_of_what_ships_follows_its_files(tmp_path: Path) -> None:
+    models = ["organism/scratch", "elsewhere"]
+    before = shipped.digest_of(models, shelf(tmp_path))
+    (tmp_path / "scratch" / "accuracy.json").write_text("{}")
+    assert shipped.digest_of(models, tmp_path) != before

@@ -88,3 +88,42 @@ def test_the_sandbox_is_checked_first(tmp_path: Path, monkeypatch: pytest.Monkey
             grade_run(run, get("small_code"))
         with pytest.raises(InputError, match="no none"):
             grade_run(run, get("small_code", sandbox="none"))
+
+
+def test_an_answer_that_breaks_the_grader_fails_alone(tmp_path: Path) -> None:
+    class Breaks(WordProblems):
+        def grade_many(
+            self, pairs: Sequence[tuple[Document, str]], workers: int | None = None
+        ) -> list[Verdict]:
+            if any(document.id == documents[40].id for document, _ in pairs):
+                raise RecursionError("too deep")
+            return super().grade_many(pairs, workers)
+
+    documents = TASK.documents(70)
+    with _answer(tmp_path) as run:
+        grades = grade_run(run, Breaks(TASK.scheme))
+    right = [bool(index % 3) and index != 40 for index in range(70)]
+    assert [grade.passed for grade in grades] == right
+    assert grades[40].reason == "grading broke on the answer (RecursionError: too deep)"
+
+
+def test_a_machine_that_cannot_grade_is_no_answers_fault(tmp_path: Path) -> None:
+    class NoDisk(WordProblems):
+        def grade_many(
+            self, pairs: Sequence[tuple[Document, str]], workers: int | None = None
+        ) -> list[Verdict]:
+            raise OSError(28, "no space left")
+
+    with _answer(tmp_path) as run:
+        with pytest.raises(OSError, match="no space left"):
+            grade_run(run, NoDisk(TASK.scheme))
+        assert list(run.grades) == []
+
+
+def test_an_endless_answer_is_not_read(tmp_path: Path) -> None:
+    [document] = TASK.documents(1)
+    with RunFolder.write(tmp_path, SETTINGS) as run:
+        run.generations.append([Generation(document.id, 0, 0, "", document.answer + " " * 1_000_000, 1, 1)])
+        [grade] = grade_run(run, TASK)
+    assert not grade.passed
+    assert grade.reason == "the answer is longer than 1000000 characters"

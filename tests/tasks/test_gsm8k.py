@@ -162,8 +162,9 @@ def test_offline_without_a_file_it_says_which_file(monkeypatch: pytest.MonkeyPat
 def test_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     class Hub:
         @staticmethod
-        def load_dataset(name: str, configuration: str, split: str) -> list[dict[str, str]]:
+        def load_dataset(name: str, configuration: str, split: str, revision: str) -> list[dict[str, str]]:
             assert (name, configuration, split) == ("openai/gsm8k", "main", "test")
+            assert len(revision) == 40  # a commit, not a branch
             return [{"question": "Q?", "answer": "#### 1"}]
 
     monkeypatch.setitem(sys.modules, "datasets", Hub)

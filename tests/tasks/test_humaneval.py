@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from tests.tasks.shared_data import shared_file
 
 from sinkscope.errors import InputError
 from sinkscope.tasks import get
-from sinkscope.tasks.code_text import find_program, sanitize
+from sinkscope.tasks.code_text import RULES, sanitize
 from sinkscope.tasks.humaneval import SCHEMES, HumanEval
 from sinkscope.tasks.task import Document
 
@@ -76,12 +77,29 @@ def test_prompts(file: Path) -> None:
 
 def test_post_processing() -> None:
     two = "```python\nfirst\n```\n```\nsecond\n```"
-    assert find_program("first-block", "P\n", two, "f") == "P\nfirst\n"
-    assert find_program("first-block", "P\n", "   no fence", "f") == "P\nno fence"
-    assert find_program("completion-before-fence", "P", "a\n```\nb", "f") == "Pa\n"
-    assert find_program("completion", "P", "a\n```\nb", "f") == "Pa\n```\nb"
+    assert RULES["first-block"]("P\n", two, "f") == "P\nfirst\n"
+    assert RULES["first-block"]("P\n", "   no fence", "f") == "P\nno fence"
+    assert RULES["completion-before-fence"]("P", "a\n```\nb", "f") == "Pa\n"
+    assert RULES["completion"]("P", "a\n```\nb", "f") == "Pa\n```\nb"
+
+
+def test_an_unknown_rule_is_refused(file: Path) -> None:
+    task = get("humaneval:llada-pure", data=file)
+    assert isinstance(task, HumanEval)
+    task = replace(task, scheme=replace(task.scheme, extraction="first-blok"))
     with pytest.raises(InputError, match="did you mean first-block"):
-        find_program("first-blok", "", "", "f")
+        task.grade(task.documents()[0], "")
+
+
+@needs_bubblewrap
+def test_an_answer_that_cannot_be_read_fails_alone(file: Path) -> None:
+    """Dream's rule writes programs anew: a sum of a hundred thousand terms ends its reader, and no other answer."""
+    task = get("humaneval:dream-base", data=file)
+    document = task.documents()[0]
+    sums = ["    return 2 * x + " + " + ".join(["0"] * terms) + "\n" for terms in (400, 20_000)]
+    verdicts = task.grade_many([(document, answer) for answer in (BODY, *sums, BODY)])
+    assert [verdict.passed for verdict in verdicts] == [True, True, False, True]
+    assert "RecursionError" in verdicts[2].reason
 
 
 def test_sanitize_keeps_what_the_function_needs() -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from tests.helpers.marks import needs_bubblewrap
+from tests.tasks.hostile import ABUSES, FORGERIES, REFUSED
 
 from sinkscope.errors import InputError
 from sinkscope.tasks import sandbox
@@ -114,81 +115,6 @@ def test_a_bubblewrap_that_cannot_confine_is_refused(monkeypatch: pytest.MonkeyP
 
 # ---- hostile programs --------------------------------------------------------------------------------------
 
-# Each has `assert False` after it: none may reach a verdict, whatever it does to the interpreter.
-FORGERIES = {
-    "sys.exit": "import sys; sys.exit(0)",
-    "SystemExit": "raise SystemExit",
-    "os._exit": "import os; os._exit(0)",
-    "exit in a thread, then in main": (
-        "import threading, os; threading.Thread(target=os._exit, args=(0,)).start()"
-    ),
-    "forged text": (
-        "import os\nfor fd in range(1, 64):\n    try: os.write(fd, b'passed')\n    except OSError: pass"
-    ),
-    "atexit": "import atexit, os; atexit.register(os._exit, 0)",
-    "builtins": (
-        "import builtins\n"
-        "for name in ('exec', 'compile', 'print', 'open', '__import__', 'map', 'filter',\n"
-        "             'AssertionError', 'BaseException'):\n"
-        "    setattr(builtins, name, lambda *a, **k: None)\n"
-    ),
-    "os and sys": (
-        "import os, sys\n"
-        "os.write = os._exit = os.read = lambda *a: 0\n"
-        "sys.excepthook = sys.__excepthook__ = lambda *a: None\n"
-        "sys.modules.clear()\n"
-    ),
-    "__main__": (
-        "import sys\n"
-        "for name, module in list(sys.modules.items()):\n"
-        "    if hasattr(module, '_finish_after'): module._finish_after = print\n"
-        "sys.modules['__main__'] = None\n"
-    ),
-    "frames": (
-        "import sys, os, re\n"
-        "frame = sys._getframe()\n"
-        "while frame is not None:\n"
-        "    for space in (frame.f_locals, frame.f_globals):\n"
-        "        for name, value in list(space.items()):\n"
-        "            if type(value) is list: value.clear()\n"
-        "            for secret in re.findall('[0-9a-f]{48}', repr(value)): os.write(3, secret.encode())\n"
-        "    if frame.f_back is not None:\n"
-        "        frame.f_back.f_globals['leave'] = frame.f_back.f_globals['os'] = None\n"
-        "        try: frame.f_back.f_locals.update(work=[print, print], leave=print)\n"
-        "        except Exception: pass\n"
-        "    frame = frame.f_back\n"
-    ),
-    "descriptors": (
-        "import os\n"
-        "found = b''\n"
-        "for fd in [0, *range(3, 256)]:\n"
-        "    try:\n"
-        "        os.lseek(fd, 0, 0)\n"
-        "        found += os.read(fd, 65536)\n"
-        "    except OSError: pass\n"
-        "os.write(3, found.split(b' ')[0] or b'0' * 48)\n"
-        "os._exit(0)\n"
-    ),
-    "all objects": (
-        "import gc, os, re\n"
-        "for thing in gc.get_objects():\n"
-        "    text = repr(gc.get_referents(thing))\n"
-        "    for secret in re.findall('[0-9a-f]{48}', text): os.write(3, secret.encode())\n"
-        "os._exit(0)\n"
-    ),
-    "trace": (
-        "import sys, os\n"
-        "def spy(frame, event, value):\n"
-        "    frame.f_trace_opcodes = True\n"
-        "    return spy\n"
-        "sys.settrace(spy)\n"
-    ),
-    "memory": ("import re\nmaps = open('/proc/self/maps').read()\nopen('/proc/self/mem', 'rb').read(10)\n"),
-    "ctypes": "import ctypes; ctypes.string_at(id(object()), 100)",
-    "swallow the checks": "x = '''",
-    "comment out the checks": "if False:\n    pass\n    '''",
-}
-
 
 @needs_bubblewrap
 @pytest.mark.parametrize("name", FORGERIES)
@@ -198,39 +124,28 @@ def test_a_forged_verdict_fails(name: str) -> None:
 
 
 @needs_bubblewrap
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_could_lead_to_the_secret_is_refused(name: str) -> None:
+    program, words = REFUSED[name]
+    result = run(program)
+    assert not result.passed, result
+    assert re.search(words, result.reason), result
+
+
+@needs_bubblewrap
+def test_a_hook_of_the_program_is_not_installed() -> None:
+    """It would see the frames of ours."""
+    result = run(
+        "import sys\nseen = []\nsys.addaudithook(lambda *a: seen.append(a))\nopen('/dev/null')",
+        checks="assert not seen",
+    )
+    assert result.passed, result
+
+
+@needs_bubblewrap
 def test_a_copied_verdict_fails() -> None:
     """Even the right secret counts only once: the pipe must hold it and nothing else."""
     assert not run("import os; os.write(3, b'x')").passed
-
-
-ABUSES = {
-    "fork bomb": "import os\nwhile True: os.fork()",
-    "fork bomb that catches": (
-        "import os\nfailed = None\n"
-        "for _ in range(1000):\n"
-        "    try: os.fork()\n"
-        "    except OSError as error: failed = error\n"
-        "raise failed"
-    ),
-    "infinite output": "while True: print('x' * 10000)",
-    "infinite output to stderr": "import os\nwhile True: os.write(2, b'x' * 10000)",
-    "memory": "x = bytearray(10 ** 10)",
-    "memory, slowly": "x = []\nwhile True: x.append(bytearray(10 ** 6))",
-    "memory file": "import os\nos.memfd_create('x')",
-    "large file": "with open('/tmp/x', 'wb') as f:\n    while True: f.write(b'x' * 10 ** 6)",
-    "threads": (
-        "import threading, time\nfor _ in range(100): threading.Thread(target=time.sleep, args=(9,)).start()"
-    ),
-    "processor time in threads": (
-        "import threading\ndef spin():\n    while True: pass\n"
-        "for _ in range(4): threading.Thread(target=spin).start()\nspin()"
-    ),
-    "recursion": "import sys\nsys.setrecursionlimit(10 ** 9)\ndef f(): f()\nf()",
-    "10 MB of source": "#" * 10_000_000,
-    "source that takes long to compile": "x = " + "(" * 100_000 + ")" * 100_000,
-    "null bytes": "x = '\0'",
-    "lone surrogate": "x = '\ud800'",
-}
 
 
 @needs_bubblewrap

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from sinkscope.bench.command import bench_command
-from sinkscope.errors import SinkscopeError
+from sinkscope.errors import plainly
 
 parser = argparse.ArgumentParser(description="How much tracing costs here, as ratios of one run.")
 parser.add_argument("shape", nargs="?")
@@ -16,8 +16,5 @@ parser.add_argument("--grid", help="such as 1x384,8x512")
 parser.add_argument("--steps", type=int)
 parser.add_argument("--alone", action="store_true", help="leave out the official style and eager maps")
 parser.add_argument("--out", type=Path)
-given = parser.parse_args()
-try:
-    bench_command(given.shape, given.device, given.dtype, given.grid, given.steps, given.alone, given.out)
-except SinkscopeError as error:
-    parser.exit(2, f"{error}\n")
+with plainly():
+    bench_command(**vars(parser.parse_args()))

@@ -1,4 +1,4 @@
-"""Times and memory of steps on a device, and what the device could do at best."""
+"""Times and memory of steps on a device, and the limits that the device sets."""
 
 from __future__ import annotations
 
@@ -23,26 +23,27 @@ class Timing:
     steps: int
     peak: int | None
 
-    @property
-    def milliseconds(self) -> float:
-        """The same in ms."""
-        return self.seconds * 1e3
+    def __str__(self) -> str:
+        return f"{self.seconds * 1e3:.1f} ms"
 
 
 @dataclass(frozen=True)
 class Device:
-    """What the device reaches on plain work, measured now: FLOP/s of a large matrix product, bytes/s of a large copy."""
+    """Speeds of a device on plain work: FLOP/s of a large matrix product, bytes/s of a large copy."""
 
     flops: float
     bandwidth: float
 
 
-def pooled(timings: Sequence[Timing]) -> Timing:
-    """Several measurements of the same as one: the median of their medians."""
-    peaks = [one.peak for one in timings if one.peak is not None]
+def pooled(timings: Sequence[Timing | None]) -> Timing | str:
+    """The median of several medians of the same; "out of memory" where one of them is missing."""
+    complete = [timing for timing in timings if timing is not None]
+    if len(complete) < len(timings):
+        return "out of memory"
+    peaks = [timing.peak for timing in complete if timing.peak is not None]
     return Timing(
-        statistics.median(one.seconds for one in timings),
-        sum(one.steps for one in timings),
+        statistics.median(timing.seconds for timing in complete),
+        sum(timing.steps for timing in complete),
         max(peaks, default=None),
     )
 

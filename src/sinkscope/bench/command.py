@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+from functools import partial
 from pathlib import Path
 
 from sinkscope.errors import InputError
@@ -17,6 +19,8 @@ def bench_command(
     steps: int | None = None,
     alone: bool = False,
     out: Path | None = None,
+    *,
+    json_only: bool = False,
 ) -> None:
     """Runs the benchmark.
 
@@ -25,6 +29,7 @@ def bench_command(
         grid: "1x384,8x512": batch and length of every case; None: the device's own.
         alone: without the official style and eager maps.
         out: a JSON file to keep the result in.
+        json_only: print the result as JSON, and nothing else on stdout.
     """
     from sinkscope.bench import measure, table
     from sinkscope.models.load import resolve_device
@@ -37,12 +42,12 @@ def bench_command(
         raise InputError(f"steps is {steps}; at least 2 are needed to time one")
     if shape is None:
         shape = "llada-8b" if resolve_device(device).type == "cuda" else "llada-small"
-    result = measure.run(shape, device, dtype, cases, steps, not alone, lambda line: print(line, flush=True))
-    found = measure.as_json(result)
-    print(f"\n{table.text(found)}")
+    tell = partial(print, flush=True, file=sys.stderr if json_only else sys.stdout)
+    result = measure.run(shape, device, dtype, cases, steps, not alone, tell)
+    print(json.dumps(result, indent=1) if json_only else f"\n{table.text(result)}")
     if out is not None:
-        out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        print(f"\nkept in {out}")
+        out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        tell(f"\nkept in {out}")
 
 
 def parse_grid(text: str) -> tuple[tuple[int, int], ...]:
@@ -51,10 +56,10 @@ def parse_grid(text: str) -> tuple[tuple[int, int], ...]:
     >>> parse_grid("1x384, 8x512")
     ((1, 384), (8, 512))
     """
-    found = []
+    cases = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d+)\s*[x×]\s*(\d+)\s*", part)
         if match is None:
             raise InputError(f"grid has {part.strip()!r}; give batch x length pairs such as 1x384,8x512")
-        found.append((int(match[1]), int(match[2])))
-    return tuple(found)
+        cases.append((int(match[1]), int(match[2])))
+    return tuple(cases)

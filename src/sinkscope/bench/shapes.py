@@ -74,48 +74,43 @@ class RandomCheckpoint(Checkpoint):
 
 def llada_tensors(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     """Tensor name → shape of a LLaDA checkpoint."""
-    width, mlp, vocabulary, top = (
-        config["d_model"], config["mlp_hidden_size"], config["vocab_size"], "model.transformer",
-    )  # fmt: skip
-    found = {
+    width, mlp, vocabulary = config["d_model"], config["mlp_hidden_size"], config["vocab_size"]
+    top = "model.transformer"
+    block = dict.fromkeys(("q_proj", "k_proj", "v_proj", "attn_out"), (width, width))
+    block |= {"ff_proj": (mlp, width), "up_proj": (mlp, width), "ff_out": (width, mlp)}
+    shapes: dict[str, tuple[int, ...]] = {
         f"{top}.wte.weight": (vocabulary, width),
         f"{top}.ln_f.weight": (width,),
         f"{top}.ff_out.weight": (vocabulary, width),
     }
-    block = dict.fromkeys(("q_proj", "k_proj", "v_proj", "attn_out"), (width, width))
-    block |= {"ff_proj": (mlp, width), "up_proj": (mlp, width), "ff_out": (width, mlp)}
     for layer in range(config["n_layers"]):
-        found |= {f"{top}.blocks.{layer}.{name}.weight": shape for name, shape in block.items()}
-        found |= {f"{top}.blocks.{layer}.{name}.weight": (width,) for name in ("attn_norm", "ff_norm")}
-    return found
+        norms: dict[str, tuple[int, ...]] = dict.fromkeys(("attn_norm", "ff_norm"), (width,))
+        shapes |= {f"{top}.blocks.{layer}.{name}.weight": shape for name, shape in {**block, **norms}.items()}
+    return shapes
 
 
 def dream_tensors(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     """Tensor name → shape of a Dream checkpoint."""
     width, mlp, vocabulary = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
     grouped = width // config["num_attention_heads"] * config["num_key_value_heads"]
-    found = {
+    block: dict[str, tuple[int, ...]] = {
+        "self_attn.o_proj.weight": (width, width),
+        "mlp.gate_proj.weight": (mlp, width),
+        "mlp.up_proj.weight": (mlp, width),
+        "mlp.down_proj.weight": (width, mlp),
+        "input_layernorm.weight": (width,),
+        "post_attention_layernorm.weight": (width,),
+    }
+    for name, rows in (("q_proj", width), ("k_proj", grouped), ("v_proj", grouped)):
+        block |= {f"self_attn.{name}.weight": (rows, width), f"self_attn.{name}.bias": (rows,)}
+    shapes: dict[str, tuple[int, ...]] = {
         "model.embed_tokens.weight": (vocabulary, width),
         "model.norm.weight": (width,),
         "lm_head.weight": (vocabulary, width),
     }
     for layer in range(config["num_hidden_layers"]):
-        top = f"model.layers.{layer}"
-        for name, rows in (("q_proj", width), ("k_proj", grouped), ("v_proj", grouped)):
-            found |= {
-                f"{top}.self_attn.{name}.weight": (rows, width),
-                f"{top}.self_attn.{name}.bias": (rows,),
-            }
-        found[f"{top}.self_attn.o_proj.weight"] = (width, width)
-        for name, shape in (
-            ("gate_proj", (mlp, width)),
-            ("up_proj", (mlp, width)),
-            ("down_proj", (width, mlp)),
-        ):
-            found[f"{top}.mlp.{name}.weight"] = shape
-        for name in ("input_layernorm", "post_attention_layernorm"):
-            found[f"{top}.{name}.weight"] = (width,)
-    return found
+        shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in block.items()}
+    return shapes
 
 
 def model_of(name: str, device: str, dtype: str) -> Model:

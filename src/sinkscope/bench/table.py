@@ -26,12 +26,9 @@ def rows(result: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _row(case: Mapping[str, Any]) -> list[str]:
-    time = {
-        name: found["seconds"] if isinstance(found, Mapping) else None
-        for name, found in case["timings"].items()
-    }
-    traced = time.get("traced")
-    official = time.get("official")
+    timings = case["timings"].items()
+    time = {name: timing["seconds"] for name, timing in timings if isinstance(timing, Mapping)}
+    traced, official = time.get("traced"), time.get("official")
     per_prompt = None if official is None else official * case["batch"]
     return [
         f"{case['batch']} × {case['length']}",
@@ -53,8 +50,8 @@ def _ms(seconds: float | None, case: Mapping[str, Any], name: str) -> str:
 
 
 def _why(case: Mapping[str, Any], name: str) -> str:
-    found = case["timings"].get(name)
-    return found if isinstance(found, str) else "–"
+    reason = case["timings"].get(name)
+    return reason if isinstance(reason, str) else "–"
 
 
 def _ratio(first: float | None, second: float | None) -> str:
@@ -62,8 +59,8 @@ def _ratio(first: float | None, second: float | None) -> str:
 
 
 def _gib(case: Mapping[str, Any], name: str) -> str:
-    found = case["timings"].get(name)
-    peak = found.get("peak") if isinstance(found, Mapping) else None
+    timing = case["timings"].get(name)
+    peak = timing.get("peak") if isinstance(timing, Mapping) else None
     return "–" if peak is None else f"{peak / 2**30:.1f} GiB"
 
 
@@ -73,12 +70,12 @@ def title(result: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
     turns = settings.get("turns", 1)
     steps = f"{settings['steps']} steps" + (f" in each of {turns} turns" if turns > 1 else "")
+    answer, block, level, policy = (settings[name] for name in ("answer", "block", "capture", "policy"))
     return (
         f"{result['shape']} ({result['parameters'] / 1e6:,.0f}M parameters), {result['dtype']}, {result['device']}, "
-        f"{result['date']}; {versions}. Medians of the steps of one run ({steps}, answer "
-        f"{settings['answer']}, block {settings['block']}, level {settings['capture']}, masked: {settings['policy']} at head "
-        f"scope, raw scores). The device reached {result['flops'] / 1e12:.4g} TFLOP/s and "
-        f"{result['bandwidth'] / 1e9:.4g} GB/s on plain work in the same run."
+        f"{result['date']}; {versions}. Medians of the steps of one run ({steps}, answer {answer} or at most half the length, "
+        f"block {block}, level {level}, masked: {policy} at head scope, raw scores). The device reached "
+        f"{result['flops'] / 1e12:.4g} TFLOP/s and {result['bandwidth'] / 1e9:.4g} GB/s on plain work in the same run."
     )
 
 

@@ -5,31 +5,38 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from sinkscope.commands.output import say, show_json
 from sinkscope.errors import InputError
 from sinkscope.study.comparison import compare_runs
 from sinkscope.tasks.evaluate import open_evaluation
 
 
-def compare(paths: Iterable[Path], csv: Path | None = None) -> None:
-    """Prints the table of some runs; a folder that is no run stands for all runs right below it."""
+def compare(paths: Iterable[Path], csv: Path | None = None, force: bool = False, json: bool = False) -> None:
+    """Print the table of some runs. A folder that holds runs, and is none itself, stands for all of them."""
+    if csv is not None and csv.exists() and not force:
+        raise InputError(f"{csv} exists already; give another --csv, or --force to replace it")
     table = compare_runs([open_evaluation(path) for path in find_runs(paths)])
-    print(table)
     if csv is not None:
         csv.parent.mkdir(parents=True, exist_ok=True)
         table.frame().to_csv(csv, index=False)
-        print(f"\ntable: {csv}")
+    if json:
+        show_json({"rows": table.frame(), "notes": table.notes})
+        return
+    say(table)
+    if csv is not None:
+        say(f"\ntable: {csv}")
 
 
 def find_runs(paths: Iterable[Path]) -> list[Path]:
     """The folders of runs among these and right below them, each once."""
-    found: dict[Path, Path] = {}
+    runs: dict[Path, Path] = {}
     for path in paths:
-        inside = [path] if (path / "settings.json").is_file() else sorted(path.glob("*/settings.json"))
+        settings = path / "settings.json"
+        inside = [settings] if settings.is_file() else sorted(path.glob("*/settings.json"))
         if not inside:
             raise InputError(
                 f"{path} is not the folder of an evaluation, and none lies in it; give --out of `evaluate`"
             )
-        for one in inside:
-            folder = one.parent if one.name == "settings.json" else one
-            found.setdefault(folder.resolve(), folder)
-    return list(found.values())
+        for file in inside:
+            runs.setdefault(file.parent.resolve(), file.parent)
+    return list(runs.values())

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.text import Text
-
+from sinkscope.commands.output import say, show_json, working
 from sinkscope.commands.view import stem
 from sinkscope.errors import InputError
 from sinkscope.trace.trace import Trace
@@ -16,26 +14,28 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def figures(source: Path, out: Path, only: str, accuracies: Path | None) -> None:
+def figures(
+    source: Path, out: Path, only: str, accuracies: Path | None, force: bool = False, *, json: bool = False
+) -> None:
     """Draws what the traces allow, and says what could not be drawn and why."""
     from sinkscope.report.figures import save_all
-    from sinkscope.report.figures.of_study import is_study, save_study
+    from sinkscope.report.study.drawing import is_study, save_study
 
-    console = Console()
     chosen = [word for word in only.replace(" ", "").split(",") if word]
     if is_study(source) and accuracies is None:
-        with console.status("drawing"):
-            saved = save_study(source, out, chosen)
+        with working("drawing"):
+            saved = save_study(source, out, chosen, force=force)
     else:
         traces = {name: Trace.open(path) for name, path in find_traces(source).items()}
         table = None if accuracies is None else read_accuracies(accuracies)
-        with console.status("drawing"):
-            saved = save_all(traces, out, only=chosen, accuracies=table)
-    for name, files in saved.files.items():
-        console.print(Text(f"{name}: {', '.join(path.name for path in files)}"), soft_wrap=True)
-    for name, reason in saved.left_out.items():
-        console.print(Text(f"{name} left out: {reason}"), soft_wrap=True)
-    console.print(Text(f"in {out}"), soft_wrap=True)
+        with working("drawing"):
+            saved = save_all(traces, out, only=chosen, accuracies=table, force=force)
+    if json:
+        show_json({"folder": out, "files": saved.files, "left_out": saved.left_out})
+        return
+    lines = [f"{name}: {', '.join(path.name for path in files)}" for name, files in saved.files.items()]
+    lines += [f"{name} left out: {reason}" for name, reason in saved.left_out.items()]
+    say(*lines, f"in {out}")
 
 
 def find_traces(source: Path) -> dict[str, Path]:
@@ -44,14 +44,12 @@ def find_traces(source: Path) -> dict[str, Path]:
         return {stem(source): source}
     if not source.is_dir():
         raise InputError(f"{source} is neither a trace (.zarr.zip) nor a folder with traces")
-    found = sorted(source.rglob("*.zarr.zip"))
-    if not found:
+    paths = sorted(source.rglob("*.zarr.zip"))
+    if not paths:
         raise InputError(f"{source} holds no trace (.zarr.zip); make one with sinkscope trace")
-    names = [stem(path) for path in found]
-    unique = len(set(names)) == len(names)
-    return {
-        stem(path) if unique else str(path.relative_to(source).parent / stem(path)): path for path in found
-    }
+    if len({stem(path) for path in paths}) == len(paths):
+        return {stem(path): path for path in paths}
+    return {str(path.relative_to(source).parent / stem(path)): path for path in paths}
 
 
 def read_accuracies(path: Path) -> pd.DataFrame:

@@ -5,51 +5,59 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
+from sinkscope.commands.output import show_json, show_pairs, show_table, working
 from sinkscope.models.catalogue import FAMILY_NOTES, KNOWN
 
 BYTES = {"float32": 4, "bfloat16": 2}
 
 
-def list_families() -> None:
-    """Two tables: the families, and the checkpoints we know with the settings of their official evaluations."""
-    console = Console()
-    families = Table("family", "model_type", "what it is", title="Families", title_justify="left")
-    for note in FAMILY_NOTES:
-        families.add_row(note.name, note.model_types, note.what)
-    known = Table(
-        "checkpoint",
-        "family",
-        "official settings (published score)",
-        title="Known checkpoints",
-        title_justify="left",
-    )
-    for entry in KNOWN:
-        known.add_row(entry.source, entry.family, entry.settings)
-    console.print(families)
-    console.print(known)
+def list_families(json: bool = False) -> None:
+    """Print the families, and the checkpoints we know with the settings of their official evaluations."""
+    if json:
+        show_json({"families": FAMILY_NOTES, "checkpoints": KNOWN})
+        return
+    families = [(note.name, note.model_types, note.what) for note in FAMILY_NOTES]
+    show_table(("family", "model_type", "what it is"), families, "Families")
+    known = [(entry.source, entry.family, entry.settings) for entry in KNOWN]
+    show_table(("checkpoint", "family", "official settings (published score)"), known, "Known checkpoints")
 
 
-def describe(source: str, revision: str | None, check: bool, device: str, dtype: str) -> None:
-    """What a checkpoint is, read from its config and the headers of its weights; with `check`, loaded and proved."""
+def describe(
+    source: str, revision: str | None, check: bool, device: str, dtype: str, json: bool = False
+) -> None:
+    """Print what a checkpoint is, from its config and the headers of its weights; with `check`, load and test it."""
     from sinkscope.models.load import find, resolve_device, resolve_dtype
 
     resolve_device(device)
     checkpoint = find(source, revision)
     resolve_dtype(dtype, resolve_device(device), checkpoint)
-    console = Console()
-    table = Table(show_header=False, title=checkpoint.source, title_justify="left")
-    for name, value in facts(checkpoint).items():
-        table.add_row(name, str(value))
-    console.print(table)
-    if check:
-        _check(console, source, revision, device, dtype)
+    known = facts(checkpoint)
+    if not json:
+        show_pairs(known, checkpoint.source)
+    if not check:
+        if json:
+            show_json({"source": checkpoint.source, **known})
+        return
+    from sinkscope.models.load import load
+
+    with working(f"loading and checking {source}"):
+        model = load(source, device, dtype, revision)
+        result = model.check()
+    if json:
+        findings = [{**vars(finding), "passed": finding.passed} for finding in result.findings]
+        show_json({"source": checkpoint.source, **known, "check": findings})
+    else:
+        rows = [
+            (row.what, f"{row.measured:.2g}", f"{row.bound:.2g}", "ok" if row.passed else "FAILED")
+            for row in result.findings
+        ]
+        title = f"Self-check in {model.dtype} on {model.device}"
+        show_table(("checked", "measured", "bound", ""), rows, title)
+    result.require()
 
 
 def facts(checkpoint: Any) -> dict[str, Any]:
-    """What `sinkscope models SOURCE` prints, by name."""
+    """What `sinkscope models MODEL` prints, by name."""
     from sinkscope.models.causal import FAMILY, architecture
     from sinkscope.models.dream import qwen_settings
     from sinkscope.models.llada import llama_settings
@@ -93,28 +101,3 @@ def facts(checkpoint: Any) -> dict[str, Any]:
 def amount(size: int) -> str:
     """Bytes in the unit a person would use."""
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
-
-
-def _check(console: Console, source: str, revision: str | None, device: str, dtype: str) -> None:
-    from sinkscope.models.load import load
-
-    with console.status("loading and checking"):
-        model = load(source, device, dtype, revision)
-        result = model.check()
-    table = Table(
-        "checked",
-        "measured",
-        "bound",
-        "",
-        title=f"Self-check in {model.dtype} on {model.device}",
-        title_justify="left",
-    )
-    for finding in result.findings:
-        table.add_row(
-            finding.what,
-            f"{finding.measured:.2g}",
-            f"{finding.bound:.2g}",
-            "ok" if finding.passed else "FAILED",
-        )
-    console.print(table)
-    result.require()

@@ -1,7 +1,7 @@
-"""Options that several commands share, declared once.
+"""Options that several commands share, and how help shows them.
 
 `with_decoding` gives a command the decoding options of all families and hands those that were given to its parameter
-`decoding`, by name, None where not given.
+`decoding`, by name.
 """
 
 from __future__ import annotations
@@ -9,52 +9,69 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 PANEL = "Decoding"
 
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:0, mps")]
-Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16, float16, float64")]
-Revision = Annotated[str | None, typer.Option(help="branch, tag or commit on the hub")]
-Source = Annotated[str, typer.Argument(help="a hub id, or a folder in the Hugging Face layout")]
+Source = Annotated[
+    str, typer.Argument(help="an organism, a hub id, or a folder in the Hugging Face layout", metavar="MODEL")
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:0 or mps", metavar="NAME")]
+Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16, float16 or float64", metavar="NAME")]
+Revision = Annotated[str | None, typer.Option(help="branch, tag or commit on the hub", metavar="NAME")]
 PolicyText = Annotated[
-    str | None, typer.Option(help="such as top:5, top:1@layer, random(top:5), window:64,first=4")
+    str | None,
+    typer.Option(
+        help="which keys to hide: top:5, top:1@layer, random(top:5), window:64,first=4, …", metavar="POLICY"
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="print one JSON document in place of text")]
+Data = Annotated[
+    Path | None,
+    typer.Option(help="the task's JSON-lines file; default: from the hub", metavar="FILE"),
 ]
 
-DECODING: dict[str, tuple[Any, str]] = {
-    "length": (int, "new tokens [128]"),
-    "steps": (int, "llada, dream, mmada: forward passes"),
-    "block": (int, "llada, mmada: tokens per block [32]"),
-    "temperature": (float, "0: the most likely token"),
-    "cfg": (float, "llada, mmada: guidance"),
-    "remasking": (str, "llada, mmada: low_confidence | random"),
-    "logits_eos_inf": (bool, "llada"),
-    "confidence_eos_eot_inf": (bool, "llada"),
-    "eot_id": (int, "llada: end-of-turn id"),
-    "algorithm": (str, "dream: origin | maskgit_plus | topk_margin | entropy"),
-    "top_p": (float, "dream, causal"),
-    "top_k": (int, "dream"),
-    "alg_temp": (float, "dream"),
-    "eps": (float, "dream: end of the schedule"),
-    "stop_at": (int, "mmada: id that ends a block"),
-    "eos": (str, "causal: model | none | ids"),
+DECODING: dict[str, tuple[Any, str, str]] = {
+    "length": (int, "N", "new tokens; default: 128, and 64 for the organisms"),
+    "steps": (int, "N", "llada, dream, mmada: forward passes; default: one for each new token"),
+    "block": (int, "N", "llada, mmada: tokens in a block; default: 32"),
+    "temperature": (float, "NUMBER", "0 takes the most likely token, more draws"),
+    "cfg": (float, "NUMBER", "llada, mmada: classifier-free guidance; default: 0, none"),
+    "remasking": (str, "NAME", "llada, mmada: low_confidence or random; default: low_confidence"),
+    "logits_eos_inf": (bool, "", "llada: the end token is never written"),
+    "confidence_eos_eot_inf": (bool, "", "llada: end tokens are written last"),
+    "eot_id": (int, "ID", "llada: the end-of-turn token; default: the tokenizer's"),
+    "algorithm": (str, "NAME", "dream: origin, maskgit_plus, topk_margin or entropy; default: entropy"),
+    "top_p": (float, "NUMBER", "dream, causal: draw among the likeliest tokens with this much probability"),
+    "top_k": (int, "N", "dream: draw among so many likeliest tokens"),
+    "alg_temp": (float, "NUMBER", "dream: temperature of the choice of positions; default: 0"),
+    "eps": (float, "NUMBER", "dream: end of the noise schedule; default: 0.001"),
+    "stop_at": (int, "ID", "mmada: the token that ends a block"),
+    "eos": (str, "IDS", "causal: where to stop: model, none, or token ids such as 2,13; default: model"),
 }
-"""Option → its type and help; the names are those of the decoding dataclasses."""
+"""Option → its type, what stands for its value in help, and its help; the names are those of the decoding dataclasses."""
+
+KINDS = {"int": "N", "integer": "N", "float": "NUMBER", "path": "PATH"}
+"""A parameter's type, as click or typer call it → what stands for its value in help."""
 
 
 def with_decoding(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds an option for each entry of DECODING to a command; its parameter `decoding` gets them as a dict."""
+    """Add an option for each entry of DECODING to a command; its parameter `decoding` gets those that were given."""
     plain = inspect.signature(command, eval_str=True)
     options = [
         inspect.Parameter(
             name,
             inspect.Parameter.KEYWORD_ONLY,
             default=None,
-            annotation=Annotated[kind | None, typer.Option(help=words, rich_help_panel=PANEL)],
+            annotation=Annotated[
+                kind | None, typer.Option(help=words, rich_help_panel=PANEL, metavar=metavar)
+            ],
         )
-        for name, (kind, words) in DECODING.items()
+        for name, (kind, metavar, words) in DECODING.items()
     ]
     kept = [
         parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
@@ -65,10 +82,36 @@ def with_decoding(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def wrapped(**given: Any) -> None:
         decoding = {name: given.pop(name) for name in DECODING}
-        command(**given, decoding=decoding)
+        command(**given, decoding={name: value for name, value in decoding.items() if value is not None})
 
     parameters = [*kept, *options]
     wrapped.__signature__ = plain.replace(parameters=parameters)  # type: ignore[attr-defined]
     wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     del wrapped.__wrapped__  # its signature is not this one's
     return wrapped
+
+
+def _in_plain_words(parameter: Any) -> Any:
+    """Keep Python's types out of a parameter's help: typer would write <list[str]>, and <bool> beside a switch."""
+    if parameter.param_type_name == "argument" or getattr(parameter, "is_flag", False):
+        words = None
+    else:
+        kind = parameter.bare_type() if hasattr(parameter, "bare_type") else parameter.type.name
+        parameter.metavar = words = parameter.metavar or KINDS.get(str(kind).lower(), "TEXT")
+    if hasattr(parameter, "display_type_rich"):  # typer from 0.27 on
+        parameter.display_type_rich = lambda ctx: words
+    return parameter
+
+
+class Command(TyperCommand):
+    """A command whose help names values in plain words."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return [_in_plain_words(parameter) for parameter in super().get_params(ctx)]
+
+
+class Group(TyperGroup):
+    """A group of commands whose help names values in plain words."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return [_in_plain_words(parameter) for parameter in super().get_params(ctx)]

@@ -10,21 +10,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.text import Text
 
+from sinkscope.commands.output import console, safe, say, show_json
 from sinkscope.errors import InputError
-from sinkscope.study import spec
+from sinkscope.study import run, spec
+from sinkscope.study.estimate import Estimate, Line, estimate, sentences
 from sinkscope.study.executors import Place
-from sinkscope.study.planned import Line, Plan
-from sinkscope.study.run import SHARD_ANSWERS, Outcome, Watch, run_study
 from sinkscope.study.status import read as read_status
+
+EXAMPLE = "organism/scratch"
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asked for."""
+    """The options of the command line."""
 
     name: str = "organisms"
     out: Path | None = None
@@ -36,89 +36,106 @@ class Request:
     device: str = "auto"
     dtype: str | None = None
     workers: int | None = None
-    shard: int = SHARD_ANSWERS
+    shard: int = run.SHARD_ANSWERS
     sandbox: str = "bubblewrap"
     options: tuple[str, ...] = ()
     plan: bool = False
     report: bool = True
 
 
-def study(request: Request) -> None:
-    """Plans or runs a study."""
+def study(request: Request, json: bool = False) -> None:
+    """Estimate or run a study; with `json` one document on stdout."""
     wanted = resolve(request)
     out = request.out or Path(f"study-{wanted.name}")
     options = pairs(request.options, "--option")
     if request.plan:
-        show_plan(wanted, Place(out, request.device, request.workers, options=options), out)
+        show_plan(wanted, Place(out, request.device, request.workers, options=options), out, json)
         return
-    console = Console(stderr=True)
-    watch = Progressing(console)
+    if request.report:
+        run.check_libraries(("matplotlib",))
+    progress = Bar()
     # A scheduler's SIGTERM, and a Ctrl-C also where a shell had it ignored.
-    for one in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(one, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     try:
-        outcome = run_study(
-            wanted, out, request.on, request.device, request.workers, request.shard, "auto", request.sandbox, options, watch,
-            request.report,
+        outcome = run.run_study(
+            wanted, out, request.on, request.device, request.workers, request.shard, "auto", request.sandbox, options, progress
         )  # fmt: skip
+        report = update_report(outcome.root, request.report, progress)
     except KeyboardInterrupt:
-        watch.end()
-        say_stopped(console, out)
+        progress.end()
+        say_stopped(out)
         sys.exit(130)
     finally:
-        watch.end()
-    show_outcome(Console(), outcome, out)
+        progress.end()
+    show_outcome(outcome, out, report, json)
 
 
 def resolve(request: Request) -> spec.Study:
-    """The study with what the command line changes about it."""
+    """The study with the changes of the command line."""
     data = spec.read_data(request.name)
+    blocks = [block for kind in ("evaluate", "trace", "replay") for block in data.get(kind, [])]
     if request.models:
         data["models"] = list(request.models)
+        for block in blocks:
+            if block.get("models"):
+                block["models"] = [name for name in block["models"] if name in request.models]
         for kind in ("evaluate", "trace", "replay"):
-            for grid in data.get(kind, []):
-                if grid.get("models"):
-                    grid["models"] = [name for name in grid["models"] if name in request.models]
-            data[kind] = [grid for grid in data.get(kind, []) if grid.get("models") != []]
-    if request.task is not None:
-        for kind in ("evaluate", "trace", "replay"):
-            for grid in data.get(kind, []):
-                grid["task"] = request.task
-    if request.samples is not None:
-        for grid in data.get("evaluate", []):
-            grid["samples"] = request.samples
-    found = spec.from_data(data, request.name)
-    if not found.models:
+            data[kind] = [block for block in data.get(kind, []) if block.get("models") != []]
+    for block in blocks if request.task is not None else ():
+        block["task"] = request.task
+    for block in data.get("evaluate", []) if request.samples is not None else ():
+        block["samples"] = request.samples
+    wanted = spec.from_data(data, request.name)
+    if not wanted.models:
         raise InputError(
-            f"study {found.name} is for any one model: name it with --model, such as --model organism/scratch"
+            f"study {wanted.name} is for any one model: name it with --model, such as --model {EXAMPLE}"
         )
     if request.dtype is not None:
-        found = replace(found, models=tuple(replace(model, dtype=request.dtype) for model in found.models))
-    return replace(found, data={**found.data, **pairs(request.data, "--data")})
+        wanted = replace(wanted, models=tuple(replace(model, dtype=request.dtype) for model in wanted.models))
+    return replace(wanted, data={**wanted.data, **pairs(request.data, "--data")})
 
 
 def pairs(texts: tuple[str, ...], flag: str) -> dict[str, str]:
     """NAME=VALUE as often as it was given."""
-    found = {}
+    values = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not (name and equals and value):
             raise InputError(f"{flag} is written as NAME=VALUE, got {text!r}")
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
-class Progressing(Watch):
-    """Progress with time left, on stderr; plain lines every ten seconds where it is no terminal."""
+def update_report(root: Path, wanted: bool, progress: run.Progress) -> Path | None:
+    """Figures and report of a finished study, drawn unless they are newer than its tables.
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
+    Not wanted: a report of other tables is removed.
+    """
+    from sinkscope.report.study import make_report
+
+    report, manifest = root / "report.html", root / "manifest.json"
+    fresh = report.is_file() and report.stat().st_mtime_ns >= manifest.stat().st_mtime_ns
+    if fresh:
+        return report
+    if not wanted:
+        report.unlink(missing_ok=True)
+        return None
+    progress.say("drawing figures and report")
+    return make_report(root)
+
+
+class Bar(run.Progress):
+    """Progress with time left, on stderr; a plain line every ten seconds where that is no terminal."""
+
+    def __init__(self) -> None:
+        self.console = console(stderr=True)
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._begun, self._said, self._start, self._total = 0.0, 0.0, 0.0, 1.0
 
     def say(self, text: str) -> None:
-        self.console.print(Text(text))
+        self.console.print(safe(text), soft_wrap=True)
 
     def begin(self, work: float, done: float) -> None:
         self._begun = self._said = time.monotonic()
@@ -133,15 +150,15 @@ class Progressing(Watch):
             self._task = self._bar.add_task("study", total=work, left="", cell="")
             self._bar.update(self._task, completed=done)
 
-    def advance(self, done: float, cells: str) -> None:
+    def advance(self, done: float, cell: str) -> None:
         spent = time.monotonic() - self._begun
         rate = (done - self._start) / spent if spent > 0 else 0.0
         left = f"{duration((self._total - done) / rate)} left" if rate > 0 else ""
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=done, left=left, cell=cells)
+            self._bar.update(self._task, completed=done, left=left, cell=safe(cell))
         elif time.monotonic() - self._said > 10:
             self._said = time.monotonic()
-            self.say(f"{done / self._total:.0%} done, {left}, {cells}")
+            self.say(f"{done / self._total:.0%} done, {left}, {cell}")
 
     def end(self) -> None:
         if self._bar is not None:
@@ -150,7 +167,7 @@ class Progressing(Watch):
 
 
 def duration(seconds: float) -> str:
-    """Time for people.
+    """A time for people.
 
     >>> duration(75)
     '1:15 min'
@@ -162,124 +179,114 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
-def say_stopped(console: Console, out: Path) -> None:
-    """What is done after a Ctrl-C, and how to go on."""
+def say_stopped(out: Path) -> None:
+    """After a Ctrl-C: the answers that are safe, and how to go on."""
     try:
-        found = read_status(out)
-        console.print(Text(f"stopped: {found.done} of {found.wanted} answers are done and safe in {out}"))
+        status = read_status(out)
+        say(f"stopped: {status.done} of {status.wanted} answers are done and safe in {out}", stderr=True)
     except InputError:
-        console.print(Text("stopped before anything was computed"))
-    console.print("the same command goes on from here")
+        say("stopped before anything was computed", stderr=True)
+    say("the same command goes on from here", stderr=True)
 
 
-def show_outcome(console: Console, outcome: Outcome, out: Path) -> None:
-    """The result table, what ships beside it, and where the report is."""
-    console.print(Text(result_text(outcome)), soft_wrap=True)
-    for note in outcome.notes:
-        console.print(Text(note), soft_wrap=True)
-    if outcome.shipped:
-        own = policies_of(outcome)
-        for one in outcome.shipped:
-            console.print(Text(f"{one.label} (not computed here):"), soft_wrap=True)
-            for line in shipped_lines(one.rows, own):
-                console.print(Text(line), soft_wrap=True)
+# ---- the end of a study --------------------------------------------------------------------------
+
+
+def show_outcome(outcome: run.Outcome, out: Path, report: Path | None, json: bool = False) -> None:
+    """A verdict for each model, accuracies by model and policy, notes, and where the report is."""
+    said = verdicts(outcome.frames.get("diagnosis"))
+    if json:
+        show_json(
+            {
+                "study": outcome.study.name, "folder": out, "report": report, "answers_computed": outcome.computed,
+                "verdicts": said, "results": outcome.frames.get("results"), "notes": outcome.notes,
+                "not_graded": [entry._asdict() for entry in outcome.not_graded],
+            }
+        )  # fmt: skip
+        return
+    say(*(f"{model}: {sentence}" for model, sentence in said.items()), "")
+    say(*accuracy_lines(outcome.frames.get("results")), *outcome.notes)
+    computed = f"{outcome.computed} answers computed" if outcome.computed else "nothing was left to compute"
+    say(f"{computed}; tables: {out}/tables")
+    if report is not None:
+        say(f"report: {out}/report.html")
     else:
-        console.print("no full-size results ship with these models")
-    what = f"{outcome.computed} answers computed" if outcome.computed else "nothing was left to compute"
-    console.print(Text(f"{what}; tables: {out}/tables"), soft_wrap=True)
-    if (outcome.root / "report.html").is_file():
-        console.print(Text(f"report: {out}/report.html"), soft_wrap=True)
-    else:
-        console.print("no figures and no report; the same command without --no-report makes them")
+        say("no figures and no report; the same command without --no-report makes them")
 
 
-def result_text(outcome: Outcome) -> str:
-    """The result table as aligned text."""
-    from sinkscope.report.study.numbers import SHOWN, setting, shown
+def verdicts(diagnosis: Any) -> dict[str, str]:
+    """Model → the verdict in one sentence."""
+    from sinkscope.report.study.verdicts import sentence
 
-    if "results" not in outcome.frames:
-        return "the study has no accuracies; see the tables"
+    findings: dict[str, dict[str, tuple[str, str]]] = {}
+    for row in [] if diagnosis is None else diagnosis.to_dict("records"):
+        findings.setdefault(row["model"], {})[row["question"]] = (row["verdict"], row["evidence"])
+    return {model: sentence(questions) for model, questions in findings.items()}
+
+
+def accuracy_lines(results: Any) -> list[str]:
+    """Accuracies, a row for each model and a column for each policy, the count-matched control in brackets."""
+    if results is None:
+        return []
     lines: list[str] = []
-    for _, own in outcome.frames["results"].groupby(["task", "model", "decoding_name"], sort=False):
-        rows = own.to_dict("records")
-        lines += ["", f"{rows[0]['model']} · {rows[0]['task']}", setting(rows[0])]
-        cells = [[title for _, title in SHOWN], *([shown(row, name) for name, _ in SHOWN] for row in rows)]
-        lines += aligned(cells)
-    return "\n".join(lines[1:])
-
-
-def policies_of(outcome: Outcome) -> set[tuple[str, str]]:
-    """Tasks and policies that the study has accuracies of."""
-    if "results" not in outcome.frames:
-        return set()
-    rows = outcome.frames["results"].to_dict("records")
-    return {(str(row["task"]), str(row["policy"])) for row in rows}
-
-
-def shipped_lines(rows: Sequence[Mapping[str, Any]], own: set[tuple[str, str]]) -> list[str]:
-    """What ships for tasks and policies of the study; a whole masking table would bury what was computed."""
-    same = [row for row in rows if (row["task"], row["policy"]) in own]
-    lines = [shipped_text(row) for row in same]
-    left = len(rows) - len(same)
-    if left:
-        what = "row" if left == 1 else "rows"
-        lines.append(
-            f"  {left} {what} of other policies or tasks: the report has them all, and so has the model's card"
-        )
+    for (task, decoding), group in results.groupby(["task", "decoding_name"], sort=False):
+        rows = [row for row in group.to_dict("records") if not isinstance(row["control_of"], str)]
+        policies = list(dict.fromkeys(row["policy"] for row in rows))
+        cells = {(row["model"], row["policy"]): accuracy(row) for row in rows}
+        models = list(dict.fromkeys(row["model"] for row in rows))
+        table = [["model", *policies]]
+        table += [[model, *(cells.get((model, policy), "") for policy in policies)] for model in models]
+        counts = sorted({int(row["n"]) for row in rows})
+        controlled = any(isinstance(row["control"], str) for row in rows)
+        about = f"{task}, decoding {decoding}, {' or '.join(map(str, counts))} documents: accuracy"
+        about += " (of the control that hides as many random keys)" if controlled else ""
+        lines += [about, *aligned(table), ""]
     return lines
 
 
-def shipped_text(row: Mapping[str, Any]) -> str:
-    """One shipped row in a line."""
-    text = f"  {row['model']} · {row['task']} · {row['policy']}: {row['accuracy']:.3f}"
-    text += f" [{row['low']:.3f}, {row['high']:.3f}], n = {row['n']}"
-    if row.get("difference") is not None:
-        text += (
-            f", − none {row['difference']:+.3f} [{row['difference_low']:+.3f}, {row['difference_high']:+.3f}]"
-        )
-    if row.get("hidden_share") is not None:
-        text += f", {row['hidden_share']:.1%} of the attention hidden"
-    return text
+def accuracy(row: Mapping[str, Any]) -> str:
+    """An accuracy, and that of its control in brackets."""
+    control = f" ({row['control_accuracy']:.2f})" if isinstance(row["control"], str) else ""
+    return f"{row['accuracy']:.2f}{control}"
 
 
-def show_plan(wanted: spec.Study, place: Place, out: Path) -> None:
-    """What a study will take."""
-    from sinkscope.study import sizing
-    from sinkscope.study.plan import has_auto, with_samples
-    from sinkscope.study.planned import make_plan
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns under each other, two spaces between."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
 
-    with Console(stderr=True).status("measuring the models that are here"):
-        found = make_plan(wanted, place)
-    lines = [plan_text(found)]
-    if found.missing:
+
+# ---- before a study ------------------------------------------------------------------------------
+
+
+def show_plan(wanted: spec.Study, place: Place, out: Path, json: bool = False) -> None:
+    """The cost of a study."""
+    with console(stderr=True).status("measuring the models that are here"):
+        cost = estimate(wanted, place)
+    if json:
+        show_json({"study": wanted.name, "models": cost.lines, "samples": cost.samples, "workers": cost.workers,
+                   "missing": cost.missing, "speeds": cost.speeds})  # fmt: skip
+        return
+    lines = plan_lines(cost)
+    if cost.missing:
         lines.append(
-            f"not on this machine, so their time is not known: {', '.join(found.missing)}. Running the study fetches them; "
+            f"not on this machine, so their time is not known: {', '.join(cost.missing)}. Running the study fetches them; "
             "plan again where they are for an estimate of time"
         )
-    if has_auto(wanted) and found.samples is None:
-        lines.append(
-            f"documents per cell: {wanted.budget.least}, the least, as not all models could be measured"
-        )
-    lines += sizing.said(with_samples(wanted, found.samples or wanted.budget.least), found.speeds)
+    least = wanted.budget.least
+    if spec.has_auto(wanted) and cost.samples is None:
+        lines.append(f"documents per cell: {least}, the least, as not all models could be measured")
+    lines += sentences(wanted, spec.with_samples(wanted, cost.samples or least), cost.speeds)
     lines.append(f"nothing was computed or written. Run it: leave out --plan (--out {out})")
-    for line in lines:
-        Console().print(Text(line), soft_wrap=True)
+    say(*lines)
 
 
-def plan_text(found: Plan) -> str:
-    """The plan as aligned text: a line for each model, and one for all."""
-    gpu = any(line.gpu for line in found.lines)
-    rows = [
-        [
-            "model",
-            "cells",
-            "answers",
-            "forward passes",
-            "storage",
-            "time here",
-            *(["GPU-hours"] if gpu else []),
-        ]
-    ]
+def plan_lines(cost: Estimate) -> list[str]:
+    """The cost of each model and of all, aligned."""
+    head = ["model", "cells", "answers", "forward passes", "storage", "time here"]
+    rows = [[*head, *(["GPU-hours"] if cost.gpu else [])]]
 
     def row(name: str, lines: Sequence[Line]) -> list[str]:
         known = [line.seconds for line in lines if line.seconds is not None]
@@ -292,22 +299,14 @@ def plan_text(found: Plan) -> str:
             size(sum(line.storage for line in lines)),
             "not known" if whole is None else duration(whole),
         ]
-        if gpu:
-            cells.append("" if whole is None else f"{whole * found.workers / 3600:.2f}")
+        if cost.gpu:
+            cells.append("" if whole is None else f"{whole * cost.workers / 3600:.2f}")
         return cells
 
-    rows += [row(line.model, [line]) for line in found.lines]
-    rows.append(row("all", found.lines))
-    workers = f", {found.workers} workers" if found.speeds else ""
-    return f"study {found.study.name}{workers}\n" + "\n".join(aligned(rows))
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns under each other, two spaces between."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
+    rows += [row(line.model, [line]) for line in cost.lines]
+    rows.append(row("all", cost.lines))
+    workers = f", {cost.workers} workers" if cost.speeds else ""
+    return [f"study {cost.study.name}{workers}", *aligned(rows)]
 
 
 def size(count: int) -> str:

@@ -4,33 +4,27 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
+from sinkscope.commands.output import say, show_json, show_table
 from sinkscope.trace.trace import Trace
 
 
-def summarise(path: Path) -> None:
+def summarise(path: Path, *, json: bool = False) -> None:
     """Prints the summary table of a trace, with intervals over prompts where there are several."""
     from sinkscope.sinks import summary
 
     trace = Trace.open(path)
-    console = Console()
-    table = Table(
-        "", "measure", "value", "95 % over prompts", "unit", title=repr(trace), title_justify="left"
-    )
-    section = None
-    for row in summary(trace).to_dict("records"):
+    table = summary(trace)
+    if json:
+        show_json(table)
+        return
+    rows, section = [], None
+    for row in table.to_dict("records"):
         known = row["low"] == row["low"]
         interval = f"{row['low']:.3g} … {row['high']:.3g}" if known else ""
         value = "unknown" if row["value"] != row["value"] else f"{row['value']:.3g}"
         note = f" ({row['note']})" if row["note"] else ""
-        table.add_row(
-            row["section"] if row["section"] != section else "",
-            row["measure"],
-            value,
-            interval,
-            row["unit"] + note,
-        )
+        first = "" if row["section"] == section else row["section"]
+        rows.append((first, row["measure"], value, interval, row["unit"] + note))
         section = row["section"]
-    console.print(table)
+    say(repr(trace))
+    show_table(("", "measure", "value", "95 % over prompts", "unit"), rows)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import sys
+import json as jsonlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.text import Text
 
+from sinkscope.commands.output import console, safe, say, show_json, working
 from sinkscope.decoding.options import Decoding, GreedyDecoding, SamplingDecoding, default_decoding
 from sinkscope.errors import InputError
 from sinkscope.generation.generate import generate
@@ -20,55 +20,76 @@ from sinkscope.generation.run import Run
 from sinkscope.models.load import load
 from sinkscope.models.model import Model
 from sinkscope.models.prompts import decode, encode
+from sinkscope.organisms.recipe import ANSWER
 from sinkscope.policies import parse_policy
 from sinkscope.trace.capture import Capture
 from sinkscope.trace.storage import SUFFIX, partial_path
+from sinkscope.trace.trace import Trace
 
 
-@dataclasses.dataclass(frozen=True)
-class Request:
-    """What the command line asked for; `options` are decoding options by name, None where not given."""
+class Prompts(NamedTuple):
+    """The three ways to give prompts, of which exactly one is used."""
 
-    source: str
-    prompts: tuple[str, ...]
-    prompt_file: Path | None
-    prompt_ids: Path | None
-    out: Path
-    options: dict[str, Any]
-    policy: str | None
-    seed: int | None
-    capture: Capture
-    device: str
-    dtype: str
-    revision: str | None
+    texts: tuple[str, ...]
+    file: Path | None
+    ids: Path | None
 
 
-def trace(request: Request) -> None:
-    """Runs the request; a broken recording is left where `Trace.open` finds it."""
-    policy = None if request.policy is None else parse_policy(request.policy)
-    check_out(request.out)
-    given = read_prompts(request)
-    console = Console(soft_wrap=True)
-    with Console(stderr=True).status(f"loading {request.source}"):
-        model = load(request.source, request.device, request.dtype, request.revision)
-    decoding = make_decoding(model, request.options)
+class Strongest(NamedTuple):
+    """A position with much attention: `received` is its mean over steps, layers and heads, uniform attention = 1."""
+
+    position: int
+    token: str
+    received: float
+
+
+def trace(
+    source: str,
+    out: Path,
+    prompts: Prompts,
+    options: dict[str, Any],
+    policy_text: str | None,
+    seed: int | None,
+    capture: Capture,
+    load_options: tuple[str, str, str | None],
+    json: bool = False,
+) -> None:
+    """Record one generation of each prompt in `out` and print what was found.
+
+    Args:
+        options: decoding options that were given, by name.
+        load_options: device, dtype and revision.
+        json: print one JSON document in place of lines.
+    """
+    policy = None if policy_text is None else parse_policy(policy_text)
+    check_out(out)
+    given = read_prompts(prompts)
+    with working(f"loading {source}"):
+        model = load(source, *load_options)
+    if str(model.source).startswith("organism/") and "length" not in options:
+        options = {
+            "length": ANSWER,
+            **options,
+        }  # what the organisms were trained on; behind it they write nothing
+    decoding = make_decoding(model, options)
     batch = encode(model, given)
-    mask = None if batch.real is None else batch.real
-    seed: Any = (
-        request.seed if len(batch.ids) == 1 else [(request.seed or 0) + row for row in range(len(batch.ids))]
-    )
-    console.print(Text(f"{model!r}"))
-    console.print(Text(f"decoding {decoding.to_json()}, policy {policy or 'none'}, seed {seed}"))
+    rows = len(batch.ids)
+    seeds: Any = seed if rows == 1 else [(seed or 0) + row for row in range(rows)]
+    if not json:
+        say(repr(model), f"decoding {decoding.to_json()}, policy {policy or 'none'}, seed {seeds}")
     try:
-        run = _with_progress(model, batch.ids, mask, decoding, policy, request, seed)
+        with progress(model, batch.ids.shape[1]) as show:
+            run = generate(model, batch.ids, decoding, policy, capture, seeds, batch.real, out, progress=show)
     except BaseException:
-        _say_what_is_left(request.out)
+        if partial_path(out).exists():
+            where = f'sinkscope.Trace.open("{partial_path(out)}")'
+            say(f"stopped; what was recorded so far opens with {where}", stderr=True)
         raise
-    report(console, model, run, request.out)
+    report(run, seeds, out, json)
 
 
 def check_out(out: Path) -> None:
-    """All that can be wrong with --out is said before a model is loaded."""
+    """Refuse, before a model is loaded, an `out` that cannot become a trace."""
     if not out.name.endswith(SUFFIX):
         name = out.name.removesuffix(".zip").removesuffix(".zarr") or "trace"
         raise InputError(
@@ -83,40 +104,34 @@ def check_out(out: Path) -> None:
         )
 
 
-def read_prompts(request: Request) -> Any:
-    """Texts, or token ids [B, P], from whichever of the three ways was used."""
-    ways = [bool(request.prompts), request.prompt_file is not None, request.prompt_ids is not None]
-    if sum(ways) != 1:
+def read_prompts(prompts: Prompts) -> list[str] | torch.Tensor:
+    """Texts, or token ids [B, P]."""
+    if sum((bool(prompts.texts), prompts.file is not None, prompts.ids is not None)) != 1:
         raise InputError(
             "give the prompt in exactly one way: --prompt TEXT, --prompt-file FILE or --prompt-ids FILE"
         )
-    if request.prompts:
-        return list(request.prompts)
-    path = request.prompt_file or request.prompt_ids
+    if prompts.texts:
+        return list(prompts.texts)
+    path = prompts.file or prompts.ids
     try:
         text = Path(str(path)).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read as text ({type(error).__name__}); check the path") from error
-    if request.prompt_file is not None:
-        return [text.rstrip("\n")]
-    return parse_ids(text, str(path))
+    return [text.rstrip("\n")] if prompts.file is not None else parse_ids(text, str(path))
 
 
 def parse_ids(text: str, path: str) -> torch.Tensor:
-    """Token ids: numbers separated by white space or commas, a row per line, or JSON (a list, or a list of lists)."""
+    """Token ids from text: numbers separated by white space or commas, a row per line, or JSON (a list, or lists)."""
     try:
         if text.lstrip().startswith("["):
-            rows = json.loads(text)
+            rows = jsonlib.loads(text)
             rows = rows if rows and isinstance(rows[0], list) else [rows]
         else:
-            rows = [
-                [int(word) for word in line.replace(",", " ").split()]
-                for line in text.splitlines()
-                if line.strip()
-            ]
-        if not rows or not all(rows) or not all(type(one) is int for row in rows for one in row):
+            lines = [line.replace(",", " ").split() for line in text.splitlines() if line.strip()]
+            rows = [[int(word) for word in line] for line in lines]
+        if not rows or not all(rows) or not all(type(number) is int for row in rows for number in row):
             raise ValueError
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise InputError(f"{path} should hold token ids, such as 12 7 430, or [[12, 7, 430]]") from error
     if len({len(row) for row in rows}) > 1:
         raise InputError(
@@ -141,6 +156,8 @@ def make_decoding(model: Model, options: dict[str, Any]) -> Decoding:
         raise InputError(
             f"{flags} is not an option of a {model.family} model, which {model.source} is; it has {own}"
         )
+    if "steps" in known and "length" in given:
+        given.setdefault("steps", given["length"])  # a step for each token, as in the official loops
     if issubclass(kind, GreedyDecoding) and given.get("eos") == "none":
         given["eos"] = None
     elif isinstance(given.get("eos"), str) and given["eos"] != "model":
@@ -155,10 +172,9 @@ def _ends(text: str) -> tuple[int, ...]:
         raise InputError(f"--eos should be model, none, or token ids such as 2,13, got {text!r}") from error
 
 
-def _with_progress(
-    model: Model, ids: Any, mask: Any, decoding: Decoding, policy: Any, request: Request, seed: Any
-) -> Run:
-    """Generates under a live bar: step, tokens decided, the text as it stands."""
+@contextmanager
+def progress(model: Model, prompt: int) -> Iterator[Callable[[int, int, torch.Tensor], None]]:
+    """A live bar on stderr: steps, tokens decided, the first answer as it stands."""
     bar = Progress(
         TextColumn("step"),
         BarColumn(bar_width=24),
@@ -166,89 +182,94 @@ def _with_progress(
         TextColumn("{task.fields[decided]} decided"),
         TimeRemainingColumn(),
         TextColumn("{task.fields[text]}", markup=False),
-        console=Console(stderr=True),
+        console=console(stderr=True),
         transient=True,
     )
-    prompt = ids.shape[1]
+    task = bar.add_task("trace", total=None, decided=0, text="")
+
+    def show(done: int, expected: int, state: torch.Tensor) -> None:
+        answer = state[0, prompt:]
+        written = int(((answer != model.ids.mask) & (answer >= 0)).sum())
+        text = decode(model, state[0], prompt).replace("\n", " ")[-48:] if bar.console.is_terminal else ""
+        bar.update(task, completed=done, total=expected, decided=written, text=safe(text))
+
     with bar:
-        task = bar.add_task("trace", total=None, decided=0, text="")
-
-        def show(done: int, expected: int, state: torch.Tensor) -> None:
-            answer = state[0, prompt:]
-            written = int(((answer != model.ids.mask) & (answer >= 0)).sum())
-            text = decode(model, state[0], prompt).replace("\n", " ")[-48:] if bar.console.is_terminal else ""
-            bar.update(task, completed=done, total=expected, decided=written, text=text)
-
-        return generate(model, ids, decoding, policy, request.capture, seed, mask, request.out, progress=show)
+        yield show
 
 
-def _say_what_is_left(out: Path) -> None:
-    folder = partial_path(out)
-    if folder.exists():
-        print(
-            f'stopped; what was recorded so far opens with sinkscope.Trace.open("{folder}")', file=sys.stderr
-        )
-
-
-def report(console: Console, model: Model, run: Run, out: Path) -> None:
-    """The closing summary: the answer, the strongest sinks, whether they moved, and where to look next."""
+def report(run: Run, seeds: Any, out: Path, json: bool) -> None:
+    """Print the answers, where the sinks are, whether they moved, and where to look next."""
     from sinkscope.sinks import moves, summary
 
-    trace = run.trace
-    if trace is None:
+    if run.trace is None:
         raise RuntimeError("a traced run has a trace")
-    for row, text in enumerate(run.texts):
-        console.print(Text(f"answer {row}: {text.strip()[:400] or '(empty)'}"))
-    table = summary(trace)
-    values = {(row["section"], row["measure"]): row["value"] for row in table.to_dict("records")}
+    table, moved, most = summary(run.trace), len(moves(run.trace)), strongest(run.trace)
+    hidden = None if run.hidden_share is None else float(run.hidden_share.nanmean())
+    hit = None if run.sinks_hit is None else float(run.sinks_hit.nanmean())
+    if json:
+        show_json(
+            {
+                "trace": out,
+                "model": run.trace.attributes.get("model"),
+                "decoding": run.decoding.as_dict(),
+                "policy": "none" if run.policy is None else str(run.policy),
+                "seed": seeds,
+                "answers": run.texts,
+                "steps": run.steps,
+                "forward_passes": max(run.forwards),
+                "ties": int(run.ties.sum()),
+                "strongest": [key._asdict() for key in most],
+                "moves": moved,
+                "hidden_share": hidden,
+                "sinks_hit": hit,
+                "summary": table,
+            }
+        )
+        return
+    rows = table.to_dict("records")
+    values = {(row["section"], row["measure"]): row["value"] for row in rows}
 
     def known(section: str, measure: str) -> str:
         value = values.get((section, measure))
         return "unknown" if value is None or value != value else f"{value:.3g}"
 
-    ties = int(run.ties.sum())
-    console.print(
-        f"steps: {run.steps}, forward passes: {max(run.forwards)}, selections decided by ties: {ties}"
-    )
-    console.print(
-        f"sinks (ε = 3): {known('where', 'sinks per head')} per head and step; heads without one: "
-        f"{known('where', 'heads without')}; attention they absorb: {known('strength', 'absorbed')}"
-    )
-    console.print(Text("strongest: " + "; ".join(strongest(trace))))
     kinds = ", ".join(
         f"{row['measure']} {row['value']:.0%}"
-        for row in table.to_dict("records")
+        for row in rows
         if row["section"] == "dynamics"
         and row["unit"] == "share of head-steps with a sink"
         and row["value"] > 0
     )
-    console.print(
-        f"the strongest sink of a head moved {len(moves(trace))} times; by kind of head: {kinds or 'no sinks'}"
+    positions = "; ".join(
+        f"position {key.position} {key.token!r} ({key.received:.1f}× uniform)" for key in most
     )
-    if run.hidden_share is not None and run.sinks_hit is not None:
-        console.print(
-            f"policy {run.policy}: took {float(run.hidden_share.nanmean()):.1%} of the attention and hit "
-            f"{float(run.sinks_hit.nanmean()):.1%} of each step's own sinks"
+    say(
+        *(f"answer {row}: {text.strip()[:400] or '(empty)'}" for row, text in enumerate(run.texts)),
+        f"steps: {run.steps}, forward passes: {max(run.forwards)}, selections decided by ties: {int(run.ties.sum())}",
+        f"sinks (ε = 3): {known('where', 'sinks per head')} per head and step; heads without one: "
+        f"{known('where', 'heads without')}; attention they absorb: {known('strength', 'absorbed')}",
+        f"most attention, as a mean over all steps, layers and heads (a sink in one head has 4× and more): {positions}",
+        f"the strongest sink of a head moved {moved} times; by kind of head: {kinds or 'no sinks'}",
+    )
+    if hidden is not None and hit is not None:
+        say(
+            f"policy {run.policy}: took {hidden:.1%} of the attention and hit {hit:.1%} of each step's own sinks"
         )
-    console.print(Text(f"trace: {out} ({out.stat().st_size / 1e6:.1f} MB)"))
-    console.print(Text(f"next: sinkscope summary {out}"))
+    say(f"trace: {out} ({out.stat().st_size / 1e6:.1f} MB)", f"next: sinkscope summary {out}")
 
 
-def strongest(trace: Any, many: int = 3) -> list[str]:
-    """The positions that received the most attention, mean over steps, layers and heads of the first sample."""
+def strongest(trace: Trace, count: int = 3) -> list[Strongest]:
+    """The positions of the first sample that received the most attention."""
     import numpy as np
 
-    dataset = trace.dataset
-    received = dataset["received_all" if "received_all" in dataset else "received"].isel(sample=0)
+    dataset = trace.dataset.isel(sample=0)
+    received = dataset["received_all" if "received_all" in dataset else "received"]
     if not bool(received.notnull().any()):  # a causal run so short that no key was seen by 16 queries
-        received = dataset["received"].isel(sample=0)
-    other = [dim for dim in received.dims if dim != "key"]
-    mean = np.nan_to_num(received.mean(other, skipna=True).values)
-    found = []
-    for key in np.argsort(-mean, kind="stable")[:many]:
-        tokens = dataset["tokens"].isel(sample=0, key=int(key)).values
-        token = trace.token_text(int(tokens[tokens >= 0][-1])) if (tokens >= 0).any() else "?"
-        found.append(
-            f"position {int(dataset['position'].isel(sample=0, key=int(key)))} {token!r} ({mean[key]:.1f}× uniform)"
-        )
-    return found
+        received = dataset["received"]
+    mean = np.nan_to_num(received.mean([dim for dim in received.dims if dim != "key"], skipna=True).values)
+    keys = []
+    for key in np.argsort(-mean, kind="stable")[:count]:
+        ids = dataset["tokens"].isel(key=int(key)).values
+        token = trace.token_text(int(ids[ids >= 0][-1])) if (ids >= 0).any() else "?"
+        keys.append(Strongest(int(dataset["position"].isel(key=int(key))), token, float(mean[key])))
+    return keys

@@ -2,41 +2,58 @@
 
 from __future__ import annotations
 
+import webbrowser
 from pathlib import Path
 
-from rich.console import Console
-from rich.text import Text
-
+from sinkscope.commands.output import say, show_json, working
 from sinkscope.errors import InputError
 from sinkscope.trace.trace import Trace
 
 
-def view(path: Path, other: Path | None, out: Path | None, heads: str, samples: str) -> None:
-    """Writes the page and says where it is and what it holds."""
+def view(
+    path: Path,
+    other: Path | None,
+    out: Path | None,
+    heads: str,
+    samples: str,
+    open_it: bool = False,
+    force: bool = False,
+    *,
+    json: bool = False,
+) -> None:
+    """Writes the page, says where it is and how large, and opens it when asked to."""
     from sinkscope.report.html import write_viewer
 
-    chosen = parse_heads(heads)
+    chosen, wanted = parse_heads(heads), parse_samples(samples)
     target = out if out is not None else beside(path, other)
-    console = Console()
-    traces = [Trace.open(one) for one in (path, other) if one is not None]
+    if target.exists() and not force:
+        raise InputError(f"{target} exists already; give another --out, or --force to replace it")
+    traces = [Trace.open(trace) for trace in (path, other) if trace is not None]
     names = trace_names(path, other, traces)
-    with console.status("reading and packing"):
-        write_viewer(target, *traces, heads=chosen, samples=parse_samples(samples), names=names)
-    console.print(Text(f"{target} ({target.stat().st_size / 1e6:.1f} MB)"), soft_wrap=True)
-    console.print("open it in a browser; it needs no network")
+    with working("reading and packing"):
+        write_viewer(target, *traces, heads=chosen, samples=wanted, names=names)
+    opened = open_it and webbrowser.open(target.resolve().as_uri())
+    if json:
+        show_json({"page": target, "bytes": target.stat().st_size, "opened": opened})
+        return
+    say(f"{target} ({target.stat().st_size / 1e6:.1f} MB, needs no network)")
+    if not opened:
+        say(
+            "no browser was found here; open the file in one"
+            if open_it
+            else "open it in a browser, or add --open"
+        )
 
 
 def parse_heads(text: str) -> tuple[tuple[int, int], ...]:
     """`3:1,5:0` → layer 3, head 1 and layer 5, head 0."""
-    found = []
-    for word in text.replace(" ", "").split(","):
-        if not word:
-            continue
+    pairs = []
+    for word in filter(None, text.replace(" ", "").split(",")):
         layer, mark, head = word.partition(":")
         if not (mark and layer.isdecimal() and head.isdecimal()):
             raise InputError(f"--heads should be layer:head, such as 3:1,5:0, got {word!r}")
-        found.append((int(layer), int(head)))
-    return tuple(dict.fromkeys(found))
+        pairs.append((int(layer), int(head)))
+    return tuple(dict.fromkeys(pairs))
 
 
 def parse_samples(text: str) -> list[int] | None:
@@ -49,8 +66,7 @@ def parse_samples(text: str) -> list[int] | None:
 
 def beside(path: Path, other: Path | None) -> Path:
     """The page's path when none is given: here, named after the traces."""
-    names = [stem(one) for one in (path, other) if one is not None]
-    return Path("-and-".join(names) + ".html")
+    return Path("-and-".join(stem(trace) for trace in (path, other) if trace is not None) + ".html")
 
 
 def stem(path: Path) -> str:

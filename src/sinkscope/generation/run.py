@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from sinkscope.decoding.options import Decoding
+from sinkscope.text import html_table
 
 if TYPE_CHECKING:
     from sinkscope.trace.trace import Trace
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """What a generation gave.
 
@@ -51,3 +52,24 @@ class Run:
     def steps(self) -> int:
         """How many steps ran."""
         return len(self.states) - 1
+
+    def __repr__(self) -> str:
+        rows, length = self.sequences.shape
+        traced = "" if self.trace is None else ", traced"
+        return f"<sinkscope run: {rows} × {length} tokens, {self.steps} steps, policy {self.policy or 'none'}{traced}>"
+
+    def _repr_html_(self) -> str:
+        """The answers and how they were made, for a notebook."""
+        facts = [
+            ("decoding", self.decoding), ("policy", self.policy or "none"), ("seed", self.seed), ("steps", self.steps),
+            ("forward passes", ", ".join(map(str, self.forwards))),
+        ]  # fmt: skip
+        shares = (("attention hidden", self.hidden_share), ("sinks hit", self.sinks_hit))
+        facts += [
+            (name, ", ".join(f"{share:.1%}" for share in values.tolist()))
+            for name, values in shares
+            if values is not None
+        ]
+        answers = [(f"answer {row}", text) for row, text in enumerate(self.texts)]
+        table = html_table("sinkscope run", (), [*answers, *facts])
+        return table if self.trace is None else table + self.trace._repr_html_()

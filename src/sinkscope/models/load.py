@@ -12,6 +12,7 @@ from sinkscope.errors import CheckpointError, InputError, nearest
 from sinkscope.models import causal, dream, llada, mmada
 from sinkscope.models.checkpoint import Checkpoint
 from sinkscope.models.family import Family
+from sinkscope.models.fetched import PACKAGES, find_fetched, how_to_fetch
 from sinkscope.models.model import Model
 from sinkscope.models.tokenizer import read_tokenizer
 
@@ -28,6 +29,9 @@ FAMILIES: dict[str, Family] = {
     for model_type in family.model_types
 }
 """model_type in config.json → family; every other type is left to transformers' causal models."""
+
+ORGANISMS = Path(__file__).parents[1] / "organisms" / "weights"
+"""The models that come with the package, one folder each."""
 
 
 def load(
@@ -69,6 +73,11 @@ def find(source: str | os.PathLike[str], revision: str | None = None) -> Checkpo
     name = os.fspath(source)
     if name.startswith("organism/"):
         return _organism(name, revision)
+    if name in PACKAGES and not Path(name).is_dir():
+        fetched = find_fetched(name)
+        if fetched is None:
+            raise CheckpointError(how_to_fetch(name))
+        return fetched
     folder = Path(name).expanduser()
     if name and folder.is_dir():
         if revision is not None:
@@ -82,13 +91,18 @@ def find(source: str | os.PathLike[str], revision: str | None = None) -> Checkpo
         )
     from sinkscope.models.hub import fetch
 
-    return fetch(name, revision)
+    try:
+        return fetch(name, revision)
+    except CheckpointError:
+        fetched = find_fetched(name) if revision is None else None
+        if fetched is None:
+            raise
+        return fetched
 
 
 def _organism(name: str, revision: str | None) -> Checkpoint:
     """One of the small models that come with the package."""
-    shelf = Path(__file__).parents[1] / "organisms" / "weights"
-    known = sorted(path.name for path in shelf.iterdir() if path.is_dir()) if shelf.is_dir() else []
+    known = sorted(path.name for path in ORGANISMS.iterdir() if path.is_dir()) if ORGANISMS.is_dir() else []
     wanted = name.removeprefix("organism/")
     if wanted not in known:
         hint = nearest(wanted, known) if known else "this installation ships none"
@@ -97,7 +111,7 @@ def _organism(name: str, revision: str | None) -> Checkpoint:
         raise InputError(
             f"{name} comes with the package and has no revisions; leave out revision={revision!r}"
         )
-    return Checkpoint(shelf / wanted, name)
+    return Checkpoint(ORGANISMS / wanted, name)
 
 
 def resolve_device(device: str) -> torch.device:

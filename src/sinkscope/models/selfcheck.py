@@ -14,6 +14,7 @@ from torch import Tensor
 from sinkscope.attention.interface import AttentionCall
 from sinkscope.attention.received import dense_received, query_weights
 from sinkscope.errors import CheckpointError, InputError
+from sinkscope.text import html_table
 
 if TYPE_CHECKING:
     from sinkscope.models.model import Model
@@ -62,6 +63,25 @@ class SelfCheck:
                 f"{self.source} failed the self-check: {'; '.join(failed)}. Its architecture does something to attention that "
                 "sinkscope does not know; please report the model's name"
             )
+
+    def __str__(self) -> str:
+        lines = [f"{self.source}: {'passed' if self.passed else 'FAILED'}"]
+        return "\n".join([*lines, *("  " + "  ".join(row) for row in self._rows())])
+
+    def _rows(self) -> list[tuple[str, str, str]]:
+        return [
+            (
+                found.what,
+                f"off by {found.measured:.3g}, at most {found.bound:.3g}",
+                "passed" if found.passed else "FAILED",
+            )
+            for found in self.findings
+        ]
+
+    def _repr_html_(self) -> str:
+        """The findings as a table, for a notebook."""
+        title = f"self-check of {self.source}: {'passed' if self.passed else 'FAILED'}"
+        return html_table(title, ("checked", "measured", ""), self._rows())
 
 
 def check(model: Model, length: int = 24, seed: int = 0) -> SelfCheck:

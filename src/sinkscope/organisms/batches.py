@@ -5,14 +5,15 @@ A batch is a pure function of recipe, corpus and step, so a resumed run reads wh
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sinkscope.organisms.corpus import Array, Corpus
+from sinkscope.organisms.corpus import FIELDS, Array, Corpus
 from sinkscope.organisms.pictures import CELLS
 from sinkscope.organisms.recipe import ANSWER, LENGTH, Recipe
 from sinkscope.organisms.vocabulary import Vocabulary
@@ -57,7 +58,7 @@ class Batch:
 
     def whole(self) -> Batch:
         """The same rows with everything after BOS as a target."""
-        return Batch(self.ids, torch.ones_like(self.start), self.content, self.stop, self.length)
+        return replace(self, start=torch.ones_like(self.start))
 
     def packed(self, count: int, filler: int) -> Batch:
         """Rows of `count` documents each, for a causal model: one BOS at the start, then document after document.
@@ -81,21 +82,17 @@ class Batch:
 
     def rows(self, rows: slice) -> Batch:
         """Some of the rows."""
-        chosen = None if self.chosen is None else self.chosen[rows]
-        return Batch(
-            self.ids[rows], self.start[rows], self.content[rows], self.stop[rows], self.length[rows], chosen
-        )
+        parts: list[Any] = [None if tensor is None else tensor[rows] for tensor in self._tensors()]
+        return Batch(*parts)
 
     @staticmethod
     def join(first: Batch, second: Batch) -> Batch:
-        """Both, one after the other."""
-        return Batch(
-            torch.cat((first.ids, second.ids)),
-            torch.cat((first.start, second.start)),
-            torch.cat((first.content, second.content)),
-            torch.cat((first.stop, second.stop)),
-            torch.cat((first.length, second.length)),
-        )
+        """Both, one after the other; for rows of one document."""
+        pairs = zip(first._tensors()[:-1], second._tensors()[:-1], strict=True)
+        return Batch(*(torch.cat(pair) for pair in pairs))
+
+    def _tensors(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, field.name) for field in fields(self))
 
 
 @dataclass(frozen=True)
@@ -195,9 +192,9 @@ class Pieces:
         offset = torch.zeros_like(end)
         for part in parts:
             index = (place - offset[:, None]).clamp(0, part.table.shape[-1] - 1)
-            found = part.table[index] if part.table.dim() == 1 else part.table.gather(1, index)
+            tokens = part.table[index] if part.table.dim() == 1 else part.table.gather(1, index)
             here = (place >= offset[:, None]) & (place < (offset + part.lengths)[:, None])
-            ids = torch.where(here, found, ids)
+            ids = torch.where(here, tokens, ids)
             offset = offset + part.lengths
         start = sum((part.lengths for part in prompt), torch.zeros_like(end))
         return Batch(ids, start, content, stop, length)
@@ -211,42 +208,32 @@ class Reader:
         self.pieces = Pieces(vocabulary, device, bool(recipe.pictures))
         self.pictured = round(recipe.batch * recipe.pictures)
         self.device = device
-        self.texts = [
-            _on(device, array)
-            for array in (
-                corpus.questions,
-                corpus.question_lengths,
-                corpus.answers,
-                corpus.answer_lengths,
-                corpus.chat,
-            )
-        ]
-        self.images = [
-            _on(device, array) for array in (corpus.captions, corpus.caption_lengths, corpus.codes)
-        ]
+        arrays = [getattr(corpus, name) for name in FIELDS]
+        self.texts, self.images = (
+            [_on(device, array) for array in part] for part in (arrays[:5], arrays[5:])
+        )
         self._orders: dict[tuple[int, int], Tensor] = {}
 
     def batch(self, step: int, rank: int = 0, world: int = 1) -> Batch:
         """This process's rows of the batch of a step."""
         size = self.recipe.batch
         texts = self._chosen(len(self.texts[0]), step * size, size)[self.pictured :]
-        found = self.pieces.answered(*(table[texts].long() for table in self.texts))
+        batch = self.pieces.answered(*(table[texts].long() for table in self.texts))
         if self.pictured:
             chosen = self._chosen(len(self.images[0]), step * self.pictured, self.pictured)
             rows = [table[chosen].long() for table in self.images]
             half = self.pictured // 2
             drawn = self.pieces.drawn(*(row[:half] for row in rows))
             described = self.pieces.described(*(row[half:] for row in rows))
-            found = Batch.join(Batch.join(drawn, described), found)
+            batch = Batch.join(Batch.join(drawn, described), batch)
         if self.recipe.targets == "all":
-            found = found.whole()
+            batch = batch.whole()
         elif self.recipe.causal:
             # A causal model learns a text whole, however much of it a diffusion model is given.
-            text = self.texts[-1][texts] == 0
-            found = replace(found, start=torch.where(text, 1, found.start))
+            batch = replace(batch, start=torch.where(self.texts[-1][texts] == 0, 1, batch.start))
         if self.recipe.packed > 1:
-            found = found.packed(self.recipe.packed, self.pieces.vocabulary.eos)
-        return found if world == 1 else found.rows(slice(rank, None, world))
+            batch = batch.packed(self.recipe.packed, self.pieces.vocabulary.eos)
+        return batch if world == 1 else batch.rows(slice(rank, None, world))
 
     def _chosen(self, total: int, first: int, count: int) -> Tensor:
         """Long [count]: the documents at these places of an endless order that is new in every epoch."""

@@ -15,12 +15,10 @@ from torch import Tensor
 from sinkscope.attention.interface import AttentionCall
 from sinkscope.attention.received import column_mass, query_weights, relative
 from sinkscope.organisms.batches import Batch, Pieces
-from sinkscope.organisms.network import hidden_states, rotation
-from sinkscope.organisms.objectives import masked_at
+from sinkscope.organisms.documents import held_out_prose
+from sinkscope.organisms.network import hidden_states, masked_at, rotation
 from sinkscope.organisms.recipe import LENGTH, Recipe
-from sinkscope.organisms.sources import held_out_prose
-from sinkscope.organisms.tokenizer import SPECIAL
-from sinkscope.organisms.vocabulary import Vocabulary
+from sinkscope.organisms.vocabulary import SPECIAL, Vocabulary
 from sinkscope.sink_rule import torch_sinks_of
 from sinkscope.tasks import generated, small_code, word_problems
 
@@ -127,10 +125,10 @@ def _level(network: Any, held_out: Probe, time: float) -> dict[str, Any]:
     ids, real = held_out.levels[time], held_out.batch.real
     layers: list[dict[str, Tensor]] = []
 
-    def watch(call: AttentionCall, output: Tensor) -> None:
+    def observe(call: AttentionCall, output: Tensor) -> None:
         layers.append(_layer(call, output, real, held_out.categories[time]))
 
-    hidden_states(network, ids, rotation(network, ids.shape[1], ids.device), held_out.causal, real, watch)
+    hidden_states(network, ids, rotation(network, ids.shape[1], ids.device), held_out.causal, real, observe)
     per_layer = {name: torch.stack([layer[name] for layer in layers]) for name in layers[0]}
     sinks, keys = per_layer.pop("sinks_by_category").sum(0), per_layer.pop("keys_by_category").sum(0)
     summary: dict[str, Any] = {name: _number(values.nanmean()) for name, values in per_layer.items()}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sinkscope.models import llada
 from sinkscope.organisms.pictures import CELLS, CODES
@@ -40,15 +40,12 @@ def save(network: Any, layout: str, vocabulary: Vocabulary, folder: Path) -> Non
 def tensors(network: Any, layout: str) -> dict[str, Tensor]:
     """Name in the official layout → bf16 tensor on the CPU; a tied head is left out, as the official files do."""
     tied = is_tied(network)
-    own = {
-        name: parameter
-        for name, parameter in network.named_parameters()
-        if not (tied and name == "lm_head.weight")
-    }
+    weights = dict(network.named_parameters())
+    if tied:
+        weights.pop("lm_head.weight", None)
     if layout in ("llada", "mmada"):
-        names = {target: name for name, target in llada.weight_names(network, tied).items()}
-        own = {names[name]: parameter for name, parameter in own.items()}
-    return {name: parameter.detach().to("cpu", DTYPE).contiguous().clone() for name, parameter in own.items()}
+        weights = {name: weights[target] for name, target in llada.weight_names(network, tied).items()}
+    return {name: weight.detach().to("cpu", DTYPE).contiguous().clone() for name, weight in weights.items()}
 
 
 def is_tied(network: Any) -> bool:
@@ -63,15 +60,14 @@ def config(network: Any, layout: str, vocabulary: Vocabulary) -> dict[str, Any]:
 
 def generation_config(layout: str, vocabulary: Vocabulary) -> dict[str, Any]:
     """generation_config.json: for Llama it names every id that ends an answer."""
+    settings: dict[str, Any] = {
+        "bos_token_id": vocabulary.bos,
+        "eos_token_id": vocabulary.eos,
+        "pad_token_id": vocabulary.pad,
+    }
     if layout == "llama":
-        ends = sorted({vocabulary.eos, vocabulary.eot})
-        return {
-            "bos_token_id": vocabulary.bos,
-            "eos_token_id": ends,
-            "pad_token_id": vocabulary.pad,
-            "do_sample": False,
-        }
-    return {"bos_token_id": vocabulary.bos, "eos_token_id": vocabulary.eos, "pad_token_id": vocabulary.pad}
+        settings |= {"eos_token_id": sorted({vocabulary.eos, vocabulary.eot}), "do_sample": False}
+    return settings
 
 
 def _rope(settings: Any) -> tuple[float, dict[str, Any] | None]:
@@ -81,28 +77,23 @@ def _rope(settings: Any) -> tuple[float, dict[str, Any] | None]:
     return theta, None if rope.get("rope_type", "default") == "default" else rope
 
 
-def _llama(network: Any, vocabulary: Vocabulary) -> dict[str, Any]:
+def _transformers(network: Any, vocabulary: Vocabulary) -> dict[str, Any]:
+    """The keys that Llama's and Dream's files share."""
     settings = network.config
     theta, scaling = _rope(settings)
     return {
-        "architectures": ["LlamaForCausalLM"],
-        "attention_bias": network.model.layers[0].self_attn.q_proj.bias is not None,
         "attention_dropout": 0.0,
         "bos_token_id": vocabulary.bos,
-        "eos_token_id": sorted({vocabulary.eos, vocabulary.eot}),
-        "pad_token_id": vocabulary.pad,
         "head_dim": int(network.model.layers[0].self_attn.head_dim),
         "hidden_act": "silu",
         "hidden_size": settings.hidden_size,
         "initializer_range": 0.02,
         "intermediate_size": settings.intermediate_size,
         "max_position_embeddings": settings.max_position_embeddings,
-        "mlp_bias": False,
-        "model_type": "llama",
         "num_attention_heads": settings.num_attention_heads,
         "num_hidden_layers": settings.num_hidden_layers,
         "num_key_value_heads": settings.num_key_value_heads,
-        "pretraining_tp": 1,
+        "pad_token_id": vocabulary.pad,
         "rms_norm_eps": settings.rms_norm_eps,
         "rope_scaling": scaling,
         "rope_theta": theta,
@@ -113,37 +104,29 @@ def _llama(network: Any, vocabulary: Vocabulary) -> dict[str, Any]:
     }
 
 
-def _dream(network: Any, vocabulary: Vocabulary) -> dict[str, Any]:
-    settings = network.config
-    theta, scaling = _rope(settings)
+def _llama(network: Any, vocabulary: Vocabulary) -> dict[str, Any]:
     return {
+        **_transformers(network, vocabulary),
+        "architectures": ["LlamaForCausalLM"],
+        "attention_bias": network.model.layers[0].self_attn.q_proj.bias is not None,
+        "eos_token_id": sorted({vocabulary.eos, vocabulary.eot}),
+        "mlp_bias": False,
+        "model_type": "llama",
+        "pretraining_tp": 1,
+    }
+
+
+def _dream(network: Any, vocabulary: Vocabulary) -> dict[str, Any]:
+    return {
+        **_transformers(network, vocabulary),
         "architectures": ["DreamModel"],
-        "attention_dropout": 0.0,
-        "bos_token_id": vocabulary.bos,
         "eos_token_id": vocabulary.eos,
-        "head_dim": int(network.model.layers[0].self_attn.head_dim),
-        "hidden_act": "silu",
-        "hidden_size": settings.hidden_size,
-        "initializer_range": 0.02,
-        "intermediate_size": settings.intermediate_size,
         "mask_token_id": vocabulary.mask,
-        "max_position_embeddings": settings.max_position_embeddings,
-        "max_window_layers": settings.num_hidden_layers,
+        "max_window_layers": network.config.num_hidden_layers,
         "model_type": "Dream",
-        "num_attention_heads": settings.num_attention_heads,
-        "num_hidden_layers": settings.num_hidden_layers,
-        "num_key_value_heads": settings.num_key_value_heads,
-        "pad_token_id": vocabulary.pad,
-        "rms_norm_eps": settings.rms_norm_eps,
-        "rope_scaling": scaling,
-        "rope_theta": theta,
         "sliding_window": None,
-        "tie_word_embeddings": is_tied(network),
-        "torch_dtype": "bfloat16",
-        "use_cache": True,
         "use_mrope": False,
         "use_sliding_window": False,
-        "vocab_size": settings.vocab_size,
     }
 
 
@@ -212,75 +195,6 @@ def _mmada(network: Any, vocabulary: Vocabulary) -> dict[str, Any]:
         "tie_word_embeddings": is_tied(network),
         "w_clip_vit": False,
     }
-
-
-def resized(network: Any, size: int, seed: int = 0) -> None:
-    """Grows embedding and head to `size` rows, in place; new rows start as random as an embedding does."""
-    random = torch.Generator().manual_seed(seed)
-    tied = is_tied(network)
-    for owner, leaf in ((network.model, "embed_tokens"), (network, "lm_head")):
-        module: Any = getattr(owner, leaf)
-        old: Tensor = module.weight.detach()
-        if size <= old.shape[0]:
-            continue
-        new = torch.randn(size, old.shape[1], generator=random).to(old) * 0.02
-        new[: old.shape[0]] = old
-        module.weight = nn.Parameter(new)
-        for count in ("num_embeddings", "out_features"):
-            if hasattr(module, count):
-                setattr(module, count, size)
-    if tied:
-        network.lm_head.weight = network.model.embed_tokens.weight
-    network.config.vocab_size = max(size, int(network.config.vocab_size))
-
-
-def copy_rows(network: Any, pairs: dict[int, int]) -> None:
-    """Gives token ids the embedding and head rows of other ids: {to: from}."""
-    with torch.no_grad():
-        for weight in {
-            id(w): w for w in (network.model.embed_tokens.weight, network.lm_head.weight)
-        }.values():
-            rows = {target: weight[source].clone() for target, source in pairs.items()}
-            for target, row in rows.items():
-                weight[target] = row
-
-
-def as_dream(network: Any) -> Any:
-    """The same weights in a Qwen2 network, whose q, k, v biases start where the given network's are, or at zero."""
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
-    settings = network.config
-    made = Qwen2ForCausalLM(
-        Qwen2Config(
-            vocab_size=settings.vocab_size,
-            hidden_size=settings.hidden_size,
-            intermediate_size=settings.intermediate_size,
-            num_hidden_layers=settings.num_hidden_layers,
-            num_attention_heads=settings.num_attention_heads,
-            num_key_value_heads=settings.num_key_value_heads,
-            head_dim=int(network.model.layers[0].self_attn.head_dim),
-            max_position_embeddings=settings.max_position_embeddings,
-            rms_norm_eps=settings.rms_norm_eps,
-            rope_parameters=dict(settings.rope_parameters),
-            tie_word_embeddings=False,
-            use_sliding_window=False,
-            pad_token_id=None,
-            use_cache=False,
-        )
-    )
-    given = dict(network.named_parameters())
-    tied = is_tied(network)
-    with torch.no_grad():
-        for name, parameter in made.named_parameters():
-            if name in given:
-                parameter.copy_(given[name])
-            elif name.endswith("bias"):
-                parameter.zero_()
-            elif name == "lm_head.weight" and tied:
-                parameter.copy_(given["model.embed_tokens.weight"])
-    if tied:
-        made.lm_head.weight = made.model.embed_tokens.weight
-    return made
 
 
 def write_json(path: Path, data: dict[str, Any], compact: bool = False) -> None:

@@ -1,167 +1,140 @@
-"""Task accuracy while training runs: the official loops in a few lines, for rows that are padded on the right.
+"""Held-out answers of an organism, through the official loop and graded by the task; and its accuracy while it trains.
 
-Only the training monitor uses this. Published accuracies come from the saved checkpoint, loaded and run by
-`sinkscope.sampling` (see `measure.py`).
+A checkpoint in training is saved, loaded and asked as any model is, so what the monitor says is what `ss.generate` gives.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from sinkscope.decoding.options import MmadaDecoding, MmadaImageDecoding
+from sinkscope.generation.generate import generate
+from sinkscope.models.load import load
+from sinkscope.models.model import Model
 from sinkscope.organisms import pictures
-from sinkscope.organisms.batches import CAPTION_ANSWER, Batch, Pieces
-from sinkscope.organisms.corpus import QUESTION
-from sinkscope.organisms.network import hidden_states, rotation
-from sinkscope.organisms.pictures import CELLS, CODES
-from sinkscope.organisms.recipe import ANSWER, LENGTH, Objective, Recipe
-from sinkscope.organisms.vocabulary import Vocabulary
-from sinkscope.tasks import generated, small_code, word_problems
-from sinkscope.tasks.task import Document
+from sinkscope.organisms.batches import CAPTION_ANSWER, Pieces
+from sinkscope.organisms.layout import save
+from sinkscope.organisms.vocabulary import Vocabulary, shipped
+from sinkscope.tasks import registry
+from sinkscope.tasks.evaluate import decoding_for
 
-BLOCK = 32
-TOKENS_PER_STEP = 2
-
-
-@dataclass(frozen=True)
-class Questions:
-    """Held-out questions of one task as rows whose answers are still to be written."""
-
-    task: str
-    batch: Batch
-    documents: tuple[Document, ...] = ()
-    scenes: tuple[pictures.Scene, ...] = ()
+TASKS = ("word_problems", "small_code")
+IMAGE = MmadaImageDecoding(timesteps=18, guidance=0.0, temperature=1.0)
+CAPTION = MmadaDecoding(length=CAPTION_ANSWER, steps=CAPTION_ANSWER // 2, block=CAPTION_ANSWER)
+SEED = 0
+"""Of the image loop, the only one that draws."""
 
 
-@dataclass(frozen=True)
-class Writer:
-    """A network with what is needed to let it write."""
+def held_out_answers(
+    model: Model, count: int, batch: int = 128, note: Callable[[str], None] = lambda _: None
+) -> dict[str, dict[str, Any]]:
+    """The answers to the first `count` held-out questions of every task that the model's family is trained on.
 
-    network: Any
-    objective: Objective
-    vocabulary: Vocabulary
+    Args:
+        note: called with what begins now.
 
-    def logits(self, ids: Tensor, real: Tensor, where: Tensor) -> Tensor:
-        """Float32 [N, V] of the N places where `where` [B, S] is True, row by row: what stands there, whatever the objective.
-
-        Only of those, because all of them would be the largest tensor of the run by far.
-        """
-        device = ids.device
-        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            rotary = rotation(self.network, ids.shape[1], device)
-            hidden = hidden_states(self.network, ids, rotary, self.objective == "next", real)
-            if self.objective != "masked":
-                hidden = torch.cat((hidden[:, :1], hidden[:, :-1]), 1)  # a place is said by the one before it
-            found: Tensor = self.network.lm_head(hidden[where]).float()
-        return found
-
-    @torch.no_grad()
-    def write(self, batch: Batch, length: int, codes: bool = False) -> Tensor:
-        """Fills the answer, Long [B, length].
-
-        Diffusion: blocks of 32 from left to right (Dream and pictures: one block), two tokens per step, the most certain
-        first. Causal: one token per step.
-        """
-        place = torch.arange(batch.ids.shape[1], device=batch.ids.device)
-        answer = (place >= batch.start[:, None]) & (place < batch.start[:, None] + length)
-        if self.objective == "next":
-            ids = self._next_tokens(batch, length)
-        else:
-            block = BLOCK if self.objective == "masked" and not codes else length
-            ids = torch.where(answer, int(self.vocabulary.mask or 0), batch.ids)
-            for first in range(0, length, block):
-                end = batch.start[:, None] + first + block
-                for _ in range(block // TOKENS_PER_STEP):
-                    ids = self._denoised(ids, batch.real, answer & (place < end), codes)
-        return ids[answer].view(len(ids), length)
-
-    def _denoised(self, ids: Tensor, real: Tensor, allowed: Tensor, codes: bool) -> Tensor:
-        open_places = allowed & (ids == self.vocabulary.mask)
-        logits = self.logits(ids, real, open_places)
-        if codes:
-            first = len(self.vocabulary)
-            logits[..., :first] = float("-inf")
-            logits[..., first + CODES :] = float("-inf")
-        confidence = torch.full(ids.shape, float("-inf"), device=ids.device)
-        candidate = ids.clone()
-        confidence[open_places], candidate[open_places] = logits.softmax(-1).max(-1)
-        chosen = confidence.topk(TOKENS_PER_STEP, -1).indices
-        return ids.scatter(1, chosen, candidate.gather(1, chosen))
-
-    def _next_tokens(self, batch: Batch, length: int) -> Tensor:
-        ids = batch.ids.clone()
-        for offset in range(length):
-            longest = int(batch.start.max()) + offset + 1
-            where = torch.arange(longest, device=ids.device) == batch.start[:, None] + offset
-            # `logits` is aligned with the token it predicts, so the place being written may hold anything.
-            found = self.logits(ids[:, :longest], batch.real[:, :longest], where)
-            ids[:, :longest][where] = found.argmax(-1)
-        return ids
+    Returns:
+        Task → decoding (as JSON data) and answers (texts; for drawings, lists of 64 codes).
+    """
+    answered: dict[str, dict[str, Any]] = {}
+    for name in TASKS:
+        note(f"answers {count} held-out questions of {name}")
+        task = registry.get(name, model.family)
+        decoding = decoding_for(task, model.family)
+        texts = [task.prompt(document).turns[-1].content for document in task.documents(count)]
+        answers = [text for part in _parts(texts, batch) for text in generate(model, part, decoding).texts]
+        answered[name] = {"decoding": decoding.as_dict(), "answers": answers}
+    if model.family == "mmada":
+        note(f"draws and describes {count} held-out pictures")
+        drawings, captions = [], []
+        pieces = Pieces(shipped("mmada"), torch.device("cpu"), pictures=True)
+        for scenes in _parts(_held_out_scenes(count), batch):
+            ids, real = to_draw(pieces, scenes)
+            drawn = generate(model, ids, IMAGE, attention_mask=real, seed=SEED).codes
+            drawings += [] if drawn is None else drawn.tolist()
+            captions += generate(model, to_describe(pieces, scenes), CAPTION).texts
+        answered["drawing"] = {"decoding": IMAGE.as_dict(), "seed": SEED, "answers": drawings}
+        answered["caption"] = {"decoding": CAPTION.as_dict(), "answers": captions}
+    return answered
 
 
-def questions(recipe: Recipe, vocabulary: Vocabulary, count: int, device: torch.device) -> list[Questions]:
-    """`count` held-out questions of every task that the recipe is trained on."""
-    pieces = Pieces(vocabulary, device, bool(recipe.pictures))
-    found = []
-    for name, module in (("word_problems", word_problems), ("small_code", small_code)):
-        documents = generated.first(module.draft, module.VERSION, "test", count)
-        found.append(
-            Questions(name, _asked(pieces, [document.question for document in documents]), tuple(documents))
-        )
-    if recipe.pictures:
-        scenes = [pictures.scene(index, held_out=True) for index in range(count)]
-        captions = _padded(vocabulary.encode([pictures.caption(scene) for scene in scenes]), LENGTH, device)
-        codes = torch.tensor([pictures.render(scene) for scene in scenes], device=device)
-        found.append(Questions("drawing", pieces.drawn(*captions, codes), scenes=tuple(scenes)))
-        found.append(Questions("caption", pieces.described(*captions, codes), scenes=tuple(scenes)))
-    return found
+def right_answers(name: str, family: str, answers: Sequence[Any], run_programs: bool = True) -> list[bool]:
+    """Whether each answer to the first held-out questions of a task is right.
+
+    Args:
+        run_programs: run what `small_code` wrote, in a sandbox; otherwise it is compared with the worked answer, which gives
+            a lower bound.
+    """
+    if name in TASKS:
+        task = registry.get(name, family)
+        pairs = list(zip(task.documents(len(answers)), answers, strict=True))
+        if task.runs_code and not run_programs:
+            return [document.answer == text.strip() for document, text in pairs]
+        return [verdict.passed for verdict in task.grade_many(pairs)]
+    scenes = _held_out_scenes(len(answers))
+    if name == "drawing":
+        return [
+            pictures.drawing_right(pictures.caption(scene), codes)
+            for scene, codes in zip(scenes, answers, strict=True)
+        ]
+    return [
+        pictures.caption_right(pictures.render(scene), text)
+        for scene, text in zip(scenes, answers, strict=True)
+    ]
 
 
-def _asked(pieces: Pieces, texts: list[str]) -> Batch:
-    ids, lengths = _padded(pieces.vocabulary.encode(texts), QUESTION, pieces.device)
-    return pieces.answered(
-        ids, lengths, torch.zeros_like(ids), torch.zeros_like(lengths), torch.ones_like(lengths)
+def accuracies(
+    network: Any,
+    layout: str,
+    vocabulary: Vocabulary,
+    count: int,
+    device: torch.device,
+    note: Callable[[str], None],
+) -> dict[str, float]:
+    """Task → share of right answers of a network in training; programs are not run."""
+    with TemporaryDirectory() as folder:
+        save(network, layout, vocabulary, Path(folder))
+        model = load(folder, device=str(device), check=False)
+        answered = held_out_answers(model, count, note=note)
+    right = {
+        name: right_answers(name, model.family, found["answers"], run_programs=False)
+        for name, found in answered.items()
+    }
+    return {name: round(sum(marks) / len(marks), 4) for name, marks in right.items()}
+
+
+def to_draw(pieces: Pieces, scenes: Sequence[pictures.Scene]) -> tuple[Tensor, Tensor]:
+    """Ids [B, S] with masked image slots and mask [B, S] with 0 in left padding, as the image loop takes them."""
+    vocabulary = pieces.vocabulary
+    before, after, end = (part.tolist() for part in (pieces.draw_before, pieces.draw_after, pieces.draw_end))
+    slots = [int(vocabulary.mask or 0)] * pictures.CELLS
+    captions = vocabulary.encode([pictures.caption(scene) for scene in scenes])
+    rows = [[*before, *caption, *after, *slots, *end] for caption in captions]
+    longest = max(len(row) for row in rows)
+    ids = torch.tensor([[vocabulary.pad] * (longest - len(row)) + row for row in rows])
+    real = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows])
+    return ids, real
+
+
+def to_describe(pieces: Pieces, scenes: Sequence[pictures.Scene]) -> Tensor:
+    """Ids [B, S]: a picture and the request to describe it."""
+    offset = len(pieces.vocabulary)
+    before, after = pieces.see_before.tolist(), pieces.see_after.tolist()
+    return torch.tensor(
+        [[*before, *(offset + code for code in pictures.render(scene)), *after] for scene in scenes]
     )
 
 
-def _padded(rows: list[list[int]], width: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    filled = torch.zeros(len(rows), width, dtype=torch.long)
-    for place, row in enumerate(rows):
-        filled[place, : len(row)] = torch.tensor(row)
-    return filled.to(device), torch.tensor([len(row) for row in rows], device=device)
+def _held_out_scenes(count: int) -> list[pictures.Scene]:
+    return [pictures.scene(index, held_out=True) for index in range(count)]
 
 
-def accuracy(writer: Writer, asked: Questions) -> float:
-    """The share of right answers. Programs are compared with the worked answer and not run: a lower bound."""
-    if asked.task == "drawing":
-        written = writer.write(asked.batch, CELLS, codes=True) - len(writer.vocabulary)
-        right = [
-            pictures.drawing_right(pictures.caption(scene), codes)
-            for scene, codes in zip(asked.scenes, written.tolist(), strict=True)
-        ]
-        return sum(right) / len(right)
-    length = CAPTION_ANSWER if asked.task == "caption" else ANSWER
-    texts = [_text(writer.vocabulary, row) for row in writer.write(asked.batch, length).tolist()]
-    if asked.task == "caption":
-        right = [
-            pictures.caption_right(pictures.render(scene), text)
-            for scene, text in zip(asked.scenes, texts, strict=True)
-        ]
-    elif asked.task == "word_problems":
-        task = word_problems.task()
-        right = [
-            task.grade(document, text).passed for document, text in zip(asked.documents, texts, strict=True)
-        ]
-    else:
-        right = [
-            document.answer == text.strip() for document, text in zip(asked.documents, texts, strict=True)
-        ]
-    return sum(right) / len(right)
-
-
-def _text(vocabulary: Vocabulary, ids: list[int]) -> str:
-    ends = [place for place, one in enumerate(ids) if one in (vocabulary.eot, vocabulary.eos)]
-    return vocabulary.decode(ids[: ends[0]] if ends else ids)
+def _parts(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+    for first in range(0, len(items), size):
+        yield items[first : first + size]

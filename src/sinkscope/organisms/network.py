@@ -1,8 +1,13 @@
-"""The network in training: transformers' Llama or Qwen2 modules, run by a forward pass of our own.
+"""The network in training: transformers' Llama or Qwen2 modules, a forward pass of our own, and the losses.
 
-The pass is a plain loop over the layers, so that it compiles to one graph, takes a padding mask without a detour through
-transformers' mask code, and lets a probe watch every attention call. That it computes what the loaded model computes is
-tested (`tests/organisms/test_layout.py`).
+The pass is a plain loop over the layers: it compiles to one graph, takes a padding mask without transformers' mask code, and
+shows every attention call to a probe. Tests hold it equal to the loaded model (`tests/organisms/test_layout.py`).
+
+Losses are next token, masked diffusion, and masked diffusion with Dream's shift. Masked diffusion follows LLaDA (arXiv
+2502.09992): t ~ U(0,1) for each sequence, every target token is masked with probability t, and the cross-entropy of the
+masked ones is weighted 1/t. Targets are the whole text for prose and the answer, end tokens included, for tasks. BOS carries
+no information and is never masked. Times are spread evenly over the batch (one random offset, then equal steps), which keeps
+each of them uniform and makes the loss less noisy.
 """
 
 from __future__ import annotations
@@ -18,9 +23,12 @@ from sinkscope.attention import fused
 from sinkscope.attention.interface import AttentionCall
 from sinkscope.attention.visibility import Visibility
 from sinkscope.errors import InputError
-from sinkscope.organisms.recipe import Size
+from sinkscope.organisms.batches import Batch
+from sinkscope.organisms.recipe import Objective, Size
 
-Watch = Callable[[AttentionCall, Tensor], None]
+SMALLEST_TIME = 1e-3
+"""No sequence has a smaller t: its weight would be unbounded."""
+Observe = Callable[[AttentionCall, Tensor], None]
 """Called after each attention with the call and the layer's output, Float [B, S, width]."""
 
 
@@ -98,7 +106,7 @@ def hidden_states(
     rotary: tuple[Tensor, Tensor],
     causal: bool,
     real: Tensor | None = None,
-    watch: Watch | None = None,
+    observe: Observe | None = None,
 ) -> Tensor:
     """The last hidden states, after the final norm.
 
@@ -106,7 +114,7 @@ def hidden_states(
         ids: Long [B, S].
         rotary: cos, sin of `rotation`.
         real: Bool [B, S], False in padding on the right, which no query may see; None: nothing is padded, or causal.
-        watch: called after each attention (and then attention runs through sinkscope's own kernel call).
+        observe: called after each attention (and then attention runs through sinkscope's own kernel call).
     """
     cos, sin = rotary[0][:, None, : ids.shape[1]], rotary[1][:, None, : ids.shape[1]]
     mask = None if real is None or causal else real[:, None, None, :]
@@ -120,7 +128,7 @@ def hidden_states(
         value = attention.v_proj(h).view(B, S, -1, attention.head_dim).transpose(1, 2)
         query, key = rotate(query, cos, sin).to(value.dtype), rotate(key, cos, sin).to(value.dtype)
         call = None
-        if watch is None:
+        if observe is None:
             mixed = functional.scaled_dot_product_attention(
                 query, key, value, attn_mask=mask, is_causal=causal, enable_gqa=query.shape[1] != key.shape[1]
             )
@@ -131,8 +139,8 @@ def hidden_states(
             call = AttentionCall(number, query, key, value, mixed, lse, scale, visibility, None)
         x = x + attention.o_proj(mixed.transpose(1, 2).reshape(B, S, -1))
         x = x + layer.mlp(layer.post_attention_layernorm(x))
-        if watch is not None and call is not None:
-            watch(call, x)
+        if observe is not None and call is not None:
+            observe(call, x)
     out: Tensor = network.model.norm(x)
     return out
 
@@ -146,3 +154,58 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def parameters(network: nn.Module) -> int:
     """How many numbers the network has; tied tensors count once."""
     return sum(parameter.numel() for parameter in network.parameters())
+
+
+# ---- losses --------------------------------------------------------------------------------------
+
+
+def corrupt(batch: Batch, mask: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Masks target tokens.
+
+    Returns:
+        Long [B, S], the tokens with masks in them, and Float [B, S], the weight 1/t of every masked token, else 0.
+    """
+    device, (B, S) = batch.ids.device, batch.ids.shape
+    offset = torch.rand(1, generator=random, device=device)
+    times = (offset + torch.arange(B, device=device) / B) % 1.0 * (1 - SMALLEST_TIME) + SMALLEST_TIME
+    times = times[torch.randperm(B, generator=random, device=device), None]
+    chosen = torch.rand(B, S, generator=random, device=device) < times
+    return masked_at(batch, chosen, mask, times)
+
+
+def masked_at(batch: Batch, chosen: Tensor, mask: int, times: Tensor) -> tuple[Tensor, Tensor]:
+    """The same for given positions Bool [B, S] and times Float [B, 1]."""
+    masked = chosen & batch.targets(causal=False)
+    return torch.where(masked, mask, batch.ids), torch.where(masked, 1.0 / times, 0.0)
+
+
+def weights(batch: Batch) -> Tensor:
+    """Float [B, S]: 1 for every token that a causal model is trained to give."""
+    return batch.targets(causal=True).float()
+
+
+class Loss(nn.Module):
+    """The forward pass up to the loss, as one module that compiles to one graph."""
+
+    def __init__(self, network: Any, objective: Objective) -> None:
+        super().__init__()
+        self.network = network
+        self.objective = objective
+
+    def forward(
+        self, seen: Tensor, ids: Tensor, weight: Tensor, real: Tensor, cos: Tensor, sin: Tensor
+    ) -> Tensor:
+        """Σ weight · cross-entropy; dividing by the number of targets is left to the caller, who knows the whole batch.
+
+        Args:
+            seen: Long [B, S], what the model sees. ids: Long [B, S], what it should say. weight: Float [B, S].
+            real: Bool [B, S], False in padding.
+        """
+        causal = self.objective == "next"
+        hidden = hidden_states(self.network, seen, (cos, sin), causal, real)
+        if self.objective != "masked":
+            # Position j − 1 says what stands at j.
+            hidden, ids, weight = hidden[:, :-1], ids[:, 1:], weight[:, 1:]
+        logits = self.network.lm_head(hidden).float()
+        each = functional.cross_entropy(logits.flatten(0, 1), ids.flatten(), reduction="none")
+        return (each * weight.flatten()).sum()

@@ -1,4 +1,4 @@
-"""Several GPUs under torchrun: who I am, and gradients averaged over all. One process alone needs none of it."""
+"""Several GPUs under torchrun: this process's rank, and gradients averaged over all processes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,18 @@ class World:
 
     @property
     def main(self) -> bool:
-        """Whether this process writes files and speaks."""
+        """Whether this process writes files and reports."""
         return self.rank == 0
 
+    @property
+    def hardware(self) -> str:
+        """The device in words."""
+        if self.device.type == "cuda":
+            return str(torch.cuda.get_device_name(self.device))
+        return f"CPU, {torch.get_num_threads()} threads"
+
     def wait(self) -> None:
-        """Until all processes are here."""
+        """Returns when all processes have called it."""
         if self.size > 1:
             torch.distributed.barrier()
 

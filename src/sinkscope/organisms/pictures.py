@@ -2,7 +2,7 @@
 
 A picture is one to three shapes, each filling its own quadrant, on a plain background. The sentence names all of it, so a
 drawing is right when every cell is right, and a caption is right when it describes exactly the shapes that are there. No
-image decoder is needed to look at one: a code is a colour.
+image decoder is needed: a code is a colour.
 """
 
 from __future__ import annotations
@@ -17,27 +17,11 @@ SIDE = 8
 CELLS = SIDE * SIDE
 """Image tokens per picture."""
 
-PALETTE: dict[str, tuple[int, int, int]] = {
-    "black": (0, 0, 0),
-    "white": (255, 255, 255),
-    "grey": (128, 128, 128),
-    "red": (220, 30, 40),
-    "green": (40, 160, 60),
-    "blue": (40, 80, 220),
-    "yellow": (250, 220, 50),
-    "orange": (245, 140, 30),
-    "purple": (130, 50, 160),
-    "pink": (250, 150, 190),
-    "brown": (120, 75, 40),
-    "cyan": (60, 200, 220),
-    "navy": (15, 25, 90),
-    "lime": (170, 230, 60),
-    "gold": (200, 160, 60),
-    "teal": (20, 120, 120),
-}
-"""Colour name → RGB; the code of a colour is its place in this list."""
-
-COLOURS = tuple(PALETTE)
+COLOURS = (
+    "black", "white", "grey", "red", "green", "blue", "yellow", "orange", "purple", "pink", "brown", "cyan", "navy", "lime",
+    "gold", "teal",
+)  # fmt: skip
+"""The code of a colour is its place here."""
 CODES = len(COLOURS)
 SHAPES: dict[str, tuple[str, ...]] = {
     "square": ("####", "####", "####", "####"),
@@ -149,11 +133,3 @@ def caption_right(codes: Sequence[int], text: str) -> bool:
     """Whether the sentence describes exactly this picture."""
     described = parse(text)
     return described is not None and render(described) == tuple(codes)
-
-
-def show(codes: Sequence[int]) -> str:
-    """A picture in letters, eight rows of eight, two letters of the colour's name each: for logs and error messages."""
-    rows = (codes[start : start + SIDE] for start in range(0, CELLS, SIDE))
-    return "\n".join(
-        " ".join(COLOURS[code][:2] if 0 <= code < CODES else "??" for code in row) for row in rows
-    )

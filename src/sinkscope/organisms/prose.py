@@ -1,7 +1,7 @@
-"""Varied generated prose: stories, lists, dialogues, letters, notes.
+"""Generated prose: stories, lists, dialogues, letters and notes, each a pure function of its seed.
 
-It gives the organisms text in which punctuation and newlines carry structure, as they do in real text. Every document is a
-pure function of its seed. It is not meant to teach a model anything about the world.
+It gives the organisms text in which punctuation and newlines carry structure, as they do in real text. It teaches nothing
+about the world.
 """
 
 from __future__ import annotations
@@ -9,27 +9,72 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 
-from sinkscope.organisms.words import (
-    CHORES,
-    COLOURS,
-    DID,
-    ENDINGS,
-    FACTS,
-    FOODS,
-    MOODS,
-    NAMES,
-    PEOPLE,
-    PLACES,
-    QUESTIONS,
-    REPLIES,
-    SAID,
-    SUBJECTS,
-    THINGS,
-    TIMES,
-    TOOLS,
-    WANTED,
-    WEATHER,
-    WENT,
+
+def _items(text: str) -> tuple[str, ...]:
+    return tuple(text.split("|"))
+
+
+NAMES = _items(
+    "Ada|Ben|Clara|David|Elena|Farid|Grace|Hugo|Ines|Jonas|Kira|Leo|Mira|Nils|Olga|Paul|Rosa|Sam|Tara|Victor|Wanda|"
+    "Yusuf"
+)
+PEOPLE = _items(
+    "the baker|the old sailor|a young teacher|the farmer|the painter|the doctor|a quiet neighbour|the clockmaker|"
+    "the librarian|the gardener"
+)
+PLACES = _items(
+    "the harbour|the market|the old mill|the library|the station|the river|the garden|the forest|the workshop|"
+    "the school|the bridge|the tower|the kitchen|the village square|the lighthouse"
+)
+THINGS = _items(
+    "a lamp|a letter|a wooden box|a map|a bicycle|a silver key|a basket of apples|a blue coat|a broken clock|"
+    "a small dog|a book|a bell|a rope|a kettle|a violin|a jar of honey|a ladder|a red kite|a stone|a mirror"
+)
+FOODS = _items(
+    "bread|butter|milk|rice|onions|apples|cheese|salt|flour|eggs|tea|pears|carrots|beans|sugar|lemons"
+)
+TOOLS = _items(
+    "hammer|brush|saw|rope|nails|paint|gloves|glue|wire|lamp oil|sandpaper|a spare wheel|two buckets|a long board"
+)
+WEATHER = _items(
+    "it was raining|the sun was shining|a cold wind blew from the north|fog lay over the fields|"
+    "snow fell without a sound|the air smelled of salt|the sky was clear|thunder rolled far away"
+)
+TIMES = _items(
+    "One morning|In the evening|Late at night|On Monday|Last summer|Before breakfast|After the storm|At noon|"
+    "Many years ago|On the first day of spring"
+)
+MOODS = _items("happy|tired|curious|worried|proud|hungry|calm|surprised|angry|patient")
+COLOURS = _items("red|blue|green|yellow|white|black|brown|grey")
+WENT = _items("walked to|ran to|stopped at|came back from|looked at|waited near|drove past|found the way to")
+DID = _items("found|lost|carried|bought|repaired|hid|sold|remembered|dropped|painted")
+WANTED = _items(
+    "to see the sea|to go home|to learn the song|to help|to sleep|to open the door|to know the truth|"
+    "to finish the work|to tell a story|to thank everyone"
+)
+ENDINGS = _items(
+    "Nobody spoke for a while.|That was the end of it.|The next day everything was different.|They laughed.|"
+    "It was enough.|The door closed slowly.|And so the work began again.|No one ever found out why.|"
+    "Then the lights went out!|It had been a good day."
+)
+QUESTIONS = _items(
+    "Where did you put it?|Did you see that?|What time is it?|Who left the door open?|Why are you so late?|"
+    "Can you help me with this?|How far is it to the station?|Is there any bread left?|Shall we go?"
+)
+REPLIES = _items(
+    "I don't know.|Not yet, I think.|Of course!|It's in the kitchen.|Ask the others.|Well, maybe tomorrow.|"
+    "Yes; but be careful.|No, that can't be right.|I'll be there soon.|You're right, as always.|Wait a moment..."
+)
+SAID = _items("said|asked|whispered|answered|called|replied")
+CHORES = _items(
+    "water the plants|call the doctor|send the letter|clean the stove|feed the cat|fix the roof|sweep the floor|"
+    "return the books|buy stamps|sharpen the knives|wash the coats"
+)
+SUBJECTS = _items("The heron|A candle|The moon|A river|The oak|Glass|Salt|A bee|The tide|Iron")
+FACTS = _items(
+    "is older than it looks|changes with the seasons|can be found near water|was once worth more than gold|"
+    "needs light and time|moves slowly, but never stops|is lighter than stone|keeps its shape when it is cold|"
+    "has many names|is made by patient hands"
 )
 
 
@@ -40,8 +85,7 @@ def prose(seed: int) -> str:
     (True, False)
     """
     random = Random(seed)  # noqa: S311 (text, not secrets)
-    kind = random.choice(KINDS)
-    return kind(random)
+    return random.choice(KINDS)(random)
 
 
 def story(random: Random) -> str:
@@ -118,30 +162,28 @@ KINDS: Sequence[Callable[[Random], str]] = (story, story, story, shopping, dialo
 
 
 def _sentence(random: Random, hero: str, friend: str) -> str:
+    pick = random.choice
     pattern = random.randrange(10)
-    thing, place = random.choice(THINGS), random.choice(PLACES)
+    thing, place = pick(THINGS), pick(PLACES)
     if pattern == 0:
-        return f"{hero} {random.choice(WENT)} {place} and {random.choice(DID)} {thing}."
+        return f"{hero} {pick(WENT)} {place} and {pick(DID)} {thing}."
     if pattern == 1:
-        return f"{friend} was {random.choice(MOODS)}, because {hero} {random.choice(DID)} {thing}."
+        return f"{friend} was {pick(MOODS)}, because {hero} {pick(DID)} {thing}."
     if pattern == 2:
-        return f'"{random.choice(QUESTIONS)}" {random.choice(SAID)} {random.choice(PEOPLE)}.'
+        return f'"{pick(QUESTIONS)}" {pick(SAID)} {pick(PEOPLE)}.'
     if pattern == 3:
-        return (
-            f"Near {place} stood {random.choice(PEOPLE)}, {random.choice(MOODS)} and {random.choice(MOODS)}."
-        )
+        return f"Near {place} stood {pick(PEOPLE)}, {pick(MOODS)} and {pick(MOODS)}."
     if pattern == 4:
-        return f"{hero} wanted {random.choice(WANTED)}; {friend} wanted {random.choice(WANTED)}."
+        return f"{hero} wanted {pick(WANTED)}; {friend} wanted {pick(WANTED)}."
     if pattern == 5:
-        return f"There were {random.randint(2, 90)} {random.choice(COLOURS)} boats at {place}."
+        return f"There were {random.randint(2, 90)} {pick(COLOURS)} boats at {place}."
     if pattern == 6:
-        when, did = random.choice(TIMES), random.choice(DID)
-        return f"{when}, {hero} {did} {thing}, {random.choice(THINGS)} and {random.choice(THINGS)}."
+        return f"{pick(TIMES)}, {hero} {pick(DID)} {thing}, {pick(THINGS)} and {pick(THINGS)}."
     if pattern == 7:
-        return f"When {hero} {random.choice(WENT)} {place}, {random.choice(WEATHER)}."
+        return f"When {hero} {pick(WENT)} {place}, {pick(WEATHER)}."
     if pattern == 8:
-        return f"{random.choice(PEOPLE).capitalize()} gave {friend} {thing}: it was {random.choice(COLOURS)} and very old."
-    return f"{friend} {random.choice(WENT)} {place}, but {hero} stayed."
+        return f"{pick(PEOPLE).capitalize()} gave {friend} {thing}: it was {pick(COLOURS)} and very old."
+    return f"{friend} {pick(WENT)} {place}, but {hero} stayed."
 
 
 def _remark(random: Random, turn: int) -> str:

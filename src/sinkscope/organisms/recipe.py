@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 from sinkscope.errors import InputError, nearest
@@ -68,7 +68,44 @@ MIX = "surprising"
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Schedule:
+    """The number of steps and the optimiser: what every kind of training has.
+
+    Attributes:
+        warmup: steps of linear warm-up (at most a tenth of all); then a cosine to zero.
+    """
+
+    name: str
+    _: KW_ONLY
+    steps: int = 10_000
+    learning_rate: float = 2e-3
+    warmup: int = 300
+    weight_decay: float = 0.1
+    betas: tuple[float, float] = (0.9, 0.98)
+    clip: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise InputError(f"steps is {self.steps}; it must be at least 1")
+        if not self.learning_rate > 0:
+            raise InputError(f"the learning rate is {self.learning_rate}; it must be above 0")
+        if self.weight_decay < 0:
+            raise InputError(f"weight decay is {self.weight_decay}; it must not be negative")
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that training reads, padding included."""
+        raise NotImplementedError
+
+    def as_dict(self) -> dict[str, Any]:
+        """The settings as JSON data."""
+        data: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        return data
+
+
+@dataclass(frozen=True)
+class Recipe(Schedule):
     """One way to train an organism.
 
     Attributes:
@@ -82,10 +119,8 @@ class Recipe:
             pretraining of Llama; 1: a row for each.
         mix: which of MIXES the documents are.
         batch: documents per step (over all GPUs), of LENGTH tokens each.
-        warmup: steps of linear warm-up; then a cosine to zero.
     """
 
-    name: str
     layout: str
     objective: Objective
     starts_from: str | None = None
@@ -94,28 +129,18 @@ class Recipe:
     targets: Literal["answers", "all"] = "answers"
     packed: int = 1
     mix: str = MIX
-    steps: int = 10_000
     batch: int = 512
-    learning_rate: float = 2e-3
-    warmup: int = 300
-    weight_decay: float = 0.1
-    betas: tuple[float, float] = (0.9, 0.98)
-    clip: float = 1.0
-    seed: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.layout not in LAYOUTS:
             raise InputError(f"unknown layout {self.layout!r}: {nearest(self.layout, LAYOUTS)}")
         if (self.layout == "llama") != (self.objective == "next"):
             raise InputError(f"layout {self.layout} and objective {self.objective!r} do not go together")
-        if self.steps < 1 or self.batch < 1:
-            raise InputError(f"steps ({self.steps}) and batch ({self.batch}) must be at least 1")
+        if self.batch < 1:
+            raise InputError(f"batch is {self.batch}; it must be at least 1")
         if self.mix not in MIXES:
             raise InputError(f"unknown mix {self.mix!r}: {nearest(self.mix, MIXES)}")
-        if not self.learning_rate > 0:
-            raise InputError(f"the learning rate is {self.learning_rate}; it must be above 0")
-        if self.weight_decay < 0:
-            raise InputError(f"weight decay is {self.weight_decay}; it must not be negative")
         if self.targets not in ("answers", "all"):
             raise InputError(f"targets is {self.targets!r}; it is answers or all")
         if self.packed < 1 or self.batch % self.packed or (self.packed > 1 and self.objective != "next"):
@@ -141,11 +166,6 @@ class Recipe:
         """Tokens that training reads, padding included: the same for every recipe."""
         return self.steps * self.batch * LENGTH
 
-    def as_dict(self) -> dict[str, Any]:
-        """The recipe as JSON data."""
-        found: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
-        return found
-
 
 RECIPES = {
     "causal": Recipe("causal", "llama", "next", targets="all", packed=4),
@@ -154,7 +174,7 @@ RECIPES = {
     "multimodal": Recipe("multimodal", "mmada", "masked", starts_from="scratch", pictures=0.5),
 }
 """The shipped ones. Causal learns prompts too and reads four documents in a row, as large causal models do in pretraining:
-on text that cannot be foreseen it then grows a sink at its first token (docs/organisms.md has the experiments)."""
+on text that cannot be foreseen it then grows a sink at its first token (lab/organisms.md has the experiments)."""
 
 CONTROLS = {
     "text_only": Recipe("text_only", "llada", "masked", starts_from="scratch"),

@@ -5,17 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+from torch import Tensor, nn
+
 from sinkscope.errors import InputError
 from sinkscope.models.load import load
 from sinkscope.organisms import network as networks
-from sinkscope.organisms import tokenizer
-from sinkscope.organisms.layout import as_dream, copy_rows, resized
+from sinkscope.organisms.layout import is_tied
 from sinkscope.organisms.pictures import CODES
 from sinkscope.organisms.recipe import Recipe, Size
-from sinkscope.organisms.vocabulary import Vocabulary, foreign, shipped
-
-WEIGHTS = Path(__file__).parent / "weights"
-"""The shipped organisms, one folder each."""
+from sinkscope.organisms.vocabulary import Vocabulary, foreign, roles, shipped, shipped_tokenizer
 
 
 class Start(NamedTuple):
@@ -34,36 +33,34 @@ def start(recipe: Recipe, init: str | Path | None = None) -> Start:
         init: a folder or hub id; None: the shipped organism that the recipe starts from, or random weights. An organism of
             another layout is converted; any other Llama or Qwen2 checkpoint can be adapted by Dream's recipe.
     """
-    source = init if init is not None else recipe.starts_from and WEIGHTS / recipe.starts_from
+    source = str(init) if init is not None else recipe.starts_from and f"organism/{recipe.starts_from}"
     if source is None:
         vocabulary = shipped(recipe.layout)
-        rows = vocabulary.rows + (CODES if recipe.layout == "mmada" else 0)
-        return Start(networks.build(recipe.size, rows, recipe.layout, recipe.seed), vocabulary, None, None)
-    if init is None and not Path(source).is_dir():
-        raise InputError(
-            f"recipe {recipe.name} starts from organism/{recipe.starts_from}: train that first and give --init"
-        )
-    model = load(str(source), device="cpu", dtype="float32")
-    networks.check_supported(model.network, str(source))
-    own = _is_ours(model)
-    if recipe.starts_from is None and init is None:
-        raise InputError(f"recipe {recipe.name} starts from random weights")
-    network, vocabulary = model.network, shipped(recipe.layout) if own else foreign(model)
-    if not own and recipe.layout != "dream":
+        network = networks.build(recipe.size, _rows(vocabulary, recipe), recipe.layout, recipe.seed)
+        return Start(network, vocabulary, None, None)
+    model = load(source, device="cpu", dtype="float32")
+    networks.check_supported(model.network, source)
+    ours = _is_ours(model)
+    if not ours and recipe.layout != "dream":
         raise InputError(
             f"{source} has a tokenizer of its own, and only the recipe adapted can start from such a checkpoint"
         )
-    rows = vocabulary.rows + (CODES if recipe.layout == "mmada" else 0)
-    resized(network, rows if own else max(rows, int(network.config.vocab_size)), recipe.seed)
-    if own:
-        mine, theirs = tokenizer.roles(recipe.layout), tokenizer.roles(_layout(model))
-        copy_rows(
-            network,
-            {vocabulary.token(to): vocabulary.token(source) for to, source in mine.same_role(theirs).items()},
-        )
+    network, vocabulary = model.network, shipped(recipe.layout) if ours else foreign(model)
+    rows = _rows(vocabulary, recipe)
+    resize(network, rows if ours else max(rows, int(network.config.vocab_size)), recipe.seed)
+    if ours:
+        inherited = roles(recipe.layout).same_role(roles(_layout(model)))
+        copy_rows(network, {vocabulary.token(to): vocabulary.token(old) for to, old in inherited.items()})
     if recipe.layout == "dream" and network.config.model_type != "qwen2":
         network = as_dream(network)
-    return Start(networks.trainable(network.float()), vocabulary, _called(init, recipe), model.digest)
+    # A folder is called by its last name in training.json: the rest of its path is of no use elsewhere.
+    name = Path(source).resolve().name if init is not None and Path(source).is_dir() else source
+    return Start(networks.trainable(network.float()), vocabulary, name, model.digest)
+
+
+def _rows(vocabulary: Vocabulary, recipe: Recipe) -> int:
+    """Rows of the embedding."""
+    return vocabulary.rows + (CODES if recipe.layout == "mmada" else 0)
 
 
 def size_of(network: Any) -> Size:
@@ -80,17 +77,68 @@ def size_of(network: Any) -> Size:
     )
 
 
-def _called(init: str | Path | None, recipe: Recipe) -> str:
-    """What the start is called in training.json: a folder by its last name, since the rest is of no use elsewhere."""
-    if init is None:
-        return f"organism/{recipe.starts_from}"
-    return Path(init).resolve().name if Path(init).is_dir() else str(init)
-
-
 def _is_ours(model: Any) -> bool:
     known = model.tokenizer.get_vocab() if model.tokenizer is not None else {}
-    return bool(known == tokenizer.shipped().get_vocab())
+    return bool(known == shipped_tokenizer().get_vocab())
 
 
 def _layout(model: Any) -> str:
     return "llama" if model.family == "causal" else str(model.family)
+
+
+# ---- networks changed to fit a recipe ------------------------------------------------------------
+
+
+def resize(network: Any, size: int, seed: int = 0) -> None:
+    """Grows embedding and head to `size` rows, in place; new rows start as random as an embedding does."""
+    random = torch.Generator().manual_seed(seed)
+    tied = is_tied(network)
+    for owner, leaf in ((network.model, "embed_tokens"), (network, "lm_head")):
+        module: Any = getattr(owner, leaf)
+        old: Tensor = module.weight.detach()
+        if size <= old.shape[0]:
+            continue
+        new = torch.randn(size, old.shape[1], generator=random).to(old) * 0.02
+        new[: old.shape[0]] = old
+        module.weight = nn.Parameter(new)
+        for count in ("num_embeddings", "out_features"):
+            if hasattr(module, count):
+                setattr(module, count, size)
+    if tied:
+        network.lm_head.weight = network.model.embed_tokens.weight
+    network.config.vocab_size = max(size, int(network.config.vocab_size))
+
+
+def copy_rows(network: Any, pairs: dict[int, int]) -> None:
+    """Gives token ids the embedding and head rows of other ids: {to: from}."""
+    with torch.no_grad():
+        for weight in {
+            id(w): w for w in (network.model.embed_tokens.weight, network.lm_head.weight)
+        }.values():
+            rows = {target: weight[source].clone() for target, source in pairs.items()}
+            for target, row in rows.items():
+                weight[target] = row
+
+
+def as_dream(network: Any) -> Any:
+    """The same weights in a Qwen2 network; its q, k, v biases are the given network's, or zero."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    kept = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+            "num_key_value_heads", "max_position_embeddings", "rms_norm_eps")  # fmt: skip
+    settings = {name: getattr(network.config, name) for name in kept}
+    settings |= {"head_dim": int(network.model.layers[0].self_attn.head_dim), "pad_token_id": None}
+    settings |= {"rope_parameters": dict(network.config.rope_parameters), "tie_word_embeddings": False}
+    dream = Qwen2ForCausalLM(Qwen2Config(**settings, use_sliding_window=False, use_cache=False))
+    given, tied = dict(network.named_parameters()), is_tied(network)
+    if tied:
+        given["lm_head.weight"] = given["model.embed_tokens.weight"]
+    with torch.no_grad():
+        for name, parameter in dream.named_parameters():
+            if name in given:
+                parameter.copy_(given[name])
+            else:
+                parameter.zero_()
+    if tied:
+        dream.lm_head.weight = dream.model.embed_tokens.weight
+    return dream

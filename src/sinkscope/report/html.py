@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sinkscope.errors import InputError
+from sinkscope.files import write_atomically
 from sinkscope.sink_rule import EPSILON
 from sinkscope.version import __version__
 
@@ -155,5 +156,7 @@ def write_viewer(path: str | os.PathLike[str], trace: Any, other: Any = None, **
         raise InputError(f"the page should end in .html, got {str(path)!r}; try {target.name}.html")
     if not target.parent.is_dir():
         raise InputError(f"the folder {target.parent} does not exist; make it first")
-    target.write_text(viewer_page(trace, other, **options), encoding="utf-8")
+    write_atomically(
+        target, viewer_page(trace, other, **options)
+    )  # complete or not there; a link is replaced, not followed
     return target

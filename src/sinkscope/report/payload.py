@@ -210,6 +210,11 @@ def _scores(
     for block in blocks(data, [name]):
         part = block.values[name][0].astype(np.float32, copy=False)
         l0, l1, t0, t1 = block.layers.start, block.layers.stop, block.steps.start, block.steps.stop
+        if np.isinf(part).any():
+            raise InputError(
+                f"this trace holds infinite scores in {name!r}, so it is damaged or was recorded with an overflow; record it "
+                "again, with --dtype float32 or bfloat16"
+            )
         real = ~np.isnan(part)
         filled = np.where(real, part, np.float32(0))
         count = real.sum(axis=2)

@@ -23,6 +23,7 @@ from sinkscope.sinks.scan import DRAIN_RATIO, FIRST_POSITIONS
 from sinkscope.sinks.sink_statistics import NEWEST, SinkStatistics, as_statistics
 from sinkscope.sinks.summary_table import NEWEST_NOTE, attribution_of, drifts, kind_weights
 from sinkscope.statistics import Estimate, paired_interval, ratio_interval
+from sinkscope.text import html_table
 
 PRESENT_SHARE = 0.01
 """Sinks are present when at least this share of head-steps has one."""
@@ -81,6 +82,12 @@ class Diagnosis:
             lines.append(f"  {f.question:<{width}}  {f.verdict}")
             lines.append(f"  {'':<{width}}    {f.evidence} [{f.thresholds}]")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """The findings as a table, for a notebook."""
+        rows = [(f.question, f.verdict, f.evidence, f.thresholds) for f in self.findings]
+        title = f"Diagnosis of {self.title}" if self.title else "Diagnosis"
+        return html_table(title, ("question", "verdict", "evidence", "rule"), rows)
 
 
 def diagnose(

@@ -11,7 +11,7 @@ import pandas as pd
 from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks.attribution import Attribution, attribute
 from sinkscope.sinks.composition import Composition, category_table
-from sinkscope.sinks.dataset import Array, frame
+from sinkscope.sinks.dataset import Array
 from sinkscope.sinks.depth import change_with_depth, deepest
 from sinkscope.sinks.drift import drift_table
 from sinkscope.sinks.events import alignment_table
@@ -29,6 +29,19 @@ SHARES = {"moving or vanishing heads": ("moving", "vanishing")}
 
 NEWEST_NOTE = "what a mask of a causal model ranks and hides"
 ALL_NOTE = "over all queries so far"
+
+
+class Summary(pd.DataFrame):
+    """The table of `summary`; printed, it shows every row and value."""
+
+    @property
+    def _constructor(self) -> type[Summary]:
+        return Summary
+
+    def __str__(self) -> str:
+        return self.to_string(index=False, na_rep="", float_format=lambda value: f"{value:.3g}")
+
+    __repr__ = __str__
 
 
 class _Rows:
@@ -92,12 +105,10 @@ def summary(
         note = why.reason if line["part"] == "total" else ""
         rows.add("semantic or positional", f"gain: {line['part']}", gain, "nats per key-step, held out", note)
     columns = ["section", "measure", "value", "low", "high", "unit", "note"]
-    return frame(
-        pd.DataFrame(rows.rows, columns=columns),
-        **{str(name): value for name, value in statistics.attrs.items()},
-        attribution=why.verdict,
-        interval="95 %, over prompts",
-    )
+    table = Summary(rows.rows, columns=columns)
+    table.attrs.update(statistics.attrs)
+    table.attrs.update(attribution=why.verdict, interval="95 %, over prompts")
+    return table
 
 
 def _data(rows: _Rows) -> None:

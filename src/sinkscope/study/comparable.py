@@ -1,11 +1,11 @@
-"""What may stand in one table: runs of the same documents under the same settings and seeds, policy apart."""
+"""Checks that runs may stand in one table: the same documents under the same settings and seeds, policy apart."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from sinkscope.errors import InputError
+from sinkscope.files import differences
 from sinkscope.statistics import align, same_settings
 from sinkscope.tasks.evaluate import Evaluation
 
@@ -16,9 +16,10 @@ def comparable(first: Evaluation, other: Evaluation) -> None:
     try:
         same_settings(first.settings, other.settings, may_differ=("policy",))
     except InputError as error:
+        named = differences({**first.settings, "policy": None}, {**other.settings, "policy": None})
         raise InputError(
             f"the runs under {names[0]} and {names[1]} of {first.settings['model']['source']} do not belong in one table: "
-            f"{_named(first.settings, other.settings)}. {error}"
+            f"{next(named, '')}. {error}"
         ) from error
     align(first.scores(), other.scores(), (names[0], names[1]))
     prints = {record.document: record.fingerprint for record in first.records}
@@ -28,17 +29,6 @@ def comparable(first: Evaluation, other: Evaluation) -> None:
                 f"the runs under {names[0]} and {names[1]} answered different questions under the id {record.document}: they "
                 "were made from different data files"
             )
-
-
-def _named(first: Any, second: Any, name: str = "") -> str:
-    """The first setting that differs, with both values."""
-    if isinstance(first, dict) and isinstance(second, dict):
-        for key in sorted({*first, *second}):
-            found = _named(first.get(key), second.get(key), f"{name}.{key}" if name else key)
-            if found and name + key != "policy":
-                return found
-        return ""
-    return "" if first == second else f"{name} is {first!r} and {second!r}"
 
 
 def same_seeds(first: Evaluation, runs: Iterable[Evaluation]) -> None:

@@ -1,135 +1,115 @@
 """Workers as Ray actors: on a cluster that is running, or a new one on this machine.
 
-An actor keeps its model warm across the cells of that model. When a node goes, its actors go; their shards are done again by
-actors on other nodes, from where the records end. All nodes need the same package and the study's folder at the same path.
+An actor keeps its model across the cells of that model. When a node goes, its actors go; their shards are done again by
+actors on other nodes, from where the records end. All nodes need the same packages and the study's folder at the same path.
+
+A cluster of our own listens on 127.0.0.1 alone and asks for a token that exists only while it runs. A cluster that is
+running is protected by whoever started it: see docs/studies.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+import os
+import secrets
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
 
-from sinkscope.errors import InputError, SinkscopeError
-from sinkscope.study.executors import Event, Place, Queue, Report
-from sinkscope.study.shard import ShardFailedError
-from sinkscope.study.spec import StudyModel
-from sinkscope.study.worker import Bench, Job
+from sinkscope.errors import InputError
+from sinkscope.study.executors import Place, WarmExecutor
+from sinkscope.study.worker import Job, JobResult, Worker
+
+try:
+    import ray
+except ImportError as error:
+    raise InputError("--on ray needs Ray: pip install 'sinkscope[ray]'") from error
 
 
-@dataclass
-class _Actor:
+class _Actor(NamedTuple):
+    """An actor, and a reference that is there once a node has room for it."""
+
     handle: Any
-    ready: Any  # a reference that is there once the actor runs; None when that is known
-    job: Job | None = None
-    warm: StudyModel | None = None
+    placed: Any
 
 
-class _Served:
-    """What runs in an actor."""
-
-    def __init__(self, place: Place, device: str) -> None:
-        self.bench = Bench(place.root, device, 1 if device == "cpu" else None, place.batch_size)
-
-    def ready(self) -> bool:
-        return True
-
-    def run(self, job: Job) -> tuple[str, Any]:
-        import traceback
-
-        try:
-            return "done", self.bench.run(job)
-        except SinkscopeError as error:
-            return "failed", str(error)
-        except Exception:
-            return "failed", traceback.format_exc()
-
-
-class RayExecutor:
+class RayExecutor(WarmExecutor):
     """Actors on a Ray cluster.
 
-    Options: address (of a running cluster; "auto" finds one; default: RAY_ADDRESS, else a new one here).
+    Options: address (of a running cluster; "auto" finds one; default: RAY_ADDRESS, else a new one on this machine).
     """
 
+    lost = (ray.exceptions.RayError,)
+    options = ("address",)
+
     def __init__(self, place: Place) -> None:
-        try:
-            import ray
-        except ImportError as error:
-            raise InputError("--on ray needs Ray: pip install 'sinkscope[ray]'") from error
-        self.place = place
-        self.ray: Any = ray
-        self._ours = not ray.is_initialized()
-        if self._ours:
-            ray.init(
-                address=place.options.get("address"),
-                include_dashboard=None if place.options.get("address") else False,
-                log_to_driver=False,
-                logging_level="ERROR",
-            )
+        self._started = ExitStack()
+        if not ray.is_initialized():
+            address = place.options.get("address") or os.environ.get("RAY_ADDRESS")
+            self._started.enter_context(_connected(address) if address else _own_cluster())
         total = ray.cluster_resources()
         gpus = int(total.get("GPU", 0)) if place.device != "cpu" else 0
-        self._device = "cuda" if gpus else "cpu"
-        self.workers = place.workers or gpus or max(1, int(total.get("CPU", 1)))
-        self._served: Any = ray.remote(num_cpus=1, num_gpus=1 if gpus else 0, max_restarts=0)(_Served)
-        self._actors: list[_Actor] = []
+        workers = place.workers or gpus or max(1, int(total.get("CPU", 1)))
+        super().__init__(place, ["cuda" if gpus else "cpu"] * workers)
+        self._actor: Any = ray.remote(num_cpus=1, num_gpus=1 if gpus else 0, max_restarts=0)(Worker)
 
     def begin(self, jobs: int) -> None:
         """Nothing: actors come with the jobs."""
 
-    def run(self, jobs: Sequence[Job], report: Report) -> None:
-        """See `Executor.run`."""
-        queue = Queue(jobs)
-        running: dict[Any, _Actor] = {}
-        while queue.waiting or running:
-            self._fill(queue, running)
-            waiting = list(running) or [actor.ready for actor in self._actors if actor.ready is not None]
-            ready = self.ray.wait(waiting, num_returns=1, timeout=1.0)[0] if waiting else []
-            for reference in [one for one in ready if one in running]:
-                self._hear(running.pop(reference), reference, queue, report)
+    def start(self, device: str) -> _Actor:
+        """An actor, which waits for a node with room for it."""
+        place = self.place
+        handle = self._actor.remote(
+            place.root, device, 1 if device == "cpu" else None, place.batch_size, place.modules
+        )
+        return _Actor(handle, handle.__ray_ready__.remote())
 
-    def _fill(self, queue: Queue, running: dict[Any, _Actor]) -> None:
-        wanted = min(self.workers, len(queue.waiting) + len(running))
-        while len(self._actors) < wanted:
-            handle = self._served.remote(self.place, self._device)
-            self._actors.append(_Actor(handle, handle.ready.remote()))
-        for actor in list(self._actors):
-            # An actor that no node has room for, after a node was lost, gets no job.
-            if actor.job is None and self._is_ready(actor):
-                others = [one.warm for one in self._actors if one is not actor]
-                actor.job = queue.take(actor.warm, others)
-                if actor.job is not None:
-                    actor.warm = actor.job.cell.model
-                    running[actor.handle.run.remote(actor.job)] = actor
+    def ready(self, handle: _Actor) -> bool:
+        """True when a node runs the actor: one that no node has room for, after a node was lost, gets no job."""
+        if not ray.wait([handle.placed], timeout=0)[0]:
+            return False
+        ray.get(handle.placed)  # raises when the actor is gone
+        return True
 
-    def _is_ready(self, actor: _Actor) -> bool:
-        if actor.ready is not None and self.ray.wait([actor.ready], timeout=0)[0]:
-            try:
-                self.ray.get(actor.ready)
-                actor.ready = None
-            except self.ray.exceptions.RayError:
-                self._actors.remove(actor)
-                return False
-        return actor.ready is None
+    def submit(self, handle: _Actor, job: Job) -> Future[JobResult]:
+        """Send a job to an actor."""
+        future: Future[JobResult] = handle.handle.run.remote(job).future()
+        return future
 
-    def _hear(self, actor: _Actor, reference: Any, queue: Queue, report: Report) -> None:
-        job = actor.job
-        if job is None:
-            return
-        try:
-            kind, result = self.ray.get(reference)
-        except self.ray.exceptions.RayError:  # the actor or its node is gone
-            self._actors.remove(actor)
-            queue.again(job)
-            return
-        actor.job = None
-        if kind == "failed":
-            raise ShardFailedError(f"{job.cell.title}: {result}")
-        report(Event(job, finished=True, result=result))
+    def stop(self, handle: _Actor) -> None:
+        """Kill the actor."""
+        ray.kill(handle.handle)
 
     def close(self) -> None:
-        """Ends the actors, and the cluster when it is ours."""
-        for actor in self._actors:
-            self.ray.kill(actor.handle)
-        self._actors = []
-        if self._ours:
-            self.ray.shutdown()
+        """End the actors, and the cluster or the connection that this executor began."""
+        super().close()
+        self._started.close()
+
+
+@contextmanager
+def _connected(address: str) -> Iterator[None]:
+    ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def _own_cluster() -> Iterator[None]:
+    """A cluster on this machine that nobody else can reach."""
+    chosen = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    before = {name: os.environ.get(name) for name in chosen}
+    os.environ.update(chosen)
+    try:
+        ray.init(
+            include_dashboard=False, log_to_driver=False, logging_level="ERROR", _node_ip_address="127.0.0.1"
+        )
+        yield
+    finally:
+        ray.shutdown()
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

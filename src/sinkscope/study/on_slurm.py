@@ -1,22 +1,26 @@
-"""Workers as SLURM jobs: an array through submitit, a task of which does several shards of one model.
+"""Workers as SLURM jobs: an array through submitit, each task of which does several shards of one model.
 
-The command that was started waits for them, counts what they have written, and submits anew what was lost. When it is stopped,
-its jobs are cancelled; run the same command again to go on.
+The command that was started waits for them and submits anew what was lost. When it is stopped, its jobs are cancelled; run the
+same command again to go on.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from sinkscope.errors import InputError, SinkscopeError
-from sinkscope.study.executors import Event, Place, Queue, Report
-from sinkscope.study.shard import ShardFailedError
-from sinkscope.study.worker import Bench, Job
+from sinkscope.errors import InputError
+from sinkscope.study.executors import Finished, Place, Queue, ShardFailedError, Waiting
+from sinkscope.study.worker import Job, JobResult, Worker
+
+try:
+    import submitit
+except ImportError as error:
+    raise InputError("--on slurm needs submitit: pip install 'sinkscope[slurm]'") from error
 
 WAIT = 0.5
+WORKERS = 8
 NUMBERS = (
     "timeout_min",
     "mem_gb",
@@ -27,16 +31,25 @@ NUMBERS = (
 )
 
 
-def run_jobs(root: str, device: str, threads: int | None, batch_size: Any, jobs: list[Job]) -> list[Any]:
-    """What a task of the array does: jobs of one model, one after the other, with the model kept warm."""
-    bench = Bench(Path(root), device, threads, batch_size)
-    outcomes: list[Any] = []
-    for job in jobs:
-        try:
-            outcomes.append(("done", bench.run(job)))
-        except SinkscopeError as error:
-            outcomes.append(("failed", str(error)))
-    return outcomes
+def run_jobs(worker: Worker, jobs: Sequence[Job]) -> list[JobResult]:
+    """A task of the array: jobs of one model, one after the other."""
+    return [worker.run(job) for job in jobs]
+
+
+def _submitit_executor(place: Place) -> tuple[Any, dict[str, Any]]:
+    """submitit's executor with the options of a place, and all parameters that it got."""
+    options: dict[str, Any] = dict(place.options)
+    cluster = options.pop("cluster", "slurm")
+    parameters: dict[str, Any] = {"timeout_min": 240, "cpus_per_task": 1, "name": "sinkscope"}
+    if cluster == "slurm":
+        parameters["slurm_array_parallelism"] = place.workers or WORKERS
+    try:
+        parameters |= {name: int(value) if name in NUMBERS else value for name, value in options.items()}
+        executor = submitit.AutoExecutor(folder=str(place.root / "slurm"), cluster=cluster)
+        executor.update_parameters(**parameters)
+    except (RuntimeError, ValueError, NameError, TypeError) as error:
+        raise InputError(f"submitit cannot use these options ({error}); see --option") from error
+    return executor, parameters
 
 
 class SlurmExecutor:
@@ -47,50 +60,35 @@ class SlurmExecutor:
     """
 
     def __init__(self, place: Place) -> None:
-        try:
-            import submitit
-        except ImportError as error:
-            raise InputError("--on slurm needs submitit: pip install 'sinkscope[slurm]'") from error
-        options: dict[str, Any] = dict(place.options)
-        cluster = options.pop("cluster", "slurm")
-        self.place = place
-        self.workers = place.workers or 8
-        try:
-            self._submit: Any = submitit.AutoExecutor(folder=str(place.root / "slurm"), cluster=cluster)
-            parameters: dict[str, Any] = {"timeout_min": 240, "cpus_per_task": 1, "name": "sinkscope"}
-            if cluster == "slurm":
-                parameters["slurm_array_parallelism"] = self.workers
-            parameters |= {name: int(value) if name in NUMBERS else value for name, value in options.items()}
-            self._submit.update_parameters(**parameters)
-        except (RuntimeError, ValueError, NameError, TypeError) as error:
-            raise InputError(f"submitit cannot use these options ({error}); see --option") from error
-        self._threads = int(parameters["cpus_per_task"]) if "gpus_per_node" not in parameters else None
+        self.workers = place.workers or WORKERS
+        self._submit, parameters = _submitit_executor(place)
+        threads = None if "gpus_per_node" in parameters else int(parameters["cpus_per_task"])
+        self._worker = Worker(place.root, place.device, threads, place.batch_size, place.modules)
         self._tasks: list[Any] = []
+
+    @staticmethod
+    def check(place: Place) -> None:
+        """Raise InputError when submitit cannot use the options."""
+        _submitit_executor(place)
 
     def begin(self, jobs: int) -> None:
         """Nothing: an array is submitted with its jobs."""
 
-    def run(self, jobs: Sequence[Job], report: Report) -> None:
+    def run(self, jobs: Sequence[Job], finished: Finished, waiting: Waiting | None = None) -> None:
         """See `Executor.run`."""
         queue = Queue(jobs)
         while queue.waiting:
-            self._round(queue, report)
-
-    def _round(self, queue: Queue, report: Report) -> None:
-        """One array: all that waits."""
-        parts = self._parts(queue)
-        root, device, batch = str(self.place.root), self.place.device, self.place.batch_size
-        with self._submit.batch():
-            tasks = [
-                self._submit.submit(run_jobs, root, device, self._threads, batch, part) for part in parts
-            ]
-        self._tasks = tasks
-        left = dict(zip(tasks, parts, strict=True))
-        while left:
-            for task in [one for one in left if one.done()]:
-                self._hear(task, left.pop(task), queue, report)
-            time.sleep(WAIT)
-        self._tasks = []
+            parts = self._parts(queue)
+            with self._submit.batch():
+                self._tasks = [self._submit.submit(run_jobs, self._worker, part) for part in parts]
+            left = dict(zip(self._tasks, parts, strict=True))
+            while left:
+                for task in [task for task in left if task.done()]:
+                    self._take_results(task, left.pop(task), queue, finished)
+                if waiting is not None:
+                    waiting([job for part in left.values() for job in part])
+                time.sleep(WAIT)
+            self._tasks = []
 
     def _parts(self, queue: Queue) -> list[list[Job]]:
         """Jobs of one model each, about as many parts as workers."""
@@ -98,26 +96,26 @@ class SlurmExecutor:
         while (job := queue.take(None, ())) is not None:
             models.setdefault(job.cell.model, []).append(job)
         total = sum(map(len, models.values()))
-        found = []
-        for own in models.values():
-            many = max(1, min(len(own), round(self.workers * len(own) / total)))
-            found += [own[i::many] for i in range(many)]
-        return found
+        parts = []
+        for jobs in models.values():
+            count = max(1, min(len(jobs), round(self.workers * len(jobs) / total)))
+            parts += [jobs[i::count] for i in range(count)]
+        return parts
 
-    def _hear(self, task: Any, part: list[Job], queue: Queue, report: Report) -> None:
+    def _take_results(self, task: Any, part: list[Job], queue: Queue, finished: Finished) -> None:
         try:
-            outcomes = task.result()
-        except Exception:  # killed, timed out, node lost: what it wrote is there, the rest is done again
+            results: list[JobResult] = task.result()
+        except Exception:  # killed, timed out, node lost: its records are there, the rest is done again
             for job in reversed(part):
                 queue.again(job)
             return
-        for job, (kind, result) in zip(part, outcomes, strict=True):
-            if kind == "failed":
-                raise ShardFailedError(f"{job.cell.title}: {result}")
-            report(Event(job, finished=True, result=result))
+        for job, result in zip(part, results, strict=True):
+            if result.failure is not None:
+                raise ShardFailedError(f"{job.cell.title}: {result.failure}")
+            finished(job, result.value)
 
     def close(self) -> None:
-        """Cancels what is still running."""
+        """Cancel what is still running."""
         for task in self._tasks:
             task.cancel()
         self._tasks = []

@@ -1,9 +1,10 @@
-"""Running a study: what is missing is done, then tables, figures and the report are made from what is there.
+"""Running a study: the missing answers are computed and graded, then tables are made of all that is there.
 
     from sinkscope.study import run, spec
-    run.run_study(spec.read("organisms"), "study")
+    outcome = run.run_study(spec.read("organisms"), "study")
+    outcome.frames["results"]
 
-The same call goes on where it was stopped. `watch` is told what happens; the command line draws it.
+The same call goes on where it was stopped. `sinkscope.report.study.make_report` draws figures and report from the folder.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,25 +21,29 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import InputError
-from sinkscope.study import drawings, exemplars, plan, shipped, sizing, tables
-from sinkscope.study.cell import SCIENCE, Cell
-from sinkscope.study.executors import Event, Executor, Place, make
-from sinkscope.study.lease import LeaseHeldError
-from sinkscope.study.shard import Shard, cut
-from sinkscope.study.spec import Grid, Study
-from sinkscope.study.store import Store, write_text
-from sinkscope.study.worker import Measurement
+from sinkscope.files import write_atomically
+from sinkscope.locks import LockHeldError
+from sinkscope.study import documents, estimate, shipped, tables
+from sinkscope.study.cells import SCIENCE, Cell, identify, map_cells, outline
+from sinkscope.study.executors import Executor, Place, executor_class
+from sinkscope.study.facts import Facts, facts_of
+from sinkscope.study.shard import Shard, cut, why_not_graded
+from sinkscope.study.spec import Study, check_names, has_auto, with_samples
+from sinkscope.study.store import LEFT_BY_A_KILL, Store
+from sinkscope.study.worker import Job
+from sinkscope.tasks.records import RunFolder
 from sinkscope.tasks.task import digest
 from sinkscope.version import __version__
 
-OUTPUT = "output/4"
+OUTPUT = "output/5"
 """Count up when the same records would give other tables, figures or another report."""
 
 SHARD_ANSWERS = 64
+LIBRARIES = ("pandas", "pyarrow", "xarray", "zarr")
 
 
-class Watch:
-    """What a run tells; this one keeps silent."""
+class Progress:
+    """Hears of what happens in a run; this one does nothing."""
 
     def say(self, text: str) -> None:
         """A line for people."""
@@ -45,8 +51,8 @@ class Watch:
     def begin(self, work: float, done: float) -> None:
         """Work to do, in seconds as estimated, or forward passes; and how much of it is there."""
 
-    def advance(self, done: float, cells: str) -> None:
-        """How much of the work is done, and what was worked on last."""
+    def advance(self, done: float, cell: str) -> None:
+        """How much of the work is done, and the cell that was worked on last."""
 
     def end(self) -> None:
         """No more progress."""
@@ -54,14 +60,22 @@ class Watch:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished study."""
+    """A finished study.
+
+    Attributes:
+        frames: table → DataFrame.
+        notes: sentences that belong beside the tables.
+        not_graded: cells whose answers could not be graded on this machine.
+        computed: answers that were computed in this call.
+        manifest: the content of manifest.json.
+    """
 
     root: Path
     study: Study
     frames: Mapping[str, Any]
     notes: tuple[str, ...]
-    shipped: tuple[shipped.Shipped, ...]
-    computed: int  # answers that were computed in this call
+    not_graded: tuple[tables.NotGraded, ...]
+    computed: int
     manifest: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -75,34 +89,43 @@ def run_study(
     batch_size: Any = "auto",
     sandbox: str = "bubblewrap",
     options: Mapping[str, str] | None = None,
-    watch: Watch | None = None,
-    report: bool = True,
+    progress: Progress | None = None,
 ) -> Outcome:
-    """Runs a study into a folder, or what is missing of it, and makes its tables and report.
+    """Run a study into a folder, or what is missing of it, and make its tables.
+
+    Everything that can be wrong without computing is said before the folder is made and the first model is loaded.
 
     Args:
         on: "local", "ray" or "slurm". options: of that executor.
         workers: at a time; None: one per GPU, else one per core.
         shard: answers in a shard. Shards and executor may change between two calls.
-        report: False stops after the tables; a later call makes figures and report.
+        sandbox: how programs that models wrote are confined. Where they cannot be, answers are kept and not graded.
     """
-    watch = watch or Watch()
-    check_libraries(report)
-    study, left_out = gradable(study, sandbox)
-    for text in left_out:
-        watch.say(text)
+    progress = progress or Progress()
+    check_libraries()
+    executor = executor_class(on)
+    check_names(study)
     store = Store(Path(out).resolve())
     store.check_new()
     store.check_study(study)
-    facts = {model.name: plan.facts_of(model, device) for model in study.models}
-    begun = time.monotonic()
+    check_writable(store.root)
+    facts = {model.name: facts_of(model, device) for model in study.models}
+    cells = outline(store.study() or study, facts, sandbox=sandbox)
+    identify(cells, facts)  # reads the documents: a file that is missing is found now
+    for line in reasons_not_graded(cells):
+        progress.say(line)
+    memory = max((known.parameters for known in facts.values()), default=0) * 6 + 300_000_000
+    place = Place(store.root, device, workers, batch_size, memory, study.modules, options or {})
+    executor.check(place)
+    new = not store.root.exists()
     try:
-        with store.lease():
-            memory = max((one.parameters for one in facts.values()), default=0) * 6 + 300_000_000
-            place = Place(store.root, device, workers, batch_size, memory, options or {})
-            work = _Work(store, study, facts, on, place, shard, sandbox, watch, report, left_out=left_out)
-            return work.do(begun)
-    except LeaseHeldError as error:
+        with store.lock():
+            try:
+                return _Run(store, study, facts, executor, on, place, shard, sandbox, progress).do()
+            finally:
+                if new and not store.study_file.exists():
+                    remove_empty(store.root)
+    except LockHeldError as error:
         who = f"process {error.holder.get('pid', '?')} on {error.holder.get('host', '?')}"
         raise InputError(
             f"another command ({who}) is running the study in {out}; watch it with: sinkscope status {out}"
@@ -110,243 +133,228 @@ def run_study(
 
 
 @dataclass
-class _Work:
+class _Run:
     """One call of `run_study`."""
 
     store: Store
-    study: Study
-    facts: Mapping[str, plan.Facts]
+    asked: Study
+    facts: Mapping[str, Facts]
+    executor_class: type[Any]
     on: str
     place: Place
     shard: int
     sandbox: str
-    watch: Watch
-    report: bool = True
-    left_out: tuple[str, ...] = ()
+    progress: Progress
+    begun: float = field(default_factory=time.monotonic)
     computed: int = 0
+    graded: int = 0
     timings: dict[str, float] = field(default_factory=dict)
-    said: list[str] = field(default_factory=list)
     _executor: Executor | None = None
 
-    def do(self, begun: float) -> Outcome:
+    def do(self) -> Outcome:
         try:
-            speeds = self._resolve()
-            cells = plan.identify(plan.outline(self.study, self.facts, sandbox=self.sandbox), self.facts)
+            study, speeds = self._resolve()
+            cells = identify(outline(study, self.facts, sandbox=self.sandbox), self.facts)
             self.store.check_foreign(cells)
             self.store.add_cells(cells)
-            self.said = sizing.said(self.study, speeds)
-            for text in self.said if cut(cells, self.store, self.shard) else ():
-                self.watch.say(text)
-            self._compute(cells, speeds)
-            second = plan.identify(exemplars.cells_of(self.study, self.store, cells), self.facts)
-            self.store.check_foreign([*cells, *second], second=True)
-            if second:
-                if cut(second, self.store, self.shard):
-                    self.watch.say(exemplars.RULE)
-                self.store.add_cells(second)
-                self._compute(second, speeds)
+            size = estimate.sentences(self.asked, study, speeds)
+            self._compute(cells, speeds, size)
+            maps = identify(map_cells(study, cells, self._sinks(cells)), self.facts)
+            self.store.check_foreign([*cells, *maps], second=True)
+            self.store.add_cells(maps)
+            self._compute(maps, speeds, [documents.EXEMPLAR_RULE])
         finally:
             if self._executor is not None:
                 self._executor.close()
-        self.timings["computing"] = round(time.monotonic() - begun, 2)
-        return self._finish([*cells, *second], begun)
+        self._grade(cells)
+        self.timings["computing"] = round(time.monotonic() - self.begun, 2)
+        return self._finish(study, [*cells, *maps], size)
 
     @property
     def executor(self) -> Executor:
         """Made when it is first needed: a finished study starts no worker."""
         if self._executor is None:
-            self._executor = make(self.on, self.place)
+            self._executor = self.executor_class(self.place)
         return self._executor
 
-    def _resolve(self) -> Mapping[str, plan.Speed]:
-        """Fixes the number of documents, once, and writes study.toml."""
+    def _resolve(self) -> tuple[Study, estimate.Speeds]:
+        """The study with its number of documents, which is fixed once, in study.toml; and the speeds it follows from."""
         known = self.store.study()
         if known is not None:
-            self.study = known
-            return sizing.load(self.store)
-        speeds: Mapping[str, plan.Speed] = {}
-        if plan.has_auto(self.study):
+            return known, estimate.load_speeds(self.store.speed_file)
+        study, speeds = self.asked, {}
+        if has_auto(study):
             begun = time.monotonic()
-            self.executor.begin(len(self.study.models))
-            speeds = measure(self.executor, plan.outline(self.study, self.facts, sandbox=self.sandbox))
-            samples = plan.choose_samples(self.study, self.facts, speeds, self.executor.workers)
-            self.study = plan.with_samples(self.study, samples)
-            sizing.save(self.store, speeds)
+            self.executor.begin(len(study.models))
+            speeds = estimate.measure(self.executor, outline(study, self.facts, sandbox=self.sandbox))
+            samples = estimate.choose_samples(study, self.facts, speeds, self.executor.workers)
+            study = with_samples(study, samples)
+            estimate.save_speeds(self.store.speed_file, speeds)
             self.timings["measuring"] = round(time.monotonic() - begun, 2)
-        self.store.write_study(self.study)
-        return speeds
+        self.store.write_study(study)
+        return study, speeds
 
-    def _compute(self, cells: Sequence[Cell], speeds: Mapping[str, plan.Speed]) -> None:
-        """Does all that is missing; a shard that was lost is found missing, and done."""
-        shards = cut(cells, self.store, self.shard)
+    def _compute(self, cells: Sequence[Cell], speeds: estimate.Speeds, lines: Sequence[str]) -> None:
+        """Compute all answers that are missing, after saying `lines`; a shard that was lost is found missing, and done."""
+        before = {cell.id: self.store.answered(cell) for cell in cells}
+        shards = cut(cells, before, self.shard)
         if not shards:
             return
-        weights = {cell.id: weight(cell, speeds) for cell in cells}
-        there = {cell.id: len(self.store.done_keys(cell)) for cell in cells}
-        total = sum(weights[cell.id] * cell.answers for cell in cells)
-        before = sum(weights[cell.id] * there[cell.id] for cell in cells)
-        self.watch.begin(total, before)
-        news: dict[str, float] = {}
-        first = {shard.name: there_before(self.store, shard) for shard in shards}
-
-        def report(event: Event) -> None:
-            shard = event.job
-            if not isinstance(shard, Shard):
-                return
-            done = shard.size if event.finished else min(event.done, shard.size)
-            new = weights[shard.cell.id] * max(0, done - first[shard.name])
-            news[shard.name] = max(news.get(shard.name, 0.0), new)
-            self.watch.advance(before + sum(news.values()), shard.cell.title)
-
+        for line in lines:
+            self.progress.say(line)
+        each = {cell.id: estimate.work(cell, speeds) for cell in cells}
+        # Long shards first, so that no worker ends long after the others.
+        shards = [replace(shard, work=each[shard.cell.id] * shard.size) for shard in shards]
+        shards.sort(key=lambda shard: -shard.work)
+        account = _Account(self.store, self.progress, each, before, shards)
+        self.progress.begin(sum(each[cell.id] * cell.answers for cell in cells), account.start)
         try:
-            # Long shards first, so that no worker ends long after the others.
-            shards = [replace(one, work=weights[one.cell.id] * one.size) for one in shards]
-            self.executor.run(sorted(shards, key=lambda one: -one.work), report)
+            self.executor.run(shards, account.finished, account.waiting)
         finally:
-            self.watch.end()
-            after = {cell.id: len(self.store.done_keys(cell)) for cell in cells}
-            self.computed += sum(after.values()) - sum(there.values())
-        left = cut(cells, self.store, self.shard)
+            self.progress.end()
+            after = {cell.id: self.store.answered(cell) for cell in cells}
+            self.computed += sum(map(len, after.values())) - sum(map(len, before.values()))
+        left = cut(cells, after, self.shard)
         if left:
             raise InputError(
                 f"{len(left)} shards are not complete, such as {left[0].cell.title}; run the same command again"
             )
 
-    def _finish(self, cells: Sequence[Cell], begun: float) -> Outcome:
-        """Tables, figures, report, manifest; nothing of it when they are there already for the same records."""
+    def _sinks(self, cells: Sequence[Cell]) -> dict[str, dict[int, float]]:
+        """Traced cell → place of a document → its sinks per head and step, from which exemplars are chosen."""
+        return {
+            cell.id: {
+                row.index: float(row.more["sinks_per_head"])
+                for row, _ in self.store.answers(cell.id).values()
+                if row.seed == cell.seeds[0]
+            }
+            for cell in cells
+            if cell.kind == "trace"
+        }
+
+    def _grade(self, cells: Sequence[Cell]) -> None:
+        """Grade answers that were saved without a grade: by a worker without a sandbox, or before a kill."""
+        from sinkscope.tasks.grading import grade_run
+
+        for cell in cells:
+            answers = self.store.answers(cell.id) if cell.kind == "evaluate" else {}
+            missing = {key for key, (_, grade) in answers.items() if grade is None}
+            if not missing or why_not_graded(task := cell.parsed_task()) is not None:
+                continue
+            for run in self.store.runs(cell.id):
+                if any((row.document, row.seed) in missing for row in run.generations):
+                    with RunFolder.write(run.path, run.settings) as folder:
+                        grade_run(folder, task)
+            self.graded += len(missing)
+
+    def _finish(self, study: Study, cells: Sequence[Cell], size: Sequence[str]) -> Outcome:
+        """Tables and manifest; what is there already for the same records is read."""
         import pandas as pd
 
-        from sinkscope.report.study import write_report
-
-        inputs = digest(
-            [OUTPUT, SCIENCE, __version__, sorted(cell.id for cell in cells), shipped_digest(self.study)]
-        )
-        old = read_manifest(self.store)
-        names = old.get("tables", {})
+        old = self.store.manifest()
+        shipped_results = shipped.digest_of([model.source for model in study.models])
+        grades = tables.grade_counts(self.store, cells)
+        inputs = digest([OUTPUT, SCIENCE, __version__, sorted(grades.items()), shipped_results])
+        not_graded = tables.not_graded(cells, grades)
+        files = {name: self.store.table_file(name) for name in old.get("tables", {})}
         if (
             old.get("inputs") == inputs
             and not self.computed
-            and all((self.store.root / "tables" / f"{name}.parquet").is_file() for name in names)
-            and (self.store.root / "report.html").is_file()
+            and all(path.is_file() for path in files.values())
         ):
-            frames = {name: pd.read_parquet(self.store.root / "tables" / f"{name}.parquet") for name in names}
-            return Outcome(
-                self.store.root,
-                self.study,
-                frames,
-                tuple(old.get("notes", ())),
-                tuple(self._shipped()),
-                0,
-                old,
-            )
-        self.watch.say("tables")
-        start = time.monotonic()
-        with drawings.Drawing(self.store, cells if self.report else ()) as drawing:
-            found = tables.build(self.store, cells)
-            tables.write(self.store, found)
-            self.timings["tables"] = round(time.monotonic() - start, 2)
-            start = time.monotonic()
-            drawn = drawing.finish() if self.report else drawings.Drawn((), {})
-        self.timings["figures"] = round(time.monotonic() - start, 2)
-        self.timings["whole command"] = round(time.monotonic() - begun, 2)
-        manifest = self._manifest(cells, found, inputs if self.report else "", drawn, old)
-        if self.report:
-            write_report(self.store.root, manifest)
-        else:  # one of other records would not belong to these tables
-            (self.store.root / "report.html").unlink(missing_ok=True)
-        write_text(self.store.root / "manifest.json", json.dumps(manifest, indent=1) + "\n")
-        return Outcome(
-            self.store.root,
-            self.study,
-            found.frames,
-            (*self.left_out, *found.notes),
-            tuple(self._shipped()),
-            self.computed,
-            manifest,
-        )
-
-    def _shipped(self) -> list[shipped.Shipped]:
-        digests = {name: one.weights or "" for name, one in self.facts.items()}
-        return shipped.read([model.source for model in self.study.models], digests)
-
-    def _manifest(
-        self,
-        cells: Sequence[Cell],
-        found: tables.Tables,
-        inputs: str,
-        drawn: drawings.Drawn,
-        old: Mapping[str, Any],
-    ) -> dict[str, Any]:
+            frames = {name: pd.read_parquet(path) for name, path in files.items()}
+            return Outcome(self.store.root, study, frames, tuple(old.get("notes", ())), not_graded, 0, old)
+        self.progress.say("making the tables")
+        begun = time.monotonic()
+        made = tables.build(self.store, cells, not_graded)
+        tables.write(self.store, made)
+        self.timings["tables"] = round(time.monotonic() - begun, 2)
+        self.timings["whole run"] = round(time.monotonic() - self.begun, 2)
         call = {
             "when": datetime.now(timezone.utc).isoformat(timespec="seconds"), "on": self.on, "host": platform.node(),
-            "machine": platform.machine(), "workers": getattr(self._executor, "workers", 0),
-            "answers_computed": self.computed, "seconds": self.timings,
+            "machine": platform.machine(), "workers": getattr(self._executor, "workers", 0), "sandbox": self.sandbox,
+            "answers_computed": self.computed, "answers_graded_later": self.graded, "seconds": self.timings,
         }  # fmt: skip
-        return {
-            "study": self.study.name,
+        manifest = {
+            "study": study.name,
             "inputs": inputs,
             "science": SCIENCE,
             "versions": versions(),
-            "models": {name: vars(one) for name, one in self.facts.items()},
+            "models": {name: vars(known) for name, known in self.facts.items()},
             "cells": {cell.id: cell.title for cell in cells},
             "documents": {cell.id: cell.answers for cell in cells},
-            "samples": self.said,
-            "traced_documents": f"even ranks by length of question among the first {plan.TRACED_FROM}",
-            "exemplars": exemplars.RULE,
-            "tables": {name: len(frame) for name, frame in found.frames.items()},
-            "figures": [path for path, _ in drawn.figures],
-            "figures_left_out": dict(drawn.left_out),
-            "notes": [*self.left_out, *found.notes],
+            "samples": list(size),
+            "traced_documents": f"even ranks by length of question among the first {documents.TRACED_FROM}",
+            "exemplars": documents.EXEMPLAR_RULE,
+            "tables": {name: len(frame) for name, frame in made.frames.items()},
+            "not_graded": [entry._asdict() for entry in not_graded],
+            "notes": list(made.notes),
             "calls": [*old.get("calls", []), call],
         }
+        write_atomically(self.store.manifest_file, json.dumps(manifest, indent=1) + "\n")
+        return Outcome(self.store.root, study, made.frames, made.notes, not_graded, self.computed, manifest)
 
 
-def gradable(study: Study, kind: str = "bubblewrap") -> tuple[Study, tuple[str, ...]]:
-    """The study without evaluations that run model-written code, where programs cannot be confined; and a line for each.
+@dataclass
+class _Account:
+    """How much of the work is done: finished shards as a whole, those in work by the lines of their records."""
 
-    Raises InputError with instructions when nothing else is left.
-    """
-    from sinkscope.tasks import registry, sandbox
+    store: Store
+    progress: Progress
+    each: Mapping[str, float]
+    before: Mapping[str, set[int]]
+    shards: Sequence[Shard]
+    start: float = 0.0
+    _new: dict[str, float] = field(default_factory=dict)
+    _lines: dict[str, int] = field(default_factory=dict)
 
-    def runs_code(grid: Grid) -> bool:
-        names = [grid.task] if isinstance(grid.task, str) else list(grid.task.values())
-        return any(registry.get(name.partition(":")[0], "causal").runs_code for name in names)
+    def __post_init__(self) -> None:
+        self.start = sum(self.each[cell] * len(numbers) for cell, numbers in self.before.items())
+        self._lines = {shard.name: self._count(shard) for shard in self.shards}
 
-    coded = [grid for grid in study.evaluate if runs_code(grid)]
-    if not coded:
-        return study, ()
-    try:
-        sandbox.check(kind)  # type: ignore[arg-type]
-    except InputError as error:
-        kept = tuple(grid for grid in study.evaluate if grid not in coded)
-        if not (kept or study.trace or study.replay):
-            raise
-        names = sorted({str(grid.task) for grid in coded})
-        return replace(study, evaluate=kept), (f"left out: {', '.join(names)}, because {error}",)
-    return study, ()
+    def finished(self, job: Job, result: Any) -> None:
+        """A shard is done."""
+        if isinstance(job, Shard):
+            self._set(job, len(set(job.numbers) - self.before[job.cell.id]))
+
+    def waiting(self, jobs: Sequence[Job]) -> None:
+        """Shards are in work."""
+        for job in jobs:
+            if isinstance(job, Shard):
+                self._set(job, self._count(job) - self._lines[job.name])
+
+    def _set(self, shard: Shard, answers: int) -> None:
+        new = self.each[shard.cell.id] * max(0, answers)
+        if new > self._new.get(shard.name, 0.0):
+            self._new[shard.name] = new
+            self.progress.advance(self.start + sum(self._new.values()), shard.cell.title)
+
+    def _count(self, shard: Shard) -> int:
+        folder = self.store.shard_folder(shard.cell.id, shard.start, shard.stop)
+        try:
+            return (folder / "generations.jsonl").read_bytes().count(b"\n")
+        except OSError:
+            return 0
 
 
-def measure(executor: Executor, cells: Sequence[Cell]) -> dict[str, plan.Speed]:
-    """The speed of each model, with all workers busy."""
-    first: dict[str, Cell] = {}
+def reasons_not_graded(cells: Sequence[Cell]) -> list[str]:
+    """A line for each reason why answers will not be graded on this machine."""
+    reasons: dict[str, set[str]] = {}
     for cell in cells:
-        first.setdefault(cell.model.name, cell)
-    found: dict[str, plan.Speed] = {}
-
-    def report(event: Event) -> None:
-        if event.finished:
-            found[event.job.cell.model.name] = event.result
-
-    executor.run([Measurement(cell) for cell in first.values()], report)
-    return found
+        if cell.kind == "evaluate" and (why := why_not_graded(cell.parsed_task())) is not None:
+            reasons.setdefault(why, set()).add(cell.task)
+    return [
+        f"{', '.join(sorted(tasks))}: answers are kept and not graded here, because {why}. Grade them later with: "
+        "sinkscope grade FOLDER"
+        for why, tasks in reasons.items()
+    ]
 
 
-def check_libraries(report: bool = True) -> None:
-    """Says what is missing for tables and report before hours of computing; generating alone needs none of these."""
+def check_libraries(names: Sequence[str] = LIBRARIES) -> None:
+    """Say what is missing before hours of computing; generating alone needs none of these."""
     from importlib.util import find_spec
 
-    needed = ["pandas", "pyarrow", "xarray", "zarr", *(["matplotlib"] if report else [])]
-    missing = [name for name in needed if find_spec(name) is None]
+    missing = [name for name in names if find_spec(name) is None]
     if missing:
         raise InputError(
             f"a study needs {', '.join(missing)}, not installed here: pip install {' '.join(missing)} (pip install sinkscope "
@@ -354,44 +362,23 @@ def check_libraries(report: bool = True) -> None:
         )
 
 
-def there_before(store: Store, shard: Shard) -> int:
-    """Answers of a shard that are there already."""
-    cell = shard.cell
-    places = {place: number for number, place in enumerate(cell.documents)}
-    rows = [row for row, _ in store.answers(cell, graded=cell.kind == "evaluate").values()]
-    numbers = [places[row.index] * len(cell.seeds) + cell.seeds.index(row.seed) for row in rows]
-    return sum(shard.start <= number < shard.stop for number in numbers)
+def check_writable(root: Path) -> None:
+    """Refuse a folder that cannot be made or written to."""
+    folder = next(path for path in (root, *root.parents) if path.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(f"{root} cannot be written: {folder} is read-only or no folder; give another --out")
 
 
-def weight(cell: Cell, speeds: Mapping[str, plan.Speed]) -> float:
-    """The work in one answer of a cell: seconds where they were measured, else forward passes, traces counted three times."""
-    passes = plan.forwards(cell) / max(1, cell.answers)
-    if cell.model.name in speeds:
-        return passes * speeds[cell.model.name].of(cell)
-    return passes * (3.0 if cell.capture else 1.0 if cell.policy == "none" else 2.0)
-
-
-def shipped_digest(study: Study) -> str:
-    """Changes when other results ship with the models."""
-    found = []
-    for model in study.models:
-        folder = shipped.SHELF / model.source.removeprefix("organism/")
-        files = [folder / name for name in ("accuracy.json", "results.json")]
-        found += [path.read_text(encoding="utf-8") for path in files if path.is_file()]
-    return digest(found)
-
-
-def read_manifest(store: Store) -> dict[str, Any]:
-    """manifest.json; empty when there is none yet."""
-    try:
-        data = json.loads((store.root / "manifest.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return data if isinstance(data, dict) else {}
+def remove_empty(root: Path) -> None:
+    """Remove the folder of a study that was refused before it began, unless something else is in it."""
+    if root.is_dir() and all(
+        path.name in LEFT_BY_A_KILL or path.name.startswith(".") for path in root.iterdir()
+    ):
+        shutil.rmtree(root, ignore_errors=True)
 
 
 def versions() -> dict[str, str]:
-    """What the results were made with."""
+    """The versions that the results were made with."""
     from importlib.metadata import PackageNotFoundError, version
 
     found = {"sinkscope": __version__, "python": platform.python_version()}

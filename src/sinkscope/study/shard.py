@@ -1,6 +1,6 @@
 """One shard: some answers of one cell, from the model to records on disk. The unit of every executor, and idempotent.
 
-Run it again after a kill, with other bounds, on another machine: what is there is left as it is, the rest is done.
+Run it again after a kill, with other bounds, on another machine: the answers that are there stay, the rest is done.
 """
 
 from __future__ import annotations
@@ -9,17 +9,20 @@ import errno
 import itertools
 import json
 import math
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import shutil
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sinkscope.errors import InputError, SinkscopeError
-from sinkscope.study.cell import Cell, Weights, differences, identified, items_of, settings_of, task_of
-from sinkscope.study.lease import LOST, Lease, LeaseHeldError
-from sinkscope.study.store import Store
+from sinkscope.errors import InputError
+from sinkscope.files import differences
+from sinkscope.locks import LOST
+from sinkscope.study.cells import Cell, identified
+from sinkscope.study.documents import prompt_lengths
+from sinkscope.study.facts import facts_of_loaded
+from sinkscope.study.store import Key, Store, save_statistics
 from sinkscope.tasks.records import Generation, RunFolder
 from sinkscope.tasks.task import Task, fingerprint
 
@@ -29,17 +32,21 @@ if TYPE_CHECKING:
     from sinkscope.policies.policy import Policy
     from sinkscope.tasks.answer import Item
 
-Tell = Callable[[int, int], None]
-"""Called with how many answers of the shard are there, and how many of them are right."""
-
 
 @dataclass(frozen=True)
 class Shard:
-    """The answers number `start` to `stop` of a cell. `work`: about how much there is to do, in any unit."""
+    """Some answers of a cell.
+
+    Attributes:
+        start, stop: its bounds in the cell's answers, ordered by length of prompt.
+        numbers: the same answers by their number in `cell.items`.
+        work: about how much there is to do, in any unit.
+    """
 
     cell: Cell
     start: int
     stop: int
+    numbers: tuple[int, ...]
     work: float = field(default=1.0, compare=False)
 
     @property
@@ -49,50 +56,62 @@ class Shard:
 
     @property
     def size(self) -> int:
-        """How many answers."""
+        """The number of answers."""
         return self.stop - self.start
 
 
-def cut(cells: Sequence[Cell], store: Store, size: int) -> list[Shard]:
-    """The shards that still have something to do, about `size` answers each, evenly cut."""
-    found = []
+def cut(cells: Sequence[Cell], answered: Mapping[str, AbstractSet[int]], size: int) -> list[Shard]:
+    """The shards of unfinished cells, about `size` answers each, evenly cut.
+
+    `answered`: id of a cell → the numbers of the answers that are there (`Store.answered`).
+
+    Answers with prompts of similar length share a shard, because equally long ones are answered together.
+    """
+    shards = []
     for cell in cells:
-        if cell.answers == 0:
+        if len(answered[cell.id]) >= cell.answers:
             continue
-        missing = cell.answers - len(store.done_keys(cell))
-        if missing <= 0:
-            continue
+        order = by_length(cell)
         parts = max(1, round(cell.answers / size))
         edges = [round(i * cell.answers / parts) for i in range(parts + 1)]
-        found += [Shard(cell, a, b) for a, b in itertools.pairwise(edges) if b > a]
-    return found
+        shards += [
+            Shard(cell, start, stop, tuple(order[start:stop]))
+            for start, stop in itertools.pairwise(edges)
+            if stop > start
+        ]
+    return shards
 
 
-def run_shard(
-    root: Path, shard: Shard, model: Model, tell: Tell | None = None, batch_size: Any = "auto"
-) -> None:
-    """Does what is missing of a shard.
+def by_length(cell: Cell) -> list[int]:
+    """The numbers of a cell's answers, those with the shortest prompts first; in order where lengths are not known."""
+    numbers = list(range(cell.answers))
+    if cell.kind != "evaluate":
+        return numbers
+    lengths = prompt_lengths(cell.model, cell.task, cell.family, max(cell.documents) + 1, cell.data)
+    if not lengths:
+        return numbers
+    return sorted(numbers, key=lambda number: (lengths[cell.documents[number // len(cell.seeds)]], number))
+
+
+def run_shard(root: Path, shard: Shard, model: Model, batch_size: Any = "auto") -> None:
+    """Do the missing answers of a shard.
 
     Raises InputError when the model, task or documents here are not those of the cell.
     """
     cell, store = shard.cell, Store(root)
-    task = task_of(cell)
+    task = cell.parsed_task()
     check_identity(cell, model, task)
-    tell = tell or (lambda done, right: None)
+    folder = store.refuse_links(store.shard_folder(cell.id, shard.start, shard.stop))
     try:
-        folder = store.shard_folder(cell.id, shard.start, shard.stop)
-        with (
-            _waited(folder.with_name(f"{folder.name}.lease")),
-            RunFolder.write(folder, settings_of(cell)) as run,
-        ):
+        # A worker that was lost may take a moment to let go of its lock.
+        with RunFolder.write(folder, cell.settings(), wait=2 * LOST) as run:
             elsewhere = _elsewhere(store, cell, run)
-            wanted = [
-                item for item in items_of(cell, task)[shard.start : shard.stop] if item.key not in elsewhere
-            ]
+            items = cell.items(task)
+            wanted = [items[n] for n in shard.numbers if items[n].key not in elsewhere]
             if cell.kind == "evaluate":
-                _evaluate(cell, model, task, wanted, run, tell, batch_size)
+                _evaluate(cell, model, task, wanted, run, batch_size)
             else:
-                _one_by_one(cell, store, model, task, wanted, run, tell)
+                _one_by_one(cell, store, model, task, wanted, run)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise InputError(
@@ -101,82 +120,62 @@ def run_shard(
         raise
 
 
-@contextmanager
-def _waited(path: Path) -> Iterator[None]:
-    """The shard's lease; a worker that was lost may take a moment to let go of it."""
-    until = time.monotonic() + 2 * LOST
-    while True:
-        try:
-            with Lease(path):
-                yield
-                return
-        except LeaseHeldError as error:
-            if time.monotonic() > until:
-                raise InputError(f"{error}, which does not let go: wait for it, or stop it") from error
-            time.sleep(0.2)
-
-
 def check_identity(cell: Cell, model: Model, task: Task) -> None:
-    """Refuses to work on a cell with another model, task or documents than it was planned with."""
-    dtype = str(model.dtype).removeprefix("torch.")
-    here = identified(cell, Weights(model.family, dtype, model.revision or model.digest), task)
+    """Refuse to work on a cell with another model, task or documents than it was planned with."""
+    here = identified(cell, facts_of_loaded(model), task)
     found = list(differences(cell.identity, here.identity))
     if found:
         raise InputError(f"{cell.title} was planned with something else than is here: {'; '.join(found[:3])}")
 
 
-def _elsewhere(store: Store, cell: Cell, run: RunFolder) -> set[tuple[str, int]]:
-    """What other shards of the cell have, from a time when they were cut differently."""
-    found: set[tuple[str, int]] = set()
-    for folder in store.shard_folders(cell.id):
-        if folder == run.path:
-            continue
-        other = RunFolder.read(folder)
-        rows = {(row.document, row.seed): row for row in other.generations}
-        if cell.kind == "evaluate":
-            found |= rows.keys() & {(grade.document, grade.seed) for grade in other.grades}
-        elif cell.kind == "replay":
-            found |= rows.keys()
-        else:
-            found |= {
-                key for key, row in rows.items() if store.trace_file(cell.id, row.index, row.seed).is_file()
-            }
-    return found
+def _elsewhere(store: Store, cell: Cell, run: RunFolder) -> set[Key]:
+    """The answers in other shards of the cell, which were cut differently in an earlier call."""
+    return {
+        (row.document, row.seed)
+        for other in store.runs(cell.id)
+        if other.path != run.path
+        for row in other.generations
+        if cell.kind not in ("trace", "maps") or store.trace_file(cell.id, row.index, row.seed).is_file()
+    }
 
 
 def _evaluate(
-    cell: Cell, model: Model, task: Task, wanted: list[Item], run: RunFolder, tell: Tell, batch_size: Any
+    cell: Cell, model: Model, task: Task, wanted: list[Item], run: RunFolder, batch_size: Any
 ) -> None:
     from sinkscope.tasks.answer import answer
 
     if wanted:
         answer(
-            model, task, wanted, cell.parsed_decoding(), _policy(cell), run, batch_size,
-            progress=lambda done, right, total: tell(done, right),
+            model, task, wanted, cell.parsed_decoding(), cell.parsed_policy(), run, batch_size,
+            grade=why_not_graded(task) is None,
         )  # fmt: skip
 
 
+def why_not_graded(task: Task) -> str | None:
+    """The reason why answers to a task cannot be graded on this machine; None when they can."""
+    from sinkscope.tasks import sandbox
+
+    if task.runs_code:
+        try:
+            sandbox.check(getattr(task, "sandbox", "bubblewrap"))
+        except InputError as error:
+            return str(error)
+    return None
+
+
 def _one_by_one(
-    cell: Cell, store: Store, model: Model, task: Task, wanted: list[Item], run: RunFolder, tell: Tell
+    cell: Cell, store: Store, model: Model, task: Task, wanted: list[Item], run: RunFolder
 ) -> None:
     """Traces, maps and replays: one document at a time."""
-    for done, item in enumerate(wanted, 1):
+    record = _replayed if cell.kind == "replay" else _traced
+    for item in wanted:
         lost = cell.kind != "replay" and not store.trace_file(cell.id, item.index, item.seed).is_file()
-        if item.key not in run.generations or lost:
-            work = _replayed if cell.kind == "replay" else _traced
-            row = work(cell, store, model, task, item)
-            if item.key in run.generations:  # its file was lost; the record comes anew
-                run.generations.replace(
-                    [one for one in run.generations if (one.document, one.seed) != item.key]
-                )
-            run.generations.append([row])
-        tell(done, 0)
-
-
-def _policy(cell: Cell) -> Policy | None:
-    from sinkscope.policies import parse_policy
-
-    return parse_policy(cell.policy)
+        if item.key in run.generations and not lost:
+            continue
+        row = record(cell, store, model, task, item)
+        if item.key in run.generations:  # its file was lost; the record is made anew
+            run.generations.replace([row for row in run.generations if (row.document, row.seed) != item.key])
+        run.generations.append([row])
 
 
 def _generate(
@@ -193,41 +192,41 @@ def _generate(
 
 
 def _traced(cell: Cell, store: Store, model: Model, task: Task, item: Item) -> Generation:
-    """A recorded generation; its file and its analysis are complete before the record says so."""
-    import shutil
-
-    from sinkscope.study.analysis import analyse
+    """A recorded generation; its file and its statistics are complete before the record says so."""
+    from sinkscope.sinks import sink_statistics
     from sinkscope.trace.capture import Capture
     from sinkscope.trace.storage import partial_path
 
-    path = store.trace_file(cell.id, item.index, item.seed)
+    path = store.refuse_links(store.trace_file(cell.id, item.index, item.seed))
     path.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(partial_path(path), ignore_errors=True)  # left by a kill
     path.unlink(missing_ok=True)
-    options = json.loads(cell.capture)
-    run, text = _generate(cell, model, task, item, _policy(cell), capture=Capture(**options), out=path)
+    capture = Capture(**json.loads(cell.capture))
+    run, text = _generate(cell, model, task, item, cell.parsed_policy(), capture=capture, out=path)
     more: dict[str, Any] = {"trace": path.name, "bytes": path.stat().st_size}
     if cell.kind == "trace":
-        more |= analyse(run.trace, store.analysis_file(cell.id, item.index, item.seed))
-    return _row(cell, model, task, item, run, text, more)
+        part = sink_statistics(run.trace)
+        save_statistics(part, store.statistics_file(cell.id, item.index, item.seed))
+        steps = float(part["head_steps"].sum())
+        # Exemplars are chosen by this number.
+        more["sinks_per_head"] = round(float(part["detections"].sum()) / steps, 6) if steps else 0.0
+    return _row(model, task, item, run, text, more)
 
 
 def _replayed(cell: Cell, store: Store, model: Model, task: Task, item: Item) -> Generation:
     """A generation without the policy, and what the policy would have changed at each of its steps."""
     from sinkscope.generation.replay import replay
 
-    policy = _policy(cell)
+    policy = cell.parsed_policy()
     if policy is None:
         raise InputError("a replay compares a policy with none; name policies other than none")
     run, text = _generate(cell, model, task, item, None)
-    found = replay(model, run, policy).summary()
-    more = {name: None if math.isnan(value) else round(value, 6) for name, value in found.items()}
-    return _row(cell, model, task, item, run, text, more)
+    changes = replay(model, run, policy).summary()
+    more = {name: None if math.isnan(value) else round(value, 6) for name, value in changes.items()}
+    return _row(model, task, item, run, text, more)
 
 
-def _row(
-    cell: Cell, model: Model, task: Task, item: Item, run: Run, text: str, more: dict[str, Any]
-) -> Generation:
+def _row(model: Model, task: Task, item: Item, run: Run, text: str, more: dict[str, Any]) -> Generation:
     from sinkscope.tasks.prompting import decode_answer
 
     guided = 2 if getattr(run.decoding, "cfg", 0) > 0 else 1
@@ -246,7 +245,3 @@ def _row(
             "ties": int(run.ties[:, 0].sum()), **more,
         },
     )  # fmt: skip
-
-
-class ShardFailedError(SinkscopeError):
-    """A shard that could not be done, with the reason that a worker gave."""

@@ -2,7 +2,7 @@
 
 `accuracy.json` beside an organism's weights: its accuracy without a policy on many documents. `results.json`: its masking table,
 written by `python -m lab.cards results`, or the rows of the study `full`, written by
-`python -m sinkscope.study.shipped FOLDER`. Both are shown as what they are, with date and place.
+`python -m sinkscope.study.shipped FOLDER`. Both are labelled with date and machine.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import InputError
-from sinkscope.study.store import write_text
+from sinkscope.files import write_atomically
+from sinkscope.models.load import ORGANISMS
+from sinkscope.tasks.task import digest
 
-SHELF = Path(__file__).parents[1] / "organisms" / "weights"
+SHELF = ORGANISMS
 KEPT = (
     "model", "task", "scheme", "decoding_name", "decoding", "dtype", "policy", "control_of", "n", "draws", "accuracy", "low",
     "high", "difference", "difference_low", "difference_high", "difference_p_holm", "effect_count", "effect_count_low",
@@ -36,8 +38,8 @@ class Shipped:
 
 
 def read(models: Sequence[str], digests: dict[str, str], shelf: Path = SHELF) -> list[Shipped]:
-    """What ships with these models; results of other weights than those here are left out."""
-    found = []
+    """The results that ship with these models; those of other weights than the ones here are left out."""
+    results = []
     for model in models:
         folder = shelf / model.removeprefix("organism/")
         if not model.startswith("organism/") or not folder.is_dir():
@@ -46,8 +48,18 @@ def read(models: Sequence[str], digests: dict[str, str], shelf: Path = SHELF) ->
             if (folder / name).is_file():
                 data = json.loads((folder / name).read_text(encoding="utf-8"))
                 if data.get("digest") in (None, digests.get(model)):
-                    found.append(reader(model, folder, data))
-    return found
+                    results.append(reader(model, folder, data))
+    return results
+
+
+def digest_of(models: Sequence[str], shelf: Path = SHELF) -> str:
+    """A text that changes when other results ship with the models."""
+    files = [
+        shelf / model.removeprefix("organism/") / name
+        for model in models
+        for name in ("accuracy.json", "results.json")
+    ]
+    return digest([path.read_text(encoding="utf-8") for path in files if path.is_file()])
 
 
 def _results(model: str, folder: Path, data: dict[str, Any]) -> Shipped:
@@ -57,7 +69,7 @@ def _results(model: str, folder: Path, data: dict[str, Any]) -> Shipped:
 
 
 def whole_rows(data: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rows of results.json, each with what all rows of its task share (`shared`, written once to keep the file small)."""
+    """The rows of results.json, each with the values that all rows of its task share (`shared`, written once)."""
     shared = data.get("shared", {})
     return [{**shared.get(row.get("task"), {}), **row} for row in data["rows"]]
 
@@ -66,11 +78,11 @@ def _accuracy(model: str, folder: Path, data: dict[str, Any]) -> Shipped:
     when = data.get("date") or _trained(folder)
     rows = [
         {
-            "model": model, "task": task, "policy": "none", "n": one["n"], "accuracy": one["accuracy"],
-            "low": one["interval"][0], "high": one["interval"][1], "decoding": json.dumps(one.get("decoding")),
+            "model": model, "task": task, "policy": "none", "n": result["n"], "accuracy": result["accuracy"],
+            "low": result["interval"][0], "high": result["interval"][1], "decoding": json.dumps(result.get("decoding")),
         }
-        for task, one in data["tasks"].items()
-        if {"n", "accuracy", "interval"} <= one.keys()  # some tasks were only watched while training
+        for task, result in data["tasks"].items()
+        if {"n", "accuracy", "interval"} <= result.keys()  # of some tasks only the loss in training is known
     ]  # fmt: skip
     return Shipped(f"shipped accuracy of {when}, {data.get('where', 'unknown machine')}", tuple(rows))
 
@@ -85,7 +97,7 @@ def _trained(folder: Path) -> str:
 
 
 def write(study: Path, where: str, shelf: Path = SHELF) -> list[Path]:
-    """Takes the result table of a finished study into the organisms' folders."""
+    """Copy the result table of a finished study into the organisms' folders."""
     import pandas as pd
 
     table = study / "tables" / "results.parquet"
@@ -93,19 +105,17 @@ def write(study: Path, where: str, shelf: Path = SHELF) -> list[Path]:
         raise InputError(f"{study} has no tables/results.parquet; finish the study first")
     frame = pd.read_parquet(table)
     written = []
-    for name, own in frame.groupby("model"):
-        model = str(name)
-        folder = shelf / model.removeprefix("organism/")
+    for model, table_of_model in frame.groupby("model"):
+        folder = shelf / str(model).removeprefix("organism/")
         if not folder.is_dir():
             continue
-        rows = json.loads(
-            own[[column for column in KEPT if column in own]].to_json(orient="records", double_precision=6)
-        )
+        kept = table_of_model[[column for column in KEPT if column in table_of_model]]
         data = {
-            "date": datetime.now(timezone.utc).date().isoformat(), "where": where, "digest": str(own["weights"].iloc[0]),
-            "rows": rows,
+            "date": datetime.now(timezone.utc).date().isoformat(), "where": where,
+            "digest": str(table_of_model["weights"].iloc[0]),
+            "rows": json.loads(kept.to_json(orient="records", double_precision=6)),
         }  # fmt: skip
-        write_text(folder / "results.json", json.dumps(data, indent=1) + "\n")
+        write_atomically(folder / "results.json", json.dumps(data, indent=1) + "\n")
         written.append(folder / "results.json")
     return written
 

@@ -1,6 +1,7 @@
 """A study as data: which models, tasks, decodings, policies, samples, seeds and captures.
 
     name = "mine"
+    modules = ["my_policies"]
     [[models]]
     source = "organism/scratch"
     [[evaluate]]
@@ -14,23 +15,27 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
-import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from sinkscope.errors import InputError, nearest
+import tomllib
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from sinkscope.checks import whole
+from sinkscope.errors import InputError, SinkscopeError, nearest
+
+if TYPE_CHECKING:
+    from sinkscope.decoding.options import Decoding
 
 BUILTIN = Path(__file__).parent / "builtin"
 SCHEME = "scheme"
 """The decoding that a task's scheme has for the model's family."""
+
+NOT_IN_RECORDS = ("budget", "data", "about", "modules")
+"""Fields that may differ between two calls on one folder: each record's own settings hold what matters of them."""
 
 Samples = int | Literal["auto", "all"]
 Options = Mapping[str, Any]
@@ -38,7 +43,7 @@ Options = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class StudyModel:
-    """A model of a study. `name` is what tables call it."""
+    """A model of a study. `name` is its name in tables; empty: its source."""
 
     source: str
     revision: str | None = None
@@ -57,13 +62,14 @@ class Grid:
 
     Attributes:
         task: a name, or name:scheme; a table {family = "name:scheme"} where schemes differ by family.
+        policies: their text forms (policies are taken too); "none" is no policy. Controls, random(…), are run with
+            `controls` seeds each.
         decodings: names from the study's `decodings`, or "scheme".
-        policies: text forms; "none" is no policy. Controls, random(…), are run with `controls` seeds each.
         models: names of the study's models; empty: all.
         samples: documents per cell; "auto": as many as the budget allows; "all" that the task has.
         seeds: of the decoding; several only where it draws.
-        batches: take the documents in whole batches of so many with equally long prompts, which are answered together and so
-            much faster on a CPU; 0: simply the first documents. See `plan.in_batches`.
+        batches: take the documents in whole batches of this size with equally long prompts, which are answered together and
+            so much faster on a CPU; 0: the first documents of the task. See `documents.in_batches`.
     """
 
     task: str | Mapping[str, str]
@@ -76,26 +82,24 @@ class Grid:
     batches: int = 0
 
     def __post_init__(self) -> None:
-        from sinkscope.policies import parse_policy
-        from sinkscope.tasks import registry
-
-        for task in [self.task] if isinstance(self.task, str) else self.task.values():
-            base = str(task).partition(":")[0]
-            if base not in registry.TASKS:
-                raise InputError(f"the study names an unknown task {base!r}: {nearest(base, registry.TASKS)}")
-        for policy in self.policies:
-            parse_policy(policy)
+        texts = tuple("none" if policy is None else str(policy) for policy in self.policies)
+        object.__setattr__(self, "policies", texts)
         for name in ("policies", "decodings"):
             if not getattr(self, name):
                 raise InputError(f"{name} is empty; leave it out, or name at least one")
         if self.samples not in ("auto", "all"):
-            _whole("samples", self.samples, 1)
-        _whole("controls", self.controls, 1)
-        _whole("batches", self.batches, 0)
+            whole("samples", self.samples, 1)
+        whole("controls", self.controls, 1)
+        whole("batches", self.batches, 0)
         if not self.seeds:
             raise InputError("seeds is empty; give at least one, such as [0]")
         for seed in self.seeds:
-            _whole("seeds", seed, 0)
+            whole("seeds", seed, 0)
+
+    @property
+    def tasks(self) -> list[str]:
+        """The names of the task, one for each family where they differ."""
+        return [self.task] if isinstance(self.task, str) else list(self.task.values())
 
     def task_for(self, family: str) -> str:
         """The task's name for models of a family."""
@@ -113,9 +117,9 @@ class TraceGrid(Grid):
     """Generations with attention recorded.
 
     Attributes:
-        name: what tables and figures call them.
+        name: of these traces in tables and figures.
         capture: options of ss.Capture.
-        maps: full maps of this many exemplars in a second pass, every `maps_every` steps; see `exemplars`.
+        maps: exemplars that get full attention maps in a second pass, every `maps_every` steps; see `documents.exemplars`.
     """
 
     name: str = "traces"
@@ -125,17 +129,17 @@ class TraceGrid(Grid):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _capture(self.capture)
-        _whole("maps", self.maps, 0)
-        _whole("maps_every", self.maps_every, 1)
+        whole("maps", self.maps, 0)
+        whole("maps_every", self.maps_every, 1)
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What samples = "auto" may take on this machine.
+    """The limits of samples = "auto".
 
     Attributes:
-        seconds: of computing, for all cells together; least, most: documents per cell.
+        seconds: of computing on this machine, for all cells together.
+        least: documents per cell; most: likewise.
     """
 
     seconds: float = 200.0
@@ -143,8 +147,8 @@ class Budget:
     most: int = 256
 
     def __post_init__(self) -> None:
-        _whole("least", self.least, 2)
-        _whole("most", self.most, self.least)
+        whole("least", self.least, 2)
+        whole("most", self.most, self.least)
         if not isinstance(self.seconds, (int, float)) or not self.seconds > 0:
             raise InputError(f"the budget's seconds should be above 0, got {self.seconds!r}")
 
@@ -156,6 +160,7 @@ class Study:
     Attributes:
         decodings: name → family → options of that family's decoding.
         data: task → JSON-lines file in the original format; tasks that are not named here are fetched or generated.
+        modules: Python modules to import first, here and in every worker: they register policies, tasks, decodings, families.
     """
 
     name: str
@@ -166,11 +171,14 @@ class Study:
     decodings: Mapping[str, Mapping[str, Options]] = field(default_factory=dict)
     budget: Budget = field(default_factory=Budget)
     data: Mapping[str, str] = field(default_factory=dict)
+    modules: tuple[str, ...] = ()
     about: str = ""
 
     def __post_init__(self) -> None:
         _text("name of a study", self.name)
-        if not (self.evaluate or self.trace or self.replay):
+        for module in self.modules:
+            _text("name of a module", module)
+        if not self.grids:
             raise InputError(f"study {self.name} does nothing; give it [[evaluate]], [[trace]] or [[replay]]")
         names = [model.name for model in self.models]
         if len(set(names)) < len(names):
@@ -184,9 +192,6 @@ class Study:
                     raise InputError(
                         f"study {self.name} has no decoding {name!r}; {nearest(name, [*self.decodings, SCHEME])}"
                     )
-        for name, families in self.decodings.items():
-            for family, options in families.items():
-                decoding_of(family, options, name)
 
     @property
     def grids(self) -> tuple[Grid, ...]:
@@ -194,11 +199,50 @@ class Study:
         return (*self.evaluate, *self.trace, *self.replay)
 
     def models_of(self, grid: Grid) -> list[StudyModel]:
-        """The models that a block is about."""
+        """The models of a block."""
         return [model for model in self.models if not grid.models or model.name in grid.models]
 
 
-def decoding_of(family: str, options: Options, name: str = "") -> Any:
+def check_names(study: Study) -> None:
+    """Import the study's modules, and refuse tasks, policies, decodings and options that nobody has registered."""
+    from sinkscope.policies import parse_policy
+    from sinkscope.tasks import registry
+    from sinkscope.trace.capture import Capture
+
+    import_modules(study.modules)
+    for grid in study.grids:
+        for task in grid.tasks:
+            base = str(task).partition(":")[0]
+            if base not in registry.TASKS:
+                raise InputError(f"the study names an unknown task {base!r}: {nearest(base, registry.TASKS)}")
+        for policy in grid.policies:
+            parse_policy(policy)
+    for traced in study.trace:
+        known = {item.name for item in dataclasses.fields(Capture)}
+        for name in traced.capture:
+            if name not in known:
+                raise InputError(f"capture has no option {name!r}; {nearest(name, known)}")
+        Capture(**traced.capture)
+    for name, families in study.decodings.items():
+        for family, options in families.items():
+            decoding_of(family, options, name)
+
+
+def import_modules(modules: Sequence[str]) -> None:
+    """Import the modules that a study names."""
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except SinkscopeError:
+            raise
+        except Exception as error:  # a stranger's module may raise anything
+            raise InputError(
+                f"the module {name!r} that the study names cannot be imported ({type(error).__name__}: {error}); install it, "
+                "or put its folder on PYTHONPATH, on every machine that runs the study"
+            ) from error
+
+
+def decoding_of(family: str, options: Options, name: str = "") -> Decoding:
     """The decoding of a family with these options; unknown families and options are explained."""
     from sinkscope.decoding.options import SamplingDecoding, default_decoding
 
@@ -215,7 +259,8 @@ def decoding_of(family: str, options: Options, name: str = "") -> Any:
             raise InputError(
                 f"decoding {name!r}: {family} has no option {option!r}; {nearest(option, known)}"
             )
-    return kind(**options)
+    decoding: Decoding = kind(**options)
+    return decoding
 
 
 def builtin_names() -> list[str]:
@@ -224,7 +269,7 @@ def builtin_names() -> list[str]:
 
 
 def read(name: str | Path) -> Study:
-    """A built-in study by name, or one from a TOML file."""
+    """A built-in study by name, or one from a TOML file; its modules are imported and its names checked."""
     return from_data(read_data(name), str(name))
 
 
@@ -239,15 +284,19 @@ def read_data(name: str | Path) -> dict[str, Any]:
         )
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError, RecursionError) as error:
         raise InputError(f"{path} is not a TOML file that can be read: {error}") from error
 
 
 Made = TypeVar("Made")
 
 
-def from_data(data: Mapping[str, Any], where: str = "the study") -> Study:
-    """A study from TOML or JSON data; unknown names are explained."""
+def from_data(data: Mapping[str, Any], where: str = "the study", *, names: bool = True) -> Study:
+    """A study from TOML or JSON data; unknown fields are explained.
+
+    `names`: import the study's modules and check the names of tasks, policies and decodings. Without it nothing is
+    imported: for reading the folder of a study that somebody else made.
+    """
     given = dict(data)
     blocks: dict[str, Any] = {
         "models": (StudyModel, given.pop("models", [])),
@@ -260,7 +309,10 @@ def from_data(data: Mapping[str, Any], where: str = "the study") -> Study:
         for name, (kind, items) in blocks.items()
     }
     budget = _make(Budget, given.pop("budget", {}), f"{where}, budget")
-    return _make(Study, {**given, **made, "budget": budget}, where)
+    study = _make(Study, {**given, **made, "budget": budget}, where)
+    if names:
+        check_names(study)
+    return study
 
 
 def _tables(name: str, items: Any, where: str) -> list[Any]:
@@ -293,58 +345,36 @@ def to_data(study: Study) -> dict[str, Any]:
 
 def to_toml(study: Study) -> str:
     """The study as TOML text that `from_data` reads back."""
-    return _toml(to_data(study)) + "\n"
+    import tomli_w
+
+    return tomli_w.dumps(_without_none(to_data(study)))
 
 
-def _toml(data: Mapping[str, Any], path: str = "") -> str:
-    plain, tables = [], []
-    for name, value in data.items():
-        where = f"{path}.{_key(name)}" if path else _key(name)
-        if value is None:
-            continue
-        if (
-            isinstance(value, Mapping)
-            and path != ""
-            and not any(isinstance(v, Mapping) for v in value.values())
-        ):
-            plain.append(f"{_key(name)} = {_inline(value)}")
-        elif isinstance(value, Mapping):
-            tables.append(f"\n[{where}]\n{_toml(value, where)}")
-        elif isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
-            tables += [f"\n[[{where}]]\n{_toml(item, where)}" for item in value]
-        else:
-            plain.append(f"{_key(name)} = {_inline(value)}")
-    return "\n".join([*plain, *tables])
+def _without_none(data: Any) -> Any:
+    """The data without None, which TOML does not have: a field that is left out takes its default, None."""
+    if isinstance(data, dict):
+        return {name: _without_none(value) for name, value in data.items() if value is not None}
+    return [_without_none(value) for value in data] if isinstance(data, list) else data
 
 
-def _inline(value: Any) -> str:
-    if isinstance(value, Mapping):
-        inside = ", ".join(f"{_key(name)} = {_inline(one)}" for name, one in value.items() if one is not None)
-        return f"{{ {inside} }}" if inside else "{}"
-    if isinstance(value, list):
-        return f"[{', '.join(_inline(one) for one in value)}]"
-    return json.dumps(value)  # texts, numbers and truth values are written alike in both
+def with_samples(study: Study, samples: int) -> Study:
+    """The study with "auto" replaced by a number."""
+
+    def fixed(grids: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(
+            dataclasses.replace(grid, samples=samples) if grid.samples == "auto" else grid for grid in grids
+        )
+
+    return dataclasses.replace(
+        study, evaluate=fixed(study.evaluate), trace=fixed(study.trace), replay=fixed(study.replay)
+    )
 
 
-def _key(name: str) -> str:
-    return name if name.replace("_", "").replace("-", "").isalnum() and name.isascii() else json.dumps(name)
-
-
-def _capture(options: Options) -> None:
-    from sinkscope.trace.capture import Capture
-
-    known = {item.name for item in dataclasses.fields(Capture)}
-    for name in options:
-        if name not in known:
-            raise InputError(f"capture has no option {name!r}; {nearest(name, known)}")
-    Capture(**options)
+def has_auto(study: Study) -> bool:
+    """True when a number of documents is left to a measurement of speed."""
+    return any(grid.samples == "auto" for grid in study.grids)
 
 
 def _text(what: str, value: object) -> None:
     if not isinstance(value, str) or not value:
         raise InputError(f"the {what} should be a text, got {value!r}")
-
-
-def _whole(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(f"{name} should be a whole number of at least {least}, got {value!r}")

@@ -8,33 +8,38 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import InputError
-from sinkscope.study.lease import holder, is_held
-from sinkscope.study.spec import Study
+from sinkscope.locks import holder, is_held
 from sinkscope.study.store import Store
 
 
 @dataclass(frozen=True)
 class CellStatus:
-    """One cell: answers there, wanted, and right where they are graded."""
+    """One cell: answers that are there, wanted, graded and right (None where nothing is graded), and whether it is in work."""
 
     id: str
     title: str
     model: str
     done: int
     wanted: int
+    graded: int | None
     right: int | None
     working: bool
 
 
 @dataclass(frozen=True)
 class Status:
-    """A whole study."""
+    """A whole study.
+
+    Attributes:
+        running: the process that runs it, "" for none.
+        idle: seconds since the last record; None before the first.
+    """
 
     root: Path
-    study: Study
+    study: str
     cells: tuple[CellStatus, ...]
-    running: str  # who runs it, "" for nobody
-    idle: float | None  # seconds since the last record
+    running: str
+    idle: float | None
     report: Path | None
 
     @property
@@ -47,6 +52,11 @@ class Status:
         """Answers of all cells that are known."""
         return sum(cell.wanted for cell in self.cells)
 
+    @property
+    def not_graded(self) -> int:
+        """Answers of evaluations that have no grade."""
+        return sum(cell.done - cell.graded for cell in self.cells if cell.graded is not None)
+
 
 def read(folder: str | Path) -> Status:
     """The status of the study in a folder."""
@@ -55,24 +65,31 @@ def read(folder: str | Path) -> Status:
     if study is None:
         raise InputError(f"{folder} is no folder of a study: it has no study.toml (yet)")
     known = sorted(store.known_cells().items(), key=lambda pair: str(pair[1]["title"]))
-    cells = [_cell(store, name, data) for name, data in known]
-    lease = store.root / "lease"
-    who = holder(lease) if is_held(lease) else None
-    running = f"process {who.get('pid')} on {who.get('host')}" if who else ""
+    lock = store.root / "lock"
+    who = holder(lock) if is_held(lock) else None
     changed = [path.stat().st_mtime for path in store.root.glob("cells/*/shards/*/generations.jsonl")]
     report = store.root / "report.html"
     return Status(
-        store.root, study, tuple(cells), running, time.time() - max(changed) if changed else None,
-        report if report.is_file() else None,
-    )  # fmt: skip
+        root=store.root,
+        study=study.name,
+        cells=tuple(_cell(store, cell_id, data) for cell_id, data in known),
+        running=f"process {who.get('pid')} on {who.get('host')}" if who else "",
+        idle=time.time() - max(changed) if changed else None,
+        report=report if report.is_file() else None,
+    )
 
 
-def _cell(store: Store, name: str, data: dict[str, Any]) -> CellStatus:
-    graded = data["identity"]["kind"] == "evaluate"
-    answers = store.answers(name, graded=graded)
-    right = sum(grade.passed for _, grade in answers.values() if grade is not None) if graded else None
-    leases = store.cell_folder(name).glob("shards/*.lease")
+def _cell(store: Store, cell_id: str, data: dict[str, Any]) -> CellStatus:
+    answers = store.answers(cell_id)
+    evaluated = data["identity"]["kind"] == "evaluate"
+    grades = [grade for _, grade in answers.values() if grade is not None]
     return CellStatus(
-        name, str(data["title"]), str(data["model"]), len(answers), int(data["answers"]), right,
-        any(is_held(path) for path in leases),
-    )  # fmt: skip
+        id=cell_id,
+        title=str(data["title"]),
+        model=str(data["model"]),
+        done=len(answers),
+        wanted=int(data["answers"]),
+        graded=len(grades) if evaluated else None,
+        right=sum(grade.passed for grade in grades) if evaluated else None,
+        working=any(is_held(run.path / "lock") for run in store.runs(cell_id)),
+    )

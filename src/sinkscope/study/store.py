@@ -1,39 +1,53 @@
 """The folder of a study.
 
     study.toml            the study as resolved
+    speed.json            the measurement that the number of documents follows from
     cells/ID/cell.json    what the cell is; ID is the hash of all that can change its result
-    cells/ID/shards/A-B/  records of the answers number A to B: a run folder, append-only, one writer (see tasks.records)
-    traces/ID/            recorded generations, one file each
-    tables/ figures/ report.html manifest.json
-    lease                 held by the command that runs the study
+    cells/ID/shards/A-B/  records of some answers of the cell: append-only, one writer (see tasks.records)
+    traces/ID/            recorded generations, one file each, and the statistics of each
+    tables/ manifest.json what is made of the records; the report adds figures/ and report.html
+    lock                  held by the command that runs the study
 
-Shards may be cut anew at any time: the records of a cell are those of all its shards together.
+Shards may be cut anew at any time: the records of a cell are those of all its shards together. Links inside of the folder are
+refused: a folder from somebody else must not lead a command to files outside of it.
 """
 
 from __future__ import annotations
 
+import io
 import json
-import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from sinkscope.errors import InputError
+from sinkscope.files import differences, write_atomically
+from sinkscope.locks import Lock
 from sinkscope.study import spec
-from sinkscope.study.cell import Cell, differences
-from sinkscope.study.lease import Lease, is_held
+from sinkscope.study.cells import Cell
 from sinkscope.tasks.records import Generation, Grade, RunFolder
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 Answer = tuple[Generation, Grade | None]
 Key = tuple[str, int]
+"""A document's id and a seed."""
+
+LEFT_BY_A_KILL = ("lock", "lock.holder", "slurm", "speed.json")
+"""What a command that was killed at its start leaves, besides .part files."""
+
+ABOUT = "about"
 
 
-@dataclass(frozen=True)
 class Store:
-    """Paths and records of a study's folder. Reading needs no lease."""
+    """Paths and records of a study's folder. Reading needs no lock, and reads a file again only after it has changed."""
 
-    root: Path
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._runs: dict[Path, tuple[tuple[int, ...], RunFolder]] = {}
 
     # ---- paths
 
@@ -42,46 +56,74 @@ class Store:
         """study.toml."""
         return self.root / "study.toml"
 
+    @property
+    def speed_file(self) -> Path:
+        """speed.json."""
+        return self.root / "speed.json"
+
+    @property
+    def manifest_file(self) -> Path:
+        """manifest.json."""
+        return self.root / "manifest.json"
+
+    def table_file(self, name: str) -> Path:
+        """tables/NAME.parquet."""
+        return self.root / "tables" / f"{name}.parquet"
+
     def cell_folder(self, cell_id: str) -> Path:
         """cells/ID."""
         return self.root / "cells" / cell_id
 
     def shard_folder(self, cell_id: str, start: int, stop: int) -> Path:
-        """The run folder of some answers of a cell."""
+        """The folder of records of some answers of a cell."""
         return self.cell_folder(cell_id) / "shards" / f"{start:06d}-{stop:06d}"
 
     def trace_file(self, cell_id: str, place: int, seed: int) -> Path:
         """The recorded generation of a document."""
         return self.root / "traces" / cell_id / f"{place:06d}-{seed}.zarr.zip"
 
-    def analysis_file(self, cell_id: str, place: int, seed: int) -> Path:
-        """The partial result of a recorded generation: sums and counts that tables are made from."""
+    def statistics_file(self, cell_id: str, place: int, seed: int) -> Path:
+        """The mergeable statistics of a recorded generation, from which tables are made."""
         return self.root / "traces" / cell_id / f"{place:06d}-{seed}.analysis.npz"
 
-    def lease(self) -> Lease:
+    def lock(self) -> Lock:
         """The right to run the study."""
-        return Lease(self.root / "lease")
+        return Lock(self.root / "lock")
 
-    @property
-    def running(self) -> bool:
-        """Whether a command seems to be at work on it."""
-        return is_held(self.root / "lease")
+    def refuse_links(self, path: Path) -> Path:
+        """The path, when no part of it below the study's folder is a link."""
+        for part in (path, *path.parents):
+            if part == self.root:
+                break
+            if part.is_symlink():
+                raise InputError(
+                    f"{part} is a link, and links in the folder of a study are not followed; put the real file or folder there"
+                )
+        return path
 
     # ---- the study
 
     def study(self) -> spec.Study | None:
-        """The study as resolved; None in a new folder."""
-        return spec.read(self.study_file) if self.study_file.is_file() else None
+        """The study as resolved, without importing anything that it names; None in a new folder."""
+        if not self.study_file.is_file():
+            return None
+        return spec.from_data(spec.read_data(self.study_file), str(self.study_file), names=False)
+
+    def manifest(self) -> dict[str, Any]:
+        """manifest.json; empty when there is none yet."""
+        try:
+            data = json.loads(self.manifest_file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return data if isinstance(data, dict) else {}
 
     def check_new(self) -> None:
-        """Refuses to start a study in a folder that holds something else."""
+        """Refuse to start a study in a folder that holds something else."""
         if self.root.exists() and not self.root.is_dir():
             raise InputError(f"{self.root} is a file; give a folder with --out")
         if not self.study_file.exists() and self.root.is_dir():
-            # What a command that was killed at its start leaves, besides .part files.
-            own = ("lease", "slurm", "speed.json")
             names = sorted(path.name for path in self.root.iterdir())
-            strange = [name for name in names if name not in own and not name.startswith(".")]
+            strange = [name for name in names if name not in LEFT_BY_A_KILL and not name.startswith(".")]
             if strange:
                 raise InputError(
                     f"{self.root} is no folder of a study (it has no study.toml) and holds {', '.join(strange[:3])}; "
@@ -89,21 +131,21 @@ class Store:
                 )
 
     def check_study(self, wanted: spec.Study) -> None:
-        """Refuses a folder of another study, with the difference named; "auto" agrees with any number."""
+        """Refuse a folder of another study, with the difference named; "auto" agrees with any number."""
         known = self.study()
         if known is None:
             return
         old, new = spec.to_data(known), spec.to_data(wanted)
-        for data in (old, new):
-            for name in ("budget", "data", "about"):
-                data.pop(name)
         for kind in ("evaluate", "trace", "replay"):
-            for a, b in zip(old[kind], new[kind], strict=False):
-                if b["samples"] == "auto" and isinstance(a["samples"], int):
-                    b["samples"] = a["samples"]
-            old[kind], new[kind] = ({str(i): one for i, one in enumerate(data[kind])} for data in (old, new))
+            for there, here in zip(old[kind], new[kind], strict=False):
+                if here["samples"] == "auto" and isinstance(there["samples"], int):
+                    here["samples"] = there["samples"]
         for data in (old, new):
-            data["models"] = {one["name"]: one for one in data["models"]}
+            for name in spec.NOT_IN_RECORDS:
+                data.pop(name)
+            for kind in ("evaluate", "trace", "replay"):
+                data[kind] = {str(number): block for number, block in enumerate(data[kind])}
+            data["models"] = {model["name"]: model for model in data["models"]}
         found = list(differences(old, new))
         if found:
             raise InputError(
@@ -111,41 +153,41 @@ class Store:
             )
 
     def write_study(self, study: spec.Study) -> None:
-        """Writes study.toml, once."""
-        write_text(self.study_file, spec.to_toml(study))
+        """Write study.toml, once."""
+        write_atomically(self.study_file, spec.to_toml(study))
 
     # ---- cells
 
     def add_cells(self, cells: Sequence[Cell]) -> None:
-        """Makes the folders of cells."""
+        """Make the folders of cells."""
         for cell in cells:
-            file = self.cell_folder(cell.id) / "cell.json"
+            file = self.refuse_links(self.cell_folder(cell.id) / "cell.json")
             if not file.exists():
-                write_text(file, json.dumps(cell.as_data(), indent=1, sort_keys=True) + "\n")
+                write_atomically(file, json.dumps(cell.as_data(), indent=1, sort_keys=True) + "\n")
 
     def known_cells(self) -> dict[str, dict[str, Any]]:
-        """What cell.json says, by id; folders without one were never begun."""
-        found = {}
+        """The content of every cell.json, by id; folders without one were never begun."""
+        cells = {}
         for file in sorted(self.root.glob("cells/*/cell.json")):
             try:
-                found[file.parent.name] = json.loads(file.read_text(encoding="utf-8"))
-            except ValueError as error:
+                cells[file.parent.name] = json.loads(file.read_text(encoding="utf-8"))
+            except (ValueError, RecursionError) as error:
                 raise InputError(
                     f"{file} is damaged ({error}): restore it from a copy, or remove its folder"
                 ) from error
-        return found
+        return cells
 
     def check_foreign(self, cells: Sequence[Cell], second: bool = False) -> None:
-        """Refuses results that do not belong to these cells, with the nearest one's difference named.
+        """Refuse results that do not belong to these cells, with the difference to the nearest one named.
 
         Maps of exemplars are cells of a second pass; they are looked at when that pass is planned (`second`).
         """
         wanted = {cell.id: cell for cell in cells}
-        for found, data in self.known_cells().items():
+        for known, data in self.known_cells().items():
             identity = data.get("identity", {})
-            if found in wanted:
-                if identity != wanted[found].identity:
-                    raise InputError(f"cells/{found} is not what its name says; remove it")
+            if known in wanted:
+                if identity != wanted[known].identity:
+                    raise InputError(f"cells/{known} is not what its name says; remove it")
                 continue
             if (identity.get("kind") == "maps") != second:
                 continue
@@ -155,76 +197,90 @@ class Store:
                 default=["it is of no cell here"],
             )
             raise InputError(
-                f"{self.root}/cells/{found} ({data.get('title')}) holds foreign results: {'; '.join(near[:3])}. Results are "
+                f"{self.root}/cells/{known} ({data.get('title')}) holds foreign results: {'; '.join(near[:3])}. Results are "
                 "not mixed: give another --out, or remove that folder"
             )
 
     # ---- records
 
-    def shard_folders(self, cell_id: str) -> list[Path]:
-        """The run folders of a cell that were begun, in order."""
-        return sorted(path.parent for path in self.cell_folder(cell_id).glob("shards/*/settings.json"))
+    def runs(self, cell_id: str) -> list[RunFolder]:
+        """The folders of records of a cell that were begun, in order."""
+        found = []
+        for file in sorted(self.cell_folder(cell_id).glob("shards/*/settings.json")):
+            folder = file.parent
+            logs = [folder / "generations.jsonl", folder / "grades.jsonl"]
+            for path in (file, *logs):
+                self.refuse_links(path)
+            stats = [log.stat() for log in logs if log.exists()]
+            signature = tuple(number for stat in stats for number in (stat.st_mtime_ns, stat.st_size))
+            if self._runs.get(folder, ((), None))[0] != signature or folder not in self._runs:
+                self._runs[folder] = (signature, RunFolder.read(folder))
+            found.append(self._runs[folder][1])
+        return found
 
-    def answers(self, cell: Cell | str, graded: bool = True) -> dict[Key, Answer]:
-        """The answers of a cell by (document, seed), in the order of the task.
+    def answers(self, cell_id: str) -> dict[Key, Answer]:
+        """The answers of a cell by (document, seed), in the order of the task, each with its grade if it has one.
 
-        An answer counts when it is graded (evaluations; `graded`). Shards that overlap, after a change of their number, must
-        agree word for word.
+        Shards that overlap, after a change of their number, must agree word for word.
         """
-        cell_id = cell if isinstance(cell, str) else cell.id
-        found: dict[Key, Answer] = {}
-        for folder in self.shard_folders(cell_id):
-            run = RunFolder.read(folder)
+        answers: dict[Key, Answer] = {}
+        for run in self.runs(cell_id):
             grades = {(grade.document, grade.seed): grade for grade in run.grades}
             for row in run.generations:
                 key = (row.document, row.seed)
-                if graded and key not in grades:
-                    continue
-                if key in found and found[key][0].output != row.output:
+                if key in answers and answers[key][0].output != row.output:
                     raise InputError(
-                        f"{folder} and another shard of its cell have different answers to {row.document}: the results "
+                        f"{run.path} and another shard of its cell have different answers to {row.document}: the results "
                         "were mixed; remove one of them"
                     )
-                found.setdefault(key, (row, grades.get(key)))
-        return dict(sorted(found.items(), key=lambda pair: (pair[1][0].index, pair[0][1])))
+                if key not in answers or answers[key][1] is None:
+                    answers[key] = (row, grades.get(key))
+        return dict(sorted(answers.items(), key=lambda pair: (pair[1][0].index, pair[0][1])))
 
     def settings(self, cell_id: str) -> dict[str, Any]:
         """The settings that the records of a cell were made with."""
-        for folder in self.shard_folders(cell_id):
-            return RunFolder.read(folder).settings
+        for run in self.runs(cell_id):
+            return run.settings
         raise InputError(f"cells/{cell_id} has no records yet")
 
-    def done(self, cells: Sequence[Cell]) -> dict[str, set[Key]]:
-        """Cell id → the answers that are there, with their files."""
-        return {cell.id: self.done_keys(cell) for cell in cells}
-
-    def done_keys(self, cell: Cell) -> set[Key]:
-        """The (document, seed) of a cell that are complete."""
-        found = self.answers(cell, graded=cell.kind == "evaluate")
-        if cell.kind not in ("trace", "maps"):
-            return set(found)
+    def answered(self, cell: Cell) -> set[int]:
+        """The answers of a cell that are there, by their number in `cell.items`; recorded ones when their file is there too."""
+        places = {place: number for number, place in enumerate(cell.documents)}
+        seeds = {seed: number for number, seed in enumerate(cell.seeds)}
+        recorded = cell.kind in ("trace", "maps")
         return {
-            key for key, (row, _) in found.items() if self.trace_file(cell.id, row.index, row.seed).is_file()
+            places[row.index] * len(seeds) + seeds[row.seed]
+            for row, _ in self.answers(cell.id).values()
+            if row.index in places and row.seed in seeds
+            if not recorded or self.trace_file(cell.id, row.index, row.seed).is_file()
         }
 
 
-def write_text(path: Path, text: str) -> None:
-    """A file that is either not there or complete."""
-    write_bytes(path, text.encode())
+def save_statistics(part: xr.Dataset, path: Path) -> None:
+    """Write the statistics of a trace as one .npz: arrays, and a JSON text with dimensions, coordinates and attributes."""
+    about = {
+        "dims": {str(name): [str(dim) for dim in part[name].dims] for name in part.variables},
+        "coords": [str(name) for name in part.coords],
+        "attrs": dict(part.attrs),
+    }
+    arrays: dict[str, Any] = {str(name): np.asarray(part[name].values) for name in part.variables}
+    arrays[ABOUT] = np.asarray(json.dumps(about))
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    write_atomically(path, buffer.getvalue())
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """A file that is either not there or complete, also after a power cut."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+def load_statistics(path: Path) -> xr.Dataset:
+    """Read what `save_statistics` wrote."""
+    import xarray
+
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
+        with np.load(path, allow_pickle=False) as file:
+            about = json.loads(str(file[ABOUT]))
+            arrays = {name: (tuple(dims), file[name]) for name, dims in about["dims"].items()}
+    except (OSError, ValueError, KeyError) as error:
         raise InputError(
-            f"cannot write {path} ({error}): make room and run the same command again"
+            f"{path} is damaged ({error}); remove it and its trace, and run the same command again"
         ) from error
+    coords = {name: arrays.pop(name) for name in about["coords"]}
+    return xarray.Dataset(arrays, coords=coords, attrs=about["attrs"])

@@ -1,68 +1,121 @@
-"""The tables of a study, from records and partial results alone. No model; the same records give the same tables, bit for bit.
+"""The tables of a study, from its records alone. No model; the same records give the same tables, bit for bit.
 
 results        one row per model, task, decoding and policy: n, accuracy, interval, differences, control, settings
 records        one row per answer
-sinks          what `sinkscope.summary` says about each set of traces
+sinks          `sinkscope.summary` of each set of traces
 depth          sinks by layer
 diagnosis      the verdicts on each model, with their evidence
-replay         what a policy changes at single steps of a run that was made without it
-pairs          what changed between traces without and with a policy
+replay         the changes by a policy at single steps of a run that was made without it
+pairs          the changes between traces without and with a policy
 """
 
 from __future__ import annotations
 
+import io
 import json
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sinkscope.errors import InputError
-from sinkscope.study.cell import Cell
-from sinkscope.study.store import Store
+from sinkscope.files import write_atomically
+from sinkscope.study.cells import Cell
+from sinkscope.study.store import Store, load_statistics
 from sinkscope.tasks.evaluate import Evaluation, record_of
+from sinkscope.text import csv_text
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
-    from sinkscope.study.comparison import Table
 
-ORDER = ("model", "task", "decoding_name", "policy")
+class NotGraded(NamedTuple):
+    """A cell with answers that have no grade."""
+
+    cell: str
+    title: str
+    model: str
+    task: str
+    policy: str
+    answers: int
+    why: str
 
 
 @dataclass(frozen=True)
 class Tables:
-    """All tables by name, and what must be said beside them."""
+    """All tables by name, and sentences that belong beside them."""
 
     frames: dict[str, pd.DataFrame]
     notes: tuple[str, ...]
 
 
-def build(store: Store, cells: Sequence[Cell]) -> Tables:
-    """All tables of a finished study."""
-    evaluations = {cell.id: evaluation(store, cell) for cell in cells if cell.kind == "evaluate"}
-    parts = {cell.id: partials(store, cell) for cell in cells if cell.kind == "trace"}
+Counts = tuple[int, int, int]
+"""Answers of a cell, those with a grade, and those that are right."""
+
+
+def grade_counts(store: Store, cells: Sequence[Cell]) -> dict[str, Counts]:
+    """The counts of each cell, by id."""
+    counts = {}
+    for cell in cells:
+        grades = [grade for _, grade in store.answers(cell.id).values() if grade is not None]
+        counts[cell.id] = (cell.answers, len(grades), sum(grade.passed for grade in grades))
+    return counts
+
+
+def not_graded(cells: Sequence[Cell], counts: Mapping[str, Counts]) -> tuple[NotGraded, ...]:
+    """The evaluations with answers that have no grade, and the reason."""
+    from sinkscope.study.shard import why_not_graded
+
+    entries = []
+    for cell in cells:
+        answers, graded, _ = counts[cell.id]
+        if cell.kind == "evaluate" and graded < answers:
+            why = (
+                why_not_graded(cell.parsed_task()) or "they were made on a machine that could not grade them"
+            )
+            entries.append(
+                NotGraded(cell.id, cell.title, cell.model.name, cell.task, cell.policy, answers - graded, why)
+            )
+    return tuple(entries)
+
+
+def build(store: Store, cells: Sequence[Cell], ungraded: Sequence[NotGraded] = ()) -> Tables:
+    """All tables of a finished study; cells that are not graded have no accuracy and are left out of `results`."""
+    left_out = {entry.cell for entry in ungraded}
+    traced = [cell for cell in cells if cell.kind == "trace"]
+    replayed = [cell for cell in cells if cell.kind == "replay"]
+    evaluations = {
+        cell.id: evaluation(store, cell)
+        for cell in cells
+        if cell.kind == "evaluate" and cell.id not in left_out
+    }
+    statistics = {cell.id: trace_statistics(store, cell) for cell in traced}
     frames: dict[str, Any] = {}
     notes: list[str] = []
     if evaluations:
         frames["results"], notes = results(cells, evaluations)
         frames["records"] = records(cells, evaluations)
-    if parts:
-        frames["sinks"], frames["depth"] = sinks(cells, parts), depth(cells, parts)
-    frames["diagnosis"] = diagnosis(cells, evaluations, parts)
-    replays = [cell for cell in cells if cell.kind == "replay"]
-    if replays:
-        frames["replay"] = replay(store, replays)
-    changed = pairs(store, [cell for cell in cells if cell.kind == "trace"])
+    if statistics:
+        frames["sinks"], frames["depth"] = sinks(traced, statistics), depth(traced, statistics)
+    frames["diagnosis"] = diagnosis(cells, evaluations, statistics)
+    if replayed:
+        frames["replay"] = replay(store, replayed)
+    changed = pairs(store, traced)
     if changed is not None:
         frames["pairs"] = changed
+    for task in sorted({entry.task for entry in ungraded}):
+        answers = sum(entry.answers for entry in ungraded if entry.task == task)
+        why = next(entry.why for entry in ungraded if entry.task == task)
+        notes.append(
+            f"{task}: {answers} answers are not graded here, because {why}. Grade them with: sinkscope grade {store.root}"
+        )
     return Tables({name: frame for name, frame in frames.items() if len(frame)}, tuple(notes))
 
 
 def evaluation(store: Store, cell: Cell) -> Evaluation:
     """The graded answers of a cell."""
-    answers = store.answers(cell)
+    answers = store.answers(cell.id)
     missing = cell.answers - len(answers)
     if missing > 0:
         raise InputError(
@@ -73,14 +126,14 @@ def evaluation(store: Store, cell: Cell) -> Evaluation:
     return Evaluation(tuple(rows), settings)
 
 
-def partials(store: Store, cell: Cell) -> xr.Dataset:
-    """The analysis of all traces of a cell."""
+def trace_statistics(store: Store, cell: Cell) -> xr.Dataset:
+    """The statistics of all traces of a cell."""
     from sinkscope.sinks import merge
-    from sinkscope.study.analysis import load
 
-    rows = [row for row, _ in store.answers(cell, graded=False).values()]
-    found = [load(store.analysis_file(cell.id, row.index, row.seed)) for row in rows]
-    return merge(found, relabel=True)
+    rows = [row for row, _ in store.answers(cell.id).values()]
+    return merge(
+        [load_statistics(store.statistics_file(cell.id, row.index, row.seed)) for row in rows], relabel=True
+    )
 
 
 def _about(cell: Cell) -> dict[str, Any]:
@@ -94,68 +147,55 @@ def _about(cell: Cell) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _with_columns(frame: pd.DataFrame, columns: Mapping[str, Any]) -> pd.DataFrame:
+    """A copy of the table with these columns in front, those that it has already left as they are."""
+    frame = frame.copy()
+    frame.attrs = {}
+    for place, (name, value) in enumerate(columns.items()):
+        if name not in frame:
+            frame.insert(place, name, value)
+    return frame
+
+
 # ---- accuracies ----------------------------------------------------------------------------------
 
 
-def comparisons(cells: Sequence[Cell], evaluations: dict[str, Evaluation]) -> dict[tuple[str, str], Table]:
-    """(decoding, task) → the comparison of all models and policies under it."""
-    from sinkscope.study.comparison import compare_runs
-
-    groups: dict[tuple[str, str], list[Evaluation]] = defaultdict(list)
-    for cell in cells:
-        if cell.kind == "evaluate":
-            groups[cell.decoding_name, cell.identity["task"]["task"]].append(evaluations[cell.id])
-    return {key: compare_runs(runs) for key, runs in groups.items()}
-
-
 def results(cells: Sequence[Cell], evaluations: dict[str, Evaluation]) -> tuple[pd.DataFrame, list[str]]:
-    """The result table; settings in every row."""
+    """The result table, settings in every row, and notes. Each task and decoding is compared by itself."""
     import pandas as pd
 
-    from sinkscope.study.comparison import control, control_name
+    from sinkscope.study.comparison import compare_runs, control, control_name
 
-    by_name: dict[tuple[str, str, str, str], list[Cell]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[Cell]] = defaultdict(list)
     for cell in cells:
-        if cell.kind == "evaluate":
-            name = cell.policy if control(cell.policy) is None else control_name(cell.policy)
-            by_name[cell.decoding_name, cell.identity["task"]["task"], cell.model.name, name].append(cell)
+        if cell.id in evaluations:
+            groups[cell.decoding_name, cell.identity["task"]["task"]].append(cell)
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
-    for (decoding, task), table in comparisons(cells, evaluations).items():
-        notes += [
-            note for note in table.notes if " documents detect " not in note
-        ]  # each row says it, column detectable
-        frame = table.frame()
-        own = {(row["model"], row["policy"]): row for row in frame.to_dict("records")}
-        for (model, policy), row in own.items():
-            used = by_name[decoding, task, str(model), str(policy)]
-            about = _about(used[0])
-            beside = next(
-                (
-                    one
-                    for (other, _), one in own.items()
-                    if (other, one["control_of"], one["match"]) == (model, policy, "count")
-                ),
-                None,
-            )
-            base = own.get((model, "none"))
-            flat = {str(name): value for name, value in row.items() if name not in about}
+    for group in groups.values():
+        table = compare_runs([evaluations[cell.id] for cell in group])
+        # Each row says in the column `detectable` what its documents detect.
+        notes += [note for note in table.notes if " documents detect " not in note]
+        draws: dict[tuple[str, str], list[Cell]] = defaultdict(list)
+        for cell in group:
+            name = cell.policy if control(cell.policy) is None else control_name(cell.policy)
+            draws[cell.model.name, name].append(cell)
+        compared = {(str(row["model"]), str(row["policy"])): row for row in table.frame().to_dict("records")}
+        for (model, policy), row in compared.items():
+            used = draws[model, policy]
+            about = _about(used[0]) | {"policy": policy, "cell": " ".join(cell.id for cell in used)}
+            matched = [
+                name
+                for (other, name), beside in compared.items()
+                if (other, beside["control_of"], beside["match"]) == (model, policy, "count")
+            ]
+            beside = compared[model, matched[0]] if matched else None
+            base = compared.get((model, "none"))
             rows.append(
-                {
-                    **about,
-                    "policy": policy,
-                    "cell": " ".join(cell.id for cell in used),
-                    **flat,
-                    **_beside(
-                        used,
-                        beside,
-                        evaluations,
-                        by_name[decoding, task, str(model), str(beside["policy"])] if beside else [],
-                    ),
-                    "detectable": None
-                    if base is None
-                    else detectable(int(row["n"]), float(base["accuracy"])),
-                }
+                about
+                | {str(name): value for name, value in row.items() if name not in about}
+                | _beside(used[0], beside, draws[model, matched[0]] if matched else [], evaluations)
+                | {"detectable": base and detectable(int(row["n"]), float(base["accuracy"]))}
             )
     return pd.DataFrame(rows), list(dict.fromkeys(notes))
 
@@ -172,30 +212,33 @@ def detectable(n: int, accuracy: float) -> float:
 
 
 def _beside(
-    used: list[Cell], beside: dict[Any, Any] | None, evaluations: dict[str, Evaluation], controls: list[Cell]
+    cell: Cell,
+    beside: Mapping[Any, Any] | None,
+    controls: Sequence[Cell],
+    evaluations: Mapping[str, Evaluation],
 ) -> dict[str, Any]:
-    """The control of a row: its accuracy and what it hid, and the paired difference to it."""
+    """The count-matched control of a row: its accuracy and the attention it hid, and the paired difference to it."""
     from sinkscope.statistics import align, compare
 
     empty = dict.fromkeys(
         ("control", "control_draws", "control_accuracy", "control_hidden_share", "over_control", "over_control_low",
          "over_control_high")
     )  # fmt: skip
-    if beside is None or not controls:
+    if beside is None:
         return empty
     mean: dict[str, float] = defaultdict(float)
-    for cell in controls:
-        for document, score in evaluations[cell.id].scores().items():
+    for draw in controls:
+        for document, score in evaluations[draw.id].scores().items():
             mean[document] += score / len(controls)
-    found = compare(*align(evaluations[used[0].id].scores(), mean, ("the policy", "its control")))
+    paired = compare(*align(evaluations[cell.id].scores(), mean, ("the policy", "its control")))
     return {
         "control": beside["policy"],
         "control_draws": int(beside["draws"]),
         "control_accuracy": beside["accuracy"],
         "control_hidden_share": beside["hidden_share"],
-        "over_control": found.difference,
-        "over_control_low": found.interval.low,
-        "over_control_high": found.interval.high,
+        "over_control": paired.difference,
+        "over_control_low": paired.interval.low,
+        "over_control_high": paired.interval.high,
     }
 
 
@@ -203,140 +246,131 @@ def records(cells: Sequence[Cell], evaluations: dict[str, Evaluation]) -> pd.Dat
     """Every answer, with its cell's settings."""
     import pandas as pd
 
-    frames = []
-    for cell in cells:
-        if cell.kind == "evaluate":
-            frame = evaluations[cell.id].table()
-            for place, (name, value) in enumerate(_about(cell).items()):
-                if name not in frame:
-                    frame.insert(place, name, value)
-            frames.append(frame)
+    frames = [
+        _with_columns(evaluations[cell.id].table(), _about(cell)) for cell in cells if cell.id in evaluations
+    ]
     return pd.concat([frame.dropna(axis=1, how="all") for frame in frames], ignore_index=True)
 
 
 # ---- traces --------------------------------------------------------------------------------------
 
 
-def sinks(cells: Sequence[Cell], parts: dict[str, xr.Dataset]) -> pd.DataFrame:
+def sinks(cells: Sequence[Cell], statistics: Mapping[str, xr.Dataset]) -> pd.DataFrame:
     """`ss.summary` of the traces of each cell."""
     from sinkscope.sinks import summary
 
-    return _stacked([(cell, summary(parts[cell.id])) for cell in cells if cell.id in parts], parts)
+    return _stacked(cells, statistics, summary)
 
 
-def depth(cells: Sequence[Cell], parts: dict[str, xr.Dataset]) -> pd.DataFrame:
+def depth(cells: Sequence[Cell], statistics: Mapping[str, xr.Dataset]) -> pd.DataFrame:
     """Sinks by layer, over the traces of each cell."""
     from sinkscope.sinks.depth import depth_table
 
-    return _stacked([(cell, depth_table(parts[cell.id])) for cell in cells if cell.id in parts], parts)
+    return _stacked(cells, statistics, depth_table)
 
 
-def _stacked(frames: list[tuple[Cell, pd.DataFrame]], parts: dict[str, xr.Dataset]) -> pd.DataFrame:
+def _stacked(
+    cells: Sequence[Cell],
+    statistics: Mapping[str, xr.Dataset],
+    table: Callable[[xr.Dataset], pd.DataFrame],
+) -> pd.DataFrame:
     import pandas as pd
 
-    found = []
-    for cell, frame in frames:
-        frame = frame.copy()
-        frame.attrs = {}
-        about = {"traces": cell.group, "samples": int(parts[cell.id].sizes["sample"]), **_about(cell)}
-        for place, (name, value) in enumerate(about.items()):
-            frame.insert(place, name, value)
-        found.append(frame)
-    return pd.concat(found, ignore_index=True)
+    frames = []
+    for cell in cells:
+        samples = int(statistics[cell.id].sizes["sample"])
+        about = {"traces": cell.group, "samples": samples, **_about(cell)}
+        frames.append(_with_columns(table(statistics[cell.id]), about))
+    return pd.concat(frames, ignore_index=True)
 
 
 def diagnosis(
-    cells: Sequence[Cell], evaluations: dict[str, Evaluation], parts: dict[str, xr.Dataset]
+    cells: Sequence[Cell], evaluations: Mapping[str, Evaluation], statistics: Mapping[str, xr.Dataset]
 ) -> pd.DataFrame:
     """The verdicts on each model, from its unmasked traces and its accuracies on the first task of the study."""
     import pandas as pd
 
+    from sinkscope.policies import Window
     from sinkscope.sinks import diagnose
 
-    found = []
+    frames = []
     for model in dict.fromkeys(cell.model.name for cell in cells):
-        own = [cell for cell in cells if cell.model.name == model]
-        traced = [parts[cell.id] for cell in own if cell.id in parts and cell.policy == "none"]
-        first = next((cell for cell in own if cell.kind == "evaluate"), None)
-        scores: dict[str, Any] = {}
-        if first is not None:
-            same = [
-                cell for cell in own
-                if cell.kind == "evaluate" and (cell.task, cell.decoding) == (first.task, first.decoding)
-            ]  # fmt: skip
-            scores = {cell.policy: evaluations[cell.id] for cell in same}
+        mine = [cell for cell in cells if cell.model.name == model]
+        traced = [statistics[cell.id] for cell in mine if cell.id in statistics and cell.policy == "none"]
+        graded = [cell for cell in mine if cell.id in evaluations]
+        scores = {
+            cell.policy: evaluations[cell.id]
+            for cell in graded
+            if (cell.task, cell.decoding) == (graded[0].task, graded[0].decoding)
+        }
+        policies = [cell.parsed_policy() for cell in graded if cell.policy in scores]
         windows = [
-            name for name in scores if name.startswith("window:") and "," not in name and "&" not in name
+            policy for policy in policies if isinstance(policy, Window) and policy == Window(policy.width)
         ]
-        window = windows[0] if windows else ""
         verdict = diagnose(
             traced[:1] or None,
             unmasked=scores.get("none"),
             top1=scores.get("top:1"),
             random1=scores.get("random(top:1)"),
-            window=scores.get(window),
-            window_first=scores.get(f"{window},first=4") if window else None,
+            window=scores.get(str(windows[0])) if windows else None,
+            window_first=scores.get(str(replace(windows[0], first=4))) if windows else None,
         )
-        frame = verdict.table
-        frame.insert(0, "model", model)
-        found.append(frame)
-    return pd.concat(found, ignore_index=True)
+        frames.append(_with_columns(verdict.table, {"model": model}))
+    return pd.concat(frames, ignore_index=True)
 
 
 def replay(store: Store, cells: Sequence[Cell]) -> pd.DataFrame:
-    """Means over documents of what a policy changes step by step."""
+    """Means over documents of the changes by a policy, step by step."""
     import pandas as pd
 
     rows = []
     for cell in cells:
-        found = [row for row, _ in store.answers(cell, graded=False).values()]
-        row: dict[str, Any] = {**_about(cell), "n": len(found)}
+        answers = [row for row, _ in store.answers(cell.id).values()]
+        means: dict[str, Any] = {**_about(cell), "n": len(answers)}
         for name in ("kl", "confidence_change", "flipped", "changed", "hidden_share", "sinks_hit"):
-            values = [one.more[name] for one in found if one.more.get(name) is not None]
-            row[name] = sum(values) / len(values) if values else None
-        rows.append(row)
+            values = [row.more[name] for row in answers if row.more.get(name) is not None]
+            means[name] = sum(values) / len(values) if values else None
+        rows.append(means)
     return pd.DataFrame(rows)
 
 
 def pairs(store: Store, cells: Sequence[Cell]) -> pd.DataFrame | None:
-    """What changed between the traces without and with a policy of the same documents."""
+    """The changes between the traces without and with a policy of the same documents."""
     import pandas as pd
 
     from sinkscope.sinks import compare_traces, mechanisms
     from sinkscope.trace.trace import Trace
 
-    plain = {
-        (cell.model, cell.task, cell.decoding, cell.group): cell for cell in cells if cell.policy == "none"
-    }
-    found = []
+    def block(cell: Cell) -> tuple[Any, ...]:
+        return (cell.model, cell.task, cell.decoding, cell.group)
+
+    plain = {block(cell): cell for cell in cells if cell.policy == "none"}
+    frames = []
     for cell in cells:
-        base = plain.get((cell.model, cell.task, cell.decoding, cell.group))
+        base = plain.get(block(cell))
         if cell.policy == "none" or base is None:
             continue
-        for row, _ in store.answers(cell, graded=False).values():
-            a, b = (Trace.open(store.trace_file(one.id, row.index, row.seed)) for one in (base, cell))
-            frame = mechanisms(compare_traces(a, b))
-            frame.attrs = {}
-            for place, (name, value) in enumerate({**_about(cell), "document": row.document}.items()):
-                if name not in frame:
-                    frame.insert(place, name, value)
-            found.append(frame)
-    return pd.concat(found, ignore_index=True) if found else None
+        for row, _ in store.answers(cell.id).values():
+            without, under = (
+                Trace.open(store.trace_file(recorded.id, row.index, row.seed)) for recorded in (base, cell)
+            )
+            changes = mechanisms(compare_traces(without, under))
+            frames.append(_with_columns(changes, {**_about(cell), "document": row.document}))
+    return pd.concat(frames, ignore_index=True) if frames else None
 
 
 # ---- files ---------------------------------------------------------------------------------------
 
 
 def write(store: Store, tables: Tables) -> None:
-    """tables/NAME.parquet and .csv, each at once."""
-    import io
-
-    from sinkscope.study.store import write_bytes, write_text
-
+    """Write tables/NAME.parquet and .csv; a table that the study no longer has is removed."""
+    folder = store.refuse_links(store.root / "tables")
+    for old in folder.glob("*"):
+        if old.suffix in (".parquet", ".csv") and old.stem not in tables.frames:
+            old.unlink()
     for name, frame in tables.frames.items():
-        plain = frame.copy()
-        plain.attrs = {}
+        plain = _with_columns(frame, {})
         buffer = io.BytesIO()
         plain.to_parquet(buffer, index=False)
-        write_bytes(store.root / "tables" / f"{name}.parquet", buffer.getvalue())
-        write_text(store.root / "tables" / f"{name}.csv", plain.to_csv(index=False))
+        write_atomically(store.table_file(name), buffer.getvalue())
+        write_atomically(folder / f"{name}.csv", csv_text(plain))

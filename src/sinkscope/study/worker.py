@@ -1,21 +1,22 @@
-"""What a worker does, whoever started it: keeps one model warm, and runs jobs with it.
+"""A worker of any executor: it keeps one model loaded, and runs jobs with it.
 
-Jobs are plain data, so that any executor can send them: a shard to do, or a model whose speed is to be measured.
+Jobs are plain data that any executor can send: a shard to do, or a model whose speed is to be measured.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sinkscope.study.cell import Cell, items_of, task_of
-from sinkscope.study.plan import Speed
+from sinkscope.errors import SinkscopeError
+from sinkscope.study.cells import Cell
+from sinkscope.study.estimate import Speed
 from sinkscope.study.shard import Shard, run_shard
-from sinkscope.study.spec import StudyModel
+from sinkscope.study.spec import StudyModel, import_modules
 
 if TYPE_CHECKING:
     from sinkscope.models.model import Model
@@ -26,57 +27,79 @@ STEPS = 4
 
 @dataclass(frozen=True)
 class Measurement:
-    """Measure a model's speed on a cell of it."""
+    """A job: measure the speed of a cell's model."""
 
     cell: Cell
+    work: float = 1.0
 
     @property
     def name(self) -> str:
         """Unique in a study."""
         return f"speed of {self.cell.model.name}"
 
-    @property
-    def work(self) -> float:
-        """All alike."""
-        return 1.0
-
 
 Job = Shard | Measurement
-Tell = Callable[[int, int], None]
+
+
+class JobResult(NamedTuple):
+    """The result of a job, or the reason why it could not be done."""
+
+    value: Any
+    failure: str | None = None
 
 
 @dataclass
-class Bench:
-    """A worker's place: the study's folder, a device, and the model that was loaded last."""
+class Worker:
+    """A place to run jobs: the study's folder, a device, and the model that was loaded last.
+
+    Attributes:
+        threads: of this process; None: as many as the libraries choose.
+        modules: imported before the first job; they register policies, tasks, decodings and families.
+    """
 
     root: Path
     device: str = "auto"
     threads: int | None = None
     batch_size: Any = "auto"
-    _key: StudyModel | None = None
+    modules: tuple[str, ...] = ()
+    _loaded: StudyModel | None = None
     _model: Model | None = None
 
-    def run(self, job: Job, tell: Tell | None = None) -> Any:
-        """Does a job; the answer is plain data."""
-        import torch
-
-        if self.threads is not None:
-            torch.set_num_threads(self.threads)
-        model = self.model(job.cell.model)
-        if isinstance(job, Measurement):
-            return measure(job.cell, model)
-        run_shard(self.root, job, model, tell, self.batch_size)
-        return None
+    def run(self, job: Job) -> JobResult:
+        """Do a job; errors come back as text."""
+        try:
+            import_modules(self.modules)
+            set_threads(self.threads)
+            model = self.model(job.cell.model)
+            if isinstance(job, Measurement):
+                return JobResult(measure(job.cell, model))
+            run_shard(self.root, job, model, self.batch_size)
+            return JobResult(None)
+        except SinkscopeError as error:
+            return JobResult(None, str(error))
+        except Exception:
+            return JobResult(None, traceback.format_exc())
 
     def model(self, wanted: StudyModel) -> Model:
         """The model, loaded when it is not the one at hand."""
-        if self._model is None or self._key != wanted:
+        if self._model is None or self._loaded != wanted:
             from sinkscope.models.load import load
 
-            self._model = None  # the old one goes before the new one comes
+            self._model = None  # the old one is freed before the new one is read
             self._model = load(wanted.source, self.device, wanted.dtype, wanted.revision)
-            self._key = wanted
+            self._loaded = wanted
         return self._model
+
+
+def set_threads(threads: int | None) -> None:
+    """Limit the threads of torch, and of the BLAS and OpenMP libraries that numpy and others have loaded."""
+    if threads is None:
+        return
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    threadpool_limits(threads)
+    torch.set_num_threads(threads)
 
 
 class _Enough(Exception):  # noqa: N818 (no error: it ends a measurement)
@@ -95,10 +118,10 @@ def measure(cell: Cell, model: Model) -> Speed:
     from sinkscope.tasks.prompting import encode_prompt
     from sinkscope.trace.capture import Capture
 
-    task = task_of(cell)
+    task = cell.parsed_task()
     prompts = [
         (encode_prompt(model, task.prompt(item.document), task.scheme).ids, item.stream)
-        for item in items_of(cell, task)[:32]
+        for item in cell.items(task)[:32]
     ]
     lengths = [len(ids) for ids, _ in prompts]
     common = max(set(lengths), key=lambda length: (lengths.count(length), length))
@@ -115,7 +138,7 @@ def measure(cell: Cell, model: Model) -> Speed:
 
 
 def _timed(model: Model, rows: Any, streams: list[int], decoding: Any, **options: Any) -> float:
-    """Seconds per forward pass and row, the first one left out (it reads the prompt, and nothing is hidden in it)."""
+    """Seconds per forward pass and row, without the first pass, which reads the prompt and masks nothing."""
     from sinkscope.generation.generate import generate
 
     begun: list[float] = []

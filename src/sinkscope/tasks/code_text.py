@@ -2,15 +2,20 @@
 
 Every rule takes the document's prompt (imports, signature, docstring), the model's output, and the name of
 the function that the tests call, and returns the source that is run before the tests.
+
+What a model wrote can take any time, memory and depth to parse, so nothing here is called on an answer in the
+process that grades: `bounded.py` runs this file as a script, in a child with limits. Standard library alone.
 """
 
 from __future__ import annotations
 
 import ast
+import json
 import re
+import sys
+import threading
+import warnings
 from collections.abc import Callable
-
-from sinkscope.errors import InputError, nearest
 
 
 def completion(prompt: str, output: str, entry_point: str) -> str:
@@ -121,8 +126,37 @@ RULES: dict[str, Callable[[str, str, str], str]] = {
 }
 
 
-def find_program(name: str, prompt: str, output: str, entry_point: str) -> str:
-    """The program that rule `name` finds in an output."""
-    if name not in RULES:
-        raise InputError(f"unknown extraction {name!r}: {nearest(name, RULES)}")
-    return RULES[name](prompt, output, entry_point)
+def syntax_error(source: str) -> str:
+    """Why a program cannot be compiled, as its traceback would end; "" when it can."""
+    try:
+        compile(source, "<program>", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:  # ValueError: null bytes
+        return f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}"
+    return ""
+
+
+def _answer_lines() -> None:
+    """Answer every line [function, argument, …] of standard input with a line [value] or [null, error]."""
+    functions: dict[str, Callable[..., str]] = {**RULES, "syntax-error": syntax_error}
+    warnings.simplefilter("ignore")  # of what a model writes; they are its own affair
+    for line in sys.stdin:
+        try:
+            name, *arguments = json.loads(line)
+            reply: list[str | None] = [functions[name](*arguments)]
+        except Exception as error:
+            reply = [None, f"{type(error).__name__}: {error}"]
+        sys.stdout.write(json.dumps(reply) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # `x + x + …` is as deep as it is long: the parser's own limit comes first, then a stack that holds it.
+    sys.setrecursionlimit(50_000)
+    threading.stack_size(256 << 20)
+    thread = threading.Thread(target=_answer_lines)
+    thread.start()
+    thread.join()

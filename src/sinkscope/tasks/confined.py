@@ -3,9 +3,9 @@
 
 The verdict is a secret that arrived on standard input, written to a private descriptor after the last line of
 the program. The program shares this interpreter, so the secret is kept out of everything that Python code can
-easily look at: no descriptor holds it, no module, frame or closure names it (it lives on the value stack of
-`_finish_after`), and the calls that list all objects or all frames are refused by an audit hook, which
-nothing can remove.
+look at: no descriptor holds it, no module, frame or closure names it (it lives on the value stack of
+`_finish_after`), and an audit hook refuses the calls that list all objects or frames, other interpreters, native
+code and bytecode of the program's own. docs/tasks.md says what this does not exclude.
 
 Only the standard library, and little of it: this file is start-up time of every graded program.
 """
@@ -58,17 +58,64 @@ def _confine(user: int, cpu: int, memory: int, tasks: int, file_size: int) -> No
             resource.setrlimit(number, (value, value))
 
 
-def _audit(event: str, arguments: tuple) -> None:  # type: ignore[type-arg]
-    # The names are constants of this code object: nothing that a program can reach could change them.
-    if (
-        event in ("gc.get_objects", "gc.get_referrers", "gc.get_referents", "sys._current_frames")
-        or event
-        in ("sys._current_exceptions", "sys.settrace", "sys.setprofile", "cpython.remote_debugger_script")
-        or event.startswith(("ctypes.", "sys.monitoring."))
-    ):
-        raise RuntimeError(f"{event} is not available in the sandbox")
-    if event == "import" and arguments[0] in ("ctypes", "_ctypes"):
-        raise ImportError("ctypes is not available in the sandbox")
+def _refuse_events() -> None:
+    """Install an audit hook that refuses what could lead a program to the secret.
+
+    The hook is a local function, so no module, frame or class leads to it and its code cannot be replaced. What it
+    calls are its default arguments: nothing that a program assigns to `builtins` or `os` reaches them, and the
+    locals that a traceback of the hook shows belong to a call that is over. All of them are C functions or
+    immutable, and there is no closure, whose cells a frame could write to.
+    """
+    import _frozen_importlib as frozen_importer
+    import _frozen_importlib_external as file_importer
+    import _imp
+    import types
+
+    def hook(  # type: ignore[no-untyped-def]
+        event, arguments,
+        folders=tuple(sys.path), libraries=tuple([f"{folder}/" for folder in sys.path]),  # the standard library
+        last=str.rpartition, starts=str.startswith, contains=str.__contains__, kind=type, text=str,
+        frame=sys._getframe, opened=os.open, read=os.read, close=os.close,
+        coroutine=types.coroutine.__code__, from_file=file_importer._compile_bytecode.__code__,  # type: ignore[attr-defined]
+        from_table=frozen_importer._call_with_frames_removed.__code__,  # type: ignore[attr-defined]
+        table=_imp.get_frozen_object,
+        no_event=RuntimeError, no_module=ImportError,
+    ):  # fmt: skip
+        if event in {
+            "gc.get_objects", "gc.get_referrers", "gc.get_referents", "sys._current_frames", "sys._current_exceptions",
+            "sys.settrace", "sys.setprofile", "sys.addaudithook", "sys.remote_exec", "cpython.remote_debugger_script",
+            "cpython.PyInterpreterState_New", "marshal.load", "sqlite3.enable_load_extension", "sqlite3.load_extension",
+        } or starts(event, ("ctypes.", "sys.monitoring.")):  # fmt: skip
+            raise no_event(f"{event} is not available in the sandbox")
+        if event == "import":
+            if kind(arguments[0]) is not text or kind(arguments[1]) not in (text, kind(None)):
+                raise no_module("names of a kind of their own are not available in the sandbox")
+            name = last(arguments[0], ".")[2]  # by which an extension module is initialised
+            if name in {
+                "ctypes", "_ctypes", "_interpreters", "_interpchannels", "_interpqueues", "_remote_debugging", "_tkinter",
+            } or starts(name, ("_test", "_xx", "_ctypes_")):  # fmt: skip
+                raise no_module(f"{name} is not available in the sandbox")
+            if arguments[1] is not None and last(arguments[1], "/")[0] not in folders:
+                raise no_module("extension modules of one's own are not available in the sandbox")
+        elif event == "code.__new__":  # bytecode that no compiler made can read any memory
+            if frame(1).f_code is not coroutine:
+                raise no_event("only the compiler makes code objects in the sandbox")
+        elif event == "marshal.loads":  # the importer reads the standard library, and nothing else
+            caller, data = frame(1), b""
+            space, path = caller.f_locals, None
+            if caller.f_code is from_table and space["f"] is table and space["args"][1:] == ():
+                return  # a module that is frozen into the interpreter
+            if caller.f_code is from_file:
+                path = space["bytecode_path"]
+            if kind(path) is text and starts(path, libraries) and not contains(path, "/../"):
+                descriptor = opened(path, 0)
+                while part := read(descriptor, 1 << 20):
+                    data += part
+                close(descriptor)
+            if data[16:] != arguments[0]:
+                raise no_event("marshal reads the standard library alone in the sandbox")
+
+    sys.addaudithook(hook)
 
 
 def _prepare() -> list:  # type: ignore[type-arg]
@@ -90,7 +137,7 @@ def _prepare() -> list:  # type: ignore[type-arg]
     sys.argv = [""]
     os.environ.clear()  # what bubblewrap (PWD) and Python's start-up (LC_CTYPE) have put there
     space = module.__dict__
-    sys.addaudithook(_audit)
+    _refuse_events()
     calls: list = [partial(exec, code, space) for code in codes]  # type: ignore[type-arg]
     return [map(partial.__call__, (*calls, partial(os.write, 3, secret.encode()))), list]
 

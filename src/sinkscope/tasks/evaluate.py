@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from sinkscope.errors import InputError
 from sinkscope.statistics import Interval, standard_error, wilson
 from sinkscope.tasks import registry, sandbox
+from sinkscope.tasks.grading import GRADER_BROKE
 from sinkscope.tasks.records import Generation, Grade, RunFolder
 from sinkscope.tasks.task import Task, digest
 
@@ -159,6 +160,14 @@ def summary(found: Evaluation) -> list[tuple[str, str]]:
         ]
         said = [f"{value:.2%} {words}" for words, value in parts if value is not None]
         lines.append(("took", ", ".join(said) or "nothing: it never acted"))
+    broken = [record for record in found.records if record.reason.startswith(GRADER_BROKE)]
+    if broken:
+        lines.append(
+            (
+                "grading",
+                f"broke on {len(broken)} answers, counted as wrong: {broken[0].document}, {broken[0].reason}",
+            )
+        )
     ties = sum(record.ties for record in found.records)
     forwards = sum(record.forwards for record in found.records)
     lines.append(("forwards", f"{forwards}, {ties} selections decided by ties"))

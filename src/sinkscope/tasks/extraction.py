@@ -48,13 +48,6 @@ EXTRACTORS = {
     ),
 }
 
-_IGNORED = (
-    ",",
-    r"\$",
-    r"(?s).*#### ",
-    r"\.$",
-)  # lm-eval's regexes_to_ignore of the GSM8K tasks, in their order
-
 
 def extract(name: str, output: str) -> str:
     """The answer that extractor `name` finds in an output, or its fallback text."""
@@ -85,9 +78,12 @@ def is_right(name: str, found: str, gold: str) -> bool:
 
 
 def _normal(text: str) -> str:
-    for pattern in _IGNORED:
-        text = re.sub(pattern, "", text)
-    return text.lower()
+    """The text without what lm-eval's GSM8K tasks ignore, in their order.
+
+    Its pattern `(?s).*#### ` takes a time that grows with the square of the text; this is the same in linear time.
+    """
+    text = text.replace(",", "").replace("$", "").rpartition("#### ")[2]
+    return re.sub(r"\.$", "", text).lower()
 
 
 def _extractor(name: str) -> Extractor:

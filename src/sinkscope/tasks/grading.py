@@ -14,7 +14,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from sinkscope.errors import InputError
 from sinkscope.tasks import sandbox
 from sinkscope.tasks.records import Generation, Grade, RunFolder
-from sinkscope.tasks.task import Document, Task, fingerprint
+from sinkscope.tasks.task import Document, Task, Verdict, fingerprint
+
+LONGEST_ANSWER = 1_000_000
+"""Characters; grading reads no more."""
+GRADER_BROKE = "grading broke on the answer"
 
 
 def grade_run(
@@ -61,12 +65,36 @@ def grade_run(
 def grade_rows(
     task: Task, documents: Mapping[str, Document], rows: Sequence[Generation], workers: int | None = None
 ) -> list[Grade]:
-    """The grades of some answers; `documents`: the questions by id."""
-    verdicts = task.grade_many([(documents[row.document], row.output) for row in rows], workers)
-    return [
-        Grade(row.document, row.index, row.seed, verdict.passed, verdict.extracted, verdict.reason)
-        for row, verdict in zip(rows, verdicts, strict=True)
+    """The grades of some answers; `documents`: the questions by id.
+
+    An answer that is too long, or that the task's grading breaks on, fails alone, and its grade says why.
+    """
+    pairs = [
+        (documents[row.document], row.output) if len(row.output) <= LONGEST_ANSWER else None for row in rows
     ]
+    verdicts = iter(_verdicts(task, [pair for pair in pairs if pair is not None], workers))
+    too_long = f"the answer is longer than {LONGEST_ANSWER} characters"
+    grades = []
+    for row, pair in zip(rows, pairs, strict=True):
+        verdict = Verdict(False, "", too_long) if pair is None else next(verdicts)
+        grades.append(
+            Grade(row.document, row.index, row.seed, verdict.passed, verdict.extracted, verdict.reason)
+        )
+    return grades
+
+
+def _verdicts(
+    task: Task, pairs: Sequence[tuple[Document, str]], workers: int | None = None
+) -> Sequence[Verdict]:
+    """The verdicts on some answers; where grading them together breaks, one by one, to find whose fault it is."""
+    try:
+        return task.grade_many(pairs, workers)
+    except (InputError, OSError):  # the machine or the settings, not an answer
+        raise
+    except Exception as error:
+        if len(pairs) == 1:
+            return [Verdict(False, "", f"{GRADER_BROKE} ({type(error).__name__}: {error})"[:300])]
+    return [_verdicts(task, [pair], workers)[0] for pair in pairs]
 
 
 def check_documents(rows: Iterable[Generation], documents: Mapping[str, Document], where: object) -> None:

@@ -21,8 +21,9 @@ from sinkscope.tasks.sources import Example, HubData, read_examples, read_rows
 from sinkscope.tasks.task import Document, Prompt, Scheme, Verdict, cut, scheme_settings
 
 _FIELDS = ("question", "answer")
-TEST = HubData("openai/gsm8k", "main", "test", "GSM8K's test.jsonl (1319 lines)", 1319, _FIELDS)
-TRAIN = HubData("openai/gsm8k", "main", "train", "GSM8K's train.jsonl (7473 lines)", 7473, _FIELDS)
+_REVISION = "e53f048856ff4f594e959d75785d2c2d37b678ee"
+TEST = HubData("openai/gsm8k", "main", "test", "GSM8K's test.jsonl (1319 lines)", 1319, _FIELDS, _REVISION)
+TRAIN = HubData("openai/gsm8k", "main", "train", "GSM8K's train.jsonl (7473 lines)", 7473, _FIELDS, _REVISION)
 
 _OPENCOMPASS: dict[str, Any] = {
     "family": "llada",

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sinkscope.tasks import sandbox
-from sinkscope.tasks.code_text import find_program
+from sinkscope.errors import InputError, nearest
+from sinkscope.tasks import bounded, sandbox
+from sinkscope.tasks.bounded import Reading
+from sinkscope.tasks.code_text import RULES
 from sinkscope.tasks.schemes import choose, compose
 from sinkscope.tasks.sources import HubData, read_rows
 from sinkscope.tasks.task import Document, Prompt, Scheme, Verdict, cut, scheme_settings
@@ -26,6 +28,7 @@ TEST = HubData(
     "HumanEval.jsonl.gz or HumanEval.jsonl (164 lines)",
     164,
     ("task_id", "prompt", "entry_point", "canonical_solution", "test"),
+    "7dce6050a7d6d172f3cc5c32aa97f52fa1a2e544",
 )
 
 _ENTROPY = {"algorithm": "entropy", "alg_temp": 0.0}
@@ -192,10 +195,17 @@ class HumanEval:
         prompt = compose(self.scheme, asked)
         return Prompt(prompt.turns, prefix, prompt.chat)
 
-    def program(self, document: Document, output: str) -> str:
-        """The source that is run before the tests."""
-        text = cut(output, self.scheme.until)
-        return find_program(self.scheme.extraction, document.question, text, document.extra["entry_point"])
+    def programs(self, pairs: Sequence[tuple[Document, str]]) -> list[Reading]:
+        """The sources that are run before the tests; an answer that cannot be read has none."""
+        rule = self.scheme.extraction
+        if rule not in RULES:
+            raise InputError(f"unknown extraction {rule!r}: {nearest(rule, RULES)}")
+        return bounded.apply(
+            [
+                (rule, document.question, cut(output, self.scheme.until), document.extra["entry_point"])
+                for document, output in pairs
+            ]
+        )
 
     def grade(self, document: Document, output: str) -> Verdict:
         """Right when the program passes the document's tests."""
@@ -203,16 +213,21 @@ class HumanEval:
 
     def grade_many(self, pairs: Sequence[tuple[Document, str]], workers: int | None = None) -> list[Verdict]:
         """Grade several outputs, `workers` (default: one for each core) at a time."""
-        sources = [self.program(document, output) for document, output in pairs]
+        readings = self.programs(pairs)
         programs = [
-            sandbox.Program(source, document.extra["tests"], "solution")
-            for source, (document, _) in zip(sources, pairs, strict=True)
+            sandbox.Program(reading.value, document.extra["tests"], "solution")
+            for reading, (document, _) in zip(readings, pairs, strict=True)
+            if reading.value is not None
         ]
-        results = sandbox.run_many(programs, self.scheme.timeout, sandbox=self.sandbox, workers=workers)
-        return [
-            Verdict(result.passed, source, result.reason)
-            for source, result in zip(sources, results, strict=True)
-        ]
+        results = iter(sandbox.run_many(programs, self.scheme.timeout, sandbox=self.sandbox, workers=workers))
+        verdicts = []
+        for reading in readings:
+            if reading.value is None:
+                verdicts.append(Verdict(False, "", f"the answer {reading.error}"))
+            else:
+                result = next(results)
+                verdicts.append(Verdict(result.passed, reading.value, result.reason))
+        return verdicts
 
     def settings(self) -> dict[str, Any]:
         """All that identifies the task."""

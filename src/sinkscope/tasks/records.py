@@ -1,11 +1,10 @@
-"""The results of one evaluation on disk: append-only, one line for each document, safe against a kill at any
-moment.
+"""The results of one evaluation on disk: append-only, one line for each document, safe against a kill at any moment.
 
     folder/
       settings.json        what was run; another run is refused
       generations.jsonl    prompt and output, written before anything is graded
       grades.jsonl         verdicts; can be made again at any time from the generations
-      lock                 held by the one process that writes
+      lock                 held by the one process that writes (see sinkscope.locks)
 
 A line is written by one system call and synchronised before it counts. A line that a kill or a full disk cut
 short is dropped when the folder is next opened for writing, so that its document is done again: nothing is
@@ -14,7 +13,6 @@ lost, nothing is there twice. Readers need no lock, and see every complete line 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,6 +22,8 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
 from sinkscope.errors import InputError
+from sinkscope.files import differences, write_atomically
+from sinkscope.locks import Lock, LockHeldError
 
 
 class _Row(Protocol):
@@ -70,23 +70,27 @@ RowType = TypeVar("RowType", bound=_Row)
 
 
 class Log(Generic[RowType]):
-    """A file of rows, one JSON object in a line, keyed by document and seed."""
+    """A file of rows, one JSON object in a line, keyed by document and seed. The file is read once, when it is first needed."""
 
     def __init__(self, path: Path, kind: type[RowType]) -> None:
         self.path = path
         self._kind = kind
         self._descriptor: int | None = None
-        self._known: set[tuple[str, int]] = set()
+        self._rows: dict[tuple[str, int], RowType] | None = None
 
     def open(self) -> None:
-        """Open for writing: drop a line that was cut short, and remember what is there."""
-        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        """Open for writing: drop a line that was cut short, and remember what is there. A link is refused, not followed."""
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
+            self._descriptor = os.open(self.path, flags, 0o644)
+        except OSError as error:
+            raise InputError(f"{self.path} cannot be opened for writing ({error.strerror})") from error
         raw = self.path.read_bytes()
         whole = raw.rfind(b"\n") + 1
         if whole < len(raw):
             os.ftruncate(self._descriptor, whole)
             os.fsync(self._descriptor)
-        self._known = {(row.document, row.seed) for row in self}
+        self._rows = self._read()
 
     def close(self) -> None:
         """Stop writing."""
@@ -96,7 +100,12 @@ class Log(Generic[RowType]):
 
     def __contains__(self, key: tuple[str, int]) -> bool:
         """Whether (document, seed) is done."""
-        return key in self._known
+        return key in self._known()
+
+    def _known(self) -> dict[tuple[str, int], RowType]:
+        if self._rows is None:
+            self._rows = self._read()
+        return self._rows
 
     def append(self, rows: Iterable[RowType]) -> None:
         """Write rows that are not there yet.
@@ -105,10 +114,10 @@ class Log(Generic[RowType]):
         """
         if self._descriptor is None:
             raise RuntimeError(f"{self.path} is not open for writing")
-        batch = list(rows)
+        batch, known = list(rows), self._known()
         keys = [(row.document, row.seed) for row in batch]
-        if len(set(keys)) < len(keys) or any(key in self._known for key in keys):
-            double = next(key for key in keys if keys.count(key) > 1 or key in self._known)
+        if len(set(keys)) < len(keys) or any(key in known for key in keys):
+            double = next(key for key in keys if keys.count(key) > 1 or key in known)
             raise InputError(
                 f"{self.path} has document {double[0]!r} with seed {double[1]} already: it was done twice"
             )
@@ -124,7 +133,7 @@ class Log(Generic[RowType]):
             raise InputError(
                 f"cannot write to {self.path} ({error}): make room and run the same command again"
             ) from error
-        self._known.update(keys)
+        known.update(zip(keys, batch, strict=True))
 
     def replace(self, rows: Iterable[RowType]) -> None:
         """Put these rows in place of all that is there, at once.
@@ -133,27 +142,30 @@ class Log(Generic[RowType]):
         """
         if self._descriptor is None:
             raise RuntimeError(f"{self.path} is not open for writing")
-        _write_at_once(self.path, b"".join(_line(row) for row in rows))
+        write_atomically(self.path, b"".join(_line(row) for row in rows))
         self.close()
         self.open()
 
     def __iter__(self) -> Iterator[RowType]:
         """All complete rows in the order of documents and seeds, whatever the order of writing."""
+        return iter(sorted(self._known().values(), key=lambda row: (row.index, row.seed)))
+
+    def _read(self) -> dict[tuple[str, int], RowType]:
+        """The complete rows of the file; what follows the last newline was cut short."""
         if not self.path.exists():
-            return iter(())
+            return {}
         names = {item.name for item in fields(self._kind)}  # type: ignore[arg-type]
-        rows = []
-        for number, line in enumerate(
-            self.path.read_bytes().split(b"\n")[:-1], 1
-        ):  # what follows the last newline is cut
+        rows: dict[tuple[str, int], RowType] = {}
+        for number, line in enumerate(self.path.read_bytes().split(b"\n")[:-1], 1):
             try:
                 data = json.loads(line)
-                rows.append(self._kind(**{name: value for name, value in data.items() if name in names}))
-            except (ValueError, TypeError, AttributeError) as error:
+                row = self._kind(**{name: value for name, value in data.items() if name in names})
+                rows[row.document, row.seed] = row
+            except (ValueError, TypeError, AttributeError, RecursionError) as error:
                 raise InputError(
                     f"{self.path}, line {number} is damaged ({error}): restore the file from a copy"
                 ) from error
-        return iter(sorted(rows, key=lambda row: (row.index, row.seed)))
+        return rows
 
 
 class RunFolder:
@@ -167,7 +179,7 @@ class RunFolder:
         self.settings = settings
         self.generations: Log[Generation] = Log(path / "generations.jsonl", Generation)
         self.grades: Log[Grade] = Log(path / "grades.jsonl", Grade)
-        self._lock: int | None = None
+        self._lock: Lock | None = None
 
     @classmethod
     def read(cls, path: str | Path) -> RunFolder:
@@ -179,28 +191,25 @@ class RunFolder:
         return cls(folder, json.loads(file.read_text(encoding="utf-8")))
 
     @classmethod
-    def write(cls, path: str | Path, settings: Mapping[str, Any]) -> RunFolder:
-        """Open for writing.
+    def write(cls, path: str | Path, settings: Mapping[str, Any], wait: float = 0.0) -> RunFolder:
+        """Open for writing: a new folder, or one to go on with.
 
-        Make it, or go on where it was left. Refuses a folder of other settings, or one in use.
+        Refuses a folder of other settings, and one that another process does not give free within `wait` seconds.
         """
         folder = Path(path)
-        folder.mkdir(parents=True, exist_ok=True)
         wanted: dict[str, Any] = json.loads(json.dumps(settings))
-        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel lets go of it when its holder dies
-        except OSError as error:
-            os.close(lock)
+            lock = Lock(folder / "lock", wait).acquire()
+        except LockHeldError as error:
             raise InputError(
-                f"another process is writing to {folder}: wait for it, or choose another folder"
+                f"another process is writing to {folder}: wait for it, or choose another folder ({error})"
             ) from error
         try:
             file = folder / "settings.json"
             if not file.exists():
-                _write_at_once(file, json.dumps(wanted, indent=1, sort_keys=True).encode() + b"\n")
+                write_atomically(file, json.dumps(wanted, indent=1, sort_keys=True) + "\n")
             run = cls.read(folder)
-            different = _different(run.settings, wanted)
+            different = list(differences(run.settings, wanted))
             if different:
                 raise InputError(
                     f"{folder} holds another run: {'; '.join(different[:3])}. Choose another folder, or the "
@@ -210,7 +219,7 @@ class RunFolder:
             run.grades.open()
             run._lock = lock
         except BaseException:
-            os.close(lock)
+            lock.release()
             raise
         return run
 
@@ -219,7 +228,7 @@ class RunFolder:
         self.generations.close()
         self.grades.close()
         if self._lock is not None:
-            os.close(self._lock)
+            self._lock.release()
             self._lock = None
 
     def __enter__(self) -> RunFolder:
@@ -234,31 +243,3 @@ class RunFolder:
 def _line(row: Any) -> bytes:
     text = json.dumps(asdict(row), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.encode() + b"\n"
-
-
-def _write_at_once(path: Path, data: bytes) -> None:
-    """A file that is either not there or complete."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # the name too
-    finally:
-        os.close(folder)
-
-
-def _different(old: Any, new: Any, name: str = "") -> list[str]:
-    if isinstance(old, dict) and isinstance(new, dict):
-        return [
-            line
-            for key in sorted({*old, *new})
-            for line in _different(old.get(key), new.get(key), f"{name}.{key}" if name else key)
-        ]
-    return [] if old == new else [f"{name or 'settings'} is {old!r} there and {new!r} here"]

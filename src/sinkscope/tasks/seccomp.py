@@ -27,13 +27,17 @@ REFUSED: dict[str, tuple[int, int]] = {
     "process_vm_writev": (311, 271),
     # the network
     "socket": (41, 198),
-    # memory that neither the address-space limit nor the file-size limit counts
+    # memory that neither the address-space limit nor the file-size limit counts (attributes of files too)
     "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
     "shmget": (29, 194),
     "msgget": (68, 186),
     "semget": (64, 190),
     "mq_open": (240, 180),
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "fsetxattr": (190, 7),
+    "setxattrat": (463, 463),
     # namespaces and mounts
     "unshare": (272, 97),
     "setns": (308, 268),

@@ -26,6 +26,7 @@ class HubData:
     file: str  # what to give instead, in words
     rows: int  # how many it has
     fields: tuple[str, ...]  # what each row must have
+    revision: str  # the commit that is read, so that a data set cannot change under its name
 
 
 def read_rows(hub: HubData, data: str | Path | None) -> list[dict[str, Any]]:
@@ -70,7 +71,7 @@ def _from_hub(hub: HubData) -> list[dict[str, Any]]:
             f"`pip install 'sinkscope[eval]'`, or {instead}"
         ) from error
     try:
-        loaded = datasets.load_dataset(hub.name, hub.configuration, split=hub.split)
+        loaded = datasets.load_dataset(hub.name, hub.configuration, split=hub.split, revision=hub.revision)
     except Exception as error:  # offline, not cached, gated: whatever it is, a file helps
         raise InputError(
             f"{hub.name} could not be read from the hub ({type(error).__name__}: {error}): {instead}"

@@ -5,7 +5,6 @@ Recording needs numpy alone; xarray is imported when `trace.dataset` is used, so
 
 from __future__ import annotations
 
-import html
 import json
 import os
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ import numpy as np
 from sinkscope.errors import InputError
 from sinkscope.trace.capture import QUERY_KINDS, Capture
 from sinkscope.trace.frame import REGIONS, Array, Frame, variables
+from sinkscope.trace.renderers import renderer
 
 if TYPE_CHECKING:
     import xarray
@@ -105,15 +105,11 @@ class Trace:
 
     def to_html(self, path: str | os.PathLike[str], other: Trace | None = None, heads: Any = ()) -> None:
         """Writes a viewer of this trace, beside another one if given, as one HTML file; heads: (layer, head) to embed in full."""
-        from sinkscope.report.html import write_viewer
-
-        write_viewer(path, self, other, heads=heads)
+        renderer("html")(path, self, other, heads=heads)
 
     def to_widget(self, other: Trace | None = None, heads: Any = (), height: int = 760) -> Any:
         """The same view inside a notebook, as an anywidget (extra `notebook`); its `state` follows the view and leads it."""
-        from sinkscope.report.widget import trace_widget
-
-        return trace_widget(self, other, heads, height)
+        return renderer("widget")(self, other, heads, height)
 
     def __repr__(self) -> str:
         sizes = self.dataset.sizes
@@ -122,51 +118,8 @@ class Trace:
         return f"<sinkscope trace of {about.get('model', 'an unknown model')} ({about.get('family', '?')}): {inside}>"
 
     def _repr_html_(self) -> str:
-        """A table of facts and a heat map of received attention (step × position, mean over layers and heads)."""
-        about = self.attributes
-        rows = [
-            (name, about.get(name))
-            for name in (
-                "model",
-                "revision",
-                "family",
-                "dtype",
-                "decoding",
-                "policy",
-                "seed",
-                "weights_digest",
-            )
-        ]
-        rows.append(("size", ", ".join(f"{name} {size}" for name, size in self.dataset.sizes.items())))
-        body = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>"
-            for name, value in rows
-            if value not in (None, "")
-        )
-        return f"<div><b>sinkscope trace</b><table>{body}</table>{self._heat_map()}</div>"
-
-    def _heat_map(self) -> str:
-        """The first sample as an inline picture, at most 128 steps, brighter = more attention received."""
-        import base64
-        import io
-        import warnings
-
-        from matplotlib import image
-
-        received = self.dataset["received"].isel(sample=0)
-        every = max(1, len(self) // 128)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # columns that never exist are all NaN
-            other = tuple(dim for dim in received.dims if dim not in ("step", "key"))
-            mean = received.isel(step=slice(None, None, every)).mean(other).values
-        picture = io.BytesIO()
-        image.imsave(picture, np.log1p(np.nan_to_num(mean)), cmap="magma", format="png")
-        encoded = base64.b64encode(picture.getvalue()).decode()
-        caption = "received attention: steps downwards, positions to the right"
-        return (
-            f"<img alt='{caption}' title='{caption}' src='data:image/png;base64,{encoded}' "
-            "style='width:100%;max-width:640px;height:160px;image-rendering:pixelated'>"
-        )
+        """Facts and a heat map of received attention (step × position, mean over layers and heads)."""
+        return str(renderer("preview")(self))
 
 
 @dataclass

@@ -1,57 +1,53 @@
-"""Figure 5: how strong each head's main sink is, averaged over time."""
+"""Figure 5: how strong each head's main sink is, averaged over time, traces side by side."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
+import xarray as xr
 
 from sinkscope.report.figures import look
-from sinkscope.report.figures.sources import caption as words
-from sinkscope.report.figures.sources import long_table, one, scores_text
+from sinkscope.report.figures.paper_figure import PaperFigure
+from sinkscope.report.figures.sources import by_trace, caption, head_text, long_table, named, scores_text
 from sinkscope.sinks import layer_head_map
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
-NAME = "figure_5"
-TITLE = "Strength of each head's main sink"
+def plot_layer_head(traces: Any) -> PaperFigure:
+    """Layers downwards, heads to the right, one panel for each trace, one colour scale for all.
 
+    Returns:
+        Table: trace, layer, head, main_sink (mean over samples).
+    """
 
-def table(traces: Any) -> pd.DataFrame:
-    """layer, head, main_sink: mean over samples."""
-    _, data = one(traces, NAME)
-    found = layer_head_map(data).mean("sample")
-    columns = {"layer": found["layer"].values, "head": found["head"].values}
-    return long_table(found.transpose("layer", "head").values, columns, "main_sink")
+    def rows(data: xr.Dataset) -> pd.DataFrame:
+        strength = layer_head_map(data).mean("sample").transpose("layer", "head")
+        columns = {"layer": strength["layer"].values, "head": strength["head"].values}
+        return long_table(strength.values, columns, "main_sink")
 
-
-def draw(data: pd.DataFrame) -> Figure:
-    """Layers downwards, heads to the right."""
-    top = float(data["main_sink"].max())
+    table = by_trace(traces, rows)
+    parts = {str(name): part for name, part in table.groupby("trace", sort=False)}
+    top = float(table["main_sink"].max())
     with look.style():
-        figure, axes = look.sheet(1, 1, look.COLUMN, 2.8)
-        rows, columns, values = look.grid_of(data, "layer", "head", "main_sink")
-        picture = look.show(
-            axes[0][0], rows, columns, values, look.received_norm(top), cmap=look.received_colours()
-        )
-        axes[0][0].set(xlabel="head", ylabel="layer")
-        axes[0][0].locator_params(integer=True)
-        bar = figure.colorbar(picture, ax=axes, label="main sink (uniform = 1)")
-        bar.set_ticks(look.received_ticks(top))
-        bar.minorticks_off()
-    return figure
-
-
-def caption(traces: Any, data: pd.DataFrame) -> str:
-    """What is seen, how it was computed, what it does not show."""
-    _, source = one(traces, NAME)
-    strongest = data.iloc[int(data["main_sink"].argmax())]
-    return words(
-        f"How strong the main sink of each head is; the strongest is layer {int(strongest['layer'])}, head "
-        f"{int(strongest['head'])} with {strongest['main_sink']:.1f} times uniform attention.",
-        f"{scores_text(source)}: the maximum over keys in each step, averaged over steps and over "
-        f"{source.sizes['sample']} generation(s).",
+        wide = look.COLUMN if len(parts) == 1 else look.PAGE
+        figure, axes = look.sheet(1, len(parts), wide, 2.8)
+        picture: Any = None
+        for place, (name, part) in zip(axes[0], parts.items(), strict=True):
+            picture = look.heat(place, part, "layer", "head", "main_sink", top)
+            place.set(title=name, xlabel="head", ylabel="layer" if place is axes[0][0] else "")
+            place.locator_params(integer=True)
+        look.colour_bar(figure, picture, axes, top, "main sink (uniform = 1)")
+    strongest = {name: part.nlargest(1, "main_sink") for name, part in parts.items()}
+    seen = "; ".join(
+        f"{name}: {head_text(row)} with {row['main_sink'].iloc[0]:.1f} times uniform attention"
+        for name, row in strongest.items()
+    )
+    scores = " and ".join(sorted({scores_text(data) for data in named(traces).values()}))
+    many = ", ".join(str(data.sizes["sample"]) for data in named(traces).values())
+    text = caption(
+        f"How strong the main sink of each head is. Strongest: {seen}.",
+        f"{scores}: the maximum over keys in each step, averaged over steps and over generations (of these {many}).",
         "whether it is the same key in every step. A maximum over many keys is above 1 even without sinks "
         "(about 2 for mild noise over 100 keys).",
     )
+    return PaperFigure("figure_5", "Strength of each head's main sink", figure, table, text)

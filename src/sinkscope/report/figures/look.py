@@ -1,8 +1,11 @@
-"""How the figures look: the style file, the colours of received attention, and the sheet that every figure is drawn on."""
+"""How the figures look: style, colours of received attention, sheets, and the three forms that several figures share.
+
+`heat` draws a grid of received attention, `attention_maps` maps side by side, `printed_table` a table as a picture.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.resources import as_file, files
 from typing import TYPE_CHECKING, Any
@@ -10,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
 COLUMN, PAGE = 3.4, 7.0
@@ -18,6 +22,9 @@ COLUMN, PAGE = 3.4, 7.0
 RAMP = ("#f8f7f4", "#fdebcf", "#fccd93", "#f9a06b", "#ee6f62", "#cf4173", "#9d2a7c", "#641f73", "#2a1250")
 PALE = 0.16
 """Share of the colours for scores under uniform attention; above it each doubling is one more step."""
+
+LINE = 0.19
+"""Height of a row of a printed table in inches."""
 
 
 @contextmanager
@@ -40,13 +47,6 @@ def sheet(rows: int, columns: int, width: float, height: float, **options: Any) 
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
-def received_colours() -> Any:
-    """The ramp of the viewer as a colour map; what does not exist is white."""
-    from matplotlib.colors import LinearSegmentedColormap
-
-    return LinearSegmentedColormap.from_list("received", RAMP).with_extremes(bad="#ffffff")
-
-
 def received_norm(top: float) -> Any:
     """0 … top: pale and linear up to uniform attention (1), then logarithmic."""
     from matplotlib.colors import FuncNorm
@@ -67,21 +67,82 @@ def received_norm(top: float) -> Any:
 
 
 def received_ticks(top: float) -> list[int]:
-    """Powers of two up to the top, and 0 and 1."""
+    """0, 1 and powers of two up to the top."""
     powers = [2**i for i in range(12) if 2**i <= top]
     return [0, *(powers if len(powers) < 6 else powers[::2])]
 
 
-def grid_of(table: Any, row: str, column: str, value: str) -> tuple[Any, Any, Any]:
-    """A long table as (rows, columns, values [row, column]), NaN where the table has none."""
+def heat(axes: Any, table: pd.DataFrame, row: str, column: str, value: str, top: float) -> Any:
+    """A long table as a grid of colours, the first row on top; cells that the table lacks are white."""
+    from matplotlib.colors import LinearSegmentedColormap
+
     wide = table.pivot_table(index=row, columns=column, values=value, sort=True)
-    return wide.index.to_numpy(), wide.columns.to_numpy(), wide.to_numpy(dtype=float)
-
-
-def show(axes: Any, rows: Any, columns: Any, values: Any, norm: Any, **options: Any) -> Any:
-    """A grid as a picture with the labels of its rows and columns, the first row on top."""
-    edges = (columns[0] - 0.5, columns[-1] + 0.5, rows[-1] + 0.5, rows[0] - 0.5)
-    picture = axes.imshow(values, norm=norm, extent=edges, rasterized=True, **options)
+    colours = LinearSegmentedColormap.from_list("received", RAMP).with_extremes(bad="#ffffff")
+    across, down = wide.columns.to_numpy(), wide.index.to_numpy()
+    edges = (across[0] - 0.5, across[-1] + 0.5, down[-1] + 0.5, down[0] - 0.5)
+    picture = axes.imshow(
+        wide.to_numpy(dtype=float), norm=received_norm(top), cmap=colours, extent=edges, rasterized=True
+    )
     for side in ("top", "right"):
         axes.spines[side].set_visible(True)
     return picture
+
+
+def colour_bar(figure: Figure, picture: Any, axes: Any, top: float, label: str, **options: Any) -> None:
+    """The scale of `heat`."""
+    bar = figure.colorbar(picture, ax=axes, label=label, **options)
+    bar.set_ticks(received_ticks(top))
+    bar.minorticks_off()
+
+
+def attention_maps(table: pd.DataFrame) -> Figure:
+    """One panel for each value of `panel`, in order: query × key, colours in multiples of uniform attention.
+
+    table: panel, step, layer, head, query, key, attention, and mark (the key to point at).
+    """
+    panels = list(dict.fromkeys(table["panel"]))
+    per_row = 2 if len(panels) != 3 else 3
+    lines = -(-len(panels) // per_row)
+    scaled = table.assign(attention=table["attention"] * (int(table["key"].max()) + 1))
+    top = float(scaled["attention"].max())
+    with style():
+        figure, axes = sheet(lines, per_row, PAGE * 0.86, 2.9 * lines)
+        for spare in axes.flat[len(panels) :]:
+            spare.set_visible(False)
+        picture: Any = None
+        for place, name in zip(axes.flat, panels, strict=False):
+            part = scaled[scaled["panel"] == name]
+            picture = heat(place, part, "query", "key", "attention", top)
+            place.set(title=name, xlabel="key", ylabel="query")
+            first, many = part["query"].min(), part["query"].nunique()
+            for mark in part["mark"].unique():
+                place.annotate(
+                    "", (mark, first - 0.5), (mark, first - 0.06 * many - 0.5), annotation_clip=False,
+                    arrowprops={"arrowstyle": "-|>", "color": "#0072B2", "lw": 1},
+                )  # fmt: skip
+        colour_bar(figure, picture, axes, top, "attention × keys (uniform = 1)", shrink=0.8)
+    return figure
+
+
+def printed_table(head: Sequence[str], rows: Sequence[Sequence[str]], width: float) -> Figure:
+    """Text columns as wide as their longest entry, rules above and below; equal first entries are written once."""
+    sizes = [max(len(str(row[i])) for row in [head, *rows]) + 2 for i in range(len(head))]
+    starts = [sum(sizes[:i]) / sum(sizes) for i in range(len(sizes))]
+    with style():
+        figure, axes = sheet(1, 1, width, LINE * (len(rows) + 2))
+        place = axes[0][0]
+        place.set(xlim=(0, 1), ylim=(len(rows) + 0.6, -1.1))
+        place.axis("off")
+        for level, weight in ((-1.0, 1.0), (-0.1, 0.6), (len(rows) + 0.1, 1.0)):
+            place.axhline(level, color="black", linewidth=weight)
+        for x, name in zip(starts, head, strict=True):
+            place.text(x, -0.5, name, va="center", weight="bold", parse_math=False)
+        before = None
+        for y, row in enumerate(rows):
+            if before not in (None, row[0]):
+                place.axhline(y, color="#999999", linewidth=0.4)
+            for i, (x, text) in enumerate(zip(starts, row, strict=True)):
+                if i or text != before:
+                    place.text(x, y + 0.5, text, va="center", parse_math=False)
+            before = row[0]
+    return figure

@@ -1,8 +1,8 @@
-"""What the figures read from traces: one sample each, by name; and how a figure is described."""
+"""How the figures read traces: by name, one sample or one attention map at a time; and how captions are put together."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,38 +10,41 @@ import pandas as pd
 import xarray as xr
 
 from sinkscope.errors import InputError
+from sinkscope.report.payload import model_name
 from sinkscope.sinks.dataset import Array, dataset_of, labels, scores_name
-
-Traces = Mapping[str, Any]
-"""Name in the figure → trace or its dataset."""
 
 
 def named(traces: Any) -> dict[str, xr.Dataset]:
-    """Traces by name; a single one gets the name of its model."""
+    """{name: trace} as {name: dataset}; a single trace gets the name of its model."""
     if isinstance(traces, Mapping) and not isinstance(traces, xr.Dataset):
         if not traces:
             raise InputError("there is no trace to draw")
         return {str(name): dataset_of(trace) for name, trace in traces.items()}
-    from sinkscope.report.payload import model_name
-
     data = dataset_of(traces)
     return {model_name(data): data}
 
 
-def one(traces: Any, figure: str) -> tuple[str, xr.Dataset]:
-    """The only trace of a figure that shows one."""
-    found = named(traces)
+def only_trace(traces: Any, figure: str, *, maps: bool = False) -> xr.Dataset:
+    """The trace of a figure that shows one. maps: it must hold whole attention maps."""
+    found = list(named(traces).values())
     if len(found) != 1:
         raise InputError(f"{figure} shows one trace, got {len(found)}; draw it for each")
-    return next(iter(found.items()))
-
-
-def need_maps(data: xr.Dataset, figure: str) -> None:
-    if "attention" not in data:
+    if maps and "attention" not in found[0]:
         raise InputError(
             f"{figure} shows whole attention maps, and this trace has none; "
             "trace a short generation with --level maps (ss.Capture(level='maps'))"
         )
+    return found[0]
+
+
+def by_trace(traces: Any, table: Callable[[xr.Dataset], pd.DataFrame]) -> pd.DataFrame:
+    """The tables of several traces, one below the other, with the trace's name in the column `trace`."""
+    parts = []
+    for name, data in named(traces).items():
+        part = table(data)
+        part.insert(0, "trace", name)
+        parts.append(part)
+    return pd.concat(parts, ignore_index=True)
 
 
 def long_table(values: Array, columns: dict[str, Array], value: str) -> pd.DataFrame:
@@ -52,20 +55,13 @@ def long_table(values: Array, columns: dict[str, Array], value: str) -> pd.DataF
     return table[table[value].notna()].reset_index(drop=True)
 
 
-def scores_text(data: xr.Dataset) -> str:
-    """Which queries the scores count, as words for a caption."""
-    if scores_name(data) == "received_all":
-        return "received attention over all queries so far (keys seen by at least 16 queries)"
-    return "received attention (uniform = 1)"
+def attention_map(
+    data: xr.Dataset, sample: int, step: int, layer: int, head: int, *, panel: str, mark: int
+) -> pd.DataFrame:
+    """One S × S map (indices in): panel, step, layer, head, query, key (positions), attention, mark.
 
-
-def caption(seen: str, computed: str, not_shown: str) -> str:
-    """The three things a caption says."""
-    return f"{seen} Computed: {computed} Not shown: {not_shown}"
-
-
-def attention_map(data: xr.Dataset, sample: int, step: int, layer: int, head: int) -> pd.DataFrame:
-    """One S × S map (indices in) with positions as labels: step, layer, head, query, key, attention."""
+    panel: begins the panel's title, which the step's label ends. mark: the position that an arrow points at.
+    """
     cell = data["attention"].isel(sample=sample, step=step, layer=layer, head=head).transpose("query", "key")
     position = data["position"].isel(sample=sample).values
     real = position >= 0
@@ -74,8 +70,33 @@ def attention_map(data: xr.Dataset, sample: int, step: int, layer: int, head: in
     )
     for i, (dim, index) in enumerate((("step", step), ("layer", layer), ("head", head))):
         table.insert(i, dim, int(labels(data, dim)[index]))
-    return table
+    table.insert(0, "panel", f"{panel} {int(labels(data, 'step')[step])}")
+    return table.assign(mark=mark)
 
 
 def index_of(data: xr.Dataset, dim: str, label: Any) -> int:
+    """The place of a label on an axis."""
     return int(np.flatnonzero(labels(data, dim) == label)[0])
+
+
+def head_of(data: xr.Dataset, row: Any) -> tuple[int, int]:
+    """The indices of layer and head of a row of `residences` or `moves`."""
+    return index_of(data, "layer", row["layer"]), index_of(data, "head", row["head"])
+
+
+def head_text(part: pd.DataFrame) -> str:
+    """`layer 3, head 1` of a panel's rows."""
+    first = part.iloc[0]
+    return f"layer {int(first['layer'])}, head {int(first['head'])}"
+
+
+def scores_text(data: xr.Dataset) -> str:
+    """The queries that the scores count, as words for a caption."""
+    if scores_name(data) == "received_all":
+        return "received attention over all queries so far (keys seen by at least 16 queries)"
+    return "received attention (uniform = 1)"
+
+
+def caption(seen: str, computed: str, not_shown: str) -> str:
+    """The three things that a caption says."""
+    return f"{seen} Computed: {computed} Not shown: {not_shown}"

@@ -14,10 +14,22 @@ from typing import Any
 
 def write_report(folder: str | os.PathLike[str], manifest: Mapping[str, Any] | None = None) -> Path:
     """Writes FOLDER/report.html from the finished study in the folder. manifest: when manifest.json is not there yet."""
+    from sinkscope.files import write_atomically
     from sinkscope.report.study.page import report_page
     from sinkscope.report.study.source import read
-    from sinkscope.study.store import write_text
 
     root = Path(folder)
-    write_text(root / "report.html", report_page(read(root, manifest)))
+    write_atomically(root / "report.html", report_page(read(root, manifest)))
     return root / "report.html"
+
+
+def make_report(folder: str | os.PathLike[str], *, workers: int | None = None) -> Path:
+    """Draws the figures of a finished study into FOLDER/figures and writes FOLDER/report.html.
+
+    workers: processes that draw; default by the number of pictures and cores.
+    """
+    from sinkscope.report.study.drawing import save_study
+
+    root = Path(folder)
+    save_study(root, root / "figures", workers=workers)
+    return write_report(root)

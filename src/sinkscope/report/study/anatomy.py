@@ -4,77 +4,63 @@ from __future__ import annotations
 
 import math
 
-import pandas as pd
-
-from sinkscope.report.figures import file_name
-from sinkscope.report.study.maps import LEVELS, legend
-from sinkscope.report.study.markup import Safe, details, figure, join, link, section, table, tag
+from sinkscope.report.study.exemplars import drawn
+from sinkscope.report.study.markup import Safe, details, figure, link, panels, section, table, tag
 from sinkscope.report.study.numbers import missing, valued
 from sinkscope.report.study.source import Row, Source
-from sinkscope.report.study.svg import Plot, cells, key
-from sinkscope.report.study.words import short
+from sinkscope.report.study.svg import Plot, key
 
 COLUMNS = (
     ("sinks_per_head", "sinks per head", ".2f"), ("drains_per_head", "drains", ".2f"), ("hubs_per_head", "hubs", ".2f"),
     ("distinct_positions", "distinct positions", ".1f"), ("heads_without", "heads without", ".1%"),
     ("absorbed", "absorbed", ".1%"),
 )  # fmt: skip
+Layers = dict[str, list[tuple[int, Row]]]
 
 
 def anatomy(source: Source) -> Safe | None:
-    """The section."""
+    """The section; None without traces."""
     layers = {model: rows for model in source.models if (rows := source.layers(model))}
     if not layers:
         return None
-    return section("anatomy", "Anatomy", _kinds(source), _depth(layers), *_heads(source), *_long(layers))
+    return section(
+        "anatomy", "Anatomy", _measures(source), _depth(layers), drawn(source, "figure_5"), *_by_layer(layers)
+    )
 
 
-def _kinds(source: Source) -> Safe:
+def _measures(source: Source) -> Safe:
     """Strength and anatomy of the sinks of each model."""
-    found = {
-        model: {
-            str(row["measure"]): (at, row)
-            for at, row in source.traced(model)
-            if row["section"] in ("where", "strength", "anatomy")
-        }
-        for model in source.models
-    }
-    found = {model: rows for model, rows in found.items() if rows}
-    names = list(dict.fromkeys(name for rows in found.values() for name in rows))
+    measures = source.measures("where", "strength", "anatomy")
+    names = list(dict.fromkeys(name for rows in measures.values() for name in rows))
     body = []
     for name in names:
-        unit = next(str(rows[name][1]["unit"]) for rows in found.values() if name in rows)
+        unit = next(str(rows[name][1]["unit"]) for rows in measures.values() if name in rows)
         form = ".1%" if unit.startswith("share") else ".2f"
-        cells_ = [
+        values = [
             valued(rows[name][1], "sinks", rows[name][0], form) if name in rows else "–"
-            for rows in found.values()
+            for rows in measures.values()
         ]
-        body.append([tag("span", name, tag("small", unit)), *cells_])
+        body.append([tag("span", name, tag("small", unit)), *values])
     caption = (
         "Where sinks are, how strong, and whether they are drains (value norm under half the median of their head: they take "
         "attention and give little back) or hubs (they may carry content). 95 % intervals over prompts"
     )
-    return table(caption, ("measure", *found), body)
+    return table(caption, ("measure", *measures), body)
 
 
-def _depth(layers: dict[str, list[tuple[int, Row]]]) -> Safe:
+def _depth(layers: Layers) -> Safe:
     highest = [
-        row[name]
+        float(row[name])
         for rows in layers.values()
         for _, row in rows
         for name in ("sinks_per_head", "sinks_per_head_high")
+        if not missing(row[name])
     ]
-    top = max(1.0, math.ceil(2 * max(float(value) for value in highest if not missing(value))) / 2)
-    panels = [
-        tag("div", tag("p", model, class_="panel-title"), _panel(model, rows, top))
-        for model, rows in layers.items()
-    ]
+    top = max(1.0, math.ceil(2 * max(highest)) / 2)
+    pictures = panels((model, _panel(model, rows, top)) for model, rows in layers.items())
+    marks = key([("s1", "circle", "sinks per head"), ("s2", "diamond", "of these, drains")])
     return figure(
-        tag(
-            "div",
-            tag("div", *panels, class_="panels-row"),
-            key([("s1", "circle", "sinks per head"), ("s2", "diamond", "of these, drains")]),
-        ),
+        tag("div", pictures, marks),
         "Sinks per head and step, from the first layer to the last, and how many of them are drains.",
         "mean over the heads, steps and prompts of the traces, ε = 3; bands are 95 % bootstraps over prompts. A drain’s value "
         "norm is under half the median of its head.",
@@ -102,60 +88,14 @@ def _panel(model: str, rows: list[tuple[int, Row]], top: float) -> Safe:
     return plot.svg()
 
 
-def _heads(source: Source) -> list[Safe]:
-    """Layer × head: how strong each head's main sink is."""
-    panels, files = [], []
-    for model in source.models:
-        for stem in (f"figure_5_{file_name(short(model))}", "figure_5"):
-            data = source.data(stem)
-            if data is not None and len(data):
-                wide = data.pivot_table(index="layer", columns="head", values="main_sink").sort_index()
-                panels.append(tag("div", tag("p", model, class_="panel-title"), _grid(model, wide)))
-                files.append(link(f"figures/{stem}.csv"))
-                break
-    if not panels:
-        return []
-    return [
-        figure(
-            tag("div", tag("div", *panels, class_="panels-row"), legend()),
-            "Strength of the main sink of every head: layers downwards, heads to the right; 1 is uniform attention.",
-            "the largest received attention of a key in each step, averaged over the steps of the exemplar.",
-            "Whether it is the same key in every step. A maximum over many keys is above 1 even without sinks (about 2 for mild "
-            "noise over 100 keys).",
-            join(files, ", "),
-        )
-    ]
-
-
-def _grid(model: str, frame: pd.DataFrame) -> Safe:
-    rows, columns = frame.shape
-    plot = Plot(
-        f"{model}: strength of each head’s main sink", 440, 230, (-0.5, columns - 0.5), (rows - 0.5, -0.5),
-        margin=(36, 6, 8, 34),
-    )  # fmt: skip
-    left, right, top, bottom = plot.across.start, plot.across.stop, plot.down.stop, plot.down.start
-    size = ((right - left) / columns, (bottom - top) / rows)
-    plot.parts.append(cells(frame.to_numpy(dtype=float).tolist(), LEVELS, size, left, top))
-    plot.add("rect", x=left, y=top, width=right - left, height=bottom - top, class_="frame-line")
-    plot.x_axis([(i, str(frame.columns[i])) for i in range(0, columns, max(1, columns // 8))], "head")
-    for i in range(0, rows, max(1, rows // 8)):
-        plot.text(left - 6, plot.down(i) + 3.5, str(frame.index[i]), "tick end")
-    plot.text(0, 0, "layer", "label middle", transform=f"translate(10 {(top + bottom) / 2:g}) rotate(-90)")
-    return plot.svg()
-
-
-def _long(layers: dict[str, list[tuple[int, Row]]]) -> list[Safe]:
-    return [
-        details(
-            f"{model}, layer by layer",
-            table(
-                f"{model}: by layer, with 95 % intervals over prompts",
-                ("layer", *(title for _, title, _ in COLUMNS)),
-                [
-                    [str(row["layer"]), *(valued(row, "depth", at, form, stem) for stem, _, form in COLUMNS)]
-                    for at, row in rows
-                ],
-            ),
-        )
-        for model, rows in layers.items()
-    ]
+def _by_layer(layers: Layers) -> list[Safe]:
+    head = ("layer", *(title for _, title, _ in COLUMNS))
+    parts = []
+    for model, rows in layers.items():
+        body = [
+            [str(row["layer"]), *(valued(row, "depth", at, form, stem) for stem, _, form in COLUMNS)]
+            for at, row in rows
+        ]
+        caption = f"{model}: by layer, with 95 % intervals over prompts"
+        parts.append(details(f"{model}, layer by layer", table(caption, head, body)))
+    return parts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sinkscope.report.study.markup import Safe, figure, join, link, section, table, tag
+from sinkscope.report.study.markup import Safe, figure, join, link, panels, section, table, tag
 from sinkscope.report.study.numbers import missing, number, valued
 from sinkscope.report.study.source import Row, Source
 from sinkscope.report.study.svg import Plot
@@ -13,25 +13,21 @@ from sinkscope.study.paper import published_tokens
 
 LOW, HIGH = 1 / 16, 16.0
 TOP = 5
+Measures = dict[str, tuple[int, Row]]
 
 
 def composition(source: Source) -> Safe | None:
-    """The section."""
-    found = {model: _rows(source, model) for model in source.models}
-    found = {model: rows for model, rows in found.items() if rows}
-    if not found:
+    """The section; None without traces."""
+    measures = source.measures("composition")
+    if not measures:
         return None
-    names = list(dict.fromkeys(name for rows in found.values() for name in rows))
-    panels = [
-        tag(
-            "div",
-            tag("p", model, class_="panel-title"),
-            _panel(model, rows, names, colour(model, source.models)),
-        )
-        for model, rows in found.items()
-    ]
+    # Measures are "newline: frequency", "newline: enrichment", and so on.
+    kinds = list(dict.fromkeys(name.partition(": ")[0] for rows in measures.values() for name in rows))
+    pictures = panels(
+        (model, _panel(model, rows, kinds, colour(model, source.models))) for model, rows in measures.items()
+    )
     picture = figure(
-        tag("div", *panels, class_="panels-row"),
+        pictures,
         "Enrichment of each kind of token among the sinks: 1 (dashed) is as often as any other key of the same step and region, "
         "4 is four times as often. Values under 1/16 stand at the edge.",
         "detections (step, layer, head, key) at ε = 3 divided by what chance would give in the same steps and regions; 95 % "
@@ -40,85 +36,65 @@ def composition(source: Source) -> Safe | None:
         "the steps of a diffusion model more than a third of all positions are masks.",
         link("tables/sinks.csv"),
     )
-    body = [[name, *(_both(rows.get(name)) for rows in found.values())] for name in names]
     shares = table(
         "Frequency (share of the detections) and, below it, enrichment, each with its 95 % interval over prompts",
-        ("kind of token", *found),
-        body,
+        ("kind of token", *measures),
+        [[kind, *(_both(rows, kind) for rows in measures.values())] for kind in kinds],
     )
-    return section("composition", "What they are made of", picture, shares, *_tokens(source))
+    return section("composition", "What they are made of", picture, shares, _tokens(source))
 
 
-def _rows(source: Source, model: str) -> dict[str, dict[str, tuple[int, Row]]]:
-    """Kind of token → "frequency" and "enrichment" → row of the table."""
-    found: dict[str, dict[str, tuple[int, Row]]] = {}
-    for at, row in source.traced(model):
-        if row["section"] == "composition":
-            name, _, what = str(row["measure"]).partition(": ")
-            found.setdefault(name, {})[what] = (at, row)
-    return found
-
-
-def _both(rows: dict[str, tuple[int, Row]] | None) -> Safe | str:
-    if rows is None:
-        return "–"
+def _both(rows: Measures, kind: str) -> Safe | str:
+    """Frequency and enrichment of a kind of token."""
     parts = []
-    for what, form, after in (("frequency", ".1%", ""), ("enrichment", ".2f", "×")):
-        if what in rows:
-            at, row = rows[what]
-            text = join([valued(row, "sinks", at, form), after])
-            parts.append(text if what == "frequency" else tag("small", text))
-    return tag("span", *parts)
+    if f"{kind}: frequency" in rows:
+        at, row = rows[f"{kind}: frequency"]
+        parts.append(valued(row, "sinks", at, ".1%"))
+    if f"{kind}: enrichment" in rows:
+        at, row = rows[f"{kind}: enrichment"]
+        parts.append(tag("small", valued(row, "sinks", at, ".2f"), "×"))
+    return tag("span", *parts) if parts else "–"
 
 
-def _panel(model: str, rows: dict[str, dict[str, tuple[int, Row]]], names: Sequence[str], kind: str) -> Safe:
-    high = 24 * len(names) + 44
+def _panel(model: str, rows: Measures, kinds: Sequence[str], series: str) -> Safe:
     plot = Plot(
-        f"{model}: enrichment of token kinds among sinks", 440, high, (LOW, HIGH), (len(names) - 0.5, -0.5),
-        margin=(84, 6, 12, 36), log_x=True,
+        f"{model}: enrichment of token kinds among sinks", 440, 24 * len(kinds) + 44, (LOW, HIGH),
+        (len(kinds) - 0.5, -0.5), margin=(84, 6, 12, 36), log_x=True,
     )  # fmt: skip
     plot.x_axis([(1 / 16, "1/16"), (1 / 4, "¼"), (1, "1"), (4, "4"), (16, "16")], "times chance", grid=True)
-    one = plot.across(1)
-    plot.add("line", x1=one, x2=one, y1=plot.down.start, y2=plot.down.stop, class_="zero")
-    for place, name in enumerate(names):
-        plot.text(78, plot.down(place) + 4, name, "name end")
-        if "enrichment" in rows.get(name, {}):
-            at, row = rows[name]["enrichment"]
-            if not missing(row["value"]):
-                text = f"{name}: {row['value']:.2f} ({row['low']:.2f} to {row['high']:.2f}) times chance"
-                plot.dot(
-                    row["value"], place, kind, text, f"sinks/{at}/value", (row["low"], row["high"]), flat=True
-                )
+    chance = plot.across(1)
+    plot.add("line", x1=chance, x2=chance, y1=plot.down.start, y2=plot.down.stop, class_="zero")
+    for place, kind in enumerate(kinds):
+        plot.text(78, plot.down(place) + 4, kind, "name end")
+        at, row = rows.get(f"{kind}: enrichment", (0, {"value": None}))
+        if not missing(row["value"]):
+            interval = (row["low"], row["high"])
+            text = f"{kind}: {row['value']:.2f} ({interval[0]:.2f} to {interval[1]:.2f}) times chance"
+            plot.dot(row["value"], place, series, text, f"sinks/{at}/value", interval, flat=True)
     return plot.svg()
 
 
-def _tokens(source: Source) -> list[Safe]:
+def _tokens(source: Source) -> Safe | None:
     """The commonest tokens of each model's exemplar, as the paper's table 2 has them."""
     data = source.data("table_2")
     if data is None:
-        return []
+        return None
     columns: dict[str, list[Safe]] = {}
     for model in source.study.models:
-        own = data[data["trace"] == short(model.name)].head(TOP)
-        if len(own):
-            columns[model.name] = [
-                join(
-                    [
-                        tag("code", text if text.strip() else repr(text)),
-                        f" {number(share, '.3f')} ({number(more, '.2f')}×)",
-                    ]
-                )
-                for text, share, more in zip(
-                    own["text"].astype(str), own["frequency"], own["enrichment"], strict=True
-                )
+        rows = data[data["trace"] == short(model.name)].head(TOP)
+        texts = rows["text"].fillna("").astype(str)
+        columns[model.name] = [
+            _token(text if text.strip() else repr(text), f"{number(share, '.3f')} ({number(more, '.2f')}×)")
+            for text, share, more in zip(texts, rows["frequency"], rows["enrichment"], strict=True)
+        ]
+        if columns[model.name]:
+            published = published_tokens(model.source)
+            columns[f"{model.name}, in the paper"] = [
+                _token(text, f"{share:.3f}") for text, share in published
             ]
-            beside = published_tokens(model.source)
-            if beside:
-                columns[f"{model.name}, in the paper"] = [
-                    join([tag("code", text), f" {share:.3f}"]) for text, share in beside
-                ]
+    columns = {title: column for title, column in columns.items() if column}
     if not columns:
-        return []
+        return None
     body = [
         [str(i + 1), *(column[i] if i < len(column) else "" for column in columns.values())]
         for i in range(TOP)
@@ -127,4 +103,8 @@ def _tokens(source: Source) -> list[Safe]:
         ["The five tokens that are sinks most often in each exemplar: share of its detections, and enrichment. One generation "
          "each, so no interval. Data: ", link("figures/table_2.csv")]
     )  # fmt: skip
-    return [table(caption, ("", *columns), body, kind="tokens-table")]
+    return table(caption, ("", *columns), body, kind="tokens-table")
+
+
+def _token(text: str, numbers: str) -> Safe:
+    return join([tag("code", text), f" {numbers}"])

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sinkscope.report.study.markup import Safe, figure, section, tag
+from sinkscope.report.study.markup import Safe, figure, panels, section, tag
 from sinkscope.report.study.numbers import missing
 from sinkscope.report.study.source import Source
 from sinkscope.report.study.svg import Plot, key
@@ -21,11 +21,12 @@ PANELS = (
     ("max_received", "strongest key, × uniform", False),
     ("value_ratio", "its value norm / median", False),
 )
+Curves = dict[str, list[tuple[int, dict[str, Any]]]]
 
 
 def emergence(source: Source, shelf: Path = SHELF) -> Safe | None:
     """The section; only for models whose shipped curve belongs to the weights that were studied."""
-    found: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+    curves: Curves = {}
     left_out: list[str] = []
     for model in source.study.models:
         folder = shelf / model.source.removeprefix("organism/")
@@ -35,21 +36,19 @@ def emergence(source: Source, shelf: Path = SHELF) -> Safe | None:
         if _digest(folder) not in (None, weights):
             left_out.append(model.name)
             continue
-        found[model.name] = curve(json.loads((folder / "emergence.json").read_text(encoding="utf-8")))
-    if not found:
+        curves[model.name] = curve(json.loads((folder / "emergence.json").read_text(encoding="utf-8")))
+    if not curves:
         return None
-    panels = [
-        tag("div", tag("p", title, class_="panel-title"), _panel(source, found, name, title, share))
-        for name, title, share in PANELS
-    ]
-    entries = [(colour(model, source.models), "line", model) for model in found]
-    gone = (
-        f" Left out, because other weights were studied than are shipped: {', '.join(left_out)}."
-        if left_out
-        else ""
+    pictures = panels(
+        ((title, _panel(source, curves, name, title, share)) for name, title, share in PANELS),
+        "panels-row three",
     )
+    marks = key([(colour(model, source.models), "line", model) for model in curves])
+    gone = ""
+    if left_out:
+        gone = f" Left out, because other weights were studied than are shipped: {', '.join(left_out)}."
     picture = figure(
-        tag("div", tag("div", *panels, class_="panels-row three"), key(entries)),
+        tag("div", pictures, marks),
         "How sinks appear during training, by optimiser step (logarithmic; 0 is the start, which for models that continue from "
         f"another is that model).{gone}",
         "a fixed held-out probe of texts at log-spaced steps; diffusion models with half of the targets masked (t = 0.5), the "
@@ -61,11 +60,11 @@ def emergence(source: Source, shelf: Path = SHELF) -> Safe | None:
 
 def curve(data: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
     """(step, numbers) at t = 0.5, or at the only level there is."""
-    found = []
+    points = []
     for point in data["points"]:
         levels = point["levels"]
-        found.append((int(point["step"]), levels.get("0.5") or next(iter(levels.values()))))
-    return found
+        points.append((int(point["step"]), levels.get("0.5") or next(iter(levels.values()))))
+    return points
 
 
 def _digest(folder: Path) -> str | None:
@@ -73,25 +72,23 @@ def _digest(folder: Path) -> str | None:
     path = folder / "accuracy.json"
     if not path.is_file():
         return None
-    found = json.loads(path.read_text(encoding="utf-8")).get("digest")
-    return None if found is None else str(found)
+    digest = json.loads(path.read_text(encoding="utf-8")).get("digest")
+    return None if digest is None else str(digest)
 
 
-def _panel(
-    source: Source, found: dict[str, list[tuple[int, dict[str, Any]]]], name: str, title: str, share: bool
-) -> Safe:
-    values = [point[name] for points in found.values() for _, point in points if not missing(point.get(name))]
-    last = max(step for points in found.values() for step, _ in points)
-    top = max([*values, 1.0 if share else 2.0])
-    top = 1.0 if share else float(int(top) + 1)
+def _panel(source: Source, curves: Curves, name: str, title: str, share: bool) -> Safe:
+    lines = {
+        model: [
+            (max(FIRST, step), float(point[name])) for step, point in points if not missing(point.get(name))
+        ]
+        for model, points in curves.items()
+    }
+    last = max(step for points in curves.values() for step, _ in points)
+    top = 1.0 if share else float(int(max([2.0, *(y for line in lines.values() for _, y in line)])) + 1)
     plot = Plot(title, 330, 200, (FIRST, max(2, last)), (0, top), margin=(36, 8, 12, 36), log_x=True)
     plot.y_axis([(value, f"{value:g}") for value in (0, top / 2, top)])
     ticks = [(step, f"{step:,}") for step in (10, 100, 1000, 10_000, 100_000) if step <= last]
     plot.x_axis([(FIRST, "0"), (1, "1"), *ticks], "training step")
-    for model, points in found.items():
-        line = [(max(FIRST, step), point.get(name)) for step, point in points]
-        plot.line(
-            [(x, float("nan") if missing(y) else float(y)) for x, y in line if y is not None],
-            colour(model, source.models),
-        )
+    for model, line in lines.items():
+        plot.line(line, colour(model, source.models))
     return plot.svg()

@@ -6,15 +6,16 @@ markup nor disguise what stands beside it.
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable
 from html import escape
 from typing import Any
 
+from sinkscope.text import visible
+
 LONGEST = 2_000
 """Characters of one text that are shown; what is cut is said."""
 
-VOID = frozenset({"br", "hr", "meta", "rect", "line", "circle", "path", "polyline", "polygon", "use"})
+VOID = frozenset({"br", "hr", "img", "meta", "rect", "line", "circle", "path", "polyline", "polygon", "use"})
 
 
 class Safe(str):
@@ -30,11 +31,7 @@ def spelled(text: str) -> str:
     'a⟨U+202E⟩b'
     """
     cut = f"… ({len(text):,} characters)" if len(text) > LONGEST else ""
-    return "".join(f"⟨U+{ord(c):04X}⟩" if _hidden(c) else c for c in text[:LONGEST]) + cut
-
-
-def _hidden(character: str) -> bool:
-    return character not in "\n\t" and unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+    return visible(text[:LONGEST]) + cut
 
 
 def safe(value: Any) -> Safe:
@@ -86,6 +83,12 @@ def figure(picture: Any, seen: str, computed: str, not_shown: str, data: Any = N
     if data is not None:
         parts.append(tag("p", "Data: ", data))
     return tag("figure", picture, tag("figcaption", *parts))
+
+
+def panels(pictures: Iterable[tuple[Any, Any]], kind: str = "panels-row") -> Safe:
+    """Pictures side by side, each under its title."""
+    made = [tag("div", tag("p", title, class_="panel-title"), picture) for title, picture in pictures]
+    return tag("div", *made, class_=kind)
 
 
 def link(path: str, text: str | None = None) -> Safe:

@@ -1,26 +1,43 @@
-"""What breaks when keys are taken away: the paper's table 1 for the models of this study, with intervals and controls."""
+"""What breaks when keys are masked: the paper's table 1 for the models of this study, with intervals and controls.
+
+Below it the larger tables that came with the models: made elsewhere, labelled with date and machine, never mixed with ours.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from sinkscope.report.study.curves import curves
-from sinkscope.report.study.markup import Safe, details, link, section, table, tag
+from sinkscope.report.study.markup import Safe, details, figure, link, section, table, tag
 from sinkscope.report.study.numbers import SHOWN, cited, missing, number, result, setting
-from sinkscope.report.study.shipped_results import shipped_results
 from sinkscope.report.study.source import Row, Source
 from sinkscope.report.study.words import policy_words
 from sinkscope.study.comparison import control, natural
+from sinkscope.study.shipped import Shipped
 
 LIMITS = (
     "Losing accuracy when keys are hidden does not show that a sink matters. It does only when the controls that hide as many "
     "random keys and as much attention keep their accuracy, and when silencing the same keys (their attention stays, their "
     "content goes) costs accuracy too. Hiding a key removes its information and spreads its attention over the others."
 )
+NUMBERS = (
+    "Paired intervals in this table are bootstraps over documents: where all documents agree they have no width, which does "
+    "not mean certainty. p: McNemar’s exact test, corrected over the table by Holm. Attention hidden: mean share that the "
+    "mask took. Sinks hit: share of the step’s own sinks that it really hid. Keys: k as a share of the keys."
+)
+FOLDED = 6
+"""Rows from which on a shipped table is folded."""
+
+SHIPPED_COLUMNS = (
+    ("accuracy", "accuracy (Wilson 95 %)", ".3f"), ("difference", "− none (paired 95 %)", "+.3f"),
+    ("effect_count", "− count-matched control", "+.3f"), ("effect_mass", "− mass-matched control", "+.3f"),
+    ("hidden_share", "attention hidden", ".1%"), ("sinks_hit", "sinks hit", ".1%"),
+)  # fmt: skip
 
 
 def masking(source: Source) -> Safe | None:
-    """The section."""
+    """The section; None for a study without accuracies."""
     if "results" not in source.frames:
         return None
     frame = source.frames["results"]
@@ -28,12 +45,19 @@ def masking(source: Source) -> Safe | None:
     for key in dict.fromkeys(zip(frame["task"], frame["decoding_name"], strict=True)):
         task, decoding = map(str, key)
         rows = list(source.rows("results", task=task, decoding_name=decoding))
-        parts += [_wide(source, task, decoding, rows), curves(source, task, decoding, rows)]
+        parts += [_wide(source, task, decoding, rows), _curves(source, task, decoding, rows)]
         parts.append(details(f"all numbers of {task} · {decoding}", *_long(source, rows)))
-    if source.notes:
-        parts.append(tag("ul", *(tag("li", note) for note in source.notes), class_="quiet"))
-    parts.append(shipped_results(source.shipped))
-    return section("masking", "What breaks without them", *parts)
+    notes = [*source.notes, *map(_not_graded, source.manifest.get("not_graded", []))]
+    if notes:
+        parts.append(tag("ul", *(tag("li", note) for note in notes), class_="quiet"))
+    return section("masking", "What breaks without them", *parts, shipped_results(source.shipped))
+
+
+def _not_graded(cell: Mapping[str, Any]) -> str:
+    return (
+        f"not graded here: {cell.get('answers')} answers of {cell.get('title')} ({cell.get('why')}); "
+        "sinkscope grade FOLDER grades them where programs can be confined"
+    )
 
 
 def _wide(source: Source, task: str, decoding: str, rows: list[tuple[int, Row]]) -> Safe:
@@ -75,18 +99,88 @@ def _accuracy(place: tuple[int, Row] | None) -> Safe | str:
     return tag("span", *parts)
 
 
+def _curves(source: Source, task: str, decoding: str, rows: list[tuple[int, Row]]) -> Safe | None:
+    by_model = [
+        (model, "", [(at, row) for at, row in rows if row["model"] == model]) for model in source.models
+    ]
+    picture = curves(by_model)
+    if picture is None:
+        return None
+    return figure(
+        picture,
+        f"Accuracy on {task} (decoding {decoding}) as more keys are masked in every head, from none at the left.",
+        "share of documents answered right, with Wilson 95 % intervals; every policy answered the same documents. Keys "
+        "are ranked by received attention in the step before. Controls draw anew where the set changes; they are means over "
+        "their draws.",
+        "That a sink matters: read the blue curve beside its grey control, and beside silencing. A control with as many keys "
+        "takes less attention than the sinks do; only a mass-matched one takes as much. What lies within the intervals of a few "
+        "documents is noise.",
+        link("tables/results.csv"),
+    )
+
+
 def _long(source: Source, rows: list[tuple[int, Row]]) -> list[Safe]:
     """Every column that people read, model by model."""
-    found = []
+    parts = []
     for model in source.models:
         own = [(at, row) for at, row in rows if row["model"] == model]
         if own:
-            caption = f"{model}: {setting(own[0][1])}"
             body = [[result(row, at, column) for column, _ in SHOWN] for at, row in own]
-            found.append(table(caption, [title for _, title in SHOWN], body))
-    note = (
-        "Paired intervals in this table are bootstraps over documents: where all documents agree they have no width, which does "
-        "not mean certainty. p: McNemar’s exact test, corrected over the table by Holm. Attention hidden: mean share that the "
-        "mask took. Sinks hit: share of the step’s own sinks that it really hid. Keys: k as a share of the keys."
-    )
-    return [*found, tag("p", note, " Data: ", link("tables/results.csv"), ".")]
+            parts.append(table(f"{model}: {setting(own[0][1])}", [title for _, title in SHOWN], body))
+    return [*parts, tag("p", NUMBERS, " Data: ", link("tables/results.csv"), ".")]
+
+
+def shipped_results(shipped: list[Shipped]) -> Safe:
+    """The part below the study's own results."""
+    parts: list[Any] = [tag("h3", "Shipped with the models, not computed here")]
+    if not shipped:
+        parts.append(tag("p", "No full-size results ship with these models."))
+    by_task: dict[tuple[str, str, Any], list[tuple[int, Row]]] = {}
+    for result_set in shipped:
+        for row in result_set.rows:
+            key = (f"{row['model']}, {row['task']}", result_set.label, row.get("decoding_name"))
+            by_task.setdefault(key, []).append((0, dict(row)))
+    picture = curves(((title, label, rows) for (title, label, _), rows in by_task.items()), cited=False)
+    if picture is not None:
+        parts.append(
+            figure(
+                picture,
+                "Accuracy as more keys are masked, from the larger tables that came with these weights.",
+                "as above, on more documents and with more draws of each control; date and machine stand over each panel.",
+                "Anything about this machine or this run: they were not computed here, and no claim above rests on them.",
+            )
+        )
+    for result_set in shipped:
+        made = _shipped_table(result_set)
+        title = f"{result_set.rows[0]['model']}: {result_set.label}" if result_set.rows else result_set.label
+        parts.append(made if len(result_set.rows) < FOLDED else details(title, made))
+    return tag("div", *parts, class_="shipped")
+
+
+def _shipped_table(shipped: Shipped) -> Safe:
+    rows = shipped.rows
+    columns = [column for column in SHIPPED_COLUMNS if any(not missing(row.get(column[0])) for row in rows)]
+    body = []
+    for row in rows:
+        draws = row.get("draws")
+        many = f"{row.get('n')}" + (
+            f", {int(draws)} draws" if not missing(draws) and draws and draws > 1 else ""
+        )
+        body.append(
+            [
+                row.get("policy"),
+                row.get("task"),
+                many,
+                *(_interval(row, name, form) for name, _, form in columns),
+            ]
+        )
+    caption = f"{rows[0]['model'] if rows else ''}: {shipped.label}"
+    return table(caption, ("policy", "task", "n", *(title for _, title, _ in columns)), body)
+
+
+def _interval(row: Mapping[str, Any], name: str, form: str) -> str:
+    value = row.get(name)
+    stem = "" if name == "accuracy" else f"{name}_"
+    low, high = row.get(f"{stem}low"), row.get(f"{stem}high")
+    text = number(value, form)
+    return text if missing(value) or missing(low) else f"{text} ({number(low, form)} to {number(high, form)})"

@@ -15,41 +15,42 @@ SETTINGS = (
 MOST = 200
 """Rows that the page shows of a table; the file has all."""
 
-REPLAY = (
-    "Replay: single steps of a run that was made without a policy, computed again under it. kl: divergence of the predictions "
-    "without and with the policy, in nats; confidence_change: of the best candidate; flipped: share of the predictions whose "
-    "best candidate is another one; changed: share of the selections that differ. Means over documents"
+TABLES = {
+    "replay": (
+        "Replay: single steps of a run that was made without a policy, computed again under it. kl: divergence of the "
+        "predictions without and with the policy, in nats; confidence_change: of the best candidate; flipped: share of the "
+        "predictions whose best candidate is another one; changed: share of the selections that differ. Means over documents"
+    ),
+    "pairs": "Pairs: what changed between the traces of a document without and with a policy (ss.compare_traces)",
+}
+NOTE = (
+    "A replay follows the states of the unmasked run, so what it shows is the direct effect of a policy in one step, not "
+    "what comes of it over a generation; a changed prediction is not a wrong one."
 )
-PAIRS = "Pairs: what changed between the traces of a document without and with a policy (ss.compare_traces)"
 
 
 def mechanisms(source: Source) -> Safe | None:
     """The section; None for studies without replays and pairs."""
-    parts: list[Any] = []
-    if "replay" in source.frames:
-        parts.append(_table(source, "replay", REPLAY))
-    if "pairs" in source.frames:
-        many = len(source.frames["pairs"])
-        parts.append(details(f"pairs of traces, {many} rows", _table(source, "pairs", PAIRS)))
+    parts = {name: plain_table(source, name, text) for name, text in TABLES.items() if name in source.frames}
     if not parts:
         return None
-    note = (
-        "A replay follows the states of the unmasked run, so what it shows is the direct effect of a policy in one step, not "
-        "what comes of it over a generation; a changed prediction is not a wrong one."
-    )
-    return section("mechanisms", "Single steps and pairs", tag("p", note), *parts)
+    if "pairs" in parts:
+        parts["pairs"] = details(f"pairs of traces, {len(source.frames['pairs'])} rows", parts["pairs"])
+    return section("mechanisms", "Single steps and pairs", tag("p", NOTE), *parts.values())
 
 
-def _table(source: Source, name: str, caption: str) -> Safe:
+def plain_table(source: Source, name: str, caption: str) -> Safe:
+    """A table of the study as it is, without the columns that only repeat settings; the first rows of a long one."""
     frame = source.frames[name]
     columns = [column for column in map(str, frame.columns) if column not in SETTINGS]
     body = []
     for at, row in list(source.rows(name))[:MOST]:
-        who = tag("span", row["model"], tag("small", f"{row['decoding_name']} · {row['policy']}"))
+        setting = " · ".join(str(row[column]) for column in ("decoding_name", "policy") if column in row)
+        who = tag("span", row["model"], tag("small", setting))
         body.append([who, *(_cell(name, at, column, row.get(column)) for column in columns)])
     cut = f"; the first {MOST} of {len(frame)} rows" if len(frame) > MOST else ""
-    said = join([f"{caption}{cut}. Data: ", link(f"tables/{name}.csv")])
-    return table(said, ("model", *columns), body)
+    words = join([f"{caption}{cut}. Data: ", link(f"tables/{name}.csv")])
+    return table(words, ("model", *columns), body)
 
 
 def _cell(name: str, at: int, column: str, value: Any) -> Safe | str:

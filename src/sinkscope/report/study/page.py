@@ -10,13 +10,12 @@ from sinkscope.report.study.claims_table import claims_table
 from sinkscope.report.study.composition import composition
 from sinkscope.report.study.dynamics import dynamics
 from sinkscope.report.study.emergence import emergence
-from sinkscope.report.study.maps import maps
+from sinkscope.report.study.exemplars import maps, traces
 from sinkscope.report.study.markup import Safe, join, tag
 from sinkscope.report.study.masking import masking
 from sinkscope.report.study.mechanisms import mechanisms
 from sinkscope.report.study.provenance import provenance
 from sinkscope.report.study.source import Source
-from sinkscope.report.study.traces import traces
 from sinkscope.report.study.verdicts import verdicts
 from sinkscope.version import __version__
 
@@ -51,13 +50,13 @@ def report_page(source: Source) -> str:
         "traces": None if embedded is None else embedded.section,
         "settings": provenance(source),
     }
-    there = {name: part for name, part in made.items() if part is not None}
+    present = {name: part for name, part in made.items() if part is not None}
     title = f"{source.study.name} · sinkscope study"
-    entries = [tag("li", tag("a", CONTENTS[name], href=f"#{name}")) for name in there]
+    entries = [tag("li", tag("a", CONTENTS[name], href=f"#{name}")) for name in present]
     contents = tag(
         "nav", tag("p", "sinkscope"), tag("ol", *entries), class_="contents", aria_label="contents"
     )
-    main = tag("main", _head(source), *there.values(), _foot(), id="top")
+    main = tag("main", _head(source), *present.values(), _foot(), id="top")
     body = join(
         [
             tag("a", "Skip to the report", href="#top", class_="skip"),

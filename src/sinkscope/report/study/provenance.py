@@ -68,17 +68,8 @@ def _models(source: Source) -> Safe:
              f"{about.get('parameters', 0):,}", f"{about.get('layers', '?')} × {about.get('heads', '?')}",
              tag("code", str(about.get("weights") or "–")[:16])]
         )  # fmt: skip
-    head = (
-        "model",
-        "source",
-        "revision",
-        "family",
-        "dtype",
-        "parameters",
-        "layers × heads",
-        "weights (digest or commit)",
-    )
-    return table("Models", head, rows)
+    head = "model, source, revision, family, dtype, parameters, layers × heads, weights (digest or commit)"
+    return table("Models", head.split(", "), rows)
 
 
 def _settings(source: Source) -> list[Safe]:
@@ -107,25 +98,20 @@ def _calls(source: Source) -> list[Safe]:
          ", ".join(f"{name} {seconds:g} s" for name, seconds in call.get("seconds", {}).items())]
         for call in calls
     ]  # fmt: skip
-    return (
-        [table("Every call that worked on this study", ("when", "on", "workers", "answers", "timings"), rows)]
-        if rows
-        else []
-    )
+    if not rows:
+        return []
+    return [
+        table("Every call that worked on this study", ("when", "on", "workers", "answers", "timings"), rows)
+    ]
 
 
 def _files(source: Source) -> Safe:
     """Links to what is beside the page."""
-    found = [f"tables/{name}.{ending}" for name in source.frames for ending in ("csv", "parquet")]
-    for path in sorted((source.root / "figures").glob("*.svg")):
-        found.append(f"figures/{path.name}")
-    left = source.manifest.get("figures_left_out", {})
-    notes = (
-        tag("ul", *(tag("li", f"{name}: {why}") for name, why in left.items()), class_="quiet")
-        if left
-        else ""
-    )
-    listed = tag(
-        "ul", *(tag("li", link(path)) for path in [*found, "study.toml", "manifest.json"]), class_="files"
-    )
-    return tag("div", listed, tag("p", "Figures that could not be drawn:") if left else "", notes)
+    tables = [f"tables/{name}.{ending}" for name in source.frames for ending in ("csv", "parquet")]
+    figures = [f"figures/{path.name}" for path in sorted((source.root / "figures").glob("*.svg"))]
+    paths = [*tables, *figures, "study.toml", "manifest.json"]
+    parts = [tag("ul", *(tag("li", link(path)) for path in paths), class_="files")]
+    left_out = [tag("li", f"{name}: {why}") for name, why in source.figures_left_out.items()]
+    if left_out:
+        parts += [tag("p", "Figures that could not be drawn:"), tag("ul", *left_out, class_="quiet")]
+    return tag("div", *parts)

@@ -1,6 +1,7 @@
-"""What a report is made from: the folder of a finished study, and nothing else.
+"""The folder of a finished study: all that a report is made from. Nothing is computed again.
 
-Tables, the data behind the figures, the manifest, and the recordings of the exemplars. Nothing is computed again.
+Tables, the manifest, the figures and the data behind them, and the recordings of the exemplars. Which recordings are drawn and
+what table 1 prints is chosen here alone.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import pandas as pd
 from sinkscope.errors import InputError
 from sinkscope.study import shipped, spec
 from sinkscope.study.store import Store
+from sinkscope.text import read_csv
 
 TABLES = ("results", "records", "sinks", "depth", "diagnosis", "replay", "pairs")
+LEFT_OUT = "left_out.json"
 Row = dict[str, Any]
 
 
@@ -28,7 +31,7 @@ class Source:
 
     Attributes:
         frames: table → DataFrame whose index is the row in the Parquet file.
-        manifest: manifest.json, or what will be written there.
+        manifest: manifest.json.
     """
 
     root: Path
@@ -44,11 +47,11 @@ class Source:
     @property
     def families(self) -> dict[str, str]:
         """Model → family."""
-        return {name: str(one.get("family", "")) for name, one in self.manifest.get("models", {}).items()}
+        return {name: str(facts.get("family", "")) for name, facts in self.manifest.get("models", {}).items()}
 
     @property
     def notes(self) -> list[str]:
-        """What must be said beside the tables."""
+        """Remarks that belong beside the tables."""
         return [str(note) for note in self.manifest.get("notes", [])]
 
     def rows(self, table: str, **wanted: Any) -> Iterator[tuple[int, Row]]:
@@ -70,13 +73,49 @@ class Source:
         return self._first("depth", model)
 
     def _first(self, table: str, model: str) -> list[tuple[int, Row]]:
-        found = list(self.rows(table, model=model, policy="none"))
-        return [(at, row) for at, row in found if row["cell"] == found[0][1]["cell"]]
+        rows = list(self.rows(table, model=model, policy="none"))
+        return [(at, row) for at, row in rows if row["cell"] == rows[0][1]["cell"]]
+
+    def measures(self, *sections: str) -> dict[str, dict[str, tuple[int, Row]]]:
+        """Model → measure → (row number, row) of these sections of its summary; models without any are left out."""
+        by_model = {
+            model: {
+                str(row["measure"]): (at, row) for at, row in self.traced(model) if row["section"] in sections
+            }
+            for model in self.models
+        }
+        return {model: rows for model, rows in by_model.items() if rows}
+
+    def figure(self, name: str) -> Path | None:
+        """figures/NAME; None where it was not drawn."""
+        path = self.root / "figures" / name
+        return path if path.is_file() else None
 
     def data(self, stem: str) -> pd.DataFrame | None:
         """The data behind a figure, figures/STEM.csv."""
-        path = self.root / "figures" / f"{stem}.csv"
-        return pd.read_csv(path) if path.is_file() else None
+        path = self.figure(f"{stem}.csv")
+        return None if path is None else read_csv(path)
+
+    @property
+    def figures_left_out(self) -> dict[str, str]:
+        """Figure → why it could not be drawn."""
+        path = self.figure(LEFT_OUT)
+        kept = None if path is None else json.loads(path.read_text(encoding="utf-8"))
+        return {str(name): str(why) for name, why in (kept or {}).items()}
+
+    @property
+    def accuracies(self) -> pd.DataFrame | None:
+        """Rows of table 1: task, policy, model, accuracy, stderr. With several decodings each task names its own."""
+        results = self.frames.get("results")
+        if results is None:
+            return None
+        rows = results[["task", "policy", "model", "accuracy", "stderr"]].copy()
+        if results["decoding_name"].nunique() > 1:
+            rows["task"] = [
+                f"{task}, {decoding}"
+                for task, decoding in zip(results["task"], results["decoding_name"], strict=True)
+            ]
+        return rows
 
     @cached_property
     def shipped(self) -> list[shipped.Shipped]:
@@ -90,19 +129,19 @@ class Source:
     @cached_property
     def exemplars(self) -> dict[str, Path]:
         """Model → the recording of its exemplar: the document that was chosen for maps, else the first that was traced."""
-        found: dict[str, Path] = {}
+        paths: dict[str, Path] = {}
         for model, cell in self._traced_cells.items():
             files = sorted((self.root / "traces" / cell).glob("*.zarr.zip"))
             chosen = {path.name for path in self._maps_of(cell)}
             if files:
-                found[model] = next((path for path in files if path.name in chosen), files[0])
-        return found
+                paths[model] = next((path for path in files if path.name in chosen), files[0])
+        return paths
 
     @cached_property
     def maps(self) -> dict[str, Path]:
         """Model → the full maps of its exemplar, where they were recorded."""
-        found = {model: self._maps_of(cell) for model, cell in self._traced_cells.items()}
-        return {model: paths[0] for model, paths in found.items() if paths}
+        paths = {model: self._maps_of(cell) for model, cell in self._traced_cells.items()}
+        return {model: files[0] for model, files in paths.items() if files}
 
     @cached_property
     def _cells(self) -> dict[str, dict[str, Any]]:
@@ -123,15 +162,14 @@ class Source:
 
 
 def _block(cell: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What the maps of exemplars share with the traces that they were chosen from."""
+    """The settings that the maps of exemplars share with the traces that they were chosen from."""
     identity = cell["identity"]
     return cell.get("group"), *(identity.get(name) for name in ("model", "task", "decoding", "policy"))
 
 
 def read(folder: Path, manifest: Mapping[str, Any] | None = None) -> Source:
     """The study in a folder; manifest: when manifest.json is not written yet."""
-    store = Store(folder)
-    study = store.study() if folder.is_dir() else None
+    study = Store(folder).study() if folder.is_dir() else None
     if study is None:
         raise InputError(
             f"{folder} is not the folder of a study: it has no study.toml; run sinkscope study first"

@@ -172,31 +172,3 @@ def key(entries: Sequence[tuple[str, str, str]]) -> Safe:
         picture = tag("svg", mark, viewBox="0 0 18 14", class_="sample", aria_hidden="true")
         found.append(tag("li", picture, words))
     return tag("ul", *found, class_="key-list")
-
-
-def cells(
-    values: Sequence[Sequence[float]],
-    levels: Sequence[float],
-    size: tuple[float, float],
-    left: float,
-    top: float,
-) -> Safe:
-    """A grid of values as one path for each level of colour, runs of equal cells joined; NaN stays empty.
-
-    levels: limits between the classes h0 … hN, rising. size: width and height of a cell.
-    """
-    runs: dict[int, list[str]] = {}
-    for i, row in enumerate(values):
-        start, before = 0, None
-        for j, value in enumerate([*row, math.nan]):
-            level = None if missing(float(value)) else sum(value >= limit for limit in levels)
-            if level == before and j < len(row):
-                continue
-            if before is not None:
-                runs.setdefault(before, []).append(f"M{start} {i}h{j - start}v1h{start - j}z")
-            start, before = j, level
-    paths = [tag("path", d=Safe("".join(found)), class_=f"h{level}") for level, found in sorted(runs.items())]
-    wide, high = size
-    return tag(
-        "g", *paths, transform=f"translate({left:g} {top:g}) scale({wide:.6g} {high:.6g})", class_="cells"
-    )

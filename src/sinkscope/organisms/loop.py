@@ -1,0 +1,283 @@
+"""The training loop: AdamW, warm-up and cosine, bf16 and compiled on a GPU, reports, and a state to resume from.
+
+A step is a pure function of the settings, the data, the state and the step's number: nothing else is random. So a run that
+was killed and started again ends with the same weights (bit for bit on a CPU).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sinkscope.errors import InputError
+from sinkscope.organisms.emergence import log_spaced
+from sinkscope.organisms.layout import write_json
+from sinkscope.organisms.parallel import World
+from sinkscope.organisms.recipe import Schedule
+
+STATE = "state.pt"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopOptions:
+    """How a training run is carried out; nothing here changes what is learned.
+
+    Attributes:
+        out: folder of the checkpoint, the log and the state.
+        report_every, check_every, save_every: steps between loss reports, checks and saved states (0: only at the end).
+        compile: None: on a GPU only.
+        probe: measure sinks at log-spaced steps, for emergence.json.
+        stop_after: leave after this step with the state saved, as a kill would; for tests.
+    """
+
+    out: Path
+    device: str = "auto"
+    report_every: int = 50
+    check_every: int = 1000
+    save_every: int = 1000
+    compile: bool | None = None
+    probe: bool = True
+    quiet: bool = False
+    stop_after: int | None = None
+
+
+def learning_rate(schedule: Schedule, step: int) -> float:
+    """Linear warm-up, then a cosine to zero."""
+    warm = min(1.0, (step + 1) / max(1, min(schedule.warmup, schedule.steps // 10)))
+    return schedule.learning_rate * warm * 0.5 * (1.0 + math.cos(math.pi * step / schedule.steps))
+
+
+class Loop(ABC):
+    """One training run and its state; a subclass gives the loss of a step, what is measured on the way, and the end.
+
+    Args:
+        network: trained in place; parameters without gradients stay as they are.
+        identity: what makes this run this run, name → text; a saved state of another one is refused.
+    """
+
+    def __init__(
+        self, network: Any, schedule: Schedule, options: LoopOptions, world: World, identity: dict[str, str]
+    ) -> None:
+        self.network, self.schedule, self.options, self.world = network, schedule, options, world
+        self.identity, self.device, self.log = identity, world.device, TrainingLog(options.out, schedule)
+        network.to(self.device)
+        self.probed = set(log_spaced(schedule.steps)) if options.probe and world.main else set()
+        training = [weight for weight in network.parameters() if weight.requires_grad]
+        self.optimizer = torch.optim.AdamW(
+            [
+                {"params": [one for one in training if one.dim() > 1], "weight_decay": schedule.weight_decay},
+                {"params": [one for one in training if one.dim() <= 1], "weight_decay": 0.0},
+            ],
+            lr=schedule.learning_rate,
+            betas=schedule.betas,
+            fused=self.device.type == "cuda",
+        )
+        self.step, self.seconds = 0, 0.0
+        self.points: list[dict[str, Any]] = []
+        # The loss since the last report is part of the state: a resumed run reports the same numbers.
+        self.summed, self.since = torch.zeros((), device=self.device), 0
+        self.last_loss = float("nan")
+        self._resume()
+
+    @abstractmethod
+    def loss(self, step: int) -> Tensor:
+        """The loss of this process's rows of a step, with its gradient; the mean over processes is the loss of the step."""
+
+    @abstractmethod
+    def probe(self) -> dict[str, Any]:
+        """What is measured at log-spaced steps, for emergence.json."""
+
+    @abstractmethod
+    def check(self, final: bool) -> dict[str, Any]:
+        """What is measured every `check_every` steps and at the end, for the log."""
+
+    @abstractmethod
+    def finish(self, checked: dict[str, Any]) -> dict[str, Any]:
+        """Writes the checkpoint and training.json; returns what the latter holds."""
+
+    def run(self) -> dict[str, Any]:
+        """All steps from where the state is; {} in processes other than the first, and when stopped."""
+        options, steps, began = self.options, self.schedule.steps, time.monotonic()
+        with self.log.begin(self.step, options.quiet) if self.world.main else nullcontext():
+            while self.step < steps:
+                if self.step in self.probed:
+                    self._probe()
+                self.summed += self._train_step()
+                self.step += 1
+                self.since += 1
+                if self.step % options.report_every == 0 or self.step == steps:
+                    self._report(time.monotonic() - began)
+                    began = time.monotonic()
+                if self.world.main and self.step < steps:
+                    if options.check_every and self.step % options.check_every == 0:
+                        self.log.report({"step": self.step, **self.check(final=False)})
+                    if options.save_every and self.step % options.save_every == 0:
+                        self._save_state()
+                if self.step == options.stop_after:
+                    self._save_state()
+                    return {}
+            if self.probed and (not self.points or self.points[-1]["step"] != self.step):
+                self._probe()
+            if not self.world.main:
+                return {}
+            checked = self.check(final=True)
+            self.log.report({"step": self.step, **checked})
+            about = self.finish(checked)
+            (options.out / STATE).unlink(missing_ok=True)
+            return about
+
+    def _train_step(self) -> Tensor:
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(self.schedule, self.step)
+        loss = self.loss(self.step)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.world.average_gradients(self.network)
+        torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.schedule.clip)
+        self.optimizer.step()
+        return self.world.total(loss.detach()) / self.world.size
+
+    def _report(self, seconds: float) -> None:
+        self.last_loss = float(self.summed) / self.since
+        self.seconds += seconds
+        if not math.isfinite(self.last_loss):
+            raise InputError(f"the loss is {self.last_loss} at step {self.step}: try a smaller learning rate")
+        if self.world.main:
+            speed = self.since * self.schedule.tokens / self.schedule.steps / seconds
+            self.log.report(
+                {"step": self.step, "loss": round(self.last_loss, 5), "tokens_per_second": round(speed)}
+            )
+        self.summed, self.since = torch.zeros((), device=self.device), 0
+
+    def _probe(self) -> None:
+        loss = float(self.summed) / self.since if self.since else self.last_loss
+        point = {
+            "step": self.step,
+            "tokens": self.step * self.schedule.tokens // self.schedule.steps,
+            "loss": round(loss, 5) if math.isfinite(loss) else None,
+            "levels": self.probe(),
+        }
+        self.points = [earlier for earlier in self.points if earlier["step"] < self.step] + [point]
+        write_json(
+            self.options.out / "emergence.json",
+            {"recipe": self.schedule.name, "points": self.points},
+            compact=True,
+        )
+
+    def _save_state(self) -> None:
+        partial = self.options.out / f"{STATE}.partial"
+        state = {
+            "identity": self.identity,
+            "step": self.step,
+            "seconds": self.seconds,
+            "points": json.dumps(self.points),
+            "loss": (self.summed, self.since, self.last_loss),
+            "network": self.network.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+        }
+        torch.save(state, partial)
+        partial.replace(self.options.out / STATE)
+
+    def _resume(self) -> None:
+        path = self.options.out / STATE
+        if not path.exists():
+            return
+        try:
+            state = torch.load(path, map_location=self.device, weights_only=True)
+            identity = state["identity"]
+        except (RuntimeError, OSError, EOFError, KeyError, pickle.UnpicklingError) as error:
+            raise InputError(
+                f"{path} cannot be read ({type(error).__name__}): it is broken, or of another version; delete it to begin anew"
+            ) from error
+        differ = [name for name, value in self.identity.items() if identity.get(name) != value]
+        if differ:
+            raise InputError(
+                f"{self.options.out} holds a run of another recipe or other settings (the {differ[0]} differ); choose another "
+                "folder"
+            )
+        self.step, self.seconds = int(state["step"]), float(state["seconds"])
+        self.points = json.loads(state["points"])
+        self.summed, self.since, self.last_loss = state["loss"]
+        self.network.load_state_dict(state["network"])
+        self.optimizer.load_state_dict(state["optimizer"])
+
+
+class TrainingLog:
+    """Appends to log.jsonl, one JSON line per report, and shows progress: a bar in a terminal with rich, else plain lines."""
+
+    def __init__(self, folder: Path, schedule: Schedule) -> None:
+        self.path, self.name, self.steps = folder / "log.jsonl", schedule.name, schedule.steps
+        self.quiet = True
+        self.bar: Any = None
+
+    @contextmanager
+    def begin(self, step: int, quiet: bool) -> Iterator[None]:
+        """Goes on after a step: what was logged later belongs to steps that a resumed run takes again."""
+        kept = [entry for entry in read_log(self.path) if entry["step"] <= step]
+        self.path.write_text("".join(json.dumps(entry) + "\n" for entry in kept), encoding="utf-8")
+        self.quiet = quiet
+        self.bar = None if quiet or not sys.stdout.isatty() else _progress_bar()
+        if self.bar is None:
+            yield
+        else:
+            with self.bar:
+                self.task = self.bar.add_task(self.name, total=self.steps, completed=step)
+                yield
+
+    def report(self, entry: dict[str, Any]) -> None:
+        """Keeps and shows one report: step, loss, speed, or what a check measured."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+        if self.quiet:
+            return
+        words = " ".join(f"{key} {_short(value)}" for key, value in entry.items() if key != "step")
+        if self.bar is not None:
+            self.bar.update(self.task, completed=entry["step"], description=f"{self.name} {words}")
+        else:
+            print(f"{self.name} {entry['step']}/{self.steps} {words}", flush=True)
+
+    def note(self, words: str) -> None:
+        """Shows what takes long now, without keeping it."""
+        if self.bar is not None:
+            self.bar.update(self.task, description=f"{self.name} {words}")
+        elif not self.quiet:
+            print(f"{self.name}: {words}", flush=True)
+
+
+def _progress_bar() -> Any:
+    try:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    except ImportError:  # training needs torch and little else
+        return None
+    return Progress(TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """All whole lines of a log; a line cut off by a crash is left out."""
+    entries = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            entries.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return entries
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, dict):
+        return " ".join(f"{key}={_short(inner)}" for key, inner in value.items())
+    return str(value)

@@ -1,0 +1,72 @@
+"""One recorded generation of each model: as the paper's figures 1 and 7, and in the trace viewer inside the page."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any, NamedTuple
+
+from sinkscope.report.html import Parts, viewer_parts
+from sinkscope.report.study.markup import Safe, figure, link, section, spelled, tag
+from sinkscope.report.study.source import Source
+
+BUDGET = 4_000_000
+"""Characters of traces that a report embeds; the whole file stays under 5 MB."""
+
+
+def maps(source: Source) -> Safe | None:
+    """The section "Where attention goes"; None where figure 1 was not drawn."""
+    pictures = [drawn(source, name) for name in ("figure_1", "figure_7")]
+    if pictures[0] is None:
+        return None
+    return section("maps", "Where attention goes", *pictures)
+
+
+def drawn(source: Source, stem: str) -> Safe | None:
+    """A figure of the study's folder with its caption and a link to its data; None where it was not drawn."""
+    picture, words = source.figure(f"{stem}.svg"), source.figure(f"{stem}.txt")
+    if picture is None or words is None:
+        return None
+    seen, _, rest = words.read_text(encoding="utf-8").strip().partition(" Computed: ")
+    computed, _, not_shown = rest.partition(" Not shown: ")
+    address = "data:image/svg+xml;base64," + base64.b64encode(picture.read_bytes()).decode()
+    image = tag("img", src=Safe(address), alt=seen, class_="paper")
+    # Focusable, so that a keyboard can scroll a wide picture on a narrow screen.
+    frame = tag("div", image, class_="wide", tabindex="0", role="region", aria_label=seen.partition(".")[0])
+    return figure(frame, seen, computed, not_shown[:1].upper() + not_shown[1:], link(f"figures/{stem}.csv"))
+
+
+class Embedded(NamedTuple):
+    """The section with the viewer, and its style and script for the page."""
+
+    section: Safe
+    parts: Parts
+
+
+def traces(source: Source, budget: int = BUDGET) -> Embedded | None:
+    """The section "The traces"; None without traces, or when not even one fits."""
+    from sinkscope.report.payload import views
+    from sinkscope.trace.trace import Trace
+
+    embedded: list[dict[str, Any]] = []
+    left_out: list[str] = []
+    used = 0
+    for model, path in source.exemplars.items():
+        made = views(Trace.open(path), name=spelled(model), samples=[0])
+        size = len(json.dumps(made))
+        if used + size > budget:
+            left_out.append(model)
+            continue
+        used += size
+        embedded += made
+    if not embedded:
+        return None
+    parts = viewer_parts(embedded, name="exemplars", address=False, inside=True)
+    about = (
+        f"One recorded generation of each model, chosen by rule: {str(source.manifest.get('exemplars', '')).rstrip('.')}. "
+        "Choose trace, layer and head, drag through the steps, put two side by side. "
+    )
+    if left_out:
+        about += f"Left out because the page would grow too large: {', '.join(left_out)}; sinkscope view shows them. "
+    note = "A strong sink is not by itself an important one: only taking it away, against matched controls, can show that."
+    return Embedded(section("traces", "The traces", tag("p", about, note), Safe(parts.body)), parts)

@@ -1,0 +1,304 @@
+"""Cells: the units of a study, each known by the hash of everything that can change its result.
+
+A cell is one model, task, decoding, policy and set of seeds over a list of documents. It is plain data that travels to
+workers; a worker loads what the cell names, computes the identity again, and refuses when it is another one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from sinkscope.errors import CheckpointError, InputError
+from sinkscope.study import documents
+from sinkscope.study.facts import Facts
+from sinkscope.study.spec import SCHEME, Grid, Study, StudyModel, TraceGrid, decoding_of
+from sinkscope.tasks.task import Task, digest, fingerprint
+
+if TYPE_CHECKING:
+    from sinkscope.decoding.options import Decoding
+    from sinkscope.policies.policy import Policy
+    from sinkscope.tasks.answer import Item
+
+SCIENCE = "study/1"
+"""Part of every cell's identity: count up when the same cell would give other results."""
+
+Kind = Literal["evaluate", "trace", "maps", "replay"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One model × task × decoding × policy × seeds.
+
+    Attributes:
+        decoding: JSON; decoding_name: its name in the study.
+        policy: the policy's identity, a text that `parse_policy` reads; "none" without one.
+        documents: places in the task.
+        capture: JSON of ss.Capture, "" without.
+        group: the name of the block of traces.
+        sandbox: how programs are confined when answers are graded; part of the records, not of the identity.
+        identity: everything that can change a result, as JSON data; empty before `identified`.
+    """
+
+    kind: Kind
+    model: StudyModel
+    family: str
+    task: str
+    decoding: str
+    decoding_name: str
+    policy: str
+    seeds: tuple[int, ...]
+    documents: tuple[int, ...]
+    capture: str = ""
+    group: str = ""
+    data: str | None = None
+    sandbox: str = "bubblewrap"
+    identity: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        """16 hex digits."""
+        if not self.identity:
+            raise InputError(f"{self.title} has no identity yet")
+        return digest(dict(self.identity))
+
+    @property
+    def title(self) -> str:
+        """A name for people."""
+        parts = [self.kind, self.model.name, self.task, self.decoding_name, self.policy]
+        return " · ".join(part for part in parts if part)
+
+    @property
+    def answers(self) -> int:
+        """The number of answers it wants."""
+        return len(self.documents) * len(self.seeds)
+
+    def as_data(self) -> dict[str, Any]:
+        """The content of cell.json: the identity, and names for people."""
+        return {
+            "id": self.id,
+            "title": self.title,
+            "model": self.model.source,
+            "task": self.task,
+            "decoding_name": self.decoding_name,
+            "group": self.group,
+            "answers": self.answers,
+            "identity": dict(self.identity),
+        }
+
+    def parsed_decoding(self) -> Decoding:
+        """The decoding as an object."""
+        from sinkscope.decoding.options import decoding_from_json
+
+        return decoding_from_json(self.decoding)
+
+    def parsed_policy(self) -> Policy | None:
+        """The policy as an object."""
+        from sinkscope.policies import parse_policy
+
+        return parse_policy(self.policy)
+
+    def parsed_task(self) -> Task:
+        """The task as an object; no data is read yet, and no sandbox is needed."""
+        from sinkscope.tasks.evaluate import prepare
+
+        return prepare(self.family, self.task, self.data, self.sandbox, grade=False)
+
+    def items(self, task: Task) -> list[Item]:
+        """The answers it wants, in order."""
+        from sinkscope.tasks.answer import Item
+
+        return [
+            Item(place, document, seed)
+            for place, document in zip(
+                self.documents, documents.documents_at(task, self.documents), strict=True
+            )
+            for seed in self.seeds
+        ]
+
+    def settings(self) -> dict[str, Any]:
+        """The settings of its folders of records, as `sinkscope.tasks.evaluate.run_settings` words them."""
+        from sinkscope.tasks.evaluate import VERSION
+
+        settings = {
+            "version": VERSION,
+            "model": {"source": self.model.name, **self.identity["model"]},
+            "task": self.identity["task"],
+            "decoding": self.identity["decoding"],
+            "policy": None if self.policy == "none" else self.policy,
+        }
+        if self.kind != "evaluate":
+            settings |= {"kind": self.kind, "capture": self.identity.get("capture")}
+        return settings
+
+
+def identified(cell: Cell, facts: Facts, task: Task | None = None) -> Cell:
+    """The cell with its identity, from its task and documents here and the facts about its model."""
+    task = task or cell.parsed_task()
+    asked = documents.documents_at(task, cell.documents)
+    places = [[place, fingerprint(item)] for place, item in zip(cell.documents, asked, strict=True)]
+    identity: dict[str, Any] = {
+        "science": SCIENCE,
+        "kind": cell.kind,
+        "model": facts.identity(),
+        "task": task.settings(),
+        "documents": {"count": len(asked), "digest": digest(places)},
+        "decoding": json.loads(cell.decoding),
+        "policy": cell.policy,
+        "seeds": list(cell.seeds),
+    }
+    if cell.capture:
+        identity["capture"] = json.loads(cell.capture)
+    return replace(cell, identity=json.loads(json.dumps(identity)))
+
+
+def identify(cells: Sequence[Cell], facts: Mapping[str, Facts]) -> list[Cell]:
+    """The cells with their identities; equal cells are one."""
+    tasks: dict[tuple[str, str, str | None], Task] = {}
+    unique: dict[str, Cell] = {}
+    for cell in cells:
+        key = (cell.task, cell.family, cell.data)
+        if key not in tasks:
+            tasks[key] = cell.parsed_task()
+        known = facts[cell.model.name]
+        if not known.here:
+            raise CheckpointError(f"{cell.model.source} is not on this machine")
+        made = identified(cell, known, tasks[key])
+        unique.setdefault(made.id, made)
+    return list(unique.values())
+
+
+def outline(
+    study: Study, facts: Mapping[str, Facts], samples: int | None = None, sandbox: str = "bubblewrap"
+) -> list[Cell]:
+    """All cells of a study but the maps of exemplars, without identities.
+
+    `samples`: the number for "auto"; None: the least of the budget.
+    """
+    auto = study.budget.least if samples is None else samples
+    kinds: list[tuple[Kind, Sequence[Grid]]] = [
+        ("evaluate", study.evaluate), ("trace", study.trace), ("replay", study.replay)
+    ]  # fmt: skip
+    cells = [
+        cell
+        for kind, grids in kinds
+        for grid in grids
+        for model in study.models_of(grid)
+        for cell in _cells(study, kind, grid, model, facts[model.name].family, auto, sandbox)
+    ]
+    if not cells:
+        raise InputError(f"study {study.name} has no models; give one with --model")
+    return cells
+
+
+def _cells(
+    study: Study, kind: Kind, grid: Grid, model: StudyModel, family: str, auto: int, sandbox: str
+) -> list[Cell]:
+    """The cells of one block and model."""
+    task = grid.task_for(family)
+    base = Cell(
+        kind=kind, model=model, family=family, task=task, decoding="", decoding_name="", policy="none",
+        seeds=grid.seeds, documents=(), group=getattr(grid, "name", ""),
+        data=study.data.get(task.partition(":")[0]), sandbox=sandbox,
+    )  # fmt: skip
+    if isinstance(grid, TraceGrid):
+        from sinkscope.trace.capture import Capture
+
+        base = replace(base, capture=Capture(**grid.capture).to_json())
+    base = replace(base, documents=_places(study, grid, base, auto))
+    made = []
+    for name in grid.decodings:
+        decoding = _decoding(study, base, name)
+        seeds = grid.seeds if _draws(decoding) else grid.seeds[:1]
+        for policy in expanded(grid.policies, grid.controls):
+            made.append(
+                replace(base, decoding=decoding.to_json(), decoding_name=name, policy=policy, seeds=seeds)
+            )
+    return made
+
+
+def _places(study: Study, grid: Grid, cell: Cell, auto: int) -> tuple[int, ...]:
+    """The documents of a block's cells: the same for all models, policies and decodings."""
+    count = documents.count_of(grid.samples, cell.task, auto)
+    if cell.kind == "trace":
+        try:
+            return documents.varied(cell.parsed_task(), count)
+        except (InputError, ImportError):  # an estimate without data
+            return tuple(range(count))
+    if grid.batches:
+        return documents.in_batches(study.models[0], cell.task, cell.family, count, grid.batches)
+    return tuple(range(count))
+
+
+def expanded(policies: Sequence[str], controls: int) -> list[str]:
+    """Policies by their identities, random ones once for each seed.
+
+    >>> expanded(["none", "random(top:1)"], 2)
+    ['none', 'random(top:1)', 'random(top:1),seed=1']
+    """
+    import dataclasses
+
+    from sinkscope.policies import MaskRandom, parse_policy
+
+    found: list[str] = []
+    for text in policies:
+        policy = parse_policy(text)
+        if policy is None:
+            found.append("none")
+            continue
+        parts = list(policy.parts())
+        random = any(isinstance(part, MaskRandom) for part in parts)
+        for seed in range(controls if random else 1):
+            made: Policy | None = None
+            for part in parts:
+                one = (
+                    dataclasses.replace(part, seed=part.seed + seed) if isinstance(part, MaskRandom) else part
+                )
+                made = one if made is None else made & one
+            found.append(str(made))
+    return list(dict.fromkeys(found))
+
+
+def _decoding(study: Study, cell: Cell, name: str) -> Decoding:
+    from sinkscope.tasks.evaluate import decoding_for
+
+    if name == SCHEME:
+        return decoding_for(cell.parsed_task(), cell.family)
+    families = study.decodings[name]
+    if cell.family not in families:
+        raise InputError(
+            f"decoding {name!r} of study {study.name} says nothing about {cell.family} models, which {cell.model.name} is; "
+            f"add {cell.family} = {{ … }} to it"
+        )
+    return decoding_of(cell.family, families[cell.family], name)
+
+
+def _draws(decoding: Decoding) -> bool:
+    from sinkscope.decoding.groups import draws
+
+    return draws(decoding)
+
+
+def map_cells(study: Study, cells: Sequence[Cell], sinks: Mapping[str, Mapping[int, float]]) -> list[Cell]:
+    """The cells of the second pass, the full maps of exemplars, without identities.
+
+    `sinks`: id of a traced cell → place of a document → its sinks per head and step.
+    """
+    from sinkscope.trace.capture import Capture
+
+    made = []
+    for grid in study.trace:
+        for cell in cells:
+            if cell.kind != "trace" or cell.group != grid.name or not grid.maps:
+                continue
+            places = documents.exemplars(sinks[cell.id], grid.maps)
+            options = {**json.loads(cell.capture), "level": "maps", "every": grid.maps_every}
+            capture = Capture(**options).to_json()
+            made.append(
+                replace(
+                    cell, kind="maps", documents=places, seeds=cell.seeds[:1], capture=capture, identity={}
+                )
+            )
+    return made

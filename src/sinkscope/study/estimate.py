@@ -1,0 +1,255 @@
+"""What cells take (forward passes, storage, time), and how many documents a budget of time allows."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sinkscope.files import write_atomically
+from sinkscope.study.cells import Cell, outline
+from sinkscope.study.facts import Facts, facts_of
+from sinkscope.study.spec import Study, has_auto
+
+if TYPE_CHECKING:
+    from sinkscope.study.executors import Executor, Place
+
+UNKNOWN_PROMPT = 64
+"""Tokens of a prompt, where nothing is known about it yet."""
+
+
+def forwards(cell: Cell) -> int:
+    """Forward passes of a cell, at most."""
+    from sinkscope.tasks.answer import forwards_of
+
+    each = forwards_of(cell.parsed_decoding())
+    return cell.answers * each * (3 if cell.kind == "replay" else 1)
+
+
+def storage(cell: Cell, facts: Facts) -> int:
+    """Bytes that a cell leaves on disk, roughly: 2 kB per record, and the arrays of a trace in half precision."""
+    records = 2048 * cell.answers
+    if not cell.capture:
+        return records
+    capture = json.loads(cell.capture)
+    length = int(getattr(cell.parsed_decoding(), "length", 0))
+    steps = -(-(forwards(cell) // max(1, cell.answers)) // int(capture["every"]))
+    keys = UNKNOWN_PROMPT + length
+    heads = 1 if capture["level"] == "layers" else facts.heads
+    arrays = (
+        1
+        + (3 if capture["by_query"] else 0)
+        + (2 if cell.policy != "none" else 0)
+        + (2 if capture["anatomy"] else 0)
+    )
+    each = 2 * steps * facts.layers * heads * keys * arrays + 24 * steps * keys
+    if capture["level"] == "maps":
+        each += 2 * steps * facts.layers * facts.heads * keys * keys
+    return records + each * cell.answers
+
+
+# ---- speed ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Seconds for one forward pass of one answer, measured with all workers busy: without and with a policy, recorded."""
+
+    plain: float
+    masked: float
+    traced: float
+
+    def of(self, cell: Cell) -> float:
+        """Seconds for one forward pass of a cell."""
+        if cell.kind in ("trace", "maps"):
+            return self.traced
+        return self.plain if cell.policy == "none" else self.masked
+
+
+Speeds = Mapping[str, Speed]
+"""By the model's name; empty when nothing was measured."""
+
+
+def measure(executor: Executor, cells: Sequence[Cell]) -> dict[str, Speed]:
+    """The speed of each model of the cells, with all workers busy."""
+    from sinkscope.study.worker import Measurement
+
+    first: dict[str, Cell] = {}
+    for cell in cells:
+        first.setdefault(cell.model.name, cell)
+    speeds: dict[str, Speed] = {}
+    executor.run(
+        [Measurement(cell) for cell in first.values()],
+        lambda job, result: speeds.update({job.cell.model.name: result}),
+    )
+    return speeds
+
+
+def work(cell: Cell, speeds: Speeds) -> float:
+    """The work in one answer of a cell: seconds where they were measured, else forward passes, traces counted three times."""
+    passes = forwards(cell) / max(1, cell.answers)
+    if cell.model.name in speeds:
+        return passes * speeds[cell.model.name].of(cell)
+    return passes * (3.0 if cell.capture else 1.0 if cell.policy == "none" else 2.0)
+
+
+def seconds(cells: Iterable[Cell], speeds: Speeds, workers: int) -> float:
+    """Wall seconds for cells, spread over workers."""
+    return sum(forwards(cell) * speeds[cell.model.name].of(cell) for cell in cells) / max(1, workers)
+
+
+def choose_samples(study: Study, facts: Mapping[str, Facts], speeds: Speeds, workers: int) -> int:
+    """The documents per cell for "auto": as many as the budget's seconds allow, within its bounds.
+
+    Rounded down to a multiple of 8, so that two measurements of nearly the same speed agree more often.
+    """
+    least = study.budget.least
+    once, twice = (seconds(outline(study, facts, many), speeds, workers) for many in (least, 2 * least))
+    each = (twice - once) / least
+    fixed = once - each * least
+    many = int((study.budget.seconds - fixed) / each) if each > 0 else study.budget.most
+    return max(study.budget.least, min(study.budget.most, many - many % 8))
+
+
+def save_speeds(path: Path, speeds: Speeds) -> None:
+    """Keep a measurement, so that a study that goes on says the same."""
+    data = {name: dataclasses.asdict(speed) for name, speed in speeds.items()}
+    write_atomically(path, json.dumps(data, indent=1) + "\n")
+
+
+def load_speeds(path: Path) -> dict[str, Speed]:
+    """What `save_speeds` wrote; empty where nothing was measured, or the file cannot be read."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        return {name: Speed(**speed) for name, speed in data.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def sentences(asked: Study, resolved: Study, speeds: Speeds) -> list[str]:
+    """The number of documents, the rule that chose them and the smallest effect they detect, for people.
+
+    `asked`: the study as it was given; `resolved`: with "auto" replaced by a number.
+    """
+    counts = sorted({grid.samples for grid in resolved.evaluate if isinstance(grid.samples, int)})
+    lines = []
+    if counts and has_auto(asked) and speeds:
+        measured = ", ".join(
+            f"{name} {1000 * speed.plain:.0f}/{1000 * speed.masked:.0f} ms" for name, speed in speeds.items()
+        )
+        budget = asked.budget
+        lines.append(
+            f"{' or '.join(map(str, counts))} documents per cell: as many as {budget.seconds:g} s of computing on all workers "
+            f"allow, between {budget.least} and {budget.most}. Measured for one forward pass of one answer, without/with a "
+            f"policy: {measured}."
+        )
+    elif counts:
+        lines.append(f"{' or '.join(map(str, counts))} documents per cell, as the study says.")
+    batches = sorted({grid.batches for grid in resolved.evaluate if grid.batches})
+    if batches:
+        lines.append(
+            f"The documents come in whole batches of {' or '.join(map(str, batches))} with equally long prompts (in tokens of "
+            f"{resolved.models[0].name}), the first such batches of the task, because they are answered together and so "
+            "faster. A small study is therefore about the common prompt lengths. All models and policies get the same documents."
+        )
+    return [*lines, *map(smallest_effect, counts)]
+
+
+def smallest_effect(documents: int) -> str:
+    """A sentence about the smallest difference that so many documents detect.
+
+    >>> smallest_effect(16)[:68]
+    'The smallest difference of two accuracies that 16 documents detect w'
+    """
+    from sinkscope.statistics import minimal_detectable_effect
+
+    if documents < 2:
+        return "One document detects no difference."
+    worst, best = (minimal_detectable_effect(documents, accuracy) for accuracy in (0.5, 0.95))
+    return (
+        f"The smallest difference of two accuracies that {documents} documents detect with 80 % power: {worst:.2f} at an "
+        f"accuracy of 0.5, {best:.2f} at 0.95, if the two runs are unrelated; less if they agree."
+    )
+
+
+# ---- a study before it runs ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Line:
+    """The cost of one model. `seconds` is None when it could not be measured here."""
+
+    model: str
+    cells: int
+    answers: int
+    forwards: int
+    storage: int
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The cost of a study.
+
+    Attributes:
+        samples: the number for "auto"; None: nothing is "auto", or not all models could be measured and the least was taken.
+        missing: models that are not on this machine.
+        gpu: True when the times are of a GPU.
+    """
+
+    study: Study
+    cells: tuple[Cell, ...]
+    lines: tuple[Line, ...]
+    samples: int | None
+    workers: int
+    missing: tuple[str, ...]
+    speeds: Speeds
+    gpu: bool
+
+
+def estimate(study: Study, place: Place, measured: bool = True) -> Estimate:
+    """The cost of a study. Models that are here are measured for some seconds each; nothing is downloaded or written."""
+    import torch
+
+    facts = {model.name: facts_of(model, place.device, fetch=False) for model in study.models}
+    here = [name for name, known in facts.items() if known.here]
+    speeds: Speeds = {}
+    workers = 1
+    if measured and here:
+        from sinkscope.study.executors import LocalExecutor
+
+        executor = LocalExecutor(replace(place, modules=study.modules))
+        try:
+            speeds = measure(executor, [cell for cell in outline(study, facts) if cell.model.name in here])
+        finally:
+            executor.close()
+        workers = executor.workers
+    samples = None
+    if has_auto(study) and len(speeds) == len(study.models):
+        samples = choose_samples(study, facts, speeds, workers)
+    cells = outline(study, facts, samples)
+
+    def line(name: str) -> Line:
+        mine = [cell for cell in cells if cell.model.name == name]
+        return Line(
+            model=name,
+            cells=len(mine),
+            answers=sum(cell.answers for cell in mine),
+            forwards=sum(map(forwards, mine)),
+            storage=sum(storage(cell, facts[name]) for cell in mine),
+            seconds=seconds(mine, speeds, workers) if name in speeds else None,
+        )
+
+    return Estimate(
+        study=study,
+        cells=tuple(cells),
+        lines=tuple(line(model.name) for model in study.models),
+        samples=samples,
+        workers=workers,
+        missing=tuple(name for name in facts if name not in here),
+        speeds=speeds,
+        gpu=torch.cuda.is_available(),
+    )

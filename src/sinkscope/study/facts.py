@@ -1,0 +1,105 @@
+"""What a study knows about a model before it is loaded."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sinkscope.errors import CheckpointError
+from sinkscope.study.spec import StudyModel
+
+if TYPE_CHECKING:
+    from sinkscope.models.checkpoint import Checkpoint
+    from sinkscope.models.model import Model
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A model's family, numbers and size.
+
+    Attributes:
+        weights: the hub's commit, or a digest of the weight files; None when the model is not on this machine.
+    """
+
+    family: str
+    dtype: str
+    weights: str | None
+    layers: int = 32
+    heads: int = 32
+    parameters: int = 8_000_000_000
+
+    @property
+    def here(self) -> bool:
+        """True when the checkpoint is on this machine."""
+        return self.weights is not None
+
+    def identity(self) -> dict[str, str]:
+        """What identifies the model's numbers, as part of a cell's identity."""
+        return {"family": self.family, "dtype": self.dtype, "weights": str(self.weights)}
+
+
+def facts_of(model: StudyModel, device: str = "auto", fetch: bool = True) -> Facts:
+    """The facts about a model; without `fetch` nothing is downloaded."""
+    from sinkscope.models.catalogue import KNOWN
+    from sinkscope.models.load import find, resolve_device, resolve_dtype
+
+    try:
+        checkpoint = find(model.source, model.revision) if fetch else local_checkpoint(model)
+    except CheckpointError:
+        if fetch:
+            raise
+        checkpoint = None
+    if checkpoint is None:
+        known = {entry.source: entry.family for entry in KNOWN}
+        if model.source not in known:
+            raise CheckpointError(
+                f"{model.source} is not on this machine and no known checkpoint, so nothing can be planned for it; "
+                "give a folder, or run once with a network"
+            )
+        return Facts(known[model.source], model.dtype, None)
+    dtype = str(resolve_dtype(model.dtype, resolve_device(device), checkpoint)).removeprefix("torch.")
+    config = checkpoint.config
+
+    def first(*names: str) -> int:
+        return next((int(config[name]) for name in names if config.get(name)), 32)
+
+    return Facts(
+        family_spec(checkpoint).name,
+        dtype,
+        checkpoint.revision or checkpoint.digest,
+        layers=first("num_hidden_layers", "n_layers"),
+        heads=first("num_attention_heads", "n_heads"),
+        parameters=sum(math.prod(shape) for shape in checkpoint.shapes.values()),
+    )
+
+
+def facts_of_loaded(model: Model) -> Facts:
+    """The same for a model that is loaded."""
+    dtype = str(model.dtype).removeprefix("torch.")
+    return Facts(model.family, dtype, model.revision or model.digest)
+
+
+def family_spec(checkpoint: Checkpoint) -> Any:
+    """The family that reads a checkpoint."""
+    from sinkscope.models import causal
+    from sinkscope.models.load import FAMILIES
+
+    return FAMILIES.get(checkpoint.model_type, causal.FAMILY)
+
+
+def local_checkpoint(model: StudyModel) -> Checkpoint | None:
+    """The checkpoint when it is on this machine, else None."""
+    from sinkscope.models.load import find
+
+    if model.source.startswith("organism/") or Path(model.source).expanduser().is_dir():
+        return find(model.source, model.revision)
+    from huggingface_hub import scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    try:
+        cached = {entry.repo_id for entry in scan_cache_dir().repos}
+    except CacheNotFound:
+        cached = set()
+    return find(model.source, model.revision) if model.source in cached else None

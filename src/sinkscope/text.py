@@ -1,0 +1,69 @@
+"""Text that others wrote (tokens, names, paths, answers), made safe for a terminal, a page or a spreadsheet."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""First characters by which a spreadsheet takes a cell for a formula."""
+
+
+def visible(text: str) -> str:
+    """The text with control and direction characters spelled out; line breaks and tabs stay.
+
+    >>> visible("a\\x1b[31mb\\u202e")
+    'a⟨U+001B⟩[31mb⟨U+202E⟩'
+    """
+    return "".join(f"⟨U+{ord(c):04X}⟩" if _hidden(c) else c for c in text)
+
+
+def _hidden(character: str) -> bool:
+    return character not in "\n\t" and unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
+def csv_text(frame: pd.DataFrame) -> str:
+    """A table as CSV in which no text is a formula: an apostrophe stands before those that would be; numbers stay."""
+    found = frame.copy()
+    for name in found.columns:
+        if found[name].dtype.kind not in "biufcM":
+            found[name] = [
+                f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell
+                for cell in found[name]
+            ]
+    return str(found.to_csv(index=False))
+
+
+def read_csv(path: Path) -> pd.DataFrame:
+    """A table that `csv_text` wrote, its texts as they were; empty cells are missing, a text such as "null" is not."""
+    import pandas as pd
+
+    found = pd.read_csv(path, keep_default_na=False, na_values=[""])
+    for name in found.columns:
+        if found[name].dtype.kind not in "biufcM":
+            found[name] = [
+                cell[1:]
+                if isinstance(cell, str) and cell[:1] == "'" and cell[1:].startswith(FORMULA)
+                else cell
+                for cell in found[name]
+            ]
+    return found
+
+
+def html_table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A small table for a notebook; every cell is escaped, and the first of each row is its heading."""
+
+    def cell(tag: str, value: object) -> str:
+        return f'<{tag} style="text-align:left;vertical-align:top">{escape(visible(str(value)))}</{tag}>'
+
+    top = f"<thead><tr>{''.join(cell('th', name) for name in head)}</tr></thead>" if head else ""
+    body = "".join(
+        f"<tr>{cell('th', first)}{''.join(cell('td', value) for value in rest)}</tr>" for first, *rest in rows
+    )
+    return f"<table><caption><b>{escape(visible(title))}</b></caption>{top}<tbody>{body}</tbody></table>"

@@ -1,0 +1,212 @@
+"""What holds for every command: JSON, completion, plain help, text that is never interpreted, output that is never folded."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from tests.helpers import golden
+
+import sinkscope as ss
+from sinkscope import cli
+from sinkscope.commands.output import safe, say, show_json, show_table
+
+IDS = "5 9 2 30 41 7\n"
+HOSTILE = "[/x] [bold]b[/bold] :smile: \x1b[31mred\x9b2J \u202e"
+
+
+def process(*words: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own, its output in pipes."""
+    return subprocess.run(
+        [sys.executable, "-m", "sinkscope", *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **environment},
+    )
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Any:
+    """Runs a command in this process, in an empty folder; gives what it printed."""
+    monkeypatch.chdir(tmp_path)
+
+    def go(*words: object) -> str:
+        monkeypatch.setattr(sys, "argv", ["sinkscope", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        seen = capfd.readouterr()
+        assert ended.value.code == 0, seen.err
+        return seen.out
+
+    return go
+
+
+def test_text_from_outside_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    say(HOSTILE, "x" * 500)
+    show_table(("name", "value"), [(HOSTILE, "y" * 500)], HOSTILE)
+    out = capsys.readouterr().out
+    assert out.count("[/x] [bold]b[/bold] :smile: ⟨U+001B⟩[31mred⟨U+009B⟩2J ⟨U+202E⟩") == 3
+    assert not re.search("[\x1b\x9b\u202e]", out)
+    assert "x" * 500 in out
+    assert "y" * 500 in out
+
+
+def test_json_has_no_steering_characters_and_reads_back(capsys: pytest.CaptureFixture[str]) -> None:
+    show_json({"text": HOSTILE, "unknown": float("nan"), "path": Path("a/b"), "rows": (1, 2.5, None, True)})
+    out = capsys.readouterr().out
+    assert json.loads(out) == {
+        "text": HOSTILE,
+        "unknown": None,
+        "path": "a/b",
+        "rows": [1, 2.5, None, True],
+    }
+    assert not re.search("[\x1b\x9b\u202e]", out)
+
+
+def test_safe_keeps_lines_and_tabs() -> None:
+    assert safe("a\n\tb é ☃") == "a\n\tb é ☃"
+
+
+def test_a_model_path_with_markup_and_escapes(run: Any, tmp_path: Path) -> None:
+    """Such a path crashed `models` and `summary`, and its escapes reached the terminal."""
+    folder = tmp_path / "[" / "x] \x1b[31m"
+    shutil.copytree(golden.checkpoint("llada"), folder)
+    (tmp_path / "ids").write_text(IDS)
+    out = run("models", folder)
+    assert "[/x] ⟨U+001B⟩[31m" in out
+    flags = ("--prompt-ids", "ids", "--length", "8", "--block", "4", "--device", "cpu")
+    out += run("trace", folder, *flags, "--out", "t.zarr.zip")
+    out += run("summary", "t.zarr.zip")
+    assert "\x1b" not in out
+
+
+def test_errors_do_not_steer_the_terminal(tmp_path: Path) -> None:
+    done = process("models", tmp_path / "no\x1b[31m")
+    assert done.returncode == 2
+    assert "'; give a folder" in done.stderr
+    assert "\x1b" not in done.stderr
+
+
+def test_json_of_models(run: Any) -> None:
+    families = json.loads(run("models", "--json"))
+    assert {family["name"] for family in families["families"]} >= {"llada", "dream", "mmada", "causal"}
+    known = json.loads(run("models", golden.checkpoint("dream"), "--check", "--device", "cpu", "--json"))
+    assert known["layers"] == 3
+    assert known["mask id"] == 501
+    assert all(finding["passed"] for finding in known["check"])
+
+
+def test_json_of_trace(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "ids").write_text(IDS)
+    flags = ("--length", "8", "--block", "4", "--device", "cpu", "--policy", "top:1")
+    out = json.loads(
+        run(
+            "trace",
+            golden.checkpoint("llada"),
+            "--prompt-ids",
+            "ids",
+            *flags,
+            "--out",
+            "t.zarr.zip",
+            "--json",
+        )
+    )
+    trace = ss.Trace.open(tmp_path / out["trace"])
+    assert out["decoding"]["length"] == out["decoding"]["steps"] == out["steps"] == len(trace) == 8
+    assert out["policy"] == "top:1"
+    assert len(out["strongest"]) == 3
+    assert {"section", "measure", "value"} <= set(out["summary"][0])
+    assert 0 < out["hidden_share"] < 1
+
+
+def test_json_of_what_is_made_from_a_trace(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "ids").write_text(IDS)
+    flags = ("--length", "8", "--block", "4", "--device", "cpu")
+    run("trace", golden.checkpoint("llada"), "--prompt-ids", "ids", *flags, "--out", "t.zarr.zip")
+    summary = json.loads(run("summary", "t.zarr.zip", "--json"))
+    assert {"section", "measure", "value", "unit"} <= set(summary[0])
+    page = json.loads(run("view", "t.zarr.zip", "--json"))
+    assert (tmp_path / page["page"]).stat().st_size == page["bytes"]
+    drawn = json.loads(run("figures", "t.zarr.zip", "--only", "figure_1", "--out", "f", "--json"))
+    assert all((tmp_path / path).is_file() for paths in drawn["files"].values() for path in paths)
+
+
+@pytest.mark.parametrize(
+    ("family", "flags"),
+    [("llada", ("--block", "8")), ("dream", ()), ("mmada", ("--block", "8"))],
+)
+def test_steps_follow_length(family: str, flags: tuple[str, ...], run: Any, tmp_path: Path) -> None:
+    """`--length 16` kept 128 steps, most of them idle."""
+    (tmp_path / "ids").write_text(IDS)
+    command = ("trace", golden.checkpoint(family), "--prompt-ids", "ids", "--device", "cpu", "--json")
+    out = json.loads(run(*command, "--length", "16", *flags, "--out", "a.zarr.zip"))
+    assert out["steps"] == out["decoding"]["steps"] == 16
+    out = json.loads(run(*command, "--length", "16", "--steps", "4", *flags, "--out", "b.zarr.zip"))
+    assert out["steps"] == 4
+
+
+def test_an_organism_writes_as_many_tokens_as_it_learned(run: Any) -> None:
+    """128 tokens by default: garbage behind the answer of a model that knows 64."""
+    prompt = "Jack has 6 bags with 6 seeds each. He sells 28 of them. How many seeds does he have now?"
+    out = json.loads(run("trace", "organism/scratch", "--prompt", prompt, "--out", "t.zarr.zip", "--json"))
+    assert out["decoding"]["length"] == out["decoding"]["steps"] == 64
+
+
+def test_help_has_no_python_types() -> None:
+    commands = typer.main.get_group(cli.app).commands
+    for name in ("", *commands):
+        shown = process(*([name] if name else []), "--help", COLUMNS="160", NO_COLOR="1")
+        assert shown.returncode == 0
+        assert not re.search(r"<\w+(\[\w+\])?>|\b(None|list\[)", shown.stdout), shown.stdout
+
+
+def test_a_pipe_is_never_folded(tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 40)
+    shutil.copytree(golden.checkpoint("llada"), folder)
+    done = process("models", folder)
+    assert str(folder) in done.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shell_completion(shell: str) -> None:
+    found = process(
+        _SINKSCOPE_COMPLETE=f"complete_{shell}",
+        COMP_WORDS="sinkscope su",
+        COMP_CWORD="1",
+        _TYPER_COMPLETE_ARGS="sinkscope su",
+        _TYPER_COMPLETE_FISH_ACTION="get-args",
+    )
+    assert "summary" in found.stdout
+    assert "evaluate" not in found.stdout
+
+
+def test_python_dash_m() -> None:
+    done = process("--version")
+    assert done.stdout == f"sinkscope {ss.__version__}\n"
+
+
+def test_commands_let_waiting_threads_sleep() -> None:
+    """Spinning threads made a trace five to fifty times slower on a host that others use, too."""
+    code = (
+        "import os, sys; from sinkscope import cli; sys.argv = ['sinkscope', '--version']\n"
+        "try: cli.main()\nexcept SystemExit: pass\n"
+        "print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)"
+    )
+    words = [sys.executable, "-c", code]
+    plain = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    shown = subprocess.run(words, capture_output=True, text=True, check=True, env=plain).stdout
+    assert shown.split()[-2:] == ["PASSIVE", "False"]
+    own = subprocess.run(
+        words, capture_output=True, text=True, check=True, env={**plain, "OMP_WAIT_POLICY": "ACTIVE"}
+    )
+    assert own.stdout.split()[-2:] == ["ACTIVE", "False"]

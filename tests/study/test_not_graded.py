@@ -1,0 +1,73 @@
+"""A machine without a sandbox: answers to tasks that run code are kept, shown as not graded, and graded later."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from tests.helpers.tokenizers import golden_with_tokenizer
+from tests.study import small
+
+from sinkscope.errors import InputError
+from sinkscope.study import status
+from sinkscope.study.store import Store
+from sinkscope.tasks import sandbox
+
+WHY = "there is no `bwrap` on the PATH: install it"
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    """Word problems and programs, two documents each."""
+    golden_with_tokenizer("llada", tmp_path / "llada")
+    path = tmp_path / "both.toml"
+    blocks = [
+        f"""[[evaluate]]\ntask = "{task}"\ndecodings = ["short"]\nsamples = 2\npolicies = ["none", "top:1"]"""
+        for task in ("word_problems", "small_code")
+    ]
+    head = (
+        f"""name = "both"\n[[models]]\nsource = "{tmp_path / "llada"}"\nname = "llada"\n[decodings.short]\n"""
+    )
+    path.write_text(head + "llada = { length = 8, steps = 4, block = 4 }\n" + "\n".join(blocks))
+    return path
+
+
+def test_answers_are_kept_and_graded_later(
+    study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    check = sandbox.check
+
+    def missing(kind: str = "bubblewrap") -> str:
+        if kind == "none":
+            return check("none")
+        raise InputError(WHY)
+
+    monkeypatch.setattr(sandbox, "check", missing)
+    said = small.run_here(study, out, "--no-report")
+    assert said.count("answers are not graded here") == 1
+    assert WHY in said
+    assert f"sinkscope grade {out}" in said
+    assert set(pd.read_parquet(out / "tables" / "results.parquet")["task"]) == {"word_problems"}
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert [(entry["task"], entry["policy"], entry["answers"]) for entry in manifest["not_graded"]] == [
+        ("small_code", "none", 2), ("small_code", "top:1", 2),
+    ]  # fmt: skip
+    found = status.read(out)
+    assert (found.done, found.wanted, found.not_graded) == (8, 8, 4)
+    answers = {cell.id: Store(out).answers(cell.id) for cell in found.cells}
+
+    said = small.run_here(study, out, "--no-report", "--sandbox", "none")
+    assert "nothing was left to compute" in said
+    assert "not graded" not in said
+    assert set(pd.read_parquet(out / "tables" / "results.parquet")["task"]) == {"word_problems", "small_code"}
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert not manifest["not_graded"]
+    assert [call["sandbox"] for call in manifest["calls"]] == ["bubblewrap", "none"]
+    assert manifest["calls"][1]["answers_graded_later"] == 4
+    for cell_id, before in answers.items():
+        after = Store(out).answers(cell_id)
+        assert {key: row for key, (row, _) in after.items()} == {key: row for key, (row, _) in before.items()}
+        assert all(grade is not None for _, grade in after.values())
