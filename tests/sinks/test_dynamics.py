@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from tests.sinks import synthetic
@@ -62,7 +64,7 @@ def test_bridging_is_its_sentence(length, dip):
     expected = present.copy()
     for column in range(present.shape[1]):
         on = np.flatnonzero(present[:, column])
-        for a, b in zip(on[:-1], on[1:], strict=True):
+        for a, b in itertools.pairwise(on):
             if b - a - 1 <= dip:
                 expected[a : b + 1, column] = True
     np.testing.assert_array_equal(bridged(present, dip=dip), expected)

@@ -1,4 +1,4 @@
-"""Kinds of heads: each word means what docs/analysis.md says, on planted paths, over noise levels, lengths and orders of decoding."""
+"""Kinds of heads: each word means what docs/analysis.md says, over noise levels, lengths and orders of decoding."""
 
 from __future__ import annotations
 

@@ -22,6 +22,11 @@ from sinkscope.sinks.scan import Scan, scans
 from sinkscope.statistics import mean_interval
 
 GROUPS = ("state", "category", "position")
+LEADS = {"semantic": "category − 2 × position", "positional": "position − 2 × category"}
+"""Verdict → the part whose whole interval must lie above 0 for it: that group holds two thirds of what the two explain
+uniquely."""
+
+PARTS = (*GROUPS, "shared", "total", *LEADS.values())
 STATES = ("prompt", "masked", "decided")
 DISTANCES = ("from start", "from end", "from prompt end", "from first mask", "from last mask")
 
@@ -31,9 +36,6 @@ ROWS_PER_SAMPLE = 8192
 ROWS_IN_ALL = 30_000
 FOLDS = 5
 FEWEST_PROMPTS = 4
-
-DOMINANT = 2 / 3
-"""Semantic (positional) when the category (position) holds at least this share of what the two explain uniquely."""
 
 LEAST_UNIQUE = 0.05
 """Under this share of the whole gain, category and position explain too little uniquely to be told apart."""
@@ -70,8 +72,9 @@ class Observations(NamedTuple):
 
 
 class Attribution(NamedTuple):
-    """table: one row per part (state, category, position, shared, total) with gain in nats per key-step, its interval over
-    prompts and its share of the total; verdict: "semantic", "positional", "mixed" or "not identifiable"; reason: why."""
+    """table: one row per part (state, category, position, shared, total, and the two leads) with gain in nats per key-step,
+    its interval over prompts and its share of the total; verdict: "semantic", "positional", "mixed" or "not identifiable";
+    reason: why."""
 
     table: pd.DataFrame
     verdict: str
@@ -147,7 +150,7 @@ def attribute(samples: list[Observations], prompts: Array, *, seed: int = 0) -> 
     groups, index = np.unique(np.asarray(prompts), return_inverse=True)
     reason = _unidentifiable(samples, len(groups))
     if reason:
-        parts = pd.DataFrame({"part": [*GROUPS, "shared", "total"]})
+        parts = pd.DataFrame({"part": PARTS})
         return Attribution(
             _labelled(parts.assign(gain=np.nan, low=np.nan, high=np.nan, share=np.nan)),
             "not identifiable",
@@ -176,13 +179,16 @@ def attribute(samples: list[Observations], prompts: Array, *, seed: int = 0) -> 
     gains = {g: score["full"] - score[f"without {g}"] for g in GROUPS}
     total = score["full"] - score["null"]
     gains |= {"shared": total - sum(gains[g] for g in GROUPS), "total": total}
+    verdict, reason = _verdict(gains)
+    semantic, positional = gains["category"], gains["position"]
+    gains |= dict(zip(LEADS.values(), (semantic - 2 * positional, positional - 2 * semantic), strict=True))
     parts = pd.DataFrame(
         [(part, *mean_interval(gain)) for part, gain in gains.items()],
         columns=["part", "gain", "low", "high"],
     )
     whole = float(total.mean())
     parts["share"] = parts["gain"] / whole if whole > 0 else float("nan")
-    return Attribution(_labelled(parts), *_verdict(gains))
+    return Attribution(_labelled(parts), verdict, reason)
 
 
 def _unidentifiable(samples: list[Observations], prompts: int) -> str:
@@ -207,10 +213,9 @@ def _verdict(gains: Mapping[str, Array]) -> tuple[str, str]:
         return "mixed", "state and the shared part explain nearly all of it"
     share = max(0.0, float(semantic.mean())) / unique
     text = f"of what the two explain uniquely, the category holds {share:.0%}"
-    odds = DOMINANT / (1 - DOMINANT)
     leads = {
-        "semantic": mean_interval(semantic - odds * positional),
-        "positional": mean_interval(positional - odds * semantic),
+        "semantic": mean_interval(semantic - 2 * positional),
+        "positional": mean_interval(positional - 2 * semantic),
     }
     for verdict, lead in leads.items():
         if lead.low > 0:

@@ -15,7 +15,7 @@ import pandas as pd
 
 from sinkscope.errors import InputError
 from sinkscope.sink_rule import EPSILON
-from sinkscope.sinks.attribution import DOMINANT, LEAST_UNIQUE
+from sinkscope.sinks.attribution import LEADS, LEAST_UNIQUE
 from sinkscope.sinks.dataset import Array
 from sinkscope.sinks.drift import LEAST_DRIFT, MOST_TIES
 from sinkscope.sinks.kinds import KINDS, STATIC_SHARE
@@ -215,14 +215,14 @@ def _drift(statistics: SinkStatistics) -> Finding:
 
 def _semantic(statistics: SinkStatistics) -> Finding:
     rules = (
-        f"{DOMINANT:.0%} of what category and position explain uniquely decide, in the whole interval over prompts; "
+        "two thirds of what category and position explain uniquely decide, in the whole interval over prompts; "
         f"under {LEAST_UNIQUE:.0%} of the whole: mixed"
     )
     found = attribution_of(statistics)
     shares = ", ".join(
         f"{row['part']} {row['share']:.0%}"
         for row in found.table.to_dict("records")
-        if np.isfinite(row["share"])
+        if np.isfinite(row["share"]) and row["part"] not in LEADS.values()
     )
     if found.verdict == "not identifiable":
         return Finding("semantic or positional", NO_EVIDENCE, f"not identifiable: {found.reason}", rules)

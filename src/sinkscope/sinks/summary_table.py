@@ -234,15 +234,18 @@ def _dynamics(rows: _Rows) -> None:
     for name, unit in (("spatial", "(received attention)²"), ("temporal", "positions²")):
         spread = _positive(rows.mean(statistics[f"{name}_variance"].values))
         rows.add("dynamics", f"{name} variance", spread, unit)
-    for row in drifts(statistics).to_dict("records"):
+    drift = drifts(statistics)
+    rows.add("dynamics", "tied selections", float(drift["ties"][0]), "share of selections")
+    for row in drift.to_dict("records"):
         note = str(row["direction"]) + (f"; ties {row['ties']:.0%}" if np.isfinite(row["ties"]) else "")
-        drift = Estimate(row["drift"], row["low"], row["high"])
+        value = Estimate(row["drift"], row["low"], row["high"])
         unit = "share of the length per generation"
-        rows.add("dynamics", f"drift against {row['relative_to']}", drift, unit, note)
+        rows.add("dynamics", f"drift against {row['relative_to']}", value, unit, note)
     for row in events(statistics).to_dict("records"):
         known_p = np.isfinite(row["p"])
         note = f"expected {row['expected']:.3f}, p {row['p']:.3f}" if known_p else "no such events or moves"
         rows.add("dynamics", EVENT_TITLES[row["event"]], row["share"], "share of moves", note)
+        rows.add("dynamics", f"{EVENT_TITLES[row['event']]}: p", row["p"], "p, permuted event times")
     share = rows.ratio(rows.sums("first_on_last_mask"), rows.sums("first_sinks"))
     rows.add(
         "dynamics", "first on the right-most mask", share, "share of heads with a sink in the first step"
