@@ -13,7 +13,6 @@ from typing import Any
 
 from lab import masking
 from lab.cells import read, refuse_others
-from lab.programs import grade_programs
 from sinkscope.errors import InputError
 from sinkscope.files import write_atomically
 from sinkscope.models.load import ORGANISMS as WEIGHTS
@@ -23,9 +22,8 @@ from sinkscope.policies.mask_random import MaskRandom
 from sinkscope.policies.parse import parse_policy
 from sinkscope.study.comparison import compare_runs
 from sinkscope.study.shipped import KEPT
-from sinkscope.tasks import registry, sandbox
+from sinkscope.tasks import registry
 from sinkscope.tasks.evaluate import VERSION, Evaluation, Record
-from sinkscope.tasks.small_code import SmallCode
 from sinkscope.tasks.task import Document, Task, fingerprint
 
 DIGITS = 4
@@ -87,11 +85,7 @@ def _right(
     """(place of the document, answer) → right."""
     asked = list(dict.fromkeys((place, text) for cell in cells for place, text in enumerate(cell["answers"])))
     pairs = [(documents[place], text) for place, text in asked]
-    if isinstance(task, SmallCode):
-        sandbox.check(task.sandbox)
-        passed = grade_programs(task, pairs)
-    else:
-        passed = [verdict.passed for verdict in task.grade_many(pairs)]
+    passed = [verdict.passed for verdict in task.grade_many(pairs)]
     return dict(zip(asked, passed, strict=True))
 
 

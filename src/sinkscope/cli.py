@@ -22,6 +22,7 @@ from sinkscope.commands.options import (
     Json,
     PolicyText,
     Revision,
+    Sandbox,
     Source,
     with_decoding,
 )
@@ -168,12 +169,11 @@ def evaluate(
         typer.Option(help="several times for a decoding that draws; default: 0", metavar="N"),
     ] = None,
     grade: Annotated[bool, typer.Option(help="--no-grade: only generate; grade later, or elsewhere")] = True,
-    sandbox: Annotated[
-        str, typer.Option(help="bubblewrap; none runs model-written code with your rights", metavar="NAME")
-    ] = "bubblewrap",
+    sandbox: Sandbox = "auto",
     device: Device = "auto",
     dtype: Dtype = "auto",
     revision: Revision = None,
+    json: Json = False,
     decoding: dict[str, Any] | None = None,
 ) -> None:
     """Answer a task's documents and grade them. Decoding options override those of the task's scheme."""
@@ -182,24 +182,23 @@ def evaluate(
     command.evaluate(
         command.Request(
             source, task, policy, limit, out, data, batch_size, tuple(seed or (0,)), grade, sandbox, decoding or {},
-            device, dtype, revision,
+            device, dtype, revision, json,
         )
     )  # fmt: skip
 
 
 @app.command(cls=Command)
 def grade(
-    run: Annotated[Path, typer.Argument(help="the folder of an evaluation", metavar="FOLDER")],
+    run: Annotated[Path, typer.Argument(help="the folder of an evaluation or of a study", metavar="FOLDER")],
     again: Annotated[bool, typer.Option("--again", help="grade what has a grade already, too")] = False,
     data: Data = None,
-    sandbox: Annotated[
-        str, typer.Option(help="bubblewrap; none runs model-written code with your rights", metavar="NAME")
-    ] = "bubblewrap",
+    sandbox: Sandbox = "auto",
+    json: Json = False,
 ) -> None:
-    """Grade the saved answers of an evaluation, without a model, as often as you like."""
+    """Grade the saved answers of an evaluation or a study, without a model, as often as you like."""
     from sinkscope.commands.grade import grade as command
 
-    command(run, again, data, sandbox)
+    command(run, again, data, sandbox, json)
 
 
 @app.command(cls=Command)
@@ -291,9 +290,7 @@ def study(
         list[str] | None,
         typer.Option(help="for ray (address) or slurm (slurm_partition, …)", metavar="NAME=VALUE"),
     ] = None,
-    sandbox: Annotated[
-        str, typer.Option(help="bubblewrap; none runs model-written code with your rights", metavar="NAME")
-    ] = "bubblewrap",
+    sandbox: Sandbox = "auto",
     device: Device = "auto",
     dtype: Annotated[str | None, typer.Option(help="in place of the study's", metavar="NAME")] = None,
     no_report: Annotated[

@@ -13,8 +13,10 @@ from tests.helpers.byte_tokenizer import TURNS, checkpoint_with_tokenizer
 from sinkscope import cli
 from sinkscope.models.load import load
 from sinkscope.models.model import Model
-from sinkscope.tasks import sandbox
 from sinkscope.tasks.evaluate import open_evaluation
+from sinkscope.tasks.records import Generation, RunFolder
+from sinkscope.tasks.sandbox import rungs
+from sinkscope.tasks.word_problems import task as word_problems
 
 SMALL = ["--task", "word_problems", "--limit", "4", "--length", "8", "--steps", "4", "--device", "cpu"]
 
@@ -54,7 +56,7 @@ def test_evaluate_grade_compare(run, source: str, tmp_path: Path) -> None:  # ty
         options = [] if policy is None else ["--policy", policy]
         code, out, err = run("evaluate", source, *SMALL, "--out", tmp_path / "runs" / str(number), *options)
         assert code == 0, err
-        flat = " ".join(out.split())
+        flat = " ".join(out.replace("│", " ").split())
         assert "word_problems, scheme plain (word_problems/1)" in flat
         assert "extraction='gsm8k-strict'" in flat
         assert "length=8, steps=4" in flat
@@ -89,8 +91,10 @@ def test_evaluate_grade_compare(run, source: str, tmp_path: Path) -> None:  # ty
 
 def test_generate_now_grade_later(run, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     """A machine without a sandbox can answer a task that runs code; grading it there is refused."""
-    monkeypatch.setattr(sandbox.shutil, "which", lambda name: None)
-    sandbox._checked_route.cache_clear()
+    monkeypatch.setattr(
+        rungs, "_candidates", lambda kind, failures: failures.append("bubblewrap is missing") or []
+    )
+    rungs._tried.cache_clear()
     small = ["--task", "small_code", "--limit", "2", "--length", "8", "--steps", "4", "--device", "cpu"]
     asked: list[object] = []
     monkeypatch.setattr("sinkscope.models.load.load", asked.append)
@@ -99,6 +103,7 @@ def test_generate_now_grade_later(run, source: str, tmp_path: Path, monkeypatch:
     assert "bubblewrap" in err
     assert not asked  # the sandbox is checked before a model is loaded
     monkeypatch.undo()
+    rungs._tried.cache_clear()
     code, out, err = run("evaluate", source, *small, "--no-grade", "--out", tmp_path / "run")
     assert code == 0, err
     assert "sinkscope grade" in out
@@ -108,7 +113,44 @@ def test_generate_now_grade_later(run, source: str, tmp_path: Path, monkeypatch:
     assert "2 answers without a grade" in err
     code, out, err = run("grade", tmp_path / "run", "--sandbox", "none")
     assert code == 0, err
-    assert "documents 2" in " ".join(out.split())
+    assert "documents 2" in " ".join(out.replace("│", " ").split())
+    assert "warning: no sandbox" in err
+    assert "which confines nothing" in out
+    assert {record.sandbox for record in open_evaluation(tmp_path / "run").records} == {"none"}
+
+
+def test_a_study_is_graded_later_in_one_command(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """A folder that holds evaluations: each is graded by its own task, and traces are left alone."""
+    settings = {"task": word_problems().settings(), "model": {"source": "m"}}
+    documents = word_problems().documents(6)
+    for place, extra in enumerate(({}, {}, {"kind": "trace"})):
+        with RunFolder.write(tmp_path / "cells" / str(place) / "shards" / "0", settings | extra) as folder:
+            folder.generations.append(
+                Generation(one.id, index, 0, "", one.answer if index % 3 else "#### 0", 1, 1)
+                for index, one in enumerate(documents)
+            )
+    code, out, err = run("grade", tmp_path)
+    assert code == 0, err
+    assert out == "12 answers in 2 folders are graded, 8 of them right\n"
+    assert "12/12 accuracy 0.667" in err
+    assert not list(RunFolder.read(tmp_path / "cells" / "2" / "shards" / "0").grades)
+    code, out, err = run("grade", tmp_path, "--json")
+    assert json.loads(out) == {"folders": 2, "answers": 12, "right": 8}
+    code, _, err = run("grade", tmp_path / "cells" / "2")
+    assert code == 2
+    assert "holds no answers of an evaluation" in err
+
+
+def test_json(run, source: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    code, out, err = run("evaluate", source, *SMALL, "--out", tmp_path / "run", "--json")
+    assert code == 0, err
+    data = json.loads(out)
+    assert data["accuracy"] == 0
+    assert data["documents"] == len(data["records"]) == 4
+    assert data["settings"]["task"]["task"] == "word_problems"
+    code, again, err = run("grade", tmp_path / "run", "--json")
+    assert code == 0, err
+    assert json.loads(again)["records"] == data["records"]
 
 
 def test_an_interrupt_says_how_to_go_on(
@@ -161,11 +203,12 @@ def test_runs_that_are_none(run, tmp_path: Path) -> None:  # type: ignore[no-unt
     for command in ("grade", "compare"):
         code, _, err = run(command, tmp_path)
         assert code == 2
-        assert "not the folder of" in err
+        assert "the folder of" in err or "holds no answers of an evaluation" in err
     (tmp_path / "settings.json").write_text(json.dumps({"task": {"task": "theirs", "scheme": {"name": "x"}}}))
+    (tmp_path / "generations.jsonl").write_text("")
     code, _, err = run("grade", tmp_path)
     assert code == 2
-    assert "'theirs' is not one of sinkscope's" in err
+    assert "the run's task 'theirs' is not known here" in err
 
 
 def test_trace_and_evaluate_have_the_same_decoding_options(run) -> None:  # type: ignore[no-untyped-def]

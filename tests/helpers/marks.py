@@ -1,4 +1,4 @@
-"""Marks for tests that need a program of the system: they skip, and say what to install."""
+"""Marks for tests that need something of the machine: they skip, and say what to install."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import shutil
 
 import pytest
 
+from sinkscope.tasks import sandbox
+
 needs_bubblewrap = pytest.mark.skipif(
     shutil.which("bwrap") is None, reason="bubblewrap is not installed (apt install bubblewrap)"
 )
+needs_sandbox = pytest.mark.skipif(sandbox.available() is None, reason="no rung of the sandbox holds here")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,13 @@ import pytest
 import xarray as xr
 from lab.cells import VERSION, append
 
-from lab import card, cards, masking, profile, programs, results
+from lab import card, cards, masking, profile, results
 from sinkscope.errors import InputError
 from sinkscope.models.load import ORGANISMS as WEIGHTS
 from sinkscope.organisms.recipe import RECIPES
 from sinkscope.study import shipped
-from sinkscope.tasks import registry
-from sinkscope.tasks.small_code import SmallCode
+from sinkscope.tasks import registry, sandbox
 
-NO_BUBBLEWRAP = "bubblewrap is not installed (apt install bubblewrap)"
 N = 4
 COUNT, MASS = "random(top:1)", "random(top:1),match=mass"
 
@@ -64,8 +61,8 @@ def file(folder: Path, cells: list[dict[str, Any]]) -> Path:
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    if shutil.which("bwrap") is None:
-        pytest.skip(NO_BUBBLEWRAP)
+    if sandbox.available() is None:
+        pytest.skip(sandbox.reason())
     path = file(tmp_path_factory.mktemp("masking"), CELLS)
     return results.table(path, "scratch", "abc", "some GPU", "2026-01-03")
 
@@ -133,30 +130,6 @@ def test_answers_of_something_else_are_refused(
 ) -> None:
     with pytest.raises(InputError, match=said):
         results.table(file(tmp_path, cells), "scratch", "abc", None, None)
-
-
-@pytest.mark.skipif(shutil.which("bwrap") is None, reason=NO_BUBBLEWRAP)
-def test_many_programs_in_one_sandbox_are_graded_as_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(programs, "PATIENCE", 0.2)
-    task = registry.get("small_code", "llada")
-    assert isinstance(task, SmallCode)
-    task = replace(task, scheme=replace(task.scheme, timeout=1.0))
-    documents = task.documents(6)
-    pairs = [
-        *((one, one.answer) for one in documents),
-        (documents[0], documents[1].answer),
-        (documents[0], "return ("),
-        (documents[1], "while True:\n        pass"),
-        (documents[2], f"print('1' * 99)\n    {documents[2].answer}"),
-        (documents[3], "raise SystemExit"),
-    ]
-    said: list[str] = []
-    found = programs.grade_programs(task, pairs, said.append)
-    assert found == [verdict.passed for verdict in task.grade_many(pairs)]
-    assert found == [True] * 6 + [False] * 3 + [True, False]
-    assert said == ["11 programs, 11 different, 10 of them to run"]
-    quits = [*pairs[:2], (documents[2], "import os\n    os._exit(0)")]
-    assert programs.grade_programs(task, quits, said.append) == [True, True, False], "a batch that never ends"
 
 
 def test_the_first_token_is_measured_at_each_rows_last_step() -> None:

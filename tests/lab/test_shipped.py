@@ -11,7 +11,7 @@ import torch
 from lab.card_parts import LEAST_HIDDEN, MOST_VALUE
 from lab.measure import answers, grade
 from lab.profile import MIDDLE
-from tests.helpers.marks import needs_bubblewrap
+from tests.helpers.marks import needs_sandbox
 
 from sinkscope.generation.generate import generate
 from sinkscope.models.load import ORGANISMS as WEIGHTS
@@ -134,7 +134,7 @@ def test_multimodal_draws_and_describes() -> None:
     )
 
 
-@needs_bubblewrap
+@needs_sandbox
 @pytest.mark.slow
 def test_answers_are_graded_by_the_task(tmp_path: Path) -> None:
     graded = grade(answers("organism/causal", count=8, device="cpu"))

@@ -29,14 +29,46 @@ def diffusion(**options: object) -> xr.Dataset:
     return synthetic.trace(synthetic.moving_right(), **{**settings, **options})  # type: ignore[arg-type]
 
 
-def hostile() -> xr.Dataset:
-    """Ordinary words replaced by texts that would do harm as markup."""
+def maps(**options: object) -> xr.Dataset:
+    """A small trace with whole maps in which every query looks elsewhere: a sink, and its own neighbour."""
+    settings: dict[str, object] = {
+        "lengths": (9, 7),
+        "answer": 8,
+        "block": 4,
+        "layers": 2,
+        "heads": 3,
+        "maps": True,
+    }
+    data = synthetic.trace("none", **{**settings, **options})  # type: ignore[arg-type]
+    rng = np.random.default_rng(11)
+    attention = data["attention"].values * rng.lognormal(0, 0.4, data["attention"].shape)
+    queries = np.arange(attention.shape[-1])
+    attention[..., queries, (queries * 5 + 3) % len(queries)] *= 8
+    attention = attention / np.maximum(attention.sum(axis=-1, keepdims=True), 1e-9)
+    return data.assign(attention=(data["attention"].dims, attention.astype(np.float32)))
+
+
+def ended() -> xr.Dataset:
+    """An answer whose last tokens are all the end token once they are written."""
     data = diffusion()
+    tokens, masked = data["tokens"].values.copy(), data["masked"].values
+    tokens[..., -9:] = np.where(masked[..., -9:], tokens[..., -9:], synthetic.EOS)
+    tokens[:, -1, -9:] = synthetic.EOS
+    return data.assign(
+        tokens=(data["tokens"].dims, tokens),
+        masked=(data["masked"].dims, masked & (tokens == synthetic.MASK)),
+    )
+
+
+def hostile(data: xr.Dataset | None = None) -> xr.Dataset:
+    """Ordinary words replaced by texts that would do harm as markup."""
+    data = diffusion() if data is None else data
     texts = json.loads(data.attrs["token_texts"]) | {str(i): text for i, text in HOSTILE.items()}
     data.attrs |= {"token_texts": json.dumps(texts), "model": "</title><script>window.hacked=9</script>"}
     tokens = data["tokens"].values.copy()
     first = int(np.flatnonzero(data["region"].values[0] == "prompt")[0])
-    tokens[0, :, first : first + len(HOSTILE)] = list(HOSTILE)
+    room = min(len(HOSTILE), int((data["region"].values[0] == "prompt").sum()))
+    tokens[0, :, first : first + room] = list(HOSTILE)[:room]
     return data.assign(tokens=(data["tokens"].dims, tokens))
 
 

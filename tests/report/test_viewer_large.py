@@ -1,4 +1,4 @@
-"""A large trace stays usable: 256 steps × 32 × 32 heads × 1,024 keys in 20 MB, open in 2 s, 30 frames a second."""
+"""A large trace stays usable: 256 steps × 32 × 32 heads × 1,024 keys in 20 MB, open in 2 s, 60 frames a second."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [
     ),
 ]
 STEPS, LAYERS, HEADS, KEYS = 256, 32, 32, 1024
-MEGABYTES, SECONDS, FRAMES = 20.0, 2.0, 30.0
+MEGABYTES, SECONDS, FRAMES = 20.0, 2.0, 60.0
 
 SCRUB = """(async () => {
   const slider = document.querySelector('.scrubber'), frame = () => new Promise((done) => requestAnimationFrame(done));
@@ -128,6 +128,6 @@ def test_it_opens_at_once_and_scrubs_smoothly(large):
         print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
         assert max(work.values()) <= 1 / FRAMES, f"processor time of a frame, whatever else runs: {work}"
         if idle:
-            assert min(frames.values()) >= FRAMES, frames
+            assert min(frames.values()) >= 0.9 * FRAMES, f"a frame or two may be lost to other work: {frames}"
     finally:
         page.close()

@@ -80,7 +80,18 @@ def test_state_and_view_follow_each_other(shared, tmp_path):
         " model.handlers['change:state'](); return false; })()"
     )
     state = json.loads(shared.js("JSON.stringify(model.values.state)"))
-    assert state == {"a": 0, "b": -1, "step": 7, "layer": 1, "head": -1, "score": "", "key": -1}
+    assert state == {
+        "a": 0,
+        "b": -1,
+        "step": 7,
+        "layer": 1,
+        "head": -1,
+        "score": "",
+        "key": -1,
+        "show": "",
+        "diff": 0,
+        "find": "",
+    }
     shared.js("model.set('state', {step: 9999})")
     shared.until("model.values.state.step === 23")
     shared.js("model.set('height', 400)")

@@ -40,7 +40,7 @@ def test_answers_are_kept_and_graded_later(
     out = tmp_path / "out"
     check = sandbox.check
 
-    def missing(kind: str = "bubblewrap") -> str:
+    def missing(kind: str = "auto") -> str:
         if kind == "none":
             return check("none")
         raise InputError(WHY)
@@ -65,7 +65,7 @@ def test_answers_are_kept_and_graded_later(
     assert set(pd.read_parquet(out / "tables" / "results.parquet")["task"]) == {"word_problems", "small_code"}
     manifest = json.loads((out / "manifest.json").read_text())
     assert not manifest["not_graded"]
-    assert [call["sandbox"] for call in manifest["calls"]] == ["bubblewrap", "none"]
+    assert [call["sandbox"] for call in manifest["calls"]] == ["auto", "none"]
     assert manifest["calls"][1]["answers_graded_later"] == 4
     for cell_id, before in answers.items():
         after = Store(out).answers(cell_id)

@@ -267,3 +267,63 @@ ABUSES = {
     "null bytes": "x = '\0'",
     "lone surrogate": "x = '\ud800'",
 }
+
+# Ways out of the sandbox; {secret} is a file of the caller, {folder} where it lies, {parent} the caller's process, {port} a
+# port that it listens on, {socket} a named socket. Each ends normally where it gets through.
+ESCAPES = {
+    "read a file": "open({secret!r}).read()",
+    "read the system's users": "open('/etc/passwd')",
+    "read its environment": "open('/proc/self/environ')",
+    "read its memory": "open('/proc/self/mem', 'rb')",
+    "read the caller's environment": "open('/proc/{parent}/environ')",
+    "list the caller's folder": "import os; os.listdir({folder!r})",
+    "list home": "import os; os.listdir({home!r})",
+    "list the root": "import os; assert {{'home', 'etc', 'var'}} <= set(os.listdir('/'))",
+    "write a file": "open({secret!r}, 'a').write('x')",
+    "write beside a file": "open({folder!r} + '/new', 'w')",
+    "write to the system": "open('/usr/sinkscope', 'w')",
+    "write to the root": "open('/sinkscope', 'w')",
+    "write to shared memory": "open('/dev/shm/sinkscope', 'w')",
+    "write to the interpreter": "import os; open(os.__file__, 'a')",
+    "empty a file": "import os; os.truncate({secret!r}, 0)",
+    "empty a file that it may read": "import os; os.open(os.__file__, os.O_RDONLY | os.O_TRUNC)",
+    "remove a file": "import os; os.remove({secret!r})",
+    "rename a file": "import os; os.rename({secret!r}, 'mine')",
+    "link to a file": "import os; os.link({secret!r}, 'mine'); open('mine').read()",
+    "follow a link": "import os; os.symlink({secret!r}, 'mine'); open('mine').read()",
+    "change a mode": "import os; os.chmod({secret!r}, 0o777)",
+    "change a mode by descriptor": "import os; os.fchmod(os.open(os.__file__, os.O_RDONLY), 0o777)",
+    "change times": "import os; os.utime({secret!r}, (0, 0))",
+    "change an owner": "import os; os.chown({secret!r}, os.getuid(), -1)",
+    "change attributes": "import os; os.setxattr({secret!r}, 'user.x', b'x')",
+    "make a device": "import os, stat; os.mknod('null', 0o666 | stat.S_IFCHR, os.makedev(1, 3))",
+    "connect": "import socket; socket.create_connection(('127.0.0.1', {port}), 1)",
+    "listen": "import socket; socket.create_server(('127.0.0.1', 0))",
+    "make a socket": "import socket; socket.socket(socket.AF_UNIX)",
+    "make a raw socket": "import socket; socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)",
+    "send to a named socket": (
+        "import socket\n"
+        "a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)\n"
+        "a.sendto(b'x', {socket!r})\n"
+    ),
+    "signal the caller": "import os; os.kill({parent}, 0)",
+    "signal its parent": "import os; os.kill(os.getppid(), 0)",
+    "signal everybody": "import os, signal; os.kill(-1, signal.SIGTERM)",
+    "signal through a descriptor": (
+        "import fcntl, os, signal\nread, write = os.pipe()\nfcntl.fcntl(read, fcntl.F_SETOWN, {parent})\n"
+    ),
+    "choose a descriptor's signal": (
+        "import fcntl, os, signal\nread, write = os.pipe()\nfcntl.fcntl(read, 10, signal.SIGTERM)\n"
+    ),
+    "limit the caller": ("import resource; resource.prlimit({parent}, resource.RLIMIT_NOFILE, (20, 20))"),
+    "read the caller's limits": "import resource; resource.prlimit({parent}, resource.RLIMIT_NOFILE)",
+    "move the caller": "import os; os.sched_setaffinity({parent}, {{0}})",
+    "slow the caller down": "import os; os.setpriority(os.PRIO_PROCESS, {parent}, 19)",
+    "slow the user down": "import os; os.setpriority(os.PRIO_USER, os.getuid(), 19)",
+    "become root": "import os; os.setuid(0); assert os.getuid() == 0",
+    "become root by a program": "import os; os.execv('/usr/bin/sudo', ['sudo', '-n', 'true'])",
+    "more memory than allowed": (
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (-1, -1)); bytearray(10 ** 10)"
+    ),
+    "leave its folder": "import os; os.chdir({folder!r}); os.listdir('.')",
+}

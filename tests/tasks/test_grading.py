@@ -84,7 +84,7 @@ def test_the_sandbox_is_checked_first(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(sandbox, "check", refuse)
     with RunFolder.write(tmp_path, {}) as run:
         assert grade_run(run, TASK) == []
-        with pytest.raises(InputError, match="no bubblewrap"):
+        with pytest.raises(InputError, match="no auto"):
             grade_run(run, get("small_code"))
         with pytest.raises(InputError, match="no none"):
             grade_run(run, get("small_code", sandbox="none"))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.helpers.marks import needs_bubblewrap
+from tests.helpers.marks import needs_sandbox
 from tests.tasks.shared_data import shared_file
 
 from sinkscope.errors import InputError
@@ -46,7 +46,7 @@ def _answer(scheme: str) -> str:
     }[extraction]
 
 
-@needs_bubblewrap
+@needs_sandbox
 @pytest.mark.parametrize("name", [scheme.name for scheme in SCHEMES])
 def test_every_scheme_grades_right_and_wrong(name: str, file: Path) -> None:
     task = get(f"humaneval:{name}", data=file)
@@ -91,7 +91,7 @@ def test_an_unknown_rule_is_refused(file: Path) -> None:
         task.grade(task.documents()[0], "")
 
 
-@needs_bubblewrap
+@needs_sandbox
 def test_an_answer_that_cannot_be_read_fails_alone(file: Path) -> None:
     """Dream's rule writes programs anew: a sum of a hundred thousand terms ends its reader, and no other answer."""
     task = get("humaneval:dream-base", data=file)
@@ -136,7 +136,7 @@ def _file_task(name: str = "causal-base") -> HumanEval:
     return task
 
 
-@needs_bubblewrap
+@needs_sandbox
 @pytest.mark.slow
 def test_canonical_solutions_pass_and_empty_ones_fail() -> None:
     task = _file_task()
@@ -153,7 +153,7 @@ def test_canonical_solutions_pass_and_empty_ones_fail() -> None:
     assert seconds < 60
 
 
-@needs_bubblewrap
+@needs_sandbox
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["llada-pure", "dream-instruct", "llama-instruct"])
 def test_canonical_solutions_pass_by_the_official_post_processing(name: str) -> None:

@@ -72,7 +72,7 @@ def test_unknown_names_answer_with_the_nearest() -> None:
 
 def test_no_sandbox_only_by_choice() -> None:
     for name in ("small_code", "humaneval"):
-        assert get(name, family="llada").sandbox == "bubblewrap"  # type: ignore[attr-defined]
+        assert get(name, family="llada").sandbox == "auto"  # type: ignore[attr-defined]
         assert get(name, family="llada", sandbox="none").sandbox == "none"  # type: ignore[attr-defined]
     task = get("small_code", sandbox="none")
     document = task.documents(1)[0]

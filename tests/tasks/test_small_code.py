@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from dataclasses import replace
 from itertools import islice
 
 import pytest
-from tests.helpers.marks import needs_bubblewrap
+from tests.helpers.marks import needs_sandbox
 
 from sinkscope.tasks import sandbox
 from sinkscope.tasks.small_code import VERSION, program, task
@@ -35,7 +36,7 @@ def _passed(pairs: list[tuple[Document, str]]) -> list[bool]:
     return [result.passed for result in sandbox.run_many(programs, workers=2)]
 
 
-@needs_bubblewrap
+@needs_sandbox
 def test_reference_bodies_pass_and_others_fail(test: list[Document]) -> None:
     some = test[:80]
     assert all(_passed([(document, document.answer) for document in some]))
@@ -60,7 +61,7 @@ def test_reference_bodies_pass_and_others_fail(test: list[Document]) -> None:
     assert sum(_passed(wrong)) <= 0.03 * len(wrong)
 
 
-@needs_bubblewrap
+@needs_sandbox
 def test_grading_takes_the_body_with_or_without_indentation(test: list[Document]) -> None:
     document = next(item for item in test if "\n" in item.answer)
     assert TASK.grade(document, document.answer).passed
@@ -118,3 +119,38 @@ def test_both_generated_tasks_fit_64_tokens(train: list[Document]) -> None:
     lengths = [len(item.ids) for item in tokenizer.encode_batch([document.answer for document in held_out])]
     assert max(lengths) <= 62
     assert max(lengths) > 40  # and they are not trivial
+
+
+@needs_sandbox
+def test_answers_of_a_batch_are_graded_as_alone() -> None:
+    """None shares an interpreter with another: what one does to its own reaches nobody else."""
+    task = replace(TASK, scheme=replace(TASK.scheme, timeout=1.0))
+    documents = task.documents(6)
+    hostile = (
+        "import builtins, sys, os\n"
+        "    builtins.compile = builtins.exec = builtins.AssertionError = lambda *a, **k: None\n"
+        "    sys.modules['solution'] = None\n"
+        "    for frame in sys._current_frames().values(): frame.f_globals.clear()"
+    )
+    pairs = [
+        (documents[1], hostile),
+        *((document, document.answer) for document in documents),
+        (documents[0], documents[1].answer),
+        (documents[0], "return ("),
+        (documents[1], "while True:\n        pass"),
+        (documents[2], f"print('1' * 99)\n    {documents[2].answer}"),
+        (documents[3], "raise SystemExit"),
+        (documents[2], "import os\n    os._exit(0)"),
+        *((document, document.answer) for document in documents),
+    ]
+    verdicts = task.grade_many(pairs)
+    assert [verdict.passed for verdict in verdicts] == [
+        False,
+        *[True] * 6,
+        *[False] * 3,
+        True,
+        *[False] * 2,
+        *[True] * 6,
+    ]
+    alone = [task.grade(document, answer) for document, answer in pairs]
+    assert [verdict.passed for verdict in alone] == [verdict.passed for verdict in verdicts]

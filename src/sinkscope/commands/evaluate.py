@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
-from rich.text import Text
 
+from sinkscope.commands.output import console, say, show_json, show_pairs, working
 from sinkscope.errors import InputError
 from sinkscope.policies import parse_policy
+from sinkscope.tasks import sandbox
 from sinkscope.tasks.evaluate import (
     Evaluation,
-    check_seeds,
     collect,
     decoding_options,
     family_of,
     prepare,
-    run_settings,
     summary,
+    write_answers,
 )
 from sinkscope.tasks.records import RunFolder
 
@@ -48,6 +47,7 @@ class Request:
     device: str
     dtype: str
     revision: str | None
+    json: bool = False
 
 
 def evaluate(request: Request) -> None:
@@ -58,39 +58,37 @@ def evaluate(request: Request) -> None:
         raise InputError("--no-grade keeps answers for later; say where with --out")
     family = family_of(request.source, request.revision)
     task = prepare(family, request.task, request.data, request.sandbox, request.grade)
-    from sinkscope.tasks.answer import answer, items
+    if task.runs_code and request.grade:
+        say(sandbox.reason(request.sandbox), stderr=True)
+        warnings.simplefilter("ignore", sandbox.UnconfinedWarning)  # it was said
+    from sinkscope.tasks.answer import items
 
     items(task, request.limit)  # reads the documents: a file that is missing is said now
     from sinkscope.commands.trace import make_decoding
     from sinkscope.models.load import load
 
-    errors = Console(stderr=True)
-    with errors.status(f"loading {request.source}"):
+    with working(f"loading {request.source}"):
         model = load(request.source, request.device, request.dtype, request.revision)
     given = {name: value for name, value in request.decoding.items() if value is not None}
     decoding = make_decoding(model, {**decoding_options(task, family), **given})
-    wanted = items(task, request.limit, check_seeds(request.seeds, decoding, policy))
     with tempfile.TemporaryDirectory(prefix="sinkscope-") as scratch:
         folder = request.out or Path(scratch, "run")
-        with RunFolder.write(folder, run_settings(model, task, decoding, policy)) as run:
-            try:
-                with watching(errors, f"{task.name}:{task.scheme.name}", request.grade) as told:
-                    answer(model, task, wanted, decoding, policy, run, batch_size, request.grade, told)
-            except KeyboardInterrupt:
-                if request.out is not None:
-                    errors.print(Text(f"stopped; the same command goes on from what is in {request.out}"))
-                raise
-            found = collect(run, {item.key for item in wanted}) if request.grade else None
-    console = Console()
-    if found is not None:
-        show(console, found)
-    if request.out is not None:
-        done = (
-            "answers and grades"
-            if request.grade
-            else f"answers, to grade with `sinkscope grade {request.out}`"
-        )
-        console.print(Text(f"{done}: {request.out}"))
+        try:
+            with watching(f"{task.name}:{task.scheme.name}", request.grade) as progress:
+                keys = write_answers(
+                    model, task, decoding, policy, folder, request.limit, request.seeds, batch_size, request.grade, progress
+                )  # fmt: skip
+        except KeyboardInterrupt:
+            if request.out is not None:
+                say(f"stopped; the same command goes on from what is in {request.out}", stderr=True)
+            raise
+        evaluation = collect(RunFolder.read(folder), keys) if request.grade else None
+    if evaluation is not None:
+        show(evaluation, request.json, request.out)
+    elif request.json:
+        show_json({"answers": len(keys), "folder": request.out})
+    else:
+        say(f"answers, to grade with `sinkscope grade {request.out}`: {request.out}")
 
 
 def _batch_size(text: str) -> Any:
@@ -101,24 +99,34 @@ def _batch_size(text: str) -> Any:
     return int(text)
 
 
-def show(console: Console, found: Evaluation) -> None:
-    """The result, one line for each thing that it depends on."""
-    table = Table(show_header=False, box=None, pad_edge=False)
-    for name, value in summary(found):
-        table.add_row(Text(name), Text(value))
-    console.print(table)
+def show(evaluation: Evaluation, json: bool, folder: Path | None = None) -> None:
+    """The result, one line for each thing that it depends on, or as JSON."""
+    if json:
+        low, high = evaluation.interval
+        show_json(
+            {
+                "accuracy": evaluation.accuracy, "stderr": evaluation.stderr, "low": low, "high": high,
+                "documents": evaluation.n, "seeds": evaluation.seeds, "settings": evaluation.settings, "folder": folder,
+"records": evaluation.table(),
+            }
+        )  # fmt: skip
+        return
+    show_pairs(dict(summary(evaluation)))
+    if folder is not None:
+        say(f"answers and grades: {folder}")
 
 
 @contextmanager
-def watching(console: Console, what: str, graded: bool = True) -> Iterator[Callable[[int, int, int], None]]:
-    """A bar with the running accuracy and the time left; where nobody looks on, a line for every tenth."""
+def watching(what: str, graded: bool = True) -> Iterator[Callable[[int, int, int], None]]:
+    """A bar on stderr with the running accuracy and the time left; into a pipe, a line for every tenth."""
+    errors = console(stderr=True)
     bar = Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
         TextColumn("{task.fields[accuracy]}"),
         TimeRemainingColumn(),
-        console=console,
+        console=errors,
         transient=True,
     )
     task = bar.add_task(what, total=None, accuracy="")
@@ -133,11 +141,11 @@ def watching(console: Console, what: str, graded: bool = True) -> Iterator[Calla
             bar.reset(task, total=total, completed=done, accuracy=accuracy)
         bar.update(task, completed=done, total=total, accuracy=accuracy)
         tenth = 10 * done // max(1, total)
-        if not console.is_terminal and tenth not in tenths:
+        if not errors.is_terminal and tenth not in tenths:
             tenths.add(tenth)
             passed, new = time.monotonic() - begin, done - first[0]
             left = f", {passed / new * (total - done):.0f} s left" if new else ""
-            console.print(Text(f"{what}: {done}/{total} {accuracy}{left}"))
+            say(f"{what}: {done}/{total} {accuracy}{left}", stderr=True)
 
     with bar:
         yield tell

@@ -1,41 +1,32 @@
-"""`sinkscope grade`: grade the saved answers of an evaluation; no model is needed."""
+"""`sinkscope grade`: grade the saved answers of an evaluation, or of a whole study; no model is needed."""
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
 
 from sinkscope.commands.evaluate import show, watching
-from sinkscope.errors import InputError
-from sinkscope.tasks import registry
-from sinkscope.tasks.evaluate import collect
-from sinkscope.tasks.grading import grade_run
+from sinkscope.commands.output import say, show_json
+from sinkscope.tasks import sandbox
+from sinkscope.tasks.evaluate import open_evaluation
+from sinkscope.tasks.grading import grade_folders, run_folders, task_of
 from sinkscope.tasks.records import RunFolder
-from sinkscope.tasks.task import Task
 
 
-def grade(path: Path, again: bool, data: Path | None, sandbox: str) -> None:
+def grade(path: Path, again: bool, data: Path | None, kind: str, json: bool) -> None:
     """Grades what has no grade yet, or with `again` everything, and prints the result."""
-    settings = RunFolder.read(path).settings
-    task = task_of(settings, data, sandbox)
-    errors = Console(stderr=True)
-    with RunFolder.write(path, settings) as run:
-        with watching(errors, f"grading {task.name}:{task.scheme.name}") as told:
-            grade_run(run, task, again, progress=told)
-        found = collect(run)
-    show(Console(), found)
-
-
-def task_of(settings: dict[str, Any], data: Path | None = None, sandbox: str = "bubblewrap") -> Task:
-    """The task that a run's settings name, with its scheme."""
-    known = settings.get("task")
-    if not isinstance(known, dict) or "task" not in known:
-        raise InputError("the run's settings name no task: it was not made by `sinkscope evaluate`")
-    name = known["task"]
-    if name not in registry.TASKS:
-        raise InputError(
-            f"the run's task {name!r} is not one of sinkscope's: grade it with grading.grade_run and its Task"
-        )
-    return registry.get(f"{name}:{known['scheme']['name']}", None, data, sandbox)
+    tasks = [task_of(RunFolder.read(folder).settings, data, kind) for folder in run_folders(path)]
+    if any(task.runs_code for task in tasks):
+        say(sandbox.reason(kind), stderr=True)
+        warnings.simplefilter("ignore", sandbox.UnconfinedWarning)  # it was said
+    with watching(f"grading {', '.join(sorted({task.name for task in tasks}))}") as progress:
+        done = grade_folders(path, again, data, kind, progress)
+    if list(done) == [path]:
+        show(open_evaluation(path), json)
+        return
+    answers = [grade for grades in done.values() for grade in grades]
+    right = sum(grade.passed for grade in answers)
+    if json:
+        show_json({"folders": len(done), "answers": len(answers), "right": right})
+    else:
+        say(f"{len(answers)} answers in {len(done)} folders are graded, {right} of them right")

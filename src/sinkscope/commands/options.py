@@ -23,6 +23,13 @@ Source = Annotated[
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:0 or mps", metavar="NAME")]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16, float16 or float64", metavar="NAME")]
 Revision = Annotated[str | None, typer.Option(help="branch, tag or commit on the hub", metavar="NAME")]
+Sandbox = Annotated[
+    str,
+    typer.Option(
+        help="what confines model-written code: auto, bubblewrap, landlock; none runs it with your rights",
+        metavar="NAME",
+    ),
+]
 PolicyText = Annotated[
     str | None,
     typer.Option(

@@ -37,7 +37,7 @@ class Request:
     dtype: str | None = None
     workers: int | None = None
     shard: int = run.SHARD_ANSWERS
-    sandbox: str = "bubblewrap"
+    sandbox: str = "auto"
     options: tuple[str, ...] = ()
     plan: bool = False
     report: bool = True

@@ -31,7 +31,9 @@ def view(
     traces = [Trace.open(trace) for trace in (path, other) if trace is not None]
     names = trace_names(path, other, traces)
     with working("reading and packing"):
-        write_viewer(target, *traces, heads=chosen, samples=wanted, names=names)
+        write_viewer(
+            target, *traces, heads=chosen, samples=wanted, names=names, files=(str(path), str(other or ""))
+        )
     opened = open_it and webbrowser.open(target.resolve().as_uri())
     if json:
         show_json({"page": target, "bytes": target.stat().st_size, "opened": opened})

@@ -10,6 +10,8 @@ import torch
 
 from sinkscope.errors import CheckpointError, InputError, nearest
 from sinkscope.models import causal, dream, llada, mmada
+from sinkscope.models.adapter import CONFIG as ADAPTER
+from sinkscope.models.adapter import AdapterCheckpoint, read_adapter
 from sinkscope.models.checkpoint import Checkpoint
 from sinkscope.models.family import Family
 from sinkscope.models.fetched import PACKAGES, find_fetched, how_to_fetch
@@ -61,7 +63,12 @@ def load(
     family = FAMILIES.get(checkpoint.model_type, causal.FAMILY)
     wanted = resolve_dtype(dtype, where, checkpoint)
     tokenizer = read_tokenizer(checkpoint.folder, family.chat_template)
-    network = family.build(checkpoint, where, wanted)
+    if isinstance(checkpoint, AdapterCheckpoint):
+        tokenizer = tokenizer or read_tokenizer(checkpoint.base.folder, family.chat_template)
+        network = family.build(checkpoint.base if family.causal else checkpoint, where, wanted)
+        checkpoint.merge(network)
+    else:
+        network = family.build(checkpoint, where, wanted)
     model = Model(checkpoint, family, network, tokenizer, where)
     if check:
         model.check().require()
@@ -82,6 +89,8 @@ def find(source: str | os.PathLike[str], revision: str | None = None) -> Checkpo
     if name and folder.is_dir():
         if revision is not None:
             raise InputError(f"{name} is a folder, which has no revisions; leave out revision={revision!r}")
+        if (folder / ADAPTER).is_file():
+            return read_adapter(folder.resolve(), name, find)
         return Checkpoint(folder.resolve(), name)
     if name and folder.exists():
         raise CheckpointError(f"{name} is a file; give the folder that holds config.json")

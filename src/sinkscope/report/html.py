@@ -125,14 +125,15 @@ def viewer_page(
     epsilon: float = EPSILON,
     samples: Sequence[int] | None = None,
     names: tuple[str | None, str | None] = (None, None),
+    files: tuple[str, str] = ("", ""),
     hosted: bool = False,
 ) -> str:
     """One trace, or two side by side, as one HTML file. heads: (layer, head) labels to embed in full; hosted: for a frame."""
     from sinkscope.report.payload import views
 
-    found = views(trace, heads=heads, epsilon=epsilon, samples=samples, name=names[0])
+    found = views(trace, heads=heads, epsilon=epsilon, samples=samples, name=names[0], file=files[0])
     if other is not None:
-        beside = views(other, heads=heads, epsilon=epsilon, samples=samples, name=names[1])
+        beside = views(other, heads=heads, epsilon=epsilon, samples=samples, name=names[1], file=files[1])
         found += [{**view, "other": True} for view in beside]
     parts = viewer_parts(found, compare=other is not None, address=not hosted, hosted=hosted)
     title = " and ".join(dict.fromkeys(str(view["name"]) for view in found))
@@ -158,5 +159,5 @@ def write_viewer(path: str | os.PathLike[str], trace: Any, other: Any = None, **
         raise InputError(f"the folder {target.parent} does not exist; make it first")
     write_atomically(
         target, viewer_page(trace, other, **options)
-    )  # complete or not there; a link is replaced, not followed
+    )  # a link at this path is replaced, not followed
     return target

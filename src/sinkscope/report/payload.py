@@ -43,6 +43,9 @@ MOST_RESIDENCES = 60_000
 MOST_KEYS = 2**15 - 1
 """Keys are stored in 16 bits, −1 for none."""
 
+MAP_CELLS, BY_QUERY_CELLS = 6_000_000, 8_000_000
+"""Values of attention maps, and of attention by class of query, that a page embeds at most."""
+
 BUDGET = 16_000_000
 """Characters of packed data after which no further sample is embedded."""
 
@@ -63,10 +66,12 @@ def views(
     rule: str = "sum",
     samples: Sequence[int] | None = None,
     name: str | None = None,
+    file: str = "",
 ) -> list[dict[str, Any]]:
     """The views of a trace, one for each sample; each is JSON.
 
     heads: (layer, head) labels to embed in full. samples: indices; default as many as fit, at least the first.
+    file: the path under which a reader opens the trace again.
     """
     data = dataset_of(trace)
     if data.sizes["key"] > MOST_KEYS:
@@ -83,7 +88,7 @@ def views(
     for sample in wanted:
         if samples is None and found and used + used / len(found) > BUDGET:
             break
-        view = _view(data.isel(sample=[sample]), names, chosen, epsilon, rule, name)
+        view = _view(data.isel(sample=[sample]), names, chosen, epsilon, rule, name) | {"file": file}
         used += _size(view)
         found.append(view)
     for view in found:
@@ -168,12 +173,66 @@ def _view(
         "scores": scores,
         "kinds": list(KINDS),
         "fates": list(FATES),
+        "block": int(json.loads(data.attrs.get("decoding") or "{}").get("block") or 0),
+        **_maps(data, run, chosen),
+        **_by_query(data),
     }
     if "taken_keys" in data and not means:
         packed = data["taken_keys"].isel(sample=0).transpose("layer", "step", "head", "byte").values
         bits = np.unpackbits(packed, axis=-1)[..., : data.sizes["key"]]
         view["taken"] = pack(np.minimum(bits.sum(axis=2, dtype=np.int64), 255), "u8")
     return view
+
+
+def _maps(data: xr.Dataset, run: Any, chosen: list[tuple[int, int]]) -> dict[str, Any]:
+    """Attention of every query to every key, relative to uniform attention, as far as it was recorded and fits.
+
+    Means over all heads first, then of each layer, then single heads: all of them, or else the chosen ones.
+    """
+    name, dim = ("attention", "step") if "attention" in data else ("attention_at", "map_step")
+    if name not in data:
+        return {}
+    labelled = labels(data, dim).tolist()
+    where = {int(step): i for i, step in enumerate(run.steps)}
+    K, L, H = (int(data.sizes[size]) for size in ("key", "layer", "head"))
+    every = max(1, -(-len(labelled) * K * K // MAP_CELLS))
+    steps = [step for step in labelled[::every] if step in where]
+    maps = np.empty((L, H, len(steps), K, K), dtype=np.float32)
+    causal = is_causal(data)
+    for slot, step in enumerate(steps):
+        cell = data[name].isel(sample=0).sel({dim: step}).transpose("layer", "head", "query", "key").values
+        real = run.real[where[step]]
+        seen = np.cumsum(real) if causal else np.full(K, real.sum())
+        visible = real[:, None] & real[None, :] & (np.tri(K, dtype=bool) if causal else True)
+        maps[:, :, slot] = np.where(visible, cell * seen[:, None], np.nan)
+    cells = len(steps) * K * K
+    found: dict[str, Any] = {
+        "steps": [where[step] for step in steps],
+        "mean": pack_coded(maps.mean(axis=(0, 1))),
+    }
+    if cells * L <= MAP_CELLS:
+        found["layers"] = pack_coded(maps.mean(axis=1))
+    if cells * L * H <= MAP_CELLS:
+        found["heads"] = pack_coded(maps)
+    found["full"] = {f"{layer}:{head}": pack_coded(maps[layer, head]) for layer, head in chosen}
+    return {"maps": found}
+
+
+def _by_query(data: xr.Dataset) -> dict[str, Any]:
+    """Received attention by class of query, where it was recorded: mean over all heads, and of each layer if it fits."""
+    if "received_by" not in data:
+        return {}
+    scores = data["received_by"].isel(sample=0)
+    if "head" in scores.dims:
+        scores = scores.mean("head")
+    by_layer = scores.transpose("layer", "query_kind", "step", "key").values
+    found = {
+        "kinds": [str(kind) for kind in labels(data, "query_kind")],
+        "mean": pack_coded(_mean_over_layers(by_layer)),
+    }
+    if by_layer.size <= BY_QUERY_CELLS:
+        found["layers"] = pack_coded(by_layer)
+    return {"by": found}
 
 
 def _facts(data: xr.Dataset, prompt: int, length: int) -> list[list[str]]:

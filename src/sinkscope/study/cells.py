@@ -54,7 +54,7 @@ class Cell:
     capture: str = ""
     group: str = ""
     data: str | None = None
-    sandbox: str = "bubblewrap"
+    sandbox: str = "auto"
     identity: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -171,7 +171,7 @@ def identify(cells: Sequence[Cell], facts: Mapping[str, Facts]) -> list[Cell]:
 
 
 def outline(
-    study: Study, facts: Mapping[str, Facts], samples: int | None = None, sandbox: str = "bubblewrap"
+    study: Study, facts: Mapping[str, Facts], samples: int | None = None, sandbox: str = "auto"
 ) -> list[Cell]:
     """All cells of a study but the maps of exemplars, without identities.
 

@@ -87,7 +87,7 @@ def run_study(
     workers: int | None = None,
     shard: int = SHARD_ANSWERS,
     batch_size: Any = "auto",
-    sandbox: str = "bubblewrap",
+    sandbox: str = "auto",
     options: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> Outcome:

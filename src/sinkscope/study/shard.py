@@ -157,7 +157,7 @@ def why_not_graded(task: Task) -> str | None:
 
     if task.runs_code:
         try:
-            sandbox.check(getattr(task, "sandbox", "bubblewrap"))
+            sandbox.check(getattr(task, "sandbox", "auto"))
         except InputError as error:
             return str(error)
     return None

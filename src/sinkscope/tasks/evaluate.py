@@ -47,6 +47,7 @@ class Record:
         key_share: keys that the policy takes from each head, as a share of the finished sequence's.
         seed: the run's; stream: of this answer's own random stream (`ss.generate(…, seed=[stream])`).
         settings: model, task and scheme, decoding, policy: the same for all records of a run.
+        sandbox: the rung that a program ran on; "" where none ran.
     """
 
     document: str
@@ -67,6 +68,7 @@ class Record:
     stream: int
     fingerprint: str
     settings: Mapping[str, Any]
+    sandbox: str = ""
 
 
 @dataclass(frozen=True, repr=False)
@@ -160,6 +162,9 @@ def summary(found: Evaluation) -> list[tuple[str, str]]:
         ]
         said = [f"{value:.2%} {words}" for words, value in parts if value is not None]
         lines.append(("took", ", ".join(said) or "nothing: it never acted"))
+    ran = sorted({record.sandbox for record in found.records if record.sandbox})
+    if ran:
+        lines.append(("sandbox", ", ".join(ran) + (", which confines nothing" if "none" in ran else "")))
     broken = [record for record in found.records if record.reason.startswith(GRADER_BROKE)]
     if broken:
         lines.append(
@@ -184,7 +189,7 @@ def evaluate(
     out: str | os.PathLike[str] | None = None,
     seeds: int | Sequence[int] = 0,
     data: str | os.PathLike[str] | None = None,
-    sandbox: str = "bubblewrap",
+    sandbox: str = "auto",
     progress: Progress | None = None,
 ) -> Evaluation:
     """Answers the documents of a task and grades the answers.
@@ -199,13 +204,12 @@ def evaluate(
         out: the run's folder; the same call goes on where it was stopped. None: nothing is kept.
         seeds: one, or several for decodings that draw; comparisons want at least 3 of those.
         data: the task's JSON-lines file in the original format; None: the hub.
-        sandbox: "bubblewrap", or by explicit choice "none".
+        sandbox: "auto" (the first rung that holds here), "bubblewrap", "landlock", or by explicit choice "none".
         progress: called with answers there, right, and wanted.
     """
     from sinkscope.models.load import load
     from sinkscope.models.model import Model
     from sinkscope.policies import parse_policy
-    from sinkscope.tasks.answer import answer, items
 
     if isinstance(policy, str):
         policy = parse_policy(policy)
@@ -213,28 +217,47 @@ def evaluate(
     if not isinstance(model, Model):
         model = load(model)
     decoding = decoding_for(chosen, model.family) if decoding is None else decoding
-    many = check_seeds(seeds, decoding, policy)
-    wanted = items(chosen, limit, many)
-    settings = run_settings(model, chosen, decoding, policy)
     with tempfile.TemporaryDirectory(prefix="sinkscope-") as scratch:
         folder = Path(scratch, "run") if out is None else Path(out)
-        with RunFolder.write(folder, settings) as run:
-            answer(model, chosen, wanted, decoding, policy, run, batch_size, progress=progress)
-            return collect(run, {item.key for item in wanted})
+        keys = write_answers(
+            model, chosen, decoding, policy, folder, limit, seeds, batch_size, progress=progress
+        )
+        return collect(RunFolder.read(folder), keys)
+
+
+def write_answers(
+    model: Model,
+    task: Task,
+    decoding: Decoding,
+    policy: Policy | None,
+    out: Path,
+    limit: int | None = None,
+    seeds: int | Sequence[int] = 0,
+    batch_size: BatchSize = "auto",
+    grade: bool = True,
+    progress: Progress | None = None,
+) -> set[tuple[str, int]]:
+    """Answers into a run's folder, graded or (`grade=False`) to be graded later; the (document, seed) that are there now."""
+    from sinkscope.tasks.answer import answer, items
+
+    wanted = items(task, limit, check_seeds(seeds, decoding, policy))
+    with RunFolder.write(out, run_settings(model, task, decoding, policy)) as run:
+        answer(model, task, wanted, decoding, policy, run, batch_size, grade, progress)
+    return {item.key for item in wanted}
 
 
 def prepare(
-    family: str, task: str | Task, data: Any = None, sandbox_name: str = "bubblewrap", grade: bool = True
+    family: str, task: str | Task, data: Any = None, sandbox_name: str = "auto", grade: bool = True
 ) -> Task:
     """The task for a family, with everything that can fail before a model is loaded: its name, and the sandbox."""
     if isinstance(task, str):
         chosen = registry.get(task, family, data, sandbox_name)
-    elif data is not None or sandbox_name != "bubblewrap":
+    elif data is not None or sandbox_name != "auto":
         raise InputError("data and sandbox go with a task's name; give them to the Task that you made")
     else:
         chosen = task
     if chosen.runs_code and grade:
-        sandbox.check(getattr(chosen, "sandbox", "bubblewrap"))
+        sandbox.check(getattr(chosen, "sandbox", "auto"))
     return chosen
 
 
@@ -341,6 +364,7 @@ def record_of(row: Generation, grade: Grade, settings: Mapping[str, Any]) -> Rec
         stream=int(more.get("stream", 0)),
         fingerprint=str(more.get("fingerprint", "")),
         settings=settings,
+        sandbox=grade.sandbox,
     )
 
 

@@ -1,7 +1,7 @@
 """Grading what is on disk: no model needed, and as often as one likes.
 
-    with RunFolder.write("results/run", settings) as run:
-        grade_run(run, get("humaneval", family="llada", data="HumanEval.jsonl.gz"))
+    grade_folders("results/run")        # one evaluation
+    grade_folders("study")              # every evaluation below, such as the cells of a study
 
 Generations are saved before they are graded, so that a crash of a grader, a better rule or a machine without
 a sandbox costs no GPU time: generate there, grade here.
@@ -9,16 +9,80 @@ a sandbox costs no GPU time: generate there, grade here.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
-from sinkscope.errors import InputError
-from sinkscope.tasks import sandbox
+from sinkscope.errors import InputError, nearest
+from sinkscope.tasks import registry, sandbox
 from sinkscope.tasks.records import Generation, Grade, RunFolder
 from sinkscope.tasks.task import Document, Task, Verdict, fingerprint
 
 LONGEST_ANSWER = 1_000_000
 """Characters; grading reads no more."""
 GRADER_BROKE = "grading broke on the answer"
+
+
+def can_grade(task: Task) -> bool:
+    """Whether answers can be graded here: a task that runs code needs a rung of the sandbox that holds."""
+    return not task.runs_code or sandbox.available(getattr(task, "sandbox", "auto")) is not None
+
+
+def run_folders(path: str | os.PathLike[str]) -> list[Path]:
+    """The folder itself where it is an evaluation's, else all evaluations below it; traces and replays have no grades."""
+    found = [
+        file.parent
+        for file in sorted(Path(path).glob("**/settings.json"))
+        if (file.parent / "generations.jsonl").is_file()
+        and "kind" not in RunFolder.read(file.parent).settings
+    ]
+    if not found:
+        raise InputError(f"{path} holds no answers of an evaluation: give the folder of a run or of a study")
+    return found
+
+
+def task_of(settings: Mapping[str, Any], data: str | Path | None = None, sandbox: str = "auto") -> Task:
+    """The task that a run's settings name, with its scheme."""
+    known = settings.get("task")
+    if not isinstance(known, dict) or "task" not in known:
+        raise InputError("the run's settings name no task: it was not made by `sinkscope evaluate`")
+    name, scheme = known["task"], known.get("scheme")
+    if name not in registry.names():
+        raise InputError(f"the run's task {name!r} is not known here: {nearest(name, registry.names())}")
+    return registry.get(f"{name}:{scheme['name']}" if scheme else name, None, data, sandbox)
+
+
+def grade_folders(
+    path: str | os.PathLike[str],
+    again: bool = False,
+    data: str | Path | None = None,
+    sandbox: str = "auto",
+    progress: Callable[[int, int, int], None] | None = None,
+) -> dict[Path, list[Grade]]:
+    """Grade the answers of an evaluation, or of all evaluations in a study; folder → its grades.
+
+    Args:
+        again: also what has a grade already. data, sandbox: as for `registry.get`.
+        progress: called with answers that are graded, right among them, and in all.
+    """
+    folders = {
+        folder: task_of(RunFolder.read(folder).settings, data, sandbox) for folder in run_folders(path)
+    }
+    total = sum(len(list(RunFolder.read(folder).generations)) for folder in folders)
+    done: dict[Path, list[Grade]] = {}
+    for folder, task in folders.items():
+        before = [grade for grades in done.values() for grade in grades]
+        right = sum(grade.passed for grade in before)
+
+        def tell(here: int, passed: int, _: int, before: int = len(before), right: int = right) -> None:
+            if progress is not None:
+                progress(before + here, right + passed, total)
+
+        with RunFolder.write(folder, RunFolder.read(folder).settings) as run:
+            done[folder] = grade_run(run, task, again, progress=tell)
+    return done
 
 
 def grade_run(
@@ -41,7 +105,7 @@ def grade_run(
             ": grade it with that one"
         )
     if task.runs_code:
-        sandbox.check(getattr(task, "sandbox", "bubblewrap"))
+        sandbox.check(getattr(task, "sandbox", "auto"))
     generations = list(run.generations)
     documents = _documents(task, generations)
     kept = [] if again else list(run.grades)
@@ -77,9 +141,7 @@ def grade_rows(
     grades = []
     for row, pair in zip(rows, pairs, strict=True):
         verdict = Verdict(False, "", too_long) if pair is None else next(verdicts)
-        grades.append(
-            Grade(row.document, row.index, row.seed, verdict.passed, verdict.extracted, verdict.reason)
-        )
+        grades.append(Grade(row.document, row.index, row.seed, **asdict(verdict)))
     return grades
 
 

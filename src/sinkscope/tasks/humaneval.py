@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import InputError, nearest
-from sinkscope.tasks import bounded, sandbox
+from sinkscope.tasks import bounded
 from sinkscope.tasks.bounded import Reading
 from sinkscope.tasks.code_text import RULES
+from sinkscope.tasks.programs import grade_programs
 from sinkscope.tasks.schemes import choose, compose
 from sinkscope.tasks.sources import HubData, read_rows
 from sinkscope.tasks.task import Document, Prompt, Scheme, Verdict, cut, scheme_settings
@@ -170,7 +171,7 @@ class HumanEval:
     data: Path | None = None
     name: str = "humaneval"
     runs_code: bool = True
-    sandbox: sandbox.Sandbox = "bubblewrap"
+    sandbox: str = "auto"
 
     def documents(self, limit: int | None = None) -> list[Document]:
         """The documents in their order, which is that of their ids."""
@@ -212,22 +213,10 @@ class HumanEval:
         return self.grade_many([(document, output)])[0]
 
     def grade_many(self, pairs: Sequence[tuple[Document, str]], workers: int | None = None) -> list[Verdict]:
-        """Grade several outputs, `workers` (default: one for each core) at a time."""
-        readings = self.programs(pairs)
-        programs = [
-            sandbox.Program(reading.value, document.extra["tests"], "solution")
-            for reading, (document, _) in zip(readings, pairs, strict=True)
-            if reading.value is not None
-        ]
-        results = iter(sandbox.run_many(programs, self.scheme.timeout, sandbox=self.sandbox, workers=workers))
-        verdicts = []
-        for reading in readings:
-            if reading.value is None:
-                verdicts.append(Verdict(False, "", f"the answer {reading.error}"))
-            else:
-                result = next(results)
-                verdicts.append(Verdict(result.passed, reading.value, result.reason))
-        return verdicts
+        """`grade` for each pair, `workers` programs at a time."""
+        tests = [document.extra["tests"] for document, _ in pairs]
+        programs = list(zip(self.programs(pairs), tests, strict=True))
+        return grade_programs(programs, self.scheme.timeout, self.sandbox, workers)
 
     def settings(self) -> dict[str, Any]:
         """All that identifies the task."""

@@ -64,6 +64,7 @@ class Grade:
     passed: bool
     extracted: str
     reason: str = ""
+    sandbox: str = ""  # the rung that its program ran on; "" where none ran
 
 
 RowType = TypeVar("RowType", bound=_Row)

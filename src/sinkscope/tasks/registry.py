@@ -25,9 +25,7 @@ def names() -> list[str]:
     return list(TASKS)
 
 
-def get(
-    name: str, family: str | None = None, data: str | Path | None = None, sandbox: str = "bubblewrap"
-) -> Task:
+def get(name: str, family: str | None = None, data: str | Path | None = None, sandbox: str = "auto") -> Task:
     """The task called `name`, or `name:scheme` for another wording and grading than the family's default.
 
     `family`: the model's, which chooses the default scheme. `data`: a JSON-lines file in the original format;
@@ -40,6 +38,6 @@ def get(
     if base not in TASKS:
         raise InputError(f"unknown task {base!r}: {nearest(base, TASKS)}")
     made: Task = import_module(TASKS[base]).task(scheme=scheme or None, family=family, data=data)
-    if sandbox != "bubblewrap" and made.runs_code:
+    if sandbox != "auto" and made.runs_code:
         made = replace(made, sandbox=sandbox)  # type: ignore[type-var]
     return made

@@ -21,8 +21,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from sinkscope.tasks import sandbox
+from sinkscope.tasks.bounded import Reading
 from sinkscope.tasks.generated import Draft, Split, first, own_scheme, refuse_options, stream
+from sinkscope.tasks.programs import grade_programs
 from sinkscope.tasks.small_code_parts import FAMILIES
 from sinkscope.tasks.task import Document, Prompt, Scheme, Turn, Verdict, cut, scheme_settings
 
@@ -77,7 +78,7 @@ class SmallCode:
     scheme: Scheme
     name: str = "small_code"
     runs_code: bool = True
-    sandbox: sandbox.Sandbox = "bubblewrap"
+    sandbox: str = "auto"
 
     def stream(self, split: Split = "train", start: int = 0) -> Iterator[Document]:
         """Documents of a split from number `start` on, without end."""
@@ -96,17 +97,12 @@ class SmallCode:
         return self.grade_many([(document, output)])[0]
 
     def grade_many(self, pairs: Sequence[tuple[Document, str]], workers: int | None = None) -> list[Verdict]:
-        """`grade` for each pair, `workers` (default: one for each core) at a time."""
-        sources = [program(document, cut(output, self.scheme.until)) for document, output in pairs]
+        """`grade` for each pair, `workers` programs at a time."""
         programs = [
-            sandbox.Program(source, document.extra["tests"], "solution")
-            for source, (document, _) in zip(sources, pairs, strict=True)
+            (Reading(program(document, cut(output, self.scheme.until))), document.extra["tests"])
+            for document, output in pairs
         ]
-        results = sandbox.run_many(programs, self.scheme.timeout, sandbox=self.sandbox, workers=workers)
-        return [
-            Verdict(result.passed, source, result.reason)
-            for source, result in zip(sources, results, strict=True)
-        ]
+        return grade_programs(programs, self.scheme.timeout, self.sandbox, workers)
 
     def settings(self) -> dict[str, Any]:
         """All that identifies the task."""

@@ -63,6 +63,7 @@ class Verdict:
     passed: bool
     extracted: str  # the answer or program that was found in the output
     reason: str = ""  # for a program: why it failed
+    sandbox: str = ""  # for a program: the rung that it ran on ("bubblewrap", "landlock", "none")
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,11 @@ const RAMPS = {
   light: ["#f8f7f4", "#fdebcf", "#fccd93", "#f9a06b", "#ee6f62", "#cf4173", "#9d2a7c", "#641f73", "#2a1250"],
   dark: ["#191b22", "#2a1f45", "#4f2374", "#822a80", "#b93a79", "#e5606a", "#f98f62", "#fcc48a", "#fdf3c8"],
 };
+// Differences: blue is less, orange is more, the page's ground is none. Lightness and hue both tell the sides apart.
+const SIGNED = {
+  light: ["#08426f", "#2f7ab3", "#9cc4e4", "#f8f7f4", "#f3b48a", "#cf6a2c", "#7d2c08"],
+  dark: ["#b3dcff", "#5aa3dd", "#28517a", "#191b22", "#7a3d1a", "#dd7f43", "#ffd0ac"],
+};
 const PALETTES = {
   light: { page: "#f2f1ed", surface: "#ffffff", ink: "#1c1b22", soft: "#5b5966", line: "#d9d6cf", blank: "#efede8",
     accent: "#0b5fa5", path: "#00798c", cursor: "#0b5fa5", raised: "#f8f7f4" },
@@ -50,9 +55,10 @@ function makeRamp(anchors) {
 }
 
 const madeRamps = { light: makeRamp(RAMPS.light), dark: makeRamp(RAMPS.dark) };
+const madeSigned = { light: makeRamp(SIGNED.light), dark: makeRamp(SIGNED.dark) };
 
-function ramp() {
-  return madeRamps[theme()];
+function ramp(signed = false) {
+  return (signed ? madeSigned : madeRamps)[theme()];
 }
 
 // 0 … top → 0 … 255. Up to uniform attention (1) colours stay pale and linear; above it each doubling is one more step.
@@ -63,9 +69,24 @@ function shade(value, top) {
   return Math.max(0, Math.min(255, Math.round(255 * part)));
 }
 
+// −top … top → 0 … 255, logarithmic on either side of none.
+function shadeSigned(value, top) {
+  const part = Math.sign(value) * Math.log1p(Math.abs(value)) / Math.log1p(Math.max(1, top));
+  return Math.max(0, Math.min(255, Math.round(127.5 * (1 + part))));
+}
+
+function shadeOf(field, value, top) {
+  return field.signed ? shadeSigned(value, top) : shade(value, top);
+}
+
 function packedColour(hex) {
   const [r, g, b] = channels(hex);
   return ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
+}
+
+function signedTicks(top) {
+  const ends = [1, 4, 16, 64].filter((tick) => tick <= top).slice(-2);
+  return [...ends.map((tick) => -tick).reverse(), 0, ...ends];
 }
 
 function ticks(top) {

@@ -142,6 +142,34 @@ class View {
     return Object.assign(field, { values: top.values, error: top.error });
   }
 
+  // Who looks at whom for a selection: {exact, steps, at(step) → {codes [Q, K], values}, level}, or by class of query, or null.
+  async relations(layer, head) {
+    const { maps, by } = this;
+    if (maps) {
+      const level = layer < 0 ? "mean" : head >= 0 && this.heads.length && (maps.heads || maps.full[`${layer}:${head}`]) ? "head"
+        : maps.layers ? "layer" : "mean";
+      const full = level === "head" ? maps.full[`${layer}:${head}`] : null;
+      const packed = await this.get(full ?? { mean: maps.mean, layer: maps.layers, head: maps.heads }[level]);
+      const size = this.K * this.K, many = maps.steps.length;
+      const from = full || level === "mean" ? 0 : (level === "layer" ? layer : layer * this.H + head) * many * size;
+      const slots = new Map(maps.steps.map((step, slot) => [step, slot]));
+      return { exact: true, level, steps: maps.steps, has: (step) => slots.has(step), values: packed.values,
+        at: (step) => packed.array.subarray(from + slots.get(step) * size, from + (slots.get(step) + 1) * size) };
+    }
+    if (!by) return null;
+    const level = layer >= 0 && by.layers ? "layer" : "mean", size = this.T * this.K;
+    const packed = await this.get(level === "layer" ? by.layers : by.mean);
+    const from = level === "layer" ? layer * by.kinds.length * size : 0;
+    return { exact: false, level, kinds: by.kinds, has: () => true, values: packed.values,
+      of: (kind, step) => packed.array.subarray(from + (kind * this.T + step) * this.K, from + (kind * this.T + step + 1) * this.K) };
+  }
+
+  // The class of a query, as an index of `by.kinds`: masked, decided, prompt.
+  kindOf(step, key) {
+    const flag = this.flag[step * this.K + key];
+    return this.by.kinds.indexOf(flag & PROMPT ? "prompt" : flag & MASKED ? "masked" : "decided");
+  }
+
   averageOf(field) {
     const sum = new Float64Array(this.K), many = new Uint32Array(this.K);
     for (let t = 0, i = 0; t < this.T; t++)
@@ -168,4 +196,34 @@ function residencesOf(columns, strength, layer, head) {
       fate: columns[5 * many + i], strength: strength[i],
     });
   return found;
+}
+
+// What one selection shows more (or less) in one trace than in another: a field on the steps and keys of the first, in which
+// codes stand for signed values. Steps are compared by their number, keys by their position.
+function differenceOf(view, field, other, against) {
+  const size = view.T * view.K, raw = new Float32Array(size).fill(NaN), codes = new Uint8Array(size).fill(MISSING);
+  const keyAt = new Map(other.realKeys.map((key) => [other.position[key], key]));
+  let top = 1;
+  for (let t = 0; t < Math.min(view.T, other.T); t++)
+    for (const key of view.realKeys) {
+      const i = t * view.K + key, twin = keyAt.get(view.position[key]);
+      const a = field.codes[i], b = twin === undefined ? MISSING : against.codes[t * other.K + twin];
+      if (a === MISSING || b === MISSING) continue;
+      codes[i] = LEFT_OUT;
+      if (a === LEFT_OUT || b === LEFT_OUT) continue;
+      raw[i] = field.values[a] - against.values[b];
+      top = Math.max(top, Math.abs(raw[i]));
+    }
+  // Codes are spaced as the colours are: finely around zero.
+  const values = new Float32Array(256).fill(NaN), end = Math.log1p(top);
+  for (let code = 0; code < LEFT_OUT; code++) {
+    const part = (code - 126) / 126;
+    values[code] = Math.sign(part) * Math.expm1(Math.min(1, Math.abs(part)) * end);
+  }
+  for (let i = 0; i < size; i++)
+    if (Number.isFinite(raw[i])) codes[i] = 126 + Math.round((126 * Math.sign(raw[i]) * Math.log1p(Math.abs(raw[i]))) / end);
+  const made = { codes, values, raw, counts: new Uint8Array(size), signed: true, mean: true, partial: false, outOf: 0, top,
+    error: field.error + against.error };
+  made.average = view.averageOf(made);
+  return made;
 }

@@ -1,4 +1,4 @@
-// One trace on the page: its tokens, heat map, grid, sinks through time, and two tables of numbers.
+// One trace on the page: its tokens, heat map, grid, sinks through time, who looks at whom, and tables of numbers.
 
 function element(name, attributes = {}, ...children) {
   const node = document.createElement(name);
@@ -10,41 +10,77 @@ function element(name, attributes = {}, ...children) {
   return node;
 }
 
+const EXPLAINED = {
+  Tokens: "The tokens that go into this step. The colour is the attention that a token receives, relative to uniform attention: at 1 it gets what it would if every query looked at all its keys alike. Select a token to see whom it looks at.",
+  "Step × position": "Each row is a step, each column a position; the colour is received attention (1 = uniform). A dark column is a key that many queries look at. Small squares mark where a step writes a token; the solid line is where the answer begins, dashed lines end its blocks; the strip below is the average over steps.",
+  "Layer × head": "For every head, the received attention of its strongest key in each step, averaged over the steps. A maximum over many keys is above 1 even without sinks: about 2 for mild noise over 100 keys. Choose a head to see it in all pictures.",
+  "Sinks through time": "A sink is a key that receives more than the mean of the others plus ε in one head and step. For means the colour counts the heads that call a position a sink; for one head each bar is a stay of a sink, its colour the mean strength, and the line follows the strongest.",
+  "Who looks at whom": "Attention between single tokens in this step, relative to uniform attention: at 4 a query gives a key four times what it would give if it looked at all its keys alike.",
+  Numbers: "received: attention relative to uniform, of the chosen layer and head or their mean. sink in: how many heads call it a sink in this step. strength: mean received attention of a stay. Scores are stored in 8 bits; the line at the top says how exact that is.",
+  Change: "First trace minus second, of received attention, position by position and step by step. Blue is less, orange is more. A difference between two generations mixes the direct effect of a policy with all that followed from other tokens being written.",
+};
+let explainCount = 0;
+
+// A button that opens a sentence on what a card shows; returns [button, paragraph].
+function explanation(title) {
+  const id = `sinkscope-explain-${explainCount++}`, text = element("p", { class: "explain", id, hidden: true }, EXPLAINED[title] ?? "");
+  const button = element("button", { type: "button", class: "ask", "aria-label": `what ${title} shows`, "aria-expanded": "false", "aria-controls": id,
+    onclick: () => { text.hidden = !text.hidden; button.setAttribute("aria-expanded", String(!text.hidden)); } }, "?");
+  return [button, text];
+}
+
 class Panel {
   constructor(app, view, id) {
     this.app = app;
     this.view = view;
     this.id = id;
     this.hovered = null;
+    this.relations = null;
     this.tokens = new Tokens(this);
     this.heat = new HeatMap(this);
     this.grid = new Grid(this);
     this.sinks = new Sinks(this);
+    this.map = new AttentionMap(this);
     this.note = element("p", { class: "note" });
-    this.nowTable = this.table("The strongest keys of this step", ["position", "token", "received", "sink in"]);
-    this.stayTable = this.table("Where sinks stay", ["position", "token", "steps", "strength", "end"]);
-    this.root = element("section", { class: "panel", "aria-label": `trace ${view.name}` },
-      this.header(),
-      element("div", { class: "cards" },
-        this.card("Tokens", this.tokens, "wide", this.tokens.box, this.tokenKey()),
-        this.pictureCard("Step × position", this.heat, "main", "step by position heat map; arrow keys move step and position"),
-        this.pictureCard("Layer × head", this.grid, "side", "layer by head grid; arrow keys choose layer and head, Escape the mean of all"),
-        this.pictureCard("Sinks through time", this.sinks, "main", "sinks through time; arrow keys move step and position"),
-        element("div", { class: "card side tables" }, this.nowTable.node, this.stayTable.node)));
+    this.build();
     this.listenTokens();
   }
 
+  get pictures() { return [this.heat, this.grid, this.sinks, this.map]; }
   get step() { return Math.min(this.app.state.step, this.view.T - 1); }
   get score() { return this.view.score(this.app.state.score); }
+
+  build() {
+    this.nowTable = this.table("The strongest keys of this step", ["position", "token", "received", "sink in"]);
+    this.stayTable = this.table("Where sinks stay", ["position", "token", "steps", "strength", "end"]);
+    this.fromTable = this.table("looks at", ["position", "token", "× uniform"]);
+    this.toTable = this.table("is looked at by", ["position", "token", "× uniform"]);
+    this.relationNote = element("p", { class: "note" });
+    const map = this.pictureCard("Who looks at whom", this.map, "wide", "query by key map of this step; arrow keys move the selected token");
+    this.mapFrame = map.querySelector(".frame");
+    this.mapSaves = map.querySelector(".saves");
+    map.append(element("div", { class: "relation" }, this.mapFrame,
+      element("div", {}, this.relationNote, element("div", { class: "pair" }, this.fromTable.node, this.toTable.node))));
+    this.root = element("section", { class: "panel", "aria-label": `trace ${this.view.name}` },
+      this.header(),
+      element("div", { class: "cards" },
+        this.card("Tokens", this.tokens, "wide", this.tokens.box, this.tokens.fold, this.tokenKey()),
+        this.pictureCard("Step × position", this.heat, "main", "step by position heat map; arrow keys move step and position"),
+        this.pictureCard("Layer × head", this.grid, "side", "layer by head grid; arrow keys choose layer and head, Escape the mean of all"),
+        this.pictureCard("Sinks through time", this.sinks, "main", "sinks through time; arrow keys move step and position"),
+        this.card("Numbers", null, "side tables", this.nowTable.node, this.stayTable.node),
+        map));
+  }
 
   header() {
     const { view } = this, [shown, many] = view.samples;
     const sizes = `${view.T} steps, ${view.L} layers${view.heads.length ? ` × ${view.H} heads` : " (means over heads)"}`;
     const facts = [["recorded", sizes], ...view.facts.filter(([key]) => key !== "recorded"),
       ...(many > 1 ? [["sample", `${view.sample} (${shown} of ${many} embedded)`]] : [])];
-    return element("header", { class: "about" }, element("h2", {}, view.name),
-      element("dl", {}, ...facts.map(([key, value]) => element("div", {}, element("dt", {}, key), element("dd", {}, value)))),
-      this.note);
+    const first = new Set(["recorded", "policy", "tokens", "sample"]);
+    const list = (pairs) => element("dl", {}, ...pairs.map(([key, value]) => element("div", {}, element("dt", {}, key), element("dd", {}, value))));
+    return element("header", { class: "about" }, element("h2", {}, view.name), list(facts.filter(([key]) => first.has(key))),
+      element("details", {}, element("summary", {}, "about this trace"), list(facts.filter(([key]) => !first.has(key))), this.note));
   }
 
   table(caption, columns) {
@@ -78,7 +114,7 @@ class Panel {
     return element("p", { class: "key", "aria-hidden": "true" }, ...masks,
       element("span", {}, element("i", { class: "token decided" }, "a"), " written in this step"),
       element("span", {}, element("i", { class: "token sink" }, "a"), ` sink: above about ${+(1 + view.epsilon).toFixed(2)}× uniform`),
-      ...(view.taken ? [element("span", {}, element("i", { class: "token taken" }, "a"), " taken by the policy")] : []));
+      ...(view.taken ? [element("span", {}, element("i", { class: "token taken" }, "a"), " hidden by the policy")] : []));
   }
 
   saveButtons(picture) {
@@ -89,8 +125,9 @@ class Panel {
   }
 
   card(title, picture, size, ...content) {
+    const [ask, text] = explanation(title);
     return element("div", { class: `card ${size}` },
-      element("div", { class: "head" }, element("h3", {}, title), this.saveButtons(picture)), ...content);
+      element("div", { class: "head" }, element("h3", {}, title), ask, picture ? this.saveButtons(picture) : null), text, ...content);
   }
 
   pictureCard(title, picture, size, label) {
@@ -122,7 +159,7 @@ class Panel {
 
   choose(at) {
     if ("layer" in at) this.app.set(at);
-    else this.app.set(at.average ? { key: at.key } : { step: at.step, key: at.key });
+    else this.app.set(at.average || "target" in at ? { key: at.key } : { step: at.step, key: at.key });
   }
 
   pictureKey(event, picture) {
@@ -134,10 +171,8 @@ class Panel {
       const layer = Math.max(-1, Math.min(view.L - 1, state.layer + way[1]));
       const head = view.heads.length ? Math.max(-1, Math.min(view.H - 1, state.head + way[0])) : -1;
       this.app.set({ layer, head: layer < 0 ? -1 : head });
-    } else {
-      const [dx, dy] = picture === this.heat ? way : [-way[1], way[0]];
-      this.app.set({ step: this.step + dy, key: this.neighbour(dx) });
-    }
+    } else if (picture === this.map) this.app.set({ key: this.neighbour(way[0] + way[1]) });
+    else this.app.set({ step: this.step + way[1], key: this.neighbour(way[0]) });
     event.preventDefault();
     event.stopPropagation();
   }
@@ -171,63 +206,81 @@ class Panel {
   selectionText() {
     const { layer, head } = this.app.state, { view } = this;
     if (layer < 0) return view.heads.length ? "mean of all layers and heads" : "mean of all layers";
-    const name = `layer ${view.layers[layer]}`;
-    return head < 0 || !view.heads.length ? `${name}, mean of its heads` : `${name}, head ${view.heads[head]}`;
+    const name = `layer ${view.layers[Math.min(layer, view.L - 1)]}`;
+    return head < 0 || !view.heads.length ? `${name}, mean of its heads` : `${name}, head ${view.heads[Math.min(head, view.H - 1)]}`;
   }
 
   async load() {
-    const { layer, head } = this.app.state, { view } = this;
-    const field = await view.field(this.score.name, Math.min(layer, view.L - 1), Math.min(head, view.H - 1));
-    const [strength, kinds] = await Promise.all([view.get(this.score.strength), view.get(this.score.head_kinds)]);
+    const { view } = this, layer = Math.min(this.app.state.layer, view.L - 1), head = Math.min(this.app.state.head, view.H - 1);
+    const field = await view.field(this.score.name, layer, head);
+    const [strength, kinds, relations] = await Promise.all(
+      [view.get(this.score.strength), view.get(this.score.head_kinds), view.relations(layer, head)]);
     this.strength = strength.array;
     this.kinds = kinds.array;
+    this.relations = relations;
+    this.field = field;
     return field;
   }
 
-  strongestValue(field) {
-    let top = 0;
+  // The end of each colour scale that this panel needs; the app shares the largest among panels.
+  tops(field) {
+    let top = 2, strength = 1;
     const seen = new Uint8Array(256);
     for (const code of field.codes) seen[code] = 1;
     for (let code = 0; code < LEFT_OUT; code++) if (seen[code]) top = Math.max(top, field.values[code]);
-    return top;
+    for (const value of this.strength) if (value > strength) strength = value;
+    return { top, strength, most: field.mean ? this.sinks.strongest : 1, look: this.relations ? this.relations.values[LEFT_OUT - 1] : 2 };
   }
 
-  // Everything that a new selection, size or theme changes. top: end of the colour scale, shared by the panels.
-  draw(field, top) {
-    this.field = field;
-    this.top = Math.max(2, top);
-    const error = `±${(100 * field.error).toFixed(1)} % of 1 + value`;
-    const named = field.mean ? "" : this.view.kinds[this.kinds[this.app.state.layer * this.view.H + this.app.state.head]];
-    const kind = !named ? "" : named === "none" ? " This head has no sinks." : ` This head’s sinks: ${named}.`;
-    const gone = this.score.residences_left_out;
-    const dropped = !field.mean && gone ? ` The ${gone.toLocaleString("en")} shortest and weakest stays of the trace are not in the page.` : "";
-    this.note.textContent = field.partial
-      ? `Of this head the page holds the ${this.view.strongest} strongest keys of each step and the average over time (strip below the heat map); pale cells are weaker keys that are not in the page. Embed it in full with --heads ${this.view.layers[this.app.state.layer]}:${this.view.heads[this.app.state.head]}. Scores are stored in 8 bits, ${error}; strengths of stays and of heads are exact.${kind}${dropped}`
-      : `Scores are stored in 8 bits, ${error}; sinks (ε = ${this.view.epsilon}) are found from the exact ones, and strengths of stays and of heads are exact.${kind}${dropped}`;
-    for (const picture of [this.heat, this.grid, this.sinks]) {
-      picture.paint();
-      const [w, h] = picture.size();
-      picture.canvas.style.height = `${h}px`;
-      picture.drawn = [w, h];
-      picture.draw(new CanvasPen(picture.canvas, w, h, Math.min(2, devicePixelRatio || 1)), w, h);
-    }
+  // Everything that a new selection, size or theme changes.
+  draw(field, { top, strength, most, look }) {
+    Object.assign(this, { field, top, strengthTop: strength, most, lookTop: look });
+    this.note.textContent = this.noteText(field);
+    this.mapFrame?.toggleAttribute("hidden", !this.relations?.exact);
+    this.mapSaves?.toggleAttribute("hidden", !this.relations?.exact);
+    this.mapFrame?.parentNode.classList.toggle("mapped", !!this.relations?.exact);
+    for (const picture of this.pictures) this.redrawPicture(picture);
+    this.mapStep = this.step;
     this.fillStays();
     this.update(true);
+  }
+
+  redrawPicture(picture) {
+    picture.paint();
+    const [w, h] = picture.size();
+    picture.canvas.style.height = `${h}px`;
+    picture.drawn = [w, h];
+    picture.draw(new CanvasPen(picture.canvas, w, h, Math.min(2, devicePixelRatio || 1)), w, h);
+  }
+
+  noteText(field) {
+    const { view, score, app } = this, error = `±${(100 * field.error).toFixed(1)} % of 1 + value`;
+    const named = field.mean ? "" : view.kinds[this.kinds[app.state.layer * view.H + app.state.head]];
+    const kind = !named ? "" : named === "none" ? " This head has no sinks." : ` This head’s sinks: ${named}.`;
+    const gone = score.residences_left_out;
+    const dropped = !field.mean && gone ? ` The ${gone.toLocaleString("en")} shortest and weakest stays of the trace are not in the page.` : "";
+    return field.partial
+      ? `Of this head the page holds the ${view.strongest} strongest keys of each step and the average over time (strip below the heat map); pale cells are weaker keys that are not in the page. Embed it in full with --heads ${view.layers[app.state.layer]}:${view.heads[app.state.head]}. Scores are stored in 8 bits, ${error}; strengths of stays and of heads are exact.${kind}${dropped}`
+      : `Scores are stored in 8 bits, ${error}; sinks (ε = ${view.epsilon}) are found from the exact ones, and strengths of stays and of heads are exact.${kind}${dropped}`;
   }
 
   // What a new step changes.
   update(fresh = false) {
     if (!this.field) return;
-    const { step, view } = this;
+    const { step } = this;
+    if (this.relations?.exact && step !== this.mapStep) { this.redrawPicture(this.map); this.mapStep = step; }
     this.tokens.update(step, fresh);
     this.pointers();
     this.fillNow(step);
+    this.fillRelations();
   }
 
+  get pointed() { return this.hovered?.key ?? this.app.state.key; }
+
   pointers() {
-    const key = this.hovered?.key ?? this.app.state.key;
+    const key = this.pointed;
     this.tokens.mark(key);
-    for (const picture of [this.heat, this.grid, this.sinks]) {
+    for (const picture of this.pictures) {
       if (!picture.drawn) continue;
       // Moved elements, not a canvas drawn again: this runs in every frame of a scrub.
       picture.marks(picture.drawn, this.step, key).forEach((box, i) => {
@@ -242,6 +295,59 @@ class Panel {
       });
     }
   }
+
+  hoverChanged() {
+    this.pointers();
+    if (this.app.state.show && this.relations) this.tokens.update(this.step, false);
+    this.fillRelations();
+  }
+
+  // ---- who looks at whom
+
+  colouredBy() {
+    const { show } = this.app.state;
+    if (!show || !this.relations || this.pointed < 0) return this.field?.signed ? "how much more they receive" : "received attention";
+    return show === "from" ? "what the selected token looks at" : "who looks at the selected token";
+  }
+
+  // Float [K]: how much the selected token looks at each key ("from"), or each query at it ("to"); null: colour by received.
+  lookedAt(step, way = this.app.state.show, key = this.pointed) {
+    const { relations, view } = this;
+    if (!way || !relations || key < 0 || key >= view.K || !relations.has(step) || !(view.flag[step * view.K + key] & REAL)) return null;
+    const row = new Float32Array(view.K).fill(NaN);
+    if (!relations.exact) {
+      const codes = way === "from" ? relations.of(view.kindOf(step, key), step) : null;
+      for (const other of view.realKeys)
+        row[other] = relations.values[codes ? codes[other] : relations.of(view.kindOf(step, other), step)[key]];
+      return row;
+    }
+    const codes = relations.at(step);
+    for (const other of view.realKeys) row[other] = relations.values[codes[way === "from" ? key * view.K + other : other * view.K + key]];
+    return row;
+  }
+
+  fillRelations() {
+    if (!this.fromTable) return;
+    const { relations, view, step, pointed: key } = this, known = relations?.has(step);
+    const steps = relations?.exact ? relations.steps.map((i) => view.steps[i]) : [];
+    const level = { mean: "mean of all layers and heads", layer: "mean of the layer’s heads", head: "this head" }[relations?.level];
+    this.relationNote.textContent = !relations
+      ? "This trace holds neither attention maps nor attention by class of query, so single tokens cannot be told apart. Add the map of a step: sinkscope trace TRACE --maps-at STEP; or record with --by-query."
+      : !relations.exact ? `By class of query (mask, written, prompt), not by single query: ${level}. Tokens of one class share their values.`
+      : known ? `Exact, from the attention map of this step: ${level}.`
+      : `Maps were recorded of ${steps.length > 6 ? `${steps.length} steps` : `step ${steps.join(", ")}`}, not of this one.`;
+    const there = known && key >= 0 && key < view.K && view.flag[step * view.K + key] & REAL;
+    for (const [table, way, words] of [[this.fromTable, "from", "looks at"], [this.toTable, "to", "is looked at by"]]) {
+      table.node.hidden = !relations;
+      const name = there ? `Position ${view.position[key]} ${this.shortText(step, key)} ${words}` : `Select a token: it ${words}`;
+      if (table.node.caption.textContent !== name) table.node.caption.textContent = name;
+      const row = there ? this.lookedAt(step, way, key) : null;
+      const order = row ? view.realKeys.filter((k) => Number.isFinite(row[k])).sort((a, b) => row[b] - row[a]).slice(0, 8) : [];
+      this.fill(table, order.map((k) => ({ key: k, cells: [String(view.position[k]), this.shortText(step, k), numberText(row[k])] })));
+    }
+  }
+
+  // ---- tables of numbers
 
   fillNow(step) {
     const { view, field } = this, from = step * view.K, found = [];
@@ -307,6 +413,10 @@ class Panel {
       return `layer ${view.layers[at.layer]}, head ${view.heads[at.head]} · main sink ${numberText(this.strength[i])}× uniform · ${view.kinds[this.kinds[i]] === "none" ? "no sinks" : view.kinds[this.kinds[i]]}`;
     }
     const place = `position ${view.position[at.key]}`;
+    if ("target" in at) {
+      const row = this.lookedAt(this.step, "from", at.key), step = this.step;
+      return `step ${view.steps[step]} · ${place} ${this.shortText(step, at.key)} looks at position ${view.position[at.target]} ${this.shortText(step, at.target)} · ${numberText(row?.[at.target])}× uniform`;
+    }
     if (at.average) return `${place} · average over steps ${numberText(field.average[at.key])}× uniform`;
     const i = at.step * view.K + at.key, flag = view.flag[i];
     if (!(flag & REAL)) return `step ${view.steps[at.step]} · ${place} · not there yet`;
@@ -315,7 +425,83 @@ class Panel {
     const value = code < LEFT_OUT ? `${numberText(field.values[code])}× uniform` : code === LEFT_OUT ? "not among the strongest 8" : "no score yet";
     const sink = field.mean ? `sink in ${this.sinkText(i)} ${this.score.sinks_of === "heads" ? "heads" : "layers"}` : field.counts[i] ? "sink" : "no sink";
     const more = [flag & PROMPT ? "prompt" : "answer", flag & DECIDED ? "written in this step" : "",
-      field.taken?.[i] ? `taken by the policy in ${field.taken[i]} heads` : ""].filter(Boolean).join(", ");
+      field.taken?.[i] ? `hidden by the policy in ${field.taken[i]} heads` : ""].filter(Boolean).join(", ");
     return `step ${view.steps[at.step]} · ${place} · ${text} · ${value} · ${sink} · ${more}`;
+  }
+}
+
+// What the first trace shows more, or less, than the second.
+class DifferencePanel extends Panel {
+  constructor(app, first, second) {
+    super(app, first.view, "d");
+    this.first = first;
+    this.second = second;
+    this.root.setAttribute("aria-label", "difference of the two traces");
+  }
+
+  get pictures() { return [this.heat, this.grid]; }
+
+  build() {
+    this.nowTable = this.table("The largest changes of this step", ["position", "token", "change", "from → to"]);
+    this.title = element("h2", {});
+    this.root = element("section", { class: "panel difference" },
+      element("header", { class: "about" }, this.title, this.note),
+      element("div", { class: "cards" },
+        this.card("Tokens", this.tokens, "wide", this.tokens.box, this.tokens.fold),
+        this.pictureCard("Step × position", this.heat, "main", "difference by step and position; arrow keys move step and position"),
+        element("div", { class: "side stack" },
+          this.pictureCard("Layer × head", this.grid, "side", "difference of each head's main sink; arrow keys choose layer and head"),
+          this.card("Change", null, "side tables", this.nowTable.node))));
+  }
+
+  async load() {
+    const { first, second } = this;
+    this.field = differenceOf(first.view, first.field, second.view, second.field);
+    const same = first.view.L === second.view.L && first.view.H === second.view.H;
+    this.strength = Float32Array.from(first.strength, (value, i) => (same ? value - second.strength[i] : NaN));
+    return this.field;
+  }
+
+  tops(field) {
+    const strength = this.strength.reduce((most, value) => (Math.abs(value) > most ? Math.abs(value) : most), 1);
+    return { top: field.top, strength, most: 1, look: 1 };
+  }
+
+  noteText() {
+    const [a, b] = [this.first.view, this.second.view];
+    this.title.textContent = `${this.app.nameOf(a)} minus ${this.app.nameOf(b)}`;
+    const other = b.realKeys.some((key, i) => b.flag[key] & PROMPT && a.realKeys[i] !== undefined && b.text(0, key) !== a.text(0, a.realKeys[i]));
+    const steps = a.T === b.T ? "" : ` The traces have ${a.T} and ${b.T} steps; steps are compared by their number, up to the shorter.`;
+    const heads = a.L === b.L && a.H === b.H ? "" : " The models have other numbers of layers or heads: heads are not compared.";
+    return `Received attention, first minus second, one colour scale for all.${other ? " The prompts differ: positions are compared by their number." : ""}${steps}${heads}`;
+  }
+
+  fillStays() {}
+  fillRelations() {}
+  lookedAt() { return null; }
+
+  fillNow(step) {
+    const { view, field } = this, from = step * view.K;
+    const order = view.realKeys.filter((key) => Number.isFinite(field.raw[from + key]))
+      .sort((a, b) => Math.abs(field.raw[from + b]) - Math.abs(field.raw[from + a])).slice(0, 8);
+    const part = (panel, key) => {
+      const twin = panel.view.realKeys.find((k) => panel.view.position[k] === view.position[key]);
+      return numberText(panel.field.values[panel.field.codes[step * panel.view.K + twin]]);
+    };
+    this.fill(this.nowTable, order.map((key) => ({ key, cells: [String(view.position[key]), this.shortText(step, key),
+      signedText(field.raw[from + key]), `${part(this.second, key)} → ${part(this.first, key)}`] })));
+  }
+
+  describe(at) {
+    const { view, field } = this;
+    if ("layer" in at) {
+      if (at.head < 0) return at.layer < 0 ? "mean of all layers and heads" : `layer ${view.layers[at.layer]}, mean of its heads`;
+      return `layer ${view.layers[at.layer]}, head ${view.heads[at.head]} · main sink ${signedText(this.strength[at.layer * view.H + at.head])}`;
+    }
+    const place = `position ${view.position[at.key]}`;
+    if (at.average) return `${place} · average change ${signedText(field.average[at.key])}`;
+    const i = at.step * view.K + at.key, text = view.flag[i] & MASKED ? "mask" : quoted(view.text(at.step, at.key));
+    const value = field.codes[i] === LEFT_OUT ? "not among the strongest 8 of both" : signedText(field.raw[i]);
+    return `step ${view.steps[at.step]} · ${place} · ${text} · change ${value}`;
   }
 }

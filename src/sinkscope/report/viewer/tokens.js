@@ -2,6 +2,7 @@
 // direction marks are spelled out, and long tokens are cut for the eye (the details show more).
 
 const LONGEST = 24;
+const FOLD = 4; // this many equal tokens of an answer in a row are shown as one
 const HIDDEN = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\uffff]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
 
 function visible(text, most = LONGEST) {
@@ -35,10 +36,14 @@ class Tokens extends Picture {
         const rule = element("span", { class: "boundary", "aria-hidden": "true" }, "answer");
         chip.before(rule);
       }
-      return { chip, gap, key, text: -1, look: "", colour: -1 };
+      return { chip, gap, key, text: -1, look: "", colour: -1, run: null };
     });
     this.byChip = new Map(this.chips.map((one) => [one.chip, one]));
     this.active = null;
+    this.found = [];
+    this.unfolded = false;
+    this.fold = element("button", { type: "button", class: "fold", hidden: true, "aria-pressed": "false",
+      onclick: () => { this.unfolded = !this.unfolded; this.update(this.step, true); } });
   }
 
   keyOf(target) {
@@ -47,38 +52,55 @@ class Tokens extends Picture {
 
   // Writes only what changed: a step of a diffusion model changes few texts and some colours.
   update(step, fresh) {
-    const { view, field, top } = this.panel, colours = ramp(), from = step * view.K;
-    const shades = this.shadesOf(field, top, fresh);
+    const { view, field, top, lookTop } = this.panel, colours = ramp(field.signed), from = step * view.K;
+    const shades = this.shadesOf(field, top, fresh), row = this.panel.lookedAt(step), plain = row ? ramp() : colours;
     const above = 1 + view.epsilon;
+    let moved = fresh;
     for (const one of this.chips) {
-      const i = from + one.key, flag = view.flag[i], code = field.codes[i], text = view.token[i];
-      if (text !== one.text || fresh) {
-        one.text = text;
-        this.write(one, view.texts[text], flag);
+      const text = view.token[from + one.key], flag = view.flag[from + one.key] & (MASKED | REAL);
+      if (text === one.text && flag === one.flag && !fresh) continue;
+      one.text = text;
+      one.flag = flag;
+      moved = true;
+      this.write(one, view.texts[text], flag);
+    }
+    if (moved) this.foldRuns(from);
+    if (moved || this.wanted !== this.panel.app.state.find) this.search(from);
+    for (const one of this.chips) {
+      const i = from + one.key, flag = view.flag[i], code = field.codes[i];
+      let colour = row ? this.rowShade(row[one.key], lookTop) : code < LEFT_OUT ? shades[code] : -1;
+      if (one.run?.head === one) for (const other of one.run.rest) {
+        const more = row ? this.rowShade(row[other.key], lookTop) : shades[field.codes[from + other.key]] ?? -1;
+        if (field.signed ? Math.abs(more - 128) > Math.abs(colour - 128) && more >= 0 : more > colour) colour = more;
       }
-      const sink = field.mean ? field.values[code] > above : field.counts[i] > 0;
+      const sink = field.signed ? false : field.mean ? field.values[code] > above : field.counts[i] > 0;
       const look = `token${flag & REAL ? "" : " absent"}${flag & MASKED ? " mask" : ""}${flag & DECIDED ? " decided" : ""}${
-        sink ? " sink" : ""}${code === LEFT_OUT ? " unknown" : ""}${field.taken?.[i] ? " taken" : ""}`;
+        sink ? " sink" : ""}${code === LEFT_OUT && !row ? " unknown" : ""}${field.taken?.[i] ? " taken" : ""}${
+        one.run && one.run.head !== one ? " folded" : ""}${one.match ? " match" : ""}`;
       if (look !== one.look) one.chip.className = one.look = look;
-      const colour = code < LEFT_OUT ? shades[code] : -1;
       if (colour !== one.colour || fresh) {
         one.colour = colour;
-        one.chip.style.backgroundColor = colour < 0 ? "" : colours.css[colour];
-        const ink = colour < 0 ? "" : colours.ink[colour];
+        one.chip.style.backgroundColor = colour < 0 ? "" : plain.css[colour];
+        const ink = colour < 0 ? "" : plain.ink[colour];
         if (ink !== one.ink) one.chip.style.color = one.ink = ink;
       }
     }
     this.step = step;
-    this.box.setAttribute("aria-label", `tokens that go into step ${view.steps[step]}, coloured by received attention`);
+    const label = `tokens that go into step ${view.steps[step]}, coloured by ${this.panel.colouredBy()}`;
+    if (this.label !== label) this.box.setAttribute("aria-label", (this.label = label));
   }
 
   shadesOf(field, top, fresh) {
     if (fresh || this.shadesFor !== field) {
       this.shadesFor = field;
       // An eighth of the colours: the eye sees no difference, and fewer tokens change from step to step.
-      this.shades = Array.from(field.values, (value) => (Number.isFinite(value) ? Math.min(255, Math.round(shade(value, top) / 8) * 8) : -1));
+      this.shades = Array.from(field.values, (value) => (Number.isFinite(value) ? Math.min(255, Math.round(shadeOf(field, value, top) / 8) * 8) : -1));
     }
     return this.shades;
+  }
+
+  rowShade(value, top) {
+    return Number.isFinite(value) ? Math.min(255, Math.round(shade(value, top) / 8) * 8) : -1;
   }
 
   write(one, text, flag) {
@@ -88,8 +110,54 @@ class Tokens extends Picture {
     one.gap.data = !masked && flag & REAL && text.includes("\n") ? "\n" : "";
   }
 
+  // Runs of equal tokens in the answer, as the end tokens behind it are, become one token with a count.
+  foldRuns(from) {
+    const { view } = this.panel;
+    let run = [], folded = 0;
+    const close = () => {
+      const held = run.length >= FOLD && !this.unfolded ? { head: run[0], rest: run.slice(1) } : null;
+      if (run.length >= FOLD) folded += run.length - 1;
+      for (const one of run) {
+        const was = one.run?.head === one;
+        one.run = held;
+        if (held?.head === one || was) this.count(one);
+      }
+      run = [];
+    };
+    for (const one of this.chips) {
+      const flag = view.flag[from + one.key];
+      const plain = flag & REAL && !(flag & (MASKED | PROMPT));
+      if (run.length && (!plain || run[0].text !== one.text)) close();
+      if (plain) run.push(one);
+      else if (one.run) { const was = one.run.head === one; one.run = null; if (was) this.count(one); }
+    }
+    close();
+    this.fold.hidden = !folded;
+    this.fold.textContent = this.unfolded ? "fold repeated tokens" : `${folded} repeated tokens folded: show`;
+    this.fold.setAttribute("aria-pressed", String(this.unfolded));
+  }
+
+  count(one) {
+    this.write(one, this.panel.view.texts[one.text], one.flag);
+    if (one.run?.head !== one || one.flag & MASKED) return;
+    one.chip.textContent += ` ×${one.run.rest.length + 1}`;
+    one.chip.setAttribute("aria-label", `${visible(this.panel.view.texts[one.text])}, ${one.run.rest.length + 1} times`);
+  }
+
+  // Marks the tokens that contain what is searched for.
+  search(from) {
+    const wanted = (this.wanted = this.panel.app.state.find), { view } = this.panel, lower = wanted.toLowerCase();
+    this.found = [];
+    for (const one of this.chips) {
+      const flag = view.flag[from + one.key];
+      one.match = !!wanted && !!(flag & REAL) && !(flag & MASKED) && view.texts[one.text].toLowerCase().includes(lower);
+      if (one.match) this.found.push(one.key);
+    }
+  }
+
   mark(key) {
-    const chip = this.chips.find((one) => one.key === key)?.chip ?? null;
+    const at = this.panel.view.indexOf(key), found = at < 0 ? null : this.chips[at];
+    const chip = (found?.run ? found.run.head : found)?.chip ?? null;
     if (chip === this.active) return;
     this.active?.removeAttribute("aria-selected");
     chip?.setAttribute("aria-selected", "true");
@@ -109,8 +177,8 @@ class Tokens extends Picture {
     let x = 12, y = 52;
     for (const one of this.chips) {
       const i = this.step * this.panel.view.K + one.key;
-      if (!(this.panel.view.flag[i] & REAL)) continue;
-      const text = this.panel.view.flag[i] & MASKED ? "" : visible(this.panel.view.texts[one.text]);
+      if (!(this.panel.view.flag[i] & REAL) || (one.run && one.run.head !== one)) continue;
+      const text = this.panel.view.flag[i] & MASKED ? "" : one.chip.textContent;
       const wide = Math.max(12, ruler.measureText(text).width + 6);
       if (x + wide > width - 12) { x = 12; y += 22; }
       placed.push({ one, text, x, y, wide, masked: this.panel.view.flag[i] & MASKED });
@@ -121,9 +189,10 @@ class Tokens extends Picture {
   }
 
   draw(pen, width) {
-    const colours = ramp(), { ink, soft } = palette(), { view, top } = this.panel;
+    const { view, field } = this.panel, row = this.panel.lookedAt(this.step), top = row ? this.panel.lookTop : this.panel.top, signed = field.signed && !row;
+    const colours = ramp(signed), { ink, soft } = palette();
     pen.text(12, 20, `${view.name}: step ${view.steps[this.step]}, ${this.panel.selectionText()}`, { fill: ink, size: 12, weight: 600 });
-    this.legend(pen, width - 12, 10, top, "");
+    this.legend(pen, width - 12, 10, top, "", signed);
     for (const { one, text, x, y, wide, masked } of this.layout(width).placed) {
       pen.rect(x, y - 13, wide, 18, one.colour < 0 ? null : colours.css[one.colour], masked ? soft : null);
       pen.text(x + 3, y, text, { fill: one.colour < 0 ? ink : colours.ink[one.colour], size: 12, mono: true });

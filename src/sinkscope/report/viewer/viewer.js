@@ -5,7 +5,7 @@ class Viewer {
     this.root = root;
     this.views = data.views.map((one) => new View(one));
     this.keepsAddress = root.dataset.address !== "off";
-    this.state = { a: 0, b: data.compare ?? -1, step: 0, layer: -1, head: -1, score: "", key: -1 };
+    this.state = { a: 0, b: data.compare ?? -1, step: 0, layer: -1, head: -1, score: "", key: -1, show: "", diff: 0, find: "" };
     this.panels = [];
     this.playing = 0;
     this.wish = 0; // counts requests, so that a slow one cannot overwrite a later one
@@ -13,6 +13,12 @@ class Viewer {
     this.readAddress();
     this.build();
     this.ready = this.show();
+    if (data.live) this.followLive(data.live);
+  }
+
+  nameOf(view) {
+    return view.samples[1] > 1 || this.views.filter((one) => one.name === view.name).length > 1
+      ? `${view.name}${view.policy ? `, ${view.policy}` : ""}, sample ${view.sample}` : view.name;
   }
 
   build() {
@@ -26,7 +32,16 @@ class Viewer {
     this.head = choice("head", (value) => this.set({ head: Number(value) }));
     this.scores = choice("scores", (value) => this.set({ score: value }));
     this.first = choice("trace", (value) => this.set({ a: Number(value) }));
-    this.second = choice("compare with", (value) => this.set({ b: Number(value) }));
+    this.second = choice("compare with", (value) => this.set({ b: Number(value), diff: Number(value) < 0 ? 0 : this.state.diff }));
+    this.mode = choice("compared as", (value) => this.set({ diff: Number(value) }));
+    this.mode.append(element("option", { value: 0 }, "side by side"), element("option", { value: 1 }, "with difference"));
+    this.colour = choice("tokens coloured by", (value) => this.set({ show: value }));
+    for (const [value, text] of [["", "received"], ["from", "what it looks at"], ["to", "who looks at it"]])
+      this.colour.append(element("option", { value }, text));
+    this.search = element("input", { type: "search", class: "find", placeholder: "find a token", "aria-label": "find a token",
+      oninput: (event) => this.set({ find: event.target.value.slice(0, 100) }),
+      onkeydown: (event) => { if (event.key === "Enter") { this.nextMatch(event.shiftKey ? -1 : 1); event.preventDefault(); } } });
+    this.matches = element("output", { class: "matches" });
     this.tip = element("div", { class: "tip", hidden: true });
     this.live = element("p", { class: "live", role: "status", "aria-live": "polite" });
     this.place = element("div", { class: "panels" });
@@ -34,19 +49,18 @@ class Viewer {
     this.scoreField = field("scores", this.scores);
     this.firstField = field("trace", this.first);
     this.secondField = field("beside it", this.second);
+    this.modeField = field("as", this.mode);
+    this.colourField = field("tokens", this.colour);
+    this.copied = element("textarea", { class: "copied", readonly: true, hidden: true, rows: "5", "aria-label": "copied text" });
     const bar = element("div", { class: "bar", role: "toolbar", "aria-label": "what is shown" },
       element("div", { class: "scrub" }, button("step back", "‹", () => this.set({ step: this.state.step - 1 })), this.play,
         button("step forward", "›", () => this.set({ step: this.state.step + 1 })), this.slider, this.count),
-      element("div", { class: "fields" }, field("layer", this.layer), field("head", this.head), this.scoreField, this.firstField, this.secondField));
-    this.root.append(bar, this.live, this.place, this.tip);
-    this.views.forEach((view, i) => {
-      const name = view.samples[1] > 1 || this.views.filter((one) => one.name === view.name).length > 1
-        ? `${view.name}${view.policy ? `, ${view.policy}` : ""}, sample ${view.sample}` : view.name;
-      this.first.append(element("option", { value: i }, name));
-      this.second.append(element("option", { value: i }, name));
-    });
-    this.second.prepend(element("option", { value: -1 }, "nothing"));
-    this.firstField.hidden = this.secondField.hidden = this.views.length < 2;
+      element("div", { class: "fields" }, field("layer", this.layer), field("head", this.head), this.scoreField, this.colourField, this.firstField, this.secondField, this.modeField,
+        element("span", { class: "field" }, this.search, this.matches),
+        element("span", { class: "field copies" }, button("copy as Python", "copy Python", () => this.copy(this.python())),
+          this.keepsAddress ? button("copy the address of this view", "copy address", () => this.copy(this.address())) : null)));
+    this.root.append(bar, this.copied, this.live, this.place, this.tip);
+    this.listViews();
     (this.root.dataset.keys === "inside" ? this.root : document).addEventListener("keydown", (event) => this.key(event));
     addEventListener("hashchange", () => { if (this.readAddress()) this.ready = this.show(); });
     if (this.hosted) addEventListener("message", (event) => { if (event.source === parent) this.follow(event.data?.sinkscope); });
@@ -57,6 +71,13 @@ class Viewer {
     for (const query of [prefersDark, printing]) query.addEventListener("change", () => this.redraw());
     addEventListener("beforeprint", () => { paper = true; this.redraw(); });
     addEventListener("afterprint", () => { paper = false; this.redraw(); });
+  }
+
+  listViews() {
+    const options = () => this.views.map((view, i) => element("option", { value: i }, this.nameOf(view)));
+    this.first.replaceChildren(...options());
+    this.second.replaceChildren(element("option", { value: -1 }, "nothing"), ...options());
+    this.firstField.hidden = this.secondField.hidden = this.views.length < 2;
   }
 
   key(event) {
@@ -81,7 +102,8 @@ class Viewer {
     if (!changed.length) return;
     this.writeAddress();
     if (this.hosted) parent.postMessage({ sinkscope: { ...state } }, "*");
-    if (changed.some((key) => key !== "step" && key !== "key")) this.ready = this.show();
+    const small = new Set(["step", "key", "find", "show"]);
+    if (changed.some((key) => !small.has(key))) this.ready = this.show();
     else this.stepSoon(changed.includes("key") || !this.playing);
   }
 
@@ -101,6 +123,8 @@ class Viewer {
     state.head = state.layer < 0 ? -1 : whole(state.head, -1, Math.max(...shown.map((view) => view.heads.length)) - 1);
     state.step = whole(state.step, 0, this.last);
     state.key = whole(state.key, -1, Math.max(...shown.map((view) => view.K)) - 1);
+    state.diff = state.diff === 1 && state.b >= 0 ? 1 : 0;
+    if (!["from", "to"].includes(state.show)) state.show = "";
     if (!shown.some((view) => view.scores.slice(1).some((one) => one.name === state.score))) state.score = "";
   }
 
@@ -126,12 +150,87 @@ class Viewer {
     this.slider.value = step;
     this.slider.setAttribute("aria-valuetext", text);
     this.count.textContent = text;
+    this.colour.value = this.state.show;
+    if (document.activeElement !== this.search) this.search.value = this.state.find;
+    const found = this.panels[0]?.tokens.found ?? [], at = found.indexOf(this.state.key);
+    this.matches.textContent = !this.state.find ? "" : found.length ? `${at < 0 ? "" : `${at + 1} of `}${found.length}` : "none";
+  }
+
+  // The next token of the first trace that contains what is searched for.
+  nextMatch(by) {
+    const found = this.panels[0]?.tokens.found ?? [], at = found.indexOf(this.state.key);
+    if (found.length) this.set({ key: found[(at < 0 ? (by > 0 ? 0 : -1) : at + by + found.length) % found.length] ?? found[0] });
+  }
+
+  address() {
+    return `${location.href.split("#")[0]}#${this.addressText()}`;
+  }
+
+  // The selection as a line for a notebook.
+  python() {
+    const { state } = this, view = this.shown[0], panel = this.panels[0], t = Math.min(state.step, view.T - 1);
+    const at = [`sample=${view.sample}`, `step=${view.steps[t]}`];
+    let mean = `.mean(["layer", "head"])`;
+    if (state.layer >= 0) { at.push(`layer=${view.layers[Math.min(state.layer, view.L - 1)]}`); mean = `.mean("head")`; }
+    if (state.layer >= 0 && state.head >= 0 && view.heads.length) { at.push(`head=${view.heads[Math.min(state.head, view.H - 1)]}`); mean = ""; }
+    if (!view.heads.length) mean = state.layer < 0 ? `.mean("layer")` : "";
+    const key = state.key >= 0 && state.key < view.K ? `\nreceived.sel(key=${state.key})  # position ${view.position[state.key]}` : "";
+    return `import sinkscope as ss\n\ntrace = ss.Trace.open(${JSON.stringify(view.file || "trace.zarr.zip")})\n`
+      + `received = trace.dataset[${JSON.stringify(panel.score.name)}].sel(${at.join(", ")})${mean}${key}\n`;
+  }
+
+  // To the clipboard where the browser allows it; the text is shown as well, so that it can always be taken by hand.
+  async copy(text) {
+    this.copied.hidden = false;
+    this.copied.value = text;
+    this.copied.rows = Math.min(7, text.split("\n").length);
+    let done = true;
+    try { await navigator.clipboard.writeText(text); } catch { done = false; }
+    if (!done) { this.copied.focus(); this.copied.select(); }
+    this.live.textContent = done ? "copied" : "select the text and copy it";
   }
 
   announce() {
     const said = this.panels.filter((panel) => panel.field && this.state.key >= 0 && this.state.key < panel.view.K)
       .map((panel) => panel.describe({ step: panel.step, key: this.state.key }));
     this.live.textContent = said.join(" — ");
+  }
+
+  // ---- a generation that is still going on: asks for what has been recorded since, and stays at the newest step if it was there
+
+  async followLive(address) {
+    let known = this.views[0].T, pause = 500;
+    for (;;) {
+      await new Promise((done) => setTimeout(done, pause));
+      let answer;
+      try { answer = await (await fetch(`${address}?steps=${known}`, { cache: "no-store" })).json(); } catch {
+        this.say("the generation cannot be reached any more; this is what had been recorded");
+        return;
+      }
+      pause = Math.max(300, Math.min(5000, answer.wait ?? 500));
+      if (answer.views) {
+        known = answer.views[0].steps.length;
+        await this.replace(answer.views);
+      }
+      this.say(answer.finished ? `finished after ${known} steps${answer.file ? `; the trace is ${answer.file}` : ""}` : `recording: ${known} steps so far`);
+      if (answer.finished) return;
+    }
+  }
+
+  say(text) {
+    this.status ??= element("p", { class: "status" });
+    if (!this.status.isConnected) this.place.before(this.status);
+    this.status.textContent = text;
+  }
+
+  // Other data of the same generation; what is selected stays selected.
+  async replace(views) {
+    const atEnd = this.state.step >= this.last;
+    this.views = views.map((one) => new View(one));
+    this.listViews();
+    if (atEnd) this.state.step = this.views[0].T - 1;
+    this.panels = [];
+    await (this.ready = this.show());
   }
 
   // After a change of trace, layer, head or scores.
@@ -141,13 +240,15 @@ class Viewer {
     const shown = this.shown;
     await Promise.all(shown.map((view) => view.open()));
     if (wish !== this.wish) return;
-    if (this.panels.length !== shown.length || this.panels.some((panel, i) => panel.view !== shown[i])) {
+    if (this.panels.length !== shown.length + this.state.diff || shown.some((view, i) => this.panels[i].view !== view)) {
       this.panels = shown.map((view, i) => new Panel(this, view, "ab"[i]));
-      this.place.replaceChildren(...this.panels.map((panel) => panel.root));
+      if (this.state.diff) this.panels.push(new DifferencePanel(this, ...this.panels));
+      this.place.replaceChildren(...[...this.panels.slice(shown.length), ...this.panels.slice(0, shown.length)].map((panel) => panel.root));
       this.place.classList.toggle("two", shown.length === 2);
     }
     this.fillChoices();
-    const fields = await Promise.all(this.panels.map((panel) => panel.load()));
+    const fields = await Promise.all(this.panels.slice(0, shown.length).map((panel) => panel.load()));
+    if (this.state.diff) fields.push(await this.panels[shown.length].load());
     if (wish !== this.wish) return;
     this.fields = fields;
     this.redraw();
@@ -157,8 +258,12 @@ class Viewer {
 
   redraw() {
     if (!this.fields || this.fields.length !== this.panels.length) return;
-    const top = Math.max(...this.panels.map((panel, i) => panel.strongestValue(this.fields[i])));
-    this.panels.forEach((panel, i) => panel.draw(this.fields[i], top));
+    const shared = (kind) => {
+      const own = this.panels.map((panel, i) => (!!this.fields[i].signed === kind ? panel.tops(this.fields[i]) : null)).filter(Boolean);
+      return Object.fromEntries(["top", "strength", "most", "look"].map((name) => [name, Math.max(...own.map((tops) => tops[name]))]));
+    };
+    const tops = { false: shared(false), true: shared(true) }; // one colour scale for all traces, one for the difference
+    this.panels.forEach((panel, i) => panel.draw(this.fields[i], tops[!!this.fields[i].signed]));
     this.showStep();
   }
 
@@ -178,6 +283,9 @@ class Viewer {
     this.scoreField.hidden = !names.size;
     this.first.value = String(state.a);
     this.second.value = String(state.b);
+    this.mode.value = String(state.diff);
+    this.modeField.hidden = state.b < 0;
+    this.colourField.hidden = !shown.some((view) => view.maps || view.by);
     this.slider.max = String(this.last);
     this.slider.value = String(state.step);
   }
@@ -191,7 +299,7 @@ class Viewer {
       this.tip.style.left = `${Math.max(8, Math.min(event.clientX + 14, innerWidth - wide - 12))}px`;
       this.tip.style.top = `${event.clientY + 18 + (event.clientY > innerHeight - 90 ? -86 : 0)}px`;
     }
-    panel.field && panel.pointers();
+    panel.field && panel.hoverChanged();
   }
 
   toggle() {
@@ -210,20 +318,21 @@ class Viewer {
   writeAddress() {
     if (!this.keepsAddress) return;
     clearTimeout(this.addressTimer);
-    this.addressTimer = setTimeout(() => {
-      const { a, b, step, layer, head, score, key } = this.state;
-      const parts = { step, layer, head, key, score, a, b };
-      const text = Object.entries(parts).filter(([, value]) => value !== -1 && value !== "").map(([name, value]) => `${name}=${encodeURIComponent(value)}`);
-      history.replaceState(null, "", `#${text.join("&")}`);
-    }, 250);
+    this.addressTimer = setTimeout(() => history.replaceState(null, "", `#${this.addressText()}`), 250);
+  }
+
+  addressText() {
+    const { a, b, step, layer, head, score, key, show, diff, find } = this.state;
+    const parts = { step, layer, head, key, score, a, b, show, diff: diff || "", find };
+    return Object.entries(parts).filter(([, value]) => value !== -1 && value !== "").map(([name, value]) => `${name}=${encodeURIComponent(value)}`).join("&");
   }
 
   readAddress() {
     if (!this.keepsAddress || location.hash.length < 2) return false;
-    const given = new URLSearchParams(location.hash.slice(1)), found = { layer: -1, head: -1, key: -1, b: -1 };
-    for (const name of ["a", "b", "step", "layer", "head", "key"])
+    const given = new URLSearchParams(location.hash.slice(1)), found = { layer: -1, head: -1, key: -1, b: -1, diff: 0, show: "", find: "" };
+    for (const name of ["a", "b", "step", "layer", "head", "key", "diff"])
       if (/^-?\d{1,9}$/.test(given.get(name) ?? "")) found[name] = Number(given.get(name));
-    if (given.get("score")) found.score = given.get("score");
+    for (const name of ["score", "show", "find"]) if (given.get(name)) found[name] = given.get(name).slice(0, 100);
     Object.assign(this.state, found);
     return true;
   }

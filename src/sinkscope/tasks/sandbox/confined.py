@@ -1,5 +1,5 @@
-"""What runs inside the sandbox: limits, then the program, then the verdict. `sandbox.py` hands this file to
-`python -I -c`.
+"""The script inside the sandbox: limits, then the program, then the verdict. `process.py` hands this file to
+`python -I -S -c`.
 
 The verdict is a secret that arrived on standard input, written to a private descriptor after the last line of
 the program. The program shares this interpreter, so the secret is kept out of everything that Python code can
@@ -13,8 +13,7 @@ Only the standard library, and little of it: this file is start-up time of every
 import os
 import resource
 import sys
-from functools import partial
-from types import ModuleType
+from _functools import partial  # type: ignore[import-not-found]  # functools itself takes as long to import as all the rest
 
 
 def _read_all() -> bytes:
@@ -132,7 +131,7 @@ def _prepare() -> list:  # type: ignore[type-arg]
     sources = [("<program>", body[: int(split)]), ("<checks>", body[int(split) :])]
     # Compiled one by one, so that no half-open string or block of the program can swallow the checks.
     codes = tuple([compile(source, label, "exec", dont_inherit=True) for label, source in sources])
-    module = ModuleType(name)
+    module = type(sys)(name)
     sys.modules[name] = module
     sys.argv = [""]
     os.environ.clear()  # what bubblewrap (PWD) and Python's start-up (LC_CTYPE) have put there

@@ -1,0 +1,33 @@
+"""Grading programs by their tests: what the tasks that run code share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sinkscope.tasks import sandbox
+from sinkscope.tasks.bounded import Reading
+from sinkscope.tasks.task import Verdict
+
+
+def grade_programs(
+    programs: Sequence[tuple[Reading, str]], timeout: float, kind: str = "auto", workers: int | None = None
+) -> list[Verdict]:
+    """The verdicts on (program as it was read from an answer, its tests); an answer without a program is wrong.
+
+    Args:
+        timeout: seconds for one program. kind: of the sandbox. workers: programs at a time; None: by the cores.
+    """
+    jobs = [
+        None if reading.value is None else sandbox.Program(reading.value, tests, "solution")
+        for reading, tests in programs
+    ]
+    ran = sandbox.run_many([job for job in jobs if job is not None], timeout, sandbox=kind, workers=workers)
+    results = iter(ran)
+    verdicts = []
+    for job, (reading, _) in zip(jobs, programs, strict=True):
+        if job is None:
+            verdicts.append(Verdict(False, "", f"the answer {reading.error}"))
+        else:
+            result = next(results)
+            verdicts.append(Verdict(result.passed, job.source, result.reason, result.rung))
+    return verdicts

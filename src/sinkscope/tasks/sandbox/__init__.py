@@ -1,0 +1,99 @@
+"""Run programs that a model wrote, and say whether they ran to their end.
+
+    result = run("def f(x):\n    return x + 1\n", checks="assert f(1) == 2")
+    result.passed, result.rung
+
+Each program gets a fresh interpreter (`python -I -S`: standard library alone, so that a verdict does not depend on
+what is installed), with an empty environment and no descriptors, on the first rung that holds on this machine:
+bubblewrap, else Landlock with a system-call filter. On both: no network, a read-only system, no home, a private
+folder of limited size, limits on time, memory, processes and files, and no process that outlives it. Nothing is
+forked from the calling process, which may hold a model.
+
+The verdict is a random secret that `confined.py` writes to a private pipe after the last line; exit codes and
+printed text count for nothing. docs/tasks.md says what this does not exclude.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from sinkscope.errors import InputError
+from sinkscope.tasks import bounded
+from sinkscope.tasks.sandbox.process import Rung, execute
+from sinkscope.tasks.sandbox.program import OUT_OF_TIME, Limits, Program, Result
+from sinkscope.tasks.sandbox.rungs import UnconfinedWarning, available, check, chosen, reason
+
+__all__ = [
+    "Limits", "Program", "Result", "Rung", "UnconfinedWarning", "available", "check", "reason", "run", "run_many",
+]  # fmt: skip
+
+
+def run(
+    program: str,
+    timeout: float = 5.0,
+    *,
+    checks: str = "",
+    name: str = "__main__",
+    limits: Limits | None = None,
+    sandbox: str = "auto",
+) -> Result:
+    """Run `program`, then `checks` in the same namespace; `timeout` in seconds of wall time.
+
+    `sandbox="none"` confines nothing: limits still hold, but the program sees your files and network.
+    """
+    limits = limits or Limits()
+    return execute(Program(program, checks, name), timeout, limits, _checked(timeout, limits, sandbox))
+
+
+def run_many(
+    programs: Sequence[Program],
+    timeout: float = 5.0,
+    *,
+    limits: Limits | None = None,
+    sandbox: str = "auto",
+    workers: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Result]:
+    """The results of many programs, in the order given; each still has an interpreter and a sandbox of its own.
+
+    Equal programs run once, and those that do not compile not at all. A program that ran out of time beside others
+    runs once more alone, so that a verdict does not depend on how busy the machine was.
+
+    Args:
+        workers: programs at a time; default: two for each core, because starting one is mostly waiting.
+        progress: called with how many of the different programs are done, and how many there are.
+    """
+    limits = limits or Limits()
+    rung = _checked(timeout, limits, sandbox)
+    different = list(dict.fromkeys(programs))
+    readings = bounded.apply([("syntax-error", program.source) for program in different])
+    known = {
+        program: Result(False, reading.value, 0.0, "", rung.name)
+        for program, reading in zip(different, readings, strict=True)
+        if reading.value
+    }
+    left = [program for program in different if program not in known]
+    with ThreadPoolExecutor(workers or 2 * (os.cpu_count() or 1)) as pool:
+        for program, result in zip(
+            left, pool.map(lambda program: execute(program, timeout, limits, rung), left), strict=True
+        ):
+            known[program] = result
+            if progress is not None:
+                progress(len(known), len(different))
+    for program in left:
+        if known[program].reason == OUT_OF_TIME and len(left) > 1:
+            known[program] = execute(program, timeout, limits, rung)
+    return [known[program] for program in programs]
+
+
+def _checked(timeout: float, limits: Limits, sandbox: str) -> Rung:
+    if not timeout > 0:
+        raise InputError(f"timeout is {timeout}: give a positive number of seconds")
+    rung = chosen(sandbox)
+    if limits.children and rung.name != "bubblewrap":
+        raise InputError(
+            f"children=True needs bubblewrap, whose process namespace ends them all; programs run in {rung.name} here"
+        )
+    return rung

@@ -1,0 +1,115 @@
+"""The script of the rungs without bubblewrap: it confines its own process with what the kernel gives to everybody,
+then becomes the interpreter that runs the program. `landlock.py` hands it to `python -I -S -c`.
+
+A program of its own, because these calls need ctypes, which the interpreter of the program must not have, and
+because nothing is forked from the calling process, which may hold a model. Standard library alone.
+"""
+
+import ctypes
+import os
+import signal
+import struct
+import sys
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+# From the kernel's headers.
+SET_PARENT_DEATH_SIGNAL, SET_KEEP_CAPABILITIES, SET_SECCOMP, SET_NO_NEW_PRIVILEGES, AMBIENT = 1, 8, 22, 38, 47
+CREATE_RULESET, ADD_RULE, RESTRICT_SELF, CAPABILITY_SET = (
+    444,
+    445,
+    446,
+    (126 if os.uname().machine == "x86_64" else 91),
+)
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REMOVE_FILE, MAKE_REG, TRUNCATE = (
+    1 << n for n in (0, 1, 2, 3, 5, 8, 14)
+)
+RIGHTS = {1: 1 << 13, 2: 1 << 14, 3: 1 << 15, 5: 1 << 16}  # all file-system rights below this bit, by version
+READ_ANYWHERE = 2  # CAP_DAC_READ_SEARCH
+
+
+def call(what: str, function: str, *arguments: object) -> int:
+    """A function of libc; its failure ends the script with a sentence."""
+    result: int = getattr(libc, function)(*arguments)
+    if result < 0:
+        sys.exit(f"{what}: {os.strerror(ctypes.get_errno())}")
+    return result
+
+
+def become(user: int, folder: str) -> None:
+    """Root becomes a user that owns nothing but the folder; it may read, where Landlock lets it, what root could."""
+    call("cannot keep a capability", "prctl", SET_KEEP_CAPABILITIES, 1, 0, 0, 0)
+    os.setgroups([])
+    for number in (user, 65534):  # a number of its own, or "nobody" where a container maps few users
+        try:
+            os.chown(folder, number, number)
+            os.setresgid(number, number, number)
+            os.setresuid(number, number, number)
+            break
+        except OSError:
+            continue
+    if 0 in os.getresuid():
+        sys.exit("could not leave root")
+    bit = 1 << READ_ANYWHERE
+    if (
+        libc.syscall(
+            CAPABILITY_SET, struct.pack("=Ii", 0x20080522, 0), struct.pack("=6I", bit, bit, bit, 0, 0, 0)
+        )
+        == 0
+    ):
+        libc.prctl(AMBIENT, 2, READ_ANYWHERE, 0, 0)
+
+
+def landlock(readable: list, folder: str) -> None:  # type: ignore[type-arg]
+    """From here on this process reads `readable`, writes files in `folder`, and opens nothing else."""
+    version = libc.syscall(CREATE_RULESET, None, ctypes.c_size_t(0), 1)
+    if version < 1:
+        sys.exit("this kernel has no Landlock, or it is switched off")
+    handled = RIGHTS[max(known for known in RIGHTS if known <= version)] - 1
+    fields = [handled, 3, 3][
+        : 1 + (version >= 4) + (version >= 6)
+    ]  # files; TCP; signals and abstract sockets
+    attributes = struct.pack(f"={len(fields)}Q", *fields)
+    rules = call("no ruleset", "syscall", CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), 0)
+    write = WRITE_FILE | TRUNCATE
+    allowed = [(path, EXECUTE | READ_FILE | READ_DIR) for path in readable]
+    allowed += [("/dev/null", READ_FILE | write), ("/dev/urandom", READ_FILE)]
+    allowed += [(folder, READ_FILE | READ_DIR | write | MAKE_REG | REMOVE_FILE)]
+    for path, rights in allowed:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        if not os.path.isdir(path):
+            rights &= EXECUTE | READ_FILE | write
+        rule = struct.pack("=Qi", rights & handled, descriptor)
+        call(f"no rule for {path}", "syscall", ADD_RULE, rules, 1, rule, 0)
+        os.close(descriptor)
+    call("cannot restrict itself", "syscall", RESTRICT_SELF, rules, 0)
+    os.close(rules)
+
+
+def main(command: list, code: bytes, own_process: int, readable: list, folder: str, user: int) -> None:  # type: ignore[type-arg]
+    """Give up one right after the other; the filter comes last, because it refuses some of these calls too.
+
+    Args:
+        command: what to become. code: the filter; `own_process` in it stands for the number of this process.
+        readable: what may be read; nothing: everything may. user: whom root becomes; 0: nobody else.
+    """
+    parent = os.getppid()
+    os.chdir(folder)
+    if user:
+        become(user, folder)
+    call("cannot die with its parent", "prctl", SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        sys.exit("its parent is gone")
+    call("cannot give up privileges", "prctl", SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+    if readable:
+        landlock(readable, folder)
+    if code:
+        code = code.replace(struct.pack("=I", own_process), struct.pack("=I", os.getpid()))
+        buffer = ctypes.create_string_buffer(code, len(code))
+        program = struct.pack("HP", len(code) // 8, ctypes.addressof(buffer))
+        call("no system-call filter", "prctl", SET_SECCOMP, 2, program, 0, 0)
+    os.execve(command[0], command, {})  # noqa: S606
+
+
+if __name__ == "__main__":
+    main(*eval(sys.argv[1]))  # noqa: S307 (written by landlock.py)
