@@ -201,7 +201,7 @@ def _masking(results: dict[str, Any] | None) -> str:
         f"batches of {results['batch']} rows; single answers can differ between batch shapes. Keys are ranked by received "
         f"attention in the step before. Controls: as many random keys (count), or random keys with as much attention (mass), "
         f"{len(results['control_seeds'])} seeds each, pooled. Accuracies have 95 % Wilson intervals; differences are paired by "
-        "document, with score intervals (Tango). Effects are policy minus control: below zero, the strongest keys matter more than "
+        "document, with bootstrap intervals. Effects are policy minus control: below zero, the strongest keys matter more than "
         "the control's. * marks p < .05 after Holm's correction over all tests of this card."
     )
     rows = whole_rows(results)

@@ -2,7 +2,8 @@
 
 Graded answers: one score per document, 1 (right) or 0 (wrong), or a share between them where seeds were averaged. Comparisons
 are paired: both runs answered the same documents. Measures of traces: one value per prompt, because detections within a
-generation are copies of each other. All functions are deterministic; the random ones take a seed. Quantiles are scipy's.
+generation are copies of each other. All functions are deterministic; the random ones take a seed. Quantiles are scipy's, imported where they are used: a machine that only
+generates does not need it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
 from sinkscope.errors import InputError
 
@@ -180,6 +180,8 @@ def mcnemar(first: ArrayLike, second: ArrayLike) -> float:
     a, b = _pair(first, second)
     if not (_binary(a) and _binary(b)):
         raise InputError("McNemar's test needs scores of 0 and 1: use sign_flip for averages over seeds")
+    from scipy import special
+
     only_a, only_b = int(np.sum(a > b)), int(np.sum(b > a))
     return min(1.0, 2 * float(special.bdtr(min(only_a, only_b), only_a + only_b, 0.5)))
 
@@ -299,6 +301,8 @@ def ratio_interval(
     share: the ratio lies in [0, 1], and so do the bounds. Where it is exactly 0 or 1 in all n prompts, the bound on the other
     side is that of n draws without an exception, 1 − 0.05^(1/n), instead of no width at all.
     """
+    from scipy import special
+
     top = np.asarray(numerator, dtype=np.float64)
     shape = top.shape
     if len(shape) == 0 or shape[0] == 0:
@@ -376,7 +380,7 @@ def minimal_detectable_effect(
                 f"accuracy {accuracy} and correlation {correlation}: expected [0, 1] and [−1, 1]"
             )
         deviation = math.sqrt(2 * accuracy * (1 - accuracy) * (1 - correlation))
-    z = _normal(confidence) + float(special.ndtri(_share("power", power)))
+    z = _quantile(0.5 + _share("confidence", confidence) / 2) + _quantile(_share("power", power))
     return min(1.0, z * deviation / math.sqrt(n))
 
 
@@ -414,7 +418,14 @@ def _share(name: str, value: float) -> float:
 
 
 def _normal(confidence: float) -> float:
-    return float(special.ndtri(0.5 + _share("confidence", confidence) / 2))
+    return _quantile(0.5 + _share("confidence", confidence) / 2)
+
+
+def _quantile(share: float) -> float:
+    """Of the standard normal distribution."""
+    from scipy import special
+
+    return float(special.ndtri(share))
 
 
 def _summed(values: NDArray[Any], index: NDArray[Any]) -> NDArray[Any]:

@@ -263,7 +263,10 @@ def holm_over(table: pd.DataFrame) -> pd.DataFrame:
     columns = [f"{name}_p" for name in ("difference", "effect_count", "effect_mass") if f"{name}_p" in table]
     p = table[columns].to_numpy(dtype=np.float64, na_value=np.nan)
     return table.assign(
-        **{f"{name}_holm": column for name, column in zip(columns, holm(p.ravel()).reshape(p.shape).T, strict=True)}
+        **{
+            f"{name}_holm": column
+            for name, column in zip(columns, holm(p.ravel()).reshape(p.shape).T, strict=True)
+        }
     )
 
 
