@@ -28,9 +28,9 @@ from lab.cells import VERSION, append, read, refuse_others, trimmed
 from sinkscope.errors import InputError, nearest, plainly
 from sinkscope.models.load import ORGANISMS as WEIGHTS
 from sinkscope.organisms.recipe import RECIPES
+from sinkscope.policies import parse_policy
 from sinkscope.policies.mask_random import MATCHES, MaskRandom
 from sinkscope.policies.mask_top import MaskTop
-from sinkscope.policies.parse import parse_policy
 from sinkscope.policies.policy import EFFECTS, Scope
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from sinkscope.files import write_atomically
 from sinkscope.models.load import ORGANISMS as WEIGHTS
 from sinkscope.models.load import find
 from sinkscope.organisms.recipe import RECIPES
+from sinkscope.policies import parse_policy
 from sinkscope.policies.mask_random import MaskRandom
-from sinkscope.policies.parse import parse_policy
 from sinkscope.study.comparison import compare_runs
 from sinkscope.study.shipped import KEPT
 from sinkscope.tasks import registry

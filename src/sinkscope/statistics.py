@@ -2,8 +2,8 @@
 
 Graded answers: one score per document, 1 (right) or 0 (wrong), or a share between them where seeds were averaged. Comparisons
 are paired: both runs answered the same documents. Measures of traces: one value per prompt, because detections within a
-generation are copies of each other. All functions are deterministic; the random ones take a seed. Quantiles are scipy's, imported where they are used: a machine that only
-generates does not need it.
+generation are copies of each other. All functions are deterministic; the random ones take a seed. Quantiles are scipy's,
+imported where they are used: a machine that only generates does not need it.
 """
 
 from __future__ import annotations

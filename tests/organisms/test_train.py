@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from sinkscope.decoding.options import DreamDecoding, GreedyDecoding, LladaDecoding, MmadaDecoding
+from sinkscope.decoding import DreamDecoding, GreedyDecoding, LladaDecoding, MmadaDecoding
 from sinkscope.errors import InputError
 from sinkscope.generation.generate import generate
 from sinkscope.models.load import load

@@ -496,7 +496,8 @@ def test_as_an_ordinary_user(which: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder, "sinkscope")
         shutil.copytree(source / "tasks", package / "tasks", ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy(source / "errors.py", package)
+        for name in ("errors.py", "registry.py"):
+            shutil.copy(source / name, package)
         (package / "__init__.py").write_text("")
         for path in [Path(folder), *Path(folder).rglob("*")]:
             path.chmod(0o755)

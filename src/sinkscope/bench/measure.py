@@ -17,11 +17,11 @@ from torch import Tensor
 from sinkscope.bench import rivals
 from sinkscope.bench.clock import Clock, Timing, forward_flops, limits, pooled, timed, weight_bytes
 from sinkscope.bench.shapes import model_of
-from sinkscope.decoding.options import Decoding, DreamDecoding, LladaDecoding, MmadaDecoding
+from sinkscope.decoding import Decoding, DreamDecoding, LladaDecoding, MmadaDecoding
 from sinkscope.errors import InputError
 from sinkscope.generation.generate import generate
 from sinkscope.models.model import Model
-from sinkscope.policies.parse import parse_policy
+from sinkscope.policies import parse_policy
 from sinkscope.trace.capture import Capture
 from sinkscope.version import __version__
 
@@ -58,7 +58,7 @@ def run(
         {seconds, steps, peak} or why there is none.
     """
     model = model_of(shape, device, dtype)
-    if model.kind.causal:
+    if model.spec.causal:
         raise InputError(
             f"{shape} is a causal model; the benchmark measures denoising steps: give llada-8b, dream-7b or a diffusion model"
         )

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sinkscope.attention.interface import AttentionCall
+from sinkscope.attention.context import AttentionCall
 from sinkscope.attention.received import column_mass, query_weights, relative
 from sinkscope.organisms.batches import Batch, Pieces
 from sinkscope.organisms.documents import held_out_prose
@@ -73,8 +73,13 @@ def probe(recipe: Recipe, vocabulary: Vocabulary, device: torch.device, each: in
     answers = vocabulary.encode([answer for _, answer in asked] + held_out_prose(each))
     questioned, answered = _padded(questions, device), _padded(answers, device)
     batch = pieces.answered(*questioned, *answered, chat=questioned[1] > 0)
-    levels = {}
-    if recipe.causal:
+    return probe_of(batch, vocabulary, recipe.causal)
+
+
+def probe_of(batch: Batch, vocabulary: Vocabulary, causal: bool) -> Probe:
+    """The probe of given rows: for diffusion models with masks drawn from one seed."""
+    device, levels = batch.ids.device, {}
+    if causal:
         levels[0.0] = batch.ids
     else:
         random = torch.Generator().manual_seed(20_25)
@@ -84,7 +89,7 @@ def probe(recipe: Recipe, vocabulary: Vocabulary, device: torch.device, each: in
             levels[time] = masked_at(batch, drawn < share, int(vocabulary.mask or 0), share)[0]
     table = torch.tensor(token_categories(vocabulary), device=device)
     categories = {time: torch.where(batch.real, table[ids], -1) for time, ids in levels.items()}
-    return Probe(batch, levels, categories, recipe.causal)
+    return Probe(batch, levels, categories, causal)
 
 
 def _padded(rows: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:

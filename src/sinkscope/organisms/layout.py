@@ -26,15 +26,25 @@ def save(network: Any, layout: str, vocabulary: Vocabulary, folder: Path) -> Non
     Args:
         network: a Llama network, or a Qwen2 network for the layout "dream".
     """
-    from safetensors.torch import save_file
+    save_configs(network, layout, vocabulary, folder)
+    save_tensors(tensors(network, layout), folder / "model.safetensors")
+    vocabulary.save(folder)
 
+
+def save_configs(network: Any, layout: str, vocabulary: Vocabulary, folder: Path) -> None:
+    """Writes config.json and generation_config.json."""
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", config(network, layout, vocabulary))
     write_json(folder / "generation_config.json", generation_config(layout, vocabulary))
-    partial = folder / "model.safetensors.partial"
-    save_file(tensors(network, layout), str(partial), metadata={"format": "pt"})
-    partial.replace(folder / "model.safetensors")
-    vocabulary.save(folder)
+
+
+def save_tensors(weights: dict[str, Tensor], path: Path) -> None:
+    """Writes a safetensors file that appears whole or not at all."""
+    from safetensors.torch import save_file
+
+    partial = path.with_name(path.name + ".partial")
+    save_file(weights, str(partial), metadata={"format": "pt"})
+    partial.replace(path)
 
 
 def tensors(network: Any, layout: str) -> dict[str, Tensor]:

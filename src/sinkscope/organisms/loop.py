@@ -12,7 +12,7 @@ import pickle
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,11 +74,14 @@ class Loop(ABC):
         self.identity, self.device, self.log = identity, world.device, TrainingLog(options.out, schedule)
         network.to(self.device)
         self.probed = set(log_spaced(schedule.steps)) if options.probe and world.main else set()
-        training = [weight for weight in network.parameters() if weight.requires_grad]
+        self.trained = {name: weight for name, weight in network.named_parameters() if weight.requires_grad}
+        groups: dict[bool, list[Tensor]] = {True: [], False: []}
+        for name, weight in self.trained.items():
+            groups[self.decays(name, weight)].append(weight)
         self.optimizer = torch.optim.AdamW(
             [
-                {"params": [one for one in training if one.dim() > 1], "weight_decay": schedule.weight_decay},
-                {"params": [one for one in training if one.dim() <= 1], "weight_decay": 0.0},
+                {"params": groups[True], "weight_decay": schedule.weight_decay},
+                {"params": groups[False], "weight_decay": 0.0},
             ],
             lr=schedule.learning_rate,
             betas=schedule.betas,
@@ -91,9 +94,16 @@ class Loop(ABC):
         self.last_loss = float("nan")
         self._resume()
 
+    def decays(self, name: str, weight: Tensor) -> bool:
+        """Whether a weight decays: matrices do, norms do not."""
+        return weight.dim() > 1
+
     @abstractmethod
-    def loss(self, step: int) -> Tensor:
-        """The loss of this process's rows of a step, with its gradient; the mean over processes is the loss of the step."""
+    def losses(self, step: int) -> Iterable[Tensor]:
+        """The loss of this process's rows of a step, in parts whose gradients are added up before the next part is asked for.
+
+        The mean over processes of the sum of the parts is the loss of the step.
+        """
 
     @abstractmethod
     def probe(self) -> dict[str, Any]:
@@ -141,13 +151,15 @@ class Loop(ABC):
     def _train_step(self) -> Tensor:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.schedule, self.step)
-        loss = self.loss(self.step)
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        total = torch.zeros((), device=self.device)
+        for loss in self.losses(self.step):
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += loss.detach()
         self.world.average_gradients(self.network)
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.schedule.clip)
         self.optimizer.step()
-        return self.world.total(loss.detach()) / self.world.size
+        return self.world.total(total) / self.world.size
 
     def _report(self, seconds: float) -> None:
         self.last_loss = float(self.summed) / self.since
@@ -184,7 +196,7 @@ class Loop(ABC):
             "seconds": self.seconds,
             "points": json.dumps(self.points),
             "loss": (self.summed, self.since, self.last_loss),
-            "network": self.network.state_dict(),
+            "network": {name: weight.detach() for name, weight in self.trained.items()},
             "optimizer": self.optimizer.state_dict(),
         }
         torch.save(state, partial)
@@ -210,7 +222,9 @@ class Loop(ABC):
         self.step, self.seconds = int(state["step"]), float(state["seconds"])
         self.points = json.loads(state["points"])
         self.summed, self.since, self.last_loss = state["loss"]
-        self.network.load_state_dict(state["network"])
+        with torch.no_grad():
+            for name, weight in self.trained.items():
+                weight.copy_(state["network"][name])
         self.optimizer.load_state_dict(state["optimizer"])
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sinkscope.decoding.options import MmadaDecoding, MmadaImageDecoding
+from sinkscope.decoding import MmadaDecoding, MmadaImageDecoding
 from sinkscope.generation.generate import generate
 from sinkscope.models.load import load
 from sinkscope.models.model import Model

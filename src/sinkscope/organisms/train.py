@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import platform
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -159,7 +160,7 @@ class OrganismTraining(Loop):
         self.weighted_loss: Any = torch.compile(loss, dynamic=False) if compiled else loss
         self.held_out = emergence.probe(self.recipe, self.vocabulary, self.device) if self.probed else None
 
-    def loss(self, step: int) -> Tensor:
+    def losses(self, step: int) -> Iterator[Tensor]:
         """Cross-entropy per target of the whole batch, times the number of processes."""
         batch = self.reader.batch(step, self.world.rank, self.world.size)
         if self.recipe.causal:
@@ -170,7 +171,7 @@ class OrganismTraining(Loop):
         targets = self.world.total(batch.targets(self.recipe.causal).sum()) / self.world.size
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
             loss: Tensor = self.weighted_loss(seen, batch.ids, weight, batch.real, *self.rotary) / targets
-        return loss
+        yield loss
 
     def probe(self) -> dict[str, Any]:
         """The sinks of the held-out probe."""

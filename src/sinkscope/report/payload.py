@@ -177,8 +177,8 @@ def _view(
         **_maps(data, run, chosen),
         **_by_query(data),
     }
-    if "taken_keys" in data and not means:
-        packed = data["taken_keys"].isel(sample=0).transpose("layer", "step", "head", "byte").values
+    if "masked_keys" in data and not means:
+        packed = data["masked_keys"].isel(sample=0).transpose("layer", "step", "head", "byte").values
         bits = np.unpackbits(packed, axis=-1)[..., : data.sizes["key"]]
         view["taken"] = pack(np.minimum(bits.sum(axis=2, dtype=np.int64), 255), "u8")
     return view

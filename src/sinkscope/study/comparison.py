@@ -274,10 +274,9 @@ def holm_over(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _sampled(run: Evaluation) -> bool:
-    from sinkscope.decoding.groups import draws
-    from sinkscope.decoding.options import decoding_from_json
+    from sinkscope.decoding import decoding_from_json
 
-    return draws(decoding_from_json(json.dumps(dict(run.settings["decoding"]))))
+    return decoding_from_json(json.dumps(dict(run.settings["decoding"]))).draws
 
 
 def control(policy: str | None) -> tuple[str, str] | None:

@@ -29,7 +29,8 @@ def dynamics(source: Source) -> Safe | None:
         tag("div", _bars(measures), key(entries)),
         "How the heads that have sinks behave over a generation: the share of the head-steps with a sink that belong to static, "
         "moving, flickering, vanishing, emerging and intermittent heads.",
-        "each head of each trace is put into one class by the rules of docs/analysis.md, and weighted by its steps with a sink.",
+        "each head of each trace is put into one class by rules (the page on analysis states them), and weighted by its steps "
+        "with a sink.",
         "Why a sink moves, and whether it matters. Classes depend on thresholds (ε = 3, 90 %, a challenger 1.2 times as strong) "
         "that are conventions. Few prompts: see the intervals in the table.",
         link("tables/sinks.csv"),

@@ -38,16 +38,17 @@ SHIPPED_COLUMNS = (
 
 def masking(source: Source) -> Safe | None:
     """The section; None for a study without accuracies."""
-    if "results" not in source.frames:
+    frame = source.frames.get("results")
+    notes = [*source.notes, *map(_not_graded, source.manifest.get("not_graded", []))]
+    if frame is None and not source.manifest.get("not_graded"):
         return None
-    frame = source.frames["results"]
     parts: list[Any] = [tag("p", LIMITS, class_="warning")]
-    for key in dict.fromkeys(zip(frame["task"], frame["decoding_name"], strict=True)):
+    settings = [] if frame is None else zip(frame["task"], frame["decoding_name"], strict=True)
+    for key in dict.fromkeys(settings):
         task, decoding = map(str, key)
         rows = list(source.rows("results", task=task, decoding_name=decoding))
         parts += [_wide(source, task, decoding, rows), _curves(source, task, decoding, rows)]
         parts.append(details(f"all numbers of {task} · {decoding}", *_long(source, rows)))
-    notes = [*source.notes, *map(_not_graded, source.manifest.get("not_graded", []))]
     if notes:
         parts.append(tag("ul", *(tag("li", note) for note in notes), class_="quiet"))
     return section("masking", "What breaks without them", *parts, shipped_results(source.shipped))
