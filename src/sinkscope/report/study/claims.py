@@ -96,7 +96,7 @@ CLAIMS = (
                              shown="number"))),
     Claim("moving", MOVE, "Sinks move or vanish as generation goes on (LLaDA, Dream)", "sec. 4.2, figs. 1, 4, 7",
           "share of the head-steps with a sink that belong to heads that move or vanish, and to static ones "
-          "(docs/analysis.md defines them)",
+          "(the page on analysis defines them)",
           "supported: moving or vanishing heads are more than half in the whole interval; contradicted: static ones are",
           ("llada", "dream"), kinds(moving=True)),
     Claim("static", MOVE, "Sinks stay where they are (MMaDA; autoregressive models)", "sec. 4.2, figs. 7, 8",

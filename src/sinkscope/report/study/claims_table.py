@@ -48,7 +48,7 @@ def claims_table(source: Source) -> Safe:
         "must lie on one side of the limit; an effect within noise is not testable at this n, and never supported. Losses are "
         "paired by document, with score intervals that do not shrink to nothing when all documents agree (Tango), and must "
         "exceed what hiding as many random keys costs. Intervals of traces are over prompts (Student’s t). How often each rule "
-        "errs, and how large an effect it needs, is in docs/report.md."
+        "errs, and how large an effect it needs, is on the page on the report."
     )
     return section(
         "claims", "The paper’s claims", tag("p", about), counts,
