@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sinkscope.report.study.markup import Safe, figure, join, link, section, table, tag
 from sinkscope.report.study.numbers import missing, number, valued
 from sinkscope.report.study.source import Row, Source
@@ -35,27 +37,30 @@ def dynamics(source: Source) -> Safe | None:
         "that are conventions. Few prompts: see the intervals in the table.",
         link("tables/sinks.csv"),
     )
-    names = list(dict.fromkeys(name for rows in measures.values() for name in rows))
-    body = []
-    for name in names:
-        unit = next(str(rows[name][1]["unit"]) for rows in measures.values() if name in rows)
-        body.append(
-            [tag("span", name, tag("small", unit)), *(_value(rows.get(name)) for rows in measures.values())]
-        )
     numbers = table(
         "Dynamics, with 95 % intervals over prompts; expected and p of events are from permuted event times",
         ("measure", *measures),
-        body,
+        measure_rows(measures, _form),
     )
     return section("dynamics", "Do they move?", picture, numbers)
 
 
-def _value(place: tuple[int, Row] | None) -> Safe | str:
-    if place is None:
-        return "–"
-    at, row = place
-    unit = str(row["unit"])
-    form = "+.2f" if "length" in unit else ".1%" if unit.startswith("share") else ".3g"
+def _form(unit: str) -> str:
+    return "+.2f" if "length" in unit else ".1%" if unit.startswith("share") else ".3g"
+
+
+def measure_rows(measures: Measures, form: Callable[[str], str]) -> list[list[Safe | str]]:
+    """One row for each measure of the table `sinks`, one column for each model. form: unit → format of the number."""
+    rows: list[list[Safe | str]] = []
+    for name in dict.fromkeys(name for of_model in measures.values() for name in of_model):
+        places = [of_model.get(name) for of_model in measures.values()]
+        unit = next(str(place[1]["unit"]) for place in places if place is not None)
+        cells = ["–" if place is None else _value(*place, form(unit)) for place in places]
+        rows.append([tag("span", name, tag("small", unit)), *cells])
+    return rows
+
+
+def _value(at: int, row: Row, form: str) -> Safe:
     note = tag("small", row["note"]) if row["note"] and not missing(row["note"]) else ""
     return join([valued(row, "sinks", at, form), note])
 
