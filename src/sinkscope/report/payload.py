@@ -19,8 +19,17 @@ from sinkscope.errors import InputError
 from sinkscope.report.quantise import pack, pack_coded
 from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks.categories import token_texts
-from sinkscope.sinks.dataset import blocks, dataset_of, head_means, is_causal, labels, run_of, scores_name
-from sinkscope.sinks.residence import FATES, KINDS
+from sinkscope.sinks.dataset import (
+    blocks,
+    dataset_of,
+    head_means,
+    is_causal,
+    labels,
+    sample_state,
+    scores_name,
+)
+from sinkscope.sinks.kinds import KINDS
+from sinkscope.sinks.residence import FATES
 from sinkscope.sinks.scan import Scan, scans
 
 Array = npt.NDArray[Any]
@@ -133,7 +142,7 @@ def _view(
     rule: str,
     name: str | None,
 ) -> dict[str, Any]:
-    run = run_of(data, 0)
+    run = sample_state(data, 0)
     ids, index = np.unique(run.tokens, return_inverse=True)
     texts = token_texts(data)
     flags = run.real * REAL + run.masked * MASKED + run.decided * DECIDED + (run.region == "prompt") * PROMPT

@@ -13,7 +13,7 @@ from sinkscope.report.figures import look
 from sinkscope.report.figures.paper_figure import PaperFigure
 from sinkscope.report.figures.sources import attention_map, caption, head_text, index_of, map_pair, only_trace
 from sinkscope.sinks import residences
-from sinkscope.sinks.dataset import run_of
+from sinkscope.sinks.dataset import sample_state
 from sinkscope.sinks.split import split_of
 
 FEWEST = 3
@@ -52,7 +52,7 @@ def plot_split_sinks(trace: Any, *, sample: int = 0) -> PaperFigure:
 
 
 def _split(data: xr.Dataset, sample: int) -> list[pd.DataFrame]:
-    run = run_of(data, sample)
+    run = sample_state(data, sample)
     best, choice = 0.0, None
     for t in range(data.sizes["step"]):
         classes = run.masked[t], ~run.masked[t] & (run.region == "answer") & run.real[t]

@@ -54,7 +54,7 @@ def _depth(layers: Layers) -> Safe:
     return figure(
         tag("div", pictures, marks),
         "Sinks per head and step, from the first layer to the last, and how many of them are drains.",
-        "mean over the heads, steps and prompts of the traces, ε = 3; bands are 95 % bootstraps over prompts. A drain’s value "
+        "mean over the heads, steps and prompts of the traces, ε = 3; bands are 95 % intervals over prompts. A drain’s value "
         "norm is under half the median of its head.",
         "How strong they are, or whether the same keys are sinks in several layers. A hub may carry content, so masking it "
         "removes information: that alone can explain a loss.",

@@ -10,11 +10,12 @@ from sinkscope.report.study.source import Row, Source
 from sinkscope.report.study.svg import Plot, key
 
 KINDS = (
-    ("static", "s1", "one residence covers at least 90 % of the steps"),
-    ("moving", "s2", "the strongest sink changes its place"),
-    ("flickering", "s5", "mostly sinks of a single step, without direction"),
+    ("static", "s1", "fixed keys hold the strongest sink for at least 90 % of the steps"),
+    ("moving", "s2", "the strongest sink leaves its place and is found at another"),
+    ("flickering", "s5", "sinks come and go without a place of their own"),
     ("vanishing", "s3", "none at the end"),
-    ("emerging", "s4", "came later, stayed"),
+    ("emerging", "s4", "none at the start, there at the end"),
+    ("intermittent", "s6", "keeps its place but not its presence"),
 )
 LEAST_LABEL = 0.1
 Measures = dict[str, dict[str, tuple[int, Row]]]
@@ -29,9 +30,9 @@ def dynamics(source: Source) -> Safe | None:
     picture = figure(
         tag("div", _bars(measures), key(entries)),
         "How the heads that have sinks behave over a generation: the share of the head-steps with a sink that belong to static, "
-        "moving, flickering, vanishing and emerging heads.",
-        "a residence is a run of steps in which one position is a sink of one head; each head of each trace is put into one "
-        "class by rules (ss.summary and the page on analysis state them), and weighted by its steps with a sink.",
+        "moving, flickering, vanishing, emerging and intermittent heads.",
+        "each head of each trace is put into one class by rules (the page on analysis states them), and weighted by its steps "
+        "with a sink.",
         "Why a sink moves, and whether it matters. Classes depend on thresholds (ε = 3, 90 %, a challenger 1.2 times as strong) "
         "that are conventions. Few prompts: see the intervals in the table.",
         link("tables/sinks.csv"),
