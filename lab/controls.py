@@ -1,4 +1,4 @@
-"""What is measured about a control: accuracy with and without its sinks, and its sinks. Nothing of it is shipped.
+"""Measurements of a control: accuracy with and without its sinks, and its sinks. Nothing of it is shipped.
 
     python -m lab.controls FOLDER --count 500
 

@@ -73,7 +73,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Settings:
-    """What every process must know.
+    """The settings of a run, for every process.
 
     Attributes:
         folders: name → checkpoint folder.
@@ -166,7 +166,7 @@ def _rounded(values: Any, rows: int) -> list[float | None]:
 
 
 def machine(device: Any) -> str:
-    """What the answers were made on."""
+    """The machine, in words."""
     import torch
 
     if device.type == "cuda":
@@ -214,7 +214,7 @@ def work(settings: Settings, place: int, taken: Any, failed: Any) -> None:
 
 
 class Outcome(NamedTuple):
-    """What a run left undone: cells as "model task policy".
+    """Cells that a run left undone, as "model task policy".
 
     Attributes:
         missing: all that are not there. failed: those of them that were begun.
@@ -297,7 +297,7 @@ def run(
 
 
 def _jobs_of(cells: Iterable[dict[str, Any]], count: int) -> set[Job]:
-    """What was answered for this many documents."""
+    """The cells that were answered for this many documents."""
     return {Job(cell["task"], cell["policy"]) for cell in cells if cell["count"] == count}
 
 

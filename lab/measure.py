@@ -56,7 +56,7 @@ def grade(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_answers(path: Path) -> dict[str, Any]:
-    """What `--ungraded` wrote, perhaps on another machine."""
+    """Answers that `--ungraded` wrote, perhaps on another machine."""
     try:
         made = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -168,12 +168,12 @@ class AdaptTraining(Loop):
             weight[:, 0] = 0.0
             return {"held_out": {"nats": self._mean_loss(batch.ids, batch, weight)}}
         drawn = torch.rand(batch.ids.shape, generator=torch.Generator().manual_seed(7)).to(self.device)
-        found = {}
+        nats = {}
         for time in CHECKED_TIMES:
             share = torch.full((len(batch.ids), 1), time, device=self.device)
             seen, weight = masked_at(batch, drawn < share, self.mask, share)
-            found[f"{time:g}"] = self._mean_loss(seen, batch, (weight > 0).float())
-        return {"held_out": found}
+            nats[f"{time:g}"] = self._mean_loss(seen, batch, (weight > 0).float())
+        return {"held_out": nats}
 
     def _mean_loss(self, seen: Tensor, batch: Batch, weight: Tensor) -> float:
         size, total = self.adapting.rows_at_a_time, 0.0

@@ -1,4 +1,4 @@
-"""What an adaptation is: its settings, and the causal model that it starts from, fitted to the objective."""
+"""The settings of an adaptation, and the causal model that it starts from, fitted to the objective."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SEPARATOR = "<|endoftext|>"
 
 @dataclass(frozen=True)
 class Adaptation(Schedule):
-    """How a causal checkpoint is adapted.
+    """One way to adapt a causal checkpoint.
 
     Attributes:
         objective: "diffusion", or "causal": go on as it was, for a twin to compare with.

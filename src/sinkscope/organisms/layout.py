@@ -59,7 +59,7 @@ def tensors(network: Any, layout: str) -> dict[str, Tensor]:
 
 
 def is_tied(network: Any) -> bool:
-    """Whether embedding and head are one tensor."""
+    """True when embedding and head are one tensor."""
     return network.lm_head.weight is network.model.embed_tokens.weight
 
 

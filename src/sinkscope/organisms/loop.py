@@ -33,7 +33,7 @@ STATE = "state.pt"
 
 @dataclass(frozen=True, kw_only=True)
 class LoopOptions:
-    """How a training run is carried out; nothing here changes what is learned.
+    """Options of a training run that do not change what is learned.
 
     Attributes:
         out: folder of the checkpoint, the log and the state.
@@ -123,7 +123,7 @@ class Loop(ABC):
         self._resume()
 
     def decays(self, name: str, weight: Tensor) -> bool:
-        """Whether a weight decays: matrices do, norms do not."""
+        """True for weights that decay: matrices do, norms do not."""
         return weight.dim() > 1
 
     @abstractmethod
@@ -135,11 +135,11 @@ class Loop(ABC):
 
     @abstractmethod
     def probe(self) -> dict[str, Any]:
-        """What is measured at log-spaced steps, for emergence.json."""
+        """Measurements at log-spaced steps, for emergence.json."""
 
     @abstractmethod
     def check(self, final: bool) -> dict[str, Any]:
-        """What is measured every `check_every` steps and at the end, for the log."""
+        """Measurements every `check_every` steps and at the end, for the log."""
 
     @abstractmethod
     def finish(self, checked: dict[str, Any]) -> dict[str, Any]:

@@ -63,9 +63,9 @@ MIXES = {
         "docstrings": 0.08,
     },
 }
-"""What documents are made of, as shares. Records and docstrings cannot be foreseen (see `surprising.py`)."""
+"""Mix → shares of its sources. Records and docstrings are hard to foresee (see `documents.py`)."""
 MIX = "surprising"
-"""What all shipped recipes read."""
+"""The mix of all shipped recipes."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class Recipe(Schedule):
 
     @property
     def causal(self) -> bool:
-        """Whether a query sees only keys up to itself."""
+        """True when a query sees only keys up to itself."""
         return self.objective == "next"
 
     @property

@@ -162,10 +162,10 @@ class OrganismTraining(Loop):
     def check(self, final: bool) -> dict[str, Any]:
         """Held-out accuracy by task."""
         count = self.training.final_count if final else self.training.check_count
-        found = monitor.accuracies(
+        accuracies = monitor.accuracies(
             self.network, self.recipe.layout, self.vocabulary, count, self.device, self.log.note
         )
-        return {"accuracy": found}
+        return {"accuracy": accuracies}
 
     def finish(self, checked: dict[str, Any]) -> dict[str, Any]:
         """Writes the checkpoint in its official layout."""
