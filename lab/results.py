@@ -18,8 +18,8 @@ from sinkscope.files import write_atomically
 from sinkscope.models.load import ORGANISMS as WEIGHTS
 from sinkscope.models.load import find
 from sinkscope.organisms.recipe import RECIPES
+from sinkscope.policies import parse_policy
 from sinkscope.policies.mask_random import MaskRandom
-from sinkscope.policies.parse import parse_policy
 from sinkscope.study.comparison import compare_runs
 from sinkscope.study.shipped import KEPT
 from sinkscope.tasks import registry
@@ -30,7 +30,7 @@ DIGITS = 4
 SHARED = ("model", "scheme", "decoding", "dtype")
 """Columns that are the same in all rows of a task."""
 SAME = ("family", "dtype", "count", "batch", "torch")
-"""What all cells of a table must share, beside the weights."""
+"""Columns that all cells of a table must share, beside the weights."""
 
 
 def digest_of(folder: Path) -> str:

@@ -14,7 +14,9 @@ from sinkscope.trace.renderers import renderers
 from sinkscope.version import __version__
 
 if TYPE_CHECKING:
-    from sinkscope.decoding.options import (
+    from sinkscope.decoding import (
+        CausalDecoding,
+        Decoding,
         DreamDecoding,
         GreedyDecoding,
         LladaDecoding,
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
     from sinkscope.generation.run import Run
     from sinkscope.models.load import load
     from sinkscope.models.model import Model
+    from sinkscope.models.wrap import wrap
     from sinkscope.policies import (
+        FixedRule,
         KeepTop,
         MaskAbove,
         MaskFirst,
@@ -35,9 +39,11 @@ if TYPE_CHECKING:
         MaskRandom,
         MaskTop,
         Policy,
+        ScoredRule,
         Window,
         parse_policy,
     )
+    from sinkscope.registration import register
     from sinkscope.sinks import compare_traces, detect, diagnose, sink_table, summary
     from sinkscope.tasks.evaluate import Evaluation, evaluate
     from sinkscope.trace.capture import Capture
@@ -46,7 +52,9 @@ if TYPE_CHECKING:
 _NAMES = {
     "sinkscope.models.load": ("load",),
     "sinkscope.models.model": ("Model",),
+    "sinkscope.models.wrap": ("wrap",),
     "sinkscope.policies": (
+        "FixedRule",
         "KeepTop",
         "MaskAbove",
         "MaskFirst",
@@ -54,10 +62,14 @@ _NAMES = {
         "MaskRandom",
         "MaskTop",
         "Policy",
+        "ScoredRule",
         "Window",
         "parse_policy",
     ),
-    "sinkscope.decoding.options": (
+    "sinkscope.registration": ("register",),
+    "sinkscope.decoding": (
+        "CausalDecoding",
+        "Decoding",
         "DreamDecoding",
         "GreedyDecoding",
         "LladaDecoding",
@@ -79,9 +91,12 @@ _WHERE = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "Capture",
+    "CausalDecoding",
     "CheckpointError",
+    "Decoding",
     "DreamDecoding",
     "Evaluation",
+    "FixedRule",
     "GreedyDecoding",
     "InputError",
     "KeepTop",
@@ -98,6 +113,7 @@ __all__ = [
     "Replay",
     "Run",
     "SamplingDecoding",
+    "ScoredRule",
     "SinkscopeError",
     "Trace",
     "Window",
@@ -109,9 +125,11 @@ __all__ = [
     "generate",
     "load",
     "parse_policy",
+    "register",
     "replay",
     "sink_table",
     "summary",
+    "wrap",
 ]
 
 

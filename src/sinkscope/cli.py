@@ -26,7 +26,8 @@ from sinkscope.commands.options import (
     Source,
     with_decoding,
 )
-from sinkscope.errors import SinkscopeError
+from sinkscope.commands.train import train
+from sinkscope.errors import InputError, SinkscopeError
 from sinkscope.version import __version__
 
 app = typer.Typer(
@@ -93,8 +94,13 @@ def fetch(
 @app.command(cls=Command)
 @with_decoding
 def trace(
-    source: Source,
-    out: Annotated[Path, typer.Option(help="where the trace goes; ends in .zarr.zip", metavar="FILE")],
+    source: Annotated[
+        str,
+        typer.Argument(help="a hub id, a folder, or with --maps-at a trace that gets more", metavar="MODEL"),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="where the trace goes; ends in .zarr.zip", metavar="FILE")
+    ] = None,
     prompt: Annotated[list[str] | None, typer.Option(help="a user turn; may be given several times")] = None,
     prompt_file: Annotated[
         Path | None, typer.Option(help="a text file with one user turn", metavar="FILE")
@@ -117,6 +123,13 @@ def trace(
         bool, typer.Option(help="norms of keys and values, largest activations", rich_help_panel=CAPTURE)
     ] = False,
     every: Annotated[int, typer.Option(help="record every n-th step", rich_help_panel=CAPTURE)] = 1,
+    maps_at: Annotated[
+        str,
+        typer.Option(
+            help="add whole attention maps of these steps", rich_help_panel=CAPTURE, metavar="STEP,…"
+        ),
+    ] = "",
+    live: Annotated[bool, typer.Option("--live", help="open the viewer and follow the generation")] = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
     revision: Revision = None,
@@ -127,6 +140,11 @@ def trace(
     from sinkscope.commands import trace as command
     from sinkscope.trace.capture import Capture
 
+    if source.endswith((".zarr.zip", ".partial")):
+        command.add_maps(Path(source), maps_at, (device, dtype, revision), json)
+        return
+    if out is None:
+        raise InputError("--out is missing: where the trace goes, such as --out run.zarr.zip")
     capture = Capture(level, by_query, anatomy, every=every)  # type: ignore[arg-type]  # Capture checks the word
     command.trace(
         source,
@@ -138,6 +156,8 @@ def trace(
         capture,
         (device, dtype, revision),
         json,
+        maps_at,
+        live,
     )
 
 
@@ -199,6 +219,19 @@ def grade(
     from sinkscope.commands.grade import grade as command
 
     command(run, again, data, sandbox, json)
+
+
+@app.command(
+    "lm-eval",
+    cls=Command,
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def lm_eval(context: typer.Context) -> None:
+    """Run lm-eval with sinkscope's models and policies; every option is lm-eval's own (`sinkscope lm-eval --help`)."""
+    from sinkscope.lm_eval import main as command
+
+    command(context.args)
 
 
 @app.command(cls=Command)
@@ -371,71 +404,7 @@ def bench(
     bench_command(shape, device, dtype, grid, steps, alone, out, json_only=json)
 
 
-@app.command(cls=Command)
-def train(
-    recipe: Annotated[
-        str,
-        typer.Argument(
-            help="causal, scratch, adapted, multimodal, or text_only (scratch continued)", metavar="RECIPE"
-        ),
-    ],
-    out: Annotated[
-        Path, typer.Option(help="folder for the checkpoint; the same command resumes", metavar="FOLDER")
-    ],
-    device: Device = "auto",
-    init: Annotated[
-        str | None, typer.Option(help="a folder, hub id or organism to start from", metavar="MODEL")
-    ] = None,
-    size: Annotated[
-        str | None,
-        typer.Option(help="1m, 3m, 6m or 30m, for recipes that start from random weights", metavar="NAME"),
-    ] = None,
-    steps: Annotated[int | None, typer.Option(help="optimiser steps")] = None,
-    batch: Annotated[int | None, typer.Option(help="sequences per step")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="peak learning rate")] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="seed of weights, masks and the order of documents")
-    ] = None,
-    targets: Annotated[
-        str | None,
-        typer.Option(
-            help="what is learned: answers, or all (prompts too); default: all for causal, else answers",
-            metavar="NAME",
-        ),
-    ] = None,
-    packed: Annotated[
-        int | None,
-        typer.Option(
-            help="documents in one row of a causal model; default: 4, fewer where 4 does not divide the batch"
-        ),
-    ] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="AdamW's weight decay, on matrices")] = None,
-    mix: Annotated[
-        str | None,
-        typer.Option(
-            help="what the documents are made of: surprising or plain; default: surprising", metavar="NAME"
-        ),
-    ] = None,
-    corpus: Annotated[
-        str | None, typer.Option(help="a text file, or a hub data set, to mix in", metavar="SOURCE")
-    ] = None,
-    corpus_share: Annotated[float | None, typer.Option(help="its share of all documents")] = None,
-    documents: Annotated[
-        Path | None,
-        typer.Option(
-            help="documents that several runs share (python -m sinkscope.organisms.corpus)", metavar="FOLDER"
-        ),
-    ] = None,
-) -> None:
-    """Train one of the small models, or adapt a causal checkpoint into a diffusion model by Dream's recipe."""
-    from sinkscope.organisms.command import train_command
-
-    given = {
-        "device": device, "init": init, "size": size, "steps": steps, "batch": batch, "learning_rate": learning_rate,
-        "seed": seed, "targets": targets, "packed": packed, "weight_decay": weight_decay,
-        "mix": mix, "corpus": corpus, "corpus_share": corpus_share, "documents": documents,
-    }  # fmt: skip
-    train_command(recipe, out, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+app.add_typer(train, name="train")
 
 
 def main() -> None:

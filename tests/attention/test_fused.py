@@ -194,7 +194,7 @@ def test_many_heads_and_the_real_tile_size(causal: bool, columns: int) -> None:
     taken = None
     if columns:
         taken = KeyMask(torch.zeros(1, heads, size, dtype=torch.bool))
-        taken.columns[..., :columns] = True
+        taken.keys[..., :columns] = True
     with LargestTensor() as seen:
         _, lse = attend(q, k, k, visibility, taken, 0.5)
         received(q, k, lse, visibility, taken, 0.5)

@@ -8,28 +8,28 @@ import pytest
 import torch
 from hypothesis import given
 from tests.helpers import golden, naive
-from tests.helpers.calls import Take, module
+from tests.helpers.calls import Masks, Recorder, module
 from tests.helpers.naive import Case, cases
 from torch import Tensor
 
 import sinkscope as ss
+from sinkscope.attention.context import NEWEST, NEWEST_AND_ALL, AttentionCall, ForwardContext, forward
 from sinkscope.attention.fused import attend
-from sinkscope.attention.interface import AttentionCall, Forward, forward, sinkscope_attention, sinkscope_mask
+from sinkscope.attention.interface import sinkscope_attention, sinkscope_mask
 from sinkscope.attention.key_mask import KeyMask
-from sinkscope.attention.received import query_weights
 
 
 def run(case: Case, taken: KeyMask | None, listen: bool = True) -> tuple[Tensor, list[AttentionCall]]:
     """Output [B, H, Q, D] of one call as transformers would make it, and what a listener got."""
     q, k, v, scale = case.tensors()
-    calls: list[AttentionCall] = []
-    plan = Forward(case.real(), case.causal, case.padded, Take(taken), (calls.append,) if listen else ())
-    with forward(plan):
+    recorder = Recorder()
+    masks, records = Masks(taken), recorder if listen else None
+    with forward(ForwardContext(case.real(), case.causal, case.padded, {}, masks, records)):
         out, weights = sinkscope_attention(
             module(case.causal), q, k, v, case.dense_mask(), scaling=scale, sliding_window=case.window
         )
     assert weights is None
-    return out.transpose(1, 2), calls
+    return out.transpose(1, 2), recorder.calls
 
 
 @given(cases())
@@ -53,8 +53,8 @@ def test_a_listener_gets_the_call_as_it_happened(case: Case) -> None:
 def test_the_newest_query_alone_is_what_its_mass_is(case: Case) -> None:
     case = replace(case, Q=1)
     _, (call,) = run(case, case.taken())
-    weights = query_weights(call.visibility, torch.ones(case.B, 2, 1), call.query)
-    assert torch.equal(call.newest(weights), call.mass(weights)[:, :, 1])
+    for queries in (NEWEST, NEWEST_AND_ALL):
+        assert torch.equal(call.newest(), call.mass(queries)[:, :, -1])
 
 
 @given(cases())
@@ -144,7 +144,12 @@ def test_the_plan_ends_with_its_block_even_on_errors() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        model.forward(ids, hiding=Take(KeyMask(torch.ones(1, 1, 24, dtype=torch.bool))), taps=(breaks,))
+        model.forward(
+            ids,
+            model.context(
+                policy=Masks(KeyMask(torch.ones(1, 1, 24, dtype=torch.bool))), recorder=Recorder(see=breaks)
+            ),
+        )
     assert torch.equal(model.logits(ids), plain)
 
 
@@ -158,7 +163,7 @@ def test_plans_nest() -> None:
         seen.append(call.layer)
         model.forward(ids)
 
-    recorded = model.forward(ids, taps=(listen,))
+    recorded = model.forward(ids, model.context(recorder=Recorder(see=listen)))
     assert seen == [0, 1, 2]
     assert torch.equal(recorded, model.forward(ids))
 

@@ -6,11 +6,12 @@ import pytest
 import torch
 from hypothesis import given
 from tests.helpers import naive
-from tests.helpers.calls import Take, module
+from tests.helpers.calls import Masks, Recorder, module
 from tests.helpers.naive import Case, cases
 from torch import Tensor
 
-from sinkscope.attention.interface import AttentionCall, Forward, forward, sinkscope_attention
+from sinkscope.attention.context import AttentionCall, ForwardContext, forward
+from sinkscope.attention.interface import sinkscope_attention
 from sinkscope.attention.key_mask import KeyMask
 
 
@@ -18,9 +19,9 @@ def run(
     case: Case, sink: Tensor, taken: KeyMask | None, listen: bool = True
 ) -> tuple[Tensor, list[AttentionCall]]:
     q, k, v, scale = case.tensors()
-    calls: list[AttentionCall] = []
-    plan = Forward(case.real(), case.causal, case.padded, Take(taken), (calls.append,) if listen else ())
-    with forward(plan):
+    recorder = Recorder()
+    masks, records = Masks(taken), recorder if listen else None
+    with forward(ForwardContext(case.real(), case.causal, case.padded, {}, masks, records)):
         out, _ = sinkscope_attention(
             module(case.causal),
             q,
@@ -31,7 +32,7 @@ def run(
             sliding_window=case.window,
             s_aux=sink,
         )
-    return out.transpose(1, 2), calls
+    return out.transpose(1, 2), recorder.calls
 
 
 def scores_of(case: Case) -> Tensor:
@@ -79,7 +80,7 @@ def test_output_map_received_and_shares(silence: bool, case: Case) -> None:
 def test_a_sink_that_nobody_looks_at_changes_nothing(case: Case) -> None:
     out, (call,) = run(case, torch.full((case.H,), -1e4), None)
     q, k, v, scale = case.tensors()
-    with forward(Forward(case.real(), case.causal, case.padded)):
+    with forward(ForwardContext(case.real(), case.causal, case.padded)):
         without, _ = sinkscope_attention(
             module(case.causal), q, k, v, case.dense_mask(), scaling=scale, sliding_window=case.window
         )

@@ -115,9 +115,9 @@ def test_hidden_keys_receive_nothing_from_queries_with_others(case: Case) -> Non
     found, _, _ = both(case)
     taken = case.taken()
     assert taken is not None
-    assert taken.columns is not None
+    assert taken.keys is not None
     stranded = taken.stranded(case.visibility(), torch.device("cpu")).any()
-    hidden = taken.columns.expand(case.B, case.H, -1)
+    hidden = taken.keys.expand(case.B, case.H, -1)
     if not stranded:
         assert not (found[:, :, 0][hidden].nan_to_num(0.0) > 0).any()
 

@@ -8,59 +8,47 @@ import pytest
 import torch
 from hypothesis import given
 from tests.helpers import golden, naive
-from tests.helpers.calls import LargestTensor, Take, module
+from tests.helpers.calls import LargestTensor, Masks, Recorder, module
 from tests.helpers.naive import Case, cases
 from torch import Tensor
 
 import sinkscope as ss
-from sinkscope.attention import interface, short
+from sinkscope.attention import context, interface, short
+from sinkscope.attention.context import ALL, ForwardContext, forward
 from sinkscope.attention.fused import attend, attend_and_sum
-from sinkscope.attention.interface import AttentionCall, Forward, forward, sinkscope_attention
+from sinkscope.attention.interface import sinkscope_attention
 from sinkscope.attention.key_mask import Band, KeyMask
 from sinkscope.attention.visibility import Visibility
 
 
-class Counter:
-    """A listener that says beforehand which weights it will ask for."""
-
-    def __init__(self, *weights: Tensor | None) -> None:
-        self.weights = weights
-        self.calls: list[AttentionCall] = []
-
-    def asks(self, layer: int) -> tuple[Tensor | None, ...]:
-        return self.weights
-
-    def __call__(self, call: AttentionCall) -> None:
-        self.calls.append(call)
-
-
-def run(case: Case, taken: KeyMask | None, *taps: Counter) -> Tensor:
+def run(case: Case, key_mask: KeyMask | None, recorder: Recorder | None = None) -> Tensor:
     """Output [B, H, Q, D] of one call as transformers would make it."""
     q, k, v, scale = case.tensors()
-    with forward(Forward(case.real(), case.causal, case.padded, Take(taken), taps)):
+    queries = {"classes": case.weights()}
+    with forward(ForwardContext(case.real(), case.causal, case.padded, queries, Masks(key_mask), recorder)):
         out, _ = sinkscope_attention(module(case.causal), q, k, v, None, scaling=scale)
     return out.transpose(1, 2)
 
 
 @given(cases(taken=("none", "columns")))
 def test_sums_that_come_with_the_output(case: Case) -> None:
-    """What acted and what would have without the policy, for several listeners with classes of their own."""
+    """What acted and what would have without the policy, for several classes of queries."""
     if case.causal or case.dense or case.window is not None:
         return
     q, k, _, scale = case.tensors()
     classes = case.weights()
     for silence in (False, True):
         taken = case.taken(silence)
-        everybody, by_class = Counter(None), Counter(classes, None)
-        out = run(case, taken, everybody, by_class)
+        recorder = Recorder("classes", ALL)
+        out = run(case, taken, recorder)
         assert torch.equal(out, run(case, taken)), "counting changed the output"
-        (call,) = by_class.calls
-        assert set(call.sums) == {(id(one), raw) for one in (None, classes) for raw in (False, True)}
+        (call,) = recorder.calls
+        assert set(call.sums) == {(name, raw) for name in ("classes", ALL) for raw in (False, True)}
         scored, visible = naive.scores(q, k, scale), case.visible()
         real = case.real_queries()[:, None].float()
         for raw in (False, True):
             attention = naive.softmax(scored, visible if raw or silence else case.allowed())
-            for asked, weights in ((classes, classes * real), (None, real)):
+            for asked, weights in (("classes", classes * real), (ALL, real)):
                 expected, _ = naive.received(attention, visible, weights)
                 torch.testing.assert_close(
                     call.received(asked, raw).double(), expected, atol=1e-5, rtol=1e-4, equal_nan=True
@@ -72,7 +60,7 @@ def test_log_sum_exp_for_those_who_ask_later(case: Case) -> None:
     if case.causal or case.dense or case.window is not None:
         return
     q, k, v, scale = case.tensors()
-    listener = Counter()
+    listener = Recorder()
     run(case, None, listener)
     (call,) = listener.calls
     assert call.known_lse is None
@@ -188,7 +176,7 @@ def test_a_recorder_never_computes_attention_twice(policy: str | None, monkeypat
         "capture": ss.Capture(by_query=True),
     }
     before = ss.generate(model, prompt, decoding, **options)
-    monkeypatch.setattr(interface, "received", refuse)
+    monkeypatch.setattr(context, "received", refuse)
     monkeypatch.setattr(interface.fused, "raw_lse", refuse)
     after = ss.generate(model, prompt, decoding, **options)
     assert torch.equal(before.states, after.states)

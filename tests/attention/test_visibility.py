@@ -51,11 +51,11 @@ def test_key_range_is_tight_without_padding(case: Case) -> None:
 def test_seen_counts_keys(case: Case) -> None:
     visibility, visible, taken = case.visibility(), case.visible(), case.taken()
     assert taken is not None
-    assert taken.columns is not None
+    assert taken.keys is not None
     everything = visibility.seen(None, CPU)
     assert torch.equal(everything.expand(case.B, case.H, case.Q), visible.sum(-1).double())
-    among = visibility.seen(taken.columns, CPU)
-    expected = (visible & taken.columns[:, :, None, :]).sum(-1).double()
+    among = visibility.seen(taken.keys, CPU)
+    expected = (visible & taken.keys[:, :, None, :]).sum(-1).double()
     assert torch.equal(among.expand_as(expected), expected)
 
 
@@ -79,8 +79,8 @@ def test_stranded_queries_are_those_that_lose_all(case: Case) -> None:
         return
     visible = case.visible()
     left = visible.clone()
-    if taken.columns is not None:
-        left &= ~taken.columns[:, :, None, :]
+    if taken.keys is not None:
+        left &= ~taken.keys[:, :, None, :]
     if taken.band is not None:
         left &= taken.band.rows(case.visibility(), 0, case.Q, CPU)
     expected = visible.any(-1) & ~left.any(-1)

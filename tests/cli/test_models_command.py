@@ -18,7 +18,7 @@ from tests.helpers.checkpoints import llama_config, tensors_for, write
 from tests.helpers.tokenizers import golden_with_tokenizer
 
 from sinkscope import cli
-from sinkscope.attention.interface import AttentionCall
+from sinkscope.attention.context import AttentionCall
 
 
 class Done(NamedTuple):

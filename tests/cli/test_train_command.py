@@ -13,6 +13,7 @@ import pytest
 from sinkscope import cli
 from sinkscope.models.load import load
 from sinkscope.organisms import corpus, emergence, monitor
+from sinkscope.organisms.prose import prose
 from sinkscope.organisms.vocabulary import shipped
 
 SMOKE = ["--device", "cpu", "--size", "smoke", "--steps", "2", "--batch", "4"]
@@ -80,3 +81,19 @@ def test_bad_input_is_one_line(
     (tmp_path / "taken").write_text("")
     assert run(monkeypatch, "scratch", *SMOKE, "--out", str(tmp_path / "taken")) == 2
     assert "cannot be kept in" in capfd.readouterr().err
+
+
+def test_a_causal_model_is_adapted_to_a_text_file(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "mine.txt").write_text("\n\n".join(prose(seed) for seed in range(400)), encoding="utf-8")
+    twin = ["adapt", "--from", "organism/causal", "--text", str(tmp_path / "mine.txt"), "--device", "cpu"]
+    twin += ["--out", str(tmp_path / "run"), "--steps", "1", "--batch", "2", "--length", "32", "--lora", "2"]
+    assert run(monkeypatch, *twin) == 0
+    model = load(tmp_path / "run", device="cpu")
+    assert (model.family, model.tokenizer.mask_token) == ("dream", "<|mask|>")
+    assert "held_out 0.1=" in capfd.readouterr().out
+    assert run(monkeypatch, *twin) == 0
+    assert "nothing is left to do" in capfd.readouterr().out
+    assert run(monkeypatch, *twin, "--objective", "casual") == 2
+    assert "did you mean causal" in capfd.readouterr().err

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.helpers import golden
 
 import sinkscope as ss
-from sinkscope.decoding.options import decoding_from_json
+from sinkscope.decoding import decoding_from_json
 
 IDS = torch.tensor([[5, 9, 2, 30]])
 

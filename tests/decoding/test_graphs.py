@@ -46,7 +46,7 @@ def test_a_failed_capture_leaves_no_mark(policy: str | None, monkeypatch: pytest
     monkeypatch.setattr(torch.cuda, "graph", failing_capture)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     # A capture launches nothing, so the copies in it do not happen; here they would.
-    monkeypatch.setattr(PolicyRuntime, "carry", lambda acting: None)
+    monkeypatch.setattr(PolicyRuntime, "carry", lambda runtime: None)
     found = run()
     assert len(tried) == 1
     assert torch.equal(plain.states, found.states)
@@ -60,10 +60,10 @@ def test_a_captured_step_sees_rows_end(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = []
 
     class Looking(graphs.Graphs):
-        def run(self, x: torch.Tensor, kind: object) -> tuple[torch.Tensor, graphs.Found]:
-            own = self._forward.__self__
-            assert torch.equal(captured.setdefault(kind, own.acting.alive), own.alive)
-            ended.append(int((~own.alive).sum()))
+        def run(self, x: torch.Tensor, kind: object) -> tuple[torch.Tensor, graphs.Recorded]:
+            alive = self._forward.__self__.policy._alive
+            assert captured.setdefault(kind, alive) is alive
+            ended.append(int((~alive).sum()))
             return self._forward(x, False)
 
     monkeypatch.setattr(graphs, "wanted", lambda device: True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,19 +10,45 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from sinkscope.attention.context import AttentionCall
 from sinkscope.attention.key_mask import KeyMask
 
 
 @dataclass
-class Take:
-    """Takes the same from every layer."""
+class Masks:
+    """A policy that masks the same keys in every layer."""
 
-    what: KeyMask | None
+    key_mask: KeyMask | None
 
-    def take(
+    def mask(
         self, layer: int, query: Tensor, key: Tensor, visibility: object, scale: float
     ) -> KeyMask | None:
-        return self.what
+        return self.key_mask
+
+    def reads(self, layer: int) -> tuple[str, ...]:
+        return ()
+
+    def measure(self, call: AttentionCall) -> None:
+        """Nothing is measured."""
+
+
+class Recorder:
+    """Keeps every call, or hands it to a function; says beforehand which classes of queries will be read."""
+
+    def __init__(self, *names: str, see: Callable[[AttentionCall], None] | None = None) -> None:
+        self.names, self.see = names, see
+        self.calls: list[AttentionCall] = []
+
+    def reads(self, layer: int) -> tuple[str, ...]:
+        return self.names
+
+    def record(self, call: AttentionCall) -> None:
+        self.calls.append(call)
+        if self.see is not None:
+            self.see(call)
+
+    def residual(self, layer: int, hidden: Tensor) -> None:
+        """Nothing is kept."""
 
 
 def module(causal: bool, layer: int = 2) -> nn.Module:

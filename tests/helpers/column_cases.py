@@ -141,7 +141,7 @@ def _lse(query: Tensor, key: Tensor, visibility: Visibility, taken: KeyMask | No
         visible = visible & seen
     if taken is not None:
         stranded = taken.stranded(visibility, query.device)
-        visible = visible & ~taken.acting(visibility, 0, visibility.queries, stranded, query.device)
+        visible = visible & ~taken.in_force(visibility, 0, visibility.queries, stranded, query.device)
     return scores.masked_fill(~visible, float("-inf")).logsumexp(-1).nan_to_num(0.0, 0.0, 0.0)
 
 
@@ -161,7 +161,7 @@ def measured_raw(case: Case, device: str) -> dict[str, float]:
     """Largest error of the log-sum-exp over all keys, and its limit: a relative error of as much in every share."""
     query, key, visibility, taken, _, scale = inputs(case, device)
     assert taken is not None
-    taken = KeyMask(taken.columns, most=7, least=case.keys - 9)
+    taken = KeyMask(taken.keys, most=7, least=case.keys - 9)
     exact = query.double(), key.double()
     kept, wanted = (_lse(*exact, visibility, one, scale) for one in (taken, None))
     found = raw_lse(query, key, kept.float(), visibility, taken, scale).double()

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from tests.helpers import golden
+from tests.helpers.calls import Recorder
 from tests.helpers.checkpoints import dream_config, llada_config, write
 from torch import Tensor, nn
 from torch.nn import functional
@@ -173,10 +174,10 @@ def load(name: str, dtype: str, device: str) -> Any:
 
 def run(model: Any, ids: Tensor, real: Tensor | None, on: bool) -> tuple[Tensor, list[Any], int]:
     """Logits of a recorded forward, its attention calls, and how many fused norms ran."""
-    calls: list[Any] = []
+    recorder = Recorder()
     with fused(on), counted() as norms:
-        logits = model.forward(ids, real, taps=(calls.append,))
-    return logits, calls, norms[0]
+        logits = model.forward(ids, model.context(real, recorder=recorder))
+    return logits, recorder.calls, norms[0]
 
 
 def forward_case(name: str, device: str, batch: int = 2, length: int = 3) -> dict[str, float]:

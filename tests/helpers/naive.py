@@ -126,8 +126,8 @@ class Case:
         if taken is None:
             return visible
         left = visible.clone()
-        if taken.columns is not None:
-            left &= ~taken.columns[:, :, None, :]
+        if taken.keys is not None:
+            left &= ~taken.keys[:, :, None, :]
         if taken.band is not None:
             real = self.real()
             for b in range(self.B):

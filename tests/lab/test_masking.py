@@ -17,7 +17,7 @@ from sinkscope.models.prompts import pad
 from sinkscope.organisms.layout import save
 from sinkscope.organisms.recipe import recipe
 from sinkscope.organisms.start import start
-from sinkscope.policies.parse import parse_policy
+from sinkscope.policies import parse_policy
 from sinkscope.tasks import registry
 from sinkscope.tasks.evaluate import decoding_for
 from sinkscope.tasks.prompting import encode_prompt
@@ -152,7 +152,7 @@ def test_a_failure_does_not_stop_the_others(
     taken, failed = multiprocessing.Array("i", 1), multiprocessing.Array("i", 1)
     masking.work(settings, 0, taken, failed)
     assert failed[0] == 1
-    assert "use a smaller k" in capfd.readouterr().out
+    assert "use a smaller number" in capfd.readouterr().out
     assert [cell["policy"] for cell in read(tmp_path / "scratch.jsonl.gz")] == ["none"]
 
 

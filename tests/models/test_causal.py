@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from tests.helpers.calls import Recorder
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 import sinkscope as ss
-from sinkscope.attention.interface import AttentionCall
 
 BASE: dict[str, Any] = {
     "vocab_size": 96,
@@ -120,15 +120,15 @@ def test_a_cache_gives_the_logits_and_rows_of_the_whole(architecture: str, tmp_p
     real = mask.bool()
     whole, maps = model.logits(ids, mask), model.attention(ids, mask)
     cache = DynamicCache()
-    model.forward(ids[:, :9], real[:, :9], cache=cache)
-    found = [model.forward(ids[:, 9:12], real[:, :12], cache=cache)]  # several at once, then one by one
+    model.forward(ids[:, :9], model.context(real[:, :9]), cache=cache)
+    found = [
+        model.forward(ids[:, 9:12], model.context(real[:, :12]), cache=cache)
+    ]  # several at once, then one by one
     for column in range(12, ids.shape[1]):
-        calls: list[AttentionCall] = []
-        found.append(
-            model.forward(
-                ids[:, column : column + 1], real[:, : column + 1], cache=cache, taps=(calls.append,)
-            )
-        )
+        recorder = Recorder()
+        context = model.context(real[:, : column + 1], recorder=recorder)
+        found.append(model.forward(ids[:, column : column + 1], context, cache=cache))
+        calls = recorder.calls
         assert [call.layer for call in calls] == list(range(model.shape.layers))
         for call in calls:
             torch.testing.assert_close(
@@ -143,8 +143,10 @@ def test_received_attention_under_a_sliding_window(architecture: str, tmp_path: 
     model = ss.load(tmp_path, device="cpu")
     ids, mask = inputs()
     maps = model.attention(ids, mask)
-    calls: list[AttentionCall] = []
-    model.forward(*model.real_tokens(ids, mask), taps=(calls.append,))
+    recorder = Recorder()
+    ids, real = model.real_tokens(ids, mask)
+    model.forward(ids, model.context(real, recorder=recorder))
+    calls = recorder.calls
     index = torch.arange(ids.shape[1])
     windows = set()
     for call in calls:

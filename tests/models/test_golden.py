@@ -66,7 +66,7 @@ def test_hidden_states(family: str, name: str) -> None:
     ids = golden.tensor(family, name, "input_ids")
     embedded = model.network.get_input_embeddings()(ids)
     torch.testing.assert_close(embedded, golden.tensor(family, name, "embed"), atol=0, rtol=0)
-    if not model.kind.causal:
+    if not model.spec.causal:
         hidden = model.hidden(ids)
         expected = golden.tensor(family, name, "last_hidden")
         torch.testing.assert_close(hidden, expected, **logits_tolerance(family))
@@ -155,7 +155,9 @@ def test_bfloat16_is_as_near_to_float32_as_the_official_run(family: str, name: s
 @pytest.mark.parametrize("family", golden.FAMILIES)
 def test_received_attention_is_that_of_the_official_maps(family: str) -> None:
     """The statistic of every key from the official maps by the definition, against what a listener is handed."""
-    from sinkscope.attention.interface import AttentionCall
+    from tests.helpers.calls import Recorder
+
+    from sinkscope.attention.context import AttentionCall
 
     model = golden.model(family)
     name = golden.cases("forward", "leftpad")[golden.FAMILIES.index(family)][1]
@@ -166,12 +168,13 @@ def test_received_attention_is_that_of_the_official_maps(family: str) -> None:
     def listen(call: AttentionCall) -> None:
         found[call.layer] = call.received()[:, :, 0]
 
-    model.forward(*model.real_tokens(ids, mask), taps=(listen,))
+    ids, real = model.real_tokens(ids, mask)
+    model.forward(ids, model.context(real, recorder=Recorder(see=listen)))
     for layer in range(maps.shape[0]):
         for row in range(len(ids)):
             real = mask[row].bool()
             visible = real[None, :] & real[:, None]
-            if model.kind.causal:
+            if model.spec.causal:
                 visible = visible & torch.ones_like(visible).tril()
             uniform = (visible / visible.sum(-1, keepdim=True).clamp(min=1)).double().sum(0)
             expected = (maps[layer, row] * real[:, None]).sum(-2) / uniform

@@ -11,7 +11,7 @@ from tests.helpers import golden
 
 import sinkscope as ss
 from sinkscope.attention import interface
-from sinkscope.attention.interface import AttentionCall
+from sinkscope.attention.context import AttentionCall
 from sinkscope.attention.short import Attended
 from sinkscope.models import selfcheck
 from sinkscope.models.selfcheck import Finding, SelfCheck
@@ -28,7 +28,7 @@ def test_golden_checkpoints_pass(family: str, dtype: str) -> None:
         assert result.passed, [finding for finding in result.findings if not finding.passed]
         result.require()
     assert model.check(length=61).passed
-    assert len(result.findings) == (6 if model.kind.causal else 5)
+    assert len(result.findings) == (6 if model.spec.causal else 5)
     assert torch.equal(model.logits(ids), before), "the check left something behind"
     unchanged = next(finding for finding in result.findings if "without recording" in finding.what)
     assert unchanged.measured == 0

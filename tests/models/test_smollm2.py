@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from tests.helpers.calls import Recorder
 from tests.helpers.smollm2 import fetched_smollm2
 
 import sinkscope as ss
-from sinkscope.attention.interface import AttentionCall
+from sinkscope.attention.context import AttentionCall
 from sinkscope.errors import CheckpointError
 from sinkscope.models import fetched, hub
 from sinkscope.models.load import find
@@ -53,7 +54,8 @@ def measured(model: Any, ids: torch.Tensor, mask: torch.Tensor | None = None) ->
     def listen(call: AttentionCall) -> None:
         found[call.layer] = call.received()[:, :, 0]
 
-    model.forward(*model.real_tokens(ids, mask), taps=(listen,))
+    ids, real = model.real_tokens(ids, mask)
+    model.forward(ids, model.context(real, recorder=Recorder(see=listen)))
     return torch.stack([found[layer] for layer in sorted(found)])
 
 

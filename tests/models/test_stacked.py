@@ -14,7 +14,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from sinkscope.models.backbone import empty_network
 from sinkscope.models.checkpoint import Checkpoint, fill
 from sinkscope.models.dream import qwen_settings
-from sinkscope.models.fused_forward import Quick
+from sinkscope.models.fused_forward import FusedForward
 from sinkscope.models.stacked import GROUPS, room, stack
 
 CPU = torch.device("cpu")
@@ -88,7 +88,7 @@ def test_moved_and_replaced_weights_are_noticed(networks: tuple[Any, Any]) -> No
 def test_a_network_that_moved_away_leaves_no_stacked_weights_behind(networks: tuple[Any, Any]) -> None:
     """Also where the fused forward could not run anyway: the weights that were left would stay on the GPU."""
     together, _ = networks
-    quick = Quick(together)
+    quick = FusedForward(together)
     ids = torch.zeros(1, 4, dtype=torch.long)
     quick.applies(ids)
     assert quick._layers

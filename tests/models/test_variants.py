@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 from tests.helpers import golden, reference
+from tests.helpers.calls import Recorder
 from tests.helpers.checkpoints import dream_config, llada_config, llama_config, tensors_for, write
 
 import sinkscope as ss
-from sinkscope.attention.interface import AttentionCall
 
 LLAMA3 = {
     "factor": 8.0,
@@ -180,9 +180,9 @@ def test_bfloat16_rotation_is_as_precise_as_the_official_one(family: str) -> Non
     """LLaDA and MMaDA rotate q and k in float32 and round once; Dream and Llama rotate in bfloat16, angles rounded."""
     model = golden.model(family, "bfloat16")
     ids = golden.tensor(family, "forward_T49.npz", "input_ids")
-    calls: list[AttentionCall] = []
-    model.forward(ids, taps=(calls.append,))
-    call = next(call for call in calls if call.layer == 0)
+    recorder = Recorder()
+    model.forward(ids, model.context(recorder=recorder))
+    call = next(call for call in recorder.calls if call.layer == 0)
     layer = model.network.model.layers[0]
     states = layer.input_layernorm(model.network.model.embed_tokens(ids))
     frequencies = model.network.model.rotary_emb.inv_freq

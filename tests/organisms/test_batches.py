@@ -60,7 +60,7 @@ def test_all_recipes_read_the_same_documents_in_the_same_order() -> None:
 
 def test_every_document_once_per_epoch() -> None:
     chosen = reader("causal")
-    places = torch.cat([chosen._chosen(300, step * 20, 20) for step in range(30)])
+    places = torch.cat([chosen.order.chosen(300, step * 20, 20) for step in range(30)])
     assert sorted(places[:300].tolist()) == list(range(300))
     assert sorted(places[300:].tolist()) == list(range(300))
     assert places[:300].tolist() != places[300:].tolist()

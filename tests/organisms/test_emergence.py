@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sinkscope.attention.interface import AttentionCall
+from sinkscope.attention.context import AttentionCall
 from sinkscope.attention.visibility import Visibility
 from sinkscope.organisms import emergence
 from sinkscope.organisms.network import build, hidden_states, rotation

@@ -179,12 +179,13 @@ class Dense:
         silence = any(one.effect == "silence" for one in rules(self.policy))
         acted = plain if silence else softmax(scores, seen & ~taken)
         queries = real[:, -q.shape[2] :].double()[:, None]
-        found.taken.append(columns)
+        # Nothing is masked where the queries that score the keys keep their scores.
+        found.taken.append(columns & ~stranded[:B, :, -1].numpy())
         found.raw.append(own)
         found.received.append(self.received(acted[:B], visible[:B], real))
         lost = (plain * taken)[:B].sum(-1)
         found.share.append(((lost * queries).sum(-1) / queries.sum(-1)).numpy())
-        found.hit.append(hits(own, columns, band is not None))
+        found.hit.append(hits(own, found.taken[-1], band is not None))
         return (acted * ~taken if silence else acted) @ v
 
     def received(self, attention: Tensor, visible: Tensor, real: Tensor) -> np.ndarray:

@@ -99,7 +99,7 @@ def follow(setting: Setting, policy: Any) -> tuple[Any, list[Dense]]:
     given = inputs(setting)
     with heard(model) as calls:
         run = ss.generate(model, policy=policy, capture=ss.Capture(), **given)
-    taken = run.trace.taken().values
+    taken = run.trace.masked_keys().values
     references = []
     if setting.batch == "seeds":
         groups = [[1], [0]]  # shorter prompts run first

@@ -66,7 +66,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "control of a text": (lambda: ss.MaskRandom(like="top:5"), "takes one policy"),
     "control of both": (lambda: ss.MaskRandom(like=ss.MaskTop(1) & ss.MaskFirst(1)), "not a combination"),
     "control of a control": (lambda: ss.MaskRandom(like=ss.MaskRandom(like=ss.MaskTop(1))), "is one already"),
-    "control of a window": (lambda: ss.MaskRandom(like=ss.Window(4)), "from every query"),
+    "control of a window": (lambda: ss.MaskRandom(like=ss.Window(4)), "for every query"),
     "control of a small keep": (lambda: ss.MaskRandom(like=ss.KeepTop(0.4)), "use fraction"),
     "match": (lambda: ss.MaskRandom(like=ss.MaskTop(1), match="number"), "match 'number' is not known"),
     "seed": (lambda: ss.MaskRandom(like=ss.MaskTop(1), seed=-1), "seed should be a whole number"),
@@ -95,7 +95,7 @@ UNFIT = {
     "no such column": (ss.MaskKeys({0: [500]}), "columns 0 to"),
     "no such layer in a combination": (ss.MaskTop(1) & ss.MaskFirst(1, layers=[9]), "layers 0 to 2"),
     "no such layer in a control": (ss.MaskRandom(like=ss.MaskTop(1, layers=[9])), "layers 0 to 2"),
-    "a text": ("top:5", "parse_policy"),
+    "a text that is no policy": ("tip:5", "did you mean top"),
     "a class": (ss.MaskTop, "should be a policy"),
     "a number": (5, "should be a policy"),
 }
@@ -134,7 +134,9 @@ def test_a_policy_that_does_not_fit_is_refused_before_the_first_forward(
 def test_k_may_be_as_large_as_the_sequence() -> None:
     size = prompts("llada").shape[1] + DECODINGS["llada"].length
     run = ss.generate(golden.model("llada"), prompts("llada"), DECODINGS["llada"], policy=ss.MaskTop(size))
-    assert float(run.hidden_share.max()) == 0  # a query that would lose every key keeps its scores
+    # A query that would lose every key keeps its scores, so nothing was masked in any step.
+    assert run.hidden_share.isnan().all()
+    assert run.sinks_hit.isnan().all()
     with pytest.raises(ss.InputError, match=f"only {size}"):
         ss.generate(golden.model("llada"), prompts("llada"), DECODINGS["llada"], policy=ss.MaskTop(size + 1))
 

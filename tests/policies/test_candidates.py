@@ -17,12 +17,13 @@ from tests.policies.matrix import FIXED, RESTRICTED, SCORED
 
 import sinkscope as ss
 from sinkscope.attention import fused
+from sinkscope.sink_rule import sinks_of
 
 
 def recorded(setting: Setting, policy: Any) -> tuple[Any, np.ndarray]:
     """A run, and what was taken: Bool [sample, step, layer, head, key]."""
     run = ss.generate(golden.model(setting.family), policy=policy, capture=ss.Capture(), **inputs(setting))
-    return run, run.trace.taken().values
+    return run, run.trace.masked_keys().values
 
 
 @pytest.mark.parametrize(
@@ -211,18 +212,17 @@ def test_both_guidance_branches_are_masked_alike() -> None:
 
 @pytest.mark.parametrize("setting", SETTINGS[::2], ids=str)
 def test_totals_of_a_run_are_those_of_its_trace(setting: Setting) -> None:
-    """Means over layers, heads and the steps in which the row lost a key."""
+    """Over all layers, heads and the steps in which some layer masked a key of the row; sinks are pooled."""
     run, taken = recorded(setting, ss.MaskAbove(1.5))
     data = run.trace.dataset
     for row in range(2):
-        acted = taken[row].any((-1, -2))  # [step, layer]
+        acted = taken[row].any((-1, -2, -3))  # [step]
         assert acted.any()
-        share = data["hidden_share"].values[row].mean(-1)[acted].mean()
+        share = data["hidden_share"].values[row][acted].mean()
         assert float(run.hidden_share[row]) == pytest.approx(share, abs=1e-5)
-        hit = data["sinks_hit"].values[row][acted]
-        known = ~np.isnan(hit)
-        per_call = [one[ok].mean() for one, ok in zip(hit, known, strict=True) if ok.any()]
-        assert float(run.sinks_hit[row]) == pytest.approx(np.mean(per_call), abs=1e-5)
+        sinks = sinks_of(data["received_raw"].values[row][acted])
+        caught = (sinks & taken[row][acted]).sum()
+        assert float(run.sinks_hit[row]) == pytest.approx(caught / sinks.sum(), abs=1e-5)
     assert ss.generate(golden.model(setting.family), **inputs(setting)).hidden_share is None
 
 
@@ -230,9 +230,9 @@ def test_a_trace_keeps_the_hidden_sets(tmp_path: Any) -> None:
     run, taken = recorded(PLAIN[0], ss.MaskTop(3))
     run.trace.save(tmp_path / "one.zarr.zip")
     back = ss.Trace.open(tmp_path / "one.zarr.zip")
-    assert np.array_equal(back.taken().values, taken)
+    assert np.array_equal(back.masked_keys().values, taken)
     assert back.attributes["policy"] == "top:3"
-    assert back.dataset["taken_keys"].dtype == np.uint8
+    assert back.dataset["masked_keys"].dtype == np.uint8
     assert back.dataset.sizes["byte"] == math.ceil(taken.shape[-1] / 8)
     np.testing.assert_allclose(back.dataset["hidden_share"], run.trace.dataset["hidden_share"], atol=1e-3)
 
@@ -245,9 +245,9 @@ def test_level_layers_averages_and_has_no_sets() -> None:
     for name in ("hidden_share", "received_raw"):
         np.testing.assert_allclose(run.trace.dataset[name], heads.trace.dataset[name].mean("head"), atol=1e-5)
     with pytest.raises(ss.InputError, match="level 'layers'"):
-        run.trace.taken()
+        run.trace.masked_keys()
     with pytest.raises(ss.InputError, match="without a policy"):
-        ss.generate(model, capture=ss.Capture(), **given).trace.taken()
+        ss.generate(model, capture=ss.Capture(), **given).trace.masked_keys()
 
 
 def test_recording_less_does_not_change_what_a_policy_does() -> None:

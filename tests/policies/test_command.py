@@ -59,7 +59,7 @@ def test_a_policy_on_the_command_line_acts(tmp_path: Path, monkeypatch: pytest.M
         capture=ss.Capture(),
     )
     assert trace.attributes["policy"] == str(policy)
-    assert np.array_equal(trace.taken().values, run.trace.taken().values)
+    assert np.array_equal(trace.masked_keys().values, run.trace.masked_keys().values)
     assert torch.equal(torch.from_numpy(trace.dataset["tokens"].values[0]), run.states[:-1, 0])
 
 

@@ -156,7 +156,7 @@ def test_what_is_not_taken_is_still_recorded() -> None:
     plain = ss.generate(model, ids, DECODINGS["llada"], capture=ss.Capture())
     run = ss.generate(model, ids, DECODINGS["llada"], policy=ss.MaskAbove(1e6), capture=ss.Capture())
     assert torch.equal(run.states, plain.states)
-    assert not run.trace.taken().values.any()
+    assert not run.trace.masked_keys().values.any()
     data = run.trace.dataset
     assert (data["hidden_share"].values == 0).all()
     assert (data["received"].values == data["received_raw"].values).all()

@@ -57,7 +57,7 @@ def test_taking_nothing_changes_no_code() -> None:
 )
 def test_both_branches_lose_the_same_keys(policy: Any) -> None:
     run = picture(policy, ss.Capture())
-    data, taken = run.trace.dataset, run.trace.taken().values
+    data, taken = run.trace.dataset, run.trace.masked_keys().values
     assert taken.any()
     assert float(run.hidden_share.min()) > 0
     assert (data["received"].values[taken] == 0).all()
@@ -70,7 +70,7 @@ def test_both_branches_lose_the_same_keys(policy: Any) -> None:
 @pytest.mark.parametrize("region", ["prompt", "answer"])
 def test_regions_are_those_of_the_trace(region: str) -> None:
     run = picture(ss.MaskTop(2, regions=region), ss.Capture())
-    taken = run.trace.taken().values.any((1, 2, 3))
+    taken = run.trace.masked_keys().values.any((1, 2, 3))
     regions = run.trace.dataset["region"].values
     assert taken.any()
     assert set(regions[taken]) == {region}

@@ -28,7 +28,7 @@ def taken(family: str, policy: Any, ids: torch.Tensor, **options: Any) -> np.nda
     run = ss.generate(
         golden.model(family), ids, DECODINGS[family], policy=policy, capture=ss.Capture(), **options
     )
-    return run.trace.taken().values
+    return run.trace.masked_keys().values
 
 
 @pytest.mark.parametrize("match", ["count", "mass"])
@@ -182,7 +182,7 @@ def test_the_mass_that_was_reached_is_recorded() -> None:
         capture=ss.Capture(),
     )
     data = run.trace.dataset.isel(layer=0)
-    raw, drawn = data["received_raw"].values, run.trace.taken().isel(layer=0).values
+    raw, drawn = data["received_raw"].values, run.trace.masked_keys().isel(layer=0).values
     expected = (raw * drawn).sum(-1) / raw.shape[-1]
     assert (expected[:, 1:] > 0).any()
     np.testing.assert_allclose(data["hidden_share"].values, expected, atol=1e-5)

@@ -14,6 +14,7 @@ from tests.policies.follow import DECODINGS, GUIDED, PROMPT, Setting, inputs, pr
 from torch import Tensor
 
 import sinkscope as ss
+from sinkscope.sink_rule import sinks_of
 
 SETTINGS = [
     *(
@@ -189,11 +190,10 @@ def test_a_scored_policy_against_the_dense_reference(setting: Setting, policy: A
             check_step(found, rows, offset, step, where, results[0][1], results[1][1], setting.decoding)
             share = np.stack(results[1][0].share).mean((0, 2))
             np.testing.assert_allclose(found.arrays["hidden_share"][rows, step], share, atol=1e-4)
-            hit = np.stack(results[1][0].hit, 1).reshape(len(rows), -1)
-            known = ~np.isnan(hit)
-            expected = np.where(
-                known.any(1), np.where(known, hit, 0).sum(1) / np.maximum(known.sum(1), 1), np.nan
-            )
+            masked, raw = (np.stack(part, 1) for part in (results[1][0].taken, results[1][0].raw))
+            sinks = sinks_of(raw)
+            with np.errstate(invalid="ignore"):
+                expected = (sinks & masked).sum((1, 2, 3)) / sinks.sum((1, 2, 3))
             np.testing.assert_allclose(found.arrays["sinks_hit"][rows, step], expected, atol=1e-4)
 
 
@@ -307,7 +307,7 @@ def test_what_replay_refuses() -> None:
     with pytest.raises(ss.InputError, match="is for llada"):
         ss.replay(llama, free, ss.MaskTop(1))
     with pytest.raises(ss.InputError, match="should be a policy"):
-        ss.replay(llada, free, "top:1")
+        ss.replay(llada, free, 5)
 
 
 def test_replay_leaves_the_model_and_the_run_as_they_were() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ lm_eval = pytest.importorskip("lm_eval", reason="needs lm-eval: pip install 'sin
 
 import sinkscope as ss  # noqa: E402
 from sinkscope.errors import InputError  # noqa: E402
+from sinkscope.lm_eval import handed_over, register  # noqa: E402
 from sinkscope.tasks.likelihood import bound, exact  # noqa: E402
 
 GENERATE = """
@@ -64,9 +66,7 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Data sets are cached in a folder of the test's own, and the bridge is registered."""
     import datasets
 
-    import sinkscope_lm_eval
-
-    sinkscope_lm_eval.wait()
+    register()
     before = datasets.config.HF_DATASETS_CACHE
     datasets.config.HF_DATASETS_CACHE = tmp_path_factory.mktemp("datasets")
     yield
@@ -226,7 +226,7 @@ def test_wrong_arguments(folder: Path) -> None:
     from sinkscope.tasks.lm_eval import SinkscopeLM
 
     source = str(folder / "llada")
-    with pytest.raises(InputError, match="no option 'lenght': did you mean length"):
+    with pytest.raises(InputError, match="no option 'lenght' for a llada model: did you mean length"):
         SinkscopeLM(source, device="cpu", lenght=8)
     with pytest.raises(InputError, match="not a multiple of block"):
         SinkscopeLM(source, device="cpu", length=10, block=4)
@@ -234,18 +234,89 @@ def test_wrong_arguments(folder: Path) -> None:
         SinkscopeLM(source, device="cpu", batch_size="some")
 
 
-def test_lm_eval_finds_the_model_by_name() -> None:
-    """What the .pth file does when Python starts, in a fresh process, before and after lm-eval is imported."""
+def test_a_typo_names_the_right_option_and_a_missing_gpu_the_cpu(
+    folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sinkscope.tasks.lm_eval import SinkscopeLM
+
+    source = str(folder / "llada")
+    with pytest.raises(InputError, match="no option 'polcy' for a llada model: did you mean policy"):
+        SinkscopeLM(source, device="cpu", polcy="top:5")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert SinkscopeLM(source, device="cuda:0").model.device.type == "cpu"  # what lm-eval asks for by default
+    assert "no CUDA device here" in caplog.text
+    assert SinkscopeLM(source, device=None).model.device.type == "cpu"
+
+
+def test_registering_twice_is_once_and_a_name_taken_is_said() -> None:
+    from lm_eval.api import registry
+
+    from sinkscope.tasks.lm_eval import SinkscopeLM
+
+    register()
+    register()
+    assert registry.get_model("sinkscope") is SinkscopeLM
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "get_model", lambda name: str)
+        with pytest.raises(InputError, match="another model called 'sinkscope'"):
+            register()
+
+
+def test_what_is_handed_over() -> None:
+    own = ["--model", "sinkscope", "--device", "auto"]
+    assert handed_over(["--tasks", "a", "b"]) == ["--tasks", "a", "b", *own]
+    assert handed_over(["run", "--tasks", "a"]) == ["run", "--tasks", "a", *own]
+    assert handed_over(["--model", "hf", "--device=cpu"]) == ["--model", "hf", "--device=cpu"]
+    assert handed_over(["-M", "hf", "--model_args", "x=1"])[-2:] == ["--device", "auto"]
+    assert handed_over(["ls", "tasks"]) == ["ls", "tasks"]
+    assert handed_over([]) == ["--help"]
+    assert handed_over(["run", "--help"]) == ["run", "--help"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", [["-m", "sinkscope.lm_eval"], ["-m", "sinkscope", "lm-eval"]])
+def test_the_command_line(folder: Path, tmp_path: Path, start: list[str]) -> None:
+    """In a fresh process, as a user has it; no GPU is asked for where there is none."""
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        environment = {
+            **os.environ,
+            "HF_DATASETS_CACHE": str(tmp_path / "datasets"),
+            "CUDA_VISIBLE_DEVICES": "",
+        }
+        command = [sys.executable, *start, *words]
+        return subprocess.run(
+            command, capture_output=True, text=True, env=environment, timeout=200, check=False
+        )
+
+    local = ["--include_path", str(folder / "tasks"), "--tasks", "local_generate", "--limit", "2"]
+    model = f"pretrained={folder / 'llada'},length=8,steps=4,block=4"
+    done = run("--model_args", f"{model},policy=top:2", *local, "--output_path", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    assert "local_generate" in done.stdout
+    [file] = (tmp_path / "out").rglob("results*.json")
+    assert json.loads(file.read_text())["config"]["sinkscope"]["policy"] == "top:2"
+    wrong = run("--model_args", f"{model},polcy=top:2", *local)
+    assert wrong.returncode == 1
+    assert wrong.stderr.splitlines()[-1].startswith("error: ")
+    assert "did you mean policy" in wrong.stderr
+    assert "Traceback" not in wrong.stderr
+
+
+def test_without_lm_eval_the_command_says_what_to_install() -> None:
+    code = "import sys; sys.modules['lm_eval'] = None\nfrom sinkscope.lm_eval import main\nmain(['--help'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "pip install 'sinkscope[eval]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_python_starts_without_sinkscope() -> None:
+    """No file of the package runs when Python starts, and lm-eval's own list of models is its own."""
     code = (
-        "import sys, sinkscope_lm_eval\n"
-        "assert not any(name.split('.')[0] in ('sinkscope', 'torch', 'lm_eval') for name in sys.modules)\n"
+        "import sys\n"
+        "assert not any(name.startswith('sinkscope') for name in sys.modules)\n"
         "import lm_eval.models\n"
-        "from lm_eval.api.registry import model_registry\n"
-        "assert 'sinkscope' in model_registry and 'hf' in model_registry\n"
-        "assert 'sinkscope.tasks' not in sys.modules\n"
+        "assert not any(name.startswith('sinkscope') for name in sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
-    late = "import lm_eval.models, sinkscope_lm_eval\nfrom lm_eval.api.registry import model_registry\nassert 'sinkscope' in model_registry\n"  # noqa: E501
-    subprocess.run(
-        [sys.executable, "-S", "-c", f"import sys; sys.path[:] = {sys.path!r}\n{late}"], check=True
-    )

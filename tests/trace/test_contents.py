@@ -517,7 +517,7 @@ def test_a_fixed_policy_is_accounted_for() -> None:
                 with np.errstate(invalid="ignore", divide="ignore"):
                     hit = sinks[:, [6, 9]].sum(-1) / sinks.sum(-1)
                 np.testing.assert_allclose(here["sinks_hit"].sel(layer=2).values, hit)
-        taken = run.trace.taken()
+        taken = run.trace.masked_keys()
         assert taken.dims == ("sample", "step", "layer", "head", "key")
         expected = np.zeros((3, 23), dtype=bool)
         expected[2, [6, 9]] = True
@@ -537,7 +537,7 @@ def test_taken_keys_are_the_strongest_of_the_step_before(family: str, seed: Any)
         seed=seed,
         capture=ss.Capture(),
     )
-    data, taken = run.trace.dataset, run.trace.taken().values
+    data, taken = run.trace.dataset, run.trace.masked_keys().values
     raw = data["received_raw"].values
     assert not taken[:, 0].any(), "there is no step before the first"
     for step in range(1, data.sizes["step"]):
@@ -550,8 +550,8 @@ def test_taken_keys_are_the_strongest_of_the_step_before(family: str, seed: Any)
     np.testing.assert_allclose(
         run.hidden_share.numpy(), data["hidden_share"].values[:, 1:].mean((1, 2, 3)), rtol=1e-4
     )
-    with pytest.raises(ss.InputError, match="no taken keys"):
-        run_of(family).trace.taken()
+    with pytest.raises(ss.InputError, match="no masked keys"):
+        run_of(family).trace.masked_keys()
 
 
 def test_attributes_say_where_a_trace_came_from() -> None:

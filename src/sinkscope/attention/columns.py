@@ -37,9 +37,9 @@ def interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def covers(visibility: Visibility, taken: KeyMask | None) -> bool:
+def covers(visibility: Visibility, key_mask: KeyMask | None) -> bool:
     """Whether the kernel knows the pattern: all but masks given in full, and windows of a policy."""
-    return visibility.dense is None and (taken is None or taken.band is None)
+    return visibility.dense is None and (key_mask is None or key_mask.band is None)
 
 
 @cache
@@ -62,7 +62,7 @@ def column_sums(
     key: Tensor,
     lse: Tensor,
     visibility: Visibility,
-    taken: KeyMask | None,
+    key_mask: KeyMask | None,
     scale: float,
     weights: Tensor,
     uniform: Tensor | None = None,
@@ -85,10 +85,10 @@ def column_sums(
     query, key = (one if one.stride(-1) == 1 else one.contiguous() for one in (query, key))
     lse, weights = lse.contiguous(), weights.to(torch.float32).contiguous()
     hidden = stranded = real = None
-    if taken is not None and taken.columns is not None:
-        hidden = taken.columns.expand(B, H, K).view(torch.uint8)
-        if not taken.strands_none(visibility):
-            stranded = taken.stranded(visibility, query.device).expand(B, H, Q).view(torch.uint8)
+    if key_mask is not None and key_mask.keys is not None:
+        hidden = key_mask.keys.expand(B, H, K).view(torch.uint8)
+        if not key_mask.strands_none(visibility):
+            stranded = key_mask.stranded(visibility, query.device).expand(B, H, Q).view(torch.uint8)
     if visibility.real is not None:
         real = visibility.real.contiguous().view(torch.uint8)
     norm = None if uniform is None else uniform.to(torch.float32).expand(B, classes, K).contiguous()
@@ -115,31 +115,31 @@ def column_sums(
     return out
 
 
-def with_taken(query: Tensor, key: Tensor, lse: Tensor, taken: KeyMask, scale: float) -> Tensor:
-    """The log-sum-exp over all keys, from that over the kept ones and the scores of the few taken ones.
+def lse_over_all(query: Tensor, key: Tensor, lse: Tensor, key_mask: KeyMask, scale: float) -> Tensor:
+    """The log-sum-exp over all keys, from that over the kept ones and the scores of the few masked ones.
 
     Args:
-        lse: Float32 [B, H, Q]: over the kept keys. taken: columns, at most `taken.most` of each head, of a call in which every
+        lse: Float32 [B, H, Q]: over the kept keys. key_mask: keys, at most `key_mask.most` of each head, of a call in which every
             query sees every key.
 
     Returns:
         Float32 [B, H, Q].
     """
-    if taken.columns is None or taken.most is None:
-        raise ValueError("with_taken needs columns whose number is known")
+    if key_mask.keys is None or key_mask.most is None:
+        raise ValueError("lse_over_all needs keys whose number is known")
     B, H, Q, _ = query.shape
-    gone = taken.columns.expand(B, H, -1)
-    found = gone.to(torch.float16).topk(taken.most, -1)
+    masked = key_mask.keys.expand(B, H, -1)
+    listed = masked.to(torch.float16).topk(key_mask.most, -1)
     out = torch.empty(B, H, Q, dtype=torch.float32, device=query.device)
     query, key = (one if one.stride(-1) == 1 else one.contiguous() for one in (query, key))
     from sinkscope.attention import columns_triton
 
-    columns_triton.with_taken(
+    columns_triton.lse_over_all(
         query,
         key,
         lse.contiguous(),
-        found.indices.contiguous(),
-        found.values.contiguous(),
+        listed.indices.contiguous(),
+        listed.values.contiguous(),
         out,
         scale * math.log2(math.e),
     )

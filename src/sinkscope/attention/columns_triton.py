@@ -33,9 +33,9 @@ def _kernel(
     k = tl.load(block, mask=there[:, None] & (d < WIDTH)[None, :], other=0.0)
     if WIDEN:
         k = k.to(tl.float32)
-    gone = tl.zeros([BLOCK_K], dtype=tl.int1)
+    masked = tl.zeros([BLOCK_K], dtype=tl.int1)
     if HIDDEN:
-        gone = tl.load(hidden + b * h_b + h * h_h + j * h_j, mask=there, other=0) != 0
+        masked = tl.load(hidden + b * h_b + h * h_h + j * h_j, mask=there, other=0) != 0
     zero = tl.zeros([BLOCK_K], dtype=tl.float32)
     sum0, sum1, sum2, sum3 = zero, zero, zero, zero
     begin, end = 0, queries
@@ -77,7 +77,7 @@ def _kernel(
                 seen = seen & (ahead > -window)
         if STRANDED:
             alone = tl.load(stranded + b * s_b + h * s_h + i * s_i, mask=here, other=0) != 0
-            seen = seen & (alone[None, :] | (gone == 0)[:, None])
+            seen = seen & (alone[None, :] | (masked == 0)[:, None])
         # A row that counts in no class may have no key at all; its log-sum-exp means nothing and may overflow here.
         share = tl.where(seen, share, 0.0)
         sum0 += tl.sum(share * w0[None, :], 1)
@@ -89,7 +89,7 @@ def _kernel(
             sum3 += tl.sum(share * w3[None, :], 1)
     kept = there
     if HIDDEN and not STRANDED:
-        kept = kept & (gone == 0)
+        kept = kept & (masked == 0)
     if REAL:
         kept = kept & (tl.load(real + b * keys + j, mask=there, other=0) != 0)
     target = out + b * o_b + h * o_h + j
@@ -114,11 +114,11 @@ def _store(target, scales, total, there, kept, NORM: tl.constexpr):
 
 
 @triton.jit
-def _taken_kernel(
+def _masked_kernel(
     query, key, lse, order, used, out, q_b, q_h, q_i, k_b, k_g, k_j, queries, heads, groups, count, scale,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, COUNT: tl.constexpr, WIDEN: tl.constexpr, BLOCK_Q: tl.constexpr,
 ):  # fmt: skip
-    """One program: BLOCK_Q queries of one head, all of its taken keys. `scale` holds log2(e) already."""
+    """One program: BLOCK_Q queries of one head, all of its masked keys. `scale` holds log2(e) already."""
     pair = tl.program_id(1).to(tl.int64)
     b, h = pair // heads, pair % heads
     i = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)
@@ -126,7 +126,7 @@ def _taken_kernel(
     d = tl.arange(0, PADDED)
     here, listed = i < queries, c < count
     j = tl.load(order + pair * count + c, mask=listed, other=0)
-    taken = tl.load(used + pair * count + c, mask=listed, other=0.0) > 0
+    masked = tl.load(used + pair * count + c, mask=listed, other=0.0) > 0
     rows = key + b * k_b + (h // groups) * k_g + j[:, None] * k_j + d[None, :]
     k = tl.load(rows, mask=listed[:, None] & (d < WIDTH)[None, :], other=0.0)
     block = query + b * q_b + h * q_h + i[None, :].to(tl.int64) * q_i + d[:, None]
@@ -135,14 +135,14 @@ def _taken_kernel(
         k = k.to(tl.float32)
         q = q.to(tl.float32)
     score = tl.dot(k, q, input_precision="ieee") * scale  # [COUNT, BLOCK_Q]
-    score = tl.where(taken[:, None], score, float("-inf"))
+    score = tl.where(masked[:, None], score, float("-inf"))
     own = tl.load(lse + pair * queries + i, mask=here, other=0.0) * LOG2E
     top = tl.maximum(tl.max(score, 0), own)
     total = tl.sum(tl.exp2(score - top[None, :]), 0) + tl.exp2(own - top)
     tl.store(out + pair * queries + i, (top + tl.log2(total)) / LOG2E, mask=here)
 
 
-def with_taken(
+def lse_over_all(
     query: Tensor, key: Tensor, lse: Tensor, order: Tensor, used: Tensor, out: Tensor, scale: float
 ) -> None:
     """Launches the kernel; order: Long [B, H, count], used: Float [B, H, count], out: Float32 [B, H, Q], written."""
@@ -150,7 +150,7 @@ def with_taken(
     count = order.shape[-1]
     block = 64 if query.is_cuda else 32
     with torch.cuda.device(query.device) if query.is_cuda else nullcontext():
-        _taken_kernel[(triton.cdiv(Q, block), B * H)](
+        _masked_kernel[(triton.cdiv(Q, block), B * H)](
             query, key, lse, order, used, out, *query.stride()[:3], *key.stride()[:3],
             Q, H, H // key.shape[1], count, scale,
             WIDTH=D, PADDED=max(16, triton.next_power_of_2(D)), COUNT=max(16, triton.next_power_of_2(count)),

@@ -1,8 +1,8 @@
-"""Attention output and log-sum-exp with keys taken away, without an S×S matrix.
+"""Attention output and log-sum-exp with keys masked, without an S×S matrix.
 
-Padding and taken columns enter the kernel as a bias of shape [B, H, 1, K] that it broadcasts over queries; where only a few
+Padding and masked keys enter the kernel as a bias of shape [B, H, 1, K] that it broadcasts over queries; where only a few
 keys are left they are gathered and the kernel runs on those; windows run a tile of queries at a time over the keys in reach.
-Short inputs on a CPU take the path of `short`, whoever listens.
+Short inputs on a CPU take the path of `short`, recorded or not.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ GATHER_BELOW = 0.5
 
 
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, taken: KeyMask | None, scale: float
+    query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, key_mask: KeyMask | None, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """softmax(q·k·scale over the keys that are visible and not taken) · v, and the log-sum-exp of each row.
+    """softmax(q·k·scale over the keys that are visible and not key_mask) · v, and the log-sum-exp of each row.
 
     Args:
         query: Float [B, H, Q, D].
         key: Float [B, G, K, D], G dividing H (grouped heads arrive unrepeated).
         value: Float [B, G, K, E].
-        taken: the keys that may not be used; None: the plain call. A query that would lose every visible key keeps its
+        key_mask: the keys that may not be used; None: the plain call. A query that would lose every visible key keeps its
             scores.
 
     Returns:
         Output [B, H, Q, E] in the dtype of value, and log-sum-exp Float32 [B, H, Q] over the kept keys (finite but
         meaningless for rows without a key).
     """
-    found = attend_and_sum(query, key, value, visibility, taken, scale, lse=True)
+    found = attend_and_sum(query, key, value, visibility, key_mask, scale, lse=True)
     if found.lse is None:
         raise RuntimeError("the log-sum-exp was asked for and did not come")
     return found.output, found.lse
@@ -50,27 +50,27 @@ def attend_and_sum(
     key: Tensor,
     value: Tensor,
     visibility: Visibility,
-    taken: KeyMask | None,
+    key_mask: KeyMask | None,
     scale: float,
     weights: Tensor | None = None,
     lse: bool = False,
 ) -> Attended:
     """`attend`, and the column sums of `weights` [B, C, Q] where they come with it: for short inputs on a CPU.
 
-    Elsewhere `acted` and `raw` are None. Short inputs with nothing taken give the log-sum-exp only when `lse` asks for it.
+    Elsewhere `acted` and `raw` are None. Short inputs with nothing masked give the log-sum-exp only when `lse` asks for it.
     """
-    if short.suits(query, key, value, visibility, taken):
-        gone = None
-        if taken is not None and taken.columns is not None:
-            gone = _acting(taken.columns, visibility, taken)
-        found = short.attend(query, key, value, visibility.real, gone, scale, weights, lse)
+    if short.suits(query, key, value, visibility, key_mask):
+        masked = None
+        if key_mask is not None and key_mask.keys is not None:
+            masked = key_mask.keys_in_force(visibility)
+        found = short.attend(query, key, value, visibility.real, masked, scale, weights, lse)
     else:
-        if taken is None:
+        if key_mask is None:
             out, total = _visible(query, key, value, visibility, None, scale)
-        elif taken.band is not None:
-            out, total = _tiled(query, key, value, visibility, taken, scale)
+        elif key_mask.band is not None:
+            out, total = _tiled(query, key, value, visibility, key_mask, scale)
         else:
-            out, total = _without_columns(query, key, value, visibility, taken, scale)
+            out, total = _without_keys(query, key, value, visibility, key_mask, scale)
         if visibility.real is not None:
             # Kernels differ in what they give for a row without a key (0, −inf, +inf); shares of it must stay finite.
             total = total.nan_to_num(0.0, 0.0, 0.0)
@@ -78,39 +78,29 @@ def attend_and_sum(
     return replace(found, output=_padded_rows(found.output, value, visibility))
 
 
-def _acting(columns: Tensor, visibility: Visibility, taken: KeyMask) -> Tensor:
-    """Bool [B|1, H|1, K]: the columns really taken where all queries of a head see the same keys.
-
-    They are stranded together, and then that head is left alone.
-    """
-    if taken.strands_none(visibility):
-        return columns
-    return columns & ~taken.stranded(visibility, columns.device)[..., :1]
-
-
-def _without_columns(
-    query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, taken: KeyMask, scale: float
+def _without_keys(
+    query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, key_mask: KeyMask, scale: float
 ) -> tuple[Tensor, Tensor]:
-    gone, rows = taken.columns, visibility.queries
-    if gone is None:
+    masked, rows = key_mask.keys, visibility.queries
+    if masked is None:
         return _visible(query, key, value, visibility, None, scale)
-    stranded = taken.stranded(visibility, query.device)
+    stranded = key_mask.stranded(visibility, query.device)
     patterned = visibility.dense is not None or visibility.causal or visibility.banded
     if rows == 1 or not patterned:
-        gone = _acting(gone, visibility, taken)
-        few = taken.most is not None and taken.most < (1 - GATHER_BELOW) * visibility.keys
+        masked = key_mask.keys_in_force(visibility)
+        few = key_mask.most is not None and key_mask.most < (1 - GATHER_BELOW) * visibility.keys
         if not few and not visibility.banded and visibility.dense is None:
-            left = int((~gone).sum(-1).max())
+            left = int((~masked).sum(-1).max())
             if left <= GATHER_BELOW * visibility.keys:
-                return _gathered(query, key, value, visibility, gone, left, scale)
-        return _visible(query, key, value, visibility, gone, scale)
+                return _gathered(query, key, value, visibility, masked, left, scale)
+        return _visible(query, key, value, visibility, masked, scale)
     if visibility.dense is not None or visibility.banded or rows < visibility.keys:
-        return _tiled(query, key, value, visibility, taken, scale)
-    out, lse = _visible(query, key, value, visibility, gone, scale)
-    lost = stranded.flatten(0, -2).any(0).nonzero()
-    if lost.numel():
+        return _tiled(query, key, value, visibility, key_mask, scale)
+    out, lse = _visible(query, key, value, visibility, masked, scale)
+    alone = stranded.flatten(0, -2).any(0).nonzero()
+    if alone.numel():
         # In a causal call the stranded queries stand at the beginning: only that prefix is computed again.
-        count = int(lost.max()) + 1
+        count = int(alone.max()) + 1
         plain_out, plain_lse = _visible(
             query[:, :, :count], key[:, :, :count], value[:, :, :count], visibility.prefix(count), None, scale
         )
@@ -121,19 +111,19 @@ def _without_columns(
 
 
 def _visible(
-    query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, columns: Tensor | None, scale: float
+    query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, masked: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """One kernel call where the pattern is "all", "causal" or "one row", with key columns taken out by a bias."""
+    """One kernel call where the pattern is "all", "causal" or "one row", with keys masked by a bias."""
     rows = visibility.queries
     explicit = visibility.dense is not None or (visibility.banded and rows > 1)
     if explicit or (visibility.causal and 1 < rows < visibility.keys):
-        return _tiled(query, key, value, visibility, KeyMask(columns), scale)
+        return _tiled(query, key, value, visibility, KeyMask(masked), scale)
     if visibility.banded:
         first, _ = visibility.key_range(0, rows)
         out_of_reach = torch.arange(visibility.keys, device=query.device) < first
-        columns = out_of_reach[None, None] if columns is None else columns | out_of_reach
+        masked = out_of_reach[None, None] if masked is None else masked | out_of_reach
     return kernel(
-        query, key, value, _column_bias(visibility.real, columns), visibility.causal and rows > 1, scale
+        query, key, value, _key_bias(visibility.real, masked), visibility.causal and rows > 1, scale
     )
 
 
@@ -142,14 +132,14 @@ def _gathered(
     key: Tensor,
     value: Tensor,
     visibility: Visibility,
-    columns: Tensor,
+    masked: Tensor,
     left: int,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
     """The kernel over the `left` kept keys of each head only; heads that keep fewer are filled up and biased."""
     B, H = query.shape[:2]
     groups = H // key.shape[1]
-    kept = ~columns.expand(B, H, -1)
+    kept = ~masked.expand(B, H, -1)
     order = kept.to(torch.int8).argsort(dim=-1, descending=True, stable=True)[
         ..., :left
     ]  # kept keys first, in order
@@ -167,16 +157,16 @@ def _gathered(
 
 
 def _tiled(
-    query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, taken: KeyMask, scale: float
+    query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, key_mask: KeyMask, scale: float
 ) -> tuple[Tensor, Tensor]:
     """Query tiles with an explicit mask each, over the keys that the tile can reach."""
     device = query.device
-    stranded = taken.stranded(visibility, device)
+    stranded = key_mask.stranded(visibility, device)
     outs, lses = [], []
     for start in range(0, visibility.queries, TILE):
         stop = min(start + TILE, visibility.queries)
-        reach = _reach(visibility, taken, stranded, start, stop, device)
-        visible = ~taken.acting(visibility, start, stop, stranded, device)
+        reach = _reach(visibility, key_mask, stranded, start, stop, device)
+        visible = ~key_mask.in_force(visibility, start, stop, stranded, device)
         seen = visibility.rows(start, stop, device)
         if seen is not None:
             visible = visible & seen
@@ -190,24 +180,24 @@ def _tiled(
 
 
 def _reach(
-    visibility: Visibility, taken: KeyMask, stranded: Tensor, start: int, stop: int, device: torch.device
+    visibility: Visibility, key_mask: KeyMask, stranded: Tensor, start: int, stop: int, device: torch.device
 ) -> Tensor | slice:
     """The keys that a tile of queries needs; a tile with a stranded query needs all it can see."""
-    if taken.band is not None and not bool(stranded[..., start:stop].any()):
-        return taken.band.reach(visibility, start, stop, device)
+    if key_mask.band is not None and not bool(stranded[..., start:stop].any()):
+        return key_mask.band.reach(visibility, start, stop, device)
     return slice(*visibility.key_range(start, stop))
 
 
-def _column_bias(real: Tensor | None, columns: Tensor | None) -> Tensor | None:
+def _key_bias(real: Tensor | None, masked: Tensor | None) -> Tensor | None:
     """Float32 [B|1, H|1, 1, K]: 0 for keys that may be used, −inf for the others; None when all may."""
     if real is None:
-        if columns is None:
+        if masked is None:
             return None
-        out = columns[:, :, None, :]
+        out = masked[:, :, None, :]
     else:
         out = ~real[:, None, None, :]
-        if columns is not None:
-            out = out | columns[:, :, None, :]
+        if masked is not None:
+            out = out | masked[:, :, None, :]
     return torch.where(out, float("-inf"), 0.0)
 
 
@@ -223,51 +213,51 @@ def _padded_rows(out: Tensor, value: Tensor, visibility: Visibility) -> Tensor:
 
 
 def raw_lse(
-    query: Tensor, key: Tensor, lse: Tensor, visibility: Visibility, taken: KeyMask, scale: float
+    query: Tensor, key: Tensor, lse: Tensor, visibility: Visibility, key_mask: KeyMask, scale: float
 ) -> Tensor:
-    """The log-sum-exp over all visible keys, from that over the kept ones and the scores of the taken ones.
+    """The log-sum-exp over all visible keys, from that over the kept ones and the scores of the masked ones.
 
     Args:
         lse: Float32 [B, H, Q]: over the kept keys, as `attend` returned it.
 
     Returns:
-        Float32 [B, H, Q]. Stranded queries have lost nothing: theirs stays.
+        Float32 [B, H, Q]. Stranded queries lose nothing: theirs stays.
     """
     device = query.device
     B, H, Q, D = query.shape
     G = key.shape[1]
-    if columns.available(query) and taken.columns is not None and taken.strands_none(visibility):
+    if columns.available(query) and key_mask.keys is not None and key_mask.strands_none(visibility):
         if visibility.real is not None:
-            taken = replace(taken, columns=taken.columns & visibility.real[:, None])
-        return columns.with_taken(query, key, lse, taken, scale)
+            key_mask = replace(key_mask, keys=key_mask.keys & visibility.real[:, None])
+        return columns.lse_over_all(query, key, lse, key_mask, scale)
     exact = torch.promote_types(query.dtype, torch.float32)
-    stranded = taken.stranded(visibility, device).expand(B, H, Q)
-    if taken.band is None and taken.columns is not None:
-        gone = taken.columns.expand(B, H, -1)
+    stranded = key_mask.stranded(visibility, device).expand(B, H, Q)
+    if key_mask.band is None and key_mask.keys is not None:
+        masked = key_mask.keys.expand(B, H, -1)
         if visibility.real is not None:
-            gone = gone & visibility.real[:, None]
-        count = int(gone.sum(-1).max()) if taken.most is None else min(taken.most, visibility.keys)
-        order = gone.to(torch.float16).topk(count, -1).indices
-        used = gone.gather(-1, order)
+            masked = masked & visibility.real[:, None]
+        count = int(masked.sum(-1).max()) if key_mask.most is None else min(key_mask.most, visibility.keys)
+        order = masked.to(torch.float16).topk(count, -1).indices
+        used = masked.gather(-1, order)
         keys = key.repeat_interleave(H // G, 1).gather(2, order[..., None].expand(-1, -1, -1, D)).to(exact)
     else:
         order, used, count = None, None, visibility.keys
         keys = key.repeat_interleave(H // G, 1).to(exact)
     parts = []
-    # A tile holds scores of the taken keys, and the pattern over all keys: with few taken keys that is the larger part.
+    # A tile holds scores of the masked keys, and the pattern over all keys: with few masked keys that is the larger part.
     rows = max(1, min(Q, TILE_BYTES // max(1, B * H * count * 4, B * visibility.keys * 8)))
     for start in range(0, Q, rows):
         stop = min(start + rows, Q)
         scores = query[:, :, start:stop].to(exact) @ keys.transpose(-1, -2) * scale
         seen = visibility.rows(start, stop, device)
         if order is not None and used is not None:
-            gone = used[:, :, None, :].expand(B, H, stop - start, count)
+            masked = used[:, :, None, :].expand(B, H, stop - start, count)
             if seen is not None:
                 whole = seen.expand(B, H, stop - start, visibility.keys)
-                gone = gone & whole.gather(-1, order[:, :, None, :].expand(-1, -1, stop - start, -1))
+                masked = masked & whole.gather(-1, order[:, :, None, :].expand(-1, -1, stop - start, -1))
         else:
-            gone = taken.rows(visibility, start, stop, device)
-            gone = gone if seen is None else gone & seen
-        gone = gone & ~stranded[:, :, start:stop, None]
-        parts.append(scores.masked_fill(~gone, float("-inf")).logsumexp(-1))
+            masked = key_mask.rows(visibility, start, stop, device)
+            masked = masked if seen is None else masked & seen
+        masked = masked & ~stranded[:, :, start:stop, None]
+        parts.append(scores.masked_fill(~masked, float("-inf")).logsumexp(-1))
     return torch.logaddexp(lse.to(exact), torch.cat(parts, 2)).to(torch.float32)

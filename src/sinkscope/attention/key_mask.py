@@ -1,4 +1,4 @@
-"""What a policy takes away in one attention call: key columns per head, or all keys outside a window around each query."""
+"""The keys that a query may not use in one attention call: single keys per head, or all outside a window around each query."""
 
 from __future__ import annotations
 
@@ -57,20 +57,20 @@ class KeyMask:
     """The keys that may not be used in one attention call.
 
     Attributes:
-        columns: Bool [B|1, H|1, K]: taken from all queries alike; None: none.
-        band: a window outside of which keys are taken; None: none.
+        keys: Bool [B|1, H|1, K]: masked for all queries alike; None: none.
+        band: a window outside of which keys are masked; None: none.
         silence: their attention stays, but their values contribute nothing; else they are hidden before the softmax.
-        most: columns that are taken from a head at most, where that is known without looking; None: not known. Looking would
+        most: keys that are masked for a head at most, where that is known without looking; None: not known. Looking would
             make a GPU wait.
         least: real keys that every row of the batch has at least, where that is known without looking; None: not known.
     """
 
-    columns: Tensor | None
+    keys: Tensor | None
     band: Band | None = None
     silence: bool = False
     most: int | None = None
     least: int | None = None
-    _stranded: dict[int, tuple[Visibility, Tensor]] = field(default_factory=dict, compare=False, repr=False)
+    _stranded: list[tuple[Visibility, Tensor]] = field(default_factory=list, compare=False, repr=False)
 
     def strands_none(self, visibility: Visibility) -> bool:
         """Whether it is known without looking that every query keeps a key."""
@@ -80,25 +80,27 @@ class KeyMask:
         return least is not None and self.most < least
 
     def rows(self, visibility: Visibility, start: int, stop: int, device: torch.device) -> Tensor:
-        """Bool [B|1, H|1, rows, K]: the keys taken from query rows start..stop, stranded queries not yet excepted."""
-        taken = torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=device)
-        if self.columns is not None:
-            taken = taken | self.columns[:, :, None, :]
+        """Bool [B|1, H|1, rows, K]: the keys masked for query rows start..stop, stranded queries not yet excepted."""
+        masked = torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=device)
+        if self.keys is not None:
+            masked = masked | self.keys[:, :, None, :]
         if self.band is not None:
-            taken = taken | ~self.band.rows(visibility, start, stop, device)
-        return taken
+            masked = masked | ~self.band.rows(visibility, start, stop, device)
+        return masked
 
     def stranded(self, visibility: Visibility, device: torch.device) -> Tensor:
         """Bool [B|1, H|1, Q]: queries that would lose every key they see; by our rule they keep their scores."""
-        if id(visibility) not in self._stranded:  # asked for up to three times in one call
-            self._stranded[id(visibility)] = (visibility, self._find_stranded(visibility, device))
-        return self._stranded[id(visibility)][1]
+        for known, stranded in self._stranded:  # asked for up to three times in one call
+            if known is visibility:
+                return stranded
+        self._stranded.append((visibility, self._find_stranded(visibility, device)))
+        return self._stranded[-1][1]
 
     def _find_stranded(self, visibility: Visibility, device: torch.device) -> Tensor:
         if self.strands_none(visibility):
             return torch.zeros(1, 1, 1, dtype=torch.bool, device=device).expand(1, 1, visibility.queries)
-        if self.band is None and self.columns is not None:
-            return visibility.stranded(self.columns)
+        if self.band is None and self.keys is not None:
+            return visibility.stranded(self.keys)
         parts = []
         for start in range(0, visibility.queries, TILE):
             stop = min(start + TILE, visibility.queries)
@@ -111,11 +113,22 @@ class KeyMask:
         rows, heads = (max(part.shape[axis] for part in parts) for axis in (0, 1))
         return torch.cat([part.expand(rows, heads, -1) for part in parts], -1)
 
-    def acting(
+    def in_force(
         self, visibility: Visibility, start: int, stop: int, stranded: Tensor, device: torch.device
     ) -> Tensor:
-        """Bool [B|1, H|1, rows, K]: what is really taken from query rows start..stop."""
+        """Bool [B|1, H|1, rows, K]: what is really masked for query rows start..stop."""
         return self.rows(visibility, start, stop, device) & ~stranded[:, :, start:stop, None]
+
+    def keys_in_force(self, visibility: Visibility) -> Tensor:
+        """Bool [B|1, H|1, K]: the keys really masked where all queries of a head see the same keys.
+
+        Such queries are stranded together, and then their head is left alone.
+        """
+        if self.keys is None:
+            raise ValueError("a window masks other keys for every query")
+        if self.strands_none(visibility):
+            return self.keys
+        return self.keys & ~self.stranded(visibility, self.keys.device)[..., :1]
 
 
 def first_real(visibility: Visibility, device: torch.device) -> Tensor:

@@ -30,7 +30,7 @@ def received(
     key: Tensor,
     lse: Tensor,
     visibility: Visibility,
-    taken: KeyMask | None,
+    key_mask: KeyMask | None,
     scale: float,
     weights: Tensor | None = None,
     uniform: Tensor | None = None,
@@ -39,7 +39,7 @@ def received(
 
     Args:
         query: Float [B, H, Q, D]. key: Float [B, G, K, D], unrepeated. lse: Float32 [B, H, Q].
-        taken: the keys that a policy hides; their attention is 0, not NaN. None when nothing is hidden.
+        key_mask: the keys that a policy hides; their attention is 0, not NaN. None when nothing is hidden.
         weights: Float [B, C, Q], 1 where a query belongs to a class; None: one class of all real queries.
         uniform: Float64 [B|1, C, K]: `visibility.uniform` of weights that have passed `query_weights`, for callers that
             know it already (it is the same in all layers).
@@ -50,7 +50,7 @@ def received(
     if uniform is None or weights is None:
         weights = query_weights(visibility, weights, query)
         uniform = visibility.uniform(weights)
-    return column_mass(query, key, lse, visibility, taken, scale, weights, uniform)
+    return column_mass(query, key, lse, visibility, key_mask, scale, weights, uniform)
 
 
 def relative(mass: Tensor, uniform: Tensor) -> Tensor:
@@ -73,7 +73,7 @@ def column_mass(
     key: Tensor,
     lse: Tensor,
     visibility: Visibility,
-    taken: KeyMask | None,
+    key_mask: KeyMask | None,
     scale: float,
     weights: Tensor,
     uniform: Tensor | None = None,
@@ -83,9 +83,9 @@ def column_mass(
     Args:
         weights: Float [B, C, Q], 0 in padding.
     """
-    if columns.available(query) and columns.covers(visibility, taken):
-        return columns.column_sums(query, key, lse, visibility, taken, scale, weights, uniform)
-    mass = tiled_mass(query, key, lse, visibility, taken, scale, weights)
+    if columns.available(query) and columns.covers(visibility, key_mask):
+        return columns.column_sums(query, key, lse, visibility, key_mask, scale, weights, uniform)
+    mass = tiled_mass(query, key, lse, visibility, key_mask, scale, weights)
     return mass if uniform is None else relative(mass, uniform)
 
 
@@ -94,7 +94,7 @@ def tiled_mass(
     key: Tensor,
     lse: Tensor,
     visibility: Visibility,
-    taken: KeyMask | None,
+    key_mask: KeyMask | None,
     scale: float,
     weights: Tensor,
     tile_bytes: int = TILE_BYTES,
@@ -114,7 +114,7 @@ def tiled_mass(
     keys = key.to(exact).reshape(B * G, K, D).transpose(1, 2)
     # A row that counts in no class may have no key at all, and then its log-sum-exp means nothing.
     minus = torch.where((weights > 0).any(1)[:, None, :], -lse.to(exact), float("-inf"))
-    stranded = None if taken is None else taken.stranded(visibility, query.device)
+    stranded = None if key_mask is None else key_mask.stranded(visibility, query.device)
     weights = weights.to(exact)
     total = torch.zeros(B, H, weights.shape[1], K, dtype=exact, device=query.device)
     rows = max(1, min(Q, TILE_ROWS, tile_bytes // max(1, B * H * K * total.element_size())))
@@ -127,8 +127,8 @@ def tiled_mass(
         visible = visibility.rows(start, stop, query.device)
         if visible is not None:
             share.masked_fill_(~visible, 0.0)
-        if taken is not None and stranded is not None:
-            share.masked_fill_(taken.acting(visibility, start, stop, stranded, query.device), 0.0)
+        if key_mask is not None and stranded is not None:
+            share.masked_fill_(key_mask.in_force(visibility, start, stop, stranded, query.device), 0.0)
         total += weights[:, None, :, start:stop] @ share
     return total.to(torch.float32)
 
@@ -137,7 +137,7 @@ def dense_map(
     query: Tensor,
     key: Tensor,
     visibility: Visibility,
-    taken: KeyMask | None,
+    key_mask: KeyMask | None,
     scale: float,
     sink: Tensor | None = None,
 ) -> Tensor:
@@ -156,9 +156,9 @@ def dense_map(
     visible = visibility.rows(0, visibility.queries, query.device)
     if visible is None:
         visible = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=query.device)
-    if taken is not None:
-        stranded = taken.stranded(visibility, query.device)
-        visible = visible & ~taken.acting(visibility, 0, visibility.queries, stranded, query.device)
+    if key_mask is not None:
+        stranded = key_mask.stranded(visibility, query.device)
+        visible = visible & ~key_mask.in_force(visibility, 0, visibility.queries, stranded, query.device)
     scores = scores.masked_fill(~visible, float("-inf"))
     if sink is not None:
         level = sink.to(exact)[None, :, None, None].expand(*scores.shape[:-1], 1)

@@ -1,7 +1,7 @@
 """Attention over short inputs on a CPU: the weights exist for one tile of queries, so column sums cost only the adding up.
 
 The fused kernel keeps its weights to itself, and received attention has to compute q·k and the exponentials again. Up to
-`KEYS` keys plain products are as fast as it, and there a softmax can be shared by the output and by whoever counts. Traced
+`KEYS` keys plain products are as fast as it, and there a softmax can be shared by the output and by column sums. Traced
 and untraced calls make the same operations in the same order, and so do a row alone and the same row in a batch: rows are
 computed one after the other, in tiles whose size does not depend on the batch.
 """
@@ -34,10 +34,10 @@ class Attended:
 
     Attributes:
         output: [B, H, Q, E].
-        lse: Float32 [B, H, Q] over the kept keys; None: not computed, because nobody was known to need it.
-        lse_raw: Float32 [B, H, Q] over the taken keys too; None: not computed, or nothing was taken.
+        lse: Float32 [B, H, Q] over the kept keys; None: not computed, because nothing needed it.
+        lse_raw: Float32 [B, H, Q] over the masked keys too; None: not computed, or nothing was masked.
         acted: Float32 [B, H, C, K]: Σ_i w_i A_ij of the weights that were asked for; None: none were.
-        raw: the same as if nothing had been taken; None: nothing was, and it is `acted`.
+        raw: the same as if nothing had been masked; None: nothing was, and it is `acted`.
     """
 
     output: Tensor
@@ -47,17 +47,19 @@ class Attended:
     raw: Tensor | None = None
 
 
-def suits(query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, taken: KeyMask | None) -> bool:
+def suits(
+    query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, key_mask: KeyMask | None
+) -> bool:
     """Whether a call is computed here: short, float32, on a CPU, without gradients, all queries seeing the same keys.
 
-    Whether anybody listens and how many rows the batch has is not asked: neither may change a bit of the output.
+    It does not depend on recording or on the size of the batch: neither may change a bit of the output.
     """
     if query.device.type != "cpu" or query.dtype != torch.float32 or visibility.keys > KEYS:
         return False
     if torch.is_grad_enabled() and any(one.requires_grad for one in (query, key, value)):
         return False
     alike = visibility.alike and not visibility.causal
-    return alike and (taken is None or taken.band is None)
+    return alike and (key_mask is None or key_mask.band is None)
 
 
 def attend(
@@ -65,18 +67,18 @@ def attend(
     key: Tensor,
     value: Tensor,
     real: Tensor | None,
-    gone: Tensor | None,
+    masked: Tensor | None,
     scale: float,
     weights: Tensor | None = None,
     lse: bool = False,
 ) -> Attended:
-    """softmax(q·k·scale over the real keys that are not gone) · v, and of the same softmax what is asked for.
+    """softmax(q·k·scale over the real keys that are not masked) · v, and of the same softmax what is asked for.
 
     Args:
         query: Float32 [B, H, Q, D]; key, value: [B, G, K, D], [B, G, K, E], G dividing H.
-        real: Bool [B, K], None: all. gone: Bool [B|1, H|1, K], None: none; every head keeps a real key.
+        real: Bool [B, K], None: all. masked: Bool [B|1, H|1, K], None: none; every head keeps a real key.
         weights: Float32 [B, C, Q]: classes of queries whose column sums are wanted; None: none are.
-        lse: whether the log-sum-exp of each row is wanted; with `gone` it comes in any case, with and without those keys.
+        lse: whether the log-sum-exp of each row is wanted; with `masked` it comes in any case, with and without those keys.
     """
     B, H, Q, _ = query.shape
     output = query.new_empty(B, Q, H, value.shape[-1])  # the layout that the model goes on with
@@ -87,7 +89,7 @@ def attend(
             _aligned(key[b]),
             _aligned(value[b]),
             None if real is None else real[b],
-            None if gone is None else gone[b % len(gone)],
+            None if masked is None else masked[b % len(masked)],
             scale,
             None if weights is None else _aligned(weights[b]),
             lse,
@@ -132,7 +134,7 @@ def _row(
     key: Tensor,
     value: Tensor,
     real: Tensor | None,
-    gone: Tensor | None,
+    masked: Tensor | None,
     scale: float,
     weights: Tensor | None,
     lse: bool,
@@ -144,13 +146,13 @@ def _row(
     Sums are made in tensors of their own and not in a slice of the batch's: see `_aligned`.
     """
     (H, Q, D), (G, K, E) = query.shape, value.shape
-    totals = query.new_empty(H, Q) if lse or gone is not None else None
-    raw_totals = None if gone is None else query.new_empty(H, Q)
+    totals = query.new_empty(H, Q) if lse or masked is not None else None
+    raw_totals = None if masked is None else query.new_empty(H, Q)
     acted = None if weights is None else query.new_zeros(H, weights.shape[0], K)
-    raw = None if acted is None or gone is None else torch.zeros_like(acted)
+    raw = None if acted is None or masked is None else torch.zeros_like(acted)
     unused = query.new_empty(1, 1, 1)  # beta=0 leaves it out, but the product must be given it
-    keys, closed = key.transpose(1, 2), _closed(real, gone)
-    lost = None if gone is None else _Lost.of(gone, real)
+    keys, forbidden = key.transpose(1, 2), _forbidden(real, masked)
+    masked_scores = None if masked is None else _Masked.of(masked, real)
     rows = _tile_rows(H, Q, K)
     for start in range(0, Q, rows):
         stop = min(start + rows, Q)
@@ -158,9 +160,9 @@ def _row(
         part, grouped = tile.view(H, stop - start, K), tile.view(G, -1, K)
         queries = query[:, start:stop].reshape(G, -1, D)
         torch.baddbmm(unused, queries, keys, beta=0, alpha=scale, out=grouped)
-        hidden = None if lost is None else lost.scores(part)
-        if closed is not None:
-            part.add_(closed)
+        hidden = None if masked_scores is None else masked_scores.scores(part)
+        if forbidden is not None:
+            part.add_(forbidden)
         top = None if totals is None else part.amax(-1)
         # In place: a tile that is written anew each time would come from memory and not from the cache.
         torch.softmax(part, -1, out=part)
@@ -170,23 +172,23 @@ def _row(
         each = None if weights is None else weights[None, :, start:stop].expand(H, -1, -1)
         if acted is not None and each is not None:
             acted.baddbmm_(each, part)
-        if lost is None or hidden is None or totals is None or raw_totals is None:
+        if masked_scores is None or hidden is None or totals is None or raw_totals is None:
             continue
         own = totals[:, start:stop]
         whole = torch.logaddexp(own, hidden.logsumexp(-1))
         raw_totals[:, start:stop] = whole
         if raw is not None and each is not None:
             raw.baddbmm_(each * (own - whole).exp()[:, None], part)
-            lost.add(raw, each @ (hidden - whole[..., None]).exp())
+            masked_scores.add(raw, each @ (hidden - whole[..., None]).exp())
     return totals, raw_totals, acted, raw
 
 
 @dataclass(frozen=True)
-class _Lost:
-    """The keys that one row of the batch loses.
+class _Masked:
+    """The masked keys of one row of the batch.
 
     Attributes:
-        order: Long [H|1, 1, n]: their indices, filled up with others where heads lose unequally many.
+        order: Long [H|1, 1, n]: their indices, filled up with others where heads have unequally many.
         used: Bool [H|1, 1, n]: False for those others.
     """
 
@@ -194,11 +196,11 @@ class _Lost:
     used: Tensor
 
     @staticmethod
-    def of(gone: Tensor, real: Tensor | None) -> _Lost:
-        """Of the columns `gone` Bool [H|1, K]; padding was not there to be lost."""
-        gone = gone if real is None else gone & real
-        found = gone.to(torch.uint8).topk(int(gone.sum(-1).max()), -1)
-        return _Lost(found.indices[:, None], found.values[:, None].bool())
+    def of(masked: Tensor, real: Tensor | None) -> _Masked:
+        """From Bool [H|1, K]; padding is left out, because no query saw it."""
+        masked = masked if real is None else masked & real
+        listed = masked.to(torch.uint8).topk(int(masked.sum(-1).max()), -1)
+        return _Masked(listed.indices[:, None], listed.values[:, None].bool())
 
     def scores(self, part: Tensor) -> Tensor:
         """Their scores, Float [H, rows, K] → [H, rows, n], −inf for the others."""
@@ -210,9 +212,9 @@ class _Lost:
         sums.scatter_add_(-1, self.order.expand_as(more), more)
 
 
-def _closed(real: Tensor | None, gone: Tensor | None) -> Tensor | None:
+def _forbidden(real: Tensor | None, masked: Tensor | None) -> Tensor | None:
     """Float32 [H|1, 1, K]: −inf for keys of a row that may not be used, to be added to the scores; None: all may."""
-    shut = None if real is None else ~real[None]
-    if gone is not None:
-        shut = gone if shut is None else shut | gone
-    return None if shut is None else torch.where(shut, float("-inf"), 0.0)[:, None]
+    forbidden = None if real is None else ~real[None]
+    if masked is not None:
+        forbidden = masked if forbidden is None else forbidden | masked
+    return None if forbidden is None else torch.where(forbidden, float("-inf"), 0.0)[:, None]

@@ -60,11 +60,6 @@ class Visibility:
         """Whether every query sees every key."""
         return self.real is None and self.alike
 
-    @property
-    def pattern(self) -> tuple[object, ...]:
-        """What makes two patterns of the same forward the same."""
-        return (self.queries, self.keys, self.causal, self.window, id(self.real), id(self.dense))
-
     def real_queries(self) -> Tensor | None:
         """Bool [B, Q]: the queries that are not padding; None when all are real."""
         return None if self.real is None else self.real[:, self.offset :]
@@ -148,9 +143,16 @@ class Visibility:
         """Adds each query's share to all keys in its range: Float64 [B, C, Q] → [B, C, K]."""
         if not self.causal and not self.banded:
             return each.sum(-1, keepdim=True).expand(*each.shape[:-1], self.keys)
-        # Summing what begins and what ends at each key leaves rounding noise where nobody looks; whole numbers do not.
+        # Summing what begins and what ends at each key leaves rounding noise where no query looks; whole numbers do not.
         looks = (each != 0).to(torch.int64)
         return self._running(each).masked_fill_(self._running(looks) == 0, 0.0)
+
+    def seen_by(self, weights: Tensor) -> Tensor:
+        """How many of the queries that count see each key: Float [B, C, Q] → Float64 [B, C, K]."""
+        if self.dense is None:
+            return self.spread(weights.double())
+        dense = self.dense[:, 0].double().expand(len(weights), -1, -1)
+        return torch.einsum("bcq,bqk->bck", weights.double(), dense)
 
     def _running(self, each: Tensor) -> Tensor:
         """Sum of `each` [B, C, Q] over the queries whose range holds a key: [B, C, K]."""

@@ -17,18 +17,18 @@ from torch import Tensor
 from sinkscope.bench import rivals
 from sinkscope.bench.clock import Clock, Timing, forward_flops, limits, pooled, timed, weight_bytes
 from sinkscope.bench.shapes import model_of
-from sinkscope.decoding.options import Decoding, DreamDecoding, LladaDecoding, MmadaDecoding
+from sinkscope.decoding import Decoding, DreamDecoding, LladaDecoding, MmadaDecoding
 from sinkscope.errors import InputError
 from sinkscope.generation.generate import generate
 from sinkscope.models.model import Model
-from sinkscope.policies.parse import parse_policy
+from sinkscope.policies import parse_policy
 from sinkscope.trace.capture import Capture
 from sinkscope.version import __version__
 
 STEPS = 16
 ANSWER, BLOCK = 256, 32
 TURNS = 3
-"""How often everything is measured on a CPU."""
+"""Repetitions of every measurement on a CPU."""
 MASKED = "top:5"
 Grid = tuple[tuple[int, int], ...]
 """Rows, and tokens in a row (answer included), of every case."""
@@ -58,7 +58,7 @@ def run(
         {seconds, steps, peak} or why there is none.
     """
     model = model_of(shape, device, dtype)
-    if model.kind.causal:
+    if model.spec.causal:
         raise InputError(
             f"{shape} is a causal model; the benchmark measures denoising steps: give llada-8b, dream-7b or a diffusion model"
         )
@@ -77,13 +77,13 @@ def run(
             "batch": batch,
             "length": length,
             "timings": {
-                name: found if isinstance(found, str) else vars(found) for name, found in timings.items()
+                name: timing if isinstance(timing, str) else vars(timing) for name, timing in timings.items()
             },
             "compute_limit": forward_flops(model, batch, length, BLOCK) / best.flops,
             "bandwidth_limit": weight_bytes(model) / best.bandwidth,
         }
         cases.append(case)
-        parts = (f"{name} {found}" for name, found in timings.items())
+        parts = (f"{name} {timing}" for name, timing in timings.items())
         say(f"{batch} × {length}: {', '.join(parts)}")
     return {
         "shape": shape,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.models.checkpoint import Checkpoint
-from sinkscope.models.load import FAMILIES, load, resolve_device, resolve_dtype
+from sinkscope.models.load import family_of, load, resolve_device, resolve_dtype
 from sinkscope.models.model import Model
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -119,6 +119,6 @@ def model_of(name: str, device: str, dtype: str) -> Model:
         return load(name, device=device, dtype=dtype)
     where = resolve_device(device)
     checkpoint = RandomCheckpoint(Path(), name)
-    family = FAMILIES[checkpoint.model_type]
+    family = family_of(checkpoint)
     network = family.build(checkpoint, where, resolve_dtype(dtype, where, checkpoint))
     return Model(checkpoint, family, network, None, where)

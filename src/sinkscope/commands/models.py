@@ -6,20 +6,32 @@ from math import prod
 from typing import Any
 
 from sinkscope.commands.output import show_json, show_pairs, show_table, working
-from sinkscope.models.catalogue import FAMILY_NOTES, KNOWN
 
 BYTES = {"float32": 4, "bfloat16": 2}
 
 
 def list_families(json: bool = False) -> None:
     """Print the families, and the checkpoints we know with the settings of their official evaluations."""
+    from sinkscope.models.load import FAMILIES
+
+    families = [
+        {"name": one.name, "model_type": ", ".join(one.model_types) or "any other", "what it is": one.about}
+        for one in FAMILIES.values()
+    ]
+    known = [
+        {
+            "checkpoint": entry.source,
+            "family": family.name,
+            "official settings (published score)": entry.settings,
+        }
+        for family in FAMILIES.values()
+        for entry in family.known
+    ]
     if json:
-        show_json({"families": FAMILY_NOTES, "checkpoints": KNOWN})
+        show_json({"families": families, "checkpoints": known})
         return
-    families = [(note.name, note.model_types, note.what) for note in FAMILY_NOTES]
-    show_table(("family", "model_type", "what it is"), families, "Families")
-    known = [(entry.source, entry.family, entry.settings) for entry in KNOWN]
-    show_table(("checkpoint", "family", "official settings (published score)"), known, "Known checkpoints")
+    for rows, title in ((families, "Families"), (known, "Known checkpoints")):
+        show_table(tuple(rows[0]), [tuple(row.values()) for row in rows], title)
 
 
 def describe(
@@ -58,34 +70,22 @@ def describe(
 
 def facts(checkpoint: Any) -> dict[str, Any]:
     """What `sinkscope models MODEL` prints, by name."""
-    from sinkscope.models.causal import FAMILY, architecture
-    from sinkscope.models.dream import qwen_settings
-    from sinkscope.models.llada import llama_settings
-    from sinkscope.models.load import FAMILIES
+    from sinkscope.models.load import family_of
     from sinkscope.models.tokenizer import read_tokenizer
 
-    family = FAMILIES.get(checkpoint.model_type, FAMILY)
-    if family.name == "causal":
-        config = architecture(checkpoint)[1].get_text_config()
-        sizes = {
-            key: getattr(config, key, None)
-            for key in ("num_hidden_layers", "num_attention_heads", "vocab_size")
-        }
-        sizes["num_key_value_heads"] = getattr(config, "num_key_value_heads", None)
-        sizes["max_position_embeddings"] = getattr(config, "max_position_embeddings", None)
-    else:
-        sizes = qwen_settings(checkpoint) if family.name == "dream" else llama_settings(checkpoint)
+    family = family_of(checkpoint)
+    config = family.config(checkpoint)
     parameters = sum(prod(shape) for shape in checkpoint.shapes.values())
     tokenizer = read_tokenizer(checkpoint.folder, family.chat_template)
     ids = family.special_ids(checkpoint, tokenizer)
-    heads = sizes["num_attention_heads"]
+    heads = config.num_attention_heads
     return {
         "family": f"{family.name} (model_type {checkpoint.model_type})",
         "revision": checkpoint.revision or "a local folder",
-        "layers": sizes["num_hidden_layers"],
-        "heads": f"{heads} ({sizes.get('num_key_value_heads') or heads} for keys and values)",
-        "vocabulary": sizes["vocab_size"],
-        "context": sizes.get("max_position_embeddings") or "not stated",
+        "layers": config.num_hidden_layers,
+        "heads": f"{heads} ({getattr(config, 'num_key_value_heads', None) or heads} for keys and values)",
+        "vocabulary": config.vocab_size,
+        "context": getattr(config, "max_position_embeddings", None) or "not stated",
         "parameters": f"{parameters:,}",
         "mask id": "none: a causal model" if ids.mask is None else ids.mask,
         "end ids": ", ".join(map(str, ids.eos)) or "none",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json as jsonlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,9 +13,10 @@ import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sinkscope.commands.output import console, safe, say, show_json, working
-from sinkscope.decoding.options import Decoding, GreedyDecoding, SamplingDecoding, default_decoding
+from sinkscope.decoding import DECODINGS, Decoding, decoding_from_options, default_decoding
 from sinkscope.errors import InputError
 from sinkscope.generation.generate import generate
+from sinkscope.generation.maps import with_maps
 from sinkscope.generation.run import Run
 from sinkscope.models.load import load
 from sinkscope.models.model import Model
@@ -53,6 +54,8 @@ def trace(
     capture: Capture,
     load_options: tuple[str, str, str | None],
     json: bool = False,
+    maps_at: str = "",
+    live: bool = False,
 ) -> None:
     """Record one generation of each prompt in `out` and print what was found.
 
@@ -60,8 +63,11 @@ def trace(
         options: decoding options that were given, by name.
         load_options: device, dtype and revision.
         json: print one JSON document in place of lines.
+        maps_at: steps whose whole attention maps are added when the generation is done, such as "12,13".
+        live: open the viewer in the browser and follow the generation.
     """
     policy = None if policy_text is None else parse_policy(policy_text)
+    steps = parse_steps(maps_at)
     check_out(out)
     given = read_prompts(prompts)
     with working(f"loading {source}"):
@@ -78,14 +84,73 @@ def trace(
     if not json:
         say(repr(model), f"decoding {decoding.to_json()}, policy {policy or 'none'}, seed {seeds}")
     try:
-        with progress(model, batch.ids.shape[1]) as show:
+        with following(out) if live else nullcontext(), progress(model, batch.ids.shape[1]) as show:
             run = generate(model, batch.ids, decoding, policy, capture, seeds, batch.real, out, progress=show)
     except BaseException:
         if partial_path(out).exists():
             where = f'sinkscope.Trace.open("{partial_path(out)}")'
             say(f"stopped; what was recorded so far opens with {where}", stderr=True)
         raise
+    if steps:
+        replace_with_maps(model, out, steps)
     report(run, seeds, out, json)
+
+
+def add_maps(path: Path, maps_at: str, load_options: tuple[str, str, str | None], json: bool = False) -> None:
+    """Add the whole attention maps of some steps to a finished trace; its model computes them again."""
+    steps = parse_steps(maps_at)
+    if not steps:
+        raise InputError(
+            f"{path} is a trace: say of which steps its maps are wanted, such as --maps-at 12,13"
+        )
+    about = Trace.open(path).attributes
+    device, dtype, revision = load_options
+    recorded = str(about.get("dtype") or "auto")
+    with working(f"loading {about.get('model')}"):
+        model = load(
+            str(about.get("model")),
+            device,
+            recorded if dtype == "auto" else dtype,
+            revision or about.get("revision") or None,
+        )
+    replace_with_maps(model, path, steps)
+    if json:
+        show_json({"trace": path, "maps_at": steps, "bytes": path.stat().st_size})
+        return
+    say(f"{path} has the maps of step {', '.join(map(str, steps))} ({path.stat().st_size / 1e6:.1f} MB)")
+    say(f"next: sinkscope view {path}, and select a token")
+
+
+def replace_with_maps(model: Model, path: Path, steps: list[int]) -> None:
+    """Put a trace with maps in the place of the one without, at once."""
+    larger = with_maps(model, Trace.open(path), steps)
+    beside = path.with_name(f".{path.name}.maps{SUFFIX}")
+    try:
+        larger.save(beside)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def parse_steps(text: str) -> list[int]:
+    """`12,13` → [12, 13]."""
+    words = [word for word in text.replace(" ", "").split(",") if word]
+    if not all(word.isdecimal() for word in words):
+        raise InputError(f"--maps-at should be numbers of steps, such as 12,13, got {text!r}")
+    return sorted({int(word) for word in words})
+
+
+@contextmanager
+def following(out: Path) -> Iterator[None]:
+    """Serves the viewer of a recording on this machine while it is made, and opens it."""
+    import webbrowser
+
+    from sinkscope.report.live import LiveViewer
+
+    with LiveViewer(out) as live:
+        say(f"live: {live.address} (this machine only)", stderr=True)
+        webbrowser.open(live.address)
+        yield
 
 
 def check_out(out: Path) -> None:
@@ -142,27 +207,23 @@ def parse_ids(text: str, path: str) -> torch.Tensor:
 
 def make_decoding(model: Model, options: dict[str, Any]) -> Decoding:
     """The family's decoding with the options that were given; an option that it does not have is explained."""
-    given = {name: value for name, value in options.items() if value is not None}
-    kind: type[Decoding] = type(default_decoding(model.family))
-    if model.family == "causal" and given.get("temperature") == 0:
-        del given["temperature"]  # the most likely token: greedy
-    elif model.family == "causal" and ("temperature" in given or "top_p" in given):
-        kind = SamplingDecoding
-    known = {field.name for field in dataclasses.fields(kind)}
+    given = dict(options)
+    plain = {field.name for field in dataclasses.fields(default_decoding(model.family))}
+    if given.get("temperature") == 0 and "temperature" not in plain:
+        del given["temperature"]  # the most likely token, as the default takes it
+    kinds = [kind for kind in DECODINGS.values() if model.family in kind.families]
+    known = {field.name for kind in kinds for field in dataclasses.fields(kind)}
     wrong = sorted(set(given) - known)
     if wrong:
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in wrong)
-        own = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(known))
+        flags, own = (
+            ", ".join(f"--{name.replace('_', '-')}" for name in names) for names in (wrong, sorted(known))
+        )
         raise InputError(
             f"{flags} is not an option of a {model.family} model, which {model.source} is; it has {own}"
         )
-    if "steps" in known and "length" in given:
-        given.setdefault("steps", given["length"])  # a step for each token, as in the official loops
-    if issubclass(kind, GreedyDecoding) and given.get("eos") == "none":
-        given["eos"] = None
-    elif isinstance(given.get("eos"), str) and given["eos"] != "model":
-        given["eos"] = _ends(given["eos"])
-    return kind(**given)
+    if isinstance(given.get("eos"), str) and given["eos"] != "model":
+        given["eos"] = None if given["eos"] == "none" else _ends(given["eos"])
+    return decoding_from_options(model.family, given)
 
 
 def _ends(text: str) -> tuple[int, ...]:

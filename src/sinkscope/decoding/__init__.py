@@ -1,1 +1,29 @@
-"""Generation, one file per official loop; each yields its steps, and `generate` drives, records and collects them."""
+"""Decodings: one file per official loop, with its options; each yields its steps, and `generation` drives and records them."""
+
+from sinkscope.decoding.base import (
+    DECODINGS,
+    Decoding,
+    decoding_from_json,
+    decoding_from_options,
+    default_decoding,
+)
+from sinkscope.decoding.causal import CausalDecoding, GreedyDecoding, SamplingDecoding
+from sinkscope.decoding.dream import DreamDecoding
+from sinkscope.decoding.llada import LladaDecoding
+from sinkscope.decoding.mmada import MmadaDecoding
+from sinkscope.decoding.mmada_image import MmadaImageDecoding
+
+__all__ = [
+    "DECODINGS",
+    "CausalDecoding",
+    "Decoding",
+    "DreamDecoding",
+    "GreedyDecoding",
+    "LladaDecoding",
+    "MmadaDecoding",
+    "MmadaImageDecoding",
+    "SamplingDecoding",
+    "decoding_from_json",
+    "decoding_from_options",
+    "default_decoding",
+]

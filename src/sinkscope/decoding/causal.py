@@ -7,81 +7,155 @@ have ended.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from sinkscope.checks import share, whole
+from sinkscope.decoding.base import DECODINGS, Decoding, Twin, in_vocabulary
 from sinkscope.decoding.engine import Engine, Step
-from sinkscope.decoding.options import GreedyDecoding, SamplingDecoding
 from sinkscope.decoding.streams import Streams
+from sinkscope.errors import InputError
+from sinkscope.models.model import Model
 
 
-def steps(
-    engine: Engine, prompt: Tensor, decoding: GreedyDecoding, streams: Streams | None
-) -> Iterator[Step]:
-    """Yields one Step per new token.
+@dataclass(frozen=True)
+class CausalDecoding(Decoding):
+    """The loop that greedy search and sampling share.
 
-    Args:
-        prompt: Long [B, P]. States have P + length columns, −1 where nothing is written.
+    Attributes:
+        length: new tokens at most.
+        eos: "model": stop at the model's end ids; None: never stop; or the id(s) to stop at.
     """
-    from transformers import DynamicCache
 
-    rows, length = prompt.shape
-    x = torch.full((rows, length + decoding.length), -1, dtype=torch.long, device=prompt.device)
-    x[:, :length] = prompt
-    ends = torch.tensor(end_ids(engine, decoding), dtype=torch.long, device=prompt.device)
-    filler = pad_id(engine, decoding)
-    alive = torch.ones(rows, dtype=torch.bool, device=prompt.device)
-    # A cache of full length for every layer: columns must mean the same key in all of them, sliding windows included.
-    cache = DynamicCache()
-    nothing = torch.zeros_like(x, dtype=torch.bool)
-    for i in range(decoding.length):
-        column = length + i
-        engine.alive = alive
-        logits = engine.next_logits(x, column, 0 if i == 0 else column - 1, cache)
-        token, confidence = choose(logits, decoding, streams)
-        after = x.clone()
-        after[:, column] = torch.where(alive, token, filler)
-        seen = torch.full(x.shape, float("nan"), dtype=torch.float32, device=x.device)
-        seen[:, column] = confidence.masked_fill(~alive, float("nan"))
-        candidate = torch.full_like(x, -1)
-        candidate[:, column] = torch.where(alive, token, -1)
-        decided = nothing.clone()
-        decided[:, column] = alive
-        yield Step(x, after, nothing, seen, candidate, decided, torch.zeros(rows, dtype=torch.long), alive)
-        x = after
-        alive = alive & ~torch.isin(token, ends)
-        if not bool(alive.any()):
-            return
+    length: int = 128
+    eos: str | int | tuple[int, ...] | None = "model"
 
+    families: ClassVar[tuple[str, ...]] = ("causal",)
+    causal: ClassVar[bool] = True
 
-def choose(logits: Tensor, decoding: GreedyDecoding, streams: Streams | None) -> tuple[Tensor, Tensor]:
-    """The next token of each row and its probability under what it was chosen from: Long [B], Float32 [B]."""
-    logits = logits.float()
-    if not isinstance(decoding, SamplingDecoding) or streams is None:
+    def __post_init__(self) -> None:
+        whole("length", self.length, 1)
+        object.__setattr__(self, "eos", _checked_eos(self.eos))
+
+    def check_ids(self, vocabulary: int) -> None:
+        """The ids to stop at must be in the vocabulary."""
+        for number in self.eos if isinstance(self.eos, tuple) else ():
+            in_vocabulary("eos", number, vocabulary)
+
+    def end_ids(self, model: Model) -> tuple[int, ...]:
+        """The ids that end a row."""
+        if self.eos == "model":
+            return model.ids.eos
+        return self.eos if isinstance(self.eos, tuple) else ()
+
+    def filler(self, model: Model) -> int:
+        """The model's pad id, else its first end id."""
+        return next((one for one in (model.ids.pad, *self.end_ids(model)) if one is not None), 0)
+
+    def begin(
+        self, engine: Engine, ids: Tensor, streams: Streams | None, per_row: bool, twin: Twin | None = None
+    ) -> tuple[Tensor, Iterator[Step]]:
+        """Prompts followed by −1 for what is not written yet, and the loop."""
+        state = torch.cat([ids, ids.new_full((len(ids), self.length), -1)], 1)
+        return state, self._steps(engine, state, ids.shape[1], streams)
+
+    def _steps(self, engine: Engine, x: Tensor, prompt: int, streams: Streams | None) -> Iterator[Step]:
+        ends = torch.tensor(self.end_ids(engine.model), dtype=torch.long, device=x.device)
+        filler = self.filler(engine.model)
+        alive = torch.ones(len(x), dtype=torch.bool, device=x.device)
+        cache = engine.new_cache()
+        nothing = torch.zeros_like(x, dtype=torch.bool)
+        for column in range(prompt, prompt + self.length):
+            logits = engine.next_logits(x, column, 0 if column == prompt else column - 1, cache, alive)
+            token, confidence = self.choose(logits.float(), streams)
+            after = x.clone()
+            after[:, column] = torch.where(alive, token, filler)
+            seen = torch.full(x.shape, float("nan"), dtype=torch.float32, device=x.device)
+            seen[:, column] = confidence.masked_fill(~alive, float("nan"))
+            candidate = torch.full_like(x, -1)
+            candidate[:, column] = torch.where(alive, token, -1)
+            decided = nothing.clone()
+            decided[:, column] = alive
+            ties = torch.zeros(len(x), dtype=torch.long)
+            yield Step(x, after, nothing, seen, candidate, decided, ties, alive)
+            x = after
+            alive = alive & ~torch.isin(token, ends)
+            if not bool(alive.any()):
+                return
+
+    def choose(self, logits: Tensor, streams: Streams | None) -> tuple[Tensor, Tensor]:
+        """The next token of each row of logits [B, V], and its probability under what it was chosen from: Long, Float32 [B]."""
         token = logits.argmax(-1)
         return token, logits.softmax(-1).gather(-1, token[:, None])[:, 0]
-    logits = logits / decoding.temperature
-    if decoding.top_p is not None and decoding.top_p < 1:
-        ordered, order = torch.sort(logits, descending=False)
-        outside = ordered.softmax(-1).cumsum(-1) <= 1 - decoding.top_p
-        outside[:, -1] = False
-        logits = logits.masked_fill(torch.zeros_like(outside).scatter_(1, order, outside), float("-inf"))
-    spread = logits.softmax(-1)
-    token = streams.one_of_each(spread, torch.ones(len(spread), 1, dtype=torch.bool, device=spread.device))
-    return token, spread.gather(-1, token[:, None])[:, 0]
+
+    def alive(self, model: Model, x: Tensor, prompt: int, step: int, per_row: bool) -> Tensor:
+        """Rows that have not written an end token yet."""
+        ends = torch.tensor(self.end_ids(model), dtype=torch.long, device=x.device)
+        return ~torch.isin(x[:, prompt : prompt + step], ends).any(1)
 
 
-def end_ids(engine: Engine, decoding: GreedyDecoding) -> tuple[int, ...]:
-    """The ids that end a row."""
-    if decoding.eos == "model":
-        return engine.model.ids.eos
-    return decoding.eos if isinstance(decoding.eos, tuple) else ()
+@DECODINGS.add
+@dataclass(frozen=True)
+class GreedyDecoding(CausalDecoding):
+    """A causal model's most likely token at every step."""
+
+    kind: ClassVar[str] = "greedy"
 
 
-def pad_id(engine: Engine, decoding: GreedyDecoding) -> int:
-    """What a row that has ended is filled with."""
-    if engine.model.ids.pad is not None:
-        return engine.model.ids.pad
-    ends = end_ids(engine, decoding)
-    return ends[0] if ends else 0
+@DECODINGS.add
+@dataclass(frozen=True)
+class SamplingDecoding(CausalDecoding):
+    """Sampling from a causal model: temperature first, then the smallest set of tokens with probability top_p."""
+
+    length: int = 128
+    temperature: float = 1.0
+    top_p: float | None = 1.0
+    eos: str | int | tuple[int, ...] | None = "model"
+
+    kind: ClassVar[str] = "sampling"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.top_p is None:  # as in DreamDecoding: no truncation
+            object.__setattr__(self, "top_p", 1.0)
+        warm = isinstance(self.temperature, (int, float)) and not isinstance(self.temperature, bool)
+        if not warm or not self.temperature > 0:
+            raise InputError(
+                f"temperature should be above 0, got {self.temperature!r}; use GreedyDecoding for the most likely"
+            )
+        share("top_p", self.top_p, "; leave it out to keep all tokens")
+
+    @property
+    def draws(self) -> bool:
+        """Always."""
+        return True
+
+    def choose(self, logits: Tensor, streams: Streams | None) -> tuple[Tensor, Tensor]:
+        """A draw from the truncated distribution."""
+        if streams is None:
+            raise RuntimeError("sampling always draws")
+        logits = logits / self.temperature
+        if self.top_p is not None and self.top_p < 1:
+            ordered, order = torch.sort(logits, descending=False)
+            outside = ordered.softmax(-1).cumsum(-1) <= 1 - self.top_p
+            outside[:, -1] = False
+            logits = logits.masked_fill(torch.zeros_like(outside).scatter_(1, order, outside), float("-inf"))
+        spread = logits.softmax(-1)
+        token = streams.one_of_each(
+            spread, torch.ones(len(spread), 1, dtype=torch.bool, device=spread.device)
+        )
+        return token, spread.gather(-1, token[:, None])[:, 0]
+
+
+def _checked_eos(value: object) -> str | tuple[int, ...] | None:
+    if value is None:
+        return None
+    if value == "model":
+        return "model"
+    given = [value] if isinstance(value, int) else value
+    if not isinstance(given, (list, tuple)) or not given:
+        raise InputError(f"eos should be 'model', None, or token ids, got {value!r}")
+    return tuple(whole("eos", number, 0) for number in given)

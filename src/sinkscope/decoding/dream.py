@@ -8,73 +8,194 @@ part of the official behaviour, so its call is kept as it is and ties are counte
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from sinkscope.checks import at_least, one_of, share, whole
+from sinkscope.decoding.base import DECODINGS, Decoding, Twin
 from sinkscope.decoding.engine import Engine, Step, marked, select
-from sinkscope.decoding.options import DreamDecoding
 from sinkscope.decoding.streams import Streams
+from sinkscope.errors import InputError
+from sinkscope.models.model import Model
+
+ALGORITHMS = ("origin", "maskgit_plus", "topk_margin", "entropy")
 
 
-def steps(
-    engine: Engine, x: Tensor, decoding: DreamDecoding, streams: Streams | None, per_row: bool
-) -> Iterator[Step]:
-    """Yields one Step per forward; x: Long [B, S], prompt and masks, is not changed.
+@DECODINGS.add
+@dataclass(frozen=True)
+class DreamDecoding(Decoding):
+    """Dream's diffusion_generate: no blocks, any masked position may be decided.
 
-    Args:
-        per_row: counts are each row's own, as in a batch of one.
+    Attributes:
+        steps: left out: one per new token.
+        algorithm: origin (random positions), maskgit_plus (probability), topk_margin (p1 − p2), entropy (its negative).
+        top_p, top_k: candidates outside are cut off, and confidence is that of the truncated distribution; None: off.
+            (The official loop takes top_k = 50 when a caller leaves it out; here None means none.)
+        alg_temp: above 0 positions are drawn by softmax(confidence / alg_temp) instead of taken from the top.
+        eps: where the time schedule ends.
     """
-    times = torch.linspace(1, decoding.eps, decoding.steps + 1, device=x.device)
-    for i in range(decoding.steps):
-        share = 1 - times[i + 1] / times[i]  # of the masks that are left
-        step = _step(engine, x, decoding, streams, per_row, share, last=i == decoding.steps - 1)
-        x = step.after
-        yield step
 
+    length: int = 128
+    steps: int = None  # type: ignore[assignment]  # filled in below
+    algorithm: Literal["origin", "maskgit_plus", "topk_margin", "entropy"] = "entropy"
+    temperature: float = 0.0
+    top_p: float | None = None
+    top_k: int | None = None
+    alg_temp: float | None = 0.0
+    eps: float = 1e-3
 
-def _step(
-    engine: Engine,
-    x: Tensor,
-    decoding: DreamDecoding,
-    streams: Streams | None,
-    per_row: bool,
-    share: Tensor,
-    last: bool,
-) -> Step:
-    masked = x == engine.mask_id
-    logits = engine.model.head(shifted(engine.hidden(x), masked))
-    after = x.clone()
-    tokens = torch.full_like(x, -1)
-    seen = torch.full(x.shape, float("nan"), dtype=logits.dtype, device=x.device)
-    ties = torch.zeros(len(x), dtype=torch.long)
-    if decoding.algorithm == "origin":
-        chosen = _by_chance(masked, share, last, streams)
-        candidate, confidence = most_likely(logits, decoding)
-        if decoding.temperature > 0:
-            picked = chosen[masked]
-            drawn, drawn_confidence = sample(logits[picked], decoding, streams, chosen)
-            candidate[picked], confidence[picked] = drawn, drawn_confidence
-        tokens[masked], seen[masked] = candidate, confidence
-        after[chosen] = tokens[chosen]
-        decided = chosen & (tokens != engine.mask_id)
-    else:
-        candidate, confidence = sample(logits, decoding, streams, masked)
-        tokens[masked], seen[masked] = candidate, confidence
+    kind: ClassVar[str] = "dream"
+    families: ClassVar[tuple[str, ...]] = ("dream",)
+
+    def __post_init__(self) -> None:
+        whole("length", self.length, 1)
+        object.__setattr__(self, "steps", self.length if self.steps is None else self.steps)
+        whole("steps", self.steps, 1)
+        one_of("algorithm", self.algorithm, ALGORITHMS)
+        at_least("temperature", self.temperature, 0.0)
+        if self.top_p is not None:
+            share("top_p", self.top_p, "; leave it out to keep all tokens")
+        if self.top_k is not None:
+            whole("top_k", self.top_k, 1)
+        if self.alg_temp is not None:
+            at_least("alg_temp", self.alg_temp, 0.0)
+        if share("eps", self.eps, "; the official value is 1e-3") == 1:
+            raise InputError("eps should lie between 0 and 1, got 1; the official value is 1e-3")
+
+    @property
+    def draws(self) -> bool:
+        """Above temperature 0, with alg_temp, and where positions are random."""
+        return self.temperature > 0 or self.algorithm == "origin" or bool(self.alg_temp)
+
+    def begin(
+        self, engine: Engine, ids: Tensor, streams: Streams | None, per_row: bool, twin: Twin | None = None
+    ) -> tuple[Tensor, Iterator[Step]]:
+        """Prompts followed by masks, and the loop."""
+        state = torch.cat([ids, ids.new_full((len(ids), self.length), engine.mask_id)], 1)
+        return state, self._steps(engine, state, streams, per_row)
+
+    def _steps(self, engine: Engine, x: Tensor, streams: Streams | None, per_row: bool) -> Iterator[Step]:
+        times = torch.linspace(1, self.eps, self.steps + 1, device=x.device)
+        alive = torch.ones(len(x), dtype=torch.bool, device=x.device)
+        for i in range(self.steps):
+            part = 1 - times[i + 1] / times[i]  # of the masks that are left
+            last = i == self.steps - 1
+            masked = x == engine.mask_id
+            if self.algorithm == "origin":
+                step = self._random_positions(engine, x, masked, part, last, streams, alive)
+            else:
+                counts = _counts(masked, part, last, per_row)
+                if not self.draws and not any(counts):
+                    step = engine.idle_step(x, alive)
+                else:
+                    step = self._best_positions(engine, x, masked, counts, streams, alive)
+            x = step.after
+            yield step
+
+    def _best_positions(
+        self,
+        engine: Engine,
+        x: Tensor,
+        masked: Tensor,
+        counts: list[int],
+        streams: Streams | None,
+        alive: Tensor,
+    ) -> Step:
+        logits = engine.model.head(shifted(engine.hidden(x), masked))
+        candidate, confidence = self.sample(logits, streams, masked)
+        tokens, seen = _placed(x, masked, candidate, confidence)
         scores = seen.masked_fill(~masked, float("-inf"))
-        counts = _counts(masked, share, last, per_row)
-        if decoding.alg_temp and streams is not None:
-            spread = (scores / decoding.alg_temp).softmax(-1)
+        ties = torch.zeros(len(x), dtype=torch.long)
+        if self.alg_temp and streams is not None:
+            spread = (scores / self.alg_temp).softmax(-1)
             chosen = marked(streams.some_without_replacement(spread, counts), masked)
         else:
             chosen, ties = select(scores, counts)
         # A batch mean can exceed a row's masks: the official loop then writes the mask token over other tokens.
         written = torch.where(masked, tokens, engine.mask_id)
-        after = torch.where(chosen, written, x)
         decided = chosen & (written != engine.mask_id)
-    return Step(
-        x, after, masked, seen, tokens, decided, ties, torch.ones(len(x), dtype=torch.bool, device=x.device)
-    )
+        return Step(x, torch.where(chosen, written, x), masked, seen, tokens, decided, ties, alive)
+
+    def _random_positions(
+        self,
+        engine: Engine,
+        x: Tensor,
+        masked: Tensor,
+        part: Tensor,
+        last: bool,
+        streams: Streams | None,
+        alive: Tensor,
+    ) -> Step:
+        logits = engine.model.head(shifted(engine.hidden(x), masked))
+        chosen = _by_chance(masked, part, last, streams)
+        confidence, candidate = self.probabilities(logits).max(-1)
+        if self.temperature > 0:
+            picked = chosen[masked]
+            candidate[picked], confidence[picked] = self.sample(logits[picked], streams, chosen)
+        tokens, seen = _placed(x, masked, candidate, confidence)
+        after = x.clone()
+        after[chosen] = tokens[chosen]
+        decided = chosen & (tokens != engine.mask_id)
+        return Step(x, after, masked, seen, tokens, decided, torch.zeros(len(x), dtype=torch.long), alive)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """The distribution after temperature, top_p and top_k: Float [N, V]."""
+        if self.temperature > 0:
+            logits = logits / self.temperature
+        lowest = torch.finfo(logits.dtype).min
+        if self.top_p is not None and self.top_p < 1:
+            ordered, order = torch.sort(logits, descending=True)
+            outside = ordered.softmax(-1).cumsum(-1) > self.top_p
+            # Moved by one, so that the token which passes the bound is still inside, and the first always is.
+            outside = torch.cat([torch.zeros_like(outside[:, :1]), outside[:, :-1]], 1)
+            logits = logits.masked_fill(torch.zeros_like(outside).scatter_(-1, order, outside), lowest)
+        if self.top_k is not None:
+            most = min(self.top_k, logits.shape[-1])
+            logits = logits.masked_fill(logits < torch.topk(logits, most)[0][..., -1, None], lowest)
+        return logits.softmax(-1)
+
+    def sample(self, logits: Tensor, streams: Streams | None, where: Tensor) -> tuple[Tensor, Tensor]:
+        """A candidate for each row of logits [N, V], with the algorithm's confidence: Long [N], Float [N].
+
+        Args:
+            where: Bool [B, S] with N marked positions: whose logits these are.
+        """
+        spread = self.probabilities(logits)
+        if self.temperature > 0 and streams is not None:
+            candidate = streams.one_of_each(spread / spread.sum(-1, keepdim=True), where)
+            confidence = spread.gather(-1, candidate[:, None])[:, 0]
+        else:
+            confidence, candidate = spread.max(-1)
+        return candidate, self._confidence(spread, confidence)
+
+    def _confidence(self, spread: Tensor, confidence: Tensor) -> Tensor:
+        if self.algorithm == "topk_margin":
+            ordered, _ = torch.sort(spread, -1, descending=True)
+            return ordered[:, 0] - ordered[:, 1]
+        if self.algorithm == "entropy":
+            return (spread * torch.log(spread + 1e-10)).sum(-1)
+        return confidence
+
+    def predictions(self, engine: Engine, x: Tensor, given: Tensor, masked: Tensor) -> Tensor:
+        """Logits of the position before each mask."""
+        return engine.model.head(shifted(engine.hidden(x), masked))
+
+    def best(self, model: Model, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """The most likely token, and the algorithm's confidence in it."""
+        spread = self.probabilities(logits)
+        confidence, candidate = spread.max(-1)
+        return candidate, self._confidence(spread, confidence).double()
+
+
+def _placed(x: Tensor, masked: Tensor, candidate: Tensor, confidence: Tensor) -> tuple[Tensor, Tensor]:
+    """Candidates and confidence of the masked positions in frames of the state: Long [B, S] (−1), Float [B, S] (NaN)."""
+    tokens = torch.full_like(x, -1)
+    seen = torch.full(x.shape, float("nan"), dtype=confidence.dtype, device=x.device)
+    tokens[masked], seen[masked] = candidate, confidence
+    return tokens, seen
 
 
 def shifted(hidden: Tensor, masked: Tensor) -> Tensor:
@@ -86,72 +207,16 @@ def shifted(hidden: Tensor, masked: Tensor) -> Tensor:
     return hidden[row, (column - 1).clamp(min=0)]
 
 
-def _by_chance(masked: Tensor, share: Tensor, last: bool, streams: Streams | None) -> Tensor:
-    """Bool [B, S]: each masked position with probability `share`; all of them in the last step."""
+def _by_chance(masked: Tensor, part: Tensor, last: bool, streams: Streams | None) -> Tensor:
+    """Bool [B, S]: each masked position with probability `part`; all of them in the last step."""
     chosen = torch.zeros_like(masked)
     if streams is None:
         raise RuntimeError("the origin algorithm needs a random stream")
-    chosen[masked] = streams.uniform_where(masked) < (1.0 if last else share)
+    chosen[masked] = streams.uniform_where(masked) < (1.0 if last else part)
     return chosen
 
 
-def _counts(masked: Tensor, share: Tensor, last: bool, per_row: bool) -> list[int]:
+def _counts(masked: Tensor, part: Tensor, last: bool, per_row: bool) -> list[int]:
     """How many positions each row decides, rounded down in float32 as officially."""
     left = masked.sum(1) / 1 if per_row else (masked.sum() / len(masked)).expand(len(masked))
-    return (left if last else left * share).int().tolist()
-
-
-def probabilities(logits: Tensor, decoding: DreamDecoding) -> Tensor:
-    """The distribution after temperature, top_p and top_k: Float [N, V]."""
-    if decoding.temperature > 0:
-        logits = logits / decoding.temperature
-    lowest = torch.finfo(logits.dtype).min
-    if decoding.top_p is not None and decoding.top_p < 1:
-        ordered, order = torch.sort(logits, descending=True)
-        outside = ordered.softmax(-1).cumsum(-1) > decoding.top_p
-        # Moved by one, so that the token which passes the bound is still inside, and the first always is.
-        outside = torch.cat([torch.zeros_like(outside[:, :1]), outside[:, :-1]], 1)
-        logits = logits.masked_fill(torch.zeros_like(outside).scatter_(-1, order, outside), lowest)
-    if decoding.top_k is not None:
-        many = min(decoding.top_k, logits.shape[-1])
-        logits = logits.masked_fill(logits < torch.topk(logits, many)[0][..., -1, None], lowest)
-    return logits.softmax(-1)
-
-
-def sample(
-    logits: Tensor, decoding: DreamDecoding, streams: Streams | None, where: Tensor
-) -> tuple[Tensor, Tensor]:
-    """A candidate for each row of logits [N, V], with the algorithm's confidence: Long [N], Float [N].
-
-    Args:
-        where: Bool [B, S] with N marked positions: whose logits these are.
-    """
-    spread = probabilities(logits, decoding)
-    if decoding.temperature > 0 and streams is not None:
-        candidate = streams.one_of_each(spread / spread.sum(-1, keepdim=True), where)
-        confidence = spread.gather(-1, candidate[:, None])[:, 0]
-    else:
-        confidence, candidate = spread.max(-1)
-    return candidate, _confidence(spread, confidence, decoding)
-
-
-def best(logits: Tensor, decoding: DreamDecoding) -> tuple[Tensor, Tensor]:
-    """The most likely token of each row, and the algorithm's confidence in it, without any draw."""
-    spread = probabilities(logits, decoding)
-    confidence, candidate = spread.max(-1)
-    return candidate, _confidence(spread, confidence, decoding)
-
-
-def most_likely(logits: Tensor, decoding: DreamDecoding) -> tuple[Tensor, Tensor]:
-    """The most likely token of each row and its probability."""
-    confidence, candidate = probabilities(logits, decoding).max(-1)
-    return candidate, confidence
-
-
-def _confidence(spread: Tensor, confidence: Tensor, decoding: DreamDecoding) -> Tensor:
-    if decoding.algorithm == "topk_margin":
-        ordered, _ = torch.sort(spread, -1, descending=True)
-        return ordered[:, 0] - ordered[:, 1]
-    if decoding.algorithm == "entropy":
-        return (spread * torch.log(spread + 1e-10)).sum(-1)
-    return confidence
+    return (left if last else left * part).int().tolist()

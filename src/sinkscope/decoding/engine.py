@@ -1,18 +1,19 @@
-"""What a generation loop sees of the model: forward passes with whoever watches them, and one `Step` to yield per pass."""
+"""The model as a generation loop sees it: forward passes under a policy and a recorder, and one `Step` to yield per pass."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from sinkscope.attention.interface import AttentionCall
+from sinkscope.attention.context import CallRecorder
 from sinkscope.decoding import graphs
-from sinkscope.decoding.graphs import Graphs
+from sinkscope.decoding.graphs import Graphs, Recorded
 from sinkscope.models.model import Model
-from sinkscope.policies.runtime import PolicyRuntime
+from sinkscope.policies.runtime import PolicyRuntime, StepAccount
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Step:
         decided: Bool [B, S]: positions that were written in this step.
         ties: Long [B]: selections that could have gone to another position of equal confidence.
         alive: Bool [B]: rows that took part; the others had already ended.
+        codes: Long [B, N]: image codes sampled so far; None for text.
+        idle: the schedule decides nothing in this step, so no forward was run and nothing was recorded.
     """
 
     before: Tensor
@@ -38,73 +41,63 @@ class Step:
     decided: Tensor
     ties: Tensor
     alive: Tensor
+    codes: Tensor | None = None
+    idle: bool = False
 
 
-class Watcher(Protocol):
-    """Somebody who looks at every forward pass of a generation (the recorder, a policy)."""
-
-    def begin(self, ids: Tensor, real: Tensor | None, masked: Tensor, branches: int) -> None:
-        """Before a forward.
-
-        Args:
-            ids: Long [B, S]: the whole state, conditional branch only.
-            real: Bool [B, S] or None.
-            masked: Bool [B, S].
-            branches: 1, or 2 with guidance: attention calls then hold the conditional rows first.
-        """
-
-    def __call__(self, call: AttentionCall) -> None:
-        """After every attention call."""
-
-
-class Recording(Watcher, Protocol):
-    """The watcher that records.
-
-    Attributes:
-        found: what it computed in the forward that just ran: variable → one tensor per layer.
-        replayable: whether a CUDA graph can repeat its part of a forward.
-        steady: whether it records every forward.
-    """
-
-    found: dict[str, list[Tensor]]
+class ForwardRecorder(CallRecorder, Protocol):
+    """What records the forwards of one group of rows; see `trace.step_recorder`."""
 
     @property
     def replayable(self) -> bool:
-        """See above."""
+        """Whether a CUDA graph can repeat its part of a forward."""
 
     @property
     def steady(self) -> bool:
-        """See above."""
+        """Whether it records every forward."""
 
-    def tick(self) -> bool:
-        """A new forward: whether this one is recorded."""
+    def next_forward(self) -> bool:
+        """Count a forward, and say whether it is recorded."""
+
+    def begin(self, real: Tensor | None, masked: Tensor, branches: int) -> Mapping[str, Tensor]:
+        """Prepare for a forward, and name the classes of queries whose attention is wanted (see ForwardContext.queries).
+
+        Args:
+            real: Bool [B, S] or None. masked: Bool [B, S]: mask tokens.
+            branches: 1, or 2 with guidance: attention calls then hold the conditional rows first.
+        """
+
+    def end(self, account: StepAccount | None) -> Recorded:
+        """Finish the forward that just ran; account: what the policy did in it. Variable → one tensor per recorded layer."""
+
+    def adopt(self, recorded: Recorded) -> None:
+        """Take what a repeated CUDA graph has recorded."""
 
 
-@dataclass
 class Engine:
     """The model for one group of rows of equal layout.
 
     Attributes:
         real: Bool [B, S]: padding of the whole sequence, or None.
-        acting: the policy at work, or None. recorder: who records, or None.
+        policy: the policy while it runs, or None. recorder: what records, or None.
         everything: confidence and candidates are wanted for all masked positions, not only the selectable ones.
-        alive: Bool [B]: rows that have not ended; None: all. The others run along and count for nothing.
         forwards: forward passes so far, one number for all rows or one each (a guided step counts two).
+        account: what the policy did in the last forward.
     """
 
-    model: Model
-    real: Tensor | None
-    acting: PolicyRuntime | None = None
-    recorder: Recording | None = None
-    everything: bool = False
-    alive: Tensor | None = None
-    forwards: int | Tensor = 0
-    _graphs: Graphs | None = None
-
-    @property
-    def watchers(self) -> tuple[Watcher, ...]:
-        """Who sees every attention call: the policy first, because the recorder reads its account."""
-        return tuple(one for one in (self.acting, self.recorder) if one is not None)
+    def __init__(
+        self,
+        model: Model,
+        real: Tensor | None = None,
+        policy: PolicyRuntime | None = None,
+        recorder: ForwardRecorder | None = None,
+        everything: bool = False,
+    ) -> None:
+        self.model, self.real, self.policy, self.recorder = model, real, policy, recorder
+        self.everything = everything
+        self.forwards: int | Tensor = 0
+        self.account: StepAccount | None = None
+        self._graphs: Graphs | None = None
 
     @property
     def mask_id(self) -> int:
@@ -113,90 +106,112 @@ class Engine:
             raise RuntimeError("a masked loop was given a model without a mask token")
         return self.model.ids.mask
 
-    def hidden(self, x: Tensor) -> Tensor:
-        """Last hidden states [B, S, width] of the state x; they may be overwritten by the next call."""
-        self._count(1)
-        recorded = self.recorder is not None and self.recorder.tick()
+    def hidden(self, x: Tensor, alive: Tensor | None = None) -> Tensor:
+        """Last hidden states [B, S, width] of the state x; they may be overwritten by the next call.
+
+        Args:
+            alive: Bool [B]: rows that have not ended; None: all. The others run along and count for nothing.
+        """
+        recorded = self._count(1, alive)
         if not self._replayable or not graphs.wanted(x.device):
-            return self._plain(x)
+            return self._forward(x)[0]
         if self._graphs is None:
-            # A policy takes nothing in the first step, so its kernels are only met in the second.
-            remember = (lambda: lambda: None) if self.acting is None else self.acting.remember
-            self._graphs = Graphs(self._repeatable, remember, warm_ups=1 if self.acting is None else 2)
-        hidden, found = self._graphs.run(x, (recorded, self.alive is None))
+            # A policy masks nothing in the first step, so its kernels are only met in the second.
+            remember = (lambda: lambda: None) if self.policy is None else self.policy.remember
+            self._graphs = Graphs(self._forward, remember, warm_ups=1 if self.policy is None else 2)
+        hidden, arrays = self._graphs.run(x, (recorded, alive is None))
         if self.recorder is not None:
-            self.recorder.found = found
+            self.recorder.adopt(arrays)
         return hidden
 
     def release(self) -> None:
-        """Gives captured forwards back; a later forward starts anew."""
+        """Give captured forwards back; a later forward starts anew."""
         self._graphs = None
 
     @property
     def _replayable(self) -> bool:
         """Whether a graph can repeat the forward: a policy needs one kind of step, because each kind has its own memory."""
-        recorder, acting = self.recorder, self.acting
-        if acting is not None and (not acting.replayable or not (recorder is None or recorder.steady)):
+        recorder, policy = self.recorder, self.policy
+        if policy is not None and (not policy.replayable or not (recorder is None or recorder.steady)):
             return False
         return recorder is None or recorder.replayable
 
-    def _plain(self, x: Tensor) -> Tensor:
-        self._begin(x, 1)
-        return self.model.hidden(x, self.real, hiding=self.acting, taps=self.watchers)
+    def _forward(self, x: Tensor, captured: bool = False) -> tuple[Tensor, Recorded]:
+        hidden = self.model.hidden(x, self._context(x, self.real, 1))
+        recorded = self._end()
+        if captured and self.policy is not None:
+            self.policy.carry()
+        return hidden, recorded
 
-    def _repeatable(self, x: Tensor, captured: bool) -> tuple[Tensor, dict[str, list[Tensor]]]:
-        hidden = self._plain(x)
-        if captured and self.acting is not None:
-            self.acting.carry()
-        return hidden, {} if self.recorder is None else self.recorder.found
+    def _end(self) -> Recorded:
+        """Finish a forward: the policy's account first, which the recorder keeps too."""
+        self.account = None if self.policy is None else self.policy.end()
+        return {} if self.recorder is None else self.recorder.end(self.account)
 
-    def guided(self, x: Tensor, unconditional: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
+    def guided(
+        self, x: Tensor, unconditional: Tensor, real: Tensor | None, alive: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Hidden states of a state and of its unconditional twin, from one forward of twice the batch.
 
         Args:
             real: Bool [B, S]: the twin's own padding.
         """
-        self._count(2)
-        if self.recorder is not None:
-            self.recorder.tick()
-        self._begin(x, 2)
+        self._count(2, alive)
         both = None
         if self.real is not None or real is not None:
             full = torch.ones_like(x, dtype=torch.bool)
             both = torch.cat([full if self.real is None else self.real, full if real is None else real])
-        hidden = self.model.hidden(
-            torch.cat([x, unconditional]), both, hiding=self.acting, taps=self.watchers
-        )
+        hidden = self.model.hidden(torch.cat([x, unconditional]), self._context(x, both, 2))
+        self._end()
         conditional, twin = hidden.chunk(2)
         return conditional, twin
 
-    def next_logits(self, state: Tensor, written: int, fed: int, cache: Any) -> Tensor:
+    def new_cache(self) -> Any:
+        """An empty KV cache of full length for every layer: columns must mean the same key in all of them, windows included."""
+        from transformers import DynamicCache
+
+        return DynamicCache()
+
+    def next_logits(
+        self, state: Tensor, written: int, fed: int, cache: Any, alive: Tensor | None = None
+    ) -> Tensor:
         """Logits [B, V] behind the last written token of a causal model; `fed` tokens are already in the cache."""
+        self._count(1, alive)
         so_far = state[:, :written]
         real = None if self.real is None else self.real[:, :written]
-        self._count(1)
-        if self.recorder is not None:
-            self.recorder.tick()
-        for watcher in self.watchers:
-            watcher.begin(so_far, real, torch.zeros_like(so_far, dtype=torch.bool), 1)
-        logits = self.model.forward(
-            so_far[:, fed:], real, hiding=self.acting, taps=self.watchers, keep=1, cache=cache
-        )
+        logits = self.model.forward(so_far[:, fed:], self._context(so_far, real, 1), keep=1, cache=cache)
+        self._end()
         return logits[:, -1]
 
-    def _begin(self, x: Tensor, branches: int) -> None:
-        for watcher in self.watchers:
-            watcher.begin(x, self.real, x == self.mask_id, branches)
+    def idle_step(self, x: Tensor, alive: Tensor) -> Step:
+        """A step in which nothing is decided: no forward runs."""
+        if self.recorder is not None:
+            self.recorder.next_forward()
+        nothing = torch.zeros_like(x, dtype=torch.bool)
+        confidence = torch.full(x.shape, float("nan"), device=x.device)
+        ties = torch.zeros(len(x), dtype=torch.long)
+        return Step(
+            x, x, x == self.mask_id, confidence, torch.full_like(x, -1), nothing, ties, alive, idle=True
+        )
 
-    def _count(self, passes: int) -> None:
-        self.forwards = self.forwards + (passes if self.alive is None else passes * self.alive.long())
-        if self.acting is None:
-            return
-        if self.alive is None or self.acting.alive is None:
-            self.acting.alive = None if self.alive is None else self.alive.clone()
-        else:
-            # Always the same memory: a captured step goes on reading it when rows end.
-            self.acting.alive.copy_(self.alive)
+    def _context(self, x: Tensor, real: Tensor | None, branches: int) -> Any:
+        """What is wanted of the forward of state x [B, S]: built before it, for both branches of a guided one."""
+        own = None if real is None else real[: len(x)]
+        if self.policy is not None:
+            self.policy.begin(own, branches)
+        queries: Mapping[str, Tensor] = {}
+        if self.recorder is not None:
+            mask_id = self.model.ids.mask
+            masked = torch.zeros_like(x, dtype=torch.bool) if mask_id is None else x == mask_id
+            queries = self.recorder.begin(own, masked, branches)
+        return self.model.context(real, policy=self.policy, recorder=self.recorder, queries=queries)
+
+    def _count(self, passes: int, alive: Tensor | None) -> bool:
+        """Count a forward; whether it is recorded."""
+        self.forwards = self.forwards + (passes if alive is None else passes * alive.long())
+        if self.policy is not None:
+            self.policy.set_alive(alive)
+        return self.recorder is not None and self.recorder.next_forward()
 
 
 def select(confidence: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:

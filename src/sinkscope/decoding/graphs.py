@@ -20,7 +20,8 @@ from torch import Tensor
 
 _log = logging.getLogger(__name__)
 
-Found = dict[str, list[Tensor]]
+Recorded = dict[str, list[Tensor]]
+"""Variable → one tensor per recorded layer."""
 
 
 @dataclass(frozen=True)
@@ -30,21 +31,21 @@ class _Captured:
     graph: torch.cuda.CUDAGraph
     state: Tensor
     hidden: Tensor
-    found: Found
+    recorded: Recorded
 
 
 class Graphs:
     """The captured forwards of one group of rows, one of each kind (with recording, without).
 
     Args:
-        forward: state Long [B, S], and whether it is being captured → last hidden states, and what the recorder found.
+        forward: state Long [B, S], and whether it is being captured → last hidden states, and what was recorded.
         remember: gives a function that puts back what a forward changes outside of the GPU, for captures that fail.
         warm_ups: plain forwards before a capture, in which kernels are compiled and chosen.
     """
 
     def __init__(
         self,
-        forward: Callable[[Tensor, bool], tuple[Tensor, Found]],
+        forward: Callable[[Tensor, bool], tuple[Tensor, Recorded]],
         remember: Callable[[], Callable[[], None]],
         warm_ups: int = 1,
     ) -> None:
@@ -53,17 +54,17 @@ class Graphs:
         self._captured: dict[Hashable, _Captured] = {}
         self._works = True
 
-    def run(self, x: Tensor, kind: Hashable) -> tuple[Tensor, Found]:
+    def run(self, x: Tensor, kind: Hashable) -> tuple[Tensor, Recorded]:
         """The forward on the state x: plain the first times, later replayed."""
         self._seen[kind] += 1
         if not self._works or self._seen[kind] <= self._warm_ups:
             return self._forward(x, False)
         if kind not in self._captured and not self._capture(x, kind):
             return self._forward(x, False)
-        one = self._captured[kind]
-        one.state.copy_(x)
-        one.graph.replay()
-        return one.hidden, one.found
+        captured = self._captured[kind]
+        captured.state.copy_(x)
+        captured.graph.replay()
+        return captured.hidden, captured.recorded
 
     def _capture(self, x: Tensor, kind: Hashable) -> bool:
         """Captures the forward; where the model cannot be captured, says so once and stays with plain launches."""
@@ -75,7 +76,7 @@ class Graphs:
         gc.disable()
         try:
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                hidden, found = self._forward(state, True)
+                hidden, recorded = self._forward(state, True)
         except RuntimeError as error:
             put_back()
             _log.warning(
@@ -88,7 +89,7 @@ class Graphs:
         finally:
             if collecting:
                 gc.enable()
-        self._captured[kind] = _Captured(graph, state, hidden, found)
+        self._captured[kind] = _Captured(graph, state, hidden, recorded)
         return True
 
 

@@ -1,4 +1,4 @@
-"""LLaDA's loop (generate.py), block by block; MMaDA's text loop is the same with two differences.
+"""LLaDA's loop (generate.py): blocks from left to right, masks decided by confidence inside them.
 
 Selectable in a step are all masks up to the end of the current block: masks left in earlier blocks, or mask tokens in the
 prompt, compete too. A candidate may be the mask token itself; then the position stays masked. There is no early stop at
@@ -9,85 +9,260 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from sinkscope.checks import at_least, one_of, whole
+from sinkscope.decoding.base import DECODINGS, Decoding, Twin, in_vocabulary
 from sinkscope.decoding.engine import Engine, Step, select
-from sinkscope.decoding.options import LladaDecoding, MmadaDecoding
 from sinkscope.decoding.streams import Streams
 from sinkscope.errors import InputError
 from sinkscope.models.llada import EOT
+from sinkscope.models.model import Model
+
+REMASKING = ("low_confidence", "random")
 
 
 @dataclass(frozen=True)
-class Rules:
-    """What differs between LLaDA's loop and MMaDA's copy of an older one.
+class BlockDecoding(Decoding):
+    """The loop of LLaDA, which MMaDA shares: everything but what single checkpoints add to it.
 
     Attributes:
-        exact: confidence in float64 instead of the logits' dtype.
-        eos, eot: ids that logits_eos_inf and confidence_eos_eot_inf act on.
-        stop_at: end after a block that ends in this id.
-        each_stops: every row stops by itself; else all rows must agree.
+        length: new tokens; a multiple of block.
+        steps: steps in all; a multiple of the number of blocks. Left out: one per new token.
+        block: tokens per block; block = length is pure diffusion.
+        temperature: 0 takes the arg max; above, Gumbel noise in float64.
+        cfg: classifier-free guidance; above 0 every step runs the model with and without the prompt.
+        remasking: what confidence means: the probability of the candidate, or a random number.
     """
 
-    exact: bool = False
-    eos: int | None = None
-    eot: int | None = None
-    stop_at: int | None = None
-    each_stops: bool = False
+    length: int = 128
+    steps: int = None  # type: ignore[assignment]  # filled in below
+    block: int = 32
+    temperature: float = 0.0
+    cfg: float = 0.0
+    remasking: Literal["low_confidence", "random"] = "low_confidence"
 
+    exact: ClassVar[bool] = False
+    """Whether confidence is computed in float64 instead of the logits' dtype."""
 
-def llada_rules(engine: Engine, decoding: LladaDecoding) -> Rules:
-    """The ids that the switches of a LLaDA decoding act on; they must exist when a switch is on."""
-    ids, vocabulary = engine.model.ids, engine.model.shape.vocabulary
-    eos = ids.eos[0] if ids.eos else None
-    eot = decoding.eot_id if decoding.eot_id is not None else ids.eot
-    if eot is None and vocabulary > EOT:
-        eot = EOT
-    if decoding.logits_eos_inf and eos is None:
-        raise InputError(
-            "logits_eos_inf needs an end-of-text id, and this checkpoint names none in config.json"
-        )
-    if decoding.confidence_eos_eot_inf and (eos is None or eot is None):
-        raise InputError(
-            f"confidence_eos_eot_inf needs an end-of-turn id; the official {EOT} is not in this vocabulary of {vocabulary}: "
-            "give eot_id"
-        )
-    return Rules(eos=eos, eot=eot)
+    def __post_init__(self) -> None:
+        whole("length", self.length, 1)
+        object.__setattr__(self, "steps", self.length if self.steps is None else self.steps)
+        _check_blocks(self.length, whole("steps", self.steps, 1), whole("block", self.block, 1))
+        at_least("temperature", self.temperature, 0.0)
+        at_least("cfg", self.cfg, 0.0)
+        one_of("remasking", self.remasking, REMASKING)
 
+    @property
+    def draws(self) -> bool:
+        """Above temperature 0, and with random remasking."""
+        return self.temperature > 0 or self.remasking == "random"
 
-def steps(
-    engine: Engine,
-    x: Tensor,
-    prompt: int,
-    decoding: LladaDecoding | MmadaDecoding,
-    streams: Streams | None,
-    rules: Rules,
-) -> Iterator[Step]:
-    """Yields one Step per forward.
+    @property
+    def steps_per_block(self) -> int:
+        """Steps of one block."""
+        return self.steps // (self.length // self.block)
 
-    Args:
-        x: Long [B, S]: prompt and masks; not changed.
-        prompt: length of the (padded) prompt.
-        streams: None when the decoding draws nothing.
-    """
-    given = x != engine.mask_id
-    alive = torch.ones(len(x), dtype=torch.bool, device=x.device)
-    per_block = decoding.steps // (decoding.length // decoding.block)
-    for block in range(decoding.length // decoding.block):
-        start, end = prompt + block * decoding.block, prompt + (block + 1) * decoding.block
-        counts = transfer_counts((x[:, start:end] == engine.mask_id).sum(1), per_block).T.tolist()
-        engine.alive = alive
-        for i in range(per_block):
-            step = _step(engine, x, given, end, counts[i], decoding, streams, rules, alive)
-            x = step.after
-            yield step
-        if rules.stop_at is not None:
-            ended = x[:, end - 1] == rules.stop_at
-            alive = alive & ~ended if rules.each_stops else alive & ~ended.all()
+    def begin(
+        self, engine: Engine, ids: Tensor, streams: Streams | None, per_row: bool, twin: Twin | None = None
+    ) -> tuple[Tensor, Iterator[Step]]:
+        """Prompts followed by masks, and the loop."""
+        state = torch.cat([ids, ids.new_full((len(ids), self.length), engine.mask_id)], 1)
+        return state, self._steps(engine, state, ids.shape[1], streams, per_row)
+
+    def _steps(
+        self, engine: Engine, x: Tensor, prompt: int, streams: Streams | None, per_row: bool
+    ) -> Iterator[Step]:
+        given = x != engine.mask_id
+        self.end_ids(engine.model)  # an option that names a missing id is refused before the first step
+        alive = torch.ones(len(x), dtype=torch.bool, device=x.device)
+        for block in range(self.length // self.block):
+            start, end = prompt + block * self.block, prompt + (block + 1) * self.block
+            masks = (x[:, start:end] == engine.mask_id).sum(1)
+            for counts in transfer_counts(masks, self.steps_per_block).T.tolist():
+                if not self.draws and not any(counts):
+                    step = engine.idle_step(x, alive)
+                else:
+                    step = self._step(engine, x, given, end, counts, streams, alive)
+                x = step.after
+                yield step
+            alive = self.still_alive(alive, x[:, end - 1], per_row)
             if not bool(alive.any()):
                 return
+
+    def _step(
+        self,
+        engine: Engine,
+        x: Tensor,
+        given: Tensor,
+        end: int,
+        counts: list[int],
+        streams: Streams | None,
+        alive: Tensor,
+    ) -> Step:
+        masked = x == engine.mask_id
+        selectable = masked.clone()
+        selectable[:, end:] = False
+        # To learn how many positions there are the host waits for the GPU: once, before the forward, and never behind it.
+        here = selectable.nonzero(as_tuple=True)
+        rest = (masked & ~selectable).nonzero(as_tuple=True) if engine.everything else None
+        hidden, twin = self._forward(engine, x, given, alive)
+        noise = None
+        if self.temperature > 0 and streams is not None:
+            noise = streams.uniform((*x.shape, engine.model.shape.vocabulary), torch.float64)
+        chance = None
+        if self.remasking == "random" and streams is not None:
+            chance = streams.uniform((x.shape[0], x.shape[1]), torch.float32)
+
+        def look(where: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+            """Candidates and confidence of the positions with these indices."""
+            logits = self._guide(engine.model, hidden[where], None if twin is None else twin[where])
+            candidate, confidence = self.candidates(
+                engine.model, logits, None if noise is None else noise[where]
+            )
+            return candidate, confidence if chance is None else chance[where]
+
+        candidate, confidence = look(here)
+        tokens = torch.full_like(x, -1)
+        tokens[here] = candidate
+        scores = torch.full(x.shape, float("-inf"), dtype=confidence.dtype, device=x.device)
+        scores[here] = confidence
+        chosen, ties = select(scores, counts)
+        chosen, ties = chosen & alive[:, None], ties * alive
+        after = torch.where(chosen, tokens, x)
+        decided = chosen & (tokens != engine.mask_id)
+        seen = scores.masked_fill(~selectable, float("nan"))
+        if rest is not None and len(rest[0]):
+            tokens[rest], seen[rest] = look(rest)
+        return Step(x, after, masked, seen, tokens, decided, ties, alive)
+
+    def _forward(
+        self, engine: Engine, x: Tensor, given: Tensor, alive: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Hidden states [B, S, width] of a state, and of its unconditional twin under guidance."""
+        if self.guided:
+            return engine.guided(x, torch.where(given, engine.mask_id, x), engine.real, alive)
+        return engine.hidden(x, alive), None
+
+    def _guide(self, model: Model, hidden: Tensor, twin: Tensor | None) -> Tensor:
+        """Logits [N, V] of hidden states [N, width], guidance applied."""
+        logits = model.head(hidden)
+        if twin is None:
+            return logits
+        other = model.head(twin)
+        return other + (self.cfg + 1) * (logits - other)
+
+    def candidates(self, model: Model, logits: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The token each position would take, and the probability the model gives it.
+
+        Args:
+            logits: Float [N, V]; changed in place where an option says so, as the official code does.
+            noise: Float64 [N, V] in [0, 1), or None at temperature 0.
+
+        Returns:
+            Long [N] and Float [N].
+        """
+        if noise is None:
+            candidate = logits.argmax(-1)
+        else:
+            candidate = (logits.double().exp() / (-noise.log()) ** self.temperature).argmax(-1)
+        self.limit_confidence(model, logits, noise is not None)
+        if self.remasking == "random":
+            return candidate, torch.zeros(len(candidate), device=logits.device)
+        probabilities = (logits.double() if self.exact else logits).softmax(-1)
+        return candidate, probabilities.gather(-1, candidate[:, None])[:, 0]
+
+    def limit_confidence(self, model: Model, logits: Tensor, noisy: bool) -> None:
+        """Change logits [N, V] in place between the choice of candidates and their confidence; here nothing."""
+
+    def end_ids(self, model: Model) -> tuple[int | None, int | None]:
+        """The end-of-text and end-of-turn ids that the options act on."""
+        return None, None
+
+    def still_alive(self, alive: Tensor, last: Tensor, per_row: bool) -> Tensor:
+        """Bool [B]: rows that go on after a block whose last tokens are `last` [B]; here all."""
+        return alive
+
+    def reachable(self, x: Tensor, prompt: int, step: int) -> Tensor:
+        """Everything up to the end of the step's block."""
+        end = prompt + (step // self.steps_per_block + 1) * self.block
+        return torch.arange(x.shape[1], device=x.device)[None] < end
+
+    def predictions(self, engine: Engine, x: Tensor, given: Tensor, masked: Tensor) -> Tensor:
+        """As in the loop."""
+        hidden, twin = self._forward(engine, x, given, None)
+        return self._guide(engine.model, hidden[masked], None if twin is None else twin[masked])
+
+    def best(self, model: Model, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """As in the loop at temperature 0; with random remasking the largest probability."""
+        candidate, confidence = self.candidates(model, logits.clone(), None)
+        if self.remasking == "random":
+            confidence = logits.softmax(-1).amax(-1)
+        return candidate, confidence.double()
+
+
+@DECODINGS.add
+@dataclass(frozen=True)
+class LladaDecoding(BlockDecoding):
+    """LLaDA's generate.py.
+
+    Attributes:
+        logits_eos_inf: the end token is never a candidate.
+        confidence_eos_eot_inf: end tokens are candidates with no confidence (at temperature 0 both end columns leave the
+            softmax, above it only the end of turn, as in the official code).
+        eot_id: the end-of-turn id; None: the tokenizer's, else the official one.
+    """
+
+    logits_eos_inf: bool = False
+    confidence_eos_eot_inf: bool = False
+    eot_id: int | None = None
+
+    kind: ClassVar[str] = "llada"
+    families: ClassVar[tuple[str, ...]] = ("llada",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.eot_id is not None:
+            whole("eot_id", self.eot_id, 0)
+
+    def check_ids(self, vocabulary: int) -> None:
+        """The end-of-turn id must be in the vocabulary."""
+        in_vocabulary("eot_id", self.eot_id, vocabulary)
+
+    def candidates(self, model: Model, logits: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Without the end token, where the options say so."""
+        if self.logits_eos_inf:
+            logits[:, self.end_ids(model)[0]] = float("-inf")
+        return super().candidates(model, logits, noise)
+
+    def limit_confidence(self, model: Model, logits: Tensor, noisy: bool) -> None:
+        """Officially the end-of-text column is cleared in the noisy copy, which at temperature 0 is the logits themselves."""
+        if self.confidence_eos_eot_inf:
+            eos, eot = self.end_ids(model)
+            if not noisy:
+                logits[:, eos] = float("-inf")
+            logits[:, eot] = float("-inf")
+
+    def end_ids(self, model: Model) -> tuple[int | None, int | None]:
+        """The ids that the switches act on; they must exist when a switch is on."""
+        ids, vocabulary = model.ids, model.shape.vocabulary
+        eos = ids.eos[0] if ids.eos else None
+        eot = self.eot_id if self.eot_id is not None else ids.eot
+        if eot is None and vocabulary > EOT:
+            eot = EOT
+        if self.logits_eos_inf and eos is None:
+            raise InputError(
+                "logits_eos_inf needs an end-of-text id, and this checkpoint names none in config.json"
+            )
+        if self.confidence_eos_eot_inf and (eos is None or eot is None):
+            raise InputError(
+                f"confidence_eos_eot_inf needs an end-of-turn id; the official {EOT} is not in this vocabulary of {vocabulary}: "
+                "give eot_id"
+            )
+        return eos, eot
 
 
 def transfer_counts(masks: Tensor, steps: int) -> Tensor:
@@ -103,82 +278,16 @@ def transfer_counts(masks: Tensor, steps: int) -> Tensor:
     return share[:, None] + (torch.arange(steps, device=masks.device) < rest[:, None]).long()
 
 
-def _step(
-    engine: Engine,
-    x: Tensor,
-    given: Tensor,
-    end: int,
-    counts: list[int],
-    decoding: LladaDecoding | MmadaDecoding,
-    streams: Streams | None,
-    rules: Rules,
-    alive: Tensor,
-) -> Step:
-    masked = x == engine.mask_id
-    selectable = masked.clone()
-    selectable[:, end:] = False
-    # To learn how many positions there are the host waits for the GPU: once, before the forward, and never behind it.
-    here = selectable.nonzero(as_tuple=True)
-    rest = (masked & ~selectable).nonzero(as_tuple=True) if engine.everything else None
-    if decoding.cfg > 0:
-        hidden, twin = engine.guided(x, torch.where(given, engine.mask_id, x), engine.real)
-    else:
-        hidden, twin = engine.hidden(x), None
-    noise = None
-    if decoding.temperature > 0 and streams is not None:
-        noise = streams.uniform((*x.shape, engine.model.shape.vocabulary), torch.float64)
-    chance = None
-    if decoding.remasking == "random" and streams is not None:
-        chance = streams.uniform((x.shape[0], x.shape[1]), torch.float32)
-
-    def look(where: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-        """Candidates and confidence of the positions with these indices."""
-        logits = engine.model.head(hidden[where])
-        if twin is not None:
-            other = engine.model.head(twin[where])
-            logits = other + (decoding.cfg + 1) * (logits - other)
-        candidate, confidence = candidates(logits, None if noise is None else noise[where], decoding, rules)
-        return candidate, confidence if chance is None else chance[where]
-
-    candidate, confidence = look(here)
-    tokens = torch.full_like(x, -1)
-    tokens[here] = candidate
-    scores = torch.full(x.shape, float("-inf"), dtype=confidence.dtype, device=x.device)
-    scores[here] = confidence
-    chosen, ties = select(scores, counts)
-    chosen, ties = chosen & alive[:, None], ties * alive
-    after = torch.where(chosen, tokens, x)
-    decided = chosen & (tokens != engine.mask_id)
-    seen = scores.masked_fill(~selectable, float("nan"))
-    if rest is not None and len(rest[0]):
-        tokens[rest], seen[rest] = look(rest)
-    return Step(x, after, masked, seen, tokens, decided, ties, alive)
-
-
-def candidates(
-    logits: Tensor, noise: Tensor | None, decoding: LladaDecoding | MmadaDecoding, rules: Rules
-) -> tuple[Tensor, Tensor]:
-    """The token each position would take, and the probability the model gives it.
-
-    Args:
-        logits: Float [N, V]; changed in place where a switch says so, as the official code does.
-        noise: Float64 [N, V] in [0, 1), or None at temperature 0.
-
-    Returns:
-        Long [N] and Float [N].
-    """
-    if isinstance(decoding, LladaDecoding) and decoding.logits_eos_inf:
-        logits[:, rules.eos] = float("-inf")
-    if noise is None:
-        candidate = logits.argmax(-1)
-    else:
-        candidate = (logits.double().exp() / (-noise.log()) ** decoding.temperature).argmax(-1)
-    if isinstance(decoding, LladaDecoding) and decoding.confidence_eos_eot_inf:
-        # Officially the end-of-text column is cleared in the noisy copy, which at temperature 0 is the logits themselves.
-        if noise is None:
-            logits[:, rules.eos] = float("-inf")
-        logits[:, rules.eot] = float("-inf")
-    if decoding.remasking == "random":
-        return candidate, torch.zeros(len(candidate), device=logits.device)
-    probabilities = (logits.double() if rules.exact else logits).softmax(-1)
-    return candidate, probabilities.gather(-1, candidate[:, None])[:, 0]
+def _check_blocks(length: int, steps: int, block: int) -> None:
+    if length % block:
+        fits = [size for size in range(1, length + 1) if length % size == 0]
+        near = min(fits, key=lambda size: abs(size - block))
+        raise InputError(
+            f"length {length} is not a multiple of block {block}; try block={near}, or length={-(-length // block) * block}"
+        )
+    blocks = length // block
+    if steps % blocks:
+        raise InputError(
+            f"steps {steps} is not a multiple of the {blocks} blocks (length {length} / block {block}); "
+            f"try steps={max(1, round(steps / blocks)) * blocks}"
+        )

@@ -1,6 +1,6 @@
 """`ss.generate`: runs the loop of a decoding on a model, records it, and leaves the model as it was.
 
-Groups of rows (see `groups`) advance in step, one forward each, so that a trace has one step axis.
+Groups of rows (see `decoding.groups`) advance in step, one forward each, so that a trace has one step axis.
 """
 
 from __future__ import annotations
@@ -13,31 +13,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sinkscope.decoding import causal as causal_loop
-from sinkscope.decoding import mmada
-from sinkscope.decoding.engine import Step
-from sinkscope.decoding.groups import Group, build_group, draws, grouped
-from sinkscope.decoding.options import Decoding, GreedyDecoding, MmadaImageDecoding, default_decoding
+from sinkscope.decoding.base import Decoding, Twin, default_decoding
+from sinkscope.decoding.groups import Group, grouped, start_group
 from sinkscope.decoding.streams import check_seeds
 from sinkscope.errors import InputError
 from sinkscope.generation.run import Run
+from sinkscope.models.load import as_model
 from sinkscope.models.model import Model
 from sinkscope.models.prompts import Batch, decode, encode
 from sinkscope.policies.policy import Policy, check_policy
+from sinkscope.policies.text import as_policy
 from sinkscope.trace.capture import Capture
 from sinkscope.trace.frame import Frame
 from sinkscope.trace.provenance import provenance, token_texts
-from sinkscope.trace.recorder import Recorder, TraceWriter
+from sinkscope.trace.recorder import Recorder, trace_writer
 
 Progress = Callable[[int, int, Tensor], None]
 """Called after every step with the number of steps done, the number expected, and the states Long [B, S]."""
 
 
 def generate(
-    model: Model,
+    model: Model | str | os.PathLike[str],
     prompts: Any,
     decoding: Decoding | None = None,
-    policy: Policy | None = None,
+    policy: Policy | str | None = None,
     capture: Capture | None = None,
     seed: int | list[int] | None = None,
     attention_mask: Any = None,
@@ -45,13 +44,14 @@ def generate(
     unconditional: Any = None,
     progress: Progress | None = None,
 ) -> Run:
-    """Generates step by step, exactly as the official loop of the decoding does.
+    """Generate step by step, exactly as the official loop of the decoding does.
 
     Args:
+        model: from `ss.load`, or what `ss.load` takes.
         prompts: a text, a list of texts (the chat template is applied), or token ids [B, P] used as they are. For image
             decoding the ids hold the whole sequence, image slots masked.
         decoding: None: the default of the model's family.
-        policy: which keys the heads may not use.
+        policy: which keys the heads may not use; a policy or its text.
         capture: what to record; None: nothing.
         seed: a number for the official single random stream over the batch, or one per row; each row then has its own
             stream and equals its run alone.
@@ -60,30 +60,30 @@ def generate(
         unconditional: (ids, attention_mask) of the unconditional twin, for image guidance.
         progress: called after every step.
     """
+    model, policy = as_model(model), as_policy(policy)
     decoding = default_decoding(model.family) if decoding is None else decoding
     check_decoding(model, decoding)
     batch = encode(model, prompts, attention_mask)
     _check_length(model, batch, decoding)
     twin = _twin(model, batch, decoding, unconditional)
     seed = check_seeds(seed, len(batch.ids))
-    if seed is None and draws(decoding):
+    if seed is None and decoding.draws:
         seed = int(torch.randint(0, 2**31, (1,)))
-    if out is not None and capture is None:
-        capture = Capture()
-    new = 0 if isinstance(decoding, MmadaImageDecoding) else decoding.length  # type: ignore[attr-defined]
-    columns = batch.ids.shape[1] + new
-    acting = check_policy(policy, model.shape.layers, columns)
-    groups = [
-        build_group(model, batch, rows, decoding, seed, twin, acting, capture is not None)
-        for rows in grouped(len(batch.ids), batch.lengths, isinstance(seed, list))
-    ]
+    checked = check_policy(policy, model.shape.layers, min(batch.lengths) + decoding.new_tokens)
     recorder = None
-    if capture is not None:
+    if capture is not None or out is not None:
+        capture = capture or Capture()
         about = provenance(model, decoding, policy, capture, seed)
-        recorder = _recorder(model, batch, groups, decoding, capture, columns, out, about)
+        frame = _frame(model, batch, decoding, capture, checked is not None)
+        writer = trace_writer(out, frame, capture, about)
+        recorder = Recorder(frame, capture, writer, batch.ids.cpu().numpy())
+    groups: list[Group] = []
     try:
+        for rows in grouped(batch.ids.shape[1], batch.lengths, isinstance(seed, list)):
+            own = None if recorder is None else recorder.for_rows(rows.rows, rows.offset)
+            groups.append(start_group(model, batch, rows, decoding, seed, twin, checked, own))
         with recorder.hooks(model.network) if recorder is not None else nullcontext():
-            states, ties = _drive(groups, batch, columns, decoding, recorder, progress, model)
+            states, ties = _drive(model, groups, batch, decoding, recorder, progress)
     except BaseException:
         if recorder is not None:
             recorder.abandon()
@@ -93,10 +93,26 @@ def generate(
             group.engine.release()
     trace = None
     if recorder is not None:
-        trace = recorder.finish(
-            {**about, **token_texts(model, recorder.token_ids()), "ties_total": int(ties.sum())}
-        )
-    return _run(model, batch, groups, decoding, policy, seed, states, ties, trace)
+        total = {"ties_total": int(ties.sum())}
+        trace = recorder.finish(lambda ids: {**about, **token_texts(model, ids), **total})
+    sequences, prompt = states[-1], batch.ids.shape[1]
+    codes = _by_row(groups, [group.codes for group in groups])
+    return Run(
+        sequences=sequences,
+        states=states,
+        texts=[decode(model, row, prompt) if codes is None else "" for row in sequences],
+        ties=ties,
+        forwards=_by_row(groups, [_forwards(group) for group in groups]).tolist(),  # type: ignore[union-attr]
+        decoding=decoding,
+        policy=policy,
+        seed=seed,
+        prompt=prompt,
+        real=batch.real,
+        codes=codes,
+        trace=trace,
+        hidden_share=_by_row(groups, [_of_policy(group, "hidden_share") for group in groups]),
+        sinks_hit=_by_row(groups, [_of_policy(group, "sinks_hit") for group in groups]),
+    )
 
 
 def check_decoding(model: Model, decoding: Decoding) -> None:
@@ -109,32 +125,27 @@ def check_decoding(model: Model, decoding: Decoding) -> None:
             f"{type(decoding).__name__} is for {' and '.join(decoding.families)} models, but {model.source} is a "
             f"{model.family} model; use {fitting}"
         )
-    if model.family != "causal" and model.ids.mask is None:
+    if not decoding.causal and model.ids.mask is None:
         raise InputError(f"{model.source} names no mask token; add mask_token_id to its config.json")
     decoding.check_ids(model.shape.vocabulary)
 
 
 def _check_length(model: Model, batch: Batch, decoding: Decoding) -> None:
-    context, longest = model.shape.context, max(batch.lengths)
+    context, longest, new = model.shape.context, max(batch.lengths), decoding.new_tokens
     if context is not None and longest > context:
         raise InputError(
             f"the prompt has {longest} tokens, but the context of {model.source} is {context}; shorten it"
         )
-    if isinstance(decoding, MmadaImageDecoding) or model.family != "causal":
-        return
-    if context is not None and longest + decoding.length > context:  # type: ignore[attr-defined]
+    if context is not None and decoding.causal and longest + new > context:
         raise InputError(
-            f"prompt ({longest} tokens) and answer ({decoding.length}) pass the context of {context}; "  # type: ignore[attr-defined]
+            f"prompt ({longest} tokens) and answer ({new}) pass the context of {context}; "
             f"use length={context - longest} or less"
         )
 
 
-def _twin(
-    model: Model, batch: Batch, decoding: Decoding, unconditional: Any
-) -> tuple[Tensor, Tensor | None] | None:
-    """The unconditional twin of an image prompt, checked."""
-    guided = isinstance(decoding, MmadaImageDecoding) and decoding.guidance > 0
-    if not guided:
+def _twin(model: Model, batch: Batch, decoding: Decoding, unconditional: Any) -> Twin | None:
+    """The unconditional twin of an image prompt, checked; text loops make theirs from the prompt."""
+    if not decoding.guided or decoding.new_tokens:
         return None
     if unconditional is None:
         raise InputError(
@@ -144,178 +155,94 @@ def _twin(
         isinstance(unconditional, (tuple, list)) and len(unconditional) == 2 and _is_matrix(unconditional[0])
     )
     ids, mask = unconditional if pair else (unconditional, None)
-    found, real = model.real_tokens(ids, mask)
-    if found.shape != batch.ids.shape:
+    checked, real = model.real_tokens(ids, mask)
+    if checked.shape != batch.ids.shape:
         raise InputError(
-            f"unconditional ids have shape {list(found.shape)}, but the prompt has {list(batch.ids.shape)}"
+            f"unconditional ids have shape {list(checked.shape)}, but the prompt has {list(batch.ids.shape)}"
         )
-    return found, real
+    return checked, real
 
 
 def _is_matrix(ids: Any) -> bool:
     return bool(torch.as_tensor(ids).dim() == 2)
 
 
-def expected_steps(decoding: Decoding) -> int:
-    """How many steps a decoding takes at most."""
-    if isinstance(decoding, MmadaImageDecoding):
-        return decoding.timesteps
-    if isinstance(decoding, GreedyDecoding):
-        return decoding.length
-    return int(decoding.steps)  # type: ignore[attr-defined]
-
-
-def _recorder(
-    model: Model,
-    batch: Batch,
-    groups: list[Group],
-    decoding: Decoding,
-    capture: Capture,
-    columns: int,
-    out: str | os.PathLike[str] | None,
-    about: dict[str, Any],
-) -> Recorder:
-    shape = model.shape
+def _frame(model: Model, batch: Batch, decoding: Decoding, capture: Capture, policy: bool) -> Frame:
+    """The sizes of the trace."""
+    shape, prompt = model.shape, batch.ids.shape[1]
     capture.check(shape.layers, shape.heads)
-    real = torch.ones(len(batch.ids), columns, dtype=torch.bool)
+    real = torch.ones(len(batch.ids), prompt + decoding.new_tokens, dtype=torch.bool)
     if batch.real is not None:
-        real[:, : batch.ids.shape[1]] = batch.real.cpu()
-    image = None
-    if isinstance(decoding, MmadaImageDecoding):
-        slots = mmada.find_slots(groups[0].engine, groups[0].state, decoding)
-        image = (slots.first + groups[0].offset, slots.last + groups[0].offset)
-    steps = -(-expected_steps(decoding) // capture.every)
-    frame = Frame(
+        real[:, :prompt] = batch.real.cpu()
+    first, last = decoding.answer_columns(model, batch.ids)
+    return Frame(
         rows=len(batch.ids),
-        columns=columns,
-        prompt=batch.ids.shape[1],
+        columns=real.shape[1],
+        prompt=prompt,
         real=real.numpy(),
-        steps=steps,
+        steps=-(-decoding.max_steps // capture.every),
         layers=capture.layers or tuple(range(shape.layers)),
         heads=capture.heads or tuple(range(shape.heads)),
         kv_heads=shape.kv_heads,
-        causal=model.kind.causal,
-        policy=groups[0].engine.acting is not None,
-        guided=getattr(decoding, "cfg", 0) > 0 or getattr(decoding, "guidance", 0) > 0,
-        image=image,
+        causal=model.spec.causal,
+        policy=policy,
+        guided=decoding.guided,
+        image=None if last is None else (first, last),
     )
-    sink: TraceWriter
-    if out is None:
-        from sinkscope.trace.trace import Parts
-
-        sink = Parts(frame, capture)
-    else:
-        from sinkscope.trace.storage import Folder
-
-        sink = Folder(out, frame, capture, about)
-    recorder = Recorder(frame, capture, sink, batch.ids.cpu().numpy())
-    for group in groups:
-        group.engine.recorder = recorder.watcher(group.rows, group.offset, group.engine.acting)
-    return recorder
 
 
 def _drive(
+    model: Model,
     groups: list[Group],
     batch: Batch,
-    columns: int,
     decoding: Decoding,
     recorder: Recorder | None,
     progress: Progress | None,
-    model: Model,
 ) -> tuple[Tensor, Tensor]:
-    """Advances all groups in step until each has ended; gives states [steps + 1, B, S] and ties [steps, B]."""
-    causal = isinstance(decoding, GreedyDecoding)
+    """Advance all groups in step until each has ended; states [steps + 1, B, S] and ties [steps, B]."""
+    prompt, filler = batch.ids.shape[1], decoding.filler(model)
     # States stay on the device until the end: copying them after every step would make a GPU wait.
-    frame = torch.full((len(batch.ids), columns), -1, dtype=torch.long, device=batch.ids.device)
-    frame[:, : batch.ids.shape[1]] = batch.ids
+    frame = torch.full((len(batch.ids), prompt + decoding.new_tokens), -1, device=batch.ids.device)
+    frame[:, :prompt] = batch.ids
     for group in groups:
-        frame[group.rows, group.offset :] = group.state
+        frame[group.rows.rows, group.rows.offset :] = group.state
     states, ties = [frame], []
-    expected = expected_steps(decoding)
     while True:
-        results: list[Step | None] = []
+        steps = [group.advance() for group in groups]
+        if all(step is None for step in steps):
+            break
         frame = frame.clone()
         tied = torch.zeros(len(batch.ids), dtype=torch.long, device=frame.device)
-        for group in groups:
-            step = None if group.ended else next(group.steps, None)
-            results.append(step)
-            if step is None:
-                group.ended = True
-            else:
-                group.state = step.after
-                frame[group.rows, group.offset :] = step.after
-                tied[group.rows] = step.ties.to(tied.device)
-        if all(step is None for step in results):
-            break
-        if causal:
-            column = batch.ids.shape[1] + len(states) - 1
-            for group in groups:
-                if group.ended:  # its rows have all ended: padding, as for rows that end inside a group
-                    frame[group.rows, column] = causal_loop.pad_id(group.engine, decoding)  # type: ignore[arg-type]
+        for group, step in zip(groups, steps, strict=True):
+            if step is not None:
+                frame[group.rows.rows, group.rows.offset :] = step.after
+                tied[group.rows.rows] = step.ties.to(tied.device)
+            elif filler is not None:  # its rows have all ended: padding, as for rows that end inside a group
+                frame[group.rows.rows, prompt + len(states) - 1] = filler
         if recorder is not None:
-            recorder.record(len(states) - 1, results)
+            recorder.record(len(states) - 1, steps)
         states.append(frame)
         ties.append(tied)
         if progress is not None:
-            progress(len(states) - 1, expected, frame.cpu())
-    found = torch.stack(states).cpu()
-    if causal:
-        found = found[..., : batch.ids.shape[1] + len(states) - 1]
-    return found, torch.stack(ties).cpu() if ties else torch.zeros(0, len(batch.ids), dtype=torch.long)
+            progress(len(states) - 1, decoding.max_steps, frame.cpu())
+    stacked = torch.stack(states).cpu()
+    if decoding.causal:
+        stacked = stacked[..., : prompt + len(states) - 1]
+    return stacked, torch.stack(ties).cpu() if ties else torch.zeros(0, len(batch.ids), dtype=torch.long)
 
 
-def _run(
-    model: Model,
-    batch: Batch,
-    groups: list[Group],
-    decoding: Decoding,
-    policy: Policy | None,
-    seed: int | list[int] | None,
-    states: Tensor,
-    ties: Tensor,
-    trace: Any,
-) -> Run:
-    prompt = batch.ids.shape[1]
-    image = isinstance(decoding, MmadaImageDecoding)
-    codes = None
-    if image:
-        found: dict[int, Tensor] = {}
-        for group in groups:
-            if group.codes is not None:
-                found.update(zip(group.rows, group.codes.cpu(), strict=True))
-        codes = torch.stack([found[row] for row in range(len(batch.ids))])
-    forwards = [0] * len(batch.ids)
-    for group in groups:
-        spent = torch.as_tensor(group.engine.forwards).expand(len(group.rows))
-        for row, count in zip(group.rows, spent.tolist(), strict=True):
-            forwards[row] = count
-    sequences = states[-1]
-    hidden, hit = _policy_totals(groups, len(batch.ids))
-    return Run(
-        sequences=sequences,
-        states=states,
-        texts=["" if image else decode(model, row, prompt) for row in sequences],
-        ties=ties,
-        forwards=forwards,
-        decoding=decoding,
-        policy=policy,
-        seed=seed,
-        prompt=prompt,
-        real=batch.real,
-        codes=codes,
-        trace=trace,
-        hidden_share=hidden,
-        sinks_hit=hit,
-    )
+def _forwards(group: Group) -> Tensor:
+    return torch.as_tensor(group.engine.forwards).expand(len(group.rows.rows))
 
 
-def _policy_totals(groups: list[Group], rows: int) -> tuple[Tensor | None, Tensor | None]:
-    """Mean share of attention taken, and of own sinks hit, over layers, heads and the steps in which the policy acted."""
-    if groups[0].engine.acting is None:
-        return None, None
-    hidden, hit = torch.full((rows,), float("nan")), torch.full((rows,), float("nan"))
-    for group in groups:
-        if group.engine.acting is not None:
-            for found, total in ((hidden, group.engine.acting.shares), (hit, group.engine.acting.hits)):
-                found[group.rows] = (total[:, 0] / total[:, 1]).float().cpu()
-    return hidden, hit
+def _of_policy(group: Group, name: str) -> Tensor | None:
+    return None if group.engine.policy is None else getattr(group.engine.policy, name)
+
+
+def _by_row(groups: list[Group], parts: list[Tensor | None]) -> Tensor | None:
+    """What the groups' rows have, [b, …] each, in the order of the batch; None where they have nothing."""
+    if parts[0] is None:
+        return None
+    rows = [row for group in groups for row in group.rows.rows]
+    order = sorted(range(len(rows)), key=rows.__getitem__)
+    return torch.cat([part.cpu() for part in parts if part is not None])[order]

@@ -14,23 +14,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sinkscope.decoding import causal, dream, llada
+from sinkscope.decoding.base import Decoding
 from sinkscope.decoding.engine import Engine
-from sinkscope.decoding.groups import grouped, row_keys
-from sinkscope.decoding.options import (
-    Decoding,
-    DreamDecoding,
-    GreedyDecoding,
-    LladaDecoding,
-    MmadaDecoding,
-    MmadaImageDecoding,
-)
+from sinkscope.decoding.groups import Rows, grouped, row_keys
 from sinkscope.errors import InputError
 from sinkscope.generation.generate import check_decoding
 from sinkscope.generation.run import Run
+from sinkscope.models.load import as_model
 from sinkscope.models.model import Model
 from sinkscope.policies.policy import Policy, check_policy
 from sinkscope.policies.runtime import PolicyRuntime
+from sinkscope.policies.text import as_policy
 
 if TYPE_CHECKING:
     import xarray
@@ -43,8 +37,8 @@ UNITS = {
     "selected": "selected without the policy",
     "selected_with": "selected with the policy",
     "changed": "share of the selections that differ",
-    "hidden_share": "share of attention that the policy took",
-    "sinks_hit": "share of the step's own sinks that the policy took",
+    "hidden_share": "share of attention that the policy masked",
+    "sinks_hit": "share of the step's own sinks that the policy masked",
 }
 
 
@@ -96,41 +90,47 @@ class Replay:
         return f"<replay of {self.policy} on {self.model}: {inside}>"
 
 
-def replay(model: Model, run: Run, policy: Policy) -> Replay:
-    """Compares every step of a recorded run with and without a policy.
+def replay(model: Model, run: Run, policy: Policy | str) -> Replay:
+    """Compare every step of a recorded run with and without a policy.
 
     Args:
         run: from `ss.generate` with the same model and without a policy.
+        policy: a policy or its text.
     """
-    decoding = run.decoding
+    model, decoding = as_model(model), run.decoding
     if run.policy is not None:
         raise InputError(f"replay needs a run without a policy, this one was made under {run.policy}")
-    if isinstance(decoding, MmadaImageDecoding):
+    if not decoding.replayable:
         raise InputError("replay compares text; image decodings have no candidates to compare")
     check_decoding(model, decoding)
-    columns = run.states.shape[-1]
-    checked = check_policy(policy, model.shape.layers, columns)
-    rows = run.states.shape[1]
-    arrays = _blank(rows, run.steps, columns)
-    for group in grouped(rows, _lengths(run), isinstance(run.seed, list)):
-        offset = run.prompt - _lengths(run)[group[0]] if isinstance(run.seed, list) else 0
-        real = None
-        if run.real is not None and offset == 0 and not isinstance(run.seed, list):
-            tail = torch.ones(len(group), columns - run.prompt, dtype=torch.bool, device=model.device)
-            real = torch.cat([run.real[group].to(model.device), tail], 1)
-        acting = None
-        if checked is not None:
-            acting = PolicyRuntime(checked, row_keys(run.seed, group), model.kind.causal, run.prompt - offset)
-        states = run.states[:, group, offset:].to(model.device)
-        engines = Engine(model, real), Engine(model, real, acting=acting)
-        pair = _Pair(*engines, decoding, run.prompt - offset, isinstance(run.seed, list))
-        for step, found in enumerate(pair.compare(states)):
-            for name, value in found.items():
+    columns, lengths = run.states.shape[-1], _lengths(run)
+    checked = check_policy(as_policy(policy), model.shape.layers, min(lengths) + columns - run.prompt)
+    arrays = _blank(len(lengths), run.steps, columns)
+    for rows in grouped(run.prompt, lengths, isinstance(run.seed, list)):
+        pair = _pair(model, run, rows, checked)
+        states = run.states[:, rows.rows, rows.offset :].to(model.device)
+        for step, compared in enumerate(pair.compare(states)):
+            for name, value in compared.items():
                 if value.ndim == 2:
-                    arrays[name][group, step, offset : offset + value.shape[1]] = value
+                    arrays[name][rows.rows, step, rows.offset : rows.offset + value.shape[1]] = value
                 else:
-                    arrays[name][group, step] = value
-    return Replay(arrays, str(policy), model.source, decoding)
+                    arrays[name][rows.rows, step] = value
+    return Replay(arrays, str(as_policy(policy)), model.source, decoding)
+
+
+def _pair(model: Model, run: Run, rows: Rows, policy: Policy | None) -> _Pair:
+    real = None
+    if run.real is not None and not rows.per_row:
+        tail = torch.ones(
+            len(rows.rows), run.states.shape[-1] - run.prompt, dtype=torch.bool, device=model.device
+        )
+        real = torch.cat([run.real[rows.rows].to(model.device), tail], 1)
+    prompt = run.prompt - rows.offset
+    runtime = None
+    if policy is not None:
+        runtime = PolicyRuntime(policy, row_keys(run.seed, rows.rows), model.spec.causal, prompt)
+    engines = Engine(model, real), Engine(model, real, runtime)
+    return _Pair(*engines, run.decoding, prompt, rows.per_row)
 
 
 def _lengths(run: Run) -> list[int]:
@@ -142,97 +142,57 @@ def _lengths(run: Run) -> list[int]:
 def _blank(rows: int, steps: int, columns: int) -> dict[str, np.ndarray[Any, Any]]:
     nan = np.full((rows, steps, columns), np.nan, dtype=np.float32)
     no = np.zeros((rows, steps, columns), dtype=bool)
-    found: dict[str, np.ndarray[Any, Any]] = {
+    arrays: dict[str, np.ndarray[Any, Any]] = {
         name: nan.copy() for name in ("kl", "confidence", "confidence_change")
     }
-    found |= {name: no.copy() for name in ("flipped", "selected", "selected_with")}
-    found |= {name: nan[..., 0].copy() for name in ("changed", "hidden_share", "sinks_hit")}
-    return found
+    arrays |= {name: no.copy() for name in ("flipped", "selected", "selected_with")}
+    arrays |= {name: nan[..., 0].copy() for name in ("changed", "hidden_share", "sinks_hit")}
+    return arrays
 
 
 @dataclass
 class _Pair:
-    """The same state with and without the policy; each_stops: every row ends by itself, whatever the others do."""
+    """The same state with and without the policy; per_row: every row ends by itself, whatever the others do."""
 
     plain: Engine
-    acted: Engine
+    masked: Engine
     decoding: Decoding
     prompt: int
-    each_stops: bool
+    per_row: bool
 
     def compare(self, states: Tensor) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
-        """Yields the arrays [B, S] and [B] of each step."""
-        if isinstance(self.decoding, GreedyDecoding):
-            yield from self._causal(states)
-            return
-        mask = self.plain.mask_id
-        given = states[0] != mask
+        """Yield the arrays [B, S] and [B] of each step."""
+        caches = self.plain.new_cache(), self.masked.new_cache()
+        given = states[0] >= 0 if self.decoding.causal else states[0] != self.plain.mask_id
         for step in range(len(states) - 1):
             x = states[step]
-            masked = (x == mask) & self._alive(step, x)[:, None]
-            selectable = masked & self._reachable(step, x)
-            one, two = (self._logits(engine, x, given, masked) for engine in (self.plain, self.acted))
-            count = ((states[step + 1] != x) & masked).sum(1).tolist()
-            yield self._differences(one, two, masked, selectable, count, self._alive(step, x))
-
-    def _causal(self, states: Tensor) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
-        from transformers import DynamicCache
-
-        caches = DynamicCache(), DynamicCache()
-        for step in range(len(states) - 1):
-            column = self.prompt + step
-            fed = 0 if step == 0 else column - 1
-            one, two = (
-                engine.next_logits(states[step], column, fed, cache)
-                for engine, cache in zip((self.plain, self.acted), caches, strict=True)
-            )
-            alive = self._alive(step, states[step])
-            where = torch.zeros_like(states[step], dtype=torch.bool)
-            where[:, column] = alive
-            yield self._differences(one[alive], two[alive], where, where, alive.long().tolist(), alive)
-
-    def _alive(self, step: int, x: Tensor) -> Tensor:
-        """Bool [B]: rows that had not ended before this step; nothing is predicted for the others."""
-        if isinstance(self.decoding, GreedyDecoding):
-            ends = torch.tensor(causal.end_ids(self.plain, self.decoding), dtype=torch.long, device=x.device)
-            return ~torch.isin(x[:, self.prompt : self.prompt + step], ends).any(1)
-        alive = torch.ones(len(x), dtype=torch.bool, device=x.device)
-        if isinstance(self.decoding, MmadaDecoding) and self.decoding.stop_at is not None and self.each_stops:
-            size, per_block = (
-                self.decoding.block,
-                self.decoding.steps * self.decoding.block // self.decoding.length,
-            )
-            for block in range(step // per_block):
-                alive &= x[:, self.prompt + (block + 1) * size - 1] != self.decoding.stop_at
-        return alive
-
-    def _reachable(self, step: int, x: Tensor) -> Tensor:
-        """Columns that the loop may decide in this step."""
-        columns = torch.arange(x.shape[1], device=x.device)[None]
-        if isinstance(self.decoding, (LladaDecoding, MmadaDecoding)):
-            per_block = self.decoding.steps // (self.decoding.length // self.decoding.block)
-            return columns < self.prompt + (step // per_block + 1) * self.decoding.block
-        return columns >= 0
-
-    def _logits(self, engine: Engine, x: Tensor, given: Tensor, masked: Tensor) -> Tensor:
-        """Float [N, V] at the masked positions, guidance applied, Dream's shift included."""
-        cfg = getattr(self.decoding, "cfg", 0.0)
-        if cfg > 0:
-            hidden, twin = engine.guided(x, torch.where(given, engine.mask_id, x), engine.real)
-            free = engine.model.head(twin[masked])
-            return free + (cfg + 1) * (engine.model.head(hidden[masked]) - free)
-        hidden = engine.hidden(x)
-        if isinstance(self.decoding, DreamDecoding):
-            return engine.model.head(dream.shifted(hidden, masked))
-        return engine.model.head(hidden[masked])
+            alive = self.decoding.alive(self.plain.model, x, self.prompt, step, self.per_row)
+            if self.decoding.causal:
+                column = self.prompt + step
+                where = torch.zeros_like(x, dtype=torch.bool)
+                where[:, column] = alive
+                selectable, count = where, alive.long().tolist()
+                fed = 0 if step == 0 else column - 1
+                one, two = (
+                    engine.next_logits(x, column, fed, cache)[alive]
+                    for engine, cache in zip((self.plain, self.masked), caches, strict=True)
+                )
+            else:
+                where = (x == self.plain.mask_id) & alive[:, None]
+                selectable = where & self.decoding.reachable(x, self.prompt, step)
+                count = ((states[step + 1] != x) & where).sum(1).tolist()
+                one, two = (
+                    self.decoding.predictions(engine, x, given, where) for engine in (self.plain, self.masked)
+                )
+            yield self._differences(one, two, where, selectable, count, alive)
 
     def _differences(
         self, one: Tensor, two: Tensor, where: Tensor, selectable: Tensor, count: list[int], alive: Tensor
     ) -> dict[str, np.ndarray[Any, Any]]:
         before, after = one.double().log_softmax(-1), two.double().log_softmax(-1)
         kl = (before.exp() * (before - after)).nan_to_num(0.0).sum(-1).clamp(min=0.0)
-        best, confidence = self._candidates(one)
-        other, changed_confidence = self._candidates(two)
+        best, confidence = self.decoding.best(self.plain.model, one)
+        other, changed_confidence = self.decoding.best(self.plain.model, two)
         placed = {
             "kl": _placed(kl, where),
             "confidence": _placed(confidence, where),
@@ -241,36 +201,24 @@ class _Pair:
         }
         chosen = _selected(_placed(confidence, where), selectable, count)
         chosen_with = _selected(_placed(changed_confidence, where), selectable, count)
-        found = {name: value.float().cpu().numpy() for name, value in placed.items() if name != "flipped"}
-        found["flipped"] = (placed["flipped"] == 1).cpu().numpy()
-        found["selected"], found["selected_with"] = chosen.cpu().numpy(), chosen_with.cpu().numpy()
+        arrays = {name: value.float().cpu().numpy() for name, value in placed.items() if name != "flipped"}
+        arrays["flipped"] = (placed["flipped"] == 1).cpu().numpy()
+        arrays["selected"], arrays["selected_with"] = chosen.cpu().numpy(), chosen_with.cpu().numpy()
         lost = (chosen & ~chosen_with).sum(1) / chosen.sum(1)
-        found["changed"] = lost.float().cpu().numpy()
+        arrays["changed"] = lost.float().cpu().numpy()
         share, hit = self._account(len(where))
         ended = ~alive.cpu().numpy()
         share[ended], hit[ended] = np.nan, np.nan
-        return {**found, "hidden_share": share, "sinks_hit": hit}
-
-    def _candidates(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """The best candidate and its confidence as the loop defines it, without random draws: Long [N], Float64 [N]."""
-        if isinstance(self.decoding, DreamDecoding):
-            candidate, confidence = dream.best(logits, self.decoding)
-        elif isinstance(self.decoding, LladaDecoding):
-            rules = llada.llada_rules(self.plain, self.decoding)
-            candidate, confidence = llada.candidates(logits.clone(), None, self.decoding, rules)
-            if self.decoding.remasking == "random":
-                confidence = logits.softmax(-1).amax(-1)
-        else:
-            confidence, candidate = logits.double().softmax(-1).max(-1)
-        return candidate, confidence.double()
+        return {**arrays, "hidden_share": share, "sinks_hit": hit}
 
     def _account(self, rows: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        if self.acted.acting is None:
+        """The share of attention masked, mean over layers and heads, and of the sinks, over all of them: Float32 [B] each."""
+        account = self.masked.account
+        if account is None:
             return np.zeros(rows, dtype=np.float32), np.full(rows, np.nan, dtype=np.float32)
-        account = self.acted.acting.account
-        share = torch.stack(list(account.share.values())).mean((0, 2))
-        hit = torch.stack(list(account.hit.values())).transpose(0, 1).flatten(1).nanmean(1)
-        return share.cpu().numpy(), hit.cpu().numpy()
+        share = account.share.mean((0, 2))
+        hit = account.caught.sum((0, 2)) / account.sinks.sum((0, 2))
+        return share.cpu().numpy(), hit.float().cpu().numpy()
 
 
 def _placed(values: Tensor, where: Tensor) -> Tensor:

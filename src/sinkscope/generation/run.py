@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from sinkscope.decoding.options import Decoding
+from sinkscope.decoding.base import Decoding
 from sinkscope.text import html_table
 
 if TYPE_CHECKING:
@@ -28,9 +28,10 @@ class Run:
         seed: the seed that was used; drawn, and recorded here, when the decoding needs one and none was given.
         codes: Long [B, N], image codes; None for text.
         trace: what was recorded; None without capture.
-        hidden_share: Float [B]: under a policy, the share of attention that it took, mean over layers, heads and the steps in
-            which it acted. A policy that misses the sinks shows here.
-        sinks_hit: Float [B]: the share of each step's own sinks (ε = 3) that it took; NaN when there were none.
+        hidden_share: Float [B]: under a policy, the share of attention that it masked, mean over all layers and heads and
+            the steps in which it masked anything. A policy that misses the sinks shows here.
+        sinks_hit: Float [B]: the share of all sinks (ε = 3) of those steps, pooled over layers and heads, that it masked; NaN
+            when there were none.
     """
 
     sequences: Tensor

@@ -15,23 +15,41 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from sinkscope.attention.interface import NAME, register
-from sinkscope.attention.visibility import Padded
 from sinkscope.errors import CheckpointError, SinkscopeError, nearest
 from sinkscope.models.checkpoint import Checkpoint, complain, one_line
-from sinkscope.models.family import SpecialIds, all_ids, first_id, shifted_positions, tokenizer_id
+from sinkscope.models.family import (
+    FAMILIES,
+    Family,
+    Known,
+    SpecialIds,
+    all_ids,
+    first_id,
+    tokenizer_id,
+)
+
+KNOWN = (
+    Known(
+        "meta-llama/Llama-3.1-8B-Instruct",
+        "greedy; the paper's reference model",
+    ),
+)
 
 
 @dataclass(frozen=True)
-class Causal:
+class Causal(Family):
     """Every causal model on the hub whose architecture is part of transformers."""
 
     name: str = "causal"
+    about: str = "any causal model of transformers: next-token prediction with a KV cache"
+    known: tuple[Known, ...] = KNOWN
     causal: bool = True
-    padded: Padded = "none"
-    chat_template: str | None = None
+
+    def config(self, checkpoint: Checkpoint) -> Any:
+        """The text config that transformers reads."""
+        return architecture(checkpoint)[1].get_text_config()
 
     def build(self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> nn.Module:
         """transformers' network with sinkscope's attention."""
@@ -108,10 +126,6 @@ class Causal:
             ),
             eot=tokenizer_id(tokenizer, "eot_token_id", "<|eot_id|>"),
         )
-
-    def positions(self, real: Tensor | None, shape: tuple[int, int], device: torch.device) -> Tensor:
-        """Counted from the first real token; padding at 1, as transformers' generate does."""
-        return shifted_positions(real, shape, device)
 
 
 def architecture(checkpoint: Checkpoint) -> tuple[Any, Any]:
@@ -191,4 +205,4 @@ def _has_accelerate() -> bool:
     return importlib.util.find_spec("accelerate") is not None
 
 
-FAMILY = Causal()
+FAMILY = FAMILIES.add(Causal())

@@ -1,20 +1,22 @@
-"""What the loader, the loops and the policies need to know of a model family.
+"""The base of every model family: how its checkpoints are read and what its forward pass means.
 
-A family is one frozen object in a file of its own; adding one is described in CONTRIBUTING. Nothing here assumes that a
-mask token exists.
+A family is one frozen object in a file of its own and one `FAMILIES.add` (or `ss.register`, or an entry point). Nothing here
+assumes that a mask token exists.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sinkscope.attention.visibility import Padded
+from sinkscope.errors import InputError
 from sinkscope.models.checkpoint import Checkpoint
+from sinkscope.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -33,33 +35,72 @@ class SpecialIds:
     eot: int | None = None
 
 
-class Family(Protocol):
-    """One model family: how its checkpoints are read and what its forward pass means."""
+@dataclass(frozen=True)
+class Known:
+    """A released checkpoint, and what its authors evaluated it with; scores are as published there, not measured by us."""
 
-    @property
-    def name(self) -> str:
-        """ "llada", "dream", "mmada" or "causal"."""
+    source: str
+    settings: str
 
-    @property
-    def causal(self) -> bool:
-        """Whether a query sees only keys up to itself."""
 
-    @property
-    def padded(self) -> Padded:
-        """What padded queries attend to in the official code."""
+@dataclass(frozen=True)
+class Family:
+    """Base of all families: how checkpoints are read, and what a forward pass means.
 
-    @property
-    def chat_template(self) -> str | None:
-        """A template of the family's own that replaces the tokenizer's; None: the tokenizer's."""
+    Attributes:
+        name: what `model.family` says.
+        about: the family in a sentence.
+        model_types: `model_type` of the config.json files that belong to it.
+        known: released checkpoints.
+        causal: a query sees only keys up to itself.
+        padded: what padded queries attend to in the official code.
+        chat_template: replaces the tokenizer's; None: the tokenizer's own.
+    """
+
+    name: str = ""
+    about: str = ""
+    model_types: tuple[str, ...] = ()
+    known: tuple[Known, ...] = ()
+    causal: bool = False
+    padded: Padded = "none"
+    chat_template: str | None = None
+
+    def claims(self, checkpoint: Checkpoint) -> bool:
+        """Whether a checkpoint is of this family, from its config alone."""
+        return checkpoint.model_type in self.model_types
+
+    def config(self, checkpoint: Checkpoint) -> Any:
+        """transformers' config of the network: its sizes, before any weight is read."""
+        raise NotImplementedError
 
     def build(self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> nn.Module:
         """The network with its weights, on its device and in its dtype, in eval mode."""
+        raise NotImplementedError
 
     def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:
         """Special ids, from the checkpoint first, then the tokenizer, then the official ones."""
+        raise NotImplementedError
 
     def positions(self, real: Tensor | None, shape: tuple[int, int], device: torch.device) -> Tensor:
         """Long [B|1, S]: position ids as the official code computes them for left-padded input."""
+        return shifted_positions(real, shape, device)
+
+
+def _name_of(thing: object) -> str:
+    if not isinstance(thing, Family) or not thing.name:
+        raise InputError(
+            f"a family is registered as an object that derives from Family and has a name, got {thing!r}"
+        )
+    return thing.name
+
+
+FAMILIES: Registry[Family] = Registry("family", "sinkscope.families", _name_of)
+
+
+def family_of(checkpoint: Checkpoint) -> Family:
+    """The family of a checkpoint: the first that claims it; causal models, which claim everything else, come last."""
+    claims = (family for family in FAMILIES.values() if not family.causal and family.claims(checkpoint))
+    return next(claims, FAMILIES["causal"])
 
 
 def shifted_positions(real: Tensor | None, shape: tuple[int, int], device: torch.device) -> Tensor:

@@ -5,8 +5,8 @@ add and norm are one kernel, the rotation of q and k one, the gated activation o
 and up are one product each (`stacked`). The sum that closes a layer is left to the norm that opens the next one. Roundings stay
 where they are in transformers' code; what may differ is the order of additions inside a norm and inside a matrix product.
 
-transformers' code runs wherever this one does not apply: on a CPU, without Triton, in float64, while a hook listens to one module
-or to all (so anatomy sees the residual stream), while a module or its forward is replaced (so ablations act), under another
+transformers' code runs wherever this one does not apply: on a CPU, without Triton, in float64, while a hook is set on one module
+or on all (so anatomy sees the residual stream), while a module or its forward is replaced (so ablations act), under another
 attention function, and with SINKSCOPE_FUSED=0.
 """
 
@@ -53,7 +53,7 @@ class _Layer:
     gate_up: Stack
 
 
-class Quick:
+class FusedForward:
     """The fused forward of one Llama or Qwen2 network whose attention looks both ways."""
 
     def __init__(self, network: Any) -> None:
@@ -72,7 +72,11 @@ class Quick:
             return False
         if network.config._attn_implementation != NAME or torch.is_autocast_enabled(ids.device.type):
             return False
-        if not self._layers or _heard() or any(_altered(module, held) for module, held in self._watched):
+        if (
+            not self._layers
+            or _global_hooks()
+            or any(_altered(module, held) for module, held in self._watched)
+        ):
             return False
         return _kernels() is not None
 
@@ -94,8 +98,8 @@ class Quick:
         return last
 
 
-def _heard() -> bool:
-    """Whether somebody listens to all modules there are (torch's flop counter does)."""
+def _global_hooks() -> bool:
+    """Whether a hook is set on all modules there are (torch's flop counter sets one)."""
     return bool(modules._global_forward_hooks or modules._global_forward_pre_hooks)
 
 

@@ -9,14 +9,16 @@ from typing import Any
 import torch
 
 from sinkscope.errors import CheckpointError, InputError, nearest
-from sinkscope.models import causal, dream, llada, mmada
+from sinkscope.models import causal, dream, llada, mmada  # noqa: F401 (they register their families)
 from sinkscope.models.adapter import CONFIG as ADAPTER
 from sinkscope.models.adapter import AdapterCheckpoint, read_adapter
 from sinkscope.models.checkpoint import Checkpoint
-from sinkscope.models.family import Family
+from sinkscope.models.family import FAMILIES, family_of
 from sinkscope.models.fetched import PACKAGES, find_fetched, how_to_fetch
 from sinkscope.models.model import Model
 from sinkscope.models.tokenizer import read_tokenizer
+
+__all__ = ["FAMILIES", "as_model", "family_of", "find", "load", "resolve_device", "resolve_dtype"]
 
 DTYPES = {
     "float32": torch.float32,
@@ -24,13 +26,6 @@ DTYPES = {
     "float16": torch.float16,
     "float64": torch.float64,
 }
-
-FAMILIES: dict[str, Family] = {
-    model_type: family
-    for family in (llada.FAMILY, dream.FAMILY, mmada.FAMILY)
-    for model_type in family.model_types
-}
-"""model_type in config.json → family; every other type is left to transformers' causal models."""
 
 ORGANISMS = Path(__file__).parents[1] / "organisms" / "weights"
 """The models that come with the package, one folder each."""
@@ -54,13 +49,12 @@ def load(
         revision: a branch, tag or commit on the hub; the commit that was used is in `model.revision`.
         check: run the self-check before returning (`model.check()`).
 
-    >>> model = load("tests/golden/llada/checkpoint")  # doctest: +SKIP
-    >>> model.family                                   # doctest: +SKIP
+    >>> load("organism/scratch", device="cpu").family
     'llada'
     """
     where = resolve_device(device)
     checkpoint = find(source, revision)
-    family = FAMILIES.get(checkpoint.model_type, causal.FAMILY)
+    family = family_of(checkpoint)
     wanted = resolve_dtype(dtype, where, checkpoint)
     tokenizer = read_tokenizer(checkpoint.folder, family.chat_template)
     if isinstance(checkpoint, AdapterCheckpoint):
@@ -73,6 +67,18 @@ def load(
     if check:
         model.check().require()
     return model
+
+
+def as_model(model: Model | str | os.PathLike[str]) -> Model:
+    """A model, given as one or as what `load` takes."""
+    if isinstance(model, Model):
+        return model
+    if isinstance(model, (str, os.PathLike)):
+        return load(model)
+    raise InputError(
+        f"expected a model from ss.load, a folder or a hub id, got {type(model).__name__}; "
+        "ss.wrap(network, tokenizer) takes a transformers network"
+    )
 
 
 def find(source: str | os.PathLike[str], revision: str | None = None) -> Checkpoint:

@@ -7,11 +7,11 @@ padded query attends to everything uniformly; the official file's 2-D mask, whic
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from sinkscope.attention.visibility import Padded
 from sinkscope.models.checkpoint import Checkpoint
-from sinkscope.models.family import first_id
+from sinkscope.models.family import FAMILIES, Known, first_id
 from sinkscope.models.llada import Llada
 
 TEXT_TOKENS = 126349
@@ -27,14 +27,28 @@ CHAT_TEMPLATE = (
 """LLaDA's turns with a single newline after the header, as MMaDA's generate.py writes them."""
 
 
+KNOWN = (
+    Known(
+        "Gen-Verse/MMaDA-8B-MixCoT",
+        "T=0. GSM8K 5-shot, 256 tokens, 256 steps, block 64",
+    ),
+    Known(
+        "Gen-Verse/MMaDA-8B-Base",
+        "demo: 128 tokens, steps and block, T=1",
+    ),
+)
+
+
 @dataclass(frozen=True)
 class Mmada(Llada):
     """The MMaDA family (Gen-Verse/MMaDA-8B-Base, -MixCoT)."""
 
     name: str = "mmada"
+    about: str = "LLaDA continued with image tokens: text, image understanding, text to image"
+    known: tuple[Known, ...] = KNOWN
     padded: Padded = "uniform"
     chat_template: str | None = CHAT_TEMPLATE
-    model_types: ClassVar[tuple[str, ...]] = ("mmada",)
+    model_types: tuple[str, ...] = ("mmada",)
 
 
 def image_offset(checkpoint: Checkpoint, tokenizer: Any) -> int:
@@ -50,4 +64,4 @@ def codebook_size(checkpoint: Checkpoint) -> int:
     return int(checkpoint.setting("codebook_size"))
 
 
-FAMILY = Mmada()
+FAMILY = FAMILIES.add(Mmada())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -9,14 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sinkscope.attention.interface import AttentionCall, Forward, Hiding, Tap, forward
+from sinkscope.attention.context import AttentionCall, CallRecorder, ForwardContext, KeyMasker, forward
 from sinkscope.errors import InputError
 from sinkscope.models.causal import takes_positions
 from sinkscope.models.checkpoint import Checkpoint
 from sinkscope.models.family import Family, SpecialIds
-from sinkscope.models.fused_forward import Quick
+from sinkscope.models.fused_forward import FusedForward
 from sinkscope.policies.policy import Policy
 from sinkscope.policies.runtime import single_forward
+from sinkscope.policies.text import as_policy
 
 
 @dataclass(frozen=True)
@@ -37,20 +39,20 @@ class Model:
     """A checkpoint in memory, ready to run with its attention in view.
 
     Made by `ss.load`. The network is transformers'; its attention goes through sinkscope's function, whose output is that
-    of the device's fused kernel whether anybody listens or not.
+    of the device's fused kernel, recorded or not.
     """
 
     def __init__(
         self, checkpoint: Checkpoint, family: Family, network: nn.Module, tokenizer: Any, device: torch.device
     ) -> None:
         self.checkpoint = checkpoint
-        self.kind = family
+        self.spec = family
         self.network: Any = network
         self.tokenizer = tokenizer
         self.device = device
         self.dtype: torch.dtype = next(network.parameters()).dtype
         self.ids: SpecialIds = family.special_ids(checkpoint, tokenizer)
-        self._quick = None if family.causal else Quick(network)
+        self._fused = None if family.causal else FusedForward(network)
 
     def __repr__(self) -> str:
         shape = self.shape
@@ -63,7 +65,7 @@ class Model:
     @property
     def family(self) -> str:
         """ "llada", "dream", "mmada" or "causal"."""
-        return self.kind.name
+        return self.spec.name
 
     @property
     def source(self) -> str:
@@ -130,47 +132,50 @@ class Model:
             )
         return ids, real
 
-    @torch.no_grad()
-    def forward(
+    def context(
         self,
-        ids: Tensor,
         real: Tensor | None = None,
         *,
-        hiding: Hiding | None = None,
-        taps: tuple[Tap, ...] = (),
-        keep: int | None = None,
-        cache: Any = None,
+        policy: KeyMasker | None = None,
+        recorder: CallRecorder | None = None,
+        queries: Mapping[str, Tensor] | None = None,
+    ) -> ForwardContext:
+        """What is wanted of one forward pass of this model; see ForwardContext.
+
+        Args:
+            real: Bool [B, K] over all keys, None when nothing is padded.
+        """
+        return ForwardContext(real, self.spec.causal, self.spec.padded, queries or {}, policy, recorder)
+
+    @torch.no_grad()
+    def forward(
+        self, ids: Tensor, context: ForwardContext | None = None, keep: int | None = None, cache: Any = None
     ) -> Tensor:
         """One forward pass of any family, without checks.
 
         Args:
             ids: Long [B, Q] on the model's device.
-            real: Bool [B, K] over all keys (K = Q without a cache), None when nothing is padded.
+            context: from `model.context`; None: nothing is padded, masked or recorded.
             keep: how many of the last positions need logits; None: all.
             cache: transformers' KV cache, for causal models.
 
         Returns:
             Logits [B, Q or keep, V].
         """
-        if self.kind.causal:
-            return self._causal_logits(ids, real, hiding, taps, keep, cache)
-        hidden = self.hidden(ids, real, hiding=hiding, taps=taps)
+        context = context or self.context()
+        if self.spec.causal:
+            return self._causal_logits(ids, context, keep, cache)
+        hidden = self.hidden(ids, context)
         return self.head(hidden if keep is None else hidden[:, -keep:])
 
     @torch.no_grad()
-    def hidden(
-        self,
-        ids: Tensor,
-        real: Tensor | None = None,
-        *,
-        hiding: Hiding | None = None,
-        taps: tuple[Tap, ...] = (),
-    ) -> Tensor:
+    def hidden(self, ids: Tensor, context: ForwardContext | None = None) -> Tensor:
         """The last hidden states [B, S, width] of a diffusion model, so that the head can run where it is needed."""
-        positions = self.kind.positions(real, (ids.shape[0], ids.shape[1]), ids.device)
-        with forward(Forward(real, self.kind.causal, self.kind.padded, hiding, taps)):
-            if self._quick is not None and self._quick.applies(ids):
-                return self._quick(ids, positions)
+        context = context or self.context()
+        positions = self.spec.positions(context.real, (ids.shape[0], ids.shape[1]), ids.device)
+        with forward(context):
+            if self._fused is not None and self._fused.applies(ids):
+                return self._fused(ids, positions)
             output = self.network.model(
                 input_ids=ids, attention_mask=None, position_ids=positions, use_cache=False
             )
@@ -184,15 +189,8 @@ class Model:
         scale = getattr(self.network, "logit_scale", None)
         return logits if scale is None else logits * scale
 
-    def _causal_logits(
-        self,
-        ids: Tensor,
-        real: Tensor | None,
-        hiding: Hiding | None,
-        taps: tuple[Tap, ...],
-        keep: int | None,
-        cache: Any,
-    ) -> Tensor:
+    def _causal_logits(self, ids: Tensor, context: ForwardContext, keep: int | None, cache: Any) -> Tensor:
+        real = context.real
         keys = ids.shape[1] + (cache.get_seq_length() if cache is not None else 0)
         # Without a mask transformers would take positions that start anew for packed sequences.
         mask = (
@@ -202,10 +200,10 @@ class Model:
         )
         options: dict[str, Any] = {} if keep is None else {"logits_to_keep": keep}
         if takes_positions(self.network):
-            options["position_ids"] = self.kind.positions(real, (ids.shape[0], keys), ids.device)[
+            options["position_ids"] = self.spec.positions(real, (ids.shape[0], keys), ids.device)[
                 :, -ids.shape[1] :
             ]
-        with forward(Forward(real, self.kind.causal, self.kind.padded, hiding, taps)):
+        with forward(context):
             output = self.network(
                 input_ids=ids,
                 attention_mask=mask,
@@ -216,40 +214,57 @@ class Model:
         logits: Tensor = output.logits
         return logits
 
-    def logits(self, ids: Tensor, attention_mask: Any = None, policy: Policy | None = None) -> Tensor:
+    def logits(self, ids: Tensor, attention_mask: Any = None, policy: Policy | str | None = None) -> Tensor:
         """What the official forward returns (Dream: before its shift).
 
         Args:
             ids: whole numbers [B, S].
             attention_mask: [B, S], 0 in left padding.
-            policy: one that needs no earlier step, such as MaskKeys.
+            policy: one that needs no earlier step, such as MaskKeys, or its text.
 
         Returns:
             Float [B, S, V] in the model's dtype.
         """
         ids, real = self.real_tokens(ids, attention_mask)
-        return self.forward(ids, real, hiding=self._single(policy, ids))
+        return self.forward(ids, self.context(real, policy=self._single(policy, ids)))
 
-    def attention(self, ids: Tensor, attention_mask: Any = None, policy: Policy | None = None) -> Tensor:
+    def attention(
+        self, ids: Tensor, attention_mask: Any = None, policy: Policy | str | None = None
+    ) -> Tensor:
         """The full attention maps, for checks and small inputs: memory grows with the square of the length.
 
         Returns:
             Float32 [layer, B, head, query, key], on the CPU.
         """
         ids, real = self.real_tokens(ids, attention_mask)
-        maps: dict[int, Tensor] = {}
+        maps = _MapRecorder()
+        self.forward(ids, self.context(real, policy=self._single(policy, ids), recorder=maps), keep=1)
+        return torch.stack([maps.by_layer[layer] for layer in sorted(maps.by_layer)])
 
-        def keep_map(call: AttentionCall) -> None:
-            maps[call.layer] = call.map().float().cpu()
-
-        self.forward(ids, real, hiding=self._single(policy, ids), taps=(keep_map,), keep=1)
-        return torch.stack([maps[layer] for layer in sorted(maps)])
-
-    def _single(self, policy: Policy | None, ids: Tensor) -> Hiding | None:
-        return single_forward(policy, self.shape.layers, ids.shape[1], len(ids), self.kind.causal)
+    def _single(self, policy: Policy | str | None, ids: Tensor) -> KeyMasker | None:
+        shape = self.shape
+        return single_forward(as_policy(policy), shape.layers, ids.shape[1], len(ids), self.spec.causal)
 
     def check(self, length: int = 24, seed: int = 0) -> Any:
         """Proves on a short random input that what is recorded is the model's own attention. See `selfcheck`."""
         from sinkscope.models.selfcheck import check
 
         return check(self, length, seed)
+
+
+class _MapRecorder:
+    """Keeps the full attention map of every layer."""
+
+    def __init__(self) -> None:
+        self.by_layer: dict[int, Tensor] = {}
+
+    def reads(self, layer: int) -> tuple[str, ...]:
+        """Nothing: maps come from q and k."""
+        return ()
+
+    def record(self, call: AttentionCall) -> None:
+        """Keep a map, on the CPU."""
+        self.by_layer[call.layer] = call.map().float().cpu()
+
+    def residual(self, layer: int, hidden: Tensor) -> None:
+        """Nothing is kept of the residual stream."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from sinkscope.attention.interface import AttentionCall
+from sinkscope.attention.context import ALL, AttentionCall
 from sinkscope.attention.received import dense_received, query_weights
 from sinkscope.errors import CheckpointError, InputError
 from sinkscope.text import html_table
@@ -100,7 +100,7 @@ def check(model: Model, length: int = 24, seed: int = 0) -> SelfCheck:
     ids = torch.randint(0, model.shape.vocabulary, (2, length), generator=generator).to(model.device)
     examiner = _Examiner()
     silent = model.forward(ids)
-    recorded = model.forward(ids, taps=(examiner,))
+    recorded = model.forward(ids, model.context(recorder=examiner))
     calls = examiner.calls
     layers = sorted(layer for layer, _, _ in calls)
     bound = ROUNDING[model.dtype]
@@ -119,7 +119,7 @@ def check(model: Model, length: int = 24, seed: int = 0) -> SelfCheck:
         Finding("received attention, tiles against the map", max((c[2] for c in calls), default=1.0), bound),
         Finding("a padded row against the row alone", _padding_error(model, ids), DEPTH * bound),
     ]
-    if model.kind.causal:
+    if model.spec.causal:
         findings.append(
             Finding(
                 "logits against transformers' own attention",
@@ -131,7 +131,7 @@ def check(model: Model, length: int = 24, seed: int = 0) -> SelfCheck:
 
 
 class _Examiner:
-    """Listens as a recorder does: it says beforehand what it will ask for.
+    """Records as a trace does, and checks each call against the definition.
 
     Attributes:
         calls: layer, error of the output, error of received attention.
@@ -140,12 +140,16 @@ class _Examiner:
     def __init__(self) -> None:
         self.calls: list[tuple[int, float, float]] = []
 
-    def asks(self, layer: int) -> tuple[None, ...]:
+    def reads(self, layer: int) -> tuple[str, ...]:
         """Received attention from all queries."""
-        return (None,)
+        return (ALL,)
 
-    def __call__(self, call: AttentionCall) -> None:
+    def record(self, call: AttentionCall) -> None:
+        """Check one call."""
         self.calls.append((call.layer, _output_error(call), _received_error(call)))
+
+    def residual(self, layer: int, hidden: Tensor) -> None:
+        """Nothing is checked of the residual stream."""
 
 
 def _output_error(call: AttentionCall) -> float:
@@ -167,7 +171,7 @@ def _padding_error(model: Model, ids: Tensor) -> float:
     alone = model.forward(ids[:1, padding:])
     real = torch.ones_like(ids, dtype=torch.bool)
     real[0, :padding] = False
-    return _distance(model.forward(ids, real)[:1, padding:], alone)
+    return _distance(model.forward(ids, model.context(real))[:1, padding:], alone)
 
 
 def _foreign_error(model: Model, ids: Tensor, ours: Tensor) -> float:

@@ -75,10 +75,10 @@ class Batch:
         )
         order = torch.argsort((~kept).to(torch.uint8), dim=1, stable=True)
         length = kept.sum(1)
-        there = torch.arange(count * S, device=self.ids.device) < length[:, None]
-        packed = torch.where(there, ids.gather(1, order), filler)
+        filled = torch.arange(count * S, device=self.ids.device) < length[:, None]
+        packed = torch.where(filled, ids.gather(1, order), filler)
         one = torch.ones_like(length)
-        return Batch(packed, one, length, length, length, targets.gather(1, order) & there)
+        return Batch(packed, one, length, length, length, targets.gather(1, order) & filled)
 
     def rows(self, rows: slice) -> Batch:
         """Some of the rows."""
@@ -212,15 +212,15 @@ class Reader:
         self.texts, self.images = (
             [_on(device, array) for array in part] for part in (arrays[:5], arrays[5:])
         )
-        self._orders: dict[tuple[int, int], Tensor] = {}
+        self.order = DocumentOrder(recipe.seed, device)
 
     def batch(self, step: int, rank: int = 0, world: int = 1) -> Batch:
         """This process's rows of the batch of a step."""
         size = self.recipe.batch
-        texts = self._chosen(len(self.texts[0]), step * size, size)[self.pictured :]
+        texts = self.order.chosen(len(self.texts[0]), step * size, size)[self.pictured :]
         batch = self.pieces.answered(*(table[texts].long() for table in self.texts))
         if self.pictured:
-            chosen = self._chosen(len(self.images[0]), step * self.pictured, self.pictured)
+            chosen = self.order.chosen(len(self.images[0]), step * self.pictured, self.pictured)
             rows = [table[chosen].long() for table in self.images]
             half = self.pictured // 2
             drawn = self.pieces.drawn(*(row[:half] for row in rows))
@@ -235,22 +235,30 @@ class Reader:
             batch = batch.packed(self.recipe.packed, self.pieces.vocabulary.eos)
         return batch if world == 1 else batch.rows(slice(rank, None, world))
 
-    def _chosen(self, total: int, first: int, count: int) -> Tensor:
-        """Long [count]: the documents at these places of an endless order that is new in every epoch."""
+
+class DocumentOrder:
+    """An endless order of documents, new in every epoch."""
+
+    def __init__(self, seed: int, device: torch.device) -> None:
+        self.seed, self.device = seed, device
+        self._epochs: dict[tuple[int, int], Tensor] = {}
+
+    def chosen(self, total: int, first: int, count: int) -> Tensor:
+        """Long [count]: the documents, of `total`, at the places first..first+count−1."""
         places = torch.arange(first, first + count)
         parts = [
-            self._order(total, epoch)[(places[places // total == epoch] % total).to(self.device)]
+            self._epoch(total, epoch)[(places[places // total == epoch] % total).to(self.device)]
             for epoch in range(first // total, (first + count - 1) // total + 1)
         ]
         return torch.cat(parts)
 
-    def _order(self, total: int, epoch: int) -> Tensor:
-        if (total, epoch) not in self._orders:
-            for old in [key for key in self._orders if key[0] == total and key[1] < epoch - 1]:
-                del self._orders[old]
-            random = torch.Generator().manual_seed(1_000_003 * self.recipe.seed + epoch)
-            self._orders[total, epoch] = torch.randperm(total, generator=random).to(self.device)
-        return self._orders[total, epoch]
+    def _epoch(self, total: int, epoch: int) -> Tensor:
+        if (total, epoch) not in self._epochs:
+            for old in [key for key in self._epochs if key[0] == total and key[1] < epoch - 1]:
+                del self._epochs[old]
+            random = torch.Generator().manual_seed(1_000_003 * self.seed + epoch)
+            self._epochs[total, epoch] = torch.randperm(total, generator=random).to(self.device)
+        return self._epochs[total, epoch]
 
 
 def _on(device: torch.device, array: Array) -> Tensor:

@@ -82,7 +82,7 @@ def read_corpus(source: str) -> list[str]:
             f"there is no corpus file {source!r}; give a UTF-8 text file, or a hub data set owner/name"
         )
     else:
-        paragraphs = list(_hub_paragraphs(source))
+        paragraphs = [part for text in hub_texts(source) for part in _paragraphs(text)]
     if not paragraphs:
         raise InputError(f"the corpus {source} has no text in it")
     Random(0).shuffle(paragraphs)  # noqa: S311 (order of paragraphs)
@@ -93,7 +93,8 @@ def _paragraphs(text: str) -> list[str]:
     return [part.strip() for part in text.split("\n\n") if part.strip()]
 
 
-def _hub_paragraphs(name: str) -> Iterator[str]:
+def hub_texts(name: str) -> Iterator[str]:
+    """The column `text` of a hub data set, row by row."""
     try:
         from datasets import load_dataset
     except ImportError as error:
@@ -104,7 +105,7 @@ def _hub_paragraphs(name: str) -> Iterator[str]:
             f"the data set {name} has the columns {', '.join(rows.column_names)}; one called text is needed"
         )
     for row in rows:
-        yield from _paragraphs(row["text"])
+        yield row["text"]
 
 
 # ---- text that is hard to foresee ----------------------------------------------------------------

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import platform
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,7 @@ STATE = "state.pt"
 
 @dataclass(frozen=True, kw_only=True)
 class LoopOptions:
-    """How a training run is carried out; nothing here changes what is learned.
+    """Options of a training run that do not change what is learned.
 
     Attributes:
         out: folder of the checkpoint, the log and the state.
@@ -51,6 +52,33 @@ class LoopOptions:
     probe: bool = True
     quiet: bool = False
     stop_after: int | None = None
+
+
+def prepare(options: LoopOptions) -> None:
+    """Makes the run's folder."""
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"the run cannot be kept in {options.out} ({error}): name another folder") from error
+
+
+def finished(options: LoopOptions, wanted: dict[str, Any]) -> dict[str, Any] | None:
+    """training.json of a folder whose run is over; None: it is not. A run of other settings is refused: it would be lost.
+
+    Args:
+        wanted: what training.json must say.
+    """
+    path = options.out / "training.json"
+    if not path.exists() or (options.out / STATE).exists():
+        return None
+    about: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if any(about.get(name) != value for name, value in wanted.items()):
+        raise InputError(
+            f"{options.out} holds a finished run of another recipe, start or settings: choose another folder"
+        )
+    if not options.quiet:
+        print(f"{options.out} is finished: nothing is left to do")
+    return about
 
 
 def learning_rate(schedule: Schedule, step: int) -> float:
@@ -74,11 +102,14 @@ class Loop(ABC):
         self.identity, self.device, self.log = identity, world.device, TrainingLog(options.out, schedule)
         network.to(self.device)
         self.probed = set(log_spaced(schedule.steps)) if options.probe and world.main else set()
-        training = [weight for weight in network.parameters() if weight.requires_grad]
+        self.trained = {name: weight for name, weight in network.named_parameters() if weight.requires_grad}
+        groups: dict[bool, list[Tensor]] = {True: [], False: []}
+        for name, weight in self.trained.items():
+            groups[self.decays(name, weight)].append(weight)
         self.optimizer = torch.optim.AdamW(
             [
-                {"params": [one for one in training if one.dim() > 1], "weight_decay": schedule.weight_decay},
-                {"params": [one for one in training if one.dim() <= 1], "weight_decay": 0.0},
+                {"params": groups[True], "weight_decay": schedule.weight_decay},
+                {"params": groups[False], "weight_decay": 0.0},
             ],
             lr=schedule.learning_rate,
             betas=schedule.betas,
@@ -91,21 +122,28 @@ class Loop(ABC):
         self.last_loss = float("nan")
         self._resume()
 
+    def decays(self, name: str, weight: Tensor) -> bool:
+        """True for weights that decay: matrices do, norms do not."""
+        return weight.dim() > 1
+
     @abstractmethod
-    def loss(self, step: int) -> Tensor:
-        """The loss of this process's rows of a step, with its gradient; the mean over processes is the loss of the step."""
+    def losses(self, step: int) -> Iterable[Tensor]:
+        """The loss of this process's rows of a step, in parts whose gradients are added up before the next part is asked for.
+
+        The mean over processes of the sum of the parts is the loss of the step.
+        """
 
     @abstractmethod
     def probe(self) -> dict[str, Any]:
-        """What is measured at log-spaced steps, for emergence.json."""
+        """Measurements at log-spaced steps, for emergence.json."""
 
     @abstractmethod
     def check(self, final: bool) -> dict[str, Any]:
-        """What is measured every `check_every` steps and at the end, for the log."""
+        """Measurements every `check_every` steps and at the end, for the log."""
 
     @abstractmethod
     def finish(self, checked: dict[str, Any]) -> dict[str, Any]:
-        """Writes the checkpoint and training.json; returns what the latter holds."""
+        """Writes the checkpoint; returns what training.json says besides loss, time and machine."""
 
     def run(self) -> dict[str, Any]:
         """All steps from where the state is; {} in processes other than the first, and when stopped."""
@@ -134,20 +172,31 @@ class Loop(ABC):
                 return {}
             checked = self.check(final=True)
             self.log.report({"step": self.step, **checked})
-            about = self.finish(checked)
+            about = {
+                "loss": round(self.last_loss, 5),
+                "seconds": round(self.seconds, 1),
+                "processes": self.world.size,
+                "hardware": self.world.hardware,
+                "torch": str(torch.__version__),
+                "python": platform.python_version(),
+                **self.finish(checked),
+            }
+            write_json(options.out / "training.json", about)
             (options.out / STATE).unlink(missing_ok=True)
             return about
 
     def _train_step(self) -> Tensor:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.schedule, self.step)
-        loss = self.loss(self.step)
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        total = torch.zeros((), device=self.device)
+        for loss in self.losses(self.step):
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += loss.detach()
         self.world.average_gradients(self.network)
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.schedule.clip)
         self.optimizer.step()
-        return self.world.total(loss.detach()) / self.world.size
+        return self.world.total(total) / self.world.size
 
     def _report(self, seconds: float) -> None:
         self.last_loss = float(self.summed) / self.since
@@ -184,7 +233,7 @@ class Loop(ABC):
             "seconds": self.seconds,
             "points": json.dumps(self.points),
             "loss": (self.summed, self.since, self.last_loss),
-            "network": self.network.state_dict(),
+            "network": {name: weight.detach() for name, weight in self.trained.items()},
             "optimizer": self.optimizer.state_dict(),
         }
         torch.save(state, partial)
@@ -210,7 +259,9 @@ class Loop(ABC):
         self.step, self.seconds = int(state["step"]), float(state["seconds"])
         self.points = json.loads(state["points"])
         self.summed, self.since, self.last_loss = state["loss"]
-        self.network.load_state_dict(state["network"])
+        with torch.no_grad():
+            for name, weight in self.trained.items():
+                weight.copy_(state["network"][name])
         self.optimizer.load_state_dict(state["optimizer"])
 
 

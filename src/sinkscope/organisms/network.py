@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sinkscope.attention import fused
-from sinkscope.attention.interface import AttentionCall
+from sinkscope.attention.context import AttentionCall
 from sinkscope.attention.visibility import Visibility
 from sinkscope.errors import InputError
 from sinkscope.organisms.batches import Batch
@@ -107,6 +107,8 @@ def hidden_states(
     causal: bool,
     real: Tensor | None = None,
     observe: Observe | None = None,
+    pairs: Tensor | None = None,
+    run_layer: Callable[..., Tensor] | None = None,
 ) -> Tensor:
     """The last hidden states, after the final norm.
 
@@ -115,33 +117,53 @@ def hidden_states(
         rotary: cos, sin of `rotation`.
         real: Bool [B, S], False in padding on the right, which no query may see; None: nothing is padded, or causal.
         observe: called after each attention (and then attention runs through sinkscope's own kernel call).
+        pairs: Bool [S, S], the keys that each query sees, instead of `causal`; None: all, or those up to itself.
+        run_layer: a compiled `decoder_layer`; None: as it is.
     """
     cos, sin = rotary[0][:, None, : ids.shape[1]], rotary[1][:, None, : ids.shape[1]]
     mask = None if real is None or causal else real[:, None, None, :]
+    if pairs is not None:
+        mask, causal = pairs if mask is None else pairs & mask, False
     x: Tensor = network.model.embed_tokens(ids)
-    B, S, _ = x.shape
     for number, layer in enumerate(network.model.layers):
-        attention = layer.self_attn
-        h = layer.input_layernorm(x)
-        query = attention.q_proj(h).view(B, S, -1, attention.head_dim).transpose(1, 2)
-        key = attention.k_proj(h).view(B, S, -1, attention.head_dim).transpose(1, 2)
-        value = attention.v_proj(h).view(B, S, -1, attention.head_dim).transpose(1, 2)
-        query, key = rotate(query, cos, sin).to(value.dtype), rotate(key, cos, sin).to(value.dtype)
-        call = None
         if observe is None:
-            mixed = functional.scaled_dot_product_attention(
-                query, key, value, attn_mask=mask, is_causal=causal, enable_gqa=query.shape[1] != key.shape[1]
-            )
+            x = (run_layer or decoder_layer)(layer, x, cos, sin, mask, causal)
         else:
-            visibility = Visibility(S, S, real, causal)
-            scale = attention.head_dim**-0.5
+            query, key, value = _projected(layer, x, cos, sin)
+            visibility = Visibility(ids.shape[1], ids.shape[1], real, causal)
+            scale = layer.self_attn.head_dim**-0.5
             mixed, lse = fused.attend(query, key, value, visibility, None, scale)
-            call = AttentionCall(number, query, key, value, mixed, lse, scale, visibility, None)
-        x = x + attention.o_proj(mixed.transpose(1, 2).reshape(B, S, -1))
-        x = x + layer.mlp(layer.post_attention_layernorm(x))
-        if observe is not None and call is not None:
+            call = AttentionCall(number, query, key, value, mixed, lse, scale, visibility)
+            x = _after_attention(layer, x, mixed)
             observe(call, x)
     out: Tensor = network.model.norm(x)
+    return out
+
+
+def decoder_layer(
+    layer: Any, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, causal: bool
+) -> Tensor:
+    """One layer of the network: Float [B, S, width] to the same."""
+    query, key, value = _projected(layer, x, cos, sin)
+    mixed = functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, is_causal=causal, enable_gqa=query.shape[1] != key.shape[1]
+    )
+    return _after_attention(layer, x, mixed)
+
+
+def _projected(layer: Any, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys (both rotated) and values, Float [B, H, S, head_dim]."""
+    attention, h = layer.self_attn, layer.input_layernorm(x)
+    query, key, value = (
+        project(h).view(*x.shape[:2], -1, attention.head_dim).transpose(1, 2)
+        for project in (attention.q_proj, attention.k_proj, attention.v_proj)
+    )
+    return rotate(query, cos, sin).to(value.dtype), rotate(key, cos, sin).to(value.dtype), value
+
+
+def _after_attention(layer: Any, x: Tensor, mixed: Tensor) -> Tensor:
+    x = x + layer.self_attn.o_proj(mixed.transpose(1, 2).reshape(*x.shape[:2], -1))
+    out: Tensor = x + layer.mlp(layer.post_attention_layernorm(x))
     return out
 
 
@@ -152,22 +174,24 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def parameters(network: nn.Module) -> int:
-    """How many numbers the network has; tied tensors count once."""
+    """The number of weights; tied tensors count once."""
     return sum(parameter.numel() for parameter in network.parameters())
 
 
 # ---- losses --------------------------------------------------------------------------------------
 
 
-def corrupt(batch: Batch, mask: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Masks target tokens.
+def corrupt(
+    batch: Batch, mask: int, random: torch.Generator, least: float = SMALLEST_TIME
+) -> tuple[Tensor, Tensor]:
+    """Masks target tokens at times t from `least` to 1.
 
     Returns:
         Long [B, S], the tokens with masks in them, and Float [B, S], the weight 1/t of every masked token, else 0.
     """
     device, (B, S) = batch.ids.device, batch.ids.shape
     offset = torch.rand(1, generator=random, device=device)
-    times = (offset + torch.arange(B, device=device) / B) % 1.0 * (1 - SMALLEST_TIME) + SMALLEST_TIME
+    times = (offset + torch.arange(B, device=device) / B) % 1.0 * (1 - least) + least
     times = times[torch.randperm(B, generator=random, device=device), None]
     chosen = torch.rand(B, S, generator=random, device=device) < times
     return masked_at(batch, chosen, mask, times)
@@ -185,24 +209,32 @@ def weights(batch: Batch) -> Tensor:
 
 
 class Loss(nn.Module):
-    """The forward pass up to the loss, as one module that compiles to one graph."""
+    """The forward pass up to the loss, as one module that compiles to one graph, or layer by layer with `run_layer`."""
 
-    def __init__(self, network: Any, objective: Objective) -> None:
+    def __init__(
+        self, network: Any, objective: Objective, run_layer: Callable[..., Tensor] | None = None
+    ) -> None:
         super().__init__()
-        self.network = network
-        self.objective = objective
+        self.network, self.objective, self.run_layer = network, objective, run_layer
 
     def forward(
-        self, seen: Tensor, ids: Tensor, weight: Tensor, real: Tensor, cos: Tensor, sin: Tensor
+        self,
+        seen: Tensor,
+        ids: Tensor,
+        weight: Tensor,
+        real: Tensor | None,
+        cos: Tensor,
+        sin: Tensor,
+        pairs: Tensor | None = None,
     ) -> Tensor:
         """Σ weight · cross-entropy; dividing by the number of targets is left to the caller, who knows the whole batch.
 
         Args:
             seen: Long [B, S], what the model sees. ids: Long [B, S], what it should say. weight: Float [B, S].
-            real: Bool [B, S], False in padding.
+            real: Bool [B, S], False in padding. pairs: Bool [S, S], the keys that each query sees; None: as the objective has it.
         """
         causal = self.objective == "next"
-        hidden = hidden_states(self.network, seen, (cos, sin), causal, real)
+        hidden = hidden_states(self.network, seen, (cos, sin), causal, real, None, pairs, self.run_layer)
         if self.objective != "masked":
             # Position j − 1 says what stands at j.
             hidden, ids, weight = hidden[:, :-1], ids[:, 1:], weight[:, 1:]

@@ -7,12 +7,15 @@ from sinkscope.policies.mask_first import MaskFirst
 from sinkscope.policies.mask_keys import MaskKeys
 from sinkscope.policies.mask_random import MaskRandom
 from sinkscope.policies.mask_top import MaskTop
-from sinkscope.policies.parse import parse_policy
-from sinkscope.policies.policy import Policy
+from sinkscope.policies.policy import POLICIES, Control, FixedRule, Policy, ScoredRule
+from sinkscope.policies.text import as_policy, parse_policy
 from sinkscope.policies.window import Window
 
 __all__ = [
+    "POLICIES",
     "Both",
+    "Control",
+    "FixedRule",
     "KeepTop",
     "MaskAbove",
     "MaskFirst",
@@ -20,6 +23,8 @@ __all__ = [
     "MaskRandom",
     "MaskTop",
     "Policy",
+    "ScoredRule",
     "Window",
+    "as_policy",
     "parse_policy",
 ]

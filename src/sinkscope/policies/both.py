@@ -1,18 +1,18 @@
-"""`a & b`: take away what either policy takes away."""
+"""`a & b`: mask what either policy masks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import reduce
 
 from sinkscope.errors import InputError
-from sinkscope.policies.policy import Policy, Rule
-from sinkscope.policies.window import Window
+from sinkscope.policies.policy import Control, Policy, Rule
 
 
 @dataclass(frozen=True)
 class Both(Policy):
-    """The union of what two policies take away; both must have the same effect."""
+    """The union of what two policies mask; both must have the same effect."""
 
     first: Policy
     second: Policy
@@ -30,13 +30,30 @@ class Both(Policy):
             raise InputError(
                 f"{self.first} and {self.second} have different effects; combine policies that both hide or both silence"
             )
-        if sum(isinstance(rule, Window) for rule in rules) > 1:
+        if sum(rule.band() is not None for rule in rules) > 1:
             raise InputError("two windows cannot be combined; give the narrower one")
 
     def parts(self) -> Iterator[Rule]:
         """The rules of both."""
         yield from self.first.parts()
         yield from self.second.parts()
+
+    @property
+    def control(self) -> Control | None:
+        """The union with its one random rule replaced by what that one imitates."""
+        controls = [rule.control for rule in self.parts()]
+        random = [control for control in controls if control is not None]
+        if len(random) != 1:
+            return None
+        likes = [
+            rule if control is None else control.like
+            for rule, control in zip(self.parts(), controls, strict=True)
+        ]
+        return Control(reduce(Both, likes), random[0].match, random[0].seed)
+
+    def with_seed(self, seed: int) -> Policy:
+        """Both with another draw."""
+        return Both(self.first.with_seed(seed), self.second.with_seed(seed))
 
     def __str__(self) -> str:
         return f"{self.first} & {self.second}"

@@ -10,13 +10,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sinkscope.errors import InputError
-from sinkscope.policies.policy import Scope, ScoredRule, finite, number, top
+from sinkscope.checks import finite, share
+from sinkscope.policies.policy import POLICIES, Scope, ScoredRule, top
 
 
+@POLICIES.add
 @dataclass(frozen=True)
 class KeepTop(ScoredRule):
-    """Keeps the ceil(fraction · n) of n candidates with the highest received attention and takes the others away.
+    """Keeps the ceil(fraction · n) of n candidates with the highest received attention and masks the others.
 
     The kernel then runs on the kept keys only, so long inputs get faster.
 
@@ -30,15 +31,17 @@ class KeepTop(ScoredRule):
     word: ClassVar[str] = "keep"
 
     def __post_init__(self) -> None:
-        if not 0 < finite("fraction", self.fraction) <= 1:
-            raise InputError(f"fraction should lie above 0 and at most at 1, got {self.fraction!r}")
-        object.__setattr__(self, "fraction", float(self.fraction))
+        object.__setattr__(self, "fraction", share("fraction", finite("fraction", self.fraction)))
         super().__post_init__()
 
     @property
     def empty_rule(self) -> bool:
-        """Everything is kept."""
+        """True when everything is kept."""
         return self.fraction == 1.0
+
+    def key_share(self, keys: int) -> float | None:
+        """What is not kept; unknown with a region."""
+        return round(1 - self.fraction, 6) if self.regions is None else None
 
     def choose(self, scores: Tensor, candidates: Tensor) -> Tensor:
         """The candidates below the kept ones."""
@@ -47,7 +50,3 @@ class KeepTop(ScoredRule):
         exact = Fraction(repr(self.fraction))
         kept = [[math.ceil(exact * count) for count in row] for row in counts[..., 0].tolist()]
         return candidates & ~top(scores, candidates, torch.tensor(kept, device=scores.device)[..., None])
-
-    def argument(self) -> str:
-        """The fraction."""
-        return number(self.fraction)

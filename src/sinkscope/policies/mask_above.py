@@ -1,4 +1,4 @@
-"""MaskAbove: take away every key that is a sink at a threshold, however many there are."""
+"""MaskAbove: mask every key that is a sink at a threshold, however many there are."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from sinkscope.policies.policy import Scope, ScoredRule, finite, number
+from sinkscope.checks import finite
+from sinkscope.policies.policy import POLICIES, Scope, ScoredRule
 from sinkscope.sink_rule import torch_sinks_of
 
 
+@POLICIES.add
 @dataclass(frozen=True)
 class MaskAbove(ScoredRule):
-    """Takes the keys whose received attention exceeds the mean of the others by more than ε.
+    """Masks the keys whose received attention exceeds the mean of the others by more than ε.
 
     ε = 3 is about four times uniform attention (equation 3 of arXiv 2510.15731 with the score read as a sum).
 
@@ -33,7 +35,3 @@ class MaskAbove(ScoredRule):
     def choose(self, scores: Tensor, candidates: Tensor) -> Tensor:
         """The candidates that are sinks."""
         return torch_sinks_of(scores, self.epsilon) & candidates
-
-    def argument(self) -> str:
-        """ε."""
-        return number(self.epsilon)

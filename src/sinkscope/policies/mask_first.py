@@ -1,4 +1,4 @@
-"""MaskFirst: take away the first tokens, where causal models keep their sinks."""
+"""MaskFirst: mask the first tokens, where causal models keep their sinks."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from torch import Tensor
 
 from sinkscope.attention.key_mask import first_real
 from sinkscope.attention.visibility import Visibility
-from sinkscope.errors import InputError
-from sinkscope.policies.policy import FixedRule, whole
+from sinkscope.checks import whole
+from sinkscope.policies.policy import POLICIES, FixedRule
 
 
+@POLICIES.add
 @dataclass(frozen=True)
 class MaskFirst(FixedRule):
-    """Takes the first k real tokens of every row, in every forward.
+    """Masks the first k real tokens of every row, in every forward.
 
     >>> str(MaskFirst(1))
     'first:1'
@@ -32,21 +33,20 @@ class MaskFirst(FixedRule):
 
     @property
     def empty_rule(self) -> bool:
-        """k = 0."""
+        """True for k = 0."""
         return self.k == 0
 
-    def check_rule(self, layers: int, keys: int) -> None:
-        """There must be k keys."""
-        super().check_rule(layers, keys)
-        if self.k > keys:
-            raise InputError(f"{self} takes {self.k} keys, but the sequence has only {keys}; use a smaller k")
+    @property
+    def most(self) -> int:
+        """k."""
+        return self.k
+
+    def key_share(self, keys: int) -> float | None:
+        """k of the keys; unknown with a region."""
+        return round(min(1.0, self.k / keys), 6) if self.regions is None else None
 
     def columns(self, layer: int, visibility: Visibility, device: torch.device) -> Tensor | None:
         """Bool [B|1, 1, K]."""
         index = torch.arange(visibility.keys, device=device)
         begin = first_real(visibility, device)[:, None, None]
         return (index >= begin) & (index < begin + self.k)
-
-    def argument(self) -> str:
-        """k."""
-        return str(self.k)

@@ -1,24 +1,25 @@
-"""MaskKeys: take away chosen columns of chosen layers in every forward, prefill included."""
+"""MaskKeys: mask chosen columns of chosen layers in every forward, prefill included."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from sinkscope.attention.visibility import Visibility
 from sinkscope.errors import InputError
-from sinkscope.policies.policy import FixedRule
+from sinkscope.policies.policy import POLICIES, FixedRule
 
 Columns = tuple[tuple[int, tuple[int, ...]], ...]
 
 
+@POLICIES.add
 @dataclass(frozen=True, repr=False)
 class MaskKeys(FixedRule):
-    """Takes the same key columns from all queries, heads and rows of a layer.
+    """Masks the same key columns for all queries, heads and rows of a layer.
 
     Scores of hidden columns become −inf before the softmax, which renormalises over the rest. A query that would lose
     every key it sees keeps its scores (the first query of a causal model, when column 0 is hidden). Columns index the
@@ -37,7 +38,7 @@ class MaskKeys(FixedRule):
 
     def __post_init__(self) -> None:
         given = self.chosen
-        if isinstance(given, tuple) and all(isinstance(one, tuple) and len(one) == 2 for one in given):
+        if isinstance(given, tuple) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in given):
             given = dict(given)
         if not isinstance(given, Mapping):
             raise InputError(
@@ -49,9 +50,9 @@ class MaskKeys(FixedRule):
                 raise InputError(
                     f"MaskKeys takes a list of columns for each layer, got {columns!r} for layer {layer!r}"
                 )
-            found = tuple(sorted({_index(column, "column") for column in columns}))
-            if found:
-                cleaned.append((_index(layer, "layer"), found))
+            checked = tuple(sorted({_index(column, "column") for column in columns}))
+            if checked:
+                cleaned.append((_index(layer, "layer"), checked))
         object.__setattr__(self, "chosen", tuple(sorted(cleaned)))
         super().__post_init__()
 
@@ -61,18 +62,23 @@ class MaskKeys(FixedRule):
         return dict(self.chosen)  # type: ignore[arg-type]
 
     def __repr__(self) -> str:
-        inside = ", ".join(f"{layer}: {list(columns)}" for layer, columns in self.by_layer.items())
-        options = "".join(f", {name}={getattr(self, name)!r}" for name in self.options())
-        return f"MaskKeys({{{inside}}}{options})"
+        columns = ", ".join(f"{layer}: {list(columns)}" for layer, columns in self.by_layer.items())
+        shared = ("effect", "layers", "steps", "regions")
+        given = [name for name in shared if getattr(self, name) not in (None, "hide")]
+        return f"MaskKeys({{{columns}}}{''.join(f', {name}={getattr(self, name)!r}' for name in given)})"
 
     @property
     def empty_rule(self) -> bool:
-        """No column is named."""
+        """True when no column is named."""
         return not self.chosen
+
+    @property
+    def most(self) -> int:
+        """The columns of the layer that names most."""
+        return max(map(len, self.by_layer.values()), default=0)
 
     def check_rule(self, layers: int, keys: int) -> None:
         """Every layer and column must exist."""
-        super().check_rule(layers, keys)
         for layer, columns in self.by_layer.items():
             if layer >= layers:
                 raise InputError(f"MaskKeys names layer {layer}, but the model has layers 0 to {layers - 1}")
@@ -80,19 +86,28 @@ class MaskKeys(FixedRule):
                 raise InputError(
                     f"MaskKeys names column {columns[-1]}, but the sequence has columns 0 to {keys - 1}"
                 )
+        super().check_rule(layers, keys)
 
     def columns(self, layer: int, visibility: Visibility, device: torch.device) -> Tensor | None:
         """Bool [1, 1, K]: the columns of this layer that exist by now."""
         chosen = [column for column in self.by_layer.get(layer, ()) if column < visibility.keys]
         if not chosen:
             return None
-        taken = torch.zeros(1, 1, visibility.keys, dtype=torch.bool, device=device)
-        taken[..., chosen] = True
-        return taken
+        masked = torch.zeros(1, 1, visibility.keys, dtype=torch.bool, device=device)
+        masked[..., chosen] = True
+        return masked
 
-    def argument(self) -> str:
-        """layer=column+column/layer=column."""
-        return "/".join(f"{layer}={'+'.join(map(str, columns))}" for layer, columns in self.by_layer.items())
+    @classmethod
+    def read_argument(cls, text: str) -> Any:
+        """`layer=column+column/layer=column` as a mapping."""
+        chosen: dict[int, list[int]] = {}
+        for part in text.split("/") if text else ():
+            layer, equals, columns = part.partition("=")
+            numbers = [layer, *columns.split("+")]
+            if not equals or not all(number.strip().isdecimal() for number in numbers):
+                raise InputError(f"columns are written as layer=column+column, got {part!r}")
+            chosen[int(layer)] = [int(column) for column in columns.split("+")]
+        return chosen
 
 
 def _index(value: object, what: str) -> int:

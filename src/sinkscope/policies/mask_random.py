@@ -2,30 +2,51 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from sinkscope.attention.key_mask import first_real
+from sinkscope.checks import one_of, whole
 from sinkscope.errors import InputError
-from sinkscope.policies.keep_top import KeepTop
-from sinkscope.policies.mask_keys import MaskKeys
-from sinkscope.policies.policy import Rule, ScoredRule, one_of, whole
-from sinkscope.policies.window import Window
+from sinkscope.policies.numbers import priorities
+from sinkscope.policies.policy import POLICIES, Control, Policy, Rule
+
+if TYPE_CHECKING:
+    from sinkscope.policies.runtime import LayerView
 
 MATCHES = ("count", "mass")
+OPTIONS = ("effect", "layers", "steps", "regions")
 
 
 @dataclass(frozen=True)
+class Draw:
+    """The latest random set of one layer.
+
+    Attributes:
+        chosen: Bool [B, h, K]: the set of the policy for which it was drawn.
+        keys: Bool [B, h, K]: the random set.
+        step: Long [B, h]: when each head drew it.
+    """
+
+    chosen: Tensor
+    keys: Tensor
+    step: Tensor
+
+
+@POLICIES.add
+@dataclass(frozen=True)
 class MaskRandom(Rule):
-    """Takes random keys that `like` would not take: in every head, row and step as many ("count"), or keys that received as
+    """Masks random keys that `like` would not mask: in every head, row and step as many ("count"), or keys that received as
     much attention in all, as near as it gets ("mass"; what was reached is recorded as the hidden share).
 
     It has the scope, timing, effect and restrictions of its policy. A set is drawn anew only where the policy's own set has
     changed, from numbers keyed by the seed, the row's seed, layer, head and step: nothing depends on the rest of the batch.
 
-    >>> str(MaskRandom(like=parse("top:5")))                # doctest: +SKIP
+    >>> from sinkscope.policies import MaskTop
+    >>> str(MaskRandom(like=MaskTop(5)))
     'random(top:5)'
     """
 
@@ -34,52 +55,65 @@ class MaskRandom(Rule):
     seed: int = 0
 
     word: ClassVar[str] = "random"
+    inherited: ClassVar[tuple[str, ...]] = OPTIONS
 
     def __post_init__(self) -> None:
         if not isinstance(self.like, Rule):
             raise InputError(
                 f"MaskRandom(like=…) takes one policy that is not a combination, got {self.like!r}"
             )
-        if isinstance(self.like, (MaskRandom, Window)):
-            raise InputError(
-                f"{self.like} has no random control: "
-                + (
-                    "it is one already"
-                    if isinstance(self.like, MaskRandom)
-                    else "a window takes other keys from every query"
-                )
-            )
+        if self.like.control is not None or self.like.per_query:
+            reason = "it is one already" if self.like.control else "it masks other keys for every query"
+            raise InputError(f"{self.like} has no random control: {reason}")
         one_of("match", self.match, MATCHES)
         whole("seed", self.seed, 0)
-        if self.options():
+        if any(getattr(self, name) not in (None, "hide", getattr(self.like, name)) for name in OPTIONS):
             raise InputError(
                 "MaskRandom takes effect, layers, steps and regions from its policy; give them there"
             )
-        if isinstance(self.like, KeepTop) and self.like.fraction < 0.5 and self.match == "count":
+        share = self.like.key_share(1_000_000)
+        if self.match == "count" and share is not None and share > 0.5:
             raise InputError(
-                f"{self.like} takes more keys than it leaves, so no equal number of others exists; use fraction ≥ 0.5"
+                f"{self.like} masks more keys than it leaves, so no equal number of others exists; use fraction ≥ 0.5"
             )
         object.__setattr__(self, "effect", self.like.effect)
         super().__post_init__()
 
     @property
+    def control(self) -> Control:
+        """Its policy, match and seed."""
+        return Control(self.like, self.match, self.seed)
+
+    def with_seed(self, seed: int) -> Policy:
+        """Another draw."""
+        return replace(self, seed=seed)
+
+    def key_share(self, keys: int) -> float | None:
+        """That of its policy; unknown when attention is matched."""
+        return self.like.key_share(keys) if self.match == "count" else None
+
+    @property
+    def reads_masked_scores(self) -> bool:
+        """As its policy."""
+        return self.like.reads_masked_scores
+
+    @property
     def empty_rule(self) -> bool:
-        """Its policy takes nothing."""
+        """Whether its policy masks nothing."""
         return self.like.empty_rule
 
     @property
-    def needs_scores(self) -> bool:
-        """Whether it can act only once there are scores."""
-        return isinstance(self.like, ScoredRule) or self.match == "mass"
+    def waits(self) -> bool:
+        """As its policy; and attention can be matched only once there are scores."""
+        return self.like.waits or (self.match == "mass" and not self.like.scored)
 
     def check_rule(self, layers: int, keys: int) -> None:
         """As its policy; and as many other keys must exist."""
         self.like.check_rule(layers, keys)
-        many = max(map(len, self.like.by_layer.values()), default=0) if isinstance(self.like, MaskKeys) else 0
-        many = max(many, getattr(self.like, "k", 0))
+        many = self.like.most or 0
         if self.match == "count" and 2 * many > keys:
             raise InputError(
-                f"{self} needs {many} other keys beside the {many} that its policy takes, but the sequence has only {keys}; "
+                f"{self} needs {many} other keys beside the {many} that its policy masks, but the sequence has only {keys}; "
                 "use a smaller number, or match='mass'"
             )
 
@@ -87,26 +121,48 @@ class MaskRandom(Rule):
         """As its policy."""
         return self.like.acts(layer, step)
 
-    def options(self) -> dict[str, Any]:
-        """Nothing but what a caller wrongly gave."""
-        own: dict[str, Any] = {"layers": self.layers, "steps": self.steps, "regions": self.regions}
-        found = {name: value for name, value in own.items() if value is not None}
-        if self.effect not in ("hide", self.like.effect):
-            found["effect"] = self.effect
-        return found
-
-    def __str__(self) -> str:
-        tail = "" if self.match == "count" else f",match={self.match}"
-        return f"random({self.like}){tail}" + (f",seed={self.seed}" if self.seed else "")
+    def keys(self, view: LayerView) -> Tensor | None:
+        """The set that it had where its policy chooses the same keys as before, else a new one."""
+        scores = self.like.scores_in(view)
+        if scores is None and self.match == "mass":
+            scores = view.previous_scores("raw", "head")
+        if scores is None and (self.like.waits or self.match == "mass"):
+            return None
+        chosen = self.like.keys(view)
+        if chosen is None:
+            return None
+        allowed = view.candidates(self.like, scores)
+        width = max(chosen.shape[1], 1 if scores is None else scores.shape[1])
+        chosen, allowed = (part.expand(view.rows, width, -1) for part in (chosen, allowed))
+        before: Draw | None = view.recall()
+        step = torch.full((view.rows, width), view.step, dtype=torch.long, device=view.device)
+        grown = 0 if before is None else view.visibility.keys - before.chosen.shape[-1]
+        if before is not None:
+            same = (torch.nn.functional.pad(before.chosen, (0, grown)) == chosen).all(-1)
+            step = torch.where(same, before.step, step)
+        if self.match == "count" and bool(((allowed & ~chosen).sum(-1) < chosen.sum(-1)).any()):
+            raise InputError(
+                f"{self}: in step {view.step} its policy masks more keys than are left, so that no equal number of others "
+                "exists; mask fewer keys, give a longer prompt, or use match='mass'"
+            )
+        layer = view.layer if self.like.draws_per_layer else -1
+        first = first_real(view.visibility, view.device)
+        order = priorities(self.seed, view.row_keys, layer, width, step, first, view.visibility.keys)
+        keys = self.draw(chosen, allowed, scores, order)
+        if before is not None:
+            kept = (step == before.step)[..., None]
+            keys = torch.where(kept, torch.nn.functional.pad(before.keys, (0, grown)), keys)
+        view.remember(Draw(chosen, keys, step))
+        return keys.expand(view.rows, view.heads if width > 1 else 1, -1)
 
     def draw(self, chosen: Tensor, allowed: Tensor, scores: Tensor | None, priority: Tensor) -> Tensor:
         """A random set for each head.
 
         Args:
-            chosen: Bool [B, h, K]: what the policy would take.
-            allowed: Bool [B, h, K]: keys that may be taken; those in `chosen` never are.
+            chosen: Bool [B, h, K]: what the policy would mask.
+            allowed: Bool [B, h, K]: keys that may be masked; those in `chosen` never are.
             scores: Float [B, h, K], for match="mass".
-            priority: Long [B, h, K]: random numbers; the smallest are taken first.
+            priority: Long [B, h, K]: random numbers; the smallest come first.
 
         Returns:
             Bool [B, h, K].

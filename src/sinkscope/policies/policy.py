@@ -1,22 +1,28 @@
-"""What every policy is: frozen data with a text form.
+"""The base of every policy: frozen data with a text form that names all of it.
 
-A policy decides which keys each head may use. Those that look at received attention implement `choose`, a pure function from
-scores to a set of keys; those that do not implement `fixed`. How and when they act is in `runtime.py`.
+A policy decides which keys each head may use. A rule that looks at received attention derives from `ScoredRule` and implements
+`choose`, a pure function from scores to a set of keys; one that does not derives from `FixedRule` and implements `columns` or
+`band`. `runtime.py` runs them. A new policy is one file and one `POLICIES.add` (or `ss.register`, or an entry point).
 """
 
 from __future__ import annotations
 
-import math
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from sinkscope.attention.key_mask import Band
 from sinkscope.attention.visibility import Visibility
-from sinkscope.errors import InputError, nearest
+from sinkscope.checks import indices, one_of
+from sinkscope.errors import InputError
+from sinkscope.registry import Registry
+
+if TYPE_CHECKING:
+    from sinkscope.policies.runtime import LayerView
 
 SCOPES = ("head", "layer", "model")
 SCORES = ("raw", "masked")
@@ -24,13 +30,27 @@ WHEN = ("previous", "same")
 EFFECTS = ("hide", "silence")
 REGIONS = ("prompt", "answer")
 
-
 Scope = Literal["head", "layer", "model"]
 
 
 @dataclass(frozen=True)
+class Control:
+    """The policy that a random control stands beside.
+
+    Attributes:
+        like: the policy with the random rules replaced by what they imitate.
+        match: "count" (as many keys) or "mass" (as much received attention).
+        seed: of the draw.
+    """
+
+    like: Policy
+    match: str
+    seed: int
+
+
+@dataclass(frozen=True)
 class Policy:
-    """Base of all policies. `str(policy)` is its text form, which `parse_policy` reads; `a & b` takes away what either does."""
+    """Base of all policies. `str(policy)` is its text form, which `parse_policy` reads; `a & b` masks what either masks."""
 
     def __and__(self, other: Policy) -> Policy:
         from sinkscope.policies.both import Both
@@ -41,14 +61,31 @@ class Policy:
         """The single rules it is combined from."""
         raise NotImplementedError
 
+    def identity(self) -> str:
+        """A text that differs whenever two policies differ: the name of the rule and every field that is not at its default."""
+        return " & ".join(text_form(rule) for rule in self.parts())
+
+    @property
+    def control(self) -> Control | None:
+        """What it is the random control of; None unless exactly one of its rules is random."""
+        return None
+
+    def with_seed(self, seed: int) -> Policy:
+        """The same policy with another draw of its random rules; itself where it has none."""
+        return self
+
+    def key_share(self, keys: int) -> float | None:
+        """The share of `keys` keys that it masks for every head; None where that is not fixed beforehand."""
+        return None
+
     def check(self, layers: int, keys: int) -> None:
-        """Raises InputError when it cannot act on a model of so many layers and sequences of so many keys."""
+        """Raise InputError when it cannot act on a model of so many layers and sequences of so many keys."""
         for part in self.parts():
             part.check_rule(layers, keys)
 
     @property
     def empty(self) -> bool:
-        """Whether it can never take anything away, so that the plain path runs bit for bit."""
+        """Whether it can never mask anything, so that the plain path runs bit for bit."""
         return all(part.empty_rule for part in self.parts())
 
 
@@ -57,11 +94,11 @@ class Rule(Policy):
     """A policy of one kind, with the options that all kinds share.
 
     Attributes:
-        effect: "hide": taken keys leave the softmax, the rest is renormalised. "silence": attention stays as it is, but the
-            taken keys' values contribute nothing.
+        effect: "hide": masked keys leave the softmax, the rest is renormalised. "silence": attention stays as it is, but the
+            masked keys' values contribute nothing.
         layers: act in these layers only; None: all.
         steps: act in these forward passes only, counted from 0; None: all.
-        regions: take only keys of the prompt, or of the answer; None: both.
+        regions: mask only keys of the prompt, or of the answer; None: both.
     """
 
     effect: Literal["hide", "silence"] = field(default="hide", kw_only=True)
@@ -70,7 +107,16 @@ class Rule(Policy):
     regions: Literal["prompt", "answer"] | None = field(default=None, kw_only=True)
 
     word: ClassVar[str] = ""
-    """The first word of the text form."""
+    """The first word of the text form, and the name under which the rule is registered."""
+
+    inherited: ClassVar[tuple[str, ...]] = ()
+    """Fields that follow from another one, and are not part of the text form."""
+
+    scored: ClassVar[bool] = False
+    """Whether it decides from received attention."""
+
+    per_query: ClassVar[bool] = False
+    """Whether it masks other keys for every query, so that it has no random control."""
 
     def __post_init__(self) -> None:
         one_of("effect", self.effect, EFFECTS)
@@ -80,56 +126,73 @@ class Rule(Policy):
             one_of("regions", self.regions, REGIONS)
 
     def parts(self) -> Iterator[Rule]:
-        """Itself."""
+        """The rule itself."""
         yield self
 
     @property
     def empty_rule(self) -> bool:
-        """Whether this rule can never take anything away."""
+        """Whether this rule can never mask anything."""
         return False
 
     @property
     def most(self) -> int | None:
-        """Keys that it takes from a head at most, where that is known beforehand."""
+        """Keys that it masks for a head at most, where that is known beforehand."""
         return None
 
     @property
     def sure(self) -> bool:
-        """Whether it takes something wherever it has scores to decide from."""
+        """Whether it masks something wherever it has scores to decide from."""
         return False
 
+    @property
+    def waits(self) -> bool:
+        """Whether it decides from the step before, so that it does nothing in a first forward."""
+        return False
+
+    @property
+    def replayable(self) -> bool:
+        """Whether it does the same operations in every step after the first, so that a CUDA graph can repeat them."""
+        return False
+
+    @property
+    def reads_masked_scores(self) -> bool:
+        """Whether it decides from the attention that acted, and not from that over all keys."""
+        return False
+
+    @property
+    def draws_per_layer(self) -> bool:
+        """Whether its set differs between layers, so that a random control draws anew for each."""
+        return True
+
     def check_rule(self, layers: int, keys: int) -> None:
-        """The layers it names must exist."""
+        """The layers that it names must exist, and so must as many keys as it masks."""
         if self.layers and self.layers[-1] >= layers:
             raise InputError(
                 f"{self} names layer {self.layers[-1]}, but the model has layers 0 to {layers - 1}"
+            )
+        if self.most is not None and self.most > keys:
+            raise InputError(
+                f"{self} masks {self.most} keys, but the sequence has only {keys}; use a smaller number"
             )
 
     def acts(self, layer: int, step: int) -> bool:
         """Whether it acts in this layer and forward pass at all."""
         return (self.layers is None or layer in self.layers) and (self.steps is None or step in self.steps)
 
-    def argument(self) -> str:
-        """What stands behind the colon in the text form."""
-        return ""
+    def band(self) -> Band | None:
+        """A window outside of which all keys are masked; None: the rule masks `keys` instead."""
+        return None
 
-    def options(self) -> dict[str, Any]:
-        """Options that differ from their defaults, for the text form."""
-        found: dict[str, Any] = {}
-        if self.effect != "hide":
-            found["effect"] = self.effect
-        for name in ("layers", "steps"):
-            value = getattr(self, name)
-            if value is not None:
-                found[name] = "+".join(map(str, value))
-        if self.regions is not None:
-            found["regions"] = self.regions
-        return found
+    def keys(self, view: LayerView) -> Tensor | None:
+        """Bool [B|1, h|1, K]: the keys that it masks in one layer of one forward; None: none."""
+        raise NotImplementedError
+
+    def scores_in(self, view: LayerView) -> Tensor | None:
+        """Float [B, h, K]: what it decides from; None: it looks at nothing, or there is nothing yet."""
+        return None
 
     def __str__(self) -> str:
-        scope = getattr(self, "scope", "head")
-        tail = "".join(f",{name}={value}" for name, value in self.options().items())
-        return f"{self.word}:{self.argument()}" + (f"@{scope}" if scope != "head" else "") + tail
+        return text_form(self)
 
 
 @dataclass(frozen=True)
@@ -137,12 +200,13 @@ class FixedRule(Rule):
     """A rule that does not look at the scores: it acts in every forward, the first included."""
 
     def columns(self, layer: int, visibility: Visibility, device: torch.device) -> Tensor | None:
-        """Bool [B|1, 1, K]: the columns to take, or None."""
+        """Bool [B|1, 1, K]: the keys to mask, or None."""
         return None
 
-    def band(self) -> Band | None:
-        """A window to take all keys outside of, or None."""
-        return None
+    def keys(self, view: LayerView) -> Tensor | None:
+        """`columns`, as far as they are real keys of its region."""
+        columns = self.columns(view.layer, view.visibility, view.device)
+        return None if columns is None else columns & view.maskable(self)
 
 
 @dataclass(frozen=True)
@@ -156,6 +220,8 @@ class ScoredRule(Rule):
             a hidden key has received nothing.
         when: "previous": scores of step t − 1 act in step t, as in the paper. "same": this forward's own, layer by layer.
     """
+
+    scored: ClassVar[bool] = True
 
     scores: Literal["raw", "masked"] = field(default="raw", kw_only=True)
     when: Literal["previous", "same"] = field(default="previous", kw_only=True)
@@ -177,26 +243,97 @@ class ScoredRule(Rule):
         if self.when == "same" and self.scores == "masked":
             raise InputError("when='same' decides before anything is masked, so scores are always 'raw'")
 
+    @property
+    def waits(self) -> bool:
+        """True for when="previous"."""
+        return self.when == "previous"
+
+    @property
+    def replayable(self) -> bool:
+        """Always the same operations: something is masked in every step, from the scores of the step before."""
+        return self.sure and self.waits and self.steps is None
+
+    @property
+    def reads_masked_scores(self) -> bool:
+        """True for scores="masked"."""
+        return self.scores == "masked"
+
+    @property
+    def draws_per_layer(self) -> bool:
+        """False for scope "model"."""
+        return self.scope != "model"
+
     def choose(self, scores: Tensor, candidates: Tensor) -> Tensor:
-        """The keys to take away; a pure function.
+        """The keys to mask; a pure function.
 
         Args:
             scores: Float [B, h, K], uniform = 1, NaN where a key has no score; h is 1 for scopes above head.
-            candidates: Bool [B, h, K]: keys that may be taken.
+            candidates: Bool [B, h, K]: keys that may be masked.
 
         Returns:
             Bool [B, h, K].
         """
         raise NotImplementedError
 
-    def options(self) -> dict[str, Any]:
-        """Options that differ from their defaults."""
-        found = super().options()
-        if self.scores != "raw":
-            found["scores"] = self.scores
-        if self.when != "previous":
-            found["when"] = self.when
-        return found
+    def scores_in(self, view: LayerView) -> Tensor | None:
+        """Received attention of the step before, or of this forward, at the rule's scope."""
+        if self.waits:
+            return view.previous_scores(self.scores, self.scope)
+        return view.own_scores(self.scope)
+
+    def keys(self, view: LayerView) -> Tensor | None:
+        """What `choose` says of the scores, once there are any."""
+        scores = self.scores_in(view)
+        return None if scores is None else self.choose(scores, view.candidates(self, scores))
+
+
+def _name_of(thing: object) -> str:
+    if not (isinstance(thing, type) and issubclass(thing, Rule) and dataclasses.is_dataclass(thing)):
+        raise InputError(
+            f"a policy is registered as a frozen dataclass that derives from ScoredRule or FixedRule, got {thing!r}"
+        )
+    if not thing.word.isidentifier():
+        raise InputError(
+            f"{thing.__name__}.word should be the first word of its text form, got {thing.word!r}"
+        )
+    return thing.word
+
+
+POLICIES: Registry[type[Rule]] = Registry("policy", "sinkscope.policies", _name_of)
+
+
+def text_form(rule: Rule) -> str:
+    """`word:argument@scope,option=value`: the first field, the scope, then every other field that is not at its default."""
+    own = [item for item in dataclasses.fields(rule) if not item.kw_only]
+    first = own[0].name if own else ""
+    options = [*own[1:], *(item for item in dataclasses.fields(rule) if item.kw_only)]
+    text = rule.word
+    if first:
+        argument = getattr(rule, first)
+        text += f"({argument})" if isinstance(argument, Policy) else f":{_written(argument)}"
+    for item in options:
+        value = getattr(rule, item.name)
+        if value == item.default or item.name in rule.inherited:
+            continue
+        text += f"@{value}" if item.name == "scope" else f",{item.name}={_written(value)}"
+    return text
+
+
+def _written(value: Any) -> str:
+    """A value inside a text form: exact, and without a needless .0; anything but words and numbers as Python writes it."""
+    if isinstance(value, float) and value == int(value):
+        return str(int(value))
+    if isinstance(value, tuple) and value and all(type(item) is int for item in value):
+        return "+".join(map(str, value))
+    if (
+        isinstance(value, tuple)
+        and value
+        and all(isinstance(item, tuple) and len(item) == 2 for item in value)
+    ):
+        return "/".join(f"{name}={_written(items)}" for name, items in value)
+    if isinstance(value, str) and value.isidentifier():
+        return value
+    return "" if value == () else repr(value)
 
 
 def top(scores: Tensor, candidates: Tensor, count: int | Tensor) -> Tensor:
@@ -211,54 +348,13 @@ def top(scores: Tensor, candidates: Tensor, count: int | Tensor) -> Tensor:
     return (rank < count) & candidates
 
 
-def one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    """The value must be one of the allowed words."""
-    if value not in allowed:
-        raise InputError(f"{name} {value!r} is not known; {nearest(str(value), allowed)}")
-
-
-def indices(name: str, value: object) -> tuple[int, ...] | None:
-    """Indices as a sorted tuple; None for all."""
-    if value is None:
-        return None
-    many = [value] if isinstance(value, int) else value
-    if not isinstance(many, (list, tuple, range)) or not len(many):
-        raise InputError(f"{name} should be a list of indices, or None for all, got {value!r}")
-    for one in many:
-        if isinstance(one, bool) or not isinstance(one, int) or one < 0:
-            raise InputError(f"{name} should be indices from 0 on, got {one!r}")
-    return tuple(sorted(set(many)))
-
-
-def whole(name: str, value: object, least: int) -> int:
-    """A whole number of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(f"{name} should be a whole number of at least {least}, got {value!r}")
-    return value
-
-
-def finite(name: str, value: object) -> float:
-    """A finite number."""
-    try:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise InputError(f"{name} should be a finite number, got {value!r}")
-        return float(value)
-    except OverflowError as error:  # a whole number beyond every float
-        raise InputError(f"{name} should be a finite number, got one of more than 300 digits") from error
-
-
-def number(value: float) -> str:
-    """A number for the text form: exact, and without a needless .0."""
-    return str(int(value)) if value == int(value) else repr(value)
-
-
 def check_policy(policy: object, layers: int, keys: int) -> Policy | None:
     """The policy, checked against a model and a length; None when there is none or it can never act."""
     if policy is None:
         return None
     if not isinstance(policy, Policy):
         raise InputError(
-            f"policy should be a policy such as ss.MaskTop(5), got {type(policy).__name__}; see ss.parse_policy"
+            f"policy should be a policy such as ss.MaskTop(5), or its text, got {type(policy).__name__}; see ss.parse_policy"
         )
     policy.check(layers, keys)
     return None if policy.empty else policy

@@ -1,378 +1,380 @@
-"""A policy at work: it keeps the scores of the step before, decides what each layer may not use, and keeps the account.
+"""A policy while it runs: it keeps the scores of the step before, decides which keys each layer masks, and keeps the account.
 
-One `PolicyRuntime` per group of rows of a generation. The attention function asks it before each call (`take`) and tells it after
-it (`__call__`), and it leaves nothing behind in the model.
+One `PolicyRuntime` belongs to one group of rows of a generation. The attention function calls `mask` before each attention call
+and `measure` after it; nothing is left behind in the model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from sinkscope.attention import fused
-from sinkscope.attention.interface import AttentionCall
-from sinkscope.attention.key_mask import Band, KeyMask, first_real
+from sinkscope.attention.context import ALL, NEWEST, AttentionCall
+from sinkscope.attention.key_mask import Band, KeyMask
 from sinkscope.attention.received import query_weights, received
 from sinkscope.attention.visibility import Visibility
 from sinkscope.errors import InputError
-from sinkscope.policies.mask_random import MaskRandom
-from sinkscope.policies.numbers import priorities, wrapped
-from sinkscope.policies.policy import FixedRule, Policy, Rule, ScoredRule, check_policy
+from sinkscope.policies.numbers import wrapped
+from sinkscope.policies.policy import Policy, Rule, check_policy
 from sinkscope.sink_rule import torch_sinks_of
 
+Scores = dict[str, dict[int, Tensor]]
+"""Kind of score ("raw", "masked") → layer → Float [B, H, K]."""
 
-@dataclass
-class Account:
-    """What a policy did in one forward, layer by layer.
+
+@dataclass(frozen=True)
+class StepAccount:
+    """What a policy did in one forward.
 
     Attributes:
-        share: layer → Float [B, H]: the share of attention that was hidden or silenced, mean over real queries.
-        hit: layer → Float [B, H]: the share of this step's own sinks that was taken; NaN where there was none.
-        columns: layer → Bool [B, H, K]: the taken keys (none for a window, which takes others from every query).
-        raw: layer → Float [B, H, K]: received attention as if nothing had been taken.
+        share: Float [layer, B, H]: the share of attention that was hidden or silenced, mean over real queries.
+        caught, sinks: Long [layer, B, H]: this step's own sinks (ε = 3, over all keys), and how many of them were masked.
+        keys: layer → Bool [B|1, H|1, K]: the masked keys; a window, which masks others for every query, names none.
+        raw: Float [layer, B, H, K]: received attention as if nothing had been masked.
+        acted: Bool [B]: rows in which some layer masked a key.
     """
 
-    share: dict[int, Tensor] = field(default_factory=dict)
-    hit: dict[int, Tensor] = field(default_factory=dict)
-    columns: dict[int, Tensor] = field(default_factory=dict)
-    raw: dict[int, Tensor] = field(default_factory=dict)
+    share: Tensor
+    caught: Tensor
+    sinks: Tensor
+    keys: dict[int, Tensor]
+    raw: Tensor
+    acted: Tensor
 
-
-@dataclass
-class Drawn:
-    """The latest random set of a control in one layer: for which choice of its policy it was drawn, and when."""
-
-    chosen: Tensor
-    taken: Tensor
-    step: Tensor
+    @property
+    def hit(self) -> Tensor:
+        """Float [layer, B, H]: the share of the sinks that was masked; NaN where there was none."""
+        return torch.where(self.sinks > 0, self.caught / self.sinks.clamp(min=1), float("nan"))
 
 
 class PolicyRuntime:
     """A policy acting on one group of rows.
 
     Args:
-        rows: one number per row that keys random controls (its seed).
-        causal: scores are those of the last query's row, and the newest key is never taken.
-        prompt: columns before it are the prompt.
-        last: where the answer ends and the prompt goes on, for pictures; None: with the sequence.
+        row_keys: one number per row that keys random controls (its seed).
+        causal: scores are those of the last query's row, and the newest key is never masked.
+        first, last: columns of the answer; last None: to the end of the sequence.
     """
 
     def __init__(
-        self, policy: Policy, rows: Sequence[int], causal: bool, prompt: int, last: int | None = None
+        self, policy: Policy, row_keys: Sequence[int], causal: bool, first: int, last: int | None = None
     ) -> None:
         self.policy = policy
         self.rules = [rule for rule in policy.parts() if not rule.empty_rule]
-        self._rows = torch.tensor([wrapped(row) for row in rows], dtype=torch.long)
-        self._causal, self._prompt, self._last = causal, prompt, last
-        self._step = -1
-        self._branches = 1
-        self._last_query: Tensor | None = None
+        self.row_keys = torch.tensor([wrapped(key) for key in row_keys], dtype=torch.long)
+        self.causal, self.first, self.last = causal, first, last
+        self.step = -1
+        self.branches = 1
+        self.queries = NEWEST if causal else ALL
+        self.previous: Scores = {"raw": {}, "masked": {}}
+        self.model_scores: dict[str, Tensor] = {}
+        self.memory: dict[tuple[int, int], Any] = {}
+        self._current: Scores = {"raw": {}, "masked": {}}
+        self._masked_scores = any(rule.reads_masked_scores for rule in self.rules)
         self._padding: int | None = None  # the most that a row has; None: not known, or none
-        self._previous: dict[str, dict[int, Tensor]] = {"raw": {}, "masked": {}}
-        self._current: dict[str, dict[int, Tensor]] = {"raw": {}, "masked": {}}
-        self._whole: dict[str, Tensor] = {}
-        self._drawn: dict[tuple[int, int], Drawn] = {}
-        self._masked_scores = any(getattr(_source(rule), "scores", "raw") == "masked" for rule in self.rules)
-        self.account = Account()
-        self.alive: Tensor | None = None  # Bool [B]: rows whose totals go on; None: all
-        self.shares = torch.zeros(len(rows), 2, dtype=torch.float64)
-        self.hits = torch.zeros(len(rows), 2, dtype=torch.float64)
+        self._alive: Tensor | None = None  # Bool [B]: rows whose totals go on; None: all
+        self._layers: list[_Layer] = []
+        # Sums over the steps in which it acted, for each row: of the mean share, of those steps, of caught sinks, of sinks.
+        self._totals = torch.zeros(4, len(row_keys), dtype=torch.float64)
+
+    @property
+    def hidden_share(self) -> Tensor:
+        """Float [B]: the share of attention masked, mean over layers, heads and the steps in which it acted; NaN: none."""
+        return (self._totals[0] / self._totals[1]).float().cpu()
+
+    @property
+    def sinks_hit(self) -> Tensor:
+        """Float [B]: the share of all sinks of those steps, over layers and heads, that was masked; NaN: there were none."""
+        return (self._totals[2] / self._totals[3]).float().cpu()
+
+    # ---- a forward
 
     @property
     def replayable(self) -> bool:
         """Whether every step after the first does the same, so that a CUDA graph can repeat it (see `carry`)."""
-        return all(
-            isinstance(rule, ScoredRule) and rule.sure and rule.when == "previous" and rule.steps is None
-            for rule in self.rules
-        )
+        return all(rule.replayable for rule in self.rules)
 
     def remember(self) -> Callable[[], None]:
         """A function that puts the policy back to where it is now, as if no forward had begun since."""
-        before = (self._previous, self._current, self._step, self._whole, self.account)
+        before = (self.previous, self._current, self.step, self.model_scores)
+        totals = self._totals.clone()
 
         def put_back() -> None:
-            self._previous, self._current, self._step, self._whole, self.account = before
+            self.previous, self._current, self.step, self.model_scores = before
+            self._totals.copy_(totals)
 
         return put_back
 
     def carry(self) -> None:
-        """Puts this step's scores where a repeated step looks for those of the step before."""
-        for kind, scores in self._previous.items():
+        """Put this step's scores where a repeated step looks for those of the step before."""
+        for kind, scores in self.previous.items():
             for layer, before in scores.items():
                 before.copy_(self._current[kind][layer])
 
-    def begin(self, ids: Tensor, real: Tensor | None, masked: Tensor, branches: int) -> None:
-        """A new forward: what was measured in the last one is now the step before."""
-        self._previous, self._current = self._current, {"raw": {}, "masked": {}}
-        self._whole = {}
-        self._step += 1
-        self._branches = branches
+    def set_alive(self, alive: Tensor | None) -> None:
+        """The rows Bool [B] that have not ended; None: all. Always the same memory, which a captured step goes on reading."""
+        if alive is None or self._alive is None:
+            self._alive = None if alive is None else alive.clone()
+        else:
+            self._alive.copy_(alive)
+
+    def begin(self, real: Tensor | None, branches: int) -> None:
+        """Start a forward: what was measured in the last one is now the step before.
+
+        Args:
+            real: Bool [B, S] of the conditional rows, or None. branches: 2 with guidance.
+        """
+        self._layers = []
+        self.previous, self._current = self._current, {"raw": {}, "masked": {}}
+        self.model_scores = {}
+        self.step += 1
+        self.branches = branches
         if self._padding is None and real is not None:  # looked at once: padding stands on the left and stays
             self._padding = int((~real).sum(1).max())
-        self.account = Account()
 
-    def take(
+    def mask(
         self, layer: int, query: Tensor, key: Tensor, visibility: Visibility, scale: float
     ) -> KeyMask | None:
-        """The union of what all rules take in this call."""
-        columns: Tensor | None = None
+        """The union of what all rules mask in this call."""
+        keys: Tensor | None = None
         band: Band | None = None
         most: int | None = 0
         sure = False
         for number, rule in enumerate(self.rules):
-            if not rule.acts(layer, self._step):
+            if not rule.acts(layer, self.step):
                 continue
-            if isinstance(rule, FixedRule) and rule.band() is not None:
-                window = rule.band()
-                band = window if window is not None and not window.covers(visibility) else band
+            window = rule.band()
+            if window is not None:
+                band = band if window.covers(visibility) else window
                 continue
-            found = self._columns(number, rule, layer, query, key, visibility, scale)
-            if found is not None:
-                columns = found if columns is None else columns | found
+            chosen = rule.keys(LayerView(self, number, layer, query, key, visibility, scale))
+            if chosen is not None:
+                keys = chosen if keys is None else keys | chosen
                 most = None if most is None or rule.most is None else most + rule.most
                 sure = sure or rule.sure
         # A GPU would have to wait for the answer, so it is only asked where the rule leaves it open.
-        if columns is not None and not (sure and columns.is_cuda) and not bool(columns.any()):
-            columns = None
-        if columns is None and band is None:
+        if keys is not None and not (sure and keys.is_cuda) and not bool(keys.any()):
+            keys = None
+        if keys is None and band is None:
             return None
-        if columns is not None:
-            columns = self._both_branches(columns)
+        if (
+            keys is not None and self.branches > 1 and keys.shape[0] > 1
+        ):  # both guidance branches are masked alike
+            keys = keys.repeat(self.branches, 1, 1)
         # A guided twin may have padding of its own.
-        known = self._branches == 1 and self._padding is not None
+        known = self.branches == 1 and self._padding is not None
         return KeyMask(
-            columns,
+            keys,
             band,
-            self.rules[0].effect == "silence",
-            most if columns is not None else None,
-            visibility.keys - (self._padding or 0) if known else None,
+            silence=self.rules[0].effect == "silence",
+            most=most if keys is not None else None,
+            least=visibility.keys - (self._padding or 0) if known else None,
         )
 
-    def asks(self, layer: int) -> tuple[None, ...]:
-        """Scores are over all real queries (a causal model's are over the last one): see interface.Asking."""
-        return () if self._causal else (None,)
+    def reads(self, layer: int) -> tuple[str, ...]:
+        """Scores are over all real queries; a causal model's are over the last one, and come by another way."""
+        return () if self.causal else (ALL,)
 
-    def __call__(self, call: AttentionCall) -> None:
-        """Measures this forward: scores for the next step, and what was taken in this one."""
-        rows = len(self._rows)
-        weights = self._score_weights(call.query, call.visibility)
-        raw = call.received(weights, raw=True)[:rows, :, 0]
+    def measure(self, call: AttentionCall) -> None:
+        """Measure one layer: scores for the next step, and what was masked in this one."""
+        rows = len(self.row_keys)
+        raw = call.received(self.queries, raw=True)[:rows, :, 0]
         self._current["raw"][call.layer] = raw
+        mask = call.key_mask
         if self._masked_scores:
-            acted = raw if call.taken is None else call.received(weights)[:rows, :, 0]
+            acted = raw if mask is None else call.received(self.queries)[:rows, :, 0]
             self._current["masked"][call.layer] = acted
-        self.account.raw[call.layer] = raw
-        share, hit = self._measured(call, raw)
-        self.account.share[call.layer] = share
-        self.account.hit[call.layer] = hit
-        if call.taken is not None:
-            counted = self._counted(call.taken)
-            self.shares, self.hits = self.shares.to(raw.device), self.hits.to(raw.device)
-            _add(self.shares, share, counted)
-            _add(self.hits, hit, counted)
-            if call.taken.columns is not None:
-                heads = raw.shape[1]
-                self.account.columns[call.layer] = call.taken.columns[:rows].expand(rows, heads, -1)
-
-    def _counted(self, taken: KeyMask) -> Tensor | None:
-        """Bool [B]: rows that have not ended and lose a key in this call, so that totals do not depend on the batch."""
-        if taken.columns is None or taken.band is not None:
-            return self.alive
-        lost = taken.columns[: len(self._rows)].flatten(1).any(1).expand(len(self._rows))
-        return lost if self.alive is None else lost & self.alive
-
-    def _measured(self, call: AttentionCall, raw: Tensor) -> tuple[Tensor, Tensor]:
-        """Share of attention taken and share of own sinks hit, Float32 [B, H] each."""
-        rows, heads = raw.shape[:2]
-        if call.taken is None or call.kept is None:
-            nothing = torch.zeros(rows, heads, device=raw.device)
-            return nothing, torch.where(torch_sinks_of(raw).any(-1), 0.0, float("nan"))
+        keys = None if mask is None or mask.keys is None else mask.keys[:rows]
+        if mask is not None and keys is not None and not mask.strands_none(call.visibility):
+            # A query that would lose every key keeps them; the last one stands for those that score.
+            keys = keys & ~mask.stranded(call.visibility, raw.device)[:rows, :, -1:]
+        kept = None if call.kept is None else call.kept[:rows]
         weights = query_weights(call.visibility, None, call.query)[:rows]
-        gone = (1 - call.kept[:rows]).clamp(min=0.0)
-        share = (gone * weights).nan_to_num(0.0).sum(-1) / weights.sum(-1).clamp(min=1.0)
-        if call.taken.columns is None:
-            return share, torch.full((rows, heads), float("nan"), device=raw.device)
-        own = torch_sinks_of(raw)
-        caught = (own & call.taken.columns[:rows]).sum(-1)
-        return share, torch.where(own.any(-1), caught / own.sum(-1).clamp(min=1), float("nan"))
-
-    def _columns(
-        self,
-        number: int,
-        rule: Rule,
-        layer: int,
-        query: Tensor,
-        key: Tensor,
-        visibility: Visibility,
-        scale: float,
-    ) -> Tensor | None:
-        """Bool [B, h, K]: the columns that one rule takes; None for none."""
-        if isinstance(rule, MaskRandom):
-            return self._control(number, rule, layer, query, key, visibility, scale)
-        if isinstance(rule, FixedRule):
-            found = rule.columns(layer, self._conditional(visibility), query.device)
-            if found is None:
-                return None
-            return found & self._takeable(rule, visibility, query.device)
-        if isinstance(rule, ScoredRule):
-            scores = self._scores(rule, layer, query, key, visibility, scale)
-            if scores is None:
-                return None
-            return rule.choose(scores, self._candidates(rule, scores, visibility, query.device))
-        raise InputError(f"there is no way to act for {type(rule).__name__}")
-
-    def _control(
-        self,
-        number: int,
-        rule: MaskRandom,
-        layer: int,
-        query: Tensor,
-        key: Tensor,
-        visibility: Visibility,
-        scale: float,
-    ) -> Tensor | None:
-        """The control's set: the one it had where its policy chooses the same keys as before, else a new one."""
-        like = rule.like
-        rows, heads, device = len(self._rows), query.shape[1], query.device
-        scores = None
-        if isinstance(like, ScoredRule):
-            scores = self._scores(like, layer, query, key, visibility, scale)
-        elif rule.match == "mass":
-            scores = self._kept_scores("raw", "head", layer, visibility)
-        if scores is None and rule.needs_scores:
-            return None
-        chosen = self._columns(number, like, layer, query, key, visibility, scale)
-        if chosen is None:
-            return None
-        allowed = self._candidates(like, scores, visibility, device)
-        width = max(chosen.shape[1], 1 if scores is None else scores.shape[1])
-        chosen = chosen.expand(rows, width, -1)
-        allowed = allowed.expand(rows, width, -1)
-        before = self._drawn.get((number, layer))
-        step = torch.full((rows, width), self._step, dtype=torch.long, device=device)
-        if before is not None:
-            grown = visibility.keys - before.chosen.shape[-1]
-            old = torch.nn.functional.pad(before.chosen, (0, grown))
-            step = torch.where((old == chosen).all(-1), before.step, step)
-        scope_layer = -1 if isinstance(like, ScoredRule) and like.scope == "model" else layer
-        order = priorities(
-            rule.seed,
-            self._rows,
-            scope_layer,
-            width,
-            step,
-            first_real(self._conditional(visibility), device),
-            visibility.keys,
+        self._layers.append(
+            _Layer(call.layer, raw, keys, kept, weights, mask is not None and mask.band is not None)
         )
-        if rule.match == "count" and bool(((allowed & ~chosen).sum(-1) < chosen.sum(-1)).any()):
-            raise InputError(
-                f"{rule}: in step {self._step} its policy takes more keys than are left, so that no equal number of others "
-                "exists; take fewer keys, give a longer prompt, or use match='mass'"
-            )
-        taken = rule.draw(chosen, allowed, scores, order)
-        if before is not None:
-            same = (step == before.step)[..., None]
-            taken = torch.where(same, torch.nn.functional.pad(before.taken, (0, grown)), taken)
-        self._drawn[number, layer] = Drawn(chosen, taken, step)
-        return taken.expand(rows, heads if width > 1 else 1, -1)
 
-    def _scores(
-        self, rule: ScoredRule, layer: int, query: Tensor, key: Tensor, visibility: Visibility, scale: float
-    ) -> Tensor | None:
-        """Float [B, h, K]: what the rule looks at; None when there is nothing yet."""
-        if rule.when == "previous":
-            return self._kept_scores(rule.scores, rule.scope, layer, visibility)
-        # This forward's own scores: the plain kernel gives the log-sum-exp; the keys stand in for values that are not used.
-        _, lse = fused.attend(query, key, key, visibility, None, scale)
-        weights = self._score_weights(query, visibility)
-        own = received(query, key, lse, visibility, None, scale, weights)[: len(self._rows), :, 0]
-        return own.mean(1, keepdim=True) if rule.scope == "layer" else own
+    def end(self) -> StepAccount:
+        """The account of the forward that just ran, all layers in one go; the totals are brought up to date."""
+        layers = self._layers
+        raw = torch.stack([layer.raw for layer in layers])
+        sinks = torch_sinks_of(raw)
+        nothing = torch.zeros(raw.shape[1:3], device=raw.device)
+        share, caught = nothing.expand(raw.shape[:3]), nothing.long().expand(raw.shape[:3])
+        acted = torch.zeros(raw.shape[1], dtype=torch.bool, device=raw.device)
+        # Stacked where all layers mask, which is the usual case: few kernels, and none that a CUDA graph could not repeat.
+        if all(layer.kept is not None for layer in layers):
+            share = _hidden_share(torch.stack([layer.kept for layer in layers]), layers[0].weights)  # type: ignore[misc]
+        elif any(layer.kept is not None for layer in layers):
+            parts = [
+                nothing if layer.kept is None else _hidden_share(layer.kept, layer.weights)
+                for layer in layers
+            ]
+            share = torch.stack(parts)
+        if any(layer.keys is not None for layer in layers):
+            none = torch.zeros(1, 1, 1, dtype=torch.bool, device=raw.device)
+            masked = [(none if layer.keys is None else layer.keys).expand_as(raw[0]) for layer in layers]
+            keys = torch.stack(masked)
+            caught = (sinks & keys).sum(-1)
+            acted = keys.any(-1).any(2).any(0)
+        if any(layer.window for layer in layers):
+            acted = torch.ones_like(acted)
+            # A window masks other keys for every query: of how many sinks there is no saying, so they are not counted.
+            unknown = [layer.window and layer.keys is None for layer in layers]
+            sinks = sinks & ~torch.tensor(unknown, device=raw.device)[:, None, None, None]
+        account = StepAccount(
+            share,
+            caught,
+            sinks.sum(-1),
+            {layer.index: layer.keys for layer in layers if layer.keys is not None},
+            raw,
+            acted,
+        )
+        self._add(account)
+        return account
 
-    def _kept_scores(self, kind: str, scope: str, layer: int, visibility: Visibility) -> Tensor | None:
-        """Scores of the step before, over the keys of now: keys that are new have none."""
-        kept = self._previous[kind]
-        if not kept:
+    def _add(self, account: StepAccount) -> None:
+        """Add a step to the totals of the rows in which it acted and which have not ended; so they do not depend on the batch."""
+        counted = account.acted if self._alive is None else account.acted & self._alive
+        sums = torch.stack(
+            [
+                account.share.double().mean((0, 2)),
+                torch.ones(len(counted), dtype=torch.float64, device=counted.device),
+                account.caught.sum((0, 2)).double(),
+                account.sinks.sum((0, 2)).double(),
+            ]
+        )
+        self._totals = self._totals.to(counted.device)
+        self._totals += torch.where(counted, sums, 0.0)
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """What one layer gave in one forward: see StepAccount. kept: Float [B, H, Q]; weights: Float [B, 1, Q], 0 in padding."""
+
+    index: int
+    raw: Tensor
+    keys: Tensor | None
+    kept: Tensor | None
+    weights: Tensor
+    window: bool
+
+
+def _hidden_share(kept: Tensor, weights: Tensor) -> Tensor:
+    """The mean over real queries of what is not kept: Float [..., B, H, Q] → [..., B, H]."""
+    # In double precision, so that the order of additions, and with it the batch, does not show in the digits that are kept.
+    hidden = ((1 - kept).clamp(min=0.0) * weights).nan_to_num(0.0).sum(-1, dtype=torch.float64)
+    return (hidden / weights.sum(-1).clamp(min=1.0)).float()
+
+
+@dataclass(frozen=True)
+class LayerView:
+    """What a rule sees of one layer in one forward.
+
+    Attributes:
+        number: of the rule among those of its policy.
+    """
+
+    runtime: PolicyRuntime
+    number: int
+    layer: int
+    query: Tensor
+    key: Tensor
+    whole: Visibility
+    scale: float
+
+    @property
+    def step(self) -> int:
+        """Forward passes before this one."""
+        return self.runtime.step
+
+    @property
+    def rows(self) -> int:
+        """Rows of the conditional branch."""
+        return len(self.runtime.row_keys)
+
+    @property
+    def row_keys(self) -> Tensor:
+        """Long [B]: what keys the random numbers of each row."""
+        return self.runtime.row_keys
+
+    @property
+    def heads(self) -> int:
+        """Query heads."""
+        return self.query.shape[1]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors are."""
+        return self.query.device
+
+    @property
+    def visibility(self) -> Visibility:
+        """The pattern of the conditional rows alone."""
+        if self.runtime.branches == 1 or self.whole.real is None:
+            return self.whole
+        return replace(self.whole, real=self.whole.real[: self.rows], dense=None)
+
+    def previous_scores(self, kind: str, scope: str) -> Tensor | None:
+        """Float [B, h, K]: scores of the step before, over the keys of now; keys that are new have none. None: no step before."""
+        runtime = self.runtime
+        kept = runtime.previous[kind]
+        if self.layer not in kept:
             return None
         if scope == "model":
-            if kind not in self._whole:
-                self._whole[kind] = torch.stack([one.mean(1) for one in kept.values()]).mean(0)[:, None]
-            scores = self._whole[kind]
+            if kind not in runtime.model_scores:
+                runtime.model_scores[kind] = torch.stack([one.mean(1) for one in kept.values()]).mean(0)[
+                    :, None
+                ]
+            scores = runtime.model_scores[kind]
         else:
-            scores = kept[layer].mean(1, keepdim=True) if scope == "layer" else kept[layer]
-        return torch.nn.functional.pad(scores, (0, visibility.keys - scores.shape[-1]), value=float("nan"))
+            scores = kept[self.layer].mean(1, keepdim=True) if scope == "layer" else kept[self.layer]
+        return torch.nn.functional.pad(scores, (0, self.whole.keys - scores.shape[-1]), value=float("nan"))
 
-    def _candidates(
-        self, rule: Rule, scores: Tensor | None, visibility: Visibility, device: torch.device
-    ) -> Tensor:
+    def own_scores(self, scope: str) -> Tensor:
+        """Float [B, h, K]: this forward's own scores, before anything is masked."""
+        # The plain kernel gives the log-sum-exp; the keys stand in for values that are not used.
+        _, lse = fused.attend(self.query, self.key, self.key, self.whole, None, self.scale)
+        weights = None
+        if self.runtime.causal:
+            weights = torch.zeros(self.query.shape[0], 1, self.query.shape[2], device=self.device)
+            weights[..., -1] = 1.0
+        scores = received(self.query, self.key, lse, self.whole, None, self.scale, weights)[: self.rows, :, 0]
+        return scores.mean(1, keepdim=True) if scope == "layer" else scores
+
+    def candidates(self, rule: Rule, scores: Tensor | None) -> Tensor:
         """Bool [B|1, h|1, K]: real keys with a score, in the rule's region; never the newest token of a causal model."""
-        allowed = self._takeable(rule, visibility, device)
+        allowed = self.maskable(rule)
         if scores is not None:
             allowed = allowed & ~scores.isnan()
-        if self._causal:
-            allowed = allowed & (torch.arange(visibility.keys, device=device) < visibility.keys - 1)
+        if self.runtime.causal:
+            allowed = allowed & (torch.arange(self.whole.keys, device=self.device) < self.whole.keys - 1)
         return allowed
 
-    def _takeable(self, rule: Rule, visibility: Visibility, device: torch.device) -> Tensor:
+    def maskable(self, rule: Rule) -> Tensor:
         """Bool [B|1, 1, K]: real keys in the rule's region."""
-        index = torch.arange(visibility.keys, device=device)
-        allowed = torch.ones(1, 1, visibility.keys, dtype=torch.bool, device=device)
+        index = torch.arange(self.whole.keys, device=self.device)
+        allowed = torch.ones(1, 1, self.whole.keys, dtype=torch.bool, device=self.device)
         if rule.regions is not None:
-            answer = index >= self._prompt
-            if self._last is not None:
-                answer = answer & (index < self._last)
+            answer = index >= self.runtime.first
+            if self.runtime.last is not None:
+                answer = answer & (index < self.runtime.last)
             allowed = allowed & (~answer if rule.regions == "prompt" else answer)
-        real = self._conditional(visibility).real
+        real = self.visibility.real
         return allowed if real is None else allowed & real[:, None]
 
-    def _score_weights(self, query: Tensor, visibility: Visibility) -> Tensor | None:
-        """Which queries score the keys: all real ones, or a causal model's last."""
-        if not self._causal:
-            return None
-        shape = (query.shape[0], 1, query.shape[2])
-        if self._last_query is None or self._last_query.shape != shape:
-            # One object for all layers, so that what follows from it is computed once.
-            self._last_query = torch.zeros(shape, device=query.device)
-            self._last_query[..., -1] = 1.0
-        return self._last_query
+    def recall(self) -> Any:
+        """What the rule remembered about this layer; None: nothing yet."""
+        return self.runtime.memory.get((self.number, self.layer))
 
-    def _conditional(self, visibility: Visibility) -> Visibility:
-        """The pattern of the conditional rows alone."""
-        if self._branches == 1 or visibility.real is None:
-            return visibility
-        real = visibility.real[: len(self._rows)]
-        return Visibility(
-            visibility.queries,
-            visibility.keys,
-            real,
-            visibility.causal,
-            visibility.window,
-            None,
-            visibility.padded,
-        )
-
-    def _both_branches(self, columns: Tensor) -> Tensor:
-        """Both guidance branches are masked alike."""
-        if self._branches == 1 or columns.shape[0] == 1:
-            return columns
-        return columns.repeat(self._branches, 1, 1)
-
-
-def _source(rule: Rule) -> Rule:
-    return rule.like if isinstance(rule, MaskRandom) else rule
-
-
-def _add(total: Tensor, values: Tensor, counted: Tensor | None) -> None:
-    """Adds a row's mean over heads, where it is known, and counts it; rows that do not count keep what they had."""
-    known = ~values.isnan()
-    if counted is not None:
-        known = known & counted[:, None]
-    any_known = known.any(1)
-    mean = (values.masked_fill(~known, 0.0).sum(1) / known.sum(1).clamp(min=1)).double()
-    total[:, 0] += torch.where(any_known, mean, 0.0)
-    total[:, 1] += any_known
+    def remember(self, value: Any) -> None:
+        """Keep something for the rule's next forward in this layer."""
+        self.runtime.memory[self.number, self.layer] = value
 
 
 def single_forward(
@@ -383,14 +385,11 @@ def single_forward(
     if checked is None:
         return None
     for rule in checked.parts():
-        source = _source(rule)
-        waits = isinstance(source, ScoredRule) and source.when == "previous"
-        by_mass = isinstance(source, FixedRule) and isinstance(rule, MaskRandom) and rule.needs_scores
-        if waits or by_mass:
+        if rule.waits:
             raise InputError(
                 f"{rule} decides from the step before, and a single forward has none; use MaskKeys, MaskFirst, Window, "
                 "when='same', or ss.generate"
             )
-    acting = PolicyRuntime(checked, list(range(rows)), causal, keys)
-    acting.begin(torch.empty(0), None, torch.empty(0), 1)
-    return acting
+    runtime = PolicyRuntime(checked, list(range(rows)), causal, keys)
+    runtime.begin(None, 1)
+    return runtime

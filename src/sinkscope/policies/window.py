@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from sinkscope.attention.key_mask import Band
+from sinkscope.checks import whole
 from sinkscope.errors import InputError
-from sinkscope.policies.policy import FixedRule, whole
+from sinkscope.policies.policy import POLICIES, FixedRule
 
 
+@POLICIES.add
 @dataclass(frozen=True)
 class Window(FixedRule):
     """Keeps key j for query i when |i − j| < width, or j is among the first real keys; never more than `future` ahead.
@@ -26,6 +28,7 @@ class Window(FixedRule):
     future: int | None = None
 
     word: ClassVar[str] = "window"
+    per_query: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         whole("width", self.width, 1)
@@ -39,16 +42,3 @@ class Window(FixedRule):
     def band(self) -> Band | None:
         """The window as the attention path knows it."""
         return Band(self.width, self.first, self.future)
-
-    def argument(self) -> str:
-        """The width."""
-        return str(self.width)
-
-    def options(self) -> dict[str, Any]:
-        """first and future, where they say something."""
-        found: dict[str, Any] = {}
-        if self.first:
-            found["first"] = self.first
-        if self.future is not None:
-            found["future"] = self.future
-        return found | super().options()

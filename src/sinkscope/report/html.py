@@ -56,13 +56,17 @@ def embedded_json(value: Any) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def content_policy(*, scripts: Sequence[str], styles: Sequence[str]) -> str:
-    """A Content-Security-Policy that allows exactly these inline scripts and styles, and no request at all."""
+def content_policy(*, scripts: Sequence[str], styles: Sequence[str], connect: bool = False) -> str:
+    """A Content-Security-Policy that allows exactly these inline scripts and styles, and no request at all.
+
+    connect: allow requests to where the page came from, for a page that follows a generation.
+    """
     allowed = {
         "script-src": " ".join(map(_digest, scripts)) or "'none'",
         "style-src": " ".join(map(_digest, styles)) or "'none'",
     }
     rules = ["default-src 'none'", *(f"{name} {value}" for name, value in allowed.items())]
+    rules += ["connect-src 'self'"] if connect else []
     return "; ".join([*rules, "img-src data: blob:", "base-uri 'none'", "form-action 'none'"])
 
 
@@ -71,16 +75,22 @@ def _digest(text: str) -> str:
 
 
 def page(
-    title: str, body: str, *, scripts: Sequence[str] = (), styles: Sequence[str] = (), kind: str = "viewer"
+    title: str,
+    body: str,
+    *,
+    scripts: Sequence[str] = (),
+    styles: Sequence[str] = (),
+    kind: str = "viewer",
+    connect: bool = False,
 ) -> str:
     """A whole document. body is markup: escape everything in it that is not. kind: the class of the body element."""
-    policy = content_policy(scripts=scripts, styles=styles)
+    policy = content_policy(scripts=scripts, styles=styles, connect=connect)
     style = "".join(f"<style>{text}</style>\n" for text in styles)
     script = "".join(f"<script>{text}</script>\n" for text in scripts)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n<link rel="icon" href="data:,">\n'
         f"<title>{html.escape(title)}</title>\n{style}</head>\n"
         f'<body class="{html.escape(kind)}">\n{body}\n{script}</body>\n</html>\n'
     )
@@ -94,20 +104,21 @@ def viewer_parts(
     address: bool = True,
     inside: bool = False,
     hosted: bool = False,
+    live: str = "",
 ) -> Parts:
     """The view as parts of another page. views: from `sinkscope.report.payload.views`, of one trace or two.
 
     name: unique in the page. compare: open with the first two views side by side. address: keep the state in the URL;
     only one view of a page can. inside: keys work only where the view has the focus, as they should in a longer page.
     hosted: tell the window around this one what is shown, and follow it; for a frame in a notebook.
+    live: an address that answers with newer views (`sinkscope.report.live`).
     """
     if not name.replace("-", "").isalnum():
         raise InputError(f"name should be letters, digits and hyphens, got {name!r}")
-    first = len([view for view in views if view is not None])
-    if not first:
+    if not views:
         raise InputError("there is nothing to show: give at least one view")
     other = next((i for i, view in enumerate(views) if view.get("other")), -1) if compare else -1
-    data = embedded_json({"views": list(views), "compare": other})
+    data = embedded_json({"views": list(views), "compare": other, **({"live": live} if live else {})})
     body = (
         f'<div class="sinkscope" data-sinkscope="{name}-data" data-address="{"on" if address else "off"}"'
         f' data-keys="{"inside" if inside else "page"}"'
@@ -131,12 +142,12 @@ def viewer_page(
     """One trace, or two side by side, as one HTML file. heads: (layer, head) labels to embed in full; hosted: for a frame."""
     from sinkscope.report.payload import views
 
-    found = views(trace, heads=heads, epsilon=epsilon, samples=samples, name=names[0], file=files[0])
+    embedded = views(trace, heads=heads, epsilon=epsilon, samples=samples, name=names[0], file=files[0])
     if other is not None:
         beside = views(other, heads=heads, epsilon=epsilon, samples=samples, name=names[1], file=files[1])
-        found += [{**view, "other": True} for view in beside]
-    parts = viewer_parts(found, compare=other is not None, address=not hosted, hosted=hosted)
-    title = " and ".join(dict.fromkeys(str(view["name"]) for view in found))
+        embedded += [{**view, "other": True} for view in beside]
+    parts = viewer_parts(embedded, compare=other is not None, address=not hosted, hosted=hosted)
+    title = " and ".join(dict.fromkeys(str(view["name"]) for view in embedded))
     body = (
         f'<main>\n<div class="title"><h1>sinkscope</h1><p>received attention, step by step</p></div>\n{parts.body}\n'
         f"<footer><p>Received attention is relative to uniform attention: 1 everywhere if every query looked at all its keys "
@@ -147,7 +158,8 @@ def viewer_page(
         "in a picture the arrows move step and position, in the grid layer and head, <kbd>Esc</kbd> all. The address of the "
         f"page keeps what is shown.</p><p>Made with sinkscope {html.escape(__version__)}.</p></footer>\n</main>"
     )
-    return page(f"{title} · sinkscope", body, scripts=[parts.script], styles=[parts.style])
+    kind = "viewer hosted" if hosted else "viewer"
+    return page(f"{title} · sinkscope", body, scripts=[parts.script], styles=[parts.style], kind=kind)
 
 
 def write_viewer(path: str | os.PathLike[str], trace: Any, other: Any = None, **options: Any) -> Path:

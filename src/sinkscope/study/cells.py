@@ -18,7 +18,7 @@ from sinkscope.study.spec import SCHEME, Grid, Study, StudyModel, TraceGrid, dec
 from sinkscope.tasks.task import Task, digest, fingerprint
 
 if TYPE_CHECKING:
-    from sinkscope.decoding.options import Decoding
+    from sinkscope.decoding import Decoding
     from sinkscope.policies.policy import Policy
     from sinkscope.tasks.answer import Item
 
@@ -90,7 +90,7 @@ class Cell:
 
     def parsed_decoding(self) -> Decoding:
         """The decoding as an object."""
-        from sinkscope.decoding.options import decoding_from_json
+        from sinkscope.decoding import decoding_from_json
 
         return decoding_from_json(self.decoding)
 
@@ -276,9 +276,7 @@ def _decoding(study: Study, cell: Cell, name: str) -> Decoding:
 
 
 def _draws(decoding: Decoding) -> bool:
-    from sinkscope.decoding.groups import draws
-
-    return draws(decoding)
+    return decoding.draws
 
 
 def map_cells(study: Study, cells: Sequence[Cell], sinks: Mapping[str, Mapping[int, float]]) -> list[Cell]:

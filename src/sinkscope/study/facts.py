@@ -42,8 +42,7 @@ class Facts:
 
 def facts_of(model: StudyModel, device: str = "auto", fetch: bool = True) -> Facts:
     """The facts about a model; without `fetch` nothing is downloaded."""
-    from sinkscope.models.catalogue import KNOWN
-    from sinkscope.models.load import find, resolve_device, resolve_dtype
+    from sinkscope.models.load import FAMILIES, find, resolve_device, resolve_dtype
 
     try:
         checkpoint = find(model.source, model.revision) if fetch else local_checkpoint(model)
@@ -52,7 +51,7 @@ def facts_of(model: StudyModel, device: str = "auto", fetch: bool = True) -> Fac
             raise
         checkpoint = None
     if checkpoint is None:
-        known = {entry.source: entry.family for entry in KNOWN}
+        known = {entry.source: family.name for family in FAMILIES.values() for entry in family.known}
         if model.source not in known:
             raise CheckpointError(
                 f"{model.source} is not on this machine and no known checkpoint, so nothing can be planned for it; "
@@ -83,10 +82,9 @@ def facts_of_loaded(model: Model) -> Facts:
 
 def family_spec(checkpoint: Checkpoint) -> Any:
     """The family that reads a checkpoint."""
-    from sinkscope.models import causal
-    from sinkscope.models.load import FAMILIES
+    from sinkscope.models.load import family_of
 
-    return FAMILIES.get(checkpoint.model_type, causal.FAMILY)
+    return family_of(checkpoint)
 
 
 def local_checkpoint(model: StudyModel) -> Checkpoint | None:

@@ -28,7 +28,7 @@ from sinkscope.checks import whole
 from sinkscope.errors import InputError, SinkscopeError, nearest
 
 if TYPE_CHECKING:
-    from sinkscope.decoding.options import Decoding
+    from sinkscope.decoding import Decoding
 
 BUILTIN = Path(__file__).parent / "builtin"
 SCHEME = "scheme"
@@ -213,8 +213,10 @@ def check_names(study: Study) -> None:
     for grid in study.grids:
         for task in grid.tasks:
             base = str(task).partition(":")[0]
-            if base not in registry.TASKS:
-                raise InputError(f"the study names an unknown task {base!r}: {nearest(base, registry.TASKS)}")
+            if base not in registry.names():
+                raise InputError(
+                    f"the study names an unknown task {base!r}: {nearest(base, registry.names())}"
+                )
         for policy in grid.policies:
             parse_policy(policy)
     for traced in study.trace:
@@ -244,23 +246,9 @@ def import_modules(modules: Sequence[str]) -> None:
 
 def decoding_of(family: str, options: Options, name: str = "") -> Decoding:
     """The decoding of a family with these options; unknown families and options are explained."""
-    from sinkscope.decoding.options import SamplingDecoding, default_decoding
+    from sinkscope.decoding import decoding_from_options
 
-    if family not in ("llada", "dream", "mmada", "causal"):
-        raise InputError(
-            f"decoding {name!r}: {family!r} is no family; {nearest(family, ('llada', 'dream', 'mmada', 'causal'))}"
-        )
-    kind: Any = type(default_decoding(family))
-    if family == "causal" and ("temperature" in options or "top_p" in options):
-        kind = SamplingDecoding
-    known = {item.name for item in dataclasses.fields(kind)}
-    for option in options:
-        if option not in known:
-            raise InputError(
-                f"decoding {name!r}: {family} has no option {option!r}; {nearest(option, known)}"
-            )
-    decoding: Decoding = kind(**options)
-    return decoding
+    return decoding_from_options(family, options, f"decoding {name!r}" if name else "")
 
 
 def builtin_names() -> list[str]:

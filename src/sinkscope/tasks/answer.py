@@ -13,15 +13,10 @@ from typing import Any, Literal
 
 import torch
 
-from sinkscope.decoding.groups import draws
-from sinkscope.decoding.options import Decoding, GreedyDecoding, MmadaImageDecoding
+from sinkscope.decoding import Decoding
 from sinkscope.errors import InputError
-from sinkscope.generation.generate import check_decoding, expected_steps, generate
+from sinkscope.generation.generate import check_decoding, generate
 from sinkscope.models.model import Model
-from sinkscope.policies.keep_top import KeepTop
-from sinkscope.policies.mask_first import MaskFirst
-from sinkscope.policies.mask_random import MaskRandom
-from sinkscope.policies.mask_top import MaskTop
 from sinkscope.policies.policy import Policy, check_policy
 from sinkscope.tasks.grading import check_documents, grade_rows
 from sinkscope.tasks.prompting import Encoded, decode_answer, encode_prompt
@@ -151,10 +146,10 @@ def _grade_rest(task: Task, documents: dict[str, Document], run: RunFolder, acco
 def _check(model: Model, decoding: Decoding, policy: Policy | None, prompts: dict[str, Encoded]) -> None:
     """All that can be wrong is said before the first forward."""
     check_decoding(model, decoding)
-    if isinstance(decoding, MmadaImageDecoding):
+    if not decoding.new_tokens:
         raise InputError("tasks are text; image decodings have no answer to grade")
     for length in sorted({len(prompt.ids) for prompt in prompts.values()}):
-        check_policy(policy, model.shape.layers, length + _length(decoding))
+        check_policy(policy, model.shape.layers, length + decoding.new_tokens)
 
 
 def _batches(
@@ -169,7 +164,7 @@ def _batches(
     for item in left:
         by_length.setdefault(len(prompts[item.document.id].ids), []).append(item)
     for length in sorted(by_length, reverse=True):
-        size = rows_at_once(model, length + _length(decoding), batch_size)
+        size = rows_at_once(model, length + decoding.new_tokens, batch_size)
         group = by_length[length]
         yield from (group[start : start + size] for start in range(0, len(group), size))
 
@@ -202,12 +197,12 @@ def _generate(
     """One batch of equally long prompts, each with its own stream."""
     ids = torch.tensor([prompts[item.document.id].ids for item in batch])
     run = generate(model, ids, decoding, policy, seed=[item.stream for item in batch])
-    guided = 2 if getattr(decoding, "cfg", 0) > 0 else 1
+    guided = 2 if decoding.guided else 1
     rows = []
     for row, item in enumerate(batch):
         steps = run.forwards[row] // guided
         tokens = run.sequences[row, run.prompt :].tolist()
-        if isinstance(decoding, GreedyDecoding):
+        if decoding.causal:
             tokens = tokens[:steps]  # what follows the end is padding, whose amount depends on the batch
         more: dict[str, Any] = {
             "fingerprint": fingerprint(item.document),
@@ -215,7 +210,7 @@ def _generate(
             "prompt_tokens": run.prompt,
             "ties": int(run.ties[:, row].sum()),
             "sinks_hit": _known(run.sinks_hit, row),
-            "key_share": key_share(policy, run.prompt + len(tokens)),
+            "key_share": None if policy is None else policy.key_share(run.prompt + len(tokens)),
         }
         rows.append(
             Generation(
@@ -240,39 +235,12 @@ def _known(values: torch.Tensor | None, row: int) -> float | None:
     return round(float(values[row]), 5)
 
 
-def key_share(policy: Policy | None, keys: int) -> float | None:
-    """The share of a finished sequence's keys that a policy takes from each head; None where it takes no fixed number.
-
-    >>> key_share(MaskTop(5), 100)
-    0.05
-    """
-    rules = [] if policy is None else list(policy.parts())
-    if len(rules) != 1:
-        return None
-    rule = rules[0]
-    if isinstance(rule, MaskRandom):
-        if rule.match != "count":
-            return None
-        rule = rule.like
-    if isinstance(rule, (MaskTop, MaskFirst)) and rule.regions is None:
-        if isinstance(rule, MaskTop) and rule.epsilon is not None:
-            return None
-        return round(min(1.0, rule.k / keys), 6)
-    if isinstance(rule, KeepTop) and rule.regions is None:
-        return round(1 - rule.fraction, 6)
-    return None
-
-
-def _length(decoding: Decoding) -> int:
-    return int(getattr(decoding, "length", 0))
-
-
 def varies(decoding: Decoding, policy: Policy | None) -> bool:
     """Whether another seed can give another answer."""
-    random = policy is not None and any(isinstance(rule, MaskRandom) for rule in policy.parts())
-    return random or draws(decoding)
+    random = policy is not None and any(rule.control is not None for rule in policy.parts())
+    return random or decoding.draws
 
 
 def forwards_of(decoding: Decoding) -> int:
     """How many forward passes one answer takes at most; what a plan multiplies."""
-    return expected_steps(decoding) * (2 if getattr(decoding, "cfg", 0) > 0 else 1)
+    return decoding.passes

@@ -26,7 +26,7 @@ from sinkscope.tasks.task import Task, digest
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sinkscope.decoding.options import Decoding
+    from sinkscope.decoding import Decoding
     from sinkscope.models.model import Model
     from sinkscope.policies.policy import Policy
     from sinkscope.tasks.answer import BatchSize, Progress
@@ -263,10 +263,9 @@ def prepare(
 
 def family_of(source: str | os.PathLike[str], revision: str | None = None) -> str:
     """The family of a checkpoint, from its config alone."""
-    from sinkscope.models import causal
-    from sinkscope.models.load import FAMILIES, find
+    from sinkscope.models import load
 
-    return FAMILIES.get(find(source, revision).model_type, causal.FAMILY).name
+    return load.family_of(load.find(source, revision)).name
 
 
 def decoding_options(task: Task, family: str) -> dict[str, Any]:
@@ -279,13 +278,9 @@ def decoding_options(task: Task, family: str) -> dict[str, Any]:
 
 def decoding_for(task: Task, family: str) -> Decoding:
     """The decoding that a task is put with to models of a family."""
-    from sinkscope.decoding.options import SamplingDecoding, default_decoding
+    from sinkscope.decoding import decoding_from_options
 
-    options = decoding_options(task, family)
-    kind = type(default_decoding(family))
-    if family == "causal" and ("temperature" in options or "top_p" in options):
-        kind = SamplingDecoding
-    return kind(**options)
+    return decoding_from_options(family, decoding_options(task, family))
 
 
 def check_seeds(seeds: int | Sequence[int], decoding: Decoding, policy: Policy | None) -> tuple[int, ...]:

@@ -17,13 +17,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sinkscope.decoding import dream
+from sinkscope.decoding import Decoding, DreamDecoding, LladaDecoding, MmadaDecoding, dream
 from sinkscope.decoding.engine import Engine
-from sinkscope.decoding.options import Decoding, DreamDecoding, LladaDecoding, MmadaDecoding
 from sinkscope.errors import InputError
 from sinkscope.generation.generate import generate
 from sinkscope.models.model import Model
-from sinkscope.policies.policy import FixedRule, Policy, check_policy
+from sinkscope.policies.policy import Policy, check_policy
 from sinkscope.policies.runtime import PolicyRuntime, single_forward
 
 DRAWS = 128
@@ -55,7 +54,7 @@ def exact(
     A policy acts as in generation: one that looks at scores sees those of the token before, so the continuation is fed token
     by token; one that does not needs a single forward.
     """
-    if not model.kind.causal:
+    if not model.spec.causal:
         raise InputError(
             f"{model.source} is a {model.family} model, which has no exact log-likelihood; use `bound`"
         )
@@ -89,7 +88,7 @@ def bound(
 
     A policy must not need an earlier step: a single forward has none. Use when="same".
     """
-    if model.kind.causal:
+    if model.spec.causal:
         raise InputError(f"{model.source} is a causal model; its log-likelihood is exact, use `exact`")
     if isinstance(draws, bool) or not isinstance(draws, int) or draws < 2:
         raise InputError(
@@ -149,22 +148,21 @@ def _fitted(model: Model, pair: Pair) -> tuple[list[int], list[int]]:
 def _fixed(policy: Policy) -> bool:
     """Whether one forward over the whole sequence equals the steps of a generation."""
     return all(
-        isinstance(rule, FixedRule) and rule.regions is None and rule.steps is None for rule in policy.parts()
+        not rule.scored and rule.control is None and rule.regions is None and rule.steps is None
+        for rule in policy.parts()
     )
 
 
 def _one_forward(model: Model, ids: Tensor, prompt: int, policy: Policy | None) -> Tensor:
     fed = ids[:, :-1]
-    hiding = single_forward(policy, model.shape.layers, ids.shape[1], len(ids), True)
-    return model.forward(fed, hiding=hiding, keep=ids.shape[1] - prompt)
+    runtime = single_forward(policy, model.shape.layers, ids.shape[1], len(ids), True)
+    return model.forward(fed, model.context(policy=runtime), keep=ids.shape[1] - prompt)
 
 
 def _token_by_token(model: Model, ids: Tensor, prompt: int, policy: Policy) -> Tensor:
-    from transformers import DynamicCache
-
     keys = [_row_key(row) for row in ids[:, :prompt].tolist()]
-    engine = Engine(model, None, acting=PolicyRuntime(policy, keys, True, prompt))
-    cache = DynamicCache()
+    engine = Engine(model, None, PolicyRuntime(policy, keys, True, prompt))
+    cache = engine.new_cache()
     logits = [
         engine.next_logits(ids, column, 0 if column == prompt else column - 1, cache)
         for column in range(prompt, ids.shape[1])
@@ -187,11 +185,11 @@ def _masked_values(
     where = torch.cat([masked.new_zeros(len(masked), prompt), masked], 1)
     x = torch.where(where, model.ids.mask, ids.expand(len(masked), -1))
     checked = check_policy(policy, model.shape.layers, len(ids))
-    acting = None
+    runtime = None
     if checked is not None:
-        acting = PolicyRuntime(checked, list(numbers), False, prompt)
-        acting.begin(x, None, where, 1)
-    hidden = model.hidden(x, hiding=acting)
+        runtime = PolicyRuntime(checked, list(numbers), False, prompt)
+        runtime.begin(None, 1)
+    hidden = model.hidden(x, model.context(policy=runtime))
     states = dream.shifted(hidden, where) if model.family == "dream" else hidden[where]
     spread = model.head(states).float().log_softmax(-1)
     each = spread.gather(-1, ids.expand(len(masked), -1)[where][:, None])[:, 0].double()

@@ -1,6 +1,6 @@
-"""The bridge to lm-eval: `lm_eval --model sinkscope --model_args pretrained=…,policy=top:5 --tasks …`.
+"""The bridge to lm-eval: `sinkscope lm-eval --model_args pretrained=…,policy=top:5 --tasks …` (see `sinkscope.lm_eval`).
 
-Imported by lm-eval alone. What it does not do: run model-written code outside our sandbox (such tasks are refused; use
+What it does not do: run model-written code outside our sandbox (such tasks are refused; use
 `sinkscope evaluate`), or pass off a diffusion model's bound as a log-likelihood (results say what they are).
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import hashlib
+import inspect
 import json
 import logging
 from collections import defaultdict
@@ -20,10 +21,8 @@ from lm_eval.api.model import TemplateLM
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from sinkscope.decoding.groups import draws as draws_numbers
-from sinkscope.decoding.options import (
+from sinkscope.decoding import (
     Decoding,
-    GreedyDecoding,
     LladaDecoding,
     MmadaDecoding,
     SamplingDecoding,
@@ -51,6 +50,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
     Args (of --model_args):
         pretrained: what `ss.load` takes.
         policy: a policy's text form, with ";" for "," (lm-eval splits its arguments there): "random(top:5);seed=1".
+        device: None, or a GPU that is not there (lm-eval's default): the best device that is.
         seed: of every random stream; each request has its own, so nothing depends on the batch.
         draws: of the Monte Carlo bound.
         Other arguments are options of the family's decoding: length, steps, block, …
@@ -60,7 +60,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
         self,
         pretrained: str,
         policy: str | None = None,
-        device: str = "auto",
+        device: str | None = None,
         dtype: str = "auto",
         revision: str | None = None,
         batch_size: int | str = "auto",
@@ -71,7 +71,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self.policy = None if policy is None else parse_policy(str(policy).replace(";", ","))
-        self.model = load(pretrained, str(device), dtype, revision)
+        self.model = load(pretrained, _device(device), dtype, revision)
         if self.model.tokenizer is None:
             raise InputError(f"{pretrained} has no tokenizer files, and lm-eval's tasks are text")
         self.tokenizer = self.model.tokenizer
@@ -151,7 +151,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
                 run = generate(self.model, ids, decoding, self.policy, seed=seeds)
                 for row, number in enumerate(part):
                     answer = run.sequences[row, run.prompt :].tolist()
-                    if isinstance(decoding, GreedyDecoding):
+                    if decoding.causal:
                         answer = answer[: run.forwards[row]]
                     found[number] = self._text(answer, requests[number].args[1])
                     self.cache_hook.add_partial("generate_until", requests[number].args, found[number])
@@ -257,7 +257,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
     def _likelihoods(self, pairs: Sequence[tuple[list[int], list[int]]], quiet: bool) -> list[Likelihood]:
         longest = max((len(context) + len(continuation) for context, continuation in pairs), default=1)
         rows = self._rows(longest)
-        if self.model.kind.causal:
+        if self.model.spec.causal:
             return exact(self.model, pairs, self.policy, rows)
         found = [
             bound(self.model, pair, self.policy, self.draws, self.seed, rows)
@@ -283,13 +283,13 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
             "policy": None if self.policy is None else str(self.policy),
             "decoding": {"family": self.model.family, **self.options},
             "seed": self.seed,
-            "draws": None if self.model.kind.causal else self.draws,
+            "draws": None if self.model.spec.causal else self.draws,
         }
 
     def get_model_info(self) -> dict[str, Any]:
         """Goes into lm-eval's results, under `config`."""
         info: dict[str, Any] = {"sinkscope": self.identity()}
-        if self.model.kind.causal:
+        if self.model.spec.causal:
             info["sinkscope_likelihood"] = "exact"
         else:
             about: dict[str, Any] = {"what": NOT_COMPARABLE, "draws": self.draws, "values": len(self.errors)}
@@ -304,7 +304,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
         run's answers. Its store is made to keep the answers of each identity apart, whatever else is in the file.
         """
         if cache_hook.dbdict is not None:
-            scope_cache(cache_hook.dbdict, digest(self.identity()), draws_numbers(self._decoding({})))
+            scope_cache(cache_hook.dbdict, digest(self.identity()), self._decoding({}).draws)
         super().set_cache_hook(cache_hook)
 
 
@@ -355,10 +355,21 @@ def _checked_options(family: str, given: dict[str, Any]) -> dict[str, Any]:
     if family == "causal":
         kinds.append(SamplingDecoding)
     known = {field.name for kind in kinds for field in dataclasses.fields(kind)}
+    own = [name for name in inspect.signature(SinkscopeLM).parameters if name not in ("self", "decoding")]
     for name in given:
         if name not in known:
-            raise InputError(f"a {family} model has no option {name!r}: {nearest(name, known)}")
+            raise InputError(
+                f"--model_args has no option {name!r} for a {family} model: {nearest(name, [*known, *own])}"
+            )
     return json.loads(json.dumps(given))  # type: ignore[no-any-return]
+
+
+def _device(asked: str | None) -> str:
+    """The device to load on; lm-eval asks for "cuda:0" also where there is none."""
+    if asked is not None and str(asked).startswith("cuda") and not torch.cuda.is_available():
+        log.warning("there is no CUDA device here, and %s was asked for: running on the CPU", asked)
+        return "cpu"
+    return "auto" if asked is None else str(asked)
 
 
 def _batch_size(value: int | str) -> Any:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sinkscope.errors import InputError, nearest
+from sinkscope.registry import Registry
 
 if TYPE_CHECKING:
     from sinkscope.tasks.task import Task
@@ -20,9 +21,22 @@ TASKS = {  # name: module with a function `task(scheme, family, data)`
 }
 
 
+def _name_of(thing: object) -> str:
+    name = getattr(thing, "name", None)
+    if not isinstance(name, str) or not name or not callable(getattr(thing, "documents", None)):
+        raise InputError(
+            f"a task is registered as an object with a name, documents, prompt and grade, got {thing!r}"
+        )
+    return name
+
+
+REGISTERED: Registry[Task] = Registry("task", "sinkscope.tasks", _name_of)
+"""Tasks of other packages."""
+
+
 def names() -> list[str]:
     """The tasks that `get` knows."""
-    return list(TASKS)
+    return [*TASKS, *REGISTERED]
 
 
 def get(name: str, family: str | None = None, data: str | Path | None = None, sandbox: str = "auto") -> Task:
@@ -35,8 +49,10 @@ def get(name: str, family: str | None = None, data: str | Path | None = None, sa
     'dream'
     """
     base, _, scheme = name.partition(":")
+    if base in REGISTERED:
+        return REGISTERED[base]
     if base not in TASKS:
-        raise InputError(f"unknown task {base!r}: {nearest(base, TASKS)}")
+        raise InputError(f"unknown task {base!r}: {nearest(base, names())}")
     made: Task = import_module(TASKS[base]).task(scheme=scheme or None, family=family, data=data)
     if sandbox != "auto" and made.runs_code:
         made = replace(made, sandbox=sandbox)  # type: ignore[type-var]

@@ -7,7 +7,8 @@ import json
 from dataclasses import dataclass
 from typing import Literal
 
-from sinkscope.errors import InputError, nearest
+from sinkscope.checks import indices, one_of, whole
+from sinkscope.errors import InputError
 
 LEVELS = ("heads", "layers", "maps")
 QUERY_KINDS = ("masked", "decided", "prompt")
@@ -35,14 +36,12 @@ class Capture:
     every: int = 1
 
     def __post_init__(self) -> None:
-        if self.level not in LEVELS:
-            raise InputError(f"capture level {self.level!r} is not known; {nearest(str(self.level), LEVELS)}")
+        one_of("capture level", self.level, LEVELS)
         for name in ("layers", "heads"):
-            object.__setattr__(self, name, _indices(name, getattr(self, name)))
+            object.__setattr__(self, name, indices(f"capture {name}", getattr(self, name)))
         if self.level == "layers" and self.heads is not None:
             raise InputError("level 'layers' averages over all heads; leave out heads, or use level 'heads'")
-        if isinstance(self.every, bool) or not isinstance(self.every, int) or self.every < 1:
-            raise InputError(f"every should be a whole number of at least 1, got {self.every!r}")
+        whole("every", self.every, 1)
 
     def check(self, layers: int, heads: int) -> None:
         """Raises InputError when a chosen layer or head does not exist."""
@@ -55,15 +54,3 @@ class Capture:
     def to_json(self) -> str:
         """The settings as one line of JSON."""
         return json.dumps(dataclasses.asdict(self))
-
-
-def _indices(name: str, value: object) -> tuple[int, ...] | None:
-    if value is None:
-        return None
-    many = [value] if isinstance(value, int) else value
-    if not isinstance(many, (list, tuple, range)) or not len(many):
-        raise InputError(f"capture {name} should be a list of indices, or None for all, got {value!r}")
-    for one in many:
-        if isinstance(one, bool) or not isinstance(one, int) or one < 0:
-            raise InputError(f"capture {name} should be indices from 0 on, got {one!r}")
-    return tuple(sorted(set(many)))

@@ -93,7 +93,7 @@ def variables(frame: Frame, capture: Capture) -> dict[str, Variable]:
     scored = per_layer if capture.level == "layers" else per_head
     per_key = ("sample", "step", "key")
     nan = float("nan")
-    found = {
+    known = {
         "received": Variable(scored, "float32", nan, relative),
         "tokens": Variable(per_key, "int64", -1, "token id"),
         "masked": Variable(per_key, "bool", 0, "is a mask token"),
@@ -103,51 +103,51 @@ def variables(frame: Frame, capture: Capture) -> dict[str, Variable]:
         "ties": Variable(("sample", "step"), "int64", 0, "selections with an equal rival"),
     }
     if frame.causal:
-        found["received_all"] = Variable(scored, "float32", nan, relative + ", over all queries so far")
+        known["received_all"] = Variable(scored, "float32", nan, relative + ", over all queries so far")
         static = tuple(dim for dim in scored if dim != "step")
-        found["prefill_received"] = Variable(static, "float32", nan, relative + ", over all prompt queries")
+        known["prefill_received"] = Variable(static, "float32", nan, relative + ", over all prompt queries")
     if frame.guided:
-        found["received_uncond"] = Variable(scored, "float32", nan, relative + ", unconditional branch")
+        known["received_uncond"] = Variable(scored, "float32", nan, relative + ", unconditional branch")
     if frame.policy:
-        found["received_raw"] = Variable(
-            scored, "float32", nan, relative + ", as if the policy had taken nothing"
+        known["received_raw"] = Variable(
+            scored, "float32", nan, relative + ", as if the policy had masked nothing"
         )
-        found["hidden_share"] = Variable(
-            scored[:-1], "float32", nan, "share of attention that the policy took"
+        known["hidden_share"] = Variable(
+            scored[:-1], "float32", nan, "share of attention that the policy masked"
         )
-        found["sinks_hit"] = Variable(
-            scored[:-1], "float32", nan, "share of this step's own sinks that the policy took"
+        known["sinks_hit"] = Variable(
+            scored[:-1], "float32", nan, "share of this step's own sinks that the policy masked"
         )
         if capture.level != "layers":
             dims = (*scored[:-1], "byte")
-            found["taken_keys"] = Variable(
-                dims, "uint8", 0, "taken keys, one bit each, first key in the highest bit"
+            known["masked_keys"] = Variable(
+                dims, "uint8", 0, "masked keys, one bit each, first key in the highest bit"
             )
     if capture.level == "layers":
-        found["sink_heads"] = Variable(per_layer, "int16", 0, "heads that call the key a sink at epsilon 3")
+        known["sink_heads"] = Variable(per_layer, "int16", 0, "heads that call the key a sink at epsilon 3")
     if capture.level == "maps":
         dims = ("sample", "step", "layer", "head", "query", "key")
-        found["attention"] = Variable(dims, "float32", nan, "probability")
+        known["attention"] = Variable(dims, "float32", nan, "probability")
     if capture.by_query:
         dims = (*scored[:-1], "query_kind", "key")
-        found["received_by"] = Variable(dims, "float32", nan, relative + ", by kind of query")
+        known["received_by"] = Variable(dims, "float32", nan, relative + ", by kind of query")
     if capture.anatomy:
         per_kv = ("sample", "step", "layer", "kv_head", "key")
-        found["value_norm"] = Variable(per_kv, "float32", nan, "L2 norm of the value")
-        found["key_norm"] = Variable(per_kv, "float32", nan, "L2 norm of the key")
-        found["hidden_norm"] = Variable(
+        known["value_norm"] = Variable(per_kv, "float32", nan, "L2 norm of the value")
+        known["key_norm"] = Variable(per_kv, "float32", nan, "L2 norm of the key")
+        known["hidden_norm"] = Variable(
             per_layer, "float32", nan, "L2 norm of the residual stream entering the layer"
         )
-        found["largest_activation"] = Variable(
+        known["largest_activation"] = Variable(
             per_layer, "float32", nan, "largest |x| of the residual stream"
         )
-        found["hidden_cosine"] = Variable(
+        known["hidden_cosine"] = Variable(
             per_layer,
             "float32",
             nan,
             "cosine of the residual stream entering the layer with that of the first token",
         )
-        found["median_activation"] = Variable(
+        known["median_activation"] = Variable(
             ("sample", "step", "layer"), "float32", nan, "median |x| of the residual stream"
         )
-    return found
+    return known

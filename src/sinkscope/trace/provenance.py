@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from sinkscope.decoding.options import Decoding
+from sinkscope.decoding import Decoding
 from sinkscope.models.model import Model
 from sinkscope.policies.policy import Policy
 from sinkscope.trace.capture import Capture

@@ -1,8 +1,9 @@
-"""The recorder: puts what the watchers saw, and what the loop decided, into the frame of one trace, step by step."""
+"""The recorder: puts what groups of rows recorded, and what their loops decided, into the frame of one trace, step by step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
@@ -10,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
+from sinkscope.attention.context import current
 from sinkscope.decoding.engine import Step
 from sinkscope.errors import CheckpointError
-from sinkscope.policies.runtime import PolicyRuntime
 from sinkscope.trace.capture import Capture
 from sinkscope.trace.frame import Array, Frame, Variable, variables
 from sinkscope.trace.outbox import Outbox, Parcel
@@ -26,57 +27,59 @@ NORMS = ("value_norm", "key_norm", "hidden_norm", "largest_activation", "hidden_
 
 
 class TraceWriter(Protocol):
-    """Where recorded steps go: memory or disk."""
+    """Where recorded steps are written: memory or disk."""
 
     def write(self, index: int, step: int, arrays: dict[str, Array]) -> None:
-        """Takes the arrays [B, …] of one recorded step; `index` counts recorded steps, `step` all of them."""
+        """Take the arrays [B, …] of one recorded step; `index` counts recorded steps, `step` all of them."""
 
     def close(self, static: dict[str, Array], attributes: dict[str, Any]) -> Any:
-        """Ends the recording and gives the finished trace."""
+        """End the recording; the finished trace."""
 
     def abandon(self) -> None:
-        """Leaves what was recorded so far as it is, after an error or Ctrl-C."""
+        """Leave what was recorded so far as it is, after an error or Ctrl-C."""
 
 
 class Recorder:
     """Assembles one trace.
 
     Args:
-        sink: takes the finished steps.
+        writer: takes the finished steps.
         prompts: Int64 [B, P], padding included: rows that run without theirs have it in the trace all the same.
     """
 
-    def __init__(self, frame: Frame, capture: Capture, sink: TraceWriter, prompts: Array) -> None:
-        self.frame, self.capture, self.sink, self.prompts = frame, capture, sink, prompts
+    def __init__(self, frame: Frame, capture: Capture, writer: TraceWriter, prompts: Array) -> None:
+        self.frame, self.capture, self.writer, self.prompts = frame, capture, writer, prompts
         self.variables = variables(frame, capture)
-        self.watchers: list[tuple[StepRecorder, int]] = []
+        self.groups: list[tuple[StepRecorder, int]] = []
         self.recorded = 0
         self._decided_step = np.full((frame.rows, frame.columns), -1, dtype=np.int64)
         self._prefill: Array | None = None
         self._ids: set[int] = set()
         self._outbox = Outbox(self._deliver)
 
-    def watcher(self, rows: list[int], offset: int, acting: PolicyRuntime | None = None) -> StepRecorder:
-        """A watcher for a group of rows whose columns start at `offset` of the frame, and of the policy that acts on them."""
-        watcher = StepRecorder(self.frame, self.capture, rows, self.frame.prompt - offset, acting)
-        if self.frame.image is not None:
-            watcher.prompt, watcher.last = (column - offset for column in self.frame.image)
-        self.watchers.append((watcher, offset))
-        return watcher
+    def for_rows(self, rows: list[int], offset: int) -> StepRecorder:
+        """What records a group of rows whose columns start at `offset` of the frame."""
+        first, last = (self.frame.prompt, None) if self.frame.image is None else self.frame.image
+        recorder = StepRecorder(
+            self.frame, self.capture, rows, first - offset, None if last is None else last - offset
+        )
+        self.groups.append((recorder, offset))
+        return recorder
 
     def record(self, step: int, results: list[Step | None]) -> None:
-        """Takes one step: what each group's loop yielded, None for groups that have ended."""
+        """Take one step: what each group's loop yielded, None for groups that have ended. An idle step has nothing to record."""
         recorded = step % self.capture.every == 0
         parcels = [
             None
-            if result is None
-            else Parcel(watcher.rows, offset, _fields(result), watcher.arrays() if recorded else {})
-            for (watcher, offset), result in zip(self.watchers, results, strict=True)
+            if result is None or result.idle
+            else Parcel(recorder.rows, offset, _fields(result), recorder.arrays() if recorded else {})
+            for (recorder, offset), result in zip(self.groups, results, strict=True)
         ]
-        self._outbox.send(step, parcels)
+        if any(parcel is not None for parcel in parcels):
+            self._outbox.send(step, parcels)
 
     def _deliver(self, step: int, parcels: list[Parcel | None]) -> None:
-        """Takes one step whose tensors have arrived on the CPU."""
+        """Take one step whose tensors have arrived on the CPU."""
         for parcel in parcels:
             if parcel is not None:
                 self._note_decisions(step, parcel)
@@ -88,7 +91,7 @@ class Recorder:
         for parcel in parcels:
             if parcel is not None:
                 self._place(arrays, parcel)
-        self.sink.write(self.recorded, step, arrays)
+        self.writer.write(self.recorded, step, arrays)
         self.recorded += 1
 
     def _note_decisions(self, step: int, parcel: Parcel) -> None:
@@ -108,39 +111,44 @@ class Recorder:
         alive = given.pop("alive").astype(bool)
         rows = np.asarray(parcel.rows)[alive]
         arrays["ties"][rows] = given.pop("ties")[alive]
-        for name, found in given.items():
-            arrays[name][rows, offset : offset + found.shape[1]] = found[alive]
+        for name, values in given.items():
+            arrays[name][rows, offset : offset + values.shape[1]] = values[alive]
         arrays["tokens"][rows, :offset] = self.prompts[rows, :offset]
-        for name, found in ((name, value.numpy()) for name, value in parcel.arrays.items()):
+        for name, values in ((name, tensor.numpy()) for name, tensor in parcel.arrays.items()):
             if name == "prefill_received":
-                self._keep_prefill(name, found, parcel.rows, offset)
+                self._keep_prefill(name, values, parcel.rows, offset)
             elif name in WITHOUT_KEYS:
-                arrays[name][rows] = found[alive]
-            elif name == "taken_keys":
-                arrays[name][rows] = np.packbits(_shifted(found[alive], offset, self.frame.columns), axis=-1)
+                arrays[name][rows] = values[alive]
+            elif name == "masked_keys":
+                arrays[name][rows] = np.packbits(_shifted(values[alive], offset, self.frame.columns), axis=-1)
             elif name == "attention":
-                queries, keys = found.shape[-2:]
+                queries, keys = values.shape[-2:]
                 first = offset + keys - queries
-                arrays[name][rows, ..., first : first + queries, offset : offset + keys] = found[alive]
+                arrays[name][rows, ..., first : first + queries, offset : offset + keys] = values[alive]
             else:
-                arrays[name][rows, ..., offset : offset + found.shape[-1]] = found[alive]
+                arrays[name][rows, ..., offset : offset + values.shape[-1]] = values[alive]
             if name in NORMS:
                 np.moveaxis(arrays[name], -1, 1)[np.logical_not(self.frame.real)] = np.nan
         self._ids.update(np.unique(arrays["tokens"]).tolist(), np.unique(arrays["candidate"]).tolist())
 
-    def _keep_prefill(self, name: str, found: Array, rows: list[int], offset: int) -> None:
+    def _keep_prefill(self, name: str, values: Array, rows: list[int], offset: int) -> None:
         if self._prefill is None:
             self._prefill = self._blank(self.variables[name])
-        self._prefill[rows, ..., offset : offset + found.shape[-1]] = found
+        self._prefill[rows, ..., offset : offset + values.shape[-1]] = values
 
     def abandon(self) -> None:
-        """Leaves what was recorded so far as it is, after an error or Ctrl-C."""
+        """Leave what was recorded so far as it is, after an error or Ctrl-C."""
         with suppress(Exception):  # what stopped the generation is the error to see
             self._outbox.close()
-        self.sink.abandon()
+        self.writer.abandon()
 
-    def finish(self, attributes: dict[str, Any]) -> Any:
-        """The finished trace; `token_ids` must have been asked before, so everything has arrived."""
+    def finish(self, attributes: Callable[[list[int]], dict[str, Any]]) -> Any:
+        """The finished trace, once all steps have arrived.
+
+        Args:
+            attributes: from every token id that occurs in the trace to its attributes.
+        """
+        self._outbox.close()
         static = {
             "region": self.frame.region(),
             "position": self.frame.position(),
@@ -148,36 +156,44 @@ class Recorder:
         }
         if self._prefill is not None:
             static["prefill_received"] = self._prefill
-        return self.sink.close(static, attributes)
-
-    def token_ids(self) -> list[int]:
-        """Every token id that occurs in the trace, once all steps have arrived."""
-        self._outbox.close()
-        return sorted(number for number in self._ids if number >= 0)
+        return self.writer.close(static, attributes(sorted(number for number in self._ids if number >= 0)))
 
     @contextmanager
     def hooks(self, network: nn.Module) -> Iterator[None]:
-        """Watches the residual stream while inside, when anatomy is asked for; the network is left as it was."""
+        """Record the residual stream while inside, when anatomy is asked for; the network is left as it was."""
         handles = []
         try:
             if self.capture.anatomy:
                 for layer, block in enumerate(decoder_layers(network, self.frame)):
-                    handles.append(block.register_forward_pre_hook(self._hook(layer), with_kwargs=True))
+                    handles.append(block.register_forward_pre_hook(_residual_hook(layer), with_kwargs=True))
             yield
         finally:
             for handle in handles:
                 handle.remove()
 
-    def _hook(self, layer: int) -> Any:
-        def see(_: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
-            hidden = positional[0] if positional else named["hidden_states"]
-            # One group runs at a time: it is the one whose forward began last.
-            self._running().residual(layer, hidden)
 
-        return see
+def _residual_hook(layer: int) -> Any:
+    """Hands the residual stream entering a layer to what records the forward that is running."""
 
-    def _running(self) -> StepRecorder:
-        return max((watcher for watcher, _ in self.watchers), key=lambda watcher: watcher.begun)
+    def hook(_: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
+        recorder = current().recorder
+        if recorder is not None:
+            recorder.residual(layer, positional[0] if positional else named["hidden_states"])
+
+    return hook
+
+
+def trace_writer(
+    out: str | os.PathLike[str] | None, frame: Frame, capture: Capture, attributes: dict[str, Any]
+) -> TraceWriter:
+    """A writer to a file, or to memory without a path."""
+    if out is None:
+        from sinkscope.trace.trace import Parts
+
+        return Parts(frame, capture)
+    from sinkscope.trace.storage import Folder
+
+    return Folder(out, frame, capture, attributes)
 
 
 def decoder_layers(network: nn.Module, frame: Frame) -> nn.ModuleList:
@@ -192,10 +208,10 @@ def decoder_layers(network: nn.Module, frame: Frame) -> nn.ModuleList:
     )
 
 
-def _shifted(found: Array, offset: int, columns: int) -> npt.NDArray[np.bool_]:
+def _shifted(values: Array, offset: int, columns: int) -> npt.NDArray[np.bool_]:
     """A group's columns at their place in the frame: […, k] → […, columns], empty elsewhere."""
-    whole = np.zeros((*found.shape[:-1], columns), dtype=bool)
-    whole[..., offset : offset + found.shape[-1]] = found
+    whole = np.zeros((*values.shape[:-1], columns), dtype=bool)
+    whole[..., offset : offset + values.shape[-1]] = values
     return whole
 
 

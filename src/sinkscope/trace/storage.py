@@ -146,7 +146,9 @@ def pack(folder: Path, out: Path) -> None:
     """Zips a folder; the file appears under its name only when it is complete."""
     unfinished = out.with_name(out.name + ".tmp")
     try:
-        with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_STORED) as archive:
+        unfinished.unlink(missing_ok=True)
+        # Opened exclusively: a link planted in its place is refused, not followed.
+        with unfinished.open("xb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
             for path in sorted(folder.rglob("*")):
                 if path.is_file() and path.name != PROGRESS:
                     archive.write(path, path.relative_to(folder).as_posix())
@@ -258,7 +260,7 @@ def _units(name: str) -> dict[str, str]:
 
 def is_halved(name: str) -> bool:
     """Whether a variable is stored as float16."""
-    return name.startswith("received") or name in ("attention", "prefill_received")
+    return name.startswith("received") or name in ("attention", "attention_at", "prefill_received")
 
 
 def stored_dtype(name: str, dtype: str) -> str:

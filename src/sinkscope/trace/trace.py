@@ -77,18 +77,18 @@ class Trace:
         found = json.loads(self.attributes.get("token_texts") or "{}")
         return {int(number): text for number, text in found.items()}
 
-    def taken(self) -> xarray.DataArray:
-        """Bool (sample, step, layer, head, key): the keys that the policy took; stored as one bit each."""
+    def masked_keys(self) -> xarray.DataArray:
+        """Bool (sample, step, layer, head, key): the keys that the policy masked; stored as one bit each."""
         import xarray
 
-        if "taken_keys" not in self.dataset:
+        if "masked_keys" not in self.dataset:
             raise InputError(
-                "this trace has no taken keys: it was recorded without a policy, or at level 'layers'"
+                "this trace has no masked keys: it was recorded without a policy, or at level 'layers'"
             )
-        packed = self.dataset["taken_keys"]
+        packed = self.dataset["masked_keys"]
         bits = np.unpackbits(packed.values, axis=-1)[..., : self.dataset.sizes["key"]].astype(bool)
         coords = {dim: self.dataset[dim] for dim in (*packed.dims[:-1], "key")}
-        return xarray.DataArray(bits, coords=coords, dims=(*packed.dims[:-1], "key"), name="taken")
+        return xarray.DataArray(bits, coords=coords, dims=(*packed.dims[:-1], "key"), name="masked_keys")
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes one `.zarr.zip`; received attention is stored as float16 (relative error up to 2⁻¹¹)."""

@@ -58,8 +58,8 @@ def run_many(
 ) -> list[Result]:
     """The results of many programs, in the order given; each still has an interpreter and a sandbox of its own.
 
-    Equal programs run once, and those that do not compile not at all. A program that ran out of time beside others
-    runs once more alone, so that a verdict does not depend on how busy the machine was.
+    Equal programs run once, and those that do not compile not at all. Programs that ran out of time run once more, one
+    for each core, so that a verdict depends less on how busy the others kept the machine.
 
     Args:
         workers: programs at a time; default: two for each core, because starting one is mostly waiting.
@@ -75,16 +75,21 @@ def run_many(
         if reading.value
     }
     left = [program for program in different if program not in known]
-    with ThreadPoolExecutor(workers or 2 * (os.cpu_count() or 1)) as pool:
-        for program, result in zip(
-            left, pool.map(lambda program: execute(program, timeout, limits, rung), left), strict=True
-        ):
+    cores = os.cpu_count() or 1
+    with ThreadPoolExecutor(workers or 2 * cores) as pool:
+        results = pool.map(lambda program: execute(program, timeout, limits, rung), left)
+        for program, result in zip(left, results, strict=True):
             known[program] = result
             if progress is not None:
                 progress(len(known), len(different))
-    for program in left:
-        if known[program].reason == OUT_OF_TIME and len(left) > 1:
-            known[program] = execute(program, timeout, limits, rung)
+    late = [program for program in left if known[program].reason == OUT_OF_TIME]
+    if len(left) > 1:
+        with ThreadPoolExecutor(min(workers or cores, cores)) as pool:
+            known.update(
+                zip(
+                    late, pool.map(lambda program: execute(program, timeout, limits, rung), late), strict=True
+                )
+            )
     return [known[program] for program in programs]
 
 

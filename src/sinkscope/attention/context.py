@@ -1,0 +1,247 @@
+"""What is wanted of one forward pass, and one attention call as it happened.
+
+A `ForwardContext` is built before a forward: the padding, the policy that masks keys, what records, and the classes of queries
+whose attention is wanted. `with forward(context):` makes it the current one; the attention function (`interface.py`) follows it
+and hands every call, as an `AttentionCall`, to the policy first and then to the recorder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from sinkscope.attention import columns, fused
+from sinkscope.attention.key_mask import KeyMask
+from sinkscope.attention.received import column_mass, dense_map, query_weights, received, relative
+from sinkscope.attention.visibility import Padded, Visibility
+
+ALL, NEWEST, NEWEST_AND_ALL = "all", "newest", "newest and all"
+"""Classes of queries that every context knows: all real queries; the last one; both, as two classes."""
+
+
+class KeyMasker(Protocol):
+    """What decides which keys each layer may not use (see policies.runtime)."""
+
+    def mask(
+        self, layer: int, query: Tensor, key: Tensor, visibility: Visibility, scale: float
+    ) -> KeyMask | None:
+        """The keys to mask in this call, or None for none."""
+
+    def reads(self, layer: int) -> tuple[str, ...]:
+        """Names of the query classes whose received attention `measure` will read in this layer."""
+
+    def measure(self, call: AttentionCall) -> None:
+        """Take note of a call."""
+
+
+class CallRecorder(Protocol):
+    """What records attention calls (see trace.step_recorder)."""
+
+    def reads(self, layer: int) -> tuple[str, ...]:
+        """Names of the query classes whose received attention `record` will read in this layer."""
+
+    def record(self, call: AttentionCall) -> None:
+        """Take note of a call."""
+
+    def residual(self, layer: int, hidden: Tensor) -> None:
+        """Take note of the residual stream [B, Q, width] entering a layer; only called while hooks are set."""
+
+
+@dataclass(frozen=True)
+class ForwardContext:
+    """What is wanted of one forward pass.
+
+    Attributes:
+        real: Bool [B, K] over all keys so far, None when nothing is padded. Diffusion families pass padding here and no
+            mask to transformers; causal models pass it both ways.
+        causal: None: as the module says.
+        queries: further classes of queries by name: Float [B, C, Q], 1 where a query belongs to a class.
+        policy: masks keys; None: none. recorder: records; None: nothing.
+    """
+
+    real: Tensor | None = None
+    causal: bool | None = None
+    padded: Padded = "none"
+    queries: Mapping[str, Tensor] = field(default_factory=dict)
+    policy: KeyMasker | None = None
+    recorder: CallRecorder | None = None
+    _expected: dict[tuple[Any, ...], Expected] = field(default_factory=dict, repr=False)
+
+    @property
+    def observed(self) -> bool:
+        """Whether calls have to be handed to anything."""
+        return self.policy is not None or self.recorder is not None
+
+    def reads(self, layer: int) -> tuple[str, ...]:
+        """The classes of queries whose attention will be read in a layer, each once."""
+        names = () if self.policy is None else self.policy.reads(layer)
+        return tuple(dict.fromkeys((*names, *(() if self.recorder is None else self.recorder.reads(layer)))))
+
+    def expected(self, name: str, visibility: Visibility, query: Tensor) -> Expected:
+        """The weights of a class of queries, and what uniform attention would bring; once for all layers of one pattern."""
+        pattern = (name, visibility.queries, visibility.keys, visibility.causal, visibility.window)
+        known = self._expected.get(pattern)
+        if known is None or known.real is not visibility.real or known.dense is not visibility.dense:
+            weights = query_weights(visibility, self._weights(name, query), query)
+            uniform = visibility.uniform(weights)
+            known = Expected(weights, uniform, visibility.real, visibility.dense, visibility)
+            self._expected[pattern] = known
+        return known
+
+    def _weights(self, name: str, query: Tensor) -> Tensor | None:
+        if name == ALL:
+            return None
+        if name in self.queries:
+            return self.queries[name]
+        rows, queries = query.shape[0], query.shape[2]
+        weights = torch.ones(rows, 1 if name == NEWEST else 2, queries, device=query.device)
+        weights[:, 0, :-1] = 0.0
+        return weights
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What follows from a class of queries and a pattern.
+
+    Attributes:
+        weights: Float32 [B, C, Q], 0 in padding. uniform: Float64 [B|1, C, K]: what uniform attention would bring every key.
+        real, dense: of the pattern, by which another one is told apart.
+    """
+
+    weights: Tensor
+    uniform: Tensor
+    real: Tensor | None
+    dense: Tensor | None
+    visibility: Visibility
+
+    @cached_property
+    def seen_by(self) -> Tensor:
+        """Float64 [B, C, K]: how many of the queries see each key."""
+        return self.visibility.seen_by(self.weights)
+
+
+_PLAIN = ForwardContext()
+_current: ContextVar[ForwardContext | None] = ContextVar("sinkscope_forward", default=None)
+
+
+def current() -> ForwardContext:
+    """The context of the forward that is running; a plain one outside of `forward`."""
+    return _current.get() or _PLAIN
+
+
+@contextmanager
+def forward(context: ForwardContext) -> Iterator[None]:
+    """Run what is inside under `context`; on leaving, errors and Ctrl-C included, the model is as it was."""
+    token = _current.set(context)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+@dataclass(frozen=True)
+class AttentionCall:
+    """One attention call as it happened.
+
+    Attributes:
+        layer: index of the layer.
+        query: [B, H, Q, D]; key: [B, G, K, D]; value: [B, G, K, E]: after RoPE, heads unrepeated.
+        output: [B, H, Q, E], what the model went on with.
+        known_lse: Float32 [B, H, Q]: over the keys that the softmax ran over; None: `lse` computes it when asked.
+        context: of the forward that the call belongs to.
+        key_mask: the keys that a policy masked, or None.
+        lse_raw: Float32 [B, H, Q]: over all visible keys, as if no policy acted; None: none did, and it is `lse`.
+        kept: Float32 [B, H, Q]: the share of each query's attention that fell on keys it kept; None: all of it.
+        sums: (class of queries, raw) → Σ_i w_i A_ij, Float32 [B, H, C, K], where they came with the output.
+        sink: Float [H]: the score of a learned sink (gpt-oss), one more key without a value, which every query sees and no
+            policy masks; None: there is none. Log-sum-exps include it, so a query's attention to its keys adds up to less
+            than 1.
+    """
+
+    layer: int
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    output: Tensor
+    known_lse: Tensor | None
+    scale: float
+    visibility: Visibility
+    context: ForwardContext = field(default_factory=ForwardContext)
+    key_mask: KeyMask | None = None
+    lse_raw: Tensor | None = None
+    kept: Tensor | None = None
+    sums: Mapping[tuple[str, bool], Tensor] = field(default_factory=dict)
+    sink: Tensor | None = None
+
+    @property
+    def absorbed(self) -> Tensor | None:
+        """Float32 [B, H, Q]: the share of each query's attention that the learned sink took; None: there is none."""
+        return None if self.sink is None else (self.sink.float()[:, None] - self.lse).exp()
+
+    @cached_property
+    def lse(self) -> Tensor:
+        """Float32 [B, H, Q]: the log-sum-exp over the keys that the softmax ran over."""
+        if self.known_lse is not None:
+            return self.known_lse
+        # Only a call in which nothing was masked leaves it open; the keys stand in for values that are not used.
+        return fused.attend(self.query, self.key, self.key, self.visibility, None, self.scale)[1]
+
+    @property
+    def hidden(self) -> KeyMask | None:
+        """The keys that left the softmax: none when they are silenced only."""
+        return None if self.key_mask is None or self.key_mask.silence else self.key_mask
+
+    def expected(self, queries: str = ALL) -> Expected:
+        """The weights of a class of queries, and what uniform attention would bring."""
+        return self.context.expected(queries, self.visibility, self.query)
+
+    def mass(self, queries: str = ALL, raw: bool = False) -> Tensor:
+        """Σ_i w_i A_ij of the attention that acted (or, raw, as if no policy did): Float32 [B, H, C, K]."""
+        lse, hidden = self._softmax(raw)
+        weights = self.expected(queries).weights
+        return column_mass(self.query, self.key, lse, self.visibility, hidden, self.scale, weights)
+
+    def received(self, queries: str = ALL, raw: bool = False) -> Tensor:
+        """Received attention from a class of queries, Float32 [B, H, C, K]."""
+        expected = self.expected(queries)
+        summed = self.sums.get((queries, raw or self.hidden is None))
+        if summed is not None:
+            return relative(summed, expected.uniform)
+        lse, hidden = self._softmax(raw)
+        return received(
+            self.query, self.key, lse, self.visibility, hidden, self.scale, expected.weights, expected.uniform
+        )
+
+    def newest(self) -> Tensor:
+        """The attention of the only query of a step with a cache, Float32 [B, H, K], 0 where there is no key.
+
+        What `mass` gives for the newest query, in fewer operations: on a CPU such a step is bound by their number.
+        """
+        hidden, visibility = self.hidden, self.visibility
+        if hidden is not None or not visibility.alike or columns.available(self.query):
+            return self.mass(NEWEST)[:, :, -1]
+        exact = torch.promote_types(self.query.dtype, torch.float32)
+        B, H, _, D = self.query.shape
+        G, K = self.key.shape[1:3]
+        keys = self.key.to(exact).reshape(B * G, K, D).transpose(1, 2)
+        query = self.query.to(exact).reshape(B * G, -1, D)
+        share = torch.baddbmm(-self.lse.to(exact).reshape(B * G, -1, 1), query, keys, alpha=self.scale).exp_()
+        share = share.view(B, H, K).to(torch.float32)
+        return share if visibility.real is None else share.masked_fill_(~visibility.real[:, None], 0.0)
+
+    def _softmax(self, raw: bool) -> tuple[Tensor, KeyMask | None]:
+        """The log-sum-exp and the hidden keys of the attention that acted, or raw, as if no policy did."""
+        if raw:
+            return (self.lse if self.lse_raw is None else self.lse_raw), None
+        return self.lse, self.hidden
+
+    def map(self) -> Tensor:
+        """The full attention matrix that acted, Float32 [B, H, Q, K]."""
+        return dense_map(self.query, self.key, self.visibility, self.hidden, self.scale, self.sink)

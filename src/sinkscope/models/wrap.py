@@ -1,0 +1,90 @@
+"""`ss.wrap`: a transformers network that is already in memory becomes a Model."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sinkscope.attention.interface import NAME, register
+from sinkscope.errors import InputError, nearest
+from sinkscope.models.checkpoint import Checkpoint
+from sinkscope.models.family import Family
+from sinkscope.models.load import FAMILIES, family_of
+from sinkscope.models.model import Model
+
+
+class InMemory(Checkpoint):
+    """A network in place of a folder: its config, and a digest of its weights as they are."""
+
+    def __init__(self, network: Any, source: str) -> None:
+        super().__init__(Path(), source)
+        object.__setattr__(self, "network", network)
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The network's own config."""
+        config: dict[str, Any] = self.network.config.to_dict()  # type: ignore[attr-defined]
+        return config
+
+    @cached_property
+    def generation_config(self) -> dict[str, Any]:
+        """The network's own generation config, where it has one."""
+        generation = getattr(self.network, "generation_config", None)  # type: ignore[attr-defined]
+        return {} if generation is None else dict(generation.to_dict())
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over names, shapes and values of all tensors, adapters included."""
+        total = hashlib.sha256()
+        for name, tensor in sorted(self.network.state_dict().items()):  # type: ignore[attr-defined]
+            total.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}\n".encode())
+            total.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        return total.hexdigest()
+
+
+def wrap(network: Any, tokenizer: Any = None, family: str | None = None, source: str | None = None) -> Model:
+    """A transformers network in memory, ready to run with its attention in view; PEFT adapters stay active.
+
+    The network itself is used, not a copy: it is put into eval mode, and its attention goes through sinkscope's function
+    from now on.
+
+    Args:
+        network: a causal model of transformers, or the network of a diffusion family; a PEFT model around one.
+        tokenizer: None: prompts are token ids.
+        family: the family of a diffusion network ("llada", "dream", …); None: as its config says.
+        source: what to call it in traces and tables; None: the name it was loaded from, or its class.
+    """
+    network = network.get_base_model() if hasattr(network, "get_base_model") else network
+    if not isinstance(network, torch.nn.Module) or not hasattr(network, "set_attn_implementation"):
+        raise InputError(
+            f"wrap takes a transformers network, got {type(network).__name__}; ss.load takes folders and hub ids"
+        )
+    if not getattr(network, "_supports_attention_backend", False):
+        raise InputError(
+            f"transformers' {type(network).__name__} does not go through its attention interface, so its attention cannot "
+            "be measured; try a model of a newer architecture"
+        )
+    checkpoint = InMemory(network, source or getattr(network, "name_or_path", "") or type(network).__name__)
+    chosen = _family(checkpoint, family)
+    register()
+    getattr(network, "set_attn_implementation")(NAME)  # noqa: B009 (torch types attributes of modules as tensors)
+    device = next(network.parameters()).device
+    return Model(checkpoint, chosen, network.eval(), tokenizer, device)
+
+
+def _family(checkpoint: InMemory, name: str | None) -> Family:
+    both_ways = checkpoint.config.get("is_causal") is False
+    if name is not None:
+        return FAMILIES.find(name)
+    chosen = family_of(checkpoint)
+    if chosen.causal and both_ways:
+        diffusion = [known.name for known in FAMILIES.values() if not known.causal]
+        raise InputError(
+            f"{checkpoint.source} looks both ways, so it is no causal model; say which family it is of: "
+            f"family= {nearest('', diffusion)}"
+        )
+    return chosen

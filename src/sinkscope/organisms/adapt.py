@@ -1,0 +1,228 @@
+"""A causal model that becomes a masked diffusion model (Dream's recipe), or its causal twin: the same tokens and schedule.
+
+    sinkscope train adapt --from smollm2 --text TEXT --out runs/twin
+
+The network learns running text in packed rows. Attention is lifted at once, or annealed as in DiffuLLaMA (arXiv 2410.17891):
+until a given step each pair of a query and a later key is visible with a probability that grows to 1. Logits are shifted as in
+Dream (position j − 1 predicts j), or not, as in LLaDA. All weights are trained, or low-rank adapters over frozen ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sinkscope.errors import InputError
+from sinkscope.organisms import emergence, lora, text
+from sinkscope.organisms.adaptation import Adaptation, Source, adaptation, source_of
+from sinkscope.organisms.batches import Batch, DocumentOrder
+from sinkscope.organisms.layout import save_configs, save_tensors, tensors, write_json
+from sinkscope.organisms.loop import Loop, LoopOptions, finished, prepare
+from sinkscope.organisms.network import Loss, corrupt, decoder_layer, masked_at, parameters, rotation
+from sinkscope.organisms.parallel import World, world
+from sinkscope.organisms.recipe import Objective
+
+LEAST_TIME = 0.01
+"""No row has a smaller t in training."""
+CHECKED_TIMES = (0.1, 0.5, 0.9)
+"""Shares of masked tokens at which the held-out loss is measured."""
+PROBED_ROWS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptOptions(LoopOptions):
+    """An adaptation, its text, and how it is carried out.
+
+    Attributes:
+        text: see `text.read_documents`.
+        rows_at_a_time: rows in one forward; a step adds up the gradients of all. Smaller needs less memory.
+        check_rows: held-out rows in a check.
+    """
+
+    adaptation: Adaptation
+    text: str
+    rows_at_a_time: int = 16
+    check_rows: int = 64
+    check_every: int = 200
+    save_every: int = 200
+
+
+def adapt(options: AdaptOptions) -> dict[str, Any]:
+    """Carries out an adaptation, or goes on where an earlier call in the same folder stopped.
+
+    Returns:
+        What training.json holds: settings, text, held-out loss, hardware, time.
+    """
+    settings = options.adaptation
+    prepare(options)
+    with world(options.device) as processes:
+        if settings.batch % processes.size:
+            raise InputError(
+                f"a batch of {settings.batch} cannot be split over {processes.size} processes; change --batch"
+            )
+        source = source_of(settings)
+        done = finished(options, {"adaptation": settings.as_dict(), "source_digest": source.digest})
+        if done is not None:
+            return done
+        folder = options.out / "text"
+        if processes.main:
+            if not options.quiet and not (folder / "text.json").exists():
+                print(f"reading {options.text}", flush=True)
+            text.tokenise(
+                options.text, source.tokenizer, source.vocabulary.bos, source.vocabulary.mask, folder
+            )
+        processes.wait()
+        return AdaptTraining(options, source, processes).run()
+
+
+class AdaptTraining(Loop):
+    """An adaptation on its text."""
+
+    def __init__(self, options: AdaptOptions, source: Source, processes: World) -> None:
+        self.settings, self.adapting, self.source = options.adaptation, options, source
+        folder = options.out / "text"
+        self.text_about = json.loads((folder / "text.json").read_text(encoding="utf-8"))
+        identity = {
+            "settings": json.dumps(self.settings.as_dict(), sort_keys=True),
+            "source": source.digest,
+            "text": str(self.text_about["digest"]),
+        }
+        super().__init__(source.network, self.settings, options, processes, identity)
+        self.mask, self.causal = int(source.vocabulary.mask or 0), self.settings.objective == "causal"
+        opened = partial(text.open_rows, folder, length=self.settings.length, separator=source.vocabulary.bos)
+        self.rows, self.held_out_rows = opened("train"), opened("held_out")
+        self.order = DocumentOrder(self.settings.seed, torch.device("cpu"))
+        self.random = torch.Generator()
+        self.rotary = rotation(self.network, self.settings.length, self.device)
+        compiled = self.device.type == "cuda" if options.compile is None else options.compile
+        objective: Objective = "next" if self.causal else "shifted" if self.settings.shift else "masked"
+        # Layer by layer: one graph serves all layers, and the head's logits come for a few rows at a time.
+        run_layer = torch.compile(decoder_layer, dynamic=False) if compiled else None
+        self.weighted_loss = Loss(self.network, objective, run_layer)
+        self.probe_rows = (
+            emergence.probe_of(self._held_out(PROBED_ROWS), source.vocabulary, self.causal)
+            if self.probed
+            else None
+        )
+
+    def decays(self, name: str, weight: Tensor) -> bool:
+        """Matrices decay; of an embedding of which one row is trained, nothing does."""
+        return weight.dim() > 1 and not (self.settings.lora and "embed_tokens" in name)
+
+    def losses(self, step: int) -> Iterator[Tensor]:
+        """Cross-entropy per target of the whole batch, a few rows at a time."""
+        size, world = self.settings.batch, self.world
+        places = self.order.chosen(len(self.rows), step * size, size).tolist()[world.rank :: world.size]
+        batch = self.rows.batch(places, torch.device("cpu"))
+        if self.causal:
+            seen, weight = batch.ids, torch.ones_like(batch.ids, dtype=torch.float32)
+            weight[:, 0] = 0.0
+            targets = weight.sum()
+        else:
+            self.random.manual_seed((self.settings.seed * 1_000_003 + step) * 64 + world.rank)
+            seen, weight = corrupt(batch, self.mask, self.random, LEAST_TIME)
+            targets = batch.targets(causal=False).sum().float()
+        targets = world.total(targets.to(self.device)) / world.size
+        pairs = self._visible_pairs(step)
+        for first in range(0, len(seen), self.adapting.rows_at_a_time):
+            part = slice(first, first + self.adapting.rows_at_a_time)
+            yield self._loss(seen[part], batch.ids[part], weight[part], pairs) / targets
+
+    def _loss(self, seen: Tensor, ids: Tensor, weight: Tensor, pairs: Tensor | None = None) -> Tensor:
+        seen, ids, weight = (tensor.to(self.device, non_blocking=True) for tensor in (seen, ids, weight))
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+            loss: Tensor = self.weighted_loss(seen, ids, weight, None, *self.rotary, pairs)
+        return loss
+
+    def _visible_pairs(self, step: int) -> Tensor | None:
+        """Bool [S, S] while attention is annealed; None: as the objective has it."""
+        if step >= self.settings.anneal:
+            return None
+        length = self.settings.length
+        random = torch.Generator().manual_seed(self.settings.seed * 1_000_003 + step)
+        opened = torch.rand(length, length, generator=random) < step / self.settings.anneal
+        return (torch.ones(length, length, dtype=torch.bool).tril() | opened).to(self.device)
+
+    def _held_out(self, count: int) -> Batch:
+        return self.held_out_rows.batch(range(min(count, len(self.held_out_rows))), self.device)
+
+    def probe(self) -> dict[str, Any]:
+        """The sinks of held-out rows."""
+        return {} if self.probe_rows is None else emergence.measure(self.network, self.probe_rows)
+
+    @torch.no_grad()
+    def check(self, final: bool) -> dict[str, Any]:
+        """Held-out nats per token: of all tokens for a causal model, of masked ones at several t for a diffusion model."""
+        self.log.note("measures the held-out loss")
+        batch = self._held_out(self.adapting.check_rows)
+        if self.causal:
+            weight = torch.ones_like(batch.ids, dtype=torch.float32)
+            weight[:, 0] = 0.0
+            return {"held_out": {"nats": self._mean_loss(batch.ids, batch, weight)}}
+        drawn = torch.rand(batch.ids.shape, generator=torch.Generator().manual_seed(7)).to(self.device)
+        nats = {}
+        for time in CHECKED_TIMES:
+            share = torch.full((len(batch.ids), 1), time, device=self.device)
+            seen, weight = masked_at(batch, drawn < share, self.mask, share)
+            nats[f"{time:g}"] = self._mean_loss(seen, batch, (weight > 0).float())
+        return {"held_out": nats}
+
+    def _mean_loss(self, seen: Tensor, batch: Batch, weight: Tensor) -> float:
+        size, total = self.adapting.rows_at_a_time, 0.0
+        for first in range(0, len(seen), size):
+            part = slice(first, first + size)
+            total += float(self._loss(seen[part], batch.ids[part], weight[part]))
+        return round(total / max(1.0, float(weight.sum())), 4)
+
+    def finish(self, checked: dict[str, Any]) -> dict[str, Any]:
+        """Writes the checkpoint, or the adapter."""
+        settings, out = self.settings, self.options.out
+        rows = (self.mask,) if settings.lora and not self.causal else ()
+        whole = [
+            weight.numel() for name, weight in self.trained.items() if not (rows and "embed_tokens" in name)
+        ]
+        trained = sum(whole) + len(rows) * int(self.network.config.hidden_size)
+        if settings.lora and settings.layout != "llada":
+            lora.save_adapter(self.network, self.source.name, settings.lora, rows, out)
+            if settings.layout == "dream":
+                save_configs(self.network, "dream", self.source.vocabulary, out)
+        else:
+            lora.merge_lora(self.network)
+            self._save_whole(out)
+        self.source.tokenizer.save_pretrained(out)
+        return {
+            "adaptation": settings.as_dict(),
+            "source": self.source.name,
+            "source_digest": self.source.digest,
+            "text": self.text_about,
+            "parameters": parameters(self.network),
+            "trained": trained,
+            "tokens": settings.tokens,
+            **checked,
+        }
+
+    def _save_whole(self, out: Path) -> None:
+        if self.settings.layout != "source":
+            save_configs(self.network, self.settings.layout, self.source.vocabulary, out)
+            save_tensors(tensors(self.network, self.settings.layout), out / "model.safetensors")
+            return
+        write_json(out / "config.json", self.source.config | {"dtype": "bfloat16"})
+        save_tensors(tensors(self.network, "llama"), out / "model.safetensors")
+
+
+def adapt_command(
+    source: str, text: str, out: str | Path, device: str = "auto", **options: Any
+) -> dict[str, Any]:
+    """`sinkscope train adapt`: settings of `Adaptation` and `AdaptOptions` as a person gives them; None: not given."""
+    given = {name: value for name, value in options.items() if value is not None}
+    names = {field.name for field in dataclasses.fields(Adaptation)}
+    settings = adaptation(source, **{name: given.pop(name) for name in list(given) if name in names})
+    return adapt(AdaptOptions(adaptation=settings, text=text, out=Path(out), device=device, **given))

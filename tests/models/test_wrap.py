@@ -1,0 +1,79 @@
+"""A transformers network in memory: the same numbers as from its folder, adapters included, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tests.helpers import golden
+
+import sinkscope as ss
+from sinkscope.errors import InputError
+
+
+def transformers_llama() -> torch.nn.Module:
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(golden.checkpoint("llama"), dtype=torch.float32)
+
+
+def test_a_network_in_memory_is_the_checkpoint_it_was_loaded_from() -> None:
+    loaded, wrapped = golden.model("llama"), ss.wrap(transformers_llama())
+    ids = golden.tensor("llama", "forward_T24.npz", "input_ids")
+    assert wrapped.family == "causal"
+    assert torch.equal(wrapped.logits(ids), loaded.logits(ids))
+    assert wrapped.ids == loaded.ids
+    assert wrapped.check().passed
+    runs = [
+        ss.generate(model, ids, ss.GreedyDecoding(6), policy="top:2", capture=ss.Capture())
+        for model in (wrapped, loaded)
+    ]
+    assert torch.equal(runs[0].states, runs[1].states)
+    assert (runs[0].trace.dataset["received"] == runs[1].trace.dataset["received"]).any()
+
+
+def test_the_digest_follows_the_weights() -> None:
+    network = transformers_llama()
+    before = ss.wrap(network).digest
+    assert ss.wrap(transformers_llama()).digest == before
+    with torch.no_grad():
+        next(network.parameters())[0, 0] += 1
+    assert ss.wrap(network).digest != before
+
+
+def test_adapters_stay_active() -> None:
+    peft = pytest.importorskip("peft", reason="peft is not installed (pip install peft)")
+    ids = golden.tensor("llama", "forward_T24.npz", "input_ids")
+    network = peft.get_peft_model(
+        transformers_llama(),
+        peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False),
+    )
+    network.eval()
+    with torch.no_grad():
+        expected = network(input_ids=ids).logits
+    wrapped = ss.wrap(network)
+    torch.testing.assert_close(wrapped.logits(ids), expected, atol=1e-4, rtol=1e-4)
+    assert not torch.equal(wrapped.logits(ids), golden.model("llama").logits(ids))
+
+
+def test_a_diffusion_network_says_its_family() -> None:
+    network = golden.model("llada").network
+    with pytest.raises(InputError, match="looks both ways"):
+        ss.wrap(network)
+    wrapped = ss.wrap(network, family="llada")
+    ids = golden.tensor("llada", "forward_T24.npz", "input_ids")
+    assert torch.equal(wrapped.logits(ids), golden.model("llada").logits(ids))
+    with pytest.raises(InputError, match="did you mean llada"):
+        ss.wrap(network, family="lada")
+
+
+@pytest.mark.parametrize("thing", ["gpt2", Path("x"), torch.nn.Linear(1, 1), None])
+def test_what_is_no_network_is_refused(thing: object) -> None:
+    with pytest.raises(InputError, match="wrap takes a transformers network"):
+        ss.wrap(thing)
+
+
+def test_generate_says_what_to_do_with_a_bare_network() -> None:
+    with pytest.raises(InputError, match=r"ss\.wrap"):
+        ss.generate(transformers_llama(), [[1, 2, 3]])
