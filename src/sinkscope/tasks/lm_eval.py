@@ -30,6 +30,7 @@ from sinkscope.decoding import (
 )
 from sinkscope.errors import InputError, nearest
 from sinkscope.generation.generate import generate
+from sinkscope.models.chat_template import render
 from sinkscope.models.load import load
 from sinkscope.models.prompts import decode
 from sinkscope.policies import parse_policy
@@ -118,8 +119,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
         options = (
             {"add_generation_prompt": True} if add_generation_prompt else {"continue_final_message": True}
         )
-        text: str = self.tokenizer.apply_chat_template(chat_history, tokenize=False, **options)
-        return text
+        return render(self.tokenizer, chat_history, self.model.source, **options)
 
     # ---- generation -------------------------------------------------------------------------------
 
