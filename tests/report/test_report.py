@@ -30,8 +30,10 @@ def test_it_reads_from_the_verdict_to_the_settings(report, planted):
     sections = report.js(
         "[...document.querySelectorAll('main > section')].map((s) => [s.id, s.querySelector('h2').textContent])"
     )
-    # The planted models are no organisms, so there is no curve of their training.
-    assert [tuple(one) for one in sections] == [pair for pair in CONTENTS.items() if pair[0] != "emergence"]
+    # The planted models are no organisms, so there is no curve of their training, and not everything was measured.
+    assert [tuple(one) for one in sections] == [
+        pair for pair in CONTENTS.items() if pair[0] not in ("emergence", "likelihood", "inspection", "reuse")
+    ]
     captions = report.js(
         "[...document.querySelectorAll('figcaption')].map((c) => [...c.querySelectorAll('b')].map((b) => b.textContent))"
     )
@@ -99,6 +101,29 @@ def test_the_page_is_never_wider_than_the_window(report):
             )
             report.settle()
             assert report.js("document.documentElement.scrollWidth <= innerWidth"), wide
+    finally:
+        report.call("Emulation.clearDeviceMetricsOverride")
+
+
+def test_tables_are_cards_on_a_phone(report):
+    labels = (
+        "[...document.querySelectorAll('#masking td[data-label]')].slice(0, 4).map((d) => [d.dataset.label,"
+        " getComputedStyle(d, '::before').content, getComputedStyle(d).display])"
+    )
+    assert {row[2] for row in report.js(labels)} == {"table-cell"}
+    try:
+        report.call(
+            "Emulation.setDeviceMetricsOverride", width=390, height=900, deviceScaleFactor=1, mobile=False
+        )
+        report.settle()
+        rows = report.js(labels)
+        assert all(content == f'"{label}"' and display == "grid" for label, content, display in rows), rows
+        cut = report.js(
+            "[...document.querySelectorAll('main > section .scroll')]"
+            ".filter((s) => s.offsetParent && s.scrollWidth > s.clientWidth + 1)"
+            ".map((s) => s.getAttribute('aria-label'))"
+        )
+        assert cut == [], "no table is cut"
     finally:
         report.call("Emulation.clearDeviceMetricsOverride")
 

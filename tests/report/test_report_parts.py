@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from sinkscope.errors import InputError
-from sinkscope.report.study import exemplars, source, verdicts, words, write_report
+from sinkscope.report.study import exemplars, source, summary, verdicts, words, write_report
 from sinkscope.report.study.__main__ import main
 from sinkscope.report.study.emergence import emergence
 from sinkscope.report.study.markup import LONGEST, Safe, spelled, tag
 from sinkscope.report.study.masking import shipped_results
 from sinkscope.report.study.numbers import SHOWN, number, setting, shown
-from sinkscope.report.study.page import CONTENTS
+from sinkscope.report.study.page import CONTENTS, report_page
 from sinkscope.study import spec
 from sinkscope.study.paper import published_tokens
 from sinkscope.study.shipped import Shipped
@@ -97,8 +100,6 @@ def test_traces_are_embedded_only_while_the_page_stays_small(planted: Path):
 
 
 def test_curves_of_other_weights_are_not_shown(tmp_path: Path, planted: Path):
-    from dataclasses import replace
-
     from sinkscope.study.spec import StudyModel
 
     found = source.read(planted)
@@ -175,9 +176,9 @@ def test_shipped_tables_are_labelled_drawn_and_never_cited_as_ours():
 @pytest.mark.parametrize(
     ("gone", "sections"),
     [
-        (("sinks", "depth", "figures", "traces"), ["verdict", "claims", "masking", "mechanisms", "settings"]),
+        (("sinks", "depth", "figures", "traces"), ["summary", "verdict", "claims", "masking", "mechanisms", "settings"]),
         (("results", "records", "diagnosis", "replay", "pairs", "figures"),
-         ["claims", "composition", "dynamics", "anatomy", "traces", "settings"]),
+         ["summary", "claims", "composition", "dynamics", "anatomy", "traces", "settings"]),
     ],
 )  # fmt: skip
 def test_a_study_of_accuracies_or_of_traces_alone_has_a_report_too(
@@ -191,3 +192,48 @@ def test_a_study_of_accuracies_or_of_traces_alone_has_a_report_too(
     page = write_report(folder).read_text(encoding="utf-8")
     assert [name for name in CONTENTS if f'aria-labelledby="{name}-title"' in page] == sections
     assert [name for name in CONTENTS if f'href="#{name}"' in page] == sections
+
+
+def test_the_summary_is_five_sentences_that_follow_the_tables(planted: Path, tmp_path: Path):
+    lines = summary.sentences(source.read(planted))
+    assert len(lines) == 5
+    assert all(line.endswith(".") and line.count(". ") == 0 for line in lines), lines
+    assert "gsm8k, 40 documents a cell" in lines[0]
+    assert "costs accuracy beyond what random keys cost in meta-llama/Llama-3.1-8B-Instruct" in lines[3]
+    page = write_report(planted).read_text(encoding="utf-8")
+    tally = re.search(
+        r"Of (\d+) verdicts on the paper’s claims (\d+) could be decided here: (\d+) supported, (\d+) contradicted",
+        page,
+    )
+    assert tally is not None
+    assert [int(number) for number in tally.groups()[2:]] == [
+        page.count(f'data-status="{status}"') for status in ("supported", "contradicted")
+    ]
+    bare = replace(source.read(planted), frames={})
+    nothing = summary.sentences(bare)
+    assert nothing[1:4] == [
+        "Where sinks are was not measured.",
+        "Whether they move was not measured.",
+        "Whether any model needs the keys that its heads attend to most was not shown.",
+    ]
+
+
+def test_measurements_that_some_studies_have_get_a_section(planted: Path, tmp_path: Path):
+    found = source.read(planted)
+    table = pd.DataFrame(
+        [{"model": found.models[0], "policy": "top:1", "nll": 2.345, "low": 2.2, "high": 2.5}]
+    )
+    for name in ("likelihood", "inspection", "reuse"):
+        page = report_page(replace(found, frames={**found.frames, name: table}))
+        assert f'id="{name}"' in page
+        assert f'data-at="{name}/0/nll"' in page
+        assert f'href="#{name}"' in page
+
+
+def test_answers_that_were_not_graded_are_named(planted: Path):
+    found = source.read(planted)
+    left = [{"title": "m · humaneval · top:1", "answers": 7, "why": "no sandbox"}]
+    page = report_page(replace(found, manifest={**found.manifest, "not_graded": left}))
+    assert "not graded here: 7 answers of m · humaneval · top:1 (no sandbox); sinkscope grade" in page
+    alone = replace(found, frames={}, manifest={**found.manifest, "not_graded": left})
+    assert "not graded here" in report_page(alone)

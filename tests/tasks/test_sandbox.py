@@ -6,6 +6,7 @@ import os
 import re
 import resource
 import secrets
+import selectors
 import shutil
 import signal
 import socket
@@ -236,6 +237,24 @@ def test_a_hook_of_the_program_is_not_installed(rung: str) -> None:
         sandbox=rung,
     )
     assert result.passed, result
+
+
+def test_a_verdict_is_read_however_late_we_look(rung: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that ends just after an idle look at the pipes has told its verdict all the same."""
+
+    class Late(selectors.DefaultSelector):  # type: ignore[misc,valid-type]
+        first = True
+
+        def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+            if self.first:
+                self.first = False
+                time.sleep(0.7)  # the program ends in the meantime
+                return []
+            return super().select(timeout)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(process.selectors, "DefaultSelector", Late)
+    assert run("print('x')", sandbox=rung).passed
+    assert run("assert False, 'no'", sandbox=rung).reason == "AssertionError: no"
 
 
 def test_a_copied_verdict_fails(rung: str) -> None:

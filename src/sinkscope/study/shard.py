@@ -193,7 +193,7 @@ def _generate(
 
 def _traced(cell: Cell, store: Store, model: Model, task: Task, item: Item) -> Generation:
     """A recorded generation; its file and its statistics are complete before the record says so."""
-    from sinkscope.sinks import partial
+    from sinkscope.sinks import sink_statistics
     from sinkscope.trace.capture import Capture
     from sinkscope.trace.storage import partial_path
 
@@ -205,7 +205,7 @@ def _traced(cell: Cell, store: Store, model: Model, task: Task, item: Item) -> G
     run, text = _generate(cell, model, task, item, cell.parsed_policy(), capture=capture, out=path)
     more: dict[str, Any] = {"trace": path.name, "bytes": path.stat().st_size}
     if cell.kind == "trace":
-        part = partial(run.trace)
+        part = sink_statistics(run.trace)
         save_statistics(part, store.statistics_file(cell.id, item.index, item.seed))
         steps = float(part["head_steps"].sum())
         # Exemplars are chosen by this number.

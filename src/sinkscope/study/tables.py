@@ -164,7 +164,7 @@ def results(cells: Sequence[Cell], evaluations: dict[str, Evaluation]) -> tuple[
     """The result table, settings in every row, and notes. Each task and decoding is compared by itself."""
     import pandas as pd
 
-    from sinkscope.study.comparison import compare_runs, control, control_name
+    from sinkscope.study.comparison import compare_runs, control, control_name, holm_over
 
     groups: dict[tuple[str, str], list[Cell]] = defaultdict(list)
     for cell in cells:
@@ -197,7 +197,7 @@ def results(cells: Sequence[Cell], evaluations: dict[str, Evaluation]) -> tuple[
                 | _beside(used[0], beside, draws[model, matched[0]] if matched else [], evaluations)
                 | {"detectable": base and detectable(int(row["n"]), float(base["accuracy"]))}
             )
-    return pd.DataFrame(rows), list(dict.fromkeys(notes))
+    return holm_over(pd.DataFrame(rows)), list(dict.fromkeys(notes))
 
 
 def detectable(n: int, accuracy: float) -> float:
@@ -264,7 +264,7 @@ def sinks(cells: Sequence[Cell], statistics: Mapping[str, xr.Dataset]) -> pd.Dat
 
 def depth(cells: Sequence[Cell], statistics: Mapping[str, xr.Dataset]) -> pd.DataFrame:
     """Sinks by layer, over the traces of each cell."""
-    from sinkscope.sinks.strength import depth_table
+    from sinkscope.sinks.depth import depth_table
 
     return _stacked(cells, statistics, depth_table)
 

@@ -57,8 +57,8 @@ def plot_heat_map(
         look.colour_bar(figure, picture, axes, top, "received (uniform = 1)", pad=0.02)
     scores = " and ".join(sorted({scores_text(data) for data in named(traces).values()}))
     text = caption(
-        "Where attention goes as a generation unfolds: dark columns are keys that many queries look at; a column that begins, "
-        "ends or shifts is a sink that moves.",
+        "Where attention goes as a generation unfolds: a strongly coloured column is a key that many queries look at; one that "
+        "begins, ends or shifts is a sink that moves.",
         f"{scores}, mean over the layers and heads that were chosen (all by default), one generation; "
         "the colour scale ends at the 99.95th percentile, is linear below uniform attention and logarithmic above.",
         "single heads, whose sinks can vanish in the mean, and whether the model needs these keys.",

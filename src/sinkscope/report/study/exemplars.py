@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from typing import Any, NamedTuple
 
 from sinkscope.report.html import Parts, viewer_parts
 from sinkscope.report.study.markup import Safe, figure, link, section, spelled, tag
 from sinkscope.report.study.source import Source
+
+PIXELS_PER_POINT, COLUMN = 1.75, 560
+"""Size of a paper's figure on the page, and the width in pixels under which it needs no more than a phone has."""
 
 BUDGET = 4_000_000
 """Characters of traces that a report embeds; the whole file stays under 5 MB."""
@@ -29,8 +33,12 @@ def drawn(source: Source, stem: str) -> Safe | None:
         return None
     seen, _, rest = words.read_text(encoding="utf-8").strip().partition(" Computed: ")
     computed, _, not_shown = rest.partition(" Not shown: ")
-    address = "data:image/svg+xml;base64," + base64.b64encode(picture.read_bytes()).decode()
-    image = tag("img", src=Safe(address), alt=seen, class_="paper")
+    drawing = picture.read_bytes()
+    size = re.search(rb'width="([0-9.]+)pt"', drawing)
+    wide = round(float(size[1]) * PIXELS_PER_POINT) if size else None
+    address = "data:image/svg+xml;base64," + base64.b64encode(drawing).decode()
+    kind = "paper column" if wide and wide < COLUMN else "paper"
+    image = tag("img", src=Safe(address), alt=seen, width=wide, class_=kind)
     # Focusable, so that a keyboard can scroll a wide picture on a narrow screen.
     frame = tag("div", image, class_="wide", tabindex="0", role="region", aria_label=seen.partition(".")[0])
     return figure(frame, seen, computed, not_shown[:1].upper() + not_shown[1:], link(f"figures/{stem}.csv"))
@@ -61,7 +69,11 @@ def traces(source: Source, budget: int = BUDGET) -> Embedded | None:
         embedded += made
     if not embedded:
         return None
-    parts = viewer_parts(embedded, name="exemplars", address=False, inside=True)
+    # A diffusion model beside a causal one: the paper in one look.
+    other = next((view for view in embedded if view["causal"] != embedded[0]["causal"]), None)
+    if other is not None:
+        other["other"] = True
+    parts = viewer_parts(embedded, name="exemplars", compare=other is not None, address=False, inside=True)
     about = (
         f"One recorded generation of each model, chosen by rule: {str(source.manifest.get('exemplars', '')).rstrip('.')}. "
         "Choose trace, layer and head, drag through the steps, put two side by side. "

@@ -100,19 +100,23 @@ def table(
     caption: Any, head: Iterable[Any], rows: Iterable[Iterable[Any]], kind: str = "", headed: bool = True
 ) -> Safe:
     """A table with a caption and scoped headings; `headed`: the first cell of a row is its heading."""
-    top = tag("tr", *(tag("th", cell, scope="col") for cell in head))
+    names = list(head)
+    top = tag("tr", *(tag("th", name, scope="col") for name in names))
     body = []
     for row in rows:
         cells = list(row)
         first = [tag("th", cells[0], scope="row")] if headed and cells else []
-        body.append(tag("tr", *first, *(_cell(cell) for cell in cells[len(first) :])))
+        rest = zip(names[len(first) :], cells[len(first) :], strict=False)
+        body.append(tag("tr", *first, *(_cell(cell, str(name)) for name, cell in rest)))
     inner = tag("table", tag("caption", caption), tag("thead", top), tag("tbody", *body), class_=kind or None)
     # Focusable, so that a keyboard can scroll a wide table.
     return tag("div", inner, class_="scroll", tabindex="0", role="region", aria_label=_label(caption))
 
 
-def _cell(value: Any) -> Safe:
-    return tag("td", value, class_="number" if isinstance(value, Safe) and "data-at=" in value else None)
+def _cell(value: Any, name: str) -> Safe:
+    """A cell that knows its column: on a narrow screen rows stand below each other, and the name before each value."""
+    kind = "number" if isinstance(value, Safe) and "data-at=" in value else None
+    return tag("td", value, class_=kind, data_label=name or None)
 
 
 def _label(caption: Any) -> str:

@@ -22,9 +22,9 @@ LIMITS = (
     "content goes) costs accuracy too. Hiding a key removes its information and spreads its attention over the others."
 )
 NUMBERS = (
-    "Paired intervals in this table are bootstraps over documents: where all documents agree they have no width, which does "
-    "not mean certainty. p: McNemar’s exact test, corrected over the table by Holm. Attention hidden: mean share that the "
-    "mask took. Sinks hit: share of the step’s own sinks that it really hid. Keys: k as a share of the keys."
+    "Paired intervals are score intervals over documents (Tango), here and in the claims. p: McNemar’s exact test, corrected "
+    "over the table by Holm. Attention hidden: mean share that the mask took. "
+    "Sinks hit: share of the step’s own sinks that it really hid. Keys: k as a share of the keys."
 )
 FOLDED = 6
 """Rows from which on a shipped table is folded."""
@@ -38,16 +38,17 @@ SHIPPED_COLUMNS = (
 
 def masking(source: Source) -> Safe | None:
     """The section; None for a study without accuracies."""
-    if "results" not in source.frames:
+    frame = source.frames.get("results")
+    notes = [*source.notes, *map(_not_graded, source.manifest.get("not_graded", []))]
+    if frame is None and not source.manifest.get("not_graded"):
         return None
-    frame = source.frames["results"]
     parts: list[Any] = [tag("p", LIMITS, class_="warning")]
-    for key in dict.fromkeys(zip(frame["task"], frame["decoding_name"], strict=True)):
+    settings = [] if frame is None else zip(frame["task"], frame["decoding_name"], strict=True)
+    for key in dict.fromkeys(settings):
         task, decoding = map(str, key)
         rows = list(source.rows("results", task=task, decoding_name=decoding))
         parts += [_wide(source, task, decoding, rows), _curves(source, task, decoding, rows)]
         parts.append(details(f"all numbers of {task} · {decoding}", *_long(source, rows)))
-    notes = [*source.notes, *map(_not_graded, source.manifest.get("not_graded", []))]
     if notes:
         parts.append(tag("ul", *(tag("li", note) for note in notes), class_="quiet"))
     return section("masking", "What breaks without them", *parts, shipped_results(source.shipped))

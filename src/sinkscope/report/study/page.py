@@ -13,13 +13,15 @@ from sinkscope.report.study.emergence import emergence
 from sinkscope.report.study.exemplars import maps, traces
 from sinkscope.report.study.markup import Safe, join, tag
 from sinkscope.report.study.masking import masking
-from sinkscope.report.study.mechanisms import mechanisms
+from sinkscope.report.study.mechanisms import measured, mechanisms
 from sinkscope.report.study.provenance import provenance
 from sinkscope.report.study.source import Source
+from sinkscope.report.study.summary import summary
 from sinkscope.report.study.verdicts import verdicts
 from sinkscope.version import __version__
 
 CONTENTS = {
+    "summary": "In five sentences",
     "verdict": "Verdict",
     "claims": "The paper’s claims",
     "masking": "What breaks without them",
@@ -28,6 +30,9 @@ CONTENTS = {
     "dynamics": "Do they move?",
     "anatomy": "Anatomy",
     "mechanisms": "Single steps and pairs",
+    "likelihood": "Likelihood of text",
+    "inspection": "What sinks hold",
+    "reuse": "Approximate steps",
     "emergence": "When they appear",
     "traces": "The traces",
     "settings": "Settings and provenance",
@@ -38,6 +43,7 @@ def report_page(source: Source) -> str:
     """The whole report as one HTML document."""
     embedded = traces(source)
     made: dict[str, Safe | None] = {
+        "summary": summary(source),
         "verdict": verdicts(source),
         "claims": claims_table(source),
         "masking": masking(source),
@@ -46,6 +52,9 @@ def report_page(source: Source) -> str:
         "dynamics": dynamics(source),
         "anatomy": anatomy(source),
         "mechanisms": mechanisms(source),
+        "likelihood": measured(source, "likelihood"),
+        "inspection": measured(source, "inspection"),
+        "reuse": measured(source, "reuse"),
         "emergence": emergence(source),
         "traces": None if embedded is None else embedded.section,
         "settings": provenance(source),

@@ -11,8 +11,8 @@ from sinkscope.report.study.words import policy_words
 from sinkscope.study.spec import to_toml
 
 INTERVALS = (
-    "Accuracies: Wilson 95 %. Differences: paired by document, bootstrap over documents; p by McNemar’s exact test, Holm over "
-    "each table. Claims: Agresti and Min. Measures of traces: bootstrap over prompts."
+    "Accuracies: Wilson 95 %. Differences and losses, also of the claims: paired by document, score interval (Tango); p by "
+    "McNemar’s exact test, Holm over the whole table. Measures of traces: Student’s t over prompts."
 )
 BATCHES = (
     "the first of the task; where the study says batches, whole batches of equally long prompts in the order in which such "
@@ -34,6 +34,7 @@ def provenance(source: Source) -> Safe:
         ("traced documents", manifest.get("traced_documents", "")),
         ("exemplars", manifest.get("exemplars", "")),
         ("intervals", INTERVALS),
+        ("programs graded by", _sandbox(source)),
         ("policies", CHOSEN),
         ("versions", ", ".join(f"{name} {version}" for name, version in manifest.get("versions", {}).items())),
         ("science", f"{manifest.get('science', '')}; inputs {manifest.get('inputs', '')}"),
@@ -47,6 +48,13 @@ def provenance(source: Source) -> Safe:
         details("cells", listing(json.dumps(manifest.get("cells", {}), indent=1, ensure_ascii=False))),
         tag("h3", "Data files"), _files(source),
     )  # fmt: skip
+
+
+def _sandbox(source: Source) -> str:
+    """The sandbox in which model-written programs were graded; empty when no code was run."""
+    calls = source.manifest.get("calls", [])
+    rungs = dict.fromkeys(str(call["sandbox"]) for call in calls if call.get("sandbox"))
+    return ", ".join(rungs)
 
 
 def _documents(source: Source) -> str:
@@ -83,7 +91,8 @@ def _settings(source: Source) -> list[Safe]:
         for row in seen.to_dict("records")
     ]  # fmt: skip
     policies = [
-        [policy, policy_words(policy) or "see docs/policies.md"] for policy in dict.fromkeys(frame["policy"])
+        [policy, policy_words(policy) or "as its name says (sinkscope.parse_policy)"]
+        for policy in dict.fromkeys(frame["policy"])
     ]
     return [
         table("Decodings", ("model", "task", "decoding", "seeds"), rows),

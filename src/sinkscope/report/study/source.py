@@ -20,7 +20,18 @@ from sinkscope.study import shipped, spec
 from sinkscope.study.store import Store
 from sinkscope.text import read_csv
 
-TABLES = ("results", "records", "sinks", "depth", "diagnosis", "replay", "pairs")
+TABLES = (
+    "results",
+    "records",
+    "sinks",
+    "depth",
+    "diagnosis",
+    "replay",
+    "pairs",
+    "likelihood",
+    "inspection",
+    "reuse",
+)
 LEFT_OUT = "left_out.json"
 Row = dict[str, Any]
 

@@ -97,8 +97,8 @@ class View {
 
   async makeField(score, layer, head) {
     const size = this.T * this.K;
-    const taken = layer < 0 ? null : (await this.get(this.taken))?.array.subarray(layer * size, (layer + 1) * size);
-    if (layer >= 0 && head >= 0 && this.heads.length) return { taken, ...(await this.headField(score, layer, head)) };
+    const hidden = layer < 0 ? null : (await this.get(this.masked_keys))?.array.subarray(layer * size, (layer + 1) * size);
+    if (layer >= 0 && head >= 0 && this.heads.length) return { hidden, ...(await this.headField(score, layer, head)) };
     const [scores, sinks] = await Promise.all([
       this.get(layer < 0 ? score.mean : score.layers),
       this.get(layer < 0 ? score.sinks_total : score.sinks),
@@ -106,7 +106,7 @@ class View {
     const cut = layer < 0 ? [0, size] : [layer * size, (layer + 1) * size];
     const field = {
       codes: scores.array.subarray(...cut), values: scores.values, error: scores.error,
-      counts: sinks.array.subarray(...cut), taken,
+      counts: sinks.array.subarray(...cut), hidden,
       outOf: score.head_count * (layer < 0 ? this.L : 1), partial: false, mean: true,
     };
     field.average = this.averageOf(field);

@@ -114,7 +114,7 @@ class Panel {
     return element("p", { class: "key", "aria-hidden": "true" }, ...masks,
       element("span", {}, element("i", { class: "token decided" }, "a"), " written in this step"),
       element("span", {}, element("i", { class: "token sink" }, "a"), ` sink: above about ${+(1 + view.epsilon).toFixed(2)}× uniform`),
-      ...(view.taken ? [element("span", {}, element("i", { class: "token taken" }, "a"), " hidden by the policy")] : []));
+      ...(view.masked_keys ? [element("span", {}, element("i", { class: "token hidden-key" }, "a"), " hidden by the policy")] : []));
   }
 
   saveButtons(picture) {
@@ -425,7 +425,7 @@ class Panel {
     const value = code < LEFT_OUT ? `${numberText(field.values[code])}× uniform` : code === LEFT_OUT ? "not among the strongest 8" : "no score yet";
     const sink = field.mean ? `sink in ${this.sinkText(i)} ${this.score.sinks_of === "heads" ? "heads" : "layers"}` : field.counts[i] ? "sink" : "no sink";
     const more = [flag & PROMPT ? "prompt" : "answer", flag & DECIDED ? "written in this step" : "",
-      field.taken?.[i] ? `hidden by the policy in ${field.taken[i]} heads` : ""].filter(Boolean).join(", ");
+      field.hidden?.[i] ? `hidden by the policy in ${field.hidden[i]} heads` : ""].filter(Boolean).join(", ");
     return `step ${view.steps[at.step]} · ${place} · ${text} · ${value} · ${sink} · ${more}`;
   }
 }

@@ -140,13 +140,14 @@ class _Watched:
         self.stop_for: Callable[[], str] = str  # says why it must be stopped, or ""
         self._descriptor = verdict
         self._most = limits.output
+        self._printed = 0
 
     def until(self, deadline: float) -> str:
         """Read until the program is gone; return why it had to be stopped, or ""."""
         stream = self.process.stdout
         if stream is None:  # for the type checker: stdout is a pipe
             raise RuntimeError("no output pipe")
-        printed = 0
+        gone = False
         with selectors.DefaultSelector() as selector:
             for descriptor in (self._descriptor, stream.fileno()):
                 os.set_blocking(descriptor, False)
@@ -155,23 +156,29 @@ class _Watched:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return OUT_OF_TIME
-                ready = selector.select(min(left, 0.05))
+                ready = selector.select(0 if gone else min(left, 0.05))
                 for key, _ in ready:
-                    part = os.read(key.fd, 1 << 16)
-                    if not part:
+                    if not self._read(key.fd):
                         selector.unregister(key.fd)
-                    elif key.fd == self._descriptor:
-                        self.verdict = (self.verdict + part)[:1024]
-                    else:
-                        printed += len(part)
-                        self.tail = (self.tail + part)[-8000:]
-                        if printed > self._most:
-                            return f"printed more than {self._most} bytes"
+                if self._printed > self._most:
+                    return f"printed more than {self._most} bytes"
                 if reason := self.stop_for():
                     return reason
-                if not ready and self.process.poll() is not None:
-                    break
+                if not ready and gone:
+                    break  # a pipe that a stray process keeps open
+                # What it wrote between the look at the pipes and its end is read in the next round.
+                gone = self.process.poll() is not None
         return ""
+
+    def _read(self, descriptor: int) -> bool:
+        """Take what a pipe holds; False at its end."""
+        part = os.read(descriptor, 1 << 16)
+        if descriptor == self._descriptor:
+            self.verdict = (self.verdict + part)[:1024]
+        else:
+            self._printed += len(part)
+            self.tail = (self.tail + part)[-8000:]
+        return bool(part)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
