@@ -148,6 +148,7 @@ def architecture(checkpoint: Checkpoint) -> tuple[Any, Any]:
         raise CheckpointError(
             f"{checkpoint.source}: model_type {kind!r} is not one that sinkscope can load; {hint}"
         )
+    checkpoint.check_layers()
     try:
         # Whether it is quantised is asked of the weights (see Checkpoint.quantised).
         settings = {key: value for key, value in checkpoint.config.items() if key != "quantization_config"}
@@ -166,7 +167,6 @@ def architecture(checkpoint: Checkpoint) -> tuple[Any, Any]:
 
 def _check_sizes(checkpoint: Checkpoint, network_class: Any, config: Any) -> None:
     """Refuse a config that declares much more than the weights hold, before transformers makes room for it."""
-    checkpoint.check_layers(config.get_text_config().num_hidden_layers)
     stored = sum(math.prod(shape) for shape in checkpoint.shapes.values())
     try:
         with torch.device("meta"):

@@ -30,6 +30,9 @@ TOKENIZER_FILES = (
 )  # fmt: skip
 """Files that decide which ids a text becomes."""
 
+LAYER_COUNTS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
+"""Names of the number of layers in config files."""
+
 LISTED = 8
 """How many tensor names one error lists."""
 
@@ -110,13 +113,17 @@ class Checkpoint:
             )
         return float(value)
 
-    def check_layers(self, layers: int) -> None:
-        """Refuse a config that declares more layers than the weights have tensors, before a network of them is built."""
-        if layers > len(self.shapes):
-            raise CheckpointError(
-                f"{self.source}: config.json declares {layers} layers, but the weights have only {len(self.shapes)} tensors; "
-                "check that config.json and the weights belong together"
-            )
+    def check_layers(self) -> None:
+        """Refuse a config that declares more layers than the weights have tensors, before anything is made of it."""
+        inner = self.config.get("text_config")
+        for settings in (self.config, inner if isinstance(inner, dict) else {}):
+            for name in LAYER_COUNTS:
+                layers = settings.get(name)
+                if isinstance(layers, (int, float)) and layers > len(self.shapes):
+                    raise CheckpointError(
+                        f"{self.source}: config.json sets {name} to {layers}, but the weights have only {len(self.shapes)} "
+                        "tensors; check that config.json and the weights belong together"
+                    )
 
     @cached_property
     def files(self) -> dict[str, Path]:

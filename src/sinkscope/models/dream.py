@@ -54,6 +54,7 @@ class Dream(Family):
         """Dream's sizes as a Qwen2Config whose attention looks both ways."""
         from transformers import Qwen2Config
 
+        checkpoint.check_layers()
         config = Qwen2Config(**qwen_settings(checkpoint))
         config.is_causal = False
         return config
@@ -64,7 +65,6 @@ class Dream(Family):
 
         tied = bool(checkpoint.config.get("tie_word_embeddings"))
         config = self.config(checkpoint)
-        checkpoint.check_layers(config.num_hidden_layers)
         network = empty_network(Qwen2ForCausalLM, config)
         names = {name: name for name, _ in network.named_parameters()}
         if tied:

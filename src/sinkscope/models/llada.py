@@ -91,6 +91,7 @@ class Llada(Family):
         """LLaDA's sizes as a LlamaConfig whose attention looks both ways."""
         from transformers import LlamaConfig
 
+        checkpoint.check_layers()
         _refuse_variants(checkpoint)
         config = LlamaConfig(**llama_settings(checkpoint))
         config.is_causal = False
@@ -101,7 +102,6 @@ class Llada(Family):
         from transformers import LlamaForCausalLM
 
         config = self.config(checkpoint)
-        checkpoint.check_layers(config.num_hidden_layers)
         network = empty_network(LlamaForCausalLM, config)
         settings = checkpoint.config
         everywhere = bool(settings.get("include_bias"))
