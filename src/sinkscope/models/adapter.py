@@ -55,7 +55,7 @@ class AdapterCheckpoint(Checkpoint):
 
     @cached_property
     def scale(self) -> float:
-        """What B · A is multiplied with."""
+        """The factor of B · A."""
         rank, alpha = self.adapter.get("r"), self.adapter.get("lora_alpha")
         if not isinstance(rank, int) or rank < 1 or not isinstance(alpha, (int, float)):
             raise CheckpointError(

@@ -158,7 +158,8 @@ def viewer_page(
         "in a picture the arrows move step and position, in the grid layer and head, <kbd>Esc</kbd> all. The address of the "
         f"page keeps what is shown.</p><p>Made with sinkscope {html.escape(__version__)}.</p></footer>\n</main>"
     )
-    return page(f"{title} · sinkscope", body, scripts=[parts.script], styles=[parts.style])
+    kind = "viewer hosted" if hosted else "viewer"
+    return page(f"{title} · sinkscope", body, scripts=[parts.script], styles=[parts.style], kind=kind)
 
 
 def write_viewer(path: str | os.PathLike[str], trace: Any, other: Any = None, **options: Any) -> Path:
