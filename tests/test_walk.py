@@ -1,4 +1,4 @@
-"""CONTRIBUTING's walk of a traced LLaDA prompt, file by file, is true: it names the files whose functions are entered, and no other."""
+"""CONTRIBUTING names the files that a traced LLaDA prompt walks through: those whose functions are entered, and no other."""
 
 from __future__ import annotations
 
