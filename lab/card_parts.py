@@ -174,7 +174,7 @@ def masking_tables(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def masking_notes(rows: list[dict[str, Any]]) -> list[str]:
-    """What keeps a table from saying what it seems to say: controls that missed their match, silencing that was not run."""
+    """Reservations about a table: controls that missed their match, silencing that was not run."""
     notes = []
     for task in dict.fromkeys(row["task"] for row in rows):
         own = {row["policy"]: row for row in rows if row["task"] == task}

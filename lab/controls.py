@@ -1,4 +1,4 @@
-"""What is measured about a control: accuracy with and without its sinks, and its sinks. Nothing of it is shipped.
+"""Measurements of a control: accuracy with and without its sinks, and its sinks. Nothing of it is shipped.
 
     python -m lab.controls FOLDER --count 500
 
@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from lab.masking import CONTROL_SEEDS, answer, ask, at_least_one
+from lab.masking import CONTROL_SEEDS, answer, ask
+from sinkscope import checks
 from sinkscope.errors import InputError, plainly
 from sinkscope.models.load import load
 from sinkscope.organisms.layout import write_json
@@ -29,7 +30,8 @@ RULES = (MaskTop(1, "head"), MaskTop(1, "model"))
 
 def measure(folder: Path, count: int, device: str = "auto", batch: int | None = None) -> dict[str, Any]:
     """Everything that the table of controls says about a trained folder."""
-    at_least_one(count=count, batch=batch)
+    checks.whole("count", count, 1)
+    checks.whole("batch", count if batch is None else batch, 1)
     about, sinks = (
         _read(folder / "training.json"),
         _probed(folder),

@@ -42,7 +42,7 @@ OPTIONS = {
     "weight_decay": float,
     "mix": str,
 }
-"""What a job may change of its recipe."""
+"""The settings of a recipe that a job may change."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class Drive:
         return not missing
 
     def _mix(self) -> str:
-        """What all jobs read; they share their documents."""
+        """The mix of all jobs, which share their documents."""
         if "--mix" in self.options[:-1]:
             return recipe(self.jobs[0].recipe, mix=_value_of("--mix", self.options)).mix
         mixes = {job.chosen().mix for job in self.jobs}

@@ -17,7 +17,7 @@ PANELS = (
 WIDE, HIGH, ACROSS = 360, 220, 2
 TITLE, KEY = 24, 26
 FIRST = 0.7
-"""Where step 0 stands on the logarithmic axis."""
+"""The place of step 0 on the logarithmic axis."""
 # A picture in a README cannot know the page's colours: middle tones reach 3:1 on white and on near-black alike.
 COLOURS = ("#2f86d6", "#d9701a", "#1a9a76", "#c05a9c")
 STYLE = (

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lab.cells import VERSION, append, read, refuse_others, trimmed
+from sinkscope import checks
 from sinkscope.errors import InputError, nearest, plainly
 from sinkscope.models.load import ORGANISMS as WEIGHTS
 from sinkscope.organisms.recipe import RECIPES
@@ -72,7 +73,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Settings:
-    """What every process must know.
+    """The settings of a run, for every process.
 
     Attributes:
         folders: name → checkpoint folder.
@@ -165,7 +166,7 @@ def _rounded(values: Any, rows: int) -> list[float | None]:
 
 
 def machine(device: Any) -> str:
-    """What the answers were made on."""
+    """The machine, in words."""
     import torch
 
     if device.type == "cuda":
@@ -213,7 +214,7 @@ def work(settings: Settings, place: int, taken: Any, failed: Any) -> None:
 
 
 class Outcome(NamedTuple):
-    """What a run left undone: cells as "model task policy".
+    """Cells that a run left undone, as "model task policy".
 
     Attributes:
         missing: all that are not there. failed: those of them that were begun.
@@ -246,7 +247,12 @@ def run(
     from sinkscope.models.load import find, resolve_device
 
     began = time.monotonic()
-    at_least_one(count=count, processes=processes, batch=batch)
+    for option, value in (
+        ("count", count),
+        ("processes", processes),
+        ("batch", count if batch is None else batch),
+    ):
+        checks.whole(option, value, 1)
     for task in tasks:
         if task not in TASKS:
             raise InputError(f"unknown task {task!r}: {nearest(task, TASKS)}")
@@ -291,7 +297,7 @@ def run(
 
 
 def _jobs_of(cells: Iterable[dict[str, Any]], count: int) -> set[Job]:
-    """What was answered for this many documents."""
+    """The cells that were answered for this many documents."""
     return {Job(cell["task"], cell["policy"]) for cell in cells if cell["count"] == count}
 
 
@@ -330,13 +336,6 @@ def _share_out(settings: Settings, processes: int, began: float) -> tuple[dict[s
         process.join()
     ended = [process.exitcode for process in running if process.exitcode]
     return dict(zip(settings.jobs, taken[:], strict=True)), ended
-
-
-def at_least_one(**numbers: int | None) -> None:
-    """Refuses options below 1; None is an option that was not given."""
-    for name, number in numbers.items():
-        if number is not None and number < 1:
-            raise InputError(f"{name} is {number}: expected 1 or more")
 
 
 def main(words: Sequence[str] | None = None) -> None:

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.masking import at_least_one, machine
+from lab.masking import machine
+from sinkscope import checks
 from sinkscope.errors import InputError, plainly
 from sinkscope.models.load import find, load
 from sinkscope.organisms.layout import write_json
@@ -25,7 +26,6 @@ KEPT = ("digest", "date", "dtype", "batch")
 
 def answers(source: str | Path, count: int, batch: int = 128, device: str = "auto") -> dict[str, Any]:
     """A checkpoint's answers to the first `count` held-out questions of every task it knows, with when and where."""
-    at_least_one(count=count, batch=batch)
     model = load(source, device=device)
     return {
         "digest": model.digest,
@@ -56,7 +56,7 @@ def grade(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_answers(path: Path) -> dict[str, Any]:
-    """What `--ungraded` wrote, perhaps on another machine."""
+    """Answers that `--ungraded` wrote, perhaps on another machine."""
     try:
         made = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -101,7 +101,8 @@ def main(words: Sequence[str] | None = None) -> None:
     if options.answers is not None and len(options.folders) > 1:
         parser.error(f"--answers is one file, and {len(options.folders)} folders were given: name one")
     with plainly():
-        at_least_one(count=options.count, batch=options.batch)
+        checks.whole("count", options.count, 1)
+        checks.whole("batch", options.batch, 1)
         for folder in options.folders:
             if not folder.is_dir():
                 raise InputError(f"there is no folder {folder}: give a folder with a checkpoint")

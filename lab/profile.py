@@ -1,7 +1,7 @@
 """profile.json of an organism: what its sinks are like while it answers held-out word problems.
 
 The prompts are answered by the official loop on a CPU, recorded with anatomy, and described by `sinkscope.sinks`: how strong,
-drains or hubs, moving or not, made of what, what they look like inside. Intervals are 95 %, bootstrap over prompts.
+drains or hubs, moving or not, made of what, what they look like inside. Intervals are 95 %, over prompts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import xarray as xr
     from numpy.typing import NDArray
 
-    from sinkscope.sinks.intervals import Interval
+    from sinkscope.statistics import Estimate
 
 TASK = "word_problems"
 PROMPTS = 24
@@ -61,7 +61,7 @@ def profile(folder: Path, prompts: int = PROMPTS) -> dict[str, Any]:
         "task": TASK,
         "prompts": prompts,
         "decoding": decoding.as_dict(),
-        "interval": "95 %, bootstrap over prompts",
+        "interval": "95 %, over prompts",
         "summary": _rows(summary(data)),
         "diagnosis": [
             vars(finding) for finding in diagnose(data).findings if finding.question not in UNASKED
@@ -114,9 +114,9 @@ def _over_median(norms: NDArray[Any], first: int) -> NDArray[Any]:
 
 
 def _interval(name: str, values: NDArray[Any]) -> dict[str, float | None]:
-    from sinkscope.sinks.intervals import mean_interval
+    from sinkscope.statistics import mean_interval
 
-    found: Interval = mean_interval(values)
+    found: Estimate = mean_interval(values)
     return {name: _plain(found.value), f"{name}_low": _plain(found.low), f"{name}_high": _plain(found.high)}
 
 

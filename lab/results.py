@@ -30,7 +30,7 @@ DIGITS = 4
 SHARED = ("model", "scheme", "decoding", "dtype")
 """Columns that are the same in all rows of a task."""
 SAME = ("family", "dtype", "count", "batch", "torch")
-"""What all cells of a table must share, beside the weights."""
+"""Columns that all cells of a table must share, beside the weights."""
 
 
 def digest_of(folder: Path) -> str:

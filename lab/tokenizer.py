@@ -45,7 +45,7 @@ LEARNED_FROM = ("word_problems", "small_code", "prose", "captions")
 
 
 def sample_texts(documents: int = 6000) -> list[str]:
-    """What the shipped tokenizer is trained on: texts of the generators, and the role names."""
+    """The texts that the shipped tokenizer is trained on: those of the generators, and the role names."""
     texts = ["user\nassistant\nsystem"] * (documents // 4)
     for name in LEARNED_FROM:
         for seed in range(documents // len(LEARNED_FROM)):

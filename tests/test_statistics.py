@@ -11,15 +11,20 @@ from hypothesis import strategies as st
 
 from sinkscope.errors import InputError
 from sinkscope.statistics import (
+    Estimate,
     accuracy,
     align,
-    bootstrap,
     compare,
+    difference,
     effect_over_control,
     holm,
+    kept_share,
     mcnemar,
+    mean_interval,
     minimal_detectable_effect,
     over_seeds,
+    paired_interval,
+    ratio_interval,
     same_settings,
     sign_flip,
     standard_error,
@@ -115,24 +120,160 @@ def test_mcnemar_agrees_with_scipy(pairs: list[tuple[int, int]]) -> None:
     assert mcnemar(a, b) == pytest.approx(wanted, abs=1e-9)
 
 
-def test_bootstrap_matches_theory_and_plain_resampling() -> None:
+def runs(
+    n: int, base: float, lost: float, won: float, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Two paired runs: of the right answers a share is lost, of the wrong ones a share is won."""
+    before = rng.random(n) < base
+    after = np.where(before, rng.random(n) >= lost, rng.random(n) < won)
+    return before.astype(float), after.astype(float)
+
+
+GRID = [
+    (share, other)
+    for share in (0.0, 0.02, 0.05, 0.1, 0.3, 0.5, 0.9)
+    for other in (0.0, 0.05, 0.2)
+    if share + other < 1
+]
+
+
+@pytest.mark.parametrize("n", [16, 40, 64])
+def test_the_interval_of_paired_losses_covers_exactly(n: int) -> None:
+    """From the multinomial distribution, edges included: never far under 95 %, and about that on average."""
+    cache: dict[tuple[int, int], tuple[float, float]] = {}
+    log = np.array([math.lgamma(i + 1) for i in range(n + 1)])
+    coverages = []
+    for lost, won in GRID:
+        total = 0.0
+        for b in range(n + 1):
+            for c in range(n + 1 - b):
+                if (b and not lost) or (c and not won):
+                    continue
+                rest = 1 - lost - won
+                weight = log[n] - log[b] - log[c] - log[n - b - c] + (n - b - c) * math.log(rest)
+                weight += (b * math.log(lost) if b else 0.0) + (c * math.log(won) if c else 0.0)
+                if weight < -23:
+                    continue
+                if (b, c) not in cache:
+                    before = np.r_[np.ones(b), np.zeros(n - b)]
+                    after = np.r_[np.zeros(b), np.ones(c), np.zeros(n - b - c)]
+                    found = paired_interval(before, after)
+                    cache[b, c] = (found.low, found.high)
+                low, high = cache[b, c]
+                if low - 1e-9 <= lost - won <= high + 1e-9:
+                    total += math.exp(weight)
+        coverages.append(total)
+    assert min(coverages) >= 0.92
+    assert 0.945 <= np.mean(coverages) <= 0.99
+
+
+def test_a_bootstrap_does_not_cover_where_this_interval_does() -> None:
+    """One in twenty lost, 16 documents: resampling has no width when none is lost in the sample."""
+    rng = np.random.default_rng(0)
+    bootstrap = score = 0
+    for _ in range(300):
+        before, after = runs(16, 0.95, 0.05, 0.0, rng)
+        change = before - after
+        low, high = np.quantile(rng.choice(change, (400, 16)).mean(axis=1), [0.025, 0.975])
+        bootstrap += low <= 0.05 * 0.95 <= high
+        found = paired_interval(before, after)
+        score += found.low <= 0.05 * 0.95 <= found.high
+    assert bootstrap / 300 < 0.6
+    assert score / 300 >= 0.95
+
+
+def test_paired_intervals_by_hand() -> None:
+    """Tango 1998, Statistics in Medicine 17:891: the score interval of 9 lost and 2 won of 40 documents, and its edges."""
+    before, after = np.r_[np.ones(9), np.zeros(31)], np.r_[np.zeros(9), np.ones(2), np.zeros(29)]
+    assert paired_interval(before, after) == pytest.approx((0.175, 0.01443, 0.33902), abs=1e-4)
+    z = 1.959964
+    for n in (16, 72, 73, 500):
+        same = paired_interval(np.ones(n), np.ones(n))
+        assert same.high == pytest.approx(z * z / (n + z * z), abs=1e-6)
+        assert same.low == pytest.approx(-same.high)
+    all_lost = paired_interval(np.ones(16), np.zeros(16))
+    assert (all_lost.value, all_lost.high) == (1.0, 1.0)
+    assert 0.6 < all_lost.low < 0.7
+    shares = paired_interval(np.array([1.0, 0.5, 1.0, 0.5]), np.array([0.5, 0.5, 0.5, 0.5]))
+    assert shares.value == pytest.approx(0.25)
+    assert shares.low < 0.25 < shares.high
+    with pytest.raises(InputError, match="same documents"):
+        paired_interval(np.ones(3), np.ones(4))
+
+
+@given(first=bits, seed=st.integers(0, 5))
+@settings(max_examples=40, deadline=None)
+def test_paired_intervals_are_antisymmetric_and_hold_the_loss(first: list[int], seed: int) -> None:
+    second = np.random.default_rng(seed).integers(0, 2, len(first))
+    one, two = paired_interval(first, second), paired_interval(second, first)
+    assert one.low - 1e-9 <= one.value <= one.high + 1e-9
+    assert (one.low, one.high) == pytest.approx((-two.high, -two.low), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("base", "lost", "won"),
+    [(0.95, 0.05, 0.0), (0.95, 0.9, 0.0), (0.3, 0.5, 0.05), (0.9, 0.1, 0.5), (0.3, 1.0, 0.0)],
+)
+def test_the_share_that_is_kept_covers(base: float, lost: float, won: float) -> None:
     rng = np.random.default_rng(1)
-    differences = rng.choice([-1.0, 0.0, 1.0], p=[0.1, 0.6, 0.3], size=400)
-    low, high = bootstrap(differences, draws=20_000, seed=3)
-    error = differences.std() / math.sqrt(400)
-    assert low == pytest.approx(differences.mean() - 1.96 * error, abs=0.004)
-    assert high == pytest.approx(differences.mean() + 1.96 * error, abs=0.004)
-    plain = differences[rng.integers(0, 400, size=(20_000, 400))].mean(axis=1)
-    assert (low, high) == pytest.approx(tuple(np.quantile(plain, [0.025, 0.975])), abs=0.004)
-    assert bootstrap(differences, seed=3) == bootstrap(differences, seed=3)
-    assert bootstrap([0.25] * 10) == (0.25, 0.25)
-    narrow = bootstrap(differences, confidence=0.5)
-    assert low < narrow.low < narrow.high < high
+    truth = 1 - lost + won * (1 - base) / base
+    covered = drawn = 0
+    for _ in range(400):
+        before, after = runs(64, base, lost, won, rng)
+        found = kept_share(before, after)
+        drawn += found.known
+        covered += found.known and found.low - 1e-9 <= truth <= found.high + 1e-9
+    assert covered / drawn >= 0.93
+    assert math.isnan(kept_share([0, 0], [1, 0]).value)
 
 
-def test_bootstrap_does_not_depend_on_the_order_of_documents() -> None:
-    values = np.random.default_rng(2).choice([-1.0, 0.0, 0.5, 1.0], size=60)
-    assert bootstrap(values, seed=5) == bootstrap(values[::-1], seed=5)
+def test_a_difference_of_estimates_keeps_its_edges() -> None:
+    found = difference(Estimate(1.0, 0.8, 1.0), Estimate(0.0, 0.0, 0.1))
+    assert found.value == 1.0
+    assert found.low == pytest.approx(1 - math.hypot(0.2, 0.1))
+    assert found.high == 1.0
+
+
+# ---- prompts -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prompts", [3, 8, 30])
+def test_intervals_over_prompts_cover_however_few_they_are(prompts: int) -> None:
+    """A bootstrap over three prompts covers about 75 %."""
+    rng = np.random.default_rng(0)
+    values = rng.gamma(4.0, 0.25, (1500, prompts))
+    size = rng.uniform(0.5, 1.5, (1500, prompts))
+    covered = 0
+    for value, weight in zip(values, size, strict=True):
+        found = ratio_interval(value * weight, weight)
+        covered += found.low <= 1.0 <= found.high
+    assert 0.91 <= covered / 1500 <= 0.975
+
+
+def test_ratios_leave_missing_samples_out_and_count_prompts_once() -> None:
+    found = ratio_interval(np.array([1.0, np.nan, 3.0]), np.array([2.0, 5.0, 2.0]))
+    assert found.value == 1.0
+    assert np.isnan(ratio_interval(np.array([1.0]), np.array([2.0])).low)
+    with pytest.raises(InputError, match="at least one sample"):
+        ratio_interval(np.zeros(0), np.zeros(0))
+    once = mean_interval([1.0, 2.0, 4.0])
+    twice = mean_interval([1.0, 2.0, 4.0] * 2, groups=["a", "b", "c"] * 2)
+    assert twice == pytest.approx(once)
+    columns = ratio_interval(np.array([[1.0, 2.0], [3.0, 2.0]]), np.array([2.0, 2.0]))
+    assert columns.value.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(("prompts", "low"), [(3, 0.368), (16, 0.829), (64, 0.954)])
+def test_a_share_of_one_in_every_prompt_is_not_certain(prompts: int, low: float) -> None:
+    """1 − 0.05^(1/n): the bound of n draws without an exception; and shares never leave [0, 1]."""
+    assert mean_interval(np.ones(prompts), share=True) == pytest.approx((1.0, low, 1.0), abs=1e-3)
+    assert mean_interval(np.zeros(prompts), share=True) == pytest.approx((0.0, 0.0, 1 - low), abs=1e-3)
+    near = mean_interval(np.r_[np.ones(prompts - 1), 0.9], share=True)
+    assert near.high == 1.0
+    assert mean_interval(np.full(prompts, 7.0)) == (7.0, 7.0, 7.0)
+
+
+# ---- tests ---------------------------------------------------------------------------------------
 
 
 def test_sign_flip_matches_the_exact_distribution() -> None:
@@ -152,17 +293,14 @@ def test_sign_flip_agrees_with_mcnemar_on_binary_scores() -> None:
 def test_tests_keep_their_level() -> None:
     """Without an effect, p < 0.05 in about one run of twenty."""
     rng = np.random.default_rng(0)
-    exact = flipped = covered = 0
+    exact = flipped = 0
     for trial in range(300):
         easy = rng.random(120)
         a, b = (rng.random(120) < easy).astype(float), (rng.random(120) < easy).astype(float)
         exact += mcnemar(a, b) < 0.05
         flipped += sign_flip(a - b, draws=400, seed=trial) < 0.05
-        low, high = bootstrap(a - b, draws=1000, seed=trial)
-        covered += low <= 0 <= high
     assert exact / 300 <= 0.075
     assert flipped / 300 <= 0.085
-    assert 0.91 <= covered / 300 <= 0.98
 
 
 @given(first=bits, seed=st.integers(0, 3))

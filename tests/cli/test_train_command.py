@@ -96,4 +96,4 @@ def test_a_causal_model_is_adapted_to_a_text_file(
     assert run(monkeypatch, *twin) == 0
     assert "nothing is left to do" in capfd.readouterr().out
     assert run(monkeypatch, *twin, "--objective", "casual") == 2
-    assert "it is diffusion or causal" in capfd.readouterr().err
+    assert "did you mean causal" in capfd.readouterr().err

@@ -130,7 +130,7 @@ def test_killed_and_resumed_is_bit_for_bit_the_same(
     for file in (weights, "emergence.json"):
         assert (tmp_path / "whole" / file).read_bytes() == (tmp_path / "broken" / file).read_bytes(), file
     assert adapt(broken)["loss"] == json.loads((tmp_path / "whole" / "training.json").read_text())["loss"]
-    with pytest.raises(InputError, match="finished run of another source or other settings"):
+    with pytest.raises(InputError, match="finished run of another recipe, start or settings"):
         adapt(replace(whole, adaptation=replace(whole.adaptation, steps=5)))
 
 
@@ -244,8 +244,8 @@ def test_without_a_mask_token_one_is_added(source: Path, corpus: Path, tmp_path:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"objective": "casual"}, "it is diffusion or causal"),
-        ({"lora": -1}, "lora is -1"),
+        ({"objective": "casual"}, "did you mean causal"),
+        ({"lora": -1}, "lora should be a whole number of at least 0"),
         ({"anneal": 3, "objective": "causal"}, "anneal was given with the causal objective"),
         ({"length": 128}, "longer than the context"),
         ({"mask_token": "<nothing>"}, "has no token '<nothing>'"),

@@ -100,9 +100,9 @@ def make(folder: Path, *, hostile: bool = False) -> Path:
 
 def tables_partial(many: list[xr.Dataset]) -> xr.Dataset:
     """The analysis of several traces, each a prompt of its own."""
-    from sinkscope.sinks import merge, partial
+    from sinkscope.sinks import merge, sink_statistics
 
-    return merge([partial(one) for one in many], relabel=True)
+    return merge([sink_statistics(one) for one in many], relabel=True)
 
 
 def _samples(data: xr.Dataset) -> list[xr.Dataset]:

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from tests.report import pages
+from tests.report.packed import unpack, values_of
 from tests.sinks import synthetic
 
 from sinkscope.errors import InputError
@@ -27,7 +28,7 @@ from sinkscope.report.html import (
     write_viewer,
 )
 from sinkscope.report.payload import MOST_RESIDENCES, views
-from sinkscope.report.quantise import MISSING, Coded, pack, pack_coded, quantise, unpack, values_of
+from sinkscope.report.quantise import MISSING, Coded, pack, pack_coded, quantise
 from sinkscope.sinks import detect, layer_head_map, paths, residences, step_position_map
 
 
@@ -148,13 +149,13 @@ def test_head_means_have_no_heads_and_refuse_them():
         views(means, heads=[(0, 0)])
 
 
-def test_the_keys_a_policy_took_are_counted():
+def test_the_keys_that_a_policy_hides_are_counted():
     data = pages.diffusion()
-    taken = np.random.default_rng(0).random(data["received"].shape) < 0.1
-    packed = np.packbits(taken, axis=-1)
-    data = data.assign(taken_keys=(("sample", "step", "layer", "head", "byte"), packed))
+    hidden = np.random.default_rng(0).random(data["received"].shape) < 0.1
+    packed = np.packbits(hidden, axis=-1)
+    data = data.assign(masked_keys=(("sample", "step", "layer", "head", "byte"), packed))
     view = views(data)[1]
-    assert np.array_equal(unpack(view["taken"]), taken[1].sum(axis=2).swapaxes(0, 1))
+    assert np.array_equal(unpack(view["masked_keys"]), hidden[1].sum(axis=2).swapaxes(0, 1))
 
 
 @pytest.mark.parametrize(

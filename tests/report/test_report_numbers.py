@@ -130,15 +130,15 @@ def test_the_claims_are_those_that_the_rules_give(report, planted):
     from sinkscope.report.study.source import read
 
     shown = report.js(
-        "[...document.querySelectorAll('[data-claim]')].map((e) => [e.dataset.claim, e.dataset.model, e.dataset.status,"
-        " e.querySelector('.badge').textContent.slice(2), e.querySelector('small').textContent])"
+        "[...document.querySelectorAll('[data-claim]')].map((e) => [e.dataset.claim, e.dataset.model, e.dataset.about,"
+        " e.dataset.status, e.querySelector('.badge').textContent.slice(2), e.querySelector('.evidence').textContent])"
     )
     wanted = {
-        (claim, model): (found.status, found.evidence)
+        (claim, model, found.about): (found.status, found.evidence)
         for claim, row in judge(collect(read(planted))).items()
-        for model, found in row.items()
-        if found is not None
+        for model, judgements in row.items()
+        for found in judgements
     }
-    assert {(claim, model): (badge, text) for claim, model, _, badge, text in shown} == wanted
-    assert all(status == badge for _, _, status, badge, _ in shown)
-    assert {"supported", "contradicted", "not testable"} == {status for _, _, status, _, _ in shown}
+    assert {(claim, model, about): (badge, text) for claim, model, about, _, badge, text in shown} == wanted
+    assert all(status == badge for *_, status, badge, _ in shown)
+    assert {"supported", "contradicted", "not testable"} == {status for *_, status, _, _ in shown}

@@ -9,7 +9,7 @@ from tests.sinks import synthetic
 from sinkscope.errors import InputError
 from sinkscope.sinks import anatomy, massive_activations, secondary_sinks, sink_table
 from sinkscope.sinks.anatomy import massive_keys
-from sinkscope.sinks.scan import drain_keys, key_median, kv_heads
+from sinkscope.sinks.scan import drain_keys, key_median, per_query_head
 
 
 def with_anatomy(*, value: float = 0.2, key: float = 1.0, hidden: float = 15.0, largest: float = 400.0):
@@ -57,8 +57,13 @@ def test_drains_follow_the_grouped_head():
     table = sink_table(data.assign(value_norm=(data["value_norm"].dims, norms)))
     kinds = table.groupby("head", observed=True)["kind"].agg(lambda x: set(x))
     assert kinds.tolist() == [{"drain"}, {"drain"}, {"hub"}, {"hub"}]
-    assert kv_heads(np.arange(28), 4).tolist() == np.repeat(np.arange(4), 7).tolist()
-    assert kv_heads(np.array([0, 20]), 4, 28).tolist() == [0, 2]
+    numbered = np.arange(4.0)[None, :, None]
+    assert (
+        per_query_head(numbered, np.arange(28), None, False).ravel().tolist()
+        == np.repeat(np.arange(4), 7).tolist()
+    )
+    assert per_query_head(numbered, np.array([0, 20]), 28, False).ravel().tolist() == [0, 2]
+    assert per_query_head(numbered, np.arange(1), 28, True).ravel().tolist() == [1.5]
 
 
 def test_medians_leave_padding_out():

@@ -20,7 +20,7 @@ from sinkscope.sinks.categories import (
     text_category,
     token_texts,
 )
-from sinkscope.sinks.dataset import run_of
+from sinkscope.sinks.dataset import sample_state
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_trace_may_hold_spelled_or_plain_texts():
 
 
 def codes_of(data, **options) -> np.ndarray:
-    return np.asarray(CATEGORIES)[category_codes(data, run_of(data, 0), **options)]
+    return np.asarray(CATEGORIES)[category_codes(data, sample_state(data, 0), **options)]
 
 
 def test_role_names_inside_headers_are_control():

@@ -11,7 +11,7 @@ from sinkscope.errors import InputError
 from sinkscope.sinks import attribution, composition, logistic
 from sinkscope.sinks.attribution import distance_bins
 from sinkscope.sinks.composition import compose
-from sinkscope.sinks.dataset import run_of
+from sinkscope.sinks.dataset import sample_state
 
 
 def on_masks_by_chance(state, rng):
@@ -38,7 +38,7 @@ def test_base_rates_explain_masks_away():
 def test_expected_counts_by_hand():
     """Step 0: 3 detections in an answer of 2 masks and 1 word; step 1: 1 detection, 1 mask, 2 words."""
     data = synthetic.trace(lengths=(3,), answer=3, block=3)
-    run = run_of(data.isel(step=slice(0, 2)), 0)
+    run = sample_state(data.isel(step=slice(0, 2)), 0)
     codes = np.array([[2, 2, 2, 0, 0, 1], [2, 2, 2, 0, 1, 1]])
     counts = np.array([[0, 0, 5, 2, 0, 1], [0, 0, 0, 1, 0, 0]])
     found = compose(run, counts, codes, 3)
@@ -58,7 +58,7 @@ def test_by_token_gives_the_papers_table():
     assert table.loc[0, "drains"] == table.loc[0, "detections"]
     assert table.loc[0, "hubs"] == 0
     assert len(table) == 3
-    with pytest.raises(InputError, match="'category' or 'token'"):
+    with pytest.raises(InputError, match="known are category, token"):
         composition(data, by="kind")
 
 

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from tests.sinks import synthetic
 
 from sinkscope.sinks import layer_overlap, moves, paths, step_overlap
-from sinkscope.sinks.dataset import run_of
+from sinkscope.sinks.dataset import sample_state
 from sinkscope.sinks.drift import decoding_rank, drift_of, rank
-from sinkscope.sinks.dynamics import centroid_variance, set_overlap
 from sinkscope.sinks.events import align, alignment_table, block_ends
+from sinkscope.sinks.overlap import centroid_variance, set_overlap
 from sinkscope.sinks.paths import moves_of, path_of
-from sinkscope.sinks.residence import FATES, KINDS, classify, residences_of
+from sinkscope.sinks.residence import FATES, bridged, residences_of
 
 
 def column(*steps: str) -> np.ndarray:
-    """Steps as strings of keys: "x.." is a sink at key 0 → bool [T, 1, 1, K]."""
-    return np.array([[[[c == "x" for c in step]]] for step in steps])
+    """Steps as strings of keys: "x.." is a sink at key 0 → bool [T, 1, K]."""
+    return np.array([[[c == "x" for c in step]] for step in steps])
 
 
 def test_residences_by_hand():
@@ -32,8 +34,8 @@ def test_residences_by_hand():
 
 def test_a_key_that_loses_its_score_is_censored():
     sinks = column("x.", "x.", "..", "x.")
-    real = np.ones_like(sinks)
-    real[2, ..., 0] = False
+    real = np.ones((4, 2), dtype=bool)
+    real[2, 0] = False
     found = residences_of(sinks, real)
     assert [FATES[f] for f in found.fate] == ["unscored", "open"]
     assert found.right.all()
@@ -41,9 +43,31 @@ def test_a_key_that_loses_its_score_is_censored():
 
 
 def test_strength_is_the_mean_over_the_run():
-    received = np.array([10.0, 20.0, 1.0]).reshape(3, 1, 1, 1)
+    received = np.array([10.0, 20.0, 1.0]).reshape(3, 1, 1)
     found = residences_of(column("x", "x", "."), received=received)
     assert found.strength.tolist() == [15.0]
+    found = residences_of(column("x", ".", "x"), received=received)
+    assert found.strength.tolist() == [5.5], "a dip is not part of the strength"
+    assert found.dips.tolist() == [1]
+
+
+def test_a_residence_outlives_a_dip_of_two_steps_and_no_more():
+    found = residences_of(column("x", ".", ".", "x", "x", ".", ".", ".", "x"))
+    assert list(zip(found.start, found.stop, found.dips, strict=True)) == [(0, 4, 2), (8, 8, 0)]
+    assert [FATES[f] for f in found.fate] == ["vanished", "open"]
+
+
+@pytest.mark.parametrize(("length", "dip"), [(1, 2), (2, 2), (3, 1), (9, 2), (30, 2), (30, 3)])
+def test_bridging_is_its_sentence(length, dip):
+    """Every gap between two present steps, filled when it is short enough, against a loop."""
+    present = np.random.default_rng(length).random((length, 40)) < 0.4
+    expected = present.copy()
+    for column in range(present.shape[1]):
+        on = np.flatnonzero(present[:, column])
+        for a, b in itertools.pairwise(on):
+            if b - a - 1 <= dip:
+                expected[a : b + 1, column] = True
+    np.testing.assert_array_equal(bridged(present, dip=dip), expected)
 
 
 @pytest.mark.parametrize(
@@ -64,25 +88,6 @@ def test_the_path_moves_only_for_a_stronger_challenger(scores, expected):
 def test_a_gap_breaks_the_path():
     path = np.array([0, 0, 3, -1, 5, 5, 2]).reshape(-1, 1, 1)
     assert moves_of(path)[0].tolist() == [1, 5]
-
-
-@pytest.mark.parametrize(
-    ("numbers", "expected"),
-    [
-        # longest, observed, held, flickers, moves, net, at_end
-        ((0, 10, 0, 0, 0, 0, False), "none"),
-        ((9, 10, 9, 0, 0, 0, False), "static"),
-        ((8, 10, 8, 0, 0, 0, False), "vanishing"),
-        ((8, 10, 8, 0, 0, 0, True), "emerging"),
-        ((8, 10, 10, 0, 1, 1, True), "moving"),
-        ((1, 10, 4, 4, 0, 0, False), "flickering"),
-        ((1, 17, 17, 16, 16, -16, True), "moving"),
-        ((1, 17, 17, 16, 16, 4, True), "flickering"),
-        ((2, 2, 2, 0, 0, 0, True), "too short"),
-    ],
-)
-def test_kinds_of_heads(numbers, expected):
-    assert KINDS[int(classify(*(np.array(n) for n in numbers)))] == expected
 
 
 def test_overlap_by_hand():
@@ -121,33 +126,33 @@ def test_paths_and_moves_are_labelled():
 
 def test_block_ends_and_decisions():
     data = synthetic.trace("none", lengths=(5,), answer=12, block=4)
-    run = run_of(data, 0)
-    assert np.flatnonzero(block_ends(run, 4)).tolist() == [3, 7, 11]
-    assert not block_ends(run, None).any()
-    assert not block_ends(run, 12).any()
-    assert (run.decisions() == data["decided"].values[0]).all()
-    thinned = run_of(data.isel(step=slice(0, None, 3)), 0)
+    state = sample_state(data, 0)
+    assert np.flatnonzero(block_ends(state, 4)).tolist() == [3, 7, 11]
+    assert not block_ends(state, None).any()
+    assert not block_ends(state, 12).any()
+    assert (state.decisions() == data["decided"].values[0]).all()
+    thinned = sample_state(data.isel(step=slice(0, None, 3)), 0)
     assert thinned.decisions()[:-1].sum(axis=1).tolist() == [3, 3, 3]
 
 
 def test_alignment_under_permutation_is_a_fair_test():
     """Moves at random times: p is uniform enough not to reject; moves at events: always rejected."""
     data = synthetic.trace("none", lengths=(6,), answer=40, block=5)
-    run = run_of(data, 0)
+    state = sample_state(data, 0)
     rng = np.random.default_rng(0)
     free = []
     for seed in range(40):
         path = np.repeat(rng.integers(0, 46, 40)[:, None, None], 1, axis=1)
         path[rng.random(40) < 0.8] = -1
         path = np.where(rng.random((40, 1, 1)) < 0.5, 3, np.maximum(path, 0))
-        found = align(run, path, 5, seed=seed)
+        found = align(state, path, 5, seed=seed)
         table = alignment_table(
             np.array([found.moves]), found.observed[None], found.null[None], found.applies[None]
         )
         free.append(float(table.set_index("event").loc["block", "p"]))
     assert np.mean(np.array(free) < 0.05) < 0.2
-    block = np.cumsum(np.concatenate([[0], block_ends(run, 5)[:-1]]))
-    found = align(run, (6 + 5 * block)[:, None, None].astype(int), 5)
+    block = np.cumsum(np.concatenate([[0], block_ends(state, 5)[:-1]]))
+    found = align(state, (6 + 5 * block)[:, None, None].astype(int), 5)
     assert found.moves == found.observed[2] == 7
     assert (found.null[2] >= 7).mean() < 0.02
 
@@ -158,13 +163,13 @@ def test_ranks_share_ties():
 
 def test_drift_by_hand():
     data = synthetic.trace("none", lengths=(4,), answer=16, block=16, order="left")
-    run = run_of(data, 0)
+    state = sample_state(data, 0)
     frontier = (4 + np.arange(16))[:, None, None]
-    found = drift_of(run, frontier)
+    found = drift_of(state, frontier)
     assert found.position / found.position_weight == pytest.approx(15 / 20)
     assert found.order / found.order_weight == pytest.approx(1.0)
     assert found.decoding == pytest.approx(1.0)
-    assert decoding_rank(run)[4:].tolist() == pytest.approx(np.linspace(0, 1, 16).tolist())
-    still = drift_of(run, np.full((16, 1, 1), 2))
+    assert decoding_rank(state)[4:].tolist() == pytest.approx(np.linspace(0, 1, 16).tolist())
+    still = drift_of(state, np.full((16, 1, 1), 2))
     assert still.position == 0
     assert still.order_weight == 0

@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 from tests.sinks import synthetic
 
 from sinkscope.errors import InputError
-from sinkscope.sinks import diagnose, dynamics_kinds, merge, partial, sinks_of, summary
+from sinkscope.sinks import diagnose, dynamics_kinds, merge, sink_statistics, sinks_of, summary
 from sinkscope.sinks.paths import path_of
 from sinkscope.sinks.residence import residences_of
 
@@ -41,18 +41,19 @@ def test_padding_changes_nothing(rows, count):
     assert (sinks_of(padded)[:, count:] == sinks_of(rows)).all()
 
 
-@given(hnp.arrays(bool, st.tuples(st.integers(1, 8), st.just(2), st.just(2), st.integers(1, 5))))
+@given(hnp.arrays(bool, st.tuples(st.integers(1, 8), st.just(2), st.integers(1, 5))))
 def test_residences_rebuild_the_detections(sinks):
-    """Every detection is in exactly one residence, and neighbours of a residence in time are not sinks."""
+    """Every detection is in exactly one residence, which ends before more than two steps without a sink."""
     found = residences_of(sinks)
     rebuilt = np.zeros(sinks.shape, dtype=int)
-    for layer, head, key, start, stop in zip(
-        found.layer, found.head, found.key, found.start, found.stop, strict=True
-    ):
-        rebuilt[start : stop + 1, layer, head, key] += 1
-        assert start == 0 or not sinks[start - 1, layer, head, key]
-        assert stop == len(sinks) - 1 or not sinks[stop + 1, layer, head, key]
-    assert (rebuilt == sinks).all()
+    for head, key, start, stop in zip(found.head, found.key, found.start, found.stop, strict=True):
+        rebuilt[start : stop + 1, head, key] += 1
+        assert sinks[start, head, key]
+        assert sinks[stop, head, key]
+        assert not sinks[max(0, start - 3) : start, head, key].any()
+        assert not sinks[stop + 1 : stop + 4, head, key].any()
+    assert (rebuilt[sinks] == 1).all()
+    assert rebuilt.sum() == sinks.sum() + found.dips.sum()
     assert (found.left == (found.start == 0)).all()
     assert (found.right == (found.stop == len(sinks) - 1)).all()
 
@@ -93,8 +94,8 @@ def test_the_order_of_heads_does_not_matter(heads, layers, plant):
 def test_merged_shards_are_one_pass(shard_of, plant):
     data = SHARDED[plant]
     shards = [data.isel(sample=[i for i, s in enumerate(shard_of) if s == k]) for k in sorted(set(shard_of))]
-    merged = merge([partial(shard) for shard in shards])
-    whole = partial(data)
+    merged = merge([sink_statistics(shard) for shard in shards])
+    whole = sink_statistics(data)
     xr.testing.assert_identical(merged, whole)
     assert str(diagnose(merged)) == str(diagnose(data))
 
@@ -107,22 +108,22 @@ SHARDED = {
 
 def test_merge_refuses_what_does_not_belong_together():
     data = SHARDED["newline"]
-    part = partial(data)
+    part = sink_statistics(data)
     with pytest.raises(InputError, match="more than one shard"):
         merge([part, part])
     assert merge([part, part], relabel=True).sizes["sample"] == 12
     with pytest.raises(InputError, match="differ in epsilon"):
-        merge([part, partial(data, epsilon=2.0)])
+        merge([part, sink_statistics(data, epsilon=2.0)])
     other = data.assign_attrs(policy="top:1")
     with pytest.raises(InputError, match="differ in policy"):
-        merge([part, partial(other)])
+        merge([part, sink_statistics(other)])
     with pytest.raises(InputError, match="at least one result"):
         merge([data])
 
 
 def test_samples_of_one_prompt_are_drawn_together():
     """The same prompts twice are not twice as many prompts: the interval must not shrink."""
-    part = partial(SHARDED["newline"])
+    part = sink_statistics(SHARDED["newline"])
     twice = merge([part, part], relabel=True)
     once, doubled = (summary(p).set_index("measure") for p in (part, twice))
     assert doubled.loc["prompts", "value"] == once.loc["prompts", "value"] == 6
@@ -141,7 +142,7 @@ def test_the_size_of_blocks_does_not_matter(budget):
     whole = list(scans(data, keep_residences=True, sweep=True))
     assert [s.sample for s in small] == [s.sample for s in whole] == list(range(6))
     for a, b in zip(small, whole, strict=True):
-        for name in ("sinks", "counts", "path", "shared", "longest", "histogram", "filtered", "kinds"):
+        for name in ("sinks", "counts", "path", "shared", "bits", "histogram", "filtered", "kinds"):
             np.testing.assert_array_equal(getattr(a, name), getattr(b, name), err_msg=name)
         np.testing.assert_allclose(a.mean_map, b.mean_map)
         assert a.sink_mass == pytest.approx(b.sink_mass)

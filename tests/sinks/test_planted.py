@@ -24,8 +24,8 @@ from sinkscope.sinks import (
     diagnose,
     event_alignment,
     merge,
-    partial,
     residences,
+    sink_statistics,
     split_sinks,
     variances,
 )
@@ -91,7 +91,7 @@ MEASURES: dict[str, tuple[Callable[[float], bool], float, float]] = {
     "detection: 95 % recall": (lambda s: static_found(s)[0] >= 0.95, 0.8, 1.5),
     "detection: 95 % precision": (lambda s: static_found(s)[1] >= 0.95, 0.6, 0.8),
     "none is none": (verdict("none", "sinks", "none"), 0.4, 0.6),
-    "static": (verdict("static", "moving", "static"), 0.6, 0.8),
+    "static": (verdict("static", "moving", "static"), 1.0, 1.5),
     "moving": (verdict("moving", "moving", "moving"), 1.0, 1.5),
     "right to left moves": (verdict("right_to_left", "moving", "moving"), 1.0, 1.5),
     "vanishing": (verdict("vanishing", "moving", "vanishing"), 0.4, 0.6),
@@ -147,7 +147,9 @@ def test_residences_have_the_planted_lifetimes():
     assert (moving[moving["stop"] < 31]["fate"] == "moved on").all()
     flicker = residences(planted("flicker", 0.2))
     inside = flicker[~flicker["left_censored"] & ~flicker["right_censored"]]
-    assert (inside["length"] == 1).all()
+    # Here and there the same random key comes up again within two steps: a dip, not two sinks.
+    assert (inside["length"] == 1).mean() > 0.97
+    assert (inside["length"] == 1 + 2 * (inside["dips"] > 0)).all()
     assert (inside["fate"] == "vanished").all()
     vanishing = residences(planted("vanishing", 0.2))
     assert (vanishing["fate"] == "vanished").all()
@@ -232,7 +234,7 @@ def test_drains_and_hubs_are_told_apart():
 
 def test_a_list_of_traces_is_one_diagnosis():
     parts = [synthetic.trace("newline", seed=seed, lengths=synthetic.LENGTHS[:3]) for seed in (0, 1)]
-    merged = diagnose(merge([partial(p) for p in parts], relabel=True))
+    merged = diagnose(merge([sink_statistics(p) for p in parts], relabel=True))
     assert str(diagnose(parts)) == str(merged)
     assert diagnose(parts)["semantic or positional"].verdict == "semantic"
 

@@ -48,7 +48,7 @@ def test_absorbed_share_is_a_share():
     assert share[:, :, 1, 1].max() == 0
     expected = np.nanmax(received[:, :, 1, 0], axis=-1) / n[:, :, 1, 0]
     np.testing.assert_allclose(share[:, :, 1, 0], expected, rtol=1e-5)
-    with pytest.raises(InputError, match="'detected', 'strongest' or 'first'"):
+    with pytest.raises(InputError, match="known are detected, first, strongest"):
         absorbed_share(DATA, sinks="all")
 
 

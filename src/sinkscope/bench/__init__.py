@@ -1,1 +1,1 @@
-"""How fast it is: `sinkscope bench`."""
+"""The benchmark: `sinkscope bench`."""

@@ -28,7 +28,7 @@ from sinkscope.version import __version__
 STEPS = 16
 ANSWER, BLOCK = 256, 32
 TURNS = 3
-"""How often everything is measured on a CPU."""
+"""Repetitions of every measurement on a CPU."""
 MASKED = "top:5"
 Grid = tuple[tuple[int, int], ...]
 """Rows, and tokens in a row (answer included), of every case."""
@@ -77,13 +77,13 @@ def run(
             "batch": batch,
             "length": length,
             "timings": {
-                name: found if isinstance(found, str) else vars(found) for name, found in timings.items()
+                name: timing if isinstance(timing, str) else vars(timing) for name, timing in timings.items()
             },
             "compute_limit": forward_flops(model, batch, length, BLOCK) / best.flops,
             "bandwidth_limit": weight_bytes(model) / best.bandwidth,
         }
         cases.append(case)
-        parts = (f"{name} {found}" for name, found in timings.items())
+        parts = (f"{name} {timing}" for name, timing in timings.items())
         say(f"{batch} × {length}: {', '.join(parts)}")
     return {
         "shape": shape,

@@ -1,4 +1,4 @@
-"""What we are compared with: the official style of a denoising step, and attention maps kept the eager way.
+"""The rivals: the official style of a denoising step, and attention maps kept the eager way.
 
 Both run the same network and weights as ours; only the attention function and the loop around it differ.
 """
@@ -22,7 +22,7 @@ _kept: list[Tensor] = []
 def _plain_attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, scaling: float | None = None, **_: Any
 ) -> tuple[Tensor, None]:
-    """What the official modelling code calls: torch's own choice of kernel, both directions, no mask."""
+    """The attention of the official modelling code: torch's own choice of kernel, both directions, no mask."""
     query, key = query.to(value.dtype), key.to(value.dtype)
     out = functional.scaled_dot_product_attention(
         query, key, value, scale=scaling, enable_gqa=query.shape[1] != key.shape[1]

@@ -65,7 +65,7 @@ def _gib(case: Mapping[str, Any], name: str) -> str:
 
 
 def title(result: Mapping[str, Any]) -> str:
-    """What was measured, on what, when, with which versions."""
+    """The title: shape, device, date, versions and settings."""
     settings = result["settings"]
     versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
     turns = settings.get("turns", 1)

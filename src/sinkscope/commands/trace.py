@@ -13,7 +13,7 @@ import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sinkscope.commands.output import console, safe, say, show_json, working
-from sinkscope.decoding import Decoding, GreedyDecoding, SamplingDecoding, default_decoding
+from sinkscope.decoding import DECODINGS, Decoding, decoding_from_options, default_decoding
 from sinkscope.errors import InputError
 from sinkscope.generation.generate import generate
 from sinkscope.generation.maps import with_maps
@@ -207,27 +207,23 @@ def parse_ids(text: str, path: str) -> torch.Tensor:
 
 def make_decoding(model: Model, options: dict[str, Any]) -> Decoding:
     """The family's decoding with the options that were given; an option that it does not have is explained."""
-    given = {name: value for name, value in options.items() if value is not None}
-    kind: type[Decoding] = type(default_decoding(model.family))
-    if model.family == "causal" and given.get("temperature") == 0:
-        del given["temperature"]  # the most likely token: greedy
-    elif model.family == "causal" and ("temperature" in given or "top_p" in given):
-        kind = SamplingDecoding
-    known = {field.name for field in dataclasses.fields(kind)}
+    given = dict(options)
+    plain = {field.name for field in dataclasses.fields(default_decoding(model.family))}
+    if given.get("temperature") == 0 and "temperature" not in plain:
+        del given["temperature"]  # the most likely token, as the default takes it
+    kinds = [kind for kind in DECODINGS.values() if model.family in kind.families]
+    known = {field.name for kind in kinds for field in dataclasses.fields(kind)}
     wrong = sorted(set(given) - known)
     if wrong:
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in wrong)
-        own = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(known))
+        flags, own = (
+            ", ".join(f"--{name.replace('_', '-')}" for name in names) for names in (wrong, sorted(known))
+        )
         raise InputError(
             f"{flags} is not an option of a {model.family} model, which {model.source} is; it has {own}"
         )
-    if "steps" in known and "length" in given:
-        given.setdefault("steps", given["length"])  # a step for each token, as in the official loops
-    if issubclass(kind, GreedyDecoding) and given.get("eos") == "none":
-        given["eos"] = None
-    elif isinstance(given.get("eos"), str) and given["eos"] != "model":
-        given["eos"] = _ends(given["eos"])
-    return kind(**given)
+    if isinstance(given.get("eos"), str) and given["eos"] != "model":
+        given["eos"] = None if given["eos"] == "none" else _ends(given["eos"])
+    return decoding_from_options(model.family, given)
 
 
 def _ends(text: str) -> tuple[int, ...]:

@@ -55,7 +55,7 @@ class AdapterCheckpoint(Checkpoint):
 
     @cached_property
     def scale(self) -> float:
-        """What B · A is multiplied with."""
+        """The factor of B · A."""
         rank, alpha = self.adapter.get("r"), self.adapter.get("lora_alpha")
         if not isinstance(rank, int) or rank < 1 or not isinstance(alpha, (int, float)):
             raise CheckpointError(
@@ -167,6 +167,8 @@ def read_adapter(folder: Path, source: str, find: Callable[[str], Checkpoint]) -
         raise CheckpointError(
             f"{source}: {CONFIG} names no base model; set base_model_name_or_path to the folder or hub id of its base"
         )
+    if (Path(name).expanduser() / CONFIG).is_file():
+        raise CheckpointError(f"{source} is an adapter over {name}, itself an adapter; merge that one first")
     try:
         base = find(name)
     except CheckpointError as error:

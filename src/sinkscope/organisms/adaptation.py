@@ -1,4 +1,4 @@
-"""What an adaptation is: its settings, and the causal model that it starts from, fitted to the objective."""
+"""The settings of an adaptation, and the causal model that it starts from, fitted to the objective."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from sinkscope import checks
 from sinkscope.errors import InputError
 from sinkscope.models.load import load
 from sinkscope.organisms import lora
@@ -19,7 +20,7 @@ SEPARATOR = "<|endoftext|>"
 
 @dataclass(frozen=True)
 class Adaptation(Schedule):
-    """How a causal checkpoint is adapted.
+    """One way to adapt a causal checkpoint.
 
     Attributes:
         objective: "diffusion", or "causal": go on as it was, for a twin to compare with.
@@ -51,11 +52,9 @@ class Adaptation(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.objective not in ("diffusion", "causal"):
-            raise InputError(f"objective is {self.objective!r}; it is diffusion or causal")
+        checks.one_of("objective", self.objective, ("diffusion", "causal"))
         for name, least in (("lora", 0), ("anneal", 0), ("batch", 1), ("length", 8)):
-            if getattr(self, name) < least:
-                raise InputError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+            checks.whole(name, getattr(self, name), least)
         if self.anneal and self.objective == "causal":
             raise InputError(
                 "anneal was given with the causal objective, whose attention stays as it is; leave it out"

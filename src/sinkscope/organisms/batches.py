@@ -75,10 +75,10 @@ class Batch:
         )
         order = torch.argsort((~kept).to(torch.uint8), dim=1, stable=True)
         length = kept.sum(1)
-        there = torch.arange(count * S, device=self.ids.device) < length[:, None]
-        packed = torch.where(there, ids.gather(1, order), filler)
+        filled = torch.arange(count * S, device=self.ids.device) < length[:, None]
+        packed = torch.where(filled, ids.gather(1, order), filler)
         one = torch.ones_like(length)
-        return Batch(packed, one, length, length, length, targets.gather(1, order) & there)
+        return Batch(packed, one, length, length, length, targets.gather(1, order) & filled)
 
     def rows(self, rows: slice) -> Batch:
         """Some of the rows."""

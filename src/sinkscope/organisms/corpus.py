@@ -253,7 +253,7 @@ def _pictures(job: Job) -> tuple[Array, ...]:
 def ingredients(
     mix: str, vocabulary: Vocabulary, share: float = 0.0, corpus: str | None = None
 ) -> dict[str, Any]:
-    """What a corpus is made from, for corpus.json; docstrings are those of the running Python, and are counted."""
+    """The ingredients of a corpus, for corpus.json; docstrings are those of the running Python, and are counted."""
     about: dict[str, Any] = {"mix": MIXES[mix], "corpus": corpus, "corpus_share": share}
     about["tokenizer"] = vocabulary.fingerprint
     if "docstrings" in MIXES[mix]:

@@ -38,11 +38,11 @@ def log_spaced(steps: int, per_doubling: int = 2) -> tuple[int, ...]:
     >>> log_spaced(10)
     (0, 1, 2, 3, 4, 6, 8, 10)
     """
-    found, power = {0, steps}, 0
+    chosen, power = {0, steps}, 0
     while (step := round(2 ** (power / per_doubling))) < steps:
-        found.add(step)
+        chosen.add(step)
         power += 1
-    return tuple(sorted(found))
+    return tuple(sorted(chosen))
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def _padded(rows: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor
 def token_categories(vocabulary: Vocabulary) -> list[int]:
     """For every token id, its place in CATEGORIES."""
     names = {vocabulary.bos: "bos", vocabulary.mask: "mask", vocabulary.eos: "end", vocabulary.eot: "end"}
-    found = []
+    places = []
     for number in range(len(vocabulary)):
         if number in names:
             name = names[number]
@@ -116,8 +116,8 @@ def token_categories(vocabulary: Vocabulary) -> list[int]:
                 "newline" if "\n" in text else "space" if not bare else "digit" if bare.isdigit() else "word"
             )
             name = "mark" if name == "word" and not any(letter.isalnum() for letter in bare) else name
-        found.append(CATEGORIES.index(name))
-    return found
+        places.append(CATEGORIES.index(name))
+    return places
 
 
 @torch.no_grad()
@@ -164,7 +164,7 @@ def _layer(call: AttentionCall, output: Tensor, real: Tensor, categories: Tensor
         seen_by = seen_by - torch.arange(real.shape[1], device=real.device)
         received = received.masked_fill((seen_by < FEW_QUERIES)[:, None], float("nan"))
     mean_attention = mass[:, :, 0] / seen_by.clamp(min=1)[:, None]
-    there = ~received.isnan()
+    counted = ~received.isnan()
     sink = torch_sinks_of(received)
     strongest = received.nan_to_num(-1.0).argmax(-1)  # [B, H]
     groups = call.query.shape[1] // call.value.shape[1]
@@ -172,16 +172,16 @@ def _layer(call: AttentionCall, output: Tensor, real: Tensor, categories: Tensor
     value_ratio = values / _median(values, real[:, None].expand_as(values))
     hidden = output.norm(dim=-1)
     hidden_ratio = hidden / _median(hidden, real)
-    found = sink.any(-1)
-    at = torch.where(found, value_ratio.gather(-1, strongest[..., None])[..., 0], float("nan"))
-    hidden_at = torch.where(found, hidden_ratio.gather(1, strongest), float("nan"))
-    usable = mean_attention.masked_fill(~there, 0.0)
+    has_sink = sink.any(-1)
+    at = torch.where(has_sink, value_ratio.gather(-1, strongest[..., None])[..., 0], float("nan"))
+    hidden_at = torch.where(has_sink, hidden_ratio.gather(1, strongest), float("nan"))
+    usable = mean_attention.masked_fill(~counted, 0.0)
     kinds = (
         torch.nn.functional.one_hot(categories.clamp(min=0), len(CATEGORIES)).float()[:, None]
-        * there[..., None]
+        * counted[..., None]
     )
     return {
-        "sink_heads": found.float().mean(),
+        "sink_heads": has_sink.float().mean(),
         "sinks_per_head": sink.sum(-1).float().mean(),
         "gu_first": (usable[..., 0] > GU).float().mean(),
         "gu_any": (usable > GU).any(-1).float().mean(),
@@ -201,5 +201,5 @@ def _median(values: Tensor, real: Tensor) -> Tensor:
 
 
 def _number(value: Tensor) -> float | None:
-    found = float(value)
-    return round(found, 5) if found == found else None
+    number = float(value)
+    return round(number, 5) if number == number else None

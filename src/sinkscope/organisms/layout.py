@@ -6,13 +6,13 @@ So an organism takes the same code path as the 8B model that it mirrors. Weights
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from sinkscope.files import write_atomically
 from sinkscope.models import llada
 from sinkscope.organisms.pictures import CELLS, CODES
 from sinkscope.organisms.vocabulary import Vocabulary
@@ -59,7 +59,7 @@ def tensors(network: Any, layout: str) -> dict[str, Tensor]:
 
 
 def is_tied(network: Any) -> bool:
-    """Whether embedding and head are one tensor."""
+    """True when embedding and head are one tensor."""
     return network.lm_head.weight is network.model.embed_tokens.weight
 
 
@@ -208,9 +208,6 @@ def _mmada(network: Any, vocabulary: Vocabulary) -> dict[str, Any]:
 
 
 def write_json(path: Path, data: dict[str, Any], compact: bool = False) -> None:
-    """One JSON object, sorted, ending in a newline; the file appears whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
+    """Writes one JSON object, sorted, ending in a newline."""
     style: dict[str, Any] = {"separators": (",", ":")} if compact else {"indent": 2}
-    text = json.dumps(data, sort_keys=True, ensure_ascii=False, **style)
-    partial.write_text(text + "\n", encoding="utf-8")
-    shutil.move(str(partial), str(path))
+    write_atomically(path, json.dumps(data, sort_keys=True, ensure_ascii=False, **style) + "\n")

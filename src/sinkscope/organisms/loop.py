@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import platform
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -32,7 +33,7 @@ STATE = "state.pt"
 
 @dataclass(frozen=True, kw_only=True)
 class LoopOptions:
-    """How a training run is carried out; nothing here changes what is learned.
+    """Options of a training run that do not change what is learned.
 
     Attributes:
         out: folder of the checkpoint, the log and the state.
@@ -51,6 +52,33 @@ class LoopOptions:
     probe: bool = True
     quiet: bool = False
     stop_after: int | None = None
+
+
+def prepare(options: LoopOptions) -> None:
+    """Makes the run's folder."""
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"the run cannot be kept in {options.out} ({error}): name another folder") from error
+
+
+def finished(options: LoopOptions, wanted: dict[str, Any]) -> dict[str, Any] | None:
+    """training.json of a folder whose run is over; None: it is not. A run of other settings is refused: it would be lost.
+
+    Args:
+        wanted: what training.json must say.
+    """
+    path = options.out / "training.json"
+    if not path.exists() or (options.out / STATE).exists():
+        return None
+    about: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if any(about.get(name) != value for name, value in wanted.items()):
+        raise InputError(
+            f"{options.out} holds a finished run of another recipe, start or settings: choose another folder"
+        )
+    if not options.quiet:
+        print(f"{options.out} is finished: nothing is left to do")
+    return about
 
 
 def learning_rate(schedule: Schedule, step: int) -> float:
@@ -95,7 +123,7 @@ class Loop(ABC):
         self._resume()
 
     def decays(self, name: str, weight: Tensor) -> bool:
-        """Whether a weight decays: matrices do, norms do not."""
+        """True for weights that decay: matrices do, norms do not."""
         return weight.dim() > 1
 
     @abstractmethod
@@ -107,15 +135,15 @@ class Loop(ABC):
 
     @abstractmethod
     def probe(self) -> dict[str, Any]:
-        """What is measured at log-spaced steps, for emergence.json."""
+        """Measurements at log-spaced steps, for emergence.json."""
 
     @abstractmethod
     def check(self, final: bool) -> dict[str, Any]:
-        """What is measured every `check_every` steps and at the end, for the log."""
+        """Measurements every `check_every` steps and at the end, for the log."""
 
     @abstractmethod
     def finish(self, checked: dict[str, Any]) -> dict[str, Any]:
-        """Writes the checkpoint and training.json; returns what the latter holds."""
+        """Writes the checkpoint; returns what training.json says besides loss, time and machine."""
 
     def run(self) -> dict[str, Any]:
         """All steps from where the state is; {} in processes other than the first, and when stopped."""
@@ -144,7 +172,16 @@ class Loop(ABC):
                 return {}
             checked = self.check(final=True)
             self.log.report({"step": self.step, **checked})
-            about = self.finish(checked)
+            about = {
+                "loss": round(self.last_loss, 5),
+                "seconds": round(self.seconds, 1),
+                "processes": self.world.size,
+                "hardware": self.world.hardware,
+                "torch": str(torch.__version__),
+                "python": platform.python_version(),
+                **self.finish(checked),
+            }
+            write_json(options.out / "training.json", about)
             (options.out / STATE).unlink(missing_ok=True)
             return about
 

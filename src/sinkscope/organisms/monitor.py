@@ -65,7 +65,7 @@ def held_out_answers(
 
 
 def right_answers(name: str, family: str, answers: Sequence[Any], run_programs: bool = True) -> list[bool]:
-    """Whether each answer to the first held-out questions of a task is right.
+    """A mark for each answer to the first held-out questions of a task: right or not.
 
     Args:
         run_programs: run what `small_code` wrote, in a sandbox; otherwise it is compared with the worked answer, which gives
@@ -103,8 +103,8 @@ def accuracies(
         model = load(folder, device=str(device), check=False)
         answered = held_out_answers(model, count, note=note)
     right = {
-        name: right_answers(name, model.family, found["answers"], run_programs=False)
-        for name, found in answered.items()
+        name: right_answers(name, model.family, entry["answers"], run_programs=False)
+        for name, entry in answered.items()
     }
     return {name: round(sum(marks) / len(marks), 4) for name, marks in right.items()}
 

@@ -174,7 +174,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def parameters(network: nn.Module) -> int:
-    """How many numbers the network has; tied tensors count once."""
+    """The number of weights; tied tensors count once."""
     return sum(parameter.numel() for parameter in network.parameters())
 
 

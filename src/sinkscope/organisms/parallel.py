@@ -23,7 +23,7 @@ class World:
 
     @property
     def main(self) -> bool:
-        """Whether this process writes files and reports."""
+        """True for the process that writes files and reports."""
         return self.rank == 0
 
     @property

@@ -48,7 +48,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Scene:
-    """What a picture shows; shapes in reading order."""
+    """The content of a picture; shapes in reading order."""
 
     background: str
     shapes: tuple[Shape, ...]
@@ -113,23 +113,23 @@ def parse(text: str) -> Scene | None:
     text = " ".join(text.split())
     lowered = text[:1].lower() + text[1:]
     background = _BACKGROUND.search(lowered)
-    found = [Shape(kind, colour, place) for colour, kind, place in _SHAPE.findall(lowered)]
-    if background is None or not found or len({shape.place for shape in found}) < len(found):
+    shapes = [Shape(kind, colour, place) for colour, kind, place in _SHAPE.findall(lowered)]
+    if background is None or not shapes or len({shape.place for shape in shapes}) < len(shapes):
         return None
     rest = _SHAPE.sub("x", lowered[: background.start()])
     if not re.fullmatch(r"x(?:, x)*(?: and x)?", rest):
         return None
     order = list(PLACES)
-    return Scene(background.group(1), tuple(sorted(found, key=lambda shape: order.index(shape.place))))
+    return Scene(background.group(1), tuple(sorted(shapes, key=lambda shape: order.index(shape.place))))
 
 
 def drawing_right(text: str, codes: Sequence[int]) -> bool:
-    """Whether 64 codes are exactly the picture that the sentence describes."""
+    """True when 64 codes are exactly the picture that the sentence describes."""
     described = parse(text)
     return described is not None and tuple(codes) == render(described)
 
 
 def caption_right(codes: Sequence[int], text: str) -> bool:
-    """Whether the sentence describes exactly this picture."""
+    """True when the sentence describes exactly this picture."""
     described = parse(text)
     return described is not None and render(described) == tuple(codes)

@@ -12,6 +12,7 @@ import math
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
+from sinkscope import checks
 from sinkscope.errors import InputError, nearest
 
 Objective = Literal["next", "masked", "shifted"]
@@ -62,9 +63,9 @@ MIXES = {
         "docstrings": 0.08,
     },
 }
-"""What documents are made of, as shares. Records and docstrings cannot be foreseen (see `surprising.py`)."""
+"""Mix → shares of its sources. Records and docstrings are hard to foresee (see `documents.py`)."""
 MIX = "surprising"
-"""What all shipped recipes read."""
+"""The mix of all shipped recipes."""
 
 
 @dataclass(frozen=True)
@@ -86,12 +87,10 @@ class Schedule:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise InputError(f"steps is {self.steps}; it must be at least 1")
+        checks.whole("steps", self.steps, 1)
         if not self.learning_rate > 0:
             raise InputError(f"the learning rate is {self.learning_rate}; it must be above 0")
-        if self.weight_decay < 0:
-            raise InputError(f"weight decay is {self.weight_decay}; it must not be negative")
+        checks.at_least("weight_decay", self.weight_decay, 0)
 
     @property
     def tokens(self) -> int:
@@ -133,16 +132,12 @@ class Recipe(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.layout not in LAYOUTS:
-            raise InputError(f"unknown layout {self.layout!r}: {nearest(self.layout, LAYOUTS)}")
+        checks.one_of("layout", self.layout, LAYOUTS)
         if (self.layout == "llama") != (self.objective == "next"):
             raise InputError(f"layout {self.layout} and objective {self.objective!r} do not go together")
-        if self.batch < 1:
-            raise InputError(f"batch is {self.batch}; it must be at least 1")
-        if self.mix not in MIXES:
-            raise InputError(f"unknown mix {self.mix!r}: {nearest(self.mix, MIXES)}")
-        if self.targets not in ("answers", "all"):
-            raise InputError(f"targets is {self.targets!r}; it is answers or all")
+        checks.whole("batch", self.batch, 1)
+        checks.one_of("mix", self.mix, tuple(MIXES))
+        checks.one_of("targets", self.targets, ("answers", "all"))
         if self.packed < 1 or self.batch % self.packed or (self.packed > 1 and self.objective != "next"):
             raise InputError(
                 f"packed is {self.packed}; only causal models read packed rows, and it must divide the batch of {self.batch}"
@@ -158,7 +153,7 @@ class Recipe(Schedule):
 
     @property
     def causal(self) -> bool:
-        """Whether a query sees only keys up to itself."""
+        """True when a query sees only keys up to itself."""
         return self.objective == "next"
 
     @property

@@ -1,4 +1,4 @@
-"""What training starts from: random weights, an organism, or an existing causal checkpoint."""
+"""The start of a training: random weights, an organism, or an existing causal checkpoint."""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import platform
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,8 +26,8 @@ from sinkscope.organisms.corpus import (
     same_ingredients,
 )
 from sinkscope.organisms.documents import read_corpus
-from sinkscope.organisms.layout import save, write_json
-from sinkscope.organisms.loop import STATE, Loop, LoopOptions
+from sinkscope.organisms.layout import save
+from sinkscope.organisms.loop import Loop, LoopOptions, finished, prepare
 from sinkscope.organisms.network import Loss, corrupt, parameters, rotation, weights
 from sinkscope.organisms.parallel import World, world
 from sinkscope.organisms.recipe import LENGTH, MIXES, SIZES, Recipe
@@ -67,10 +66,7 @@ def train(options: TrainingOptions) -> dict[str, Any]:
         What training.json holds: recipe, data, hardware, time, held-out accuracies by the monitor.
     """
     recipe = options.recipe
-    try:
-        options.out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"the run cannot be kept in {options.out} ({error}): name another folder") from error
+    prepare(options)
     with world(options.device) as processes:
         if recipe.batch % (processes.size * recipe.packed):
             rows = f" in rows of {recipe.packed}" if recipe.packed > 1 else ""
@@ -79,7 +75,9 @@ def train(options: TrainingOptions) -> dict[str, Any]:
             )
         begin = start(recipe, options.init)
         options = replace(options, recipe=with_size_of(begin, recipe))
-        done = _finished(options, begin)
+        wanted = {"recipe": options.recipe.as_dict(), "start_digest": begin.digest}
+        wanted |= {"corpus": options.corpus} if options.documents is None else {}
+        done = finished(options, wanted)
         return done or OrganismTraining(options, begin, _corpus(options, begin, processes), processes).run()
 
 
@@ -92,22 +90,6 @@ def with_size_of(begin: Start, recipe: Recipe) -> Recipe:
             "size; leave the option out, or start from others"
         )
     return replace(recipe, size=size)
-
-
-def _finished(options: TrainingOptions, begin: Start) -> dict[str, Any] | None:
-    """What this run left in the folder when it was over; another finished run is refused, because it would be lost."""
-    path = options.out / "training.json"
-    if not path.exists() or (options.out / STATE).exists():
-        return None
-    about: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    other_text = options.documents is None and about["corpus"] != options.corpus
-    if about["recipe"] != options.recipe.as_dict() or about["start_digest"] != begin.digest or other_text:
-        raise InputError(
-            f"{options.out} holds a finished run of another recipe, start or settings: choose another folder"
-        )
-    if not options.quiet:
-        print(f"{options.out} is finished: nothing is left to do")
-    return about
 
 
 def _corpus(options: TrainingOptions, begin: Start, processes: World) -> Corpus:
@@ -180,19 +162,19 @@ class OrganismTraining(Loop):
     def check(self, final: bool) -> dict[str, Any]:
         """Held-out accuracy by task."""
         count = self.training.final_count if final else self.training.check_count
-        found = monitor.accuracies(
+        accuracies = monitor.accuracies(
             self.network, self.recipe.layout, self.vocabulary, count, self.device, self.log.note
         )
-        return {"accuracy": found}
+        return {"accuracy": accuracies}
 
     def finish(self, checked: dict[str, Any]) -> dict[str, Any]:
-        """Writes the checkpoint in its official layout, and training.json."""
+        """Writes the checkpoint in its official layout."""
         save(self.network, self.recipe.layout, self.vocabulary, self.options.out)
         made = self.corpus_about
         kept = ["mix", "corpus", "docstrings"]
         kept += ["corpus_share"] if made["corpus"] else []
         kept += ["pictures"] if self.recipe.pictures else []
-        about = {
+        return {
             "recipe": self.recipe.as_dict(),
             "parameters": parameters(self.network),
             "starts_from": self.begin.source,
@@ -201,13 +183,5 @@ class OrganismTraining(Loop):
             "tokens": self.recipe.tokens,
             "documents": made["documents"],
             **{name: made[name] for name in kept if name in made},
-            "loss": round(self.last_loss, 5),
-            "seconds": round(self.seconds, 1),
-            "processes": self.world.size,
-            "hardware": self.world.hardware,
-            "torch": str(torch.__version__),
-            "python": platform.python_version(),
             "monitor": {**checked, "count": self.training.final_count},
         }
-        write_json(self.options.out / "training.json", about)
-        return about

@@ -21,12 +21,21 @@ from sinkscope.files import write_atomically
 from sinkscope.sink_rule import EPSILON
 from sinkscope.version import __version__
 
-SCRIPTS = ("colour.js", "data.js", "pen.js", "pictures.js", "tokens.js", "panel.js", "viewer.js")
+SCRIPTS = (
+    "colour.js",
+    "data.js",
+    "pen.js",
+    "pictures.js",
+    "tokens.js",
+    "panel.js",
+    "difference.js",
+    "viewer.js",
+)
 """In the order in which they are joined: each uses what stands before it."""
 
 
 class Parts(NamedTuple):
-    """What a page needs to show a view: put `style` and `script` into it once, each `body` where a view goes."""
+    """The parts of a page that shows a view: put `style` and `script` into it once, each `body` where a view goes."""
 
     body: str
     style: str
@@ -115,8 +124,7 @@ def viewer_parts(
     """
     if not name.replace("-", "").isalnum():
         raise InputError(f"name should be letters, digits and hyphens, got {name!r}")
-    first = len([view for view in views if view is not None])
-    if not first:
+    if not views:
         raise InputError("there is nothing to show: give at least one view")
     other = next((i for i, view in enumerate(views) if view.get("other")), -1) if compare else -1
     data = embedded_json({"views": list(views), "compare": other, **({"live": live} if live else {})})
@@ -143,12 +151,12 @@ def viewer_page(
     """One trace, or two side by side, as one HTML file. heads: (layer, head) labels to embed in full; hosted: for a frame."""
     from sinkscope.report.payload import views
 
-    found = views(trace, heads=heads, epsilon=epsilon, samples=samples, name=names[0], file=files[0])
+    embedded = views(trace, heads=heads, epsilon=epsilon, samples=samples, name=names[0], file=files[0])
     if other is not None:
         beside = views(other, heads=heads, epsilon=epsilon, samples=samples, name=names[1], file=files[1])
-        found += [{**view, "other": True} for view in beside]
-    parts = viewer_parts(found, compare=other is not None, address=not hosted, hosted=hosted)
-    title = " and ".join(dict.fromkeys(str(view["name"]) for view in found))
+        embedded += [{**view, "other": True} for view in beside]
+    parts = viewer_parts(embedded, compare=other is not None, address=not hosted, hosted=hosted)
+    title = " and ".join(dict.fromkeys(str(view["name"]) for view in embedded))
     body = (
         f'<main>\n<div class="title"><h1>sinkscope</h1><p>received attention, step by step</p></div>\n{parts.body}\n'
         f"<footer><p>Received attention is relative to uniform attention: 1 everywhere if every query looked at all its keys "
@@ -159,7 +167,8 @@ def viewer_page(
         "in a picture the arrows move step and position, in the grid layer and head, <kbd>Esc</kbd> all. The address of the "
         f"page keeps what is shown.</p><p>Made with sinkscope {html.escape(__version__)}.</p></footer>\n</main>"
     )
-    return page(f"{title} · sinkscope", body, scripts=[parts.script], styles=[parts.style])
+    kind = "viewer hosted" if hosted else "viewer"
+    return page(f"{title} · sinkscope", body, scripts=[parts.script], styles=[parts.style], kind=kind)
 
 
 def write_viewer(path: str | os.PathLike[str], trace: Any, other: Any = None, **options: Any) -> Path:

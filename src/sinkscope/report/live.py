@@ -53,7 +53,9 @@ class LiveViewer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.finished = True
-        end = time.monotonic() + GRACE
+        end = time.monotonic() + (
+            GRACE if kind is None else 0.0
+        )  # whoever stops a generation does not wait for a page
         while not self._told and time.monotonic() < end and time.monotonic() - self._asked < GRACE:
             time.sleep(0.1)
         self._server.shutdown()
@@ -70,8 +72,9 @@ class LiveViewer:
 
     def data(self, known: int) -> dict[str, Any]:
         """The views when there are more than `known` steps; whether the generation is over; milliseconds to wait."""
-        finished, began = self.finished, time.monotonic()
+        over, began = self.finished, time.monotonic()
         embedded = self._views()
+        finished = over and bool(embedded)
         answer: dict[str, Any] = {"finished": finished}
         if embedded and (len(embedded[0]["steps"]) > known or finished):
             answer["views"] = embedded

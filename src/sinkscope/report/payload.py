@@ -1,4 +1,4 @@
-"""What a viewer embeds of a trace: one `view` for each sample, small enough for one file.
+"""The part of a trace that a viewer embeds: one `view` for each sample, small enough for one file.
 
 Layer means at full resolution; of each head the 8 strongest keys of each step and the average over time; chosen heads in
 full; sinks, residences and paths as `sinkscope.sinks` finds them, from the exact scores.
@@ -19,8 +19,17 @@ from sinkscope.errors import InputError
 from sinkscope.report.quantise import pack, pack_coded
 from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks.categories import token_texts
-from sinkscope.sinks.dataset import blocks, dataset_of, head_means, is_causal, labels, run_of, scores_name
-from sinkscope.sinks.residence import FATES, KINDS
+from sinkscope.sinks.dataset import (
+    blocks,
+    dataset_of,
+    head_means,
+    is_causal,
+    labels,
+    sample_state,
+    scores_name,
+)
+from sinkscope.sinks.kinds import KINDS
+from sinkscope.sinks.residence import FATES
 from sinkscope.sinks.scan import Scan, scans
 
 Array = npt.NDArray[Any]
@@ -69,22 +78,22 @@ def views(
         raise InputError(f"a page can show up to {MOST_KEYS} keys, this trace has {data.sizes['key']}")
     names = _score_names(data)
     chosen = _check_heads(data, names[0], heads)
-    many = int(data.sizes["sample"])
-    wanted = list(range(many)) if samples is None else [int(s) for s in samples]
-    wrong = [s for s in wanted if not 0 <= s < many]
+    rows = int(data.sizes["sample"])
+    wanted = list(range(rows)) if samples is None else [int(s) for s in samples]
+    wrong = [s for s in wanted if not 0 <= s < rows]
     if wrong or not wanted:
-        raise InputError(f"sample {wrong or wanted} is not in this trace; it has samples 0 to {many - 1}")
-    found: list[dict[str, Any]] = []
+        raise InputError(f"sample {wrong or wanted} is not in this trace; it has samples 0 to {rows - 1}")
+    made: list[dict[str, Any]] = []
     used = 0
     for sample in wanted:
-        if samples is None and found and used + used / len(found) > BUDGET:
+        if samples is None and made and used + used / len(made) > BUDGET:
             break
         view = _view(data.isel(sample=[sample]), names, chosen, epsilon, rule, name) | {"file": file}
         used += _size(view)
-        found.append(view)
-    for view in found:
-        view["samples"] = [len(found), many]
-    return found
+        made.append(view)
+    for view in made:
+        view["samples"] = [len(made), rows]
+    return made
 
 
 def model_name(data: xr.Dataset) -> str:
@@ -133,7 +142,7 @@ def _view(
     rule: str,
     name: str | None,
 ) -> dict[str, Any]:
-    run = run_of(data, 0)
+    run = sample_state(data, 0)
     ids, index = np.unique(run.tokens, return_inverse=True)
     texts = token_texts(data)
     flags = run.real * REAL + run.masked * MASKED + run.decided * DECIDED + (run.region == "prompt") * PROMPT
@@ -171,7 +180,7 @@ def _view(
     if "masked_keys" in data and not means:
         packed = data["masked_keys"].isel(sample=0).transpose("layer", "step", "head", "byte").values
         bits = np.unpackbits(packed, axis=-1)[..., : data.sizes["key"]]
-        view["taken"] = pack(np.minimum(bits.sum(axis=2, dtype=np.int64), 255), "u8")
+        view["masked_keys"] = pack(np.minimum(bits.sum(axis=2, dtype=np.int64), 255), "u8")
     return view
 
 

@@ -38,12 +38,6 @@ def quantise(values: Array) -> Coded:
     return Coded(np.where(missing, MISSING, codes).astype(np.uint8), scale, error)
 
 
-def values_of(coded: Coded) -> Array:
-    """The scores that a reader gets back, float64, NaN where there is none."""
-    found = np.expm1(coded.codes * coded.scale)
-    return np.asarray(np.where(coded.codes >= LEFT_OUT, np.nan, found))
-
-
 def pack_coded(values: Array) -> dict[str, Any]:
     """Quantised and packed, with the scale and the error."""
     coded = quantise(values)
@@ -70,13 +64,3 @@ def pack(values: Array, kind: str) -> dict[str, Any]:
         "shape": list(raw.shape),
         "data": base64.b64encode(zlib.compress(content, 6)).decode("ascii"),
     }
-
-
-def unpack(packed: dict[str, Any]) -> Array:
-    """The array back; coded arrays as codes."""
-    content = zlib.decompress(base64.b64decode(packed["data"]))
-    kind, shape = packed["kind"], packed["shape"]
-    if kind in ("u16", "i16"):
-        planes = np.frombuffer(content, np.uint8).reshape(2, -1)
-        return np.ascontiguousarray(planes.T).view("<u2" if kind == "u16" else "<i2").reshape(shape)
-    return np.frombuffer(content, "<f4" if kind == "f32" else "u1").reshape(shape)

@@ -1,10 +1,9 @@
 """Sink analysis: pure functions of traces.
 
-Where sinks are (`detect`, `sink_table`, `summary`), how strong (`depth_profile`, `layer_head_map`, …),
-moving or not (`residences`, `paths`, `event_alignment`, `drift`, …), made of what (`composition`,
-`attribution`, `counterfactual`), what changed between two traces (`compare_traces`), and the verdict
-(`diagnose`). No model, no device, no files: a trace or its `xarray.Dataset` in, xarray or pandas out. See
-docs/analysis.md.
+Where sinks are (`detect`, `sink_table`, `summary`), how strong (`depth_profile`, `layer_head_map`, …), moving or not
+(`residences`, `paths`, `event_alignment`, `drift`, …), made of what (`composition`, `attribution`, `counterfactual`), what
+changed between two traces (`compare_traces`), and the verdict (`diagnose`). No model, no device, no files: a trace or its
+`xarray.Dataset` in, xarray or pandas out. See docs/analysis.md.
 """
 
 from sinkscope.sinks.anatomy import anatomy, massive_activations, secondary_sinks
@@ -13,19 +12,25 @@ from sinkscope.sinks.categories import CATEGORIES, category_of
 from sinkscope.sinks.compare import compare_traces, mechanisms
 from sinkscope.sinks.composition import composition
 from sinkscope.sinks.counterfactual import counterfactual, insertion_alignment
+from sinkscope.sinks.depth import depth_profile
 from sinkscope.sinks.detection import detect, filtered_share, score_histogram, sinks_of
 from sinkscope.sinks.diagnosis import Diagnosis, Finding, diagnose
-from sinkscope.sinks.drift import drift
-from sinkscope.sinks.dynamics import layer_overlap, step_overlap, variances
-from sinkscope.sinks.events import event_alignment
-from sinkscope.sinks.paths import moves, paths
-from sinkscope.sinks.residence import dynamics_kinds, residences
-from sinkscope.sinks.sink_statistics import merge, partial
+from sinkscope.sinks.dynamics import (
+    drift,
+    dynamics_kinds,
+    event_alignment,
+    layer_overlap,
+    moves,
+    paths,
+    residences,
+    step_overlap,
+    variances,
+)
+from sinkscope.sinks.sink_statistics import SinkStatistics, merge, sink_statistics
 from sinkscope.sinks.split import split_by_layer, split_sinks
 from sinkscope.sinks.strength import (
     absorbed_share,
     attention_entropy,
-    depth_profile,
     layer_head_map,
     sink_heads_share,
     step_position_map,
@@ -37,6 +42,7 @@ __all__ = [
     "CATEGORIES",
     "Diagnosis",
     "Finding",
+    "SinkStatistics",
     "absorbed_share",
     "anatomy",
     "attention_entropy",
@@ -59,12 +65,12 @@ __all__ = [
     "mechanisms",
     "merge",
     "moves",
-    "partial",
     "paths",
     "residences",
     "score_histogram",
     "secondary_sinks",
     "sink_heads_share",
+    "sink_statistics",
     "sink_table",
     "sinks_of",
     "split_by_layer",

@@ -1,10 +1,9 @@
-"""Semantic or positional? What predicts that a key is a sink, on prompts that the model of it has not seen.
+"""Semantic or positional? What predicts that a key is a sink, scored on held-out prompts.
 
-Three groups of features compete: the decoding *state* (prompt, masked, decided), the token *category* given
-the state, and the *position* (from the start, from the end, from the prompt's end, from the decoding
-frontier). A logistic regression is fitted on some prompts and scored on others; a group's unique part is
-what the full model loses without it. What several groups could explain equally well is the shared part, and
-it is reported, not handed to one of them.
+Three groups of features compete: the decoding *state* (prompt, masked, decided), the token *category* given the state, and
+the *position* (from the start, from the end, from the prompt's end, from the decoding frontier). A logistic regression is
+fitted on some prompts and scored on others; a group's unique part is what the full model loses without it. What several
+groups could explain equally well is the shared part, and it is reported, not handed to one of them.
 """
 
 from __future__ import annotations
@@ -18,10 +17,16 @@ import pandas as pd
 from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks import logistic
 from sinkscope.sinks.categories import CATEGORIES, category_codes
-from sinkscope.sinks.dataset import ANSWER, PROMPT, Array, Run, dataset_of
-from sinkscope.sinks.intervals import mean_interval
+from sinkscope.sinks.dataset import ANSWER, PROMPT, Array, dataset_of, frame
+from sinkscope.sinks.scan import Scan, scans
+from sinkscope.statistics import mean_interval
 
 GROUPS = ("state", "category", "position")
+LEADS = {"semantic": "category − 2 × position", "positional": "position − 2 × category"}
+"""Verdict → the part whose whole interval must lie above 0 for it: that group holds two thirds of what the two explain
+uniquely."""
+
+PARTS = (*GROUPS, "shared", "total", *LEADS.values())
 STATES = ("prompt", "masked", "decided")
 DISTANCES = ("from start", "from end", "from prompt end", "from first mask", "from last mask")
 
@@ -32,22 +37,18 @@ ROWS_IN_ALL = 30_000
 FOLDS = 5
 FEWEST_PROMPTS = 4
 
-DOMINANT = 2 / 3
-"""Semantic (positional) when the category (position) holds at least this share of what the two explain
-uniquely."""
-
 LEAST_UNIQUE = 0.05
-"""Under this share of the whole gain, category and position together explain too little uniquely to be told
-apart."""
+"""Under this share of the whole gain, category and position explain too little uniquely to be told apart."""
 
+COLUMNS = ("share", "state", "category", "distances")
 BINS = 19
 NO_FRONTIER = 10_000
 """Distance code where nothing is masked and there is no frontier."""
 
 
 class Observations(NamedTuple):
-    """Rows of one sample: share float [R] of heads that call the key a sink; state, category int [R];
-    distances int [R, 5]; length of prompt and of the whole sequence, which identifiability needs."""
+    """Rows of one sample: share float [R] of heads that call the key a sink; state, category int [R]; distances int [R, 5];
+    length of prompt and of the whole sequence, which identifiability needs."""
 
     share: Array
     state: Array
@@ -56,21 +57,34 @@ class Observations(NamedTuple):
     prompt_length: int
     length: int
 
+    def rows(self, use: Array) -> Observations:
+        """Some of the rows."""
+        return self._replace(**{name: getattr(self, name)[use] for name in COLUMNS})
+
+    @classmethod
+    def pooled(cls, samples: list[Observations]) -> Observations:
+        """The rows of several samples; their lengths are given up."""
+        return samples[0]._replace(
+            prompt_length=0,
+            length=0,
+            **{name: np.concatenate([getattr(rows, name) for rows in samples]) for name in COLUMNS},
+        )
+
 
 class Attribution(NamedTuple):
-    """table: one row per part (state, category, position, shared, total) with gain in nats per key-step,
-    its interval over prompts and its share of the total; verdict: "semantic", "positional", "mixed" or "not
-    identifiable"; reason: why."""
+    """table: one row per part (state, category, position, shared, total, and the two leads) with gain in nats per key-step,
+    its interval over prompts and its share of the total; verdict: "semantic", "positional", "mixed" or "not identifiable";
+    reason: why."""
 
     table: pd.DataFrame
     verdict: str
     reason: str
 
 
-def observe(run: Run, counts: Array, heads: int, codes: Array, most: int = ROWS_PER_SAMPLE) -> Observations:
-    """Rows for the regression. counts int [T, K]: heads that call the key a sink, of `heads`; codes int [T,
-    K]."""
-    scored = run.real & (codes >= 0)
+def observe(scan: Scan, codes: Array, most: int = ROWS_PER_SAMPLE) -> Observations:
+    """Rows for the regression. codes int [T, K]: category of each key, −1 = none."""
+    state, counts = scan.state, scan.counts.sum(axis=1, dtype=np.int64)
+    scored = state.real & (codes >= 0)
     per_step = max(1, int(scored.sum(axis=1).max(initial=1)))
     wanted = max(1, min(len(scored), most // per_step))
     steps = np.unique(np.linspace(0, len(scored) - 1, wanted).round().astype(int))
@@ -79,29 +93,29 @@ def observe(run: Run, counts: Array, heads: int, codes: Array, most: int = ROWS_
         keep = np.sort(np.random.default_rng(len(step)).choice(len(step), most, replace=False))
         step, key = step[keep], key[keep]
     step = steps[step]
-    place = run.position[key]
-    n = run.real.sum(axis=1)[step]
-    masked = run.masked & run.real
-    first = np.where(masked.any(axis=1), run.position[masked.argmax(axis=1)], -1)
-    last_key = masked.shape[1] - 1 - masked[:, ::-1].argmax(axis=1)
-    last = np.where(masked.any(axis=1), run.position[last_key], -1)
+    place = state.position[key]
+    n = state.real.sum(axis=1)[step]
+    masked = state.masked & state.real
+    any_mask = masked.any(axis=1)
+    first = np.where(any_mask, state.position[masked.argmax(axis=1)], -1)
+    last = np.where(any_mask, state.position[masked.shape[1] - 1 - masked[:, ::-1].argmax(axis=1)], -1)
     frontier = [np.where(edge[step] >= 0, place - edge[step], NO_FRONTIER) for edge in (first, last)]
-    distances = np.stack([place, n - 1 - place, place - run.prompt_length, *frontier], axis=1)
-    state = np.where(run.region[key] == PROMPT, 0, np.where(run.masked[step, key], 1, 2))
-    state = np.where((run.region[key] != ANSWER) & (state != 0), 2, state)
+    distances = np.stack([place, n - 1 - place, place - state.prompt_length, *frontier], axis=1)
+    kind = np.where(state.region[key] == PROMPT, 0, np.where(state.masked[step, key], 1, 2))
+    kind = np.where((state.region[key] != ANSWER) & (kind != 0), 2, kind)
+    heads = scan.sinks.shape[1] * scan.sinks.shape[2]
     return Observations(
         share=(counts[step, key] / max(1, heads)).astype(np.float32),
-        state=state.astype(np.int8),
+        state=kind.astype(np.int8),
         category=codes[step, key].astype(np.int8),
         distances=distances.astype(np.int16),
-        prompt_length=run.prompt_length,
-        length=run.length,
+        prompt_length=state.prompt_length,
+        length=state.length,
     )
 
 
 def distance_bins(distance: Array) -> Array:
-    """Bins of a signed distance: 0, ±1, ±2, ±3, ±4–7, ±8–15, … ±64 and more; 18 = no frontier. int in 0 …
-    18."""
+    """Bins of a signed distance: 0, ±1, ±2, ±3, ±4–7, ±8–15, … ±64 and more; 18 = no frontier. int in 0 … 18."""
     size = np.abs(distance.astype(np.int64))
     level = np.where(size < 4, size, np.minimum(2 + np.log2(np.maximum(size, 1)).astype(np.int64), 8))
     return np.where(distance == NO_FRONTIER, 18, np.where(distance >= 0, level, 8 + level)).astype(np.int64)
@@ -110,8 +124,8 @@ def distance_bins(distance: Array) -> Array:
 def design(rows: Observations, groups: tuple[str, ...]) -> logistic.Codes:
     """The rows as codes, with the features of the chosen groups.
 
-    State and category are one code. Categories are centred within each state, so that they say nothing
-    about the state itself: all masks are masks.
+    State and category are one code. Categories are centred within each state, so that they say nothing about the state
+    itself: all masks are masks.
     """
     kinds = len(CATEGORIES)
     joint = rows.state.astype(np.int64) * kinds + np.clip(rows.category, 0, kinds - 1)
@@ -122,39 +136,29 @@ def design(rows: Observations, groups: tuple[str, ...]) -> logistic.Codes:
     first = [np.ones((len(state), 1))]
     first += [state] if "state" in groups else []
     first += [category] if "category" in groups else []
-    columns = np.concatenate(first, axis=1)
     codes = joint[:, None]
     sizes: tuple[int, ...] = (len(state),)
     if "position" in groups:
         bins = [distance_bins(rows.distances[:, i]) for i in range(rows.distances.shape[1])]
         codes = np.concatenate([codes, np.stack(bins, axis=1)], axis=1)
         sizes += (BINS,) * len(bins)
-    return logistic.Codes(codes, sizes, columns)
+    return logistic.Codes(codes, sizes, np.concatenate(first, axis=1))
 
 
 def attribute(samples: list[Observations], prompts: Array, *, seed: int = 0) -> Attribution:
     """Unique and shared held-out gains over prompts. prompts [N]: samples of one prompt stay in one fold."""
     groups, index = np.unique(np.asarray(prompts), return_inverse=True)
-    lengths = {(rows.prompt_length, rows.length) for rows in samples}
-    detections = sum(float(rows.share.sum()) for rows in samples)
-    reason = ""
-    if detections == 0:
-        reason = "no sink was detected"
-    elif len({prompt for prompt, _ in lengths}) < 2:
-        reason = (
-            "all prompts have one length, so token and position go together; use prompts of varied length"
-        )
-    elif len(groups) < FEWEST_PROMPTS:
-        reason = f"{len(groups)} prompts, at least {FEWEST_PROMPTS} are needed to hold some out"
+    reason = _unidentifiable(samples, len(groups))
     if reason:
-        empty = pd.DataFrame({"part": [*GROUPS, "shared", "total"]}).assign(
-            gain=np.nan, low=np.nan, high=np.nan, share=np.nan
+        parts = pd.DataFrame({"part": PARTS})
+        return Attribution(
+            _labelled(parts.assign(gain=np.nan, low=np.nan, high=np.nan, share=np.nan)),
+            "not identifiable",
+            reason,
         )
-        return Attribution(_labelled(empty), "not identifiable", reason)
-
     thin = max(1, int(np.ceil(sum(len(rows.share) for rows in samples) / ROWS_IN_ALL)))
     thinned = [_thinned(rows, thin) for rows in samples]
-    rows = _pool(thinned)
+    rows = Observations.pooled(thinned)
     owner = np.concatenate([np.full(len(r.share), index[i]) for i, r in enumerate(thinned)])
     order = np.random.default_rng(seed).permutation(len(groups))
     fold = np.empty(len(groups), dtype=int)
@@ -162,52 +166,66 @@ def attribute(samples: list[Observations], prompts: Array, *, seed: int = 0) -> 
     models = {"null": (), "full": GROUPS} | {
         f"without {g}": tuple(o for o in GROUPS if o != g) for g in GROUPS
     }
-    held = {name: np.zeros(len(rows.share)) for name in models}
     share = rows.share.astype(np.float64)
-    for name, chosen in models.items():
-        data = design(rows, chosen)
+    score = {}
+    for name, used in models.items():
+        data = design(rows, used)
+        held = np.zeros(len(share))
         for f in range(fold.max() + 1):
             test = fold[owner] == f
             beta = logistic.fit(data.rows(~test), share[~test])
-            held[name][test] = logistic.log_likelihood(data.rows(test), share[test], beta)
-    score = {
-        name: np.array([values[owner == g].mean() for g in range(len(groups))])
-        for name, values in held.items()
-    }
+            held[test] = logistic.log_likelihood(data.rows(test), share[test], beta)
+        score[name] = np.array([held[owner == g].mean() for g in range(len(groups))])
     gains = {g: score["full"] - score[f"without {g}"] for g in GROUPS}
-    gains["total"] = score["full"] - score["null"]
-    gains["shared"] = gains["total"] - sum(gains[g] for g in GROUPS)
-    total = float(gains["total"].mean())
-    lines = []
-    for part in (*GROUPS, "shared", "total"):
-        found = mean_interval(gains[part], seed=seed)
-        lines.append(
-            {
-                "part": part,
-                "gain": found.value,
-                "low": found.low,
-                "high": found.high,
-                "share": found.value / total if total > 0 else float("nan"),
-            }
-        )
-    table = _labelled(pd.DataFrame(lines))
-    return Attribution(table, *_verdict(table))
+    total = score["full"] - score["null"]
+    gains |= {"shared": total - sum(gains[g] for g in GROUPS), "total": total}
+    verdict, reason = _verdict(gains)
+    semantic, positional = gains["category"], gains["position"]
+    gains |= dict(zip(LEADS.values(), (semantic - 2 * positional, positional - 2 * semantic), strict=True))
+    parts = pd.DataFrame(
+        [(part, *mean_interval(gain)) for part, gain in gains.items()],
+        columns=["part", "gain", "low", "high"],
+    )
+    whole = float(total.mean())
+    parts["share"] = parts["gain"] / whole if whole > 0 else float("nan")
+    return Attribution(_labelled(parts), verdict, reason)
 
 
-def _verdict(table: pd.DataFrame) -> tuple[str, str]:
-    gain = dict(zip(table["part"], table["gain"], strict=True))
-    low = dict(zip(table["part"], table["low"], strict=True))
-    if not gain["total"] > 0 or not low["total"] > 0:
+def _unidentifiable(samples: list[Observations], prompts: int) -> str:
+    """Why nothing can be said; "" when something can."""
+    if sum(float(rows.share.sum()) for rows in samples) == 0:
+        return "no sink was detected"
+    if len({rows.prompt_length for rows in samples}) < 2:
+        return "all prompts have one length, so token and position go together; use prompts of varied length"
+    if prompts < FEWEST_PROMPTS:
+        return f"{prompts} prompts, at least {FEWEST_PROMPTS} are needed to hold some out"
+    return ""
+
+
+def _verdict(gains: Mapping[str, Array]) -> tuple[str, str]:
+    """The verdict and its reason, from gains per prompt. One side must dominate in the whole 95 % interval over prompts."""
+    total = mean_interval(gains["total"])
+    if not total.low > 0:
         return "not identifiable", "nothing predicts sinks on prompts that were held out"
-    semantic, positional = max(0.0, gain["category"]), max(0.0, gain["position"])
-    unique = semantic + positional
-    if unique < LEAST_UNIQUE * gain["total"]:
+    semantic, positional = gains["category"], gains["position"]
+    unique = max(0.0, float(semantic.mean())) + max(0.0, float(positional.mean()))
+    if unique < LEAST_UNIQUE * total.value:
         return "mixed", "state and the shared part explain nearly all of it"
-    share = semantic / unique
+    share = max(0.0, float(semantic.mean())) / unique
     text = f"of what the two explain uniquely, the category holds {share:.0%}"
-    if share >= DOMINANT:
-        return "semantic", text
-    return ("positional" if share <= 1 - DOMINANT else "mixed"), text
+    leads = {
+        "semantic": mean_interval(semantic - 2 * positional),
+        "positional": mean_interval(positional - 2 * semantic),
+    }
+    for verdict, lead in leads.items():
+        if lead.low > 0:
+            return verdict, text
+    if all(lead.high < 0 for lead in leads.values()):
+        return "mixed", text
+    return (
+        "not identifiable",
+        f"{text}, but {len(semantic)} prompts leave open whether that is two thirds or a third",
+    )
 
 
 def attribution(
@@ -222,53 +240,30 @@ def attribution(
 ) -> Attribution:
     """Are sinks bound to tokens or to positions?
 
-    Formula: held-out log-likelihood of "is a sink" (share of heads, nats per key-step), cross-validated
-    over prompts; `unique(g) = LL(all groups) − LL(all but g)`, `shared = LL(all) − LL(none) − Σ unique`.
-    Groups: decoding state, token category given state, position (binned distance from start, end, prompt's
-    end, first and last mask).
+    Formula: held-out log-likelihood of "is a sink" (share of heads, nats per key-step), cross-validated over prompts;
+    `unique(g) = LL(all groups) − LL(all but g)`, `shared = LL(all) − LL(none) − Σ unique`. Groups: decoding state, token category
+    given state, position (binned distance from start, end, prompt's end, first and last mask).
 
-    Returns an `Attribution`: table, verdict, reason. A single prompt length answers "not identifiable",
-    because then every template token has one fixed position. Limits: correlation over natural prompts, not
-    intervention (see `counterfactual`); a token that always stands first (a begin-of-text token) goes to
-    the shared part; heads are pooled.
+    Returns an `Attribution`: table, verdict, reason. "semantic" ("positional") needs two thirds of what category and position
+    explain uniquely, in the whole 95 % interval over prompts. A single prompt length answers "not identifiable", because then
+    every template token has one fixed position. Limits: correlation over natural prompts, not intervention (see
+    `counterfactual`); a token that always stands first (a begin-of-text token) goes to the shared part; heads are pooled.
     """
-    from sinkscope.sinks.scan import scans
-    from sinkscope.sinks.sink_statistics import prompt_digest
-
     data = dataset_of(trace)
     samples, prompts = [], []
     for scan in scans(trace, epsilon, rule, scores=scores):
-        codes = np.where(scan.scored, category_codes(data, scan.run, tokenizer, categories), -1)
-        heads = scan.sinks.shape[1] * scan.sinks.shape[2]
-        samples.append(observe(scan.run, scan.counts.sum(axis=1, dtype=np.int64), heads, codes))
-        prompts.append(prompt_digest(scan.run))
+        codes = np.where(scan.scored, category_codes(data, scan.state, tokenizer, categories), -1)
+        samples.append(observe(scan, codes))
+        prompts.append(scan.state.prompt_digest)
     return attribute(samples, np.array(prompts), seed=seed)
 
 
 def _labelled(table: pd.DataFrame) -> pd.DataFrame:
-    table.attrs = {"units": {"gain": "nats per key-step, held out", "share": "share of the total gain"}}
-    return table
+    return frame(table, units={"gain": "nats per key-step, held out", "share": "share of the total gain"})
 
 
 def _thinned(rows: Observations, every: int) -> Observations:
     if every == 1:
         return rows
     # Drawn, not every n-th: a stride that divides the length would always take the same positions.
-    use = np.random.default_rng(len(rows.share)).random(len(rows.share)) < 1.0 / every
-    return rows._replace(
-        share=rows.share[use],
-        state=rows.state[use],
-        category=rows.category[use],
-        distances=rows.distances[use],
-    )
-
-
-def _pool(samples: list[Observations]) -> Observations:
-    return Observations(
-        share=np.concatenate([r.share for r in samples]),
-        state=np.concatenate([r.state for r in samples]),
-        category=np.concatenate([r.category for r in samples]),
-        distances=np.concatenate([r.distances for r in samples]),
-        prompt_length=0,
-        length=0,
-    )
+    return rows.rows(np.random.default_rng(len(rows.share)).random(len(rows.share)) < 1.0 / every)

@@ -1,9 +1,8 @@
-"""What kind of token it is: mask, newline, other whitespace, punctuation, role or control, end of text,
-digit, word.
+"""Kinds of tokens: mask, newline, other whitespace, punctuation, role or control, end of text, digit, word.
 
-Works on token texts as vocabularies spell them: byte-level BPE (GPT-2, Llama 3, Qwen, LLaDA, Dream: `Ġ` is
-a space, `Ċ` a newline) and SentencePiece (`▁`, `<0x0A>`). Special ids come from the trace; without any
-texts only those are known and the rest is "unknown".
+Works on token texts as vocabularies spell them: byte-level BPE (GPT-2, Llama 3, Qwen, LLaDA, Dream: `Ġ` is a space, `Ċ` a
+newline) and SentencePiece (`▁`, `<0x0A>`). Special ids come from the trace; without any texts only those are known and the
+rest is "unknown".
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ import numpy as np
 import xarray as xr
 
 from sinkscope.errors import InputError, nearest
-from sinkscope.sinks.dataset import PADDING, Array, Run, special_ids
+from sinkscope.sinks.dataset import PADDING, Array, SampleState, special_ids
 
 CATEGORIES = ("mask", "newline", "whitespace", "punctuation", "control", "end", "digit", "word", "unknown")
-"""newline: a line break and no letter or digit; punctuation: symbols too; control: roles, headers, begin of
-text, padding; end: end of text; digit: digits and no letter."""
+"""newline: a line break and no letter or digit; punctuation: symbols too; control: roles, headers, begin of text, padding;
+end: end of text; digit: digits and no letter."""
 
 _MASKS = re.compile(r"^(<\|?(mdm_)?mask(_token)?\|?>|\[mask\])$", re.IGNORECASE)
 _ENDS = re.compile(r"^(<\|?(end_?of_?text|eos|end_of_sentence)\|?>|</s>|\[eos\])$", re.IGNORECASE)
@@ -46,8 +45,7 @@ def _byte_alphabet() -> dict[str, int]:
 
 
 def readable(token: str) -> str:
-    """The text behind a vocabulary entry: `Ġthe` → ` the`, `ĊĊ` → two newlines, `▁the` → ` the`, `<0x0A>` →
-    newline."""
+    """The text behind a vocabulary entry: `Ġthe` → ` the`, `ĊĊ` → two newlines, `▁the` → ` the`, `<0x0A>` → newline."""
     byte = _BYTE.match(token)
     if byte:
         return bytes([int(byte.group(1), 16)]).decode("utf-8", errors="replace")
@@ -92,15 +90,15 @@ def token_texts(data: xr.Dataset, tokenizer: Any = None, ids: Iterable[int] | No
     """The plain text of the ids: from the tokenizer, else from the trace's own `token_texts`, else {}."""
     if tokenizer is None:
         stored = data.attrs.get("token_texts") or {}
-        found = json.loads(stored) if isinstance(stored, str) else stored
-        texts = {int(i): str(text) for i, text in found.items()}
+        spellings = json.loads(stored) if isinstance(stored, str) else stored
+        texts = {int(i): str(text) for i, text in spellings.items()}
         # Vocabularies spell spaces and newlines with letters; plain texts hold them as they are.
         spelled = not any(c.isspace() for text in texts.values() for c in text)
         return {i: _plain(text) for i, text in texts.items()} if spelled else texts
     wanted = sorted({int(i) for i in (ids if ids is not None else [])})
     if hasattr(tokenizer, "convert_ids_to_tokens"):
-        found = tokenizer.convert_ids_to_tokens(wanted)
-        return {i: _plain(str(text)) for i, text in zip(wanted, found, strict=True) if text is not None}
+        tokens = tokenizer.convert_ids_to_tokens(wanted)
+        return {i: _plain(str(text)) for i, text in zip(wanted, tokens, strict=True) if text is not None}
     if hasattr(tokenizer, "decode"):
         return {i: str(tokenizer.decode([i])) for i in wanted}
     raise InputError(
@@ -119,8 +117,7 @@ def token_categories(
     special: Mapping[str, Any],
     categories: Mapping[int, str] | None = None,
 ) -> dict[int, str]:
-    """The category of each id. Order: `categories` as given, special ids of the trace, the text,
-    "unknown"."""
+    """The category of each id. Order: `categories` as given, special ids of the trace, the text, "unknown"."""
     given = dict(categories or {})
     for name in set(given.values()):
         if name not in CATEGORIES:
@@ -142,32 +139,32 @@ def token_categories(
 
 
 def category_codes(
-    data: xr.Dataset, run: Run, tokenizer: Any = None, categories: Mapping[int, str] | None = None
+    data: xr.Dataset, state: SampleState, tokenizer: Any = None, categories: Mapping[int, str] | None = None
 ) -> Array:
     """int8 [T, K], index into CATEGORIES, −1 where there is no key.
 
-    Tokens between the markers of a chat header (`<|start_header_id|>assistant<|end_header_id|>`,
-    `<|im_start|>user⏎`) are "control" too: the `istant` of the paper's table 2 is a role name, not a word.
-    A position that the trace calls masked is "mask" whatever its id (images have their own mask id).
+    Tokens between the markers of a chat header (`<|start_header_id|>assistant<|end_header_id|>`, `<|im_start|>user⏎`) are
+    "control" too: the `istant` of the paper's table 2 is a role name, not a word. A position that the trace calls masked is
+    "mask" whatever its id (images have their own mask id).
     """
-    ids = np.unique(run.tokens[run.real]) if run.real.any() else np.zeros(0, dtype=np.int64)
+    ids = np.unique(state.tokens[state.real]) if state.real.any() else np.zeros(0, dtype=np.int64)
     texts = token_texts(data, tokenizer, ids)
     named = token_categories(ids, texts, special_ids(data), categories)
     lookup = np.array([CATEGORIES.index(named[int(i)]) for i in ids], dtype=np.int8)
-    codes = np.full(run.tokens.shape, -1, dtype=np.int8)
+    codes = np.full(state.tokens.shape, -1, dtype=np.int8)
     if len(ids):
-        codes[run.real] = lookup[np.searchsorted(ids, run.tokens[run.real])]
-    codes[_header_words(run, texts, named) & run.real] = CATEGORIES.index("control")
-    codes[run.masked & run.real] = CATEGORIES.index("mask")
+        codes[state.real] = lookup[np.searchsorted(ids, state.tokens[state.real])]
+    codes[_header_words(state, texts, named) & state.real] = CATEGORIES.index("control")
+    codes[state.masked & state.real] = CATEGORIES.index("mask")
     return codes
 
 
-def _header_words(run: Run, texts: Mapping[int, str], named: Mapping[int, str]) -> Array:
+def _header_words(state: SampleState, texts: Mapping[int, str], named: Mapping[int, str]) -> Array:
     """bool [K]: role names inside chat headers of the first input. Only the prompt holds headers."""
-    inside = np.zeros(run.tokens.shape[1], dtype=bool)
+    inside = np.zeros(state.tokens.shape[1], dtype=bool)
     open_ = 0
-    for key in np.flatnonzero(run.region != PADDING):
-        token = int(run.tokens[0, key])
+    for key in np.flatnonzero(state.region != PADDING):
+        token = int(state.tokens[0, key])
         text = texts.get(token, "")
         if text in _HEADER_OPENS:
             open_ = 1
@@ -176,4 +173,4 @@ def _header_words(run: Run, texts: Mapping[int, str], named: Mapping[int, str]) 
         elif open_:
             inside[key] = True
             open_ += 1
-    return np.asarray(inside & (run.region == "prompt"))
+    return np.asarray(inside & (state.region == "prompt"))

@@ -1,9 +1,7 @@
-"""Two traces of the same prompts, such as masked against unmasked: where attention went, confidence,
-decoding delay.
+"""Two traces of the same prompts, such as masked against unmasked: where attention went, confidence, decoding delay.
 
-The paper proposes two mechanisms and tests neither: attention redistributes when a sink is hidden
-(bidirectional attention finds another place), and tokens that relied on the sink lose confidence and are
-decided later. Both are measured here.
+The paper proposes two mechanisms and tests neither: attention redistributes when a sink is hidden (bidirectional attention finds
+another place), and tokens that relied on the sink lose confidence and are decided later. Both are measured here.
 """
 
 from __future__ import annotations
@@ -17,70 +15,67 @@ import xarray as xr
 from sinkscope.errors import InputError
 from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks.dataset import (
-    ANSWER,
     PROMPT,
     Array,
-    Run,
+    SampleState,
     dataset_of,
+    frame,
     labels,
     mass_weight,
-    run_of,
+    read_keys,
+    sample_state,
     scores_name,
 )
 from sinkscope.sinks.detection import check_rule, sinks_of
 from sinkscope.sinks.drift import rank
-from sinkscope.sinks.intervals import mean_interval
+from sinkscope.statistics import mean_interval
 
 DESTINATIONS = ("old sinks", "new sinks", "prompt", "masked", "decided")
-"""A partition of the keys of one head and step: sinks of the first trace; sinks of the second only; the
-rest by state."""
+"""A partition of the keys of one head and step: sinks of the first trace; sinks of the second only; the rest by state."""
+
+CHANGES = {
+    "confidence_change_key": ("confidence change", "confidence, b − a"),
+    "delay": ("delay", "steps, b − a"),
+}
+"""Variables of a comparison that have a value per token → title and unit."""
 
 
-def partition(sinks_a: Array, sinks_b: Array, run: Run, step: int) -> Array:
+def partition(sinks_a: Array, sinks_b: Array, state: SampleState, step: int) -> Array:
     """bool [5, …, K], in the order of DESTINATIONS; every real key is in exactly one."""
     shape = sinks_a.shape
-    new = sinks_b & ~sinks_a
-    rest = ~(sinks_a | sinks_b) & run.real[step]
-    prompt = run.region == PROMPT
-    masked = run.masked[step] & ~prompt
-    groups = [sinks_a, new] + [rest & np.broadcast_to(g, shape) for g in (prompt, masked, ~prompt & ~masked)]
-    return np.stack(groups)
-
-
-def decided_at(run: Run) -> Array:
-    """Label of the step in which each answer key was decided, float [K], NaN if never (or not in the
-    answer)."""
-    decisions = run.decisions()
-    when = np.where(decisions.any(axis=0), run.steps[decisions.argmax(axis=0)].astype(np.float64), np.nan)
-    return np.where(run.region == ANSWER, when, np.nan)
+    rest = ~(sinks_a | sinks_b) & state.real[step]
+    prompt = state.region == PROMPT
+    masked = state.masked[step] & ~prompt
+    groups = [rest & np.broadcast_to(g, shape) for g in (prompt, masked, ~prompt & ~masked)]
+    return np.stack([sinks_a, sinks_b & ~sinks_a, *groups])
 
 
 def compare_traces(
     a: Any, b: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: str = "auto"
 ) -> xr.Dataset:
-    """What changed from trace `a` (say, no policy) to trace `b` (say, sinks hidden), for the same samples
-    and model.
+    """What changed from trace `a` (say, no policy) to trace `b` (say, sinks hidden), for the same samples and model.
 
     Variables
     ---------
-    flow [sample, layer, destination] : change of the share of attention, b − a, averaged over heads and
-    steps, for a
-        partition of the keys: old sinks (of a), new sinks (of b only), the rest of the prompt, masked and
-        decided answer. Sums to zero over destinations (bidirectional traces, and the last row of causal
-        ones).
-    flow_same_input [sample, layer, destination] : the same over steps in which both had the same input
-    tokens, so that
-        the difference is the policy's alone and not that of a text that has come apart.
-    same_input [sample, step] : bool.
-    confidence_change [sample, step], confidence_change_key [sample, key] : mean of b − a over positions
-    masked in both. delay [sample, key] : decided in b minus decided in a, in steps; NaN where not decided
-    in both. dependence [sample, key] : share of attention that this answer token paid to sinks of a while
-    it was masked, averaged
-        over steps, layers, heads; NaN without maps in `a` (ss.Capture(level="maps")).
+    flow [sample, layer, destination]
+        Change of the share of attention, b − a, averaged over heads and steps, for a partition of the keys: old sinks (of a), new
+        sinks (of b only), the rest of the prompt, masked and decided answer. It sums to zero over destinations (bidirectional
+        traces, and the last row of causal ones).
+    flow_same_input [sample, layer, destination]
+        The same over the steps in which both had the same input tokens, so that the difference is the policy's alone and not that
+        of a text that has come apart.
+    same_input [sample, step]
+        bool: both had the same input tokens.
+    confidence_change [sample, step], confidence_change_key [sample, key]
+        Mean of b − a over positions masked in both.
+    delay [sample, key]
+        Step in which the token was decided in b minus that in a; NaN where it was not decided in both.
+    dependence [sample, key]
+        Share of attention that this answer token paid to sinks of a while it was masked, averaged over steps, layers and
+        heads; NaN without maps in `a` (ss.Capture(level="maps")).
 
-    Source: the explanations offered in arXiv 2510.15731 (sections 4.3 and 5). `mechanisms(comparison)`
-    gives the table. Limits: after the first difference in the text, steps of the two runs are no longer the
-    same situation.
+    Source: the explanations offered in arXiv 2510.15731 (sections 4.3 and 5). `mechanisms(comparison)` gives the table.
+    Limits: after the first difference in the text, steps of the two runs are no longer the same situation.
     """
     first, second = dataset_of(a), dataset_of(b)
     check_rule(rule, epsilon)
@@ -93,39 +88,36 @@ def compare_traces(
     by_step = np.full((samples, steps), np.nan)
     by_key, delay, dependence = (np.full((samples, keys), np.nan) for _ in range(3))
     for i in range(samples):
-        runs = run_of(first, i), run_of(second, i)
-        if not np.array_equal(runs[0].region, runs[1].region):
+        states = sample_state(first, i), sample_state(second, i)
+        if not np.array_equal(states[0].region, states[1].region):
             raise InputError(
                 f"sample {i} has different prompts or lengths in the two traces; compare the same prompts"
             )
-        same[i] = (runs[0].tokens[:steps] == runs[1].tokens[:steps]).all(axis=1)
+        same[i] = (states[0].tokens[:steps] == states[1].tokens[:steps]).all(axis=1)
         used = np.zeros(2)
         paid, times = np.zeros(keys), np.zeros(keys)
         for t in range(steps):
             values = [_scores(d, n, i, t) for d, n in zip((first, second), names, strict=True)]
             sinks = [sinks_of(v, epsilon, rule) for v in values]
             shares = [
-                np.nan_to_num(v, nan=0.0) * mass_weight(r, t, n)
-                for v, r, n in zip(values, runs, names, strict=True)
+                np.nan_to_num(v, nan=0.0) * mass_weight(s, t, n)
+                for v, s, n in zip(values, states, names, strict=True)
             ]
-            change = shares[1] - shares[0]
-            groups = partition(sinks[0], sinks[1], runs[0], t)
-            moved = np.where(groups, change, 0.0).sum(axis=-1).mean(axis=2).T
-            for which, use in enumerate((True, bool(same[i, t]))):
-                if use:
-                    flow[which, i] += moved
-                    used[which] += 1
+            groups = partition(sinks[0], sinks[1], states[0], t)
+            moved = np.where(groups, shares[1] - shares[0], 0.0).sum(axis=-1).mean(axis=2).T
+            counted = np.array([True, same[i, t]])
+            flow[counted, i] += moved
+            used += counted
             if "attention" in first:
-                share = _paid(first, i, t, sinks[0])
-                masked = runs[0].masked[t]
-                paid[masked] += share[masked]
+                masked = states[0].masked[t]
+                paid[masked] += _paid(first, i, t, sinks[0])[masked]
                 times[masked] += 1
         with np.errstate(invalid="ignore", divide="ignore"):
             flow[:, i] /= np.where(used > 0, used, np.nan)[:, None, None]
             if "attention" in first:
                 dependence[i] = np.where(times > 0, paid / times, np.nan)
-        by_step[i], by_key[i] = _confidence(first, second, runs, i, steps)
-        delay[i] = decided_at(runs[1]) - decided_at(runs[0])
+        by_step[i], by_key[i] = _confidence(first, second, states, i, steps)
+        delay[i] = _decided_in(states[1]) - _decided_in(states[0])
     layer_dims = ("sample", "layer", "destination")
     return xr.Dataset(
         {
@@ -154,57 +146,42 @@ def compare_traces(
 
 
 def mechanisms(comparison: xr.Dataset) -> pd.DataFrame:
-    """The two proposed mechanisms as numbers, one row per measure: value, low, high (95 %, over prompts),
-    unit, note.
+    """The two proposed mechanisms as numbers, one row per measure: value, low, high (95 %, over prompts), unit, note.
 
-    *Dependent* tokens pay more attention to the sinks of the first trace than the median token of their
-    sample does. If the second mechanism holds, they lose more confidence and are decided later than the
-    others, and delay rises with dependence (rank correlation). Where both runs decide one
-    token per step, the mean delay of all tokens is zero by construction. Without maps in the first trace the
-    rows on dependence are NaN, and say so.
+    *Dependent* tokens pay more attention to the sinks of the first trace than the median token of their sample does. If the
+    second mechanism holds, they lose more confidence and are decided later than the others ("… of dependent less other
+    tokens"), and delay rises with dependence (rank correlation). Where both runs decide one token per step, the mean delay of
+    all tokens is zero by construction. Without maps in the first trace the rows on dependence are NaN, and say so.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[tuple[Any, ...]] = []
 
     def add(measure: str, values: Array, unit: str, note: str = "") -> None:
-        found = mean_interval(np.asarray(values, dtype=np.float64))
-        rows.append(
-            {
-                "measure": measure,
-                "value": found.value,
-                "low": found.low,
-                "high": found.high,
-                "unit": unit,
-                "note": note,
-            }
-        )
+        rows.append((measure, *mean_interval(np.asarray(values, dtype=np.float64)), unit, note))
 
     flow = comparison["flow"].mean("layer")
     for name in DESTINATIONS:
         add(f"attention to {name}", flow.sel(destination=name).values, "share of attention, b − a")
     add("same input", comparison["same_input"].mean("step").values, "share of steps")
-    add("confidence change", _row_means(comparison["confidence_change_key"].values), "confidence, b − a")
-    add("delay", _row_means(comparison["delay"].values), "steps, b − a")
+    for name, (title, unit) in CHANGES.items():
+        add(title, _row_means(comparison[name].values), unit)
     dependence = comparison["dependence"].values
-    note = "" if np.isfinite(dependence).any() else "needs maps in the first trace: ss.Capture(level='maps')"
-    dependent = np.full(dependence.shape, False)
     known = np.isfinite(dependence)
-    for i, row in enumerate(dependence):
-        if known[i].any():
-            dependent[i] = known[i] & (row > np.median(row[known[i]]))
-    for name, unit in (("confidence_change_key", "confidence, b − a"), ("delay", "steps, b − a")):
-        values = comparison[name].values
-        title = "confidence change" if name != "delay" else "delay"
-        add(f"{title} of dependent tokens", _row_means(np.where(dependent, values, np.nan)), unit, note)
-        add(f"{title} of other tokens", _row_means(np.where(known & ~dependent, values, np.nan)), unit, note)
-    add(
-        "dependence and delay",
-        _correlations(dependence, comparison["delay"].values),
-        "rank correlation",
-        note,
+    note = "" if known.any() else "needs maps in the first trace: ss.Capture(level='maps')"
+    middle = np.array(
+        [np.median(row[k]) if k.any() else np.nan for row, k in zip(dependence, known, strict=True)]
     )
-    table = pd.DataFrame(rows)
-    table.attrs = {"interval": "95 %, bootstrap over prompts", **comparison.attrs}
-    return table
+    with np.errstate(invalid="ignore"):
+        dependent = known & (dependence > middle[:, None])
+    for name, (title, unit) in CHANGES.items():
+        values = comparison[name].values
+        means = [_row_means(np.where(use, values, np.nan)) for use in (dependent, known & ~dependent)]
+        add(f"{title} of dependent tokens", means[0], unit, note)
+        add(f"{title} of other tokens", means[1], unit, note)
+        add(f"{title} of dependent less other tokens", means[0] - means[1], unit, note)
+    correlation = _correlations(dependence, comparison["delay"].values)
+    add("dependence and delay", correlation, "rank correlation", note)
+    columns = ["measure", "value", "low", "high", "unit", "note"]
+    return frame(pd.DataFrame(rows, columns=columns), interval="95 %, over prompts", **comparison.attrs)
 
 
 def _check_same(a: xr.Dataset, b: xr.Dataset) -> None:
@@ -218,52 +195,55 @@ def _check_same(a: xr.Dataset, b: xr.Dataset) -> None:
 
 def _scores(data: xr.Dataset, name: str, sample: int, step: int) -> Array:
     """float [L, H, K]."""
-    part = data[name].isel(sample=sample, step=step)
-    dims = ("layer", "head", "key") if "head" in part.dims else ("layer", "key")
-    values = np.asarray(part.transpose(*dims).values, dtype=np.float32)
-    return values if values.ndim == 3 else values[:, None]
+    window = {"sample": range(sample, sample + 1), "step": range(step, step + 1)}
+    return np.asarray(read_keys(data, name, window)[0, 0], dtype=np.float32)
 
 
 def _paid(data: xr.Dataset, sample: int, step: int, sinks: Array) -> Array:
-    """Share of attention that each query pays to its head's sinks, mean over layers and heads, float
-    [query]."""
+    """Share of attention that each query pays to its head's sinks, mean over layers and heads, float [query]."""
     maps = data["attention"].isel(sample=sample, step=step).transpose("layer", "head", "query", "key").values
     return np.asarray((np.nan_to_num(maps) * sinks[:, :, None, :]).sum(axis=-1).mean(axis=(0, 1)))
 
 
+def _decided_in(state: SampleState) -> Array:
+    """Label of the step in which each answer key was decided, float [K], NaN if never."""
+    when = state.decided_at()
+    return np.where(
+        np.isfinite(when), state.steps[np.nan_to_num(when).astype(int)].astype(np.float64), np.nan
+    )
+
+
 def _confidence(
-    a: xr.Dataset, b: xr.Dataset, runs: tuple[Run, Run], sample: int, steps: int
+    a: xr.Dataset, b: xr.Dataset, states: tuple[SampleState, SampleState], sample: int, steps: int
 ) -> tuple[Array, Array]:
-    keys = runs[0].tokens.shape[1]
+    """Mean change of confidence by step and by key."""
     if "confidence" not in a or "confidence" not in b:
-        return np.full(steps, np.nan), np.full(keys, np.nan)
-    both = runs[0].masked[:steps] & runs[1].masked[:steps]
+        return np.full(steps, np.nan), np.full(states[0].tokens.shape[1], np.nan)
+    both = states[0].masked[:steps] & states[1].masked[:steps]
     values = [
-        np.asarray(d["confidence"].isel(sample=sample).transpose("step", "key").values, dtype=np.float64)[
-            :steps
-        ]
+        np.asarray(d["confidence"].isel(sample=sample).transpose("step", "key").values, dtype=np.float64)
         for d in (a, b)
     ]
-    change = np.where(both, values[1] - values[0], np.nan)
     # LLaDA writes −inf where a position may not be chosen in this block; such a difference is no number.
+    with np.errstate(invalid="ignore"):
+        change = np.where(both, values[1][:steps] - values[0][:steps], np.nan)
     change[~np.isfinite(change)] = np.nan
     return _row_means(change), _row_means(change.T)
 
 
 def _row_means(values: Array) -> Array:
     known = np.isfinite(values)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(
-            np.where(known, values, 0.0).sum(axis=1) / np.where(known.any(1), known.sum(1), np.nan)
-        )
+    count = np.where(known.any(axis=1), known.sum(axis=1), np.nan)
+    return np.asarray(np.where(known, values, 0.0).sum(axis=1) / count)
 
 
 def _correlations(x: Array, y: Array) -> Array:
+    """Rank correlation of each row, NaN with fewer than 3 values or without variation."""
     out = np.full(len(x), np.nan)
     for i in range(len(x)):
         known = np.isfinite(x[i]) & np.isfinite(y[i])
         if known.sum() >= 3:
-            ranks = rank(np.where(known, x[i], np.nan))[known], rank(np.where(known, y[i], np.nan))[known]
+            ranks = rank(x[i][known]), rank(y[i][known])
             if np.ptp(ranks[0]) > 0 and np.ptp(ranks[1]) > 0:
                 out[i] = np.corrcoef(*ranks)[0, 1]
     return out

@@ -1,8 +1,7 @@
 """Filler tokens inserted: does the sink follow the token or the index?
 
-Two traces of one prompt, the second with filler tokens put in, so that every later token has a new index. A
-sink that is bound to its token is found at the token's new place; one bound to the index stays where it
-was.
+Two traces of one prompt, the second with filler tokens put in, so that every later token has a new index. A sink that is
+bound to its token is found at the token's new place; one bound to the index stays where it was.
 """
 
 from __future__ import annotations
@@ -15,17 +14,16 @@ import pandas as pd
 
 from sinkscope.errors import InputError
 from sinkscope.sink_rule import EPSILON
-from sinkscope.sinks.dataset import Array, Run, dataset_of, run_of
+from sinkscope.sinks.dataset import Array, SampleState, dataset_of, frame, sample_state
 from sinkscope.sinks.detection import detect
-from sinkscope.sinks.intervals import ratio_interval
+from sinkscope.statistics import mean_interval, ratio_interval
 
 DOMINANT = 2 / 3
 OUTCOMES = ("token", "index", "both", "neither")
 
 
 def insertion_alignment(length: int, at: int, count: int) -> Array:
-    """int [length]: the new position of each old one when `count` tokens are inserted before position
-    `at`."""
+    """int [length]: the new position of each old one when `count` tokens are inserted before position `at`."""
     if not 0 <= at <= length or count < 0:
         raise InputError(
             f"cannot insert {count} tokens at {at} into {length}; expected 0 ≤ at ≤ length, count ≥ 0"
@@ -35,9 +33,8 @@ def insertion_alignment(length: int, at: int, count: int) -> Array:
 
 
 class Followed(NamedTuple):
-    """Sinks of the first trace on shifted tokens, by where the same head of the second has one: at the
-    token's new place only, at the old index only, at both, at neither; all of them; and how many any one
-    key would hold by chance."""
+    """Sinks of the first trace on shifted tokens, by where the same head of the second has one: at the token's new place only, at
+    the old index only, at both, at neither; all of them; and how many any one key would hold by chance."""
 
     token: int
     same_index: int
@@ -47,32 +44,32 @@ class Followed(NamedTuple):
     chance: float
 
 
-def follow(sinks: Array, other: Array, run: Run, other_run: Run, alignment: Array) -> Followed:
+def follow(
+    sinks: Array, other: Array, state: SampleState, other_state: SampleState, alignment: Array
+) -> Followed:
     """Count over (step, layer, head) what the sinks of shifted tokens follow.
 
-    sinks bool [T, L, H, K], other [T, L, H, K2]; alignment int [positions]: new position of each old one,
-    −1 = gone.
+    sinks bool [T, L, H, K], other [T, L, H, K2]; alignment int [positions]: new position of each old one, −1 = gone.
     """
-    column = np.full(len(run.position), -1)
-    index = np.full(len(run.position), -1)
-    places = {int(p): k for k, p in enumerate(other_run.position) if p >= 0}
-    for key, place in enumerate(run.position):
+    column = np.full(len(state.position), -1)
+    index = np.full(len(state.position), -1)
+    places = {int(p): k for k, p in enumerate(other_state.position) if p >= 0}
+    for key, place in enumerate(state.position):
         if 0 <= place < len(alignment) and alignment[place] >= 0 and alignment[place] != place:
             column[key] = places.get(int(alignment[place]), -1)
             index[key] = places.get(int(place), -1)
     shifted = np.flatnonzero((column >= 0) & (index >= 0))
     steps = min(len(sinks), len(other))
-    found = sinks[:steps][..., shifted]
-    token = other[:steps][..., column[shifted]]
-    stayed = other[:steps][..., index[shifted]]
-    density = other[:steps].sum(axis=-1, keepdims=True) / max(1, int((other_run.position >= 0).sum()))
+    before, after = sinks[:steps][..., shifted], other[:steps]
+    token, stayed = after[..., column[shifted]], after[..., index[shifted]]
+    density = after.sum(axis=-1, keepdims=True) / max(1, int((other_state.position >= 0).sum()))
     return Followed(
-        token=int((found & token & ~stayed).sum()),
-        same_index=int((found & ~token & stayed).sum()),
-        both=int((found & token & stayed).sum()),
-        neither=int((found & ~token & ~stayed).sum()),
-        sinks=int(found.sum()),
-        chance=float((found * density).sum()),
+        token=int((before & token & ~stayed).sum()),
+        same_index=int((before & ~token & stayed).sum()),
+        both=int((before & token & stayed).sum()),
+        neither=int((before & ~token & ~stayed).sum()),
+        sinks=int(before.sum()),
+        chance=float((before * density).sum()),
     )
 
 
@@ -87,63 +84,63 @@ def counterfactual(
 ) -> pd.DataFrame:
     """Does a sink follow its token or its index when filler tokens are inserted?
 
-    original, filled: traces of the same samples, model and decoding, the second with fillers in the prompt.
-    alignment: int [positions], the new position of each old one (−1 = gone), see `insertion_alignment`; or
-    one such array per sample.
+    original, filled: traces of the same samples, model and decoding, the second with fillers in the prompt. alignment: int
+    [positions], the new position of each old one (−1 = gone), see `insertion_alignment`; or one such array per sample.
 
-    Returns one row per outcome (token, index, both, neither): share of the original's sinks on shifted
-    tokens, with a 95 % interval over prompts; `chance` is the share expected of any key. attrs["verdict"]:
-    "token" or "index" when that one holds at least two thirds of the sinks that followed one of them and
-    beats chance, else "mixed"; "not enough evidence" without sinks on shifted tokens. Limits: later steps
-    also differ because other tokens get decided; compare few steps (`trace.dataset.isel(step=slice(0, 8))`)
-    to stay near the first input.
+    Returns one row per outcome (token, index, both, neither): share of the original's sinks on shifted tokens, with a 95 %
+    interval over prompts; `chance` is the share expected of any key. attrs["verdict"]: "token" or "index" when that one holds
+    at least two thirds of the sinks that followed one of them, in the whole interval over prompts (one prompt: by the share
+    alone), and beats chance; else "mixed"; "not enough evidence" without sinks on shifted tokens. Limits: later steps also
+    differ because other tokens get decided; compare few steps (`trace.dataset.isel(step=slice(0, 8))`) to stay near the first
+    input.
     """
     a, b = dataset_of(original), dataset_of(filled)
-    if a.sizes["sample"] != b.sizes["sample"]:
-        raise InputError(
-            f"the traces have {a.sizes['sample']} and {b.sizes['sample']} samples; pass the same samples"
-        )
-    for dim in ("layer", "head"):
+    for dim, advice in (
+        ("sample", "pass the same samples"),
+        ("layer", "use one model"),
+        ("head", "use one model"),
+    ):
         if a.sizes.get(dim) != b.sizes.get(dim):
-            raise InputError(
-                f"the traces have {a.sizes.get(dim)} and {b.sizes.get(dim)} of {dim}; use one model"
-            )
+            raise InputError(f"the traces have {a.sizes.get(dim)} and {b.sizes.get(dim)} of {dim}; {advice}")
+    samples = a.sizes["sample"]
     aligned = list(alignment)
-    each = (
-        [np.asarray(x) for x in aligned] if np.ndim(aligned[0]) else [np.asarray(aligned)] * a.sizes["sample"]
-    )
-    if len(each) != a.sizes["sample"]:
-        raise InputError(f"{len(each)} alignments for {a.sizes['sample']} samples; pass one, or one for each")
+    each = [np.asarray(x) for x in aligned] if np.ndim(aligned[0]) else [np.asarray(aligned)] * samples
+    if len(each) != samples:
+        raise InputError(f"{len(each)} alignments for {samples} samples; pass one, or one for each")
     counts = []
-    for i in range(a.sizes["sample"]):
+    for i in range(samples):
         sinks = [_four(detect(d.isel(sample=[i]), epsilon, rule, scores=scores).values[0]) for d in (a, b)]
-        counts.append(follow(sinks[0], sinks[1], run_of(a, i), run_of(b, i), each[i]))
+        counts.append(follow(sinks[0], sinks[1], sample_state(a, i), sample_state(b, i), each[i]))
     table = np.array(counts, dtype=np.float64)
-    interval = ratio_interval(table[:, :4], np.broadcast_to(table[:, 4:5], table[:, :4].shape))
+    share = ratio_interval(table[:, :4], np.broadcast_to(table[:, 4:5], table[:, :4].shape), share=True)
     total = table[:, 4].sum()
     chance = float(table[:, 5].sum() / total) if total else float("nan")
-    out = pd.DataFrame(
+    return frame(
         {
             "follows": OUTCOMES,
-            "share": interval.value,
-            "low": interval.low,
-            "high": interval.high,
+            "share": share.value,
+            "low": share.low,
+            "high": share.high,
             "sinks": table[:, :4].sum(axis=0).astype(np.int64),
             "chance": chance,
-        }
+        },
+        verdict=_verdict(table, chance),
+        units={"share": "share of sinks on shifted tokens"},
+        dominant=DOMINANT,
     )
-    token, index = table[:, 0].sum(), table[:, 1].sum()
-    verdict = "mixed"
-    if total == 0 or token + index == 0:
-        verdict = "not enough evidence"
-    elif max(token, index) / total > chance and max(token, index) >= DOMINANT * (token + index):
-        verdict = "token" if token > index else "index"
-    out.attrs = {
-        "verdict": verdict,
-        "units": {"share": "share of sinks on shifted tokens"},
-        "dominant": DOMINANT,
-    }
-    return out
+
+
+def _verdict(table: Array, chance: float) -> str:
+    token, index = table[:, 0], table[:, 1]
+    if token.sum() + index.sum() == 0:
+        return "not enough evidence"
+    odds = DOMINANT / (1 - DOMINANT)
+    for name, one, other in (("token", token, index), ("index", index, token)):
+        lead = mean_interval(one - odds * other)
+        clear = lead.low > 0 if lead.known else lead.value >= 0
+        if clear and one.sum() / table[:, 4].sum() > chance:
+            return name
+    return "mixed"
 
 
 def _four(sinks: Array) -> Array:

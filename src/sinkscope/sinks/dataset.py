@@ -1,19 +1,21 @@
-"""What every analysis reads from a trace: the labelled arrays, the decoding state of one sample, blocks of
-scores.
+"""Reading a trace: its labelled arrays, the decoding state of one sample, scores in blocks.
 
-It takes anything with a `.dataset`, or the `xarray.Dataset` itself, lazy or in memory. It never loads a
-whole trace: scores come in blocks that follow the stored chunks, so that no chunk is decompressed twice.
+A trace is anything with a `.dataset`, or the `xarray.Dataset` itself, lazy or in memory. It is never loaded whole: scores
+come in blocks that follow the stored chunks, so that no chunk is decompressed twice. Padding and keys that do not exist yet
+have no score, whatever the stored value says.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import xarray as xr
 
 from sinkscope.errors import InputError, nearest
@@ -44,11 +46,10 @@ def dataset_of(trace: Any) -> xr.Dataset:
 
 
 def scores_name(data: xr.Dataset, scores: str = "auto") -> str:
-    """Which variable holds the scores: `received_all` for causal traces, else `received`, unless named.
+    """The variable that holds the scores: `received_all` for causal traces, else `received`, unless named.
 
-    The last row alone makes a causal model look restless (its strongest key changes with every new token),
-    so "auto" takes the mean over all queries so far where the trace has it. `scores="received"` is the last
-    row.
+    The last row alone makes a causal model look restless (its strongest key changes with every new token), so "auto" takes all
+    queries so far where the trace has them. `scores="received"` is the last row, which is what a mask of a causal model ranks.
     """
     known = [
         str(name) for name in data.data_vars if str(name).startswith("received") and name != "received_by"
@@ -71,33 +72,29 @@ def decoding_options(data: xr.Dataset) -> dict[str, Any]:
 
 
 def special_ids(data: xr.Dataset) -> dict[str, Any]:
-    """{"mask": id | None, "eos": [ids], "bos": id | None, "pad": id | None}; missing entries are None or
-    []."""
-    found = _json(data, "special_ids")
-    eos = found.get("eos") or []
+    """{"mask": id | None, "eos": [ids], "bos": id | None, "pad": id | None}; missing entries are None or []."""
+    ids = _json(data, "special_ids")
+    eos = ids.get("eos") or []
     return {
-        "mask": found.get("mask"),
+        "mask": ids.get("mask"),
         "eos": [int(i) for i in (eos if isinstance(eos, (list, tuple)) else [eos])],
-        "bos": found.get("bos"),
-        "pad": found.get("pad"),
+        "bos": ids.get("bos"),
+        "pad": ids.get("pad"),
     }
 
 
 def _json(data: xr.Dataset, name: str) -> dict[str, Any]:
     value = data.attrs.get(name)
-    if not value:
-        return {}
-    found = json.loads(value) if isinstance(value, str) else value
-    return dict(found) if isinstance(found, dict) else {}
+    parsed = json.loads(value) if value and isinstance(value, str) else value
+    return dict(parsed) if isinstance(parsed, dict) else {}
 
 
 @dataclass(frozen=True)
-class Run:
+class SampleState:
     """The decoding state of one sample, small enough to hold.
 
     tokens int [T, K], masked bool [T, K], decided bool [T, K] (in that step), ties int [T], region str [K],
-    position int [K] (−1 in padding), real bool [T, K] (the key exists in that step and is no padding),
-    steps [T].
+    position int [K] (−1 in padding), real bool [T, K] (the key exists in that step and is no padding), steps [T].
     """
 
     tokens: Array
@@ -116,43 +113,55 @@ class Run:
 
     @property
     def prompt_length(self) -> int:
+        """Tokens of the prompt."""
         return int((self.region == PROMPT).sum())
+
+    @property
+    def prompt_digest(self) -> str:
+        """The prompt's identity: a digest of its tokens. Samples of one prompt count together in every interval."""
+        tokens = np.ascontiguousarray(self.tokens[0, self.region == PROMPT])
+        return hashlib.sha256(tokens.tobytes()).hexdigest()[:16]
 
     def decisions(self) -> Array:
         """bool [T, K]: the key's token was fixed between the input of this recorded step and of the next one.
 
-        Read off the states and not only `decided`, so that nothing is lost where only every n-th step was
-        captured.
+        Read off the states and not only `decided`, so that nothing is lost where only every n-th step was captured.
         """
-        found = np.array(self.decided, dtype=bool)
-        there, masked = self.tokens >= 0, self.masked
-        found[:-1] |= masked[:-1] & ~masked[1:]
-        found[:-1] |= ~there[:-1] & there[1:]
-        return np.asarray(found & (self.region == ANSWER))
+        fixed = np.array(self.decided, dtype=bool)
+        exists, masked = self.tokens >= 0, self.masked
+        fixed[:-1] |= masked[:-1] & ~masked[1:]
+        fixed[:-1] |= ~exists[:-1] & exists[1:]
+        return np.asarray(fixed & (self.region == ANSWER))
+
+    def decided_at(self) -> Array:
+        """Index of the recorded step in which each answer key was decided, float [K], NaN if never or not in the answer."""
+        decisions = self.decisions()
+        when = np.where(decisions.any(axis=0), decisions.argmax(axis=0).astype(np.float64), np.nan)
+        return np.where(self.region == ANSWER, when, np.nan)
 
 
-def run_of(data: xr.Dataset, sample: int) -> Run:
+def sample_state(data: xr.Dataset, sample: int) -> SampleState:
     """The decoding state of the sample at index `sample`."""
     keys, steps = data.sizes["key"], data.sizes["step"]
     one = data.isel(sample=sample)
 
-    def read(name: str, fill: Any, dtype: Any, shape: tuple[int, ...], dims: tuple[str, ...]) -> Array:
+    def read(name: str, fill: Any, dtype: Any, **sizes: int) -> Array:
         if name not in one:
-            return np.full(shape, fill, dtype=dtype)
-        return np.asarray(one[name].transpose(*dims).values).astype(dtype)
+            return np.full(tuple(sizes.values()), fill, dtype=dtype)
+        return np.asarray(one[name].transpose(*sizes).values).astype(dtype)
 
     # By way of a list: zarr's own string type does not cast to numpy's.
-    region = np.array(read("region", ANSWER, object, (keys,), ("key",)).tolist(), dtype=str)
-    tokens = read("tokens", 0, np.int64, (steps, keys), ("step", "key"))
+    region = np.array(read("region", ANSWER, object, key=keys).tolist(), dtype=str)
+    tokens = read("tokens", 0, np.int64, step=steps, key=keys)
     if "position" in one:
-        position = read("position", 0, np.int64, (keys,), ("key",))
+        position = read("position", 0, np.int64, key=keys)
     else:
         position = np.where(region == PADDING, -1, np.cumsum(region != PADDING) - 1)
-    return Run(
+    return SampleState(
         tokens=tokens,
-        masked=read("masked", False, bool, (steps, keys), ("step", "key")),
-        decided=read("decided", False, bool, (steps, keys), ("step", "key")),
-        ties=read("ties", 0, np.int64, (steps,), ("step",)),
+        masked=read("masked", False, bool, step=steps, key=keys),
+        decided=read("decided", False, bool, step=steps, key=keys),
+        ties=read("ties", 0, np.int64, step=steps),
         region=region,
         position=position,
         real=(region != PADDING)[None, :] & (tokens >= 0),
@@ -171,49 +180,94 @@ def head_count(data: xr.Dataset, name: str) -> int:
 
 
 def head_means(data: xr.Dataset, name: str = "received") -> bool:
+    """Whether the scores are means over the heads of each layer."""
     return "head" not in data[name].dims
 
 
-def mass_weight(run: Run, step: int, scores: str) -> Array:
+def all_heads(data: xr.Dataset) -> int | None:
+    """Heads of the model, captured or not; None when the trace does not say."""
+    return int(data.attrs["n_heads"]) if "n_heads" in data.attrs else None
+
+
+def head_labels(data: xr.Dataset, name: str) -> Array:
+    """Labels of the heads of the scores; [0] for head means."""
+    return np.arange(1) if head_means(data, name) else labels(data, "head")
+
+
+def note_of(*texts: str) -> str:
+    """The remarks that are not empty, as one."""
+    return "; ".join(text for text in texts if text)
+
+
+def labelled(values: Array, name: str, coords: dict[str, Any], **attrs: Any) -> xr.DataArray:
+    """values with the dimensions of `coords`, in their order."""
+    return xr.DataArray(values, dims=tuple(coords), coords=coords, name=name, attrs=attrs)
+
+
+def frame(columns: Any, **attrs: Any) -> pd.DataFrame:
+    """A table with attributes (units, settings)."""
+    table = pd.DataFrame(columns)
+    table.attrs.clear()
+    table.attrs.update(attrs)
+    return table
+
+
+def mass_weight(state: SampleState, step: int, scores: str) -> Array:
     """w [K] such that `received_j · w_j` is the share of all attention of that step that key j gets.
 
-    received_j = Σ_i A_ij / U_j with U_j = Σ_i u_ij, and the n query rows each sum to one, so w_j = U_j / n.
-    Both ways: U_j = 1. The last row of a causal model: 1/n over one row, so again w_j = 1/n. All rows of a
-    causal model: the key at position p is seen by the queries p … n−1, each with u = 1/(i+1), so U_p = H(n)
-    − H(p) with harmonic numbers H.
+    received_j = Σ_i A_ij / U_j with U_j = Σ_i u_ij, and the n query rows each sum to one, so w_j = U_j / n. Bidirectional:
+    U_j = 1. The last row of a causal model: 1/n over one row, so again w_j = 1/n. All rows of a causal model: the key at
+    position p is seen by the queries p … n−1, each with u = 1/(i+1), so U_p = H(n) − H(p) with harmonic numbers H.
     """
-    real = run.real[step]
+    real = state.real[step]
     n = int(real.sum())
     if n == 0:
         return np.zeros(len(real))
     if scores != "received_all":
         return np.where(real, 1.0 / n, 0.0)
     harmonic = np.concatenate([[0.0], np.cumsum(1.0 / np.arange(1, n + 1))])
-    place = np.clip(run.position, 0, n)
+    place = np.clip(state.position, 0, n)
     return np.where(real, (harmonic[n] - harmonic[place]) / n, 0.0)
 
 
 @dataclass(frozen=True)
 class Block:
-    """Scores [sample, step, layer, head, key] of consecutive samples, steps and layers, in the stored
-    dtype."""
+    """Scores [sample, step, layer, head, key] of consecutive samples, steps and layers, in the stored dtype."""
 
     samples: range
     steps: range
     layers: range
     values: dict[str, Array]
 
+    @property
+    def cut(self) -> tuple[slice, slice, slice]:
+        """The block's place in arrays [sample, step, layer, …]."""
+        return as_slice(self.samples), as_slice(self.steps), as_slice(self.layers)
+
+    def each_step(self) -> Iterator[tuple[int, int, dict[str, Array]]]:
+        """(sample, step, values [layer, head, key] in single precision) of the block, in order."""
+        for i, sample in enumerate(self.samples):
+            for j, step in enumerate(self.steps):
+                yield (
+                    sample,
+                    step,
+                    {n: v[i, j].astype(np.float32, copy=False) for n, v in self.values.items()},
+                )
+
+
+def as_slice(indices: range) -> slice:
+    """A range of step 1 as a slice."""
+    return slice(indices.start, indices.stop)
+
 
 def blocks(
     data: xr.Dataset, names: list[str], budget: int = BLOCK_BYTES, most_samples: int | None = None
 ) -> Iterator[Block]:
-    """All of the named variables, block by block: groups of samples outside, then layers, then steps in
-    their order.
+    """All of the named variables, block by block: groups of samples outside, then layers, then steps in their order.
 
-    Block edges follow the stored chunks of the first variable. A block is at most `budget` bytes, or one
-    chunk where a chunk is larger. Variables without a head dimension get one of size 1. most_samples: no
-    more than these at once, for callers that keep something of each; chunks that hold more are then read
-    more than once.
+    Block edges follow the stored chunks of the first variable. A block is at most `budget` bytes, or one chunk where a chunk is
+    larger. Variables without a head dimension get one of size 1. most_samples: no more than these at once, for callers that keep
+    something of each; chunks that hold more are then read more than once.
     """
     main = data[names[0]]
     sizes = {dim: int(data.sizes[dim]) for dim in ("sample", "step", "layer")}
@@ -234,8 +288,7 @@ def blocks(
                     "layer": range(k, min(k + layers, sizes["layer"])),
                     "step": range(t, min(t + steps, sizes["step"])),
                 }
-                window = {dim: slice(r.start, r.stop) for dim, r in here.items()}
-                values = {name: _read(data[name], window) for name in names}
+                values = {name: read_keys(data, name, here) for name in names}
                 yield Block(here["sample"], here["step"], here["layer"], values)
 
 
@@ -248,8 +301,42 @@ def _multiple(chunk: int, fits: int, size: int) -> int:
     return min(size, max(1, fits // chunk) * chunk)
 
 
-def _read(variable: xr.DataArray, window: dict[str, slice]) -> Array:
-    part = variable.isel({dim: cut for dim, cut in window.items() if dim in variable.dims})
+def read_keys(data: xr.Dataset, name: str, window: dict[str, range]) -> Array:
+    """A variable with a key axis as [sample, step, layer, head, key]; received attention is NaN where there is no key.
+
+    Heads may be key-value heads, and are one where the variable has none.
+    """
+    variable = _window(data[name], window)
     heads = [dim for dim in ("head", "kv_head") if dim in variable.dims]
-    values = np.asarray(part.transpose("sample", "step", "layer", *heads, "key").values)
-    return values if heads else values[:, :, :, None, :]
+    values = np.asarray(variable.transpose("sample", "step", "layer", *heads, "key").values)
+    values = values if heads else values[:, :, :, None, :]
+    if name.startswith("received"):
+        real = real_keys(data, window)[:, :, None, None, :]
+        if not real.all():
+            values = np.where(real, values, np.asarray(np.nan, dtype=values.dtype))
+    return values
+
+
+def real_keys(data: xr.Dataset, window: dict[str, range]) -> Array:
+    """bool [sample, step, key]: the key exists in that step and is no padding."""
+    shape = (len(window["sample"]), len(window["step"]), data.sizes["key"])
+    real = np.ones(shape, dtype=bool)
+    if "region" in data:
+        region = np.array(
+            _window(data["region"], window).transpose("sample", "key").values.tolist(), dtype=str
+        )
+        real &= (region != PADDING)[:, None, :]
+    if "tokens" in data:
+        real &= np.asarray(_window(data["tokens"], window).transpose("sample", "step", "key").values) >= 0
+    return real
+
+
+def _window(variable: xr.DataArray, window: dict[str, range]) -> xr.DataArray:
+    return variable.isel({dim: as_slice(indices) for dim, indices in window.items() if dim in variable.dims})
+
+
+def chosen(name: str, value: str, allowed: Sequence[str]) -> str:
+    """The value, which must be one of the allowed words."""
+    if value not in allowed:
+        raise InputError(f"unknown {name} {value!r}: {nearest(value, allowed)}")
+    return value

@@ -2,10 +2,9 @@
 
 Array layer: `thresholds`, `sinks_of`. Labelled layer: `detect`, `filtered_share`, `score_histogram`.
 
-Source: "Attention Sinks in Diffusion Language Models" (arXiv 2510.15731), equation 3, figures 3, 9, 10. As
-printed the equation compares mean attention, which lies in [0, 1], with ε = 3, and can never hold. The
-column sum (received attention, uniform = 1) makes ε = 3 mean "about four times uniform" and agrees with the
-axes of the paper's histograms.
+Source: "Attention Sinks in Diffusion Language Models" (arXiv 2510.15731), equation 3, figures 3, 9, 10. As printed the
+equation compares mean attention, which lies in [0, 1], with ε = 3, and can never hold. The column sum (received attention,
+uniform = 1) makes ε = 3 mean "about four times uniform" and agrees with the axes of the paper's histograms.
 """
 
 from __future__ import annotations
@@ -17,16 +16,19 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from sinkscope.errors import InputError, nearest
+from sinkscope.errors import InputError
 from sinkscope.sink_rule import EPSILON
 from sinkscope.sink_rule import threshold_line as sum_line
 from sinkscope.sinks.dataset import (
     HEAD_MEANS_NOTE,
     Array,
     blocks,
+    chosen,
     dataset_of,
     head_means,
+    labelled,
     labels,
+    note_of,
     scores_name,
 )
 
@@ -46,9 +48,8 @@ FIGURE_10_KEYS = 64
 
 
 def check_rule(rule: str, epsilon: float) -> str:
-    """Validate, and return what has to be said when this rule is used at this ε ("" when nothing has)."""
-    if rule not in RULES:
-        raise InputError(f"unknown rule {rule!r}: {nearest(rule, RULES)}")
+    """Validate, and return the remark that this rule needs at this ε ("" for none)."""
+    chosen("rule", rule, tuple(RULES))
     if not np.isfinite(epsilon) or epsilon < 0:
         raise InputError(f"epsilon must be a finite number ≥ 0, got {epsilon!r}; the paper uses 3")
     if rule == "mean" and epsilon >= 1:
@@ -62,9 +63,8 @@ def check_rule(rule: str, epsilon: float) -> str:
 def thresholds(received: Array, epsilon: float = EPSILON, rule: str = "sum") -> Array:
     """The score above which a key is a sink, [..., 1], in units of received attention.
 
-    received: float [..., K], uniform = 1, NaN where there is no key. With T = Σ received and n real keys,
-    "r_j > mean of the others + ε" is the same as `r_j > T/n + ε (n−1)/n`, one number for the whole row. A
-    row with fewer than two keys has no others to compare with: its threshold is +inf.
+    received: float [..., K], uniform = 1, NaN where there is no key. A row with fewer than two keys has no others to compare
+    with: its threshold is +inf.
     """
     base, slope = threshold_line(received, rule)
     return np.asarray(base + epsilon * slope)
@@ -83,8 +83,7 @@ def threshold_line(received: Array, rule: str = "sum") -> tuple[Array, Array]:
 
 
 def sinks_of(received: Array, epsilon: float = EPSILON, rule: str = "sum") -> Array:
-    """bool [..., K]: the keys that are sinks by `rule`. received: float [..., K], uniform = 1, NaN = no
-    key."""
+    """bool [..., K]: the keys that are sinks by `rule`. received: float [..., K], uniform = 1, NaN = no key."""
     check_rule(rule, epsilon)
     with np.errstate(invalid="ignore"):
         return np.asarray(received > thresholds(received, epsilon, rule))
@@ -93,27 +92,28 @@ def sinks_of(received: Array, epsilon: float = EPSILON, rule: str = "sum") -> Ar
 def detect(trace: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: str = "auto") -> xr.DataArray:
     """Which (sample, step, layer, head, key) are sinks.
 
-    Formula (rule "sum", default): `received_j > mean_{k≠j} received_k + ε` over the real keys of one head
-    in one step; ε = 3 is about four times uniform attention at any length, and at most a quarter of the
-    keys can be sinks. Others: "mean" (as printed in the paper; never fires at ε ≥ 1, and says so),
-    "percent" (gets stricter with length, in multiples of uniform), "zscore" (depends on the spread of the
-    row).
+    Rules (source: arXiv 2510.15731, eq. 3):
 
-    Source: arXiv 2510.15731, eq. 3; the third-party code of "Attention Floating" uses the zscore form.
+    - "sum", the default: `received_j > mean_{k≠j} received_k + ε` over the real keys of one head in one step. ε = 3 is about
+      four times uniform attention at any length, and at most a quarter of the keys can be sinks.
+    - "mean": the equation as printed; it never fires at ε ≥ 1, and says so.
+    - "percent": stricter, in multiples of uniform, the longer the sequence.
+    - "zscore": depends on the spread of the row; used by the code of "Attention Floating".
 
     Parameters
     ----------
-    trace : a trace or its dataset, `received` [sample, step, layer, head, key], uniform = 1, NaN = no key.
-    scores : "auto" (causal traces: all queries so far, `received_all`; else `received`), or a variable's
-    name, such as
-        "received" (for causal traces the last token's row) or "received_raw" (under a policy).
+    trace
+        A trace or its dataset: `received` [sample, step, layer, head, key], uniform = 1, NaN = no key.
+    scores
+        "auto" (causal traces: all queries so far, `received_all`; else `received`), or a variable's name, such as "received"
+        (for causal traces the last token's row) or "received_raw" (under a policy).
 
     Returns
     -------
-    bool DataArray with the dims of the scores. Its attributes hold rule, epsilon, scores, scope, and a note.
+    bool DataArray with the dims of the scores. Its attributes hold rule, epsilon, scores, scope and a note.
 
-    Limits: on a trace of head means a sink of one head can vanish in the mean, and the note says so. For
-    causal models "mean" and "percent" divide by the keys so far.
+    Limits: on a trace of head means a sink of one head can vanish in the mean, and the note says so. For causal models "mean" and
+    "percent" divide by the keys so far.
     """
     data = dataset_of(trace)
     name = scores_name(data, scores)
@@ -124,25 +124,19 @@ def detect(trace: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: s
     dims = ("sample", "step", "layer", "key") if means else ("sample", "step", "layer", "head", "key")
     out = np.zeros([data.sizes[dim] for dim in dims], dtype=bool)
     for block in blocks(data, [name]):
-        values = block.values[name].astype(np.float32, copy=False)
-        found = sinks_of(values, epsilon, rule)
-        out[_cut(block.samples), _cut(block.steps), _cut(block.layers)] = (
-            found[:, :, :, 0] if means else found
-        )
-    return xr.DataArray(
+        sinks = sinks_of(block.values[name].astype(np.float32, copy=False), epsilon, rule)
+        out[block.cut] = sinks[:, :, :, 0] if means else sinks
+    return labelled(
         out,
-        dims=dims,
-        coords={dim: labels(data, dim) for dim in dims},
-        name="sink",
-        attrs={
-            "rule": rule,
-            "epsilon": float(epsilon),
-            "formula": RULES[rule],
-            "scores": name,
-            "scope": "head means" if means else "head",
-            "units": "1",
-            "note": "; ".join(text for text in (note, HEAD_MEANS_NOTE if means else "") if text),
-        },
+        "sink",
+        {dim: labels(data, dim) for dim in dims},
+        rule=rule,
+        epsilon=float(epsilon),
+        formula=RULES[rule],
+        scores=name,
+        scope="head means" if means else "head",
+        units="1",
+        note=note_of(note, HEAD_MEANS_NOTE if means else ""),
     )
 
 
@@ -151,37 +145,34 @@ def filtered_share(
 ) -> xr.DataArray:
     """The share of tokens that are *not* sinks as ε sweeps (figure 10), [sample, epsilon], in [0, 1].
 
-    Counted over every (step, layer, head, key). The paper shows it for sequences of 64 tokens and chose ε =
-    3 because at least 96 % are filtered there; the attribute `keys` says how long these sequences are.
+    Counted over every (step, layer, head, key). The paper shows it for sequences of 64 tokens and chose ε = 3 because at
+    least 96 % are filtered there; the attribute `keys` says how long these sequences are.
     """
     data = dataset_of(trace)
     name = scores_name(data, scores)
     levels = [float(e) for e in epsilons]
     for level in levels:
         check_rule(rule, level)
-    kept = np.zeros((data.sizes["sample"], len(levels)))
+    above = np.zeros((data.sizes["sample"], len(levels)))
     cells = np.zeros(data.sizes["sample"])
     longest = 0
     for block in blocks(data, [name]):
         values = block.values[name].astype(np.float32, copy=False)
         real = ~np.isnan(values)
         longest = max(longest, int(real.sum(axis=-1).max(initial=0)))
-        cells[_cut(block.samples)] += real.sum(axis=(1, 2, 3, 4))
+        cells[block.cut[0]] += real.sum(axis=(1, 2, 3, 4))
         for i, level in enumerate(levels):
-            kept[_cut(block.samples), i] += sinks_of(values, level, rule).sum(axis=(1, 2, 3, 4))
+            above[block.cut[0], i] += sinks_of(values, level, rule).sum(axis=(1, 2, 3, 4))
     with np.errstate(invalid="ignore", divide="ignore"):
-        share = 1.0 - kept / cells[:, None]
+        share = 1.0 - above / cells[:, None]
     note = (
         ""
         if longest == FIGURE_10_KEYS
         else f"sequences of up to {longest} keys; the paper's figure 10 has 64"
     )
-    return xr.DataArray(
-        share,
-        dims=("sample", "epsilon"),
-        coords={"sample": labels(data, "sample"), "epsilon": levels},
-        name="filtered",
-        attrs={"units": "share of tokens", "rule": rule, "scores": name, "keys": longest, "note": note},
+    coords = {"sample": labels(data, "sample"), "epsilon": levels}
+    return labelled(
+        share, "filtered", coords, units="share of tokens", rule=rule, scores=name, keys=longest, note=note
     )
 
 
@@ -201,26 +192,18 @@ def score_histogram(trace: Any, edges: Array = HISTOGRAM_EDGES, *, scores: str =
         for i, sample in enumerate(block.samples):
             for j, layer in enumerate(block.layers):
                 out[sample, layer] += histogram(values[i, :, j], edges)
-    return xr.DataArray(
+    counts = labelled(
         out,
-        dims=("sample", "layer", "bin"),
-        coords={
-            "sample": labels(data, "sample"),
-            "layer": labels(data, "layer"),
-            "bin": edges[:-1],
-            "upper": ("bin", edges[1:]),
-        },
-        name="count",
-        attrs={"units": "(step, head, key) cells", "scores": name, "bin": "lower edge, uniform = 1"},
+        "count",
+        {"sample": labels(data, "sample"), "layer": labels(data, "layer"), "bin": edges[:-1]},
+        units="(step, head, key) cells",
+        scores=name,
+        bin="lower edge, uniform = 1",
     )
+    return counts.assign_coords(upper=("bin", edges[1:]))
 
 
 def histogram(values: Array, edges: Array) -> Array:
-    """Counts int [len(edges) − 1] of the finite values; what lies beyond the last edge counts in the last
-    bin."""
+    """Counts int [len(edges) − 1] of the finite values; those beyond the last edge count in the last bin."""
     inside = np.clip(values[np.isfinite(values)], None, np.nextafter(np.float32(edges[-1]), np.float32(0)))
     return np.asarray(np.histogram(inside, bins=edges)[0])
-
-
-def _cut(indices: range) -> slice:
-    return slice(indices.start, indices.stop)

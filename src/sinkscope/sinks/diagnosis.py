@@ -1,8 +1,7 @@
 """A verdict with its evidence: what kind of sinks this model has, and whether it depends on them.
 
-Every verdict stands beside the numbers that it rests on and the thresholds that decided it. Where an input
-is missing, or the model cannot do the task in the first place, the verdict is "not enough evidence", never
-a guess.
+Every verdict stands beside the numbers that it rests on and the thresholds that decided it. Where an input is missing, or the
+model cannot do the task in the first place, the verdict is "not enough evidence", never a guess.
 """
 
 from __future__ import annotations
@@ -13,17 +12,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import xarray as xr
 
 from sinkscope.errors import InputError
 from sinkscope.sink_rule import EPSILON
-from sinkscope.sinks.attribution import DOMINANT, LEAST_UNIQUE
+from sinkscope.sinks.attribution import LEADS, LEAST_UNIQUE
 from sinkscope.sinks.dataset import Array
 from sinkscope.sinks.drift import LEAST_DRIFT, MOST_TIES
-from sinkscope.sinks.intervals import Interval, paired_interval, ratio_interval
-from sinkscope.sinks.residence import KINDS, STATIC_SHARE
+from sinkscope.sinks.kinds import KINDS, STATIC_SHARE
 from sinkscope.sinks.scan import DRAIN_RATIO, FIRST_POSITIONS
-from sinkscope.sinks.summary_table import as_partial, attribution_of, drifts, kind_weights
+from sinkscope.sinks.sink_statistics import NEWEST, SinkStatistics, as_statistics
+from sinkscope.sinks.summary_table import NEWEST_NOTE, attribution_of, drifts, kind_weights
+from sinkscope.statistics import Estimate, paired_interval, ratio_interval
 from sinkscope.text import html_table
 
 PRESENT_SHARE = 0.01
@@ -41,7 +40,11 @@ POINTS_LOST = 0.05
 BASE_ACCURACY = 0.2
 """Under this accuracy without a policy there is nothing to lose, and no verdict."""
 
+LEAST_HIT = 0.5
+"""A mask that hid fewer of the step's own sinks than this does not test what happens without them."""
+
 NO_EVIDENCE = "not enough evidence"
+CONTROL_TOO = "no: the random control loses it too"
 
 
 @dataclass(frozen=True)
@@ -103,86 +106,100 @@ def diagnose(
 ) -> Diagnosis:
     """A verdict with its evidence, from traces and, when given, accuracies under policies.
 
-    traces: a trace, a partial result, or a list of them, recorded without a policy. Accuracies are the
-    outcomes of the same documents under: no policy (unmasked), `MaskTop(1)` at head scope (top1), its
-    random control (random1), `Window(w)` (window) and `Window(w, first=4)` (window_first). Each is
-    {document: correct}, a sequence of 0/1 in one common order, or an evaluation with `.records`.
+    traces: a trace, sink statistics, or a list of them, recorded without a policy. Accuracies are the outcomes of the same
+    documents under: no policy (unmasked), `MaskTop(1)` at head scope (top1), its random control (random1), `Window(w)`
+    (window) and `Window(w, first=4)` (window_first). Each is {document: correct}, a sequence of 0/1 in one common order, or
+    an evaluation with `.records`.
 
-    Findings: "sinks" (present or not), "drains or hubs", "moving" (static, moving, flickering, vanishing,
-    emerging, mixed), "drift", "semantic or positional", "only at the start", "ARM-like dependency" (at
-    top-1, head scope, more than 5 points lost, the paired 95 % interval wholly beyond that, and the random
-    control's not), "fixed-anchor reliance" (the window with the first 4 keys beats the one without by more
-    than 5 points). Limits: an accuracy lost under a mask does not show that the *sink* mattered unless the
-    control keeps its accuracy; the thresholds are conventions, and printed.
+    Findings: "sinks" (present or not), "drains or hubs", "moving" (static, moving, flickering, vanishing, emerging,
+    intermittent, mixed), "drift", "semantic or positional", "only at the start", "ARM-like dependency" and "fixed-anchor
+    reliance". The last two are decided by whole 95 % intervals of paired losses, against the random control and against 5
+    points. Limits: the thresholds are conventions, and printed.
     """
-    part = None
+    statistics = None
     if traces is not None:
-        part = as_partial(traces, epsilon, rule, scores=scores, tokenizer=tokenizer, categories=categories)
+        statistics = as_statistics(
+            traces, epsilon, rule, scores=scores, tokenizer=tokenizer, categories=categories
+        )
     findings = [
-        *_from_traces(part),
+        *_from_traces(statistics),
         _dependency(unmasked, top1, random1),
         _anchor(unmasked, window, window_first),
     ]
-    title = "" if part is None else " ".join(str(part.attrs.get(k, "")) for k in ("model", "policy")).strip()
-    return Diagnosis(tuple(findings), title)
+    attrs = {} if statistics is None else statistics.attrs
+    return Diagnosis(tuple(findings), " ".join(str(attrs.get(k, "")) for k in ("model", "policy")).strip())
 
 
-def _from_traces(part: xr.Dataset | None) -> list[Finding]:
+def _from_traces(statistics: SinkStatistics | None) -> list[Finding]:
     questions = ("sinks", "drains or hubs", "moving", "drift", "semantic or positional", "only at the start")
-    if part is None:
+    if statistics is None:
         return [Finding(q, NO_EVIDENCE, "no trace was given", "needs traces") for q in questions]
-    present = _present(part)
+    present = _present(statistics)
     if present.verdict != "present":
-        rest = [
-            Finding(q, NO_EVIDENCE, "without sinks there is nothing to describe", present.thresholds)
-            for q in questions[1:]
-        ]
-        return [present, *rest]
-    return [present, _drains(part), _moving(part), _drift(part), _semantic(part), _start(part)]
+        reason = "without sinks there is nothing to describe"
+        return [present, *(Finding(q, NO_EVIDENCE, reason, present.thresholds) for q in questions[1:])]
+    describe = (_drains, _moving, _drift, _semantic, _start)
+    return [present, *(finding(statistics) for finding in describe)]
 
 
-def _present(part: xr.Dataset) -> Finding:
-    steps = part["head_steps"].values.sum(axis=1)
-    share = ratio_interval(steps - part["without"].values.sum(axis=1), steps, part["prompt"].values)
-    setting = f"ε = {part.attrs['epsilon']:g}, rule {part.attrs['rule']}"
+def _share(statistics: SinkStatistics, top: Array, bottom: Array) -> Estimate:
+    return ratio_interval(top, bottom, statistics["prompt"].values, share=True)
+
+
+def _present(statistics: SinkStatistics) -> Finding:
+    steps = statistics["head_steps"].values.sum(axis=1)
+    share = _share(statistics, steps - statistics["without"].values.sum(axis=1), steps)
+    setting = f"ε = {statistics.attrs['epsilon']:g}, rule {statistics.attrs['rule']}"
     rules = f"present: ≥ {PRESENT_SHARE:.0%} of head-steps with a sink at {setting}"
-    evidence = f"{_percent(share)} of head-steps have a sink"
     if steps.sum() == 0:
         return Finding("sinks", NO_EVIDENCE, "no step could be scored", rules)
-    if str(part.attrs.get("note")):
-        evidence += f"; {part.attrs['note']}"
+    evidence = f"{_percent(share)} of head-steps have a sink"
+    if f"{NEWEST}without" in statistics:
+        newest = statistics[f"{NEWEST}head_steps"].values.sum(axis=1)
+        some = _share(statistics, newest - statistics[f"{NEWEST}without"].values.sum(axis=1), newest)
+        evidence += f"; {_percent(some)} by the newest query alone, {NEWEST_NOTE}"
+    if str(statistics.attrs.get("note")):
+        evidence += f"; {statistics.attrs['note']}"
     return Finding("sinks", "present" if share.value >= PRESENT_SHARE else "none", evidence, rules)
 
 
-def _drains(part: xr.Dataset) -> Finding:
+def _drains(statistics: SinkStatistics) -> Finding:
     rules = f"drain: value norm < {DRAIN_RATIO:g} × median of the head; {MAJORITY:.0%} decide"
-    drains = part["drains"].values.sum(axis=1)
+    drains = statistics["drains"].values.sum(axis=1)
     if not np.isfinite(drains).all():
         return Finding("drains or hubs", NO_EVIDENCE, "the capture has no value norms (anatomy=True)", rules)
-    share = ratio_interval(drains, part["detections"].values.sum(axis=1), part["prompt"].values)
+    share = _share(statistics, drains, statistics["detections"].values.sum(axis=1))
     verdict = "drains" if share.value >= MAJORITY else "hubs" if share.value <= 1 - MAJORITY else "both"
     return Finding("drains or hubs", verdict, f"{_percent(share)} of the detections are drains", rules)
 
 
-def _moving(part: xr.Dataset) -> Finding:
+def _moving(statistics: SinkStatistics) -> Finding:
     rules = (
-        f"static: one residence ≥ {STATIC_SHARE:.0%} of the steps; "
+        f"static: fixed keys hold the path for ≥ {STATIC_SHARE:.0%} of the steps (the page on analysis has all kinds); "
         f"a kind decides with {MAJORITY:.0%} of the head-steps that have a sink"
     )
-    weights = kind_weights(part)
+    verdict, evidence = _kind(statistics, "")
+    if f"{NEWEST}kind" in statistics and verdict != NO_EVIDENCE:
+        other, beside = _kind(statistics, NEWEST)
+        evidence = (
+            f"all queries so far: {evidence}; the newest query alone, {NEWEST_NOTE}: {other} ({beside})"
+        )
+    return Finding("moving", verdict, evidence, rules)
+
+
+def _kind(statistics: SinkStatistics, prefix: str) -> tuple[str, str]:
+    weights = kind_weights(statistics, prefix)
     total = weights.sum(axis=1)
-    shares = {
-        kind: ratio_interval(weights[:, i], total, part["prompt"].values) for i, kind in enumerate(KINDS)
-    }
-    evidence = ", ".join(f"{kind} {_percent(found)}" for kind, found in shares.items() if found.value > 0.005)
+    shares = {kind: _share(statistics, weights[:, i], total) for i, kind in enumerate(KINDS)}
     if shares["too short"].value > 1 - MAJORITY:
-        return Finding("moving", NO_EVIDENCE, "too few steps", rules)
+        return NO_EVIDENCE, "too few steps"
     best = max(shares, key=lambda kind: float(np.nan_to_num(shares[kind].value)))
-    return Finding("moving", best if shares[best].value >= MAJORITY else "mixed", evidence, rules)
+    evidence = ", ".join(f"{kind} {_percent(share)}" for kind, share in shares.items() if share.value > 0.005)
+    return (best if shares[best].value >= MAJORITY else "mixed"), evidence
 
 
-def _drift(part: xr.Dataset) -> Finding:
-    table = drifts(part).set_index("relative_to")
+def _drift(statistics: SinkStatistics) -> Finding:
+    table = drifts(statistics).set_index("relative_to")
     rules = (
         f"a direction needs ≥ {LEAST_DRIFT:g} of the length and an interval beyond 0; "
         f"none above {MOST_TIES:.0%} ties"
@@ -196,93 +213,112 @@ def _drift(part: xr.Dataset) -> Finding:
     return Finding("drift", str(place["direction"]), evidence, rules)
 
 
-def _semantic(part: xr.Dataset) -> Finding:
+def _semantic(statistics: SinkStatistics) -> Finding:
     rules = (
-        f"{DOMINANT:.0%} of what category and position explain uniquely decide; "
+        "two thirds of what category and position explain uniquely decide, in the whole interval over prompts; "
         f"under {LEAST_UNIQUE:.0%} of the whole: mixed"
     )
-    found = attribution_of(part)
+    found = attribution_of(statistics)
     shares = ", ".join(
         f"{row['part']} {row['share']:.0%}"
         for row in found.table.to_dict("records")
-        if np.isfinite(row["share"])
+        if np.isfinite(row["share"]) and row["part"] not in LEADS.values()
     )
-    verdict = NO_EVIDENCE if found.verdict == "not identifiable" else found.verdict
-    evidence = (
-        f"not identifiable: {found.reason}"
-        if verdict == NO_EVIDENCE
-        else f"held-out gain: {shares}; {found.reason}"
-    )
-    return Finding("semantic or positional", verdict, evidence, rules)
+    if found.verdict == "not identifiable":
+        return Finding("semantic or positional", NO_EVIDENCE, f"not identifiable: {found.reason}", rules)
+    return Finding("semantic or positional", found.verdict, f"held-out gain: {shares}; {found.reason}", rules)
 
 
-def _start(part: xr.Dataset) -> Finding:
+def _start(statistics: SinkStatistics) -> Finding:
     rules = f"≥ {START_SHARE:.0%} of sink attention on the first {FIRST_POSITIONS} real positions"
-    share = ratio_interval(part["start_mass"].values, part["sink_mass"].values, part["prompt"].values)
-    verdict = "yes" if share.value >= START_SHARE else "no"
-    return Finding("only at the start", verdict, f"{_percent(share)} of sink attention is there", rules)
+    share = _share(statistics, statistics["start_mass"].values, statistics["sink_mass"].values)
+    evidence = f"{_percent(share)} of sink attention is there"
+    if f"{NEWEST}start_mass" in statistics:
+        masses = (statistics[f"{NEWEST}{name}_mass"].values for name in ("start", "sink"))
+        evidence += f"; {_percent(_share(statistics, *masses))} by the newest query alone, {NEWEST_NOTE}"
+    return Finding("only at the start", "yes" if share.value >= START_SHARE else "no", evidence, rules)
+
+
+def depends(lost: Estimate, over: Estimate | None) -> str:
+    """The verdict on a loss: "yes", "no", CONTROL_TOO or NO_EVIDENCE, by whole 95 % intervals. The claims are decided by it too.
+
+    lost: accuracy lost under the mask; over: how much more than under its random control, None without one. "no": at most 5
+    points are lost. "yes": more than 5 points, and more than the control. CONTROL_TOO: more than 5 points, but at most 5 more
+    than the control.
+    """
+    if lost.high <= POINTS_LOST:
+        return "no"
+    if lost.low <= POINTS_LOST or over is None:
+        return NO_EVIDENCE
+    if over.low > 0:
+        return "yes"
+    return CONTROL_TOO if over.high <= POINTS_LOST else NO_EVIDENCE
 
 
 def _dependency(unmasked: Any, top1: Any, random1: Any) -> Finding:
     question = "ARM-like dependency"
     rules = (
-        f"top-1 at head scope: > {POINTS_LOST:.0%} lost with the paired 95 % interval wholly beyond, "
-        "the random control not; "
-        f"base accuracy ≥ {BASE_ACCURACY:g}"
+        f"top-1 at head scope: > {POINTS_LOST:.0%} lost and more lost than under the random control, in whole paired 95 % "
+        f"intervals; no: ≤ {POINTS_LOST:.0%} lost and ≥ {LEAST_HIT:.0%} of the sinks hit; base accuracy ≥ {BASE_ACCURACY:g}"
     )
-    missing = [n for n, v in (("unmasked", unmasked), ("top1", top1), ("random1", random1)) if v is None]
-    if missing:
-        return Finding(question, NO_EVIDENCE, f"no accuracies for {', '.join(missing)}", rules)
+    reason = _nothing(unmasked=unmasked, top1=top1, random1=random1)
+    if reason:
+        return Finding(question, NO_EVIDENCE, reason, rules)
     base, masked, control = outcomes(unmasked, top1, random1)
-    if base.mean() < BASE_ACCURACY:
-        return Finding(
-            question, NO_EVIDENCE, f"base accuracy {base.mean():.2f} leaves nothing to lose", rules
-        )
-    lost, other = paired_interval(base, masked), paired_interval(base, control)
+    lost, over, other = (
+        paired_interval(a, b) for a, b in ((base, masked), (control, masked), (base, control))
+    )
     evidence = (
-        f"top-1 loses {_points(lost)}, its random control {_points(other)}; "
+        f"top-1 loses {_points(lost)}, its random control {_points(other)}, {_points(over)} less; "
         f"base {base.mean():.2f}, n = {len(base)}"
     )
-    if lost.low > POINTS_LOST:
-        verdict = "no: the random control loses it too" if other.low > POINTS_LOST else "yes"
-    elif lost.high <= POINTS_LOST:
-        verdict = "no"
-    else:
-        verdict = NO_EVIDENCE
+    verdict = depends(lost, over)
+    hit = _hit(top1)
+    if verdict == "no" and hit < LEAST_HIT:
+        return Finding(question, NO_EVIDENCE, f"{evidence}; only {hit:.0%} of the sinks were hidden", rules)
     return Finding(question, verdict, evidence, rules)
 
 
 def _anchor(unmasked: Any, window: Any, window_first: Any) -> Finding:
     question = "fixed-anchor reliance"
     rules = (
-        f"Window(w, first={FIRST_POSITIONS}) beats Window(w, first=0) by > {POINTS_LOST:.0%}, "
-        "the interval above 0; "
-        f"base accuracy ≥ {BASE_ACCURACY:g}"
+        f"Window(w, first={FIRST_POSITIONS}) beats Window(w, first=0) by > {POINTS_LOST:.0%} (no: by at most that), in the whole "
+        f"paired 95 % interval; base accuracy ≥ {BASE_ACCURACY:g}"
     )
-    given = (("unmasked", unmasked), ("window", window), ("window_first", window_first))
-    missing = [n for n, v in given if v is None]
-    if missing:
-        return Finding(question, NO_EVIDENCE, f"no accuracies for {', '.join(missing)}", rules)
+    reason = _nothing(unmasked=unmasked, window=window, window_first=window_first)
+    if reason:
+        return Finding(question, NO_EVIDENCE, reason, rules)
     base, without, with_first = outcomes(unmasked, window, window_first)
-    if base.mean() < BASE_ACCURACY:
-        return Finding(
-            question, NO_EVIDENCE, f"base accuracy {base.mean():.2f} leaves nothing to lose", rules
-        )
     gain = paired_interval(with_first, without)
     evidence = (
         f"the first {FIRST_POSITIONS} keys bring {_points(gain)}; base {base.mean():.2f}, n = {len(base)}"
     )
-    if gain.value <= POINTS_LOST:
-        return Finding(question, "no", evidence, rules)
-    return Finding(question, "yes" if gain.low > 0 else NO_EVIDENCE, evidence, rules)
+    verdict = "yes" if gain.low > POINTS_LOST else "no" if gain.high <= POINTS_LOST else NO_EVIDENCE
+    return Finding(question, verdict, evidence, rules)
+
+
+def _nothing(unmasked: Any, **others: Any) -> str:
+    """Why accuracies cannot be judged; "" when they can."""
+    missing = [name for name, value in {"unmasked": unmasked, **others}.items() if value is None]
+    if missing:
+        return f"no accuracies for {', '.join(missing)}"
+    base = outcomes(unmasked)[0].mean()
+    return f"base accuracy {base:.2f} leaves nothing to lose" if base < BASE_ACCURACY else ""
+
+
+def _hit(result: Any) -> float:
+    """Mean share of the step's own sinks that a mask hid, where the records say so; else NaN."""
+    records = getattr(result, "records", ())
+    values = [getattr(record, "sinks_hit", None) for record in records]
+    known = [float(value) for value in values if value is not None]
+    return float(np.mean(known)) if known else float("nan")
 
 
 def outcomes(*results: Any) -> list[Array]:
-    """Paired scores, float [N] each, from mappings {document: correct}, sequences, or evaluations with
-    `.records`.
+    """Paired scores, float [N] each, from mappings {document: correct}, sequences, or evaluations with `.records`.
 
-    Records name their document and whether it was right (`passed` or `correct`); several seeds of a
-    document are averaged, so that documents stay the unit.
+    Records name their document and whether it was right (`passed` or `correct`); several seeds of a document are averaged, so
+    that documents stay the unit.
     """
     mapped = [_mapping(result) for result in results]
     first = mapped[0]
@@ -311,11 +347,11 @@ def _mapping(result: Any) -> dict[Any, float]:
             f"got {type(result).__name__} as accuracies, expected {{document: correct}}, a sequence of 0/1, "
             "or an evaluation with .records"
         )
-    found: dict[Any, list[float]] = {}
+    by_document: dict[Any, list[float]] = {}
     for i, record in enumerate(records):
         document, score = _read(record, i)
-        found.setdefault(document, []).append(score)
-    return {document: float(np.mean(scores)) for document, scores in found.items()}
+        by_document.setdefault(document, []).append(score)
+    return {document: float(np.mean(scores)) for document, scores in by_document.items()}
 
 
 def _read(record: Any, index: int) -> tuple[Any, float]:
@@ -326,15 +362,14 @@ def _read(record: Any, index: int) -> tuple[Any, float]:
     score = next((fields[name] for name in ("passed", "correct") if name in fields), None)
     if score is None:
         raise InputError(f"a record of {', '.join(map(str, fields))} has no field 'passed' or 'correct'")
-    return next((fields[name] for name in ("document", "id", "doc_id") if name in fields), index), float(
-        score
-    )
+    document = next((fields[name] for name in ("document", "id", "doc_id") if name in fields), index)
+    return document, float(score)
 
 
-def _percent(found: Interval) -> str:
-    text = f"{found.value:.0%}"
-    return text if not np.isfinite(found.low) else f"{text} ({found.low:.0%} to {found.high:.0%})"
+def _percent(share: Estimate) -> str:
+    text = f"{share.value:.0%}"
+    return f"{text} ({share.low:.0%} to {share.high:.0%})" if share.known else text
 
 
-def _points(found: Interval) -> str:
-    return f"{100 * found.value:.1f} points ({100 * found.low:.1f} to {100 * found.high:.1f})"
+def _points(lost: Estimate) -> str:
+    return f"{100 * lost.value:.1f} points ({100 * lost.low:.1f} to {100 * lost.high:.1f})"

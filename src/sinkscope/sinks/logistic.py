@@ -1,8 +1,7 @@
-"""Logistic regression on coded features, in plain numpy: what attribution needs and no more.
+"""Logistic regression on coded features.
 
-Every row is a handful of codes (state and category, five binned distances), so the matrices of Newton's
-method are histograms of pairs of codes. That is an order of magnitude cheaper than dense matrices, and
-needs no second thread.
+By hand, because every row is a handful of codes (state and category, five binned distances): the matrices of Newton's method
+are then histograms of pairs of codes, an order of magnitude cheaper than dense or sparse matrices.
 """
 
 from __future__ import annotations
@@ -19,11 +18,10 @@ STEPS = 25
 
 
 class Codes(NamedTuple):
-    """codes int [N, B], codes[:, b] in 0 … sizes[b] − 1; first float [sizes[0], F₀]: what the first code
-    means.
+    """codes int [N, B], codes[:, b] in 0 … sizes[b] − 1; first float [sizes[0], F₀]: the features of each first code.
 
-    A row has the F₀ features of its first code (the intercept among them, in front), and one indicator for
-    each value of the other codes: F = F₀ + Σ sizes[1:] features in all.
+    A row has the F₀ features of its first code (the intercept among them, in front), and one indicator for each value of the
+    other codes: F = F₀ + Σ sizes[1:] features in all.
     """
 
     codes: Array
@@ -78,8 +76,7 @@ class Codes(NamedTuple):
 def fit(data: Codes, share: Array, *, ridge: float = RIDGE, steps: int = STEPS) -> Array:
     """Coefficients [F] that maximise Σ y log p + (1−y) log(1−p) − ridge/2 |β|², the intercept not penalised.
 
-    share y float [N] in [0, 1]: of the heads, how many call this key a sink. Newton steps, halved while
-    they do not improve.
+    share y float [N] in [0, 1]: of the heads, how many call this key a sink. Newton steps, halved while they do not improve.
     """
     penalty = np.full(data.width, ridge)
     penalty[0] = 1e-6
@@ -119,8 +116,8 @@ def log_likelihood(data: Codes, share: Array, beta: Array) -> Array:
 def _solve(matrix: Array, right: Array) -> Array:
     """matrix⁻¹ right for a symmetric positive matrix, in two halves.
 
-    Above about 100 columns numpy hands the work to threads, which on a busy machine wait for each other a
-    hundred times longer than they work.
+    Above about 100 columns numpy hands the work to threads, which on a busy machine wait for each other a hundred times
+    longer than they work.
     """
     half = len(matrix) // 2
     if half < 20:

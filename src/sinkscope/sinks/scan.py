@@ -1,15 +1,15 @@
-"""The single pass over a trace: everything that needs all scores, reduced to small arrays, one sample at a
-time.
+"""The single pass over a trace: everything that needs all scores, reduced to small arrays, one sample at a time.
 
-A trace of 256 steps × 32 layers × 32 heads × 512 keys holds 134 million scores. They are read once, in
-blocks, and each sample becomes a `Scan` of some tens of megabytes; all other analyses are pure functions of
-scans.
+A trace of 256 steps × 32 layers × 32 heads × 512 keys holds 134 million scores. They are read once, in blocks, and each
+sample becomes a `Scan` of some tens of megabytes (one bit for each score among them: is it a sink?); all other analyses are
+pure functions of scans.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,19 +19,25 @@ from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks.dataset import (
     BLOCK_BYTES,
     Array,
-    Run,
+    SampleState,
+    all_heads,
+    as_slice,
     blocks,
     dataset_of,
     head_count,
+    head_labels,
     head_means,
     labels,
     mass_weight,
-    run_of,
+    sample_state,
     scores_name,
 )
 from sinkscope.sinks.detection import HISTOGRAM_EDGES, SWEEP, check_rule, threshold_line
-from sinkscope.sinks.paths import Path, moves_of
-from sinkscope.sinks.residence import Residences, Runs, classify
+from sinkscope.sinks.drift import decoding_rank
+from sinkscope.sinks.kinds import kinds_of
+from sinkscope.sinks.overlap import set_overlap
+from sinkscope.sinks.paths import PathTracker
+from sinkscope.sinks.residence import Residences, residences_of
 
 DRAIN_RATIO = 0.5
 """A sink is a drain when its value norm is under this share of the median over its head's keys."""
@@ -45,26 +51,26 @@ FIRST_POSITIONS = 4
 
 @dataclass
 class Scan:
-    """What one pass leaves of one sample. T steps, L layers, H heads (1 for head means), K keys.
+    """One sample after the pass. T steps, L layers, H heads (1 for head means), K keys.
 
-    sinks int [T, L, H]: detected sinks; drains likewise, or None without anatomy; counts int [T, L, K]:
-    heads that call the key a sink, drain_counts likewise; observed bool [T, L, H]: at least two keys could
-    be scored; strongest float [T, L, H]: the largest score; path int [T, L, H]; absorbed float [T, L, H]:
-    share of attention that sinks get; shared float [T, L, H]: Jaccard overlap with the step before;
-    mean_map float [T, K]: mean over layers and heads; scored bool [T, K]: the key
-    has a score in some head (keys of a causal model that few queries have seen have none); longest,
-    flickers int [L, H] (see `classify`); lifetimes int [R, 2]: length, censored; filtered int [E]: cells
-    above each ε of SWEEP; cells: how many there were; histogram int [bins]; sink_mass, start_mass: Σ share
-    of attention on sinks, and on sinks among the first 4 positions.
+    bits uint8 [T, L, H, ⌈K/8⌉]: the sinks, packed; sinks int [T, L, H]: how many; drains likewise, or None without anatomy;
+    counts int [T, L, K]: heads that call the key a sink, drain_counts likewise; observed bool [T, L, H]: at least two keys
+    could be scored; strongest float [T, L, H]: the largest score; path int [T, L, H]; absorbed float [T, L, H]: share of
+    attention that sinks get; mean_map float [T, K]: mean over layers and heads; scored bool [T, K]: the key has a score in
+    some head (keys of a causal model that few queries have seen have none); filtered int [E]: cells above each ε of SWEEP;
+    cells: how many there were; histogram int [bins]; sink_mass, start_mass: Σ share of attention on sinks, and on sinks among
+    the first 4 positions; at_sinks: layer → (step, flat cells [H·K], scores, drains) of its detections, where residences were
+    asked for.
     """
 
     sample: Any
     layers: Array
     heads: Array
-    run: Run
+    state: SampleState
     scores: str
     means: bool
     all_heads: int | None
+    bits: Array
     sinks: Array
     drains: Array | None
     counts: Array
@@ -73,33 +79,55 @@ class Scan:
     strongest: Array
     path: Array
     absorbed: Array
-    shared: Array
     mean_map: Array
     scored: Array
-    longest: Array
-    flickers: Array
     filtered: Array
     histogram: Array
     cells: int = 0
     sink_mass: float = 0.0
     start_mass: float = 0.0
-    lifetimes: Array = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int32))
-    residences: Residences = field(default_factory=lambda: Residences(*([np.zeros(0, dtype=np.int64)] * 10)))
+    at_sinks: dict[int, list[tuple[int, Array, Array, Array]]] = field(default_factory=dict)
 
-    @property
+    def sets(self, layer: int) -> Array:
+        """bool [T, H, K]: the sinks of one layer, by index."""
+        keys = self.counts.shape[2]
+        return np.unpackbits(self.bits[:, layer], axis=-1, count=keys).astype(bool)
+
+    @cached_property
     def kinds(self) -> Array:
-        """int [L, H], index into residence.KINDS."""
-        moves, net = np.zeros((2, *self.longest.shape), dtype=np.int64)
-        step, layer, head = moves_of(self.path)
-        place = self.run.position
-        way = np.sign(place[self.path[step + 1, layer, head]] - place[self.path[step, layer, head]])
-        np.add.at(moves, (layer, head), 1)
-        np.add.at(net, (layer, head), way)
-        steps = self.observed.sum(axis=0)
-        last = np.where(steps > 0, len(self.observed) - 1 - self.observed[::-1].argmax(axis=0), 0)
-        at_end = np.take_along_axis(self.sinks, last[None], axis=0)[0] > 0
-        held = (self.path >= 0).sum(axis=0)
-        return classify(self.longest, steps, held, self.flickers, moves, net, at_end)
+        """int8 [L, H], index into kinds.KINDS."""
+        order = decoding_rank(self.state)
+        return np.stack(
+            [
+                kinds_of(self.path[:, i], self.sets(i), self.observed[:, i], self.state.position, order)
+                for i in range(len(self.layers))
+            ]
+        )
+
+    @cached_property
+    def residences(self) -> Residences:
+        """All residences; their strength and drains are 0 unless they were asked for (`keep_residences`)."""
+        T, _, H = self.sinks.shape
+        shape = (T, H, self.counts.shape[2])
+        parts = []
+        for i in range(len(self.layers)):
+            received, drains = (None, None)
+            if self.at_sinks:
+                received, drains = np.zeros(shape, dtype=np.float32), np.zeros(shape, dtype=bool)
+                for step, cells, score, drain in self.at_sinks[i]:
+                    received[step].reshape(-1)[cells] = score
+                    drains[step].reshape(-1)[cells] = drain
+            parts.append(residences_of(self.sets(i), self.scored, received, drains, i))
+        return Residences(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+    @cached_property
+    def shared(self) -> Array:
+        """float [T, L, H]: Jaccard overlap with the sinks of the step before; NaN in the first step and where both are empty."""
+        out = np.full(self.sinks.shape, np.nan, dtype=np.float32)
+        for i in range(len(self.layers)):
+            sets = self.sets(i)
+            out[1:, i] = set_overlap(sets[1:], sets[:-1])
+        return out
 
 
 def scans(
@@ -120,27 +148,23 @@ def scans(
     working: dict[int, Scan] = {}
     passes: dict[int, _Pass] = {}
     for block in blocks(data, names, budget, max(1, STATE_BYTES // _state_bytes(data, name))):
-        for i, sample in enumerate(block.samples):
+        for sample, step, values in block.each_step():
             if sample not in working:
                 working[sample] = _empty(data, name, sample)
-            if block.steps.start == 0:
+            if step == 0:
                 passes[sample] = _Pass(working[sample], block.layers, epsilon, rule, keep_residences, sweep)
-            norms = block.values["value_norm"][i] if "value_norm" in block.values else None
-            for j, step in enumerate(block.steps):
-                drains = None if norms is None else drain_keys(norms[j].astype(np.float32, copy=False))
-                passes[sample].step(step, block.values[name][i, j].astype(np.float32, copy=False), drains)
-            if block.steps.stop == data.sizes["step"]:
-                passes.pop(sample).finish()
-                if block.layers.stop == data.sizes["layer"]:
-                    yield working.pop(sample)
+            norms = values.get("value_norm")
+            passes[sample].step(step, values[name], None if norms is None else drain_keys(norms))
+        if block.steps.stop == data.sizes["step"] and block.layers.stop == data.sizes["layer"]:
+            for sample in block.samples:
+                yield working.pop(sample)
 
 
 def drain_keys(value_norm: Array) -> Array:
-    """bool [..., K]: the value norm is under half the median over the head's keys. value_norm float [...,
-    K], NaN = no key.
+    """bool [..., K]: the value norm is under half the median over the head's keys. value_norm float [..., K], NaN = no key.
 
-    Source: Gu et al. (ICLR 2025) and Guo et al. (arXiv 2410.13835) for the observation; the half is ours
-    (design). One Token Is Enough (arXiv 2601.19657) shows about a third for LLaDA and Dream.
+    Source: Gu et al. (ICLR 2025) and Guo et al. (arXiv 2410.13835) for the observation; the half is our convention. One Token Is
+    Enough (arXiv 2601.19657) shows about a third for LLaDA and Dream.
     """
     with np.errstate(invalid="ignore"):
         return np.asarray(value_norm < DRAIN_RATIO * key_median(value_norm))
@@ -156,27 +180,25 @@ def key_median(values: Array) -> Array:
     return np.asarray(np.where(n > 0, (low + high) / 2, np.nan))
 
 
-def kv_heads(heads: Array, n_kv: int, total: int | None = None) -> Array:
-    """The key-value head of each query head label: h // (n_heads // n_kv_heads). total: all heads of the
-    model."""
+def per_query_head(values: Array, heads: Array, total: int | None, means: bool) -> Array:
+    """Values [l, KV, K] of key-value heads for the query heads: [l, H, K]; for head means their mean, [l, 1, K].
+
+    The key-value head of query head h is h // (heads / key-value heads). total: all heads of the model.
+    """
+    if means:
+        return np.asarray(values.mean(axis=1, keepdims=True))
     count = int(total or (int(np.max(heads)) + 1))
-    return np.asarray(np.minimum(np.asarray(heads) // max(1, count // n_kv), n_kv - 1))
+    group = max(1, count // values.shape[1])
+    return np.asarray(values[:, np.minimum(np.asarray(heads) // group, values.shape[1] - 1)])
 
 
 class _Pass:
     """Feeds the steps of one sample and one range of layers into a scan."""
 
     def __init__(self, scan: Scan, layers: range, epsilon: float, rule: str, keep: bool, sweep: bool) -> None:
-        self.scan, self.cut, self.epsilon, self.rule, self.sweep = (
-            scan,
-            slice(layers.start, layers.stop),
-            epsilon,
-            rule,
-            sweep,
-        )
-        heads, keys = scan.sinks.shape[2], scan.counts.shape[2]
-        self.runs = Runs(len(layers), heads, keys, keep=keep, first_layer=layers.start)
-        self.path = Path(len(layers), heads)
+        self.scan, self.epsilon, self.rule, self.keep, self.sweep = scan, epsilon, rule, keep, sweep
+        self.cut, self.first = as_slice(layers), layers.start
+        self.path = PathTracker(len(layers), scan.sinks.shape[2])
         self.weight = len(layers) / scan.sinks.shape[1]
 
     def step(self, t: int, received: Array, drains: Array | None) -> None:
@@ -191,40 +213,37 @@ class _Pass:
         scan.observed[t, cut] = count >= 2
         scan.cells += int(count.sum())
         sinks = filled > base + self.epsilon * slope
+        scan.bits[t, cut] = np.packbits(sinks, axis=-1)
         top = filled.argmax(axis=-1)
-        scan.strongest[t, cut] = np.where(
-            count > 0, np.take_along_axis(filled, top[..., None], axis=-1)[..., 0], np.nan
-        )
+        best = np.take_along_axis(filled, top[..., None], axis=-1)[..., 0]
+        scan.strongest[t, cut] = np.where(count > 0, best, np.nan)
         flat = np.flatnonzero(sinks)
         row, key = np.divmod(flat, keys)
         number = np.bincount(row, minlength=shape[0] * shape[1]).reshape(shape)
         scan.sinks[t, cut] = number
         cell = row // shape[1] * keys + key
         scan.counts[t, cut] = np.bincount(cell, minlength=shape[0] * keys).reshape(shape[0], keys)
-        share = filled.reshape(-1)[flat] * mass_weight(scan.run, t, scan.scores)[key]
+        share = filled.reshape(-1)[flat] * mass_weight(scan.state, t, scan.scores)[key]
         scan.absorbed[t, cut] = np.bincount(row, weights=share, minlength=shape[0] * shape[1]).reshape(shape)
         scan.sink_mass += float(share.sum())
-        place = scan.run.position[key]
+        place = scan.state.position[key]
         scan.start_mass += float(share[(place >= 0) & (place < FIRST_POSITIONS)].sum())
         total = np.sum(filled, axis=(0, 1), dtype=np.float64) / np.maximum(1, real.sum(axis=(0, 1)))
         some = real.any(axis=(0, 1))
         scan.scored[t] |= some
         scan.mean_map[t] += np.where(some, total, np.nan) * self.weight
-        drained = None
+        drained = np.zeros_like(sinks)
         if drains is not None and scan.drains is not None and scan.drain_counts is not None:
             # On head means there is no head to look up: the majority of the key-value heads decides.
-            majority = drains.mean(axis=1, keepdims=True) > 0.5
-            source = (
-                majority if scan.means else drains[:, kv_heads(scan.heads, drains.shape[1], scan.all_heads)]
-            )
-            drained = sinks & source
+            drained = sinks & (per_query_head(drains, scan.heads, scan.all_heads, scan.means) > 0.5)
             scan.drains[t, cut] = np.count_nonzero(drained, axis=-1)
             scan.drain_counts[t, cut] = np.count_nonzero(drained, axis=1)
-        scan.shared[t, cut] = self.runs.update(sinks, real, filled, drained)
-        over, which, at = self.runs.flickered.T
-        led = over[scan.path[t - 1, cut][over, which] == at], which[scan.path[t - 1, cut][over, which] == at]
-        np.add.at(scan.flickers[cut], led, 1)
         scan.path[t, cut] = self.path.update(filled, top, number > 0)
+        if self.keep:
+            for i in range(shape[0]):
+                at = np.flatnonzero(sinks[i])
+                scores, drain = filled[i].reshape(-1)[at], drained[i].reshape(-1)[at]
+                scan.at_sinks.setdefault(self.first + i, []).append((t, at, scores, drain))
         if self.sweep:
             for i, epsilon in enumerate(SWEEP):
                 above = sinks if epsilon == self.epsilon else filled > base + epsilon * slope
@@ -235,36 +254,27 @@ class _Pass:
             binned[0] -= int(missing.sum())
             scan.histogram += binned
 
-    def finish(self) -> None:
-        scan, runs = self.scan, self.runs
-        found = runs.finish()
-        scan.longest[self.cut] = runs.longest
-        scan.lifetimes = np.concatenate([scan.lifetimes, *runs.lifetimes])
-        if runs.keep:
-            pairs = zip(scan.residences, found, strict=True)
-            scan.residences = Residences(*(np.concatenate([old, new]) for old, new in pairs))
-
 
 def _state_bytes(data: xr.Dataset, name: str) -> int:
     """About what a sample holds while it is scanned."""
     T, L, K = (int(data.sizes[dim]) for dim in ("step", "layer", "key"))
     heads = L * head_count(data, name)
-    return 4 * T * L * K + 25 * T * heads + 16 * heads * K
+    return 4 * T * L * K + T * heads * (25 + K // 8)
 
 
 def _empty(data: xr.Dataset, name: str, sample: int) -> Scan:
     T, L, K = (int(data.sizes[dim]) for dim in ("step", "layer", "key"))
-    means = head_means(data, name)
     H = head_count(data, name)
     anatomy = "value_norm" in data
     return Scan(
         sample=labels(data, "sample")[sample],
         layers=labels(data, "layer"),
-        heads=np.arange(1) if means else labels(data, "head"),
-        run=run_of(data, sample),
+        heads=head_labels(data, name),
+        state=sample_state(data, sample),
         scores=name,
-        means=means,
-        all_heads=int(data.attrs["n_heads"]) if "n_heads" in data.attrs else None,
+        means=head_means(data, name),
+        all_heads=all_heads(data),
+        bits=np.zeros((T, L, H, -(-K // 8)), dtype=np.uint8),
         sinks=np.zeros((T, L, H), dtype=np.uint32),
         drains=np.zeros((T, L, H), dtype=np.uint32) if anatomy else None,
         counts=np.zeros((T, L, K), dtype=np.uint16),
@@ -273,11 +283,8 @@ def _empty(data: xr.Dataset, name: str, sample: int) -> Scan:
         strongest=np.full((T, L, H), np.nan, dtype=np.float32),
         path=np.full((T, L, H), -1, dtype=np.int32),
         absorbed=np.zeros((T, L, H), dtype=np.float32),
-        shared=np.full((T, L, H), np.nan, dtype=np.float32),
         mean_map=np.zeros((T, K), dtype=np.float64),
         scored=np.zeros((T, K), dtype=bool),
-        longest=np.zeros((L, H), dtype=np.int64),
-        flickers=np.zeros((L, H), dtype=np.int64),
         filtered=np.zeros(len(SWEEP), dtype=np.int64),
         histogram=np.zeros(len(HISTOGRAM_EDGES) - 1, dtype=np.int64),
     )

@@ -1,50 +1,48 @@
-"""Many samples: one pass, bounded memory, and results of shards that can be put together.
+"""Mergeable statistics of many samples: one pass, bounded memory, and shards that can be put together.
 
-A *partial result* is an `xarray.Dataset` with one entry per sample along `sample`, some hundred kilobytes
-each, that holds sums and counts and no scores. `merge` puts partial results side by side, so merged shards
-are exactly what one pass gives, and intervals over prompts can still be drawn. It is saved like any
-dataset.
+*Sink statistics* are an `xarray.Dataset` with one entry per sample along `sample`, some hundred kilobytes each, that holds
+sums and counts and no scores. `merge` puts them side by side, so merged shards are exactly what one pass gives, and intervals
+over prompts can still be drawn. They are saved like any dataset. `summary` and `diagnose` read nothing else.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import xarray as xr
 
-from sinkscope.errors import InputError, nearest
+from sinkscope.errors import InputError
 from sinkscope.sink_rule import EPSILON
-from sinkscope.sinks.attribution import DISTANCES, ROWS_PER_SAMPLE, Observations, observe
+from sinkscope.sinks.attribution import COLUMNS, DISTANCES, ROWS_PER_SAMPLE, Observations, observe
 from sinkscope.sinks.categories import CATEGORIES, category_codes
 from sinkscope.sinks.composition import REGIONS, compose
-from sinkscope.sinks.dataset import HEAD_MEANS_NOTE, PROMPT, Array, Run, dataset_of, decoding_options
+from sinkscope.sinks.dataset import HEAD_MEANS_NOTE, Array, chosen, dataset_of, decoding_options, note_of
 from sinkscope.sinks.detection import HISTOGRAM_EDGES, SWEEP, check_rule
 from sinkscope.sinks.drift import Drift, drift_of
-from sinkscope.sinks.dynamics import centroid_variance, layer_overlap_of
 from sinkscope.sinks.events import EVENTS, align
-from sinkscope.sinks.paths import moves_of
+from sinkscope.sinks.overlap import centroid_variance, layer_overlap_of
 from sinkscope.sinks.scan import Scan, scans
+from sinkscope.sinks.split import split_counts
 from sinkscope.sinks.strength import sink_heads_share
 
-FORMAT = "sinkscope-partial-1"
+SinkStatistics: TypeAlias = xr.Dataset
+
+FORMAT = "sinkscope-sink-statistics-1"
 LIFETIMES = 2 ** np.arange(17)
 """Lower edges of the lifetime bins: 1, 2, 4, 8, … steps."""
 
 PARTS = ("depth", "strength", "dynamics", "composition", "attribution")
+NEWEST = "newest_"
+"""Prefix of what a causal model's newest query alone says; without it, it is about all queries so far."""
+
 _SAME = ("family", "model", "decoding", "policy", "epsilon", "rule", "scores", "scope", "parts")
 
-
-def prompt_digest(run: Run) -> str:
-    """The prompt's identity: a digest of its tokens. Samples of one prompt are drawn together in every
-    interval."""
-    tokens = np.ascontiguousarray(run.tokens[0, run.region == PROMPT])
-    return hashlib.sha256(tokens.tobytes()).hexdigest()[:16]
+Record: TypeAlias = dict[str, tuple[tuple[str, ...], Array]]
 
 
-def partial(
+def sink_statistics(
     trace: Any,
     epsilon: float = EPSILON,
     rule: str = "sum",
@@ -53,46 +51,60 @@ def partial(
     tokenizer: Any = None,
     categories: Mapping[int, str] | None = None,
     parts: Sequence[str] = PARTS,
-) -> xr.Dataset:
-    """Everything that summary, diagnosis and the tables by depth need, per sample, in one pass over the
-    scores.
+) -> SinkStatistics:
+    """Everything that summary, diagnosis and the tables by depth need, per sample, in one pass over the scores.
 
-    parts: which of depth, strength, dynamics, composition, attribution; fewer are faster. Put shards
-    together with `merge`.
+    parts: which of depth, strength, dynamics, composition, attribution; fewer are faster. A causal trace that is scored over all
+    queries so far is read twice: the newest query alone, which is what a mask ranks, is kept beside it. Put shards together with
+    `merge`.
     """
     for name in parts:
-        if name not in PARTS:
-            raise InputError(f"unknown part {name!r}: {nearest(name, PARTS)}")
+        chosen("part", name, PARTS)
     data = dataset_of(trace)
     note = check_rule(rule, epsilon)
     block = decoding_options(data).get("block")
     samples, records, last = [], [], None
-    for scan in scans(trace, epsilon, rule, scores=scores, sweep="strength" in parts):
+    for i, scan in enumerate(scans(trace, epsilon, rule, scores=scores, sweep="strength" in parts)):
         record = _depth(scan)
         if "strength" in parts:
             record |= _strength(scan)
         if "dynamics" in parts:
-            record |= _dynamics(scan, block)
+            record |= _kinds(scan) | _dynamics(scan, block)
+            if "received_by" in data:
+                counts = split_counts(data, i, epsilon, rule)
+                record |= {name: (("layer",), values) for name, values in counts.items()}
         if "composition" in parts or "attribution" in parts:
             # A key that could not be scored could not be a sink, so it is no part of any base rate either.
-            codes = np.where(scan.scored, category_codes(data, scan.run, tokenizer, categories), -1)
-            counts = scan.counts.sum(axis=1, dtype=np.int64)
+            codes = np.where(scan.scored, category_codes(data, scan.state, tokenizer, categories), -1)
             if "composition" in parts:
-                record |= _composition(scan, counts, codes)
+                record |= _composition(scan, codes)
             if "attribution" in parts:
-                record |= _attribution(scan, counts, codes)
+                record |= _attribution(scan, codes)
         samples.append(scan.sample)
         records.append(record)
         last = scan
     if last is None:
         raise InputError("the trace has no samples; nothing to analyse")
+    if last.scores == "received_all" and "dynamics" in parts:
+        for i, scan in enumerate(scans(trace, epsilon, rule, scores="received")):
+            newest = _depth(scan) | _strength(scan) | _kinds(scan)
+            wanted = (
+                "head_steps",
+                "detections",
+                "without",
+                "absorbed",
+                "sink_mass",
+                "start_mass",
+                "kind",
+                "sink_steps",
+            )
+            records[i] |= {f"{NEWEST}{name}": newest[name] for name in wanted}
     variables = {
         name: (("sample", *dims), np.stack([record[name][1] for record in records]))
         for name, (dims, _) in records[0].items()
     }
     if "strength" in parts and ("prefill_received" in data or last.scores == "received"):
-        gu = sink_heads_share(data)
-        variables["gu"] = (("sample", "start_position"), gu.values)
+        variables["gu"] = (("sample", "start_position"), sink_heads_share(data).values)
     return xr.Dataset(
         variables,
         coords={
@@ -110,39 +122,35 @@ def partial(
         },
         attrs={
             "format": FORMAT,
-            "family": str(data.attrs.get("family", "")),
-            "model": str(data.attrs.get("model", "")),
-            "decoding": str(data.attrs.get("decoding", "")),
-            "policy": str(data.attrs.get("policy", "")),
+            **{name: str(data.attrs.get(name, "")) for name in ("family", "model", "decoding", "policy")},
             "rule": rule,
             "epsilon": float(epsilon),
             "scores": last.scores,
             "scope": "head means" if last.means else "head",
             "parts": ",".join(parts),
-            "note": "; ".join(text for text in (note, HEAD_MEANS_NOTE if last.means else "") if text),
+            "note": note_of(note, HEAD_MEANS_NOTE if last.means else ""),
         },
     )
 
 
-def is_partial(data: Any) -> bool:
+def is_statistics(data: Any) -> bool:
+    """Whether this is a result of `sink_statistics`."""
     return isinstance(data, xr.Dataset) and data.attrs.get("format") == FORMAT
 
 
-def merge(partials: Sequence[xr.Dataset], *, relabel: bool = False) -> xr.Dataset:
-    """Partial results of several shards as one, samples in the order of their labels; equal to one pass
-    over all.
+def merge(shards: Sequence[SinkStatistics], *, relabel: bool = False) -> SinkStatistics:
+    """Statistics of several shards as one, samples in the order of their labels; equal to one pass over all.
 
-    relabel: number the samples anew, for shards that each count from 0. Without it equal labels are
-    refused, because one sample must not count twice. Results of different models, decodings, policies or
-    rules are refused.
+    relabel: number the samples anew, for shards that each count from 0. Without it equal labels are refused, because one
+    sample must not count twice. Results of different models, decodings, policies or rules are refused.
     """
-    parts = list(partials)
-    if not parts or not all(is_partial(part) for part in parts):
+    shards = list(shards)
+    if not shards or not all(is_statistics(shard) for shard in shards):
         raise InputError(
             "merge needs at least one result of sinkscope.sinks.sink_statistics, and nothing else"
         )
-    first = parts[0]
-    for other in parts[1:]:
+    first = shards[0]
+    for other in shards[1:]:
         for name in _SAME:
             if first.attrs.get(name) != other.attrs.get(name):
                 raise InputError(
@@ -155,7 +163,7 @@ def merge(partials: Sequence[xr.Dataset], *, relabel: bool = False) -> xr.Datase
                     f"these shards hold different {dim}s; merge only traces of one model and capture"
                 )
     joined = xr.concat(
-        parts, dim="sample", data_vars="all", coords="minimal", join="exact", combine_attrs="override"
+        shards, dim="sample", data_vars="all", coords="minimal", join="exact", combine_attrs="override"
     )
     if relabel:
         return joined.assign_coords(sample=np.arange(joined.sizes["sample"]))
@@ -168,45 +176,68 @@ def merge(partials: Sequence[xr.Dataset], *, relabel: bool = False) -> xr.Datase
     return joined.sortby("sample")
 
 
-def observations(part: xr.Dataset) -> list[Observations]:
+def as_statistics(
+    trace: Any,
+    epsilon: float = EPSILON,
+    rule: str = "sum",
+    *,
+    scores: str = "auto",
+    tokenizer: Any = None,
+    categories: Mapping[int, str] | None = None,
+) -> SinkStatistics:
+    """A trace, sink statistics, or a list of either, as statistics with every part."""
+    given = list(trace) if isinstance(trace, (list, tuple)) else [trace]
+    if not given:
+        raise InputError("expected at least one trace, got an empty list")
+    shards = [
+        item
+        if is_statistics(item)
+        else sink_statistics(item, epsilon, rule, scores=scores, tokenizer=tokenizer, categories=categories)
+        for item in given
+    ]
+    for shard in shards:
+        missing = set(PARTS) - set(str(shard.attrs.get("parts", "")).split(","))
+        if missing:
+            raise InputError(f"these sink statistics lack {sorted(missing)[0]!r}; make them with all parts")
+    names = np.concatenate([np.asarray(shard["sample"].values) for shard in shards])
+    return shards[0] if len(shards) == 1 else merge(shards, relabel=len(np.unique(names)) < len(names))
+
+
+def observations(statistics: SinkStatistics) -> list[Observations]:
     """The rows for `attribute`, one entry per sample."""
     out = []
-    for i in range(part.sizes["sample"]):
-        one = part.isel(sample=i)
+    for i in range(statistics.sizes["sample"]):
+        one = statistics.isel(sample=i)
         use = one["row_state"].values >= 0
-        out.append(
-            Observations(
-                share=one["row_share"].values[use],
-                state=one["row_state"].values[use],
-                category=one["row_category"].values[use],
-                distances=one["row_distances"].values[use],
-                prompt_length=int(one["prompt_length"]),
-                length=int(one["length"]),
-            )
-        )
+        share, state, category, distances = (one[f"row_{name}"].values[use] for name in COLUMNS)
+        lengths = int(one["prompt_length"]), int(one["length"])
+        out.append(Observations(share, state, category, distances, *lengths))
     return out
 
 
-Record = dict[str, tuple[tuple[str, ...], Array]]
-
-
 def _depth(scan: Scan) -> Record:
-    layers = len(scan.layers)
-    drains = (
-        np.full(layers, np.nan) if scan.drains is None else scan.drains.sum(axis=(0, 2), dtype=np.float64)
-    )
+    drains = np.full(len(scan.layers), np.nan)
+    if scan.drains is not None:
+        drains = scan.drains.sum(axis=(0, 2), dtype=np.float64)
+    positions = (scan.counts > 0).sum(axis=2)
+    scored = scan.observed.any(axis=2)
+    layers = {
+        "head_steps": scan.observed.sum(axis=(0, 2)),
+        "layer_steps": scored.sum(axis=0),
+        "detections": scan.sinks.sum(axis=(0, 2), dtype=np.float64),
+        "drains": drains,
+        "distinct": positions.sum(axis=0),
+        "one_or_two": (scored & (positions >= 1) & (positions <= 2)).sum(axis=0),
+        "without": (scan.observed & (scan.sinks == 0)).sum(axis=(0, 2)),
+        "absorbed": scan.absorbed.sum(axis=(0, 2), dtype=np.float64),
+        "strongest": np.nansum(np.where(scan.observed, scan.strongest, 0.0), axis=(0, 2), dtype=np.float64),
+    }
     return {
-        "prompt": ((), np.asarray(prompt_digest(scan.run))),
-        "prompt_length": ((), np.asarray(scan.run.prompt_length)),
-        "length": ((), np.asarray(scan.run.length)),
-        "steps": ((), np.asarray(len(scan.run.steps))),
-        "head_steps": (("layer",), scan.observed.sum(axis=(0, 2)).astype(np.float64)),
-        "layer_steps": (("layer",), scan.observed.any(axis=2).sum(axis=0).astype(np.float64)),
-        "detections": (("layer",), scan.sinks.sum(axis=(0, 2), dtype=np.float64)),
-        "drains": (("layer",), drains),
-        "distinct": (("layer",), (scan.counts > 0).sum(axis=(0, 2)).astype(np.float64)),
-        "without": (("layer",), (scan.observed & (scan.sinks == 0)).sum(axis=(0, 2)).astype(np.float64)),
-        "absorbed": (("layer",), scan.absorbed.sum(axis=(0, 2), dtype=np.float64)),
+        "prompt": ((), np.asarray(scan.state.prompt_digest)),
+        "prompt_length": ((), np.asarray(scan.state.prompt_length)),
+        "length": ((), np.asarray(scan.state.length)),
+        "steps": ((), np.asarray(len(scan.state.steps))),
+        **{name: (("layer",), values.astype(np.float64)) for name, values in layers.items()},
     }
 
 
@@ -222,24 +253,31 @@ def _strength(scan: Scan) -> Record:
     }
 
 
-def _dynamics(scan: Scan, block: int | None) -> Record:
-    pairs = (scan.path[:-1] >= 0) & (scan.path[1:] >= 0)
-    overlap = np.isfinite(scan.shared)
-    layers = layer_overlap_of(scan.counts > 0)
-    next_layer = np.append(np.diagonal(layers, offset=1), np.nan)
-    spread = centroid_variance(scan.mean_map, scan.run.position)
-    aligned = align(scan.run, scan.path, block)
-    lifetimes = np.zeros((len(LIFETIMES), 2), dtype=np.int64)
-    if len(scan.lifetimes):
-        bins = np.searchsorted(LIFETIMES, scan.lifetimes[:, 0], side="right") - 1
-        np.add.at(lifetimes, (bins, scan.lifetimes[:, 1]), 1)
+def _kinds(scan: Scan) -> Record:
     return {
         "kind": (("layer", "head"), scan.kinds),
         "sink_steps": (("layer", "head"), (scan.sinks > 0).sum(axis=0)),
-        "moves": ((), np.asarray(len(moves_of(scan.path)[0]))),
+    }
+
+
+def _dynamics(scan: Scan, block: int | None) -> Record:
+    pairs = (scan.path[:-1] >= 0) & (scan.path[1:] >= 0)
+    overlap = np.isfinite(scan.shared)
+    spread = centroid_variance(scan.mean_map, scan.state.position)
+    aligned = align(scan.state, scan.path, block)
+    rows = scan.residences
+    lifetimes = np.zeros((len(LIFETIMES), 2), dtype=np.int64)
+    bins = np.searchsorted(LIFETIMES, rows.length, side="right") - 1
+    np.add.at(lifetimes, (bins, (rows.left | rows.right).astype(int)), 1)
+    first, on_last_mask = _first_sinks(scan)
+    return {
+        "moves": ((), np.asarray(aligned.moves)),
         "path_pairs": ((), np.asarray(int(pairs.sum()))),
         "step_overlap": ((), np.asarray(float(scan.shared[overlap].mean()) if overlap.any() else np.nan)),
-        "layer_overlap": (("layer",), next_layer),
+        "layer_overlap": (
+            ("layer",),
+            np.append(np.diagonal(layer_overlap_of(scan.counts > 0), offset=1), np.nan),
+        ),
         "spatial_variance": ((), np.asarray(spread.spatial)),
         "temporal_variance": ((), np.asarray(spread.temporal)),
         "temporal_relative": ((), np.asarray(spread.temporal_relative)),
@@ -247,25 +285,36 @@ def _dynamics(scan: Scan, block: int | None) -> Record:
         "events_observed": (("event",), aligned.observed),
         "events_null": (("event", "permutation"), aligned.null),
         "events_apply": (("event",), aligned.applies),
-        "drift": (("drift_field",), np.asarray(drift_of(scan.run, scan.path), dtype=np.float64)),
+        "drift": (("drift_field",), np.asarray(drift_of(scan.state, scan.path), dtype=np.float64)),
+        "first_sinks": ((), np.asarray(first)),
+        "first_on_last_mask": ((), np.asarray(on_last_mask)),
     }
 
 
-def _composition(scan: Scan, counts: Array, codes: Array) -> Record:
+def _first_sinks(scan: Scan) -> tuple[int, int]:
+    """Heads whose strongest sink is known in the first step that can be scored, and those where it is the right-most mask."""
+    steps = np.flatnonzero(scan.observed.any(axis=(1, 2)))
+    if not len(steps):
+        return 0, 0
+    path, masked = (
+        scan.path[steps[0]],
+        np.flatnonzero(scan.state.masked[steps[0]] & scan.state.real[steps[0]]),
+    )
+    return int((path >= 0).sum()), int((path == masked[-1]).sum()) if len(masked) else 0
+
+
+def _composition(scan: Scan, codes: Array) -> Record:
     drains = None if scan.drain_counts is None else scan.drain_counts.sum(axis=1, dtype=np.int64)
-    found = compose(scan.run, counts, codes, len(CATEGORIES), drains)
-    dims = ("region", "category")
-    return {f"composition_{name}": (dims, values) for name, values in found._asdict().items()}
+    counts = compose(scan.state, scan.counts.sum(axis=1, dtype=np.int64), codes, len(CATEGORIES), drains)
+    return {f"composition_{name}": (("region", "category"), v) for name, v in counts._asdict().items()}
 
 
-def _attribution(scan: Scan, counts: Array, codes: Array) -> Record:
-    heads = scan.sinks.shape[1] * scan.sinks.shape[2]
-    rows = observe(scan.run, counts, heads, codes)
-    n = len(rows.share)
+def _attribution(scan: Scan, codes: Array) -> Record:
+    rows = observe(scan, codes)
 
     def padded(values: Array, fill: int) -> Array:
         out = np.full((ROWS_PER_SAMPLE, *values.shape[1:]), fill, dtype=values.dtype)
-        out[:n] = values
+        out[: len(values)] = values
         return out
 
     return {

@@ -1,7 +1,7 @@
 """How strong sinks are: per head, per layer, per step, by depth.
 
-Array layer: `gu_alpha`, `row_entropy`. Labelled layer: `sink_heads_share`, `absorbed_share`,
-`attention_entropy`, `layer_head_map`, `step_position_map`, `depth_profile`.
+Array layer: `gu_alpha`, `row_entropy`. Labelled layer: `sink_heads_share`, `absorbed_share`, `attention_entropy`,
+`layer_head_map`, `step_position_map`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import xarray as xr
 
 from sinkscope.errors import InputError
@@ -19,18 +18,21 @@ from sinkscope.sinks.dataset import (
     HEAD_MEANS_NOTE,
     PROMPT,
     Array,
-    Run,
+    SampleState,
     blocks,
+    chosen,
     dataset_of,
+    head_count,
+    head_labels,
     head_means,
     is_causal,
+    labelled,
     labels,
     mass_weight,
-    run_of,
+    sample_state,
     scores_name,
 )
 from sinkscope.sinks.detection import sinks_of
-from sinkscope.sinks.intervals import ratio_interval
 
 GU_EPSILON = 0.3
 """Threshold of Gu et al. on mean attention; Barbero et al. (2025) use 0.8."""
@@ -39,9 +41,9 @@ GU_EPSILON = 0.3
 def gu_alpha(received: Array, *, causal: bool) -> Array:
     """Mean attention that each key gets from the queries that see it, α_k in [0, 1], from received attention.
 
-    received: float [..., n] of the n real keys in order, over n queries. Causal: key k (from 0) is seen by
-    n−k queries and `received_k = Σ_i A_ik / Σ_{i≥k} 1/(i+1)`, so `α_k = received_k · (H(n) − H(k)) / (n −
-    k)` with harmonic numbers. Bidirectional: every query sees every key, and α_k = received_k / n.
+    received: float [..., n] of the n real keys in order, over n queries. Causal: key k (from 0) is seen by n−k queries and
+    `received_k = Σ_i A_ik / Σ_{i≥k} 1/(i+1)`, so `α_k = received_k · (H(n) − H(k)) / (n − k)` with harmonic numbers.
+    Bidirectional: every query sees every key, and α_k = received_k / n.
     """
     n = received.shape[-1]
     if not causal:
@@ -52,52 +54,46 @@ def gu_alpha(received: Array, *, causal: bool) -> Array:
 
 
 def sink_heads_share(trace: Any, epsilon: float = GU_EPSILON, positions: int = 4) -> xr.DataArray:
-    """The fraction of heads whose mean attention on the k-th real token exceeds ε: the sink metric of Gu et
-    al.
+    """The fraction of heads whose mean attention on the k-th real token exceeds ε: the sink metric of Gu et al.
 
-    `Sink_k^ε = (1/L) Σ_l (1/H) Σ_h 1(α_k^{l,h} > ε)`, [sample, position], in [0, 1] (Gu prints it × 100).
-    Causal traces: α over the prompt's queries, from `prefill_received`. Bidirectional: α_k = received_k / n
-    in every step, averaged over steps. Source: Gu et al., "When Attention Sink Emerges in Language Models"
-    (ICLR 2025), ε = 0.3 and T = 64 tokens.
+    `Sink_k^ε = (1/L) Σ_l (1/H) Σ_h 1(α_k^{l,h} > ε)`, [sample, position], in [0, 1] (Gu prints it × 100). Causal traces: α
+    over the prompt's queries, from `prefill_received`. Bidirectional: α_k = received_k / n in every step, averaged over
+    steps. Source: Gu et al., "When Attention Sink Emerges in Language Models" (ICLR 2025), ε = 0.3 and T = 64 tokens.
 
-    Limits: it counts heads, not attention, and only the first positions; a moving sink scores zero. Their T
-    is 64; here it is the prompt's length, and α falls as that grows. On head means it is a fraction of
-    layers.
+    Limits: it counts heads, not attention, and only the first positions; a moving sink scores zero. Their T is 64; here it is the
+    prompt's length, and α falls as that grows. On head means it is a fraction of layers.
     """
     data = dataset_of(trace)
     causal = is_causal(data)
     name = "prefill_received" if causal else "received"
     if name not in data:
         raise InputError("a causal trace without 'prefill_received' cannot give this metric; trace it again")
-    chosen = [_first_keys(run_of(data, i), causal, positions) for i in range(data.sizes["sample"])]
+    first = [_first_keys(sample_state(data, i), causal, positions) for i in range(data.sizes["sample"])]
     over = np.zeros((data.sizes["sample"], positions))
     rows = np.zeros_like(over)
     if causal:
-        for sample, (keys, n) in enumerate(chosen):
+        for sample, (keys, n) in enumerate(first):
             alpha = gu_alpha(np.asarray(data[name].isel(sample=sample).values)[..., keys], causal=True)
-            first = alpha[..., :positions].reshape(-1, min(positions, n))
-            over[sample, : first.shape[1]] = (first > epsilon).sum(axis=0)
-            rows[sample, : first.shape[1]] = len(first)
+            alpha = alpha[..., :positions].reshape(-1, min(positions, n))
+            over[sample, : alpha.shape[1]] = (alpha > epsilon).sum(axis=0)
+            rows[sample, : alpha.shape[1]] = len(alpha)
     else:
         for block in blocks(data, [name]):
             for i, sample in enumerate(block.samples):
-                keys, n = chosen[sample]
+                keys, n = first[sample]
                 alpha = block.values[name][i][..., keys].astype(np.float64) / n
                 over[sample, : len(keys)] += (alpha > epsilon).sum(axis=(0, 1, 2))
                 rows[sample, : len(keys)] += alpha[..., 0].size
     with np.errstate(invalid="ignore", divide="ignore"):
-        out = over / np.where(rows > 0, rows, np.nan)
-    return xr.DataArray(
-        out,
-        dims=("sample", "position"),
-        coords={"sample": labels(data, "sample"), "position": np.arange(positions)},
-        name="sink_heads_share",
-        attrs={
-            "units": "share of heads",
-            "epsilon": epsilon,
-            "form": "causal prefill" if causal else "bidirectional, mean over steps",
-            "note": HEAD_MEANS_NOTE if head_means(data, name) else "",
-        },
+        share = over / np.where(rows > 0, rows, np.nan)
+    return labelled(
+        share,
+        "sink_heads_share",
+        {"sample": labels(data, "sample"), "position": np.arange(positions)},
+        units="share of heads",
+        epsilon=epsilon,
+        form="causal prefill" if causal else "bidirectional, mean over steps",
+        note=HEAD_MEANS_NOTE if head_means(data, name) else "",
     )
 
 
@@ -106,58 +102,47 @@ def absorbed_share(
 ) -> xr.DataArray:
     """The share of all attention that sinks absorb, [sample, step, layer, head], in [0, 1].
 
-    `Absorb(S) = Σ_{j∈S} Σ_i A_ij / Σ_j Σ_i A_ij`. sinks: "detected" (by the rule, none = 0), "strongest"
-    (the one key with the highest score, which is what the code of the source uses for diffusion models) or
-    "first" (the first real token, its choice for causal ones). Source: Attention Floating (arXiv
-    2601.07894), which works on head means; average over heads to compare. Limits: for causal traces scored
-    over all queries, keys seen by fewer than 16 queries have no score and count as not absorbing.
+    `Absorb(S) = Σ_{j∈S} Σ_i A_ij / Σ_j Σ_i A_ij`. sinks: "detected" (by the rule, none = 0), "strongest" (the one key with
+    the highest score, which is what the code of the source uses for diffusion models) or "first" (the first real token, its
+    choice for causal ones). Source: Attention Floating (arXiv 2601.07894), which works on head means; average over heads to
+    compare. Limits: for causal traces scored over all queries, keys seen by fewer than 16 queries have no score and count as
+    not absorbing.
     """
-    if sinks not in ("detected", "strongest", "first"):
-        raise InputError(f"sinks must be 'detected', 'strongest' or 'first', got {sinks!r}")
+    chosen("sinks", sinks, ("detected", "strongest", "first"))
     data = dataset_of(trace)
     name = scores_name(data, scores)
-    means = head_means(data, name)
-    heads = 1 if means else data.sizes["head"]
-    out = np.zeros((data.sizes["sample"], data.sizes["step"], data.sizes["layer"], heads), dtype=np.float32)
-    runs: dict[int, Run] = {}
+    sizes = [data.sizes[dim] for dim in ("sample", "step", "layer")]
+    out = np.zeros((*sizes, head_count(data, name)), dtype=np.float32)
+    states: dict[int, SampleState] = {}
     for block in blocks(data, [name]):
-        for i, sample in enumerate(block.samples):
-            run = runs.setdefault(sample, run_of(data, sample))
-            for j, step in enumerate(block.steps):
-                received = block.values[name][i, j].astype(np.float32)
-                filled = np.nan_to_num(received, nan=0.0)
-                if sinks == "detected":
-                    chosen = sinks_of(received, epsilon, rule)
-                elif sinks == "strongest":
-                    chosen = np.arange(filled.shape[-1]) == filled.argmax(axis=-1)[..., None]
-                else:
-                    chosen = np.broadcast_to(run.position == 0, filled.shape)
-                share = (filled * mass_weight(run, step, name) * chosen).sum(axis=-1)
-                out[sample, step, block.layers.start : block.layers.stop] = share
-    dims = ("sample", "step", "layer", "head")
-    return xr.DataArray(
-        out,
-        dims=dims,
-        coords={d: np.arange(1) if d == "head" and means else labels(data, d) for d in dims},
-        name="absorbed",
-        attrs={"units": "share of attention", "sinks": sinks, "note": HEAD_MEANS_NOTE if means else ""},
-    )
+        for sample, step, values in block.each_step():
+            state = states.setdefault(sample, sample_state(data, sample))
+            filled = np.nan_to_num(values[name], nan=0.0)
+            if sinks == "detected":
+                use = sinks_of(values[name], epsilon, rule)
+            elif sinks == "strongest":
+                use = np.arange(filled.shape[-1]) == filled.argmax(axis=-1)[..., None]
+            else:
+                use = np.broadcast_to(state.position == 0, filled.shape)
+            out[sample, step, block.cut[2]] = (filled * mass_weight(state, step, name) * use).sum(axis=-1)
+    coords = {dim: labels(data, dim) for dim in ("sample", "step", "layer")} | {
+        "head": head_labels(data, name)
+    }
+    note = HEAD_MEANS_NOTE if head_means(data, name) else ""
+    return labelled(out, "absorbed", coords, units="share of attention", sinks=sinks, note=note)
 
 
 def row_entropy(attention: Array) -> Array:
-    """Entropy of each query's row, −Σ_j A_ij ln A_ij in nats, float [..., query]. attention: float [...,
-    query, key]."""
+    """Entropy of each query's row, −Σ_j A_ij ln A_ij in nats, float [..., query]. attention: float [..., query, key]."""
     weights = np.nan_to_num(np.asarray(attention, dtype=np.float64), nan=0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(-np.sum(np.where(weights > 0, weights * np.log(weights), 0.0), axis=-1))
 
 
 def attention_entropy(trace: Any) -> xr.DataArray:
-    """Mean entropy of the rows of a head, [sample, step, layer, head], in nats; needs a capture at level
-    "maps".
+    """Mean entropy of the rows of a head, [sample, step, layer, head], in nats; needs a capture at level "maps".
 
-    Sinks lower it, but so does any sharp head: read it beside the absorbed share. Padding queries are left
-    out.
+    Sinks lower it, but so does any sharp head: read it beside the absorbed share. Padding queries are left out.
     """
     data = dataset_of(trace)
     if "attention" not in data:
@@ -167,60 +152,41 @@ def attention_entropy(trace: Any) -> xr.DataArray:
     dims = ("sample", "step", "layer", "head")
     out = np.full([data.sizes[d] for d in dims], np.nan)
     for sample in range(data.sizes["sample"]):
-        run = run_of(data, sample)
+        state = sample_state(data, sample)
         for step in range(data.sizes["step"]):
-            maps = np.asarray(
-                data["attention"]
-                .isel(sample=sample, step=step)
-                .transpose("layer", "head", "query", "key")
-                .values
-            )
+            variable = data["attention"].isel(sample=sample, step=step)
+            maps = np.asarray(variable.transpose("layer", "head", "query", "key").values)
             if maps.shape[2] == maps.shape[3]:
-                maps = maps[:, :, run.real[step]]
+                maps = maps[:, :, state.real[step]]
             rows = row_entropy(maps)
             filled = np.nansum(maps, axis=-1) > 0
             with np.errstate(invalid="ignore"):
                 out[sample, step] = np.where(filled, rows, 0.0).sum(-1) / filled.sum(-1)
-    return xr.DataArray(
-        out, dims=dims, coords={d: labels(data, d) for d in dims}, name="entropy", attrs={"units": "nats"}
-    )
+    return labelled(out, "entropy", {d: labels(data, d) for d in dims}, units="nats")
 
 
 def layer_head_map(trace: Any, *, scores: str = "auto") -> xr.DataArray:
     """Strength of each head's main sink (figure 5), [sample, layer, head], uniform = 1.
 
-    The maximum over keys in each step, averaged over steps. Limits: a maximum over many keys is above 1
-    even for a head without sinks (about 2 for mild noise over 100 keys).
+    The maximum over keys in each step, averaged over steps. Limits: a maximum over many keys is above 1 even for a head
+    without sinks (about 2 for mild noise over 100 keys).
     """
     data = dataset_of(trace)
     name = scores_name(data, scores)
-    means = head_means(data, name)
-    heads = 1 if means else data.sizes["head"]
-    total = np.zeros((data.sizes["sample"], data.sizes["layer"], heads))
+    total = np.zeros((data.sizes["sample"], data.sizes["layer"], head_count(data, name)))
     seen = np.zeros_like(total)
     for block in blocks(data, [name]):
-        top = (
-            np.where(np.isnan(block.values[name]), -np.inf, block.values[name])
-            .max(axis=-1)
-            .astype(np.float64)
-        )
-        here = np.isfinite(top)
-        cut = (slice(block.samples.start, block.samples.stop), slice(block.layers.start, block.layers.stop))
-        total[cut] += np.where(here, top, 0.0).sum(axis=1)
-        seen[cut] += here.sum(axis=1)
+        values = block.values[name]
+        top = np.where(np.isnan(values), -np.inf, values).max(axis=-1).astype(np.float64)
+        finite = np.isfinite(top)
+        cut = block.cut[0], block.cut[2]
+        total[cut] += np.where(finite, top, 0.0).sum(axis=1)
+        seen[cut] += finite.sum(axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = total / np.where(seen > 0, seen, np.nan)
-    return xr.DataArray(
-        mean,
-        dims=("sample", "layer", "head"),
-        coords={
-            "sample": labels(data, "sample"),
-            "layer": labels(data, "layer"),
-            "head": np.arange(1) if means else labels(data, "head"),
-        },
-        name="main_sink",
-        attrs={"units": "received attention, uniform = 1", "note": HEAD_MEANS_NOTE if means else ""},
-    )
+    coords = {dim: labels(data, dim) for dim in ("sample", "layer")} | {"head": head_labels(data, name)}
+    note = HEAD_MEANS_NOTE if head_means(data, name) else ""
+    return labelled(mean, "main_sink", coords, units="received attention, uniform = 1", note=note)
 
 
 def step_position_map(
@@ -230,14 +196,13 @@ def step_position_map(
     *,
     scores: str = "auto",
 ) -> xr.DataArray:
-    """Received attention by step and key (figure 1), [sample, step, key], uniform = 1, mean over layers and
-    heads.
+    """Received attention by step and key (figure 1), [sample, step, key], uniform = 1, mean over layers and heads.
 
     layers, heads: labels to average over (default all). The paper does not say which it shows.
     """
     data = dataset_of(trace)
     name = scores_name(data, scores)
-    chosen: dict[str, list[int]] = {}
+    picked: dict[str, list[int]] = {}
     for dim, wanted in (("layer", layers), ("head", heads)):
         if wanted is None or (dim == "head" and head_means(data, name)):
             continue
@@ -245,75 +210,23 @@ def step_position_map(
         missing = [w for w in wanted if w not in have]
         if missing:
             raise InputError(f"{dim} {missing[0]} is not in this trace; it has {have[0]} to {have[-1]}")
-        chosen[dim] = [have.index(w) for w in wanted]
-    part = data[[name]].isel(chosen) if chosen else data[[name]]
+        picked[dim] = [have.index(w) for w in wanted]
+    part = data.isel(picked) if picked else data
     part[name].encoding = data[name].encoding
     total = np.zeros((part.sizes["sample"], part.sizes["step"], part.sizes["key"]))
     seen = np.zeros_like(total)
     for block in blocks(part, [name]):
-        cut = (slice(block.samples.start, block.samples.stop), slice(block.steps.start, block.steps.stop))
+        cut = block.cut[:2]
         total[cut] += np.nansum(block.values[name], axis=(2, 3), dtype=np.float64)
         seen[cut] += (~np.isnan(block.values[name])).sum(axis=(2, 3))
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = total / np.where(seen > 0, seen, np.nan)
-    dims = ("sample", "step", "key")
-    return xr.DataArray(
-        mean,
-        dims=dims,
-        coords={d: labels(data, d) for d in dims},
-        name="received",
-        attrs={"units": "received attention, uniform = 1", "scores": name},
-    )
+    coords = {dim: labels(data, dim) for dim in ("sample", "step", "key")}
+    return labelled(mean, "received", coords, units="received attention, uniform = 1", scores=name)
 
 
-def depth_profile(
-    trace: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: str = "auto"
-) -> pd.DataFrame:
-    """Sinks by depth, one row per layer, means over steps with intervals over prompts.
-
-    Columns: layer, sinks_per_head (and drains_per_head, hubs_per_head; NaN without anatomy),
-    distinct_positions (per step, over all heads of the layer), heads_without (share of head-steps with no
-    sink), absorbed (share of attention), each of the main ones with _low and _high. Source: the paper's
-    statement that LLaDA's sinks become fewer with depth, "converging to one or two sinks per layer".
-    """
-    from sinkscope.sinks.sink_statistics import partial
-
-    return depth_table(partial(trace, epsilon, rule, scores=scores, parts=("depth",)))
-
-
-def depth_table(part: xr.Dataset) -> pd.DataFrame:
-    """`depth_profile` from a (merged) partial result."""
-    prompts = part["prompt"].values
-    head_steps, steps = part["head_steps"].values, part["layer_steps"].values
-    columns: dict[str, Any] = {"layer": part["layer"].values}
-    for name, top, bottom in (
-        ("sinks_per_head", part["detections"].values, head_steps),
-        ("drains_per_head", part["drains"].values, head_steps),
-        ("hubs_per_head", part["detections"].values - part["drains"].values, head_steps),
-        ("distinct_positions", part["distinct"].values, steps),
-        ("heads_without", part["without"].values, head_steps),
-        ("absorbed", part["absorbed"].values, head_steps),
-    ):
-        unknown = np.isnan(top).all()
-        found = ratio_interval(top, bottom, prompts)
-        columns[name] = np.full(len(columns["layer"]), np.nan) if unknown else found.value
-        columns[f"{name}_low"], columns[f"{name}_high"] = found.low, found.high
-    table = pd.DataFrame(columns)
-    table.attrs = {
-        "units": {
-            "sinks_per_head": "sinks per head and step",
-            "distinct_positions": "positions per layer and step",
-            "heads_without": "share of head-steps",
-            "absorbed": "share of attention",
-        },
-        "note": str(part.attrs.get("note", "")),
-    }
-    return table
-
-
-def _first_keys(run: Run, causal: bool, positions: int) -> tuple[Array, int]:
-    """Columns of the keys to look at, in order, and n: all prompt keys (causal) or the first of all real
-    ones."""
-    keys = np.flatnonzero((run.region == PROMPT) if causal else (run.position >= 0))
-    keys = keys[np.argsort(run.position[keys])]
+def _first_keys(state: SampleState, causal: bool, positions: int) -> tuple[Array, int]:
+    """Columns of the keys to look at, in order, and n: all prompt keys (causal) or the first of all real ones."""
+    keys = np.flatnonzero((state.region == PROMPT) if causal else (state.position >= 0))
+    keys = keys[np.argsort(state.position[keys])]
     return (keys if causal else keys[:positions]), len(keys)

@@ -1,4 +1,4 @@
-"""What a person wants to read first about a trace: one table, with intervals over prompts."""
+"""The first table to read about a trace, with intervals over prompts."""
 
 from __future__ import annotations
 
@@ -7,19 +7,28 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import xarray as xr
 
-from sinkscope.errors import InputError
 from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks.attribution import Attribution, attribute
-from sinkscope.sinks.categories import CATEGORIES
-from sinkscope.sinks.composition import Composition, composition_table
+from sinkscope.sinks.composition import Composition, category_table
 from sinkscope.sinks.dataset import Array
+from sinkscope.sinks.depth import change_with_depth, deepest
 from sinkscope.sinks.drift import drift_table
 from sinkscope.sinks.events import alignment_table
-from sinkscope.sinks.intervals import Interval, mean_interval, ratio_interval
-from sinkscope.sinks.residence import KINDS
-from sinkscope.sinks.sink_statistics import PARTS, is_partial, merge, observations, partial
+from sinkscope.sinks.kinds import KINDS
+from sinkscope.sinks.sink_statistics import NEWEST, SinkStatistics, as_statistics, observations
+from sinkscope.statistics import Estimate, mean_interval, ratio_interval
+
+EVENT_TITLES = {
+    "left": "moves as its token is decided",
+    "reached": "moves to a token just decided",
+    "block": "moves as a block ends",
+}
+SHARES = {"moving or vanishing heads": ("moving", "vanishing")}
+"""Kinds that are also counted together."""
+
+NEWEST_NOTE = "what a mask of a causal model ranks and hides"
+ALL_NOTE = "over all queries so far"
 
 
 class Summary(pd.DataFrame):
@@ -35,37 +44,30 @@ class Summary(pd.DataFrame):
     __repr__ = __str__
 
 
-def as_partial(
-    trace: Any,
-    epsilon: float = EPSILON,
-    rule: str = "sum",
-    *,
-    scores: str = "auto",
-    tokenizer: Any = None,
-    categories: Mapping[int, str] | None = None,
-) -> xr.Dataset:
-    """A trace, a partial result, or a list of either, as one partial result with every part."""
-    many = list(trace) if isinstance(trace, (list, tuple)) else [trace]
-    if not many:
-        raise InputError("expected at least one trace, got an empty list")
-    found = [
-        one
-        if is_partial(one)
-        else partial(one, epsilon, rule, scores=scores, tokenizer=tokenizer, categories=categories)
-        for one in many
-    ]
-    for one in found:
-        missing = set(PARTS) - set(str(one.attrs.get("parts", "")).split(","))
-        if missing:
-            raise InputError(f"this partial result lacks {sorted(missing)[0]!r}; make it with all parts")
-    names = np.concatenate([np.asarray(one["sample"].values) for one in found])
-    return found[0] if len(found) == 1 else merge(found, relabel=len(np.unique(names)) < len(names))
+class _Rows:
+    """Rows of the summary: section, measure, value, low, high, unit, note."""
 
+    def __init__(self, statistics: SinkStatistics) -> None:
+        self.statistics = statistics
+        self.prompts = statistics["prompt"].values
+        self.rows: list[tuple[Any, ...]] = []
 
-def kind_weights(part: xr.Dataset) -> Array:
-    """float [N, kinds]: head-steps with a sink that belong to heads of each kind (residence.KINDS)."""
-    kinds, weight = part["kind"].values, part["sink_steps"].values
-    return np.stack([np.where(kinds == i, weight, 0).sum(axis=(1, 2)) for i in range(len(KINDS))], axis=1)
+    def add(self, section: str, measure: str, value: Any, unit: str, note: str = "") -> None:
+        estimate = value if isinstance(value, Estimate) else Estimate(value, np.nan, np.nan)
+        self.rows.append((section, measure, *estimate, unit, note))
+
+    def sums(self, name: str) -> Array:
+        """A variable, summed over everything but the sample: float [N]."""
+        values = np.asarray(self.statistics[name].values, dtype=np.float64)
+        return np.asarray(values.reshape(len(values), -1).sum(axis=1))
+
+    def ratio(self, top: Array, bottom: Array, share: bool = True) -> Estimate:
+        """Σ top / Σ bottom over prompts."""
+        return ratio_interval(top, bottom, self.prompts, share=share)
+
+    def mean(self, values: Array, share: bool = False) -> Estimate:
+        """Mean over prompts."""
+        return mean_interval(values, self.prompts, share=share)
 
 
 def summary(
@@ -79,183 +81,229 @@ def summary(
 ) -> pd.DataFrame:
     """The first table to read: where sinks are, how strong, moving or not, made of what.
 
-    trace: a trace, a partial result (`sinkscope.sinks.sink_statistics`), or a list of them. Returns a DataFrame
-    with one row per measure: section, measure, value, low, high (95 % interval over prompts, NaN for one
-    prompt), unit, note. Settings are in `attrs`. A trace of 256 steps × 32 layers × 32 heads × 512 keys
-    takes under 30 s on two cores and under 1 GB.
+    trace: a trace, sink statistics (`sinkscope.sinks.sink_statistics`), or a list of them. Returns a DataFrame with one row
+    per measure: section, measure, value, low, high (95 % interval over prompts, NaN for one prompt), unit, note. Settings are
+    in `attrs`. Causal models have a section "newest query" besides: sinks of the newest query alone, which a mask ranks and
+    hides, where all other sections are over all queries so far. A trace of 256 steps × 32 layers × 32 heads × 512 keys takes
+    under 30 s on two cores and under 1 GB.
     """
-    part = as_partial(trace, epsilon, rule, scores=scores, tokenizer=tokenizer, categories=categories)
-    prompts = part["prompt"].values
-    rows: list[dict[str, Any]] = []
-
-    def add(section: str, measure: str, found: Any, unit: str, note: str = "") -> None:
-        value, low, high = found if isinstance(found, Interval) else (found, float("nan"), float("nan"))
-        rows.append(
-            {
-                "section": section,
-                "measure": measure,
-                "value": value,
-                "low": low,
-                "high": high,
-                "unit": unit,
-                "note": note,
-            }
-        )
-
-    add("data", "samples", part.sizes["sample"], "samples")
-    add("data", "prompts", len(np.unique(prompts)), "prompts", "intervals are over these")
-    add("data", "steps", float(part["steps"].mean()), "recorded steps per sample")
-    add("data", "heads", part.sizes["layer"] * part.sizes["head"], "heads", str(part.attrs["note"]))
-
-    head_steps = part["head_steps"].values.sum(axis=1)
-    detections = part["detections"].values.sum(axis=1)
-    drains = part["drains"].values.sum(axis=1)
-    add("where", "sinks per head", ratio_interval(detections, head_steps, prompts), "sinks per head and step")
-    without = ratio_interval(part["without"].values.sum(axis=1), head_steps, prompts)
-    add("where", "heads without", without, "share of head-steps")
-    distinct = ratio_interval(part["distinct"].values.sum(1), part["layer_steps"].values.sum(1), prompts)
-    add("where", "distinct positions", distinct, "positions per layer and step")
-    start = ratio_interval(part["start_mass"].values, part["sink_mass"].values, prompts)
-    add("where", "on the first 4 positions", start, "share of sink attention")
-    at = int(np.flatnonzero(np.isclose(part["epsilon"].values, EPSILON))[0])
-    filtered = ratio_interval(
-        part["cells"].values - part["above"].values[:, at], part["cells"].values, prompts
+    statistics = as_statistics(
+        trace, epsilon, rule, scores=scores, tokenizer=tokenizer, categories=categories
     )
-    add("where", "tokens filtered at ε = 3", filtered, "share of tokens")
-
-    add(
-        "strength",
-        "absorbed",
-        ratio_interval(part["absorbed"].values.sum(1), head_steps, prompts),
-        "share of attention",
-    )
-    main = part["main_sink"].values.reshape(part.sizes["sample"], -1).mean(axis=1)
-    add("strength", "main sink of a head", mean_interval(main, prompts), "received attention, uniform = 1")
-    if "gu" in part:
-        gu = mean_interval(part["gu"].values[:, 0], prompts)
-        add("strength", "heads with mean attention > 0.3 on the first token", gu, "share of heads")
-    known = np.isfinite(drains).all()
-    note = "" if known else "unknown without anatomy: ss.Capture(anatomy=True)"
-    add("anatomy", "drains", ratio_interval(drains, detections, prompts), "share of detections", note)
-    hubs = ratio_interval(detections - drains, detections, prompts)
-    add("anatomy", "hubs", hubs, "share of detections", note)
-
-    _dynamics(part, prompts, add)
-    table = category_table(part)
-    for row in table.to_dict("records"):
-        if row["detections"] > 0 or row["base_rate"] >= 0.01:
-            found = Interval(row["frequency"], row["frequency_low"], row["frequency_high"])
-            add("composition", f"{row['category']}: frequency", found, "share of detections")
-            found = Interval(row["enrichment"], row["enrichment_low"], row["enrichment_high"])
-            add(
-                "composition",
-                f"{row['category']}: enrichment",
-                found,
-                "× base rate of the same steps and regions",
-            )
-    why = attribution_of(part)
+    rows = _Rows(statistics)
+    _data(rows)
+    _where(rows)
+    _strength(rows)
+    _depth(rows)
+    _dynamics(rows)
+    if f"{NEWEST}kind" in statistics:
+        _newest(rows)
+    _composition(rows)
+    why = attribution_of(statistics)
     for line in why.table.to_dict("records"):
-        value = Interval(line["gain"], line["low"], line["high"])
-        add(
-            "semantic or positional",
-            f"gain: {line['part']}",
-            value,
-            "nats per key-step, held out",
-            why.reason if line["part"] == "total" else "",
-        )
-    frame = Summary(rows)
-    frame.attrs = {
-        **part.attrs,
-        "attribution": why.verdict,
-        "interval": "95 %, bootstrap over prompts",
-    }
-    return frame
-
-
-def _dynamics(part: xr.Dataset, prompts: Array, add: Any) -> None:
-    weights = kind_weights(part)
-    for i, kind in enumerate(KINDS):
-        if kind != "none" and (kind != "too short" or weights[:, i].any()):
-            found = ratio_interval(weights[:, i], weights.sum(axis=1), prompts)
-            add("dynamics", f"{kind} heads", found, "share of head-steps with a sink")
-    moves = ratio_interval(part["moves"].values, part["path_pairs"].values, prompts)
-    add("dynamics", "strongest sink moves", moves, "moves per head and step")
-    lifetimes = part["lifetimes"].values.sum(axis=2)
-    flickers = part["lifetimes"].values[:, 0, 0]
-    add(
-        "dynamics",
-        "residences of one step",
-        ratio_interval(flickers, lifetimes.sum(1), prompts),
-        "share of residences",
-    )
-    overlap = mean_interval(part["step_overlap"].values, prompts)
-    add("dynamics", "overlap with the step before", overlap, "Jaccard index")
-    layers = part["layer_overlap"].values
-    if np.isfinite(layers).any():
-        each = np.nanmean(np.where(np.isfinite(layers).any(1, keepdims=True), layers, 0.0), axis=1)
-        each = np.where(np.isfinite(layers).any(1), each, np.nan)
-        add("dynamics", "overlap with the next layer", mean_interval(each, prompts), "Jaccard index")
-    add(
-        "dynamics",
-        "spatial variance",
-        mean_interval(part["spatial_variance"].values, prompts),
-        "(received attention)²",
-    )
-    add(
-        "dynamics",
-        "temporal variance",
-        mean_interval(part["temporal_variance"].values, prompts),
-        "positions²",
-    )
-    for row in drifts(part).to_dict("records"):
-        found = Interval(row["drift"], row["low"], row["high"])
-        note = (
-            f"{row['direction']}; ties {row['ties']:.0%}"
-            if np.isfinite(row["ties"])
-            else str(row["direction"])
-        )
-        add(
-            "dynamics",
-            f"drift against {row['relative_to']}",
-            found,
-            "share of the length per generation",
-            note,
-        )
-    for row in events(part).to_dict("records"):
-        note = (
-            f"expected {row['expected']:.3f}, p {row['p']:.3f}"
-            if np.isfinite(row["p"])
-            else "no such events or moves"
-        )
-        title = {"left": "moves as its token is decided", "reached": "moves to a token just decided"}
-        add(
-            "dynamics", title.get(row["event"], "moves as a block ends"), row["share"], "share of moves", note
-        )
-
-
-def category_table(part: xr.Dataset) -> pd.DataFrame:
-    """Composition by category from a partial result, as `composition` gives it."""
-    values = [part[f"composition_{name}"].values for name in ("detections", "drains", "expected", "cells")]
-    table = composition_table(Composition(*values), list(CATEGORIES), part["prompt"].values)
-    attrs = table.attrs
-    table = table.rename(columns={"label": "category"})
-    table = table[table["base_rate"] > 0].sort_values("frequency", ascending=False, kind="stable")
-    table = table.reset_index(drop=True)
-    table.attrs = attrs
+        gain = Estimate(line["gain"], line["low"], line["high"])
+        note = why.reason if line["part"] == "total" else ""
+        rows.add("semantic or positional", f"gain: {line['part']}", gain, "nats per key-step, held out", note)
+    columns = ["section", "measure", "value", "low", "high", "unit", "note"]
+    table = Summary(rows.rows, columns=columns)
+    table.attrs.update(statistics.attrs)
+    table.attrs.update(attribution=why.verdict, interval="95 %, over prompts")
     return table
 
 
-def attribution_of(part: xr.Dataset) -> Attribution:
-    """Semantic or positional, from a partial result."""
-    return attribute(observations(part), part["prompt"].values)
+def _data(rows: _Rows) -> None:
+    statistics = rows.statistics
+    empty = int((rows.sums("head_steps") == 0).sum())
+    note = f"{empty} could not be scored and count for nothing" if empty else ""
+    rows.add("data", "samples", statistics.sizes["sample"], "samples", note)
+    rows.add("data", "prompts", len(np.unique(rows.prompts)), "prompts", "intervals are over these")
+    rows.add("data", "steps", float(statistics["steps"].mean()), "recorded steps per sample")
+    heads = statistics.sizes["layer"] * statistics.sizes["head"]
+    rows.add("data", "heads", heads, "heads", str(statistics.attrs["note"]))
 
 
-def drifts(part: xr.Dataset) -> pd.DataFrame:
-    """The table of `drift` from a partial result."""
-    return drift_table(part["drift"].values, part["prompt"].values)
+def _where(rows: _Rows) -> None:
+    note = ALL_NOTE if f"{NEWEST}kind" in rows.statistics else ""
+    head_steps, detections = rows.sums("head_steps"), rows.sums("detections")
+    sinks = _positive(rows.ratio(detections, head_steps, share=False))
+    rows.add("where", "sinks per head", sinks, "sinks per head and step", note)
+    rows.add(
+        "where", "heads without", rows.ratio(rows.sums("without"), head_steps), "share of head-steps", note
+    )
+    distinct = _positive(rows.ratio(rows.sums("distinct"), rows.sums("layer_steps"), share=False))
+    rows.add("where", "distinct positions", distinct, "positions per layer and step", note)
+    start = rows.ratio(rows.sums("start_mass"), rows.sums("sink_mass"))
+    rows.add("where", "on the first 4 positions", start, "share of sink attention", note)
+    at = int(np.flatnonzero(np.isclose(rows.statistics["epsilon"].values, EPSILON))[0])
+    cells = rows.sums("cells")
+    kept = rows.ratio(cells - rows.statistics["above"].values[:, at], cells)
+    rows.add("where", "tokens filtered at ε = 3", kept, "share of tokens", note)
 
 
-def events(part: xr.Dataset) -> pd.DataFrame:
-    """The table of `event_alignment` from a partial result."""
+def _strength(rows: _Rows) -> None:
+    statistics, head_steps = rows.statistics, rows.sums("head_steps")
+    rows.add("strength", "absorbed", rows.ratio(rows.sums("absorbed"), head_steps), "share of attention")
+    main = statistics["main_sink"].values.reshape(statistics.sizes["sample"], -1).mean(axis=1)
+    main = np.where(head_steps > 0, main, np.nan)
+    rows.add("strength", "main sink of a head", rows.mean(main), "received attention, uniform = 1")
+    if "gu" in statistics:
+        gu = rows.mean(statistics["gu"].values[:, 0], share=True)
+        rows.add("strength", "heads with mean attention > 0.3 on the first token", gu, "share of heads")
+    drains, detections = rows.sums("drains"), rows.sums("detections")
+    note = "" if np.isfinite(drains).all() else "unknown without anatomy: ss.Capture(anatomy=True)"
+    rows.add("anatomy", "drains", rows.ratio(drains, detections), "share of detections", note)
+    rows.add("anatomy", "hubs", rows.ratio(detections - drains, detections), "share of detections", note)
+
+
+def _depth(rows: _Rows) -> None:
+    statistics = rows.statistics
+    for measure, column, unit in (
+        ("sinks per head: change with depth", "sinks_per_head", "sinks per head, first layer to last"),
+        ("absorbed: change with depth", "absorbed", "of all attention, first layer to last"),
+        ("main sink: change with depth", "main_sink", "received attention, first layer to last"),
+    ):
+        rows.add("depth", measure, change_with_depth(statistics, column), unit)
+    last = deepest(statistics.sizes["layer"])
+    few, steps = (statistics[name].values[:, last].sum(axis=1) for name in ("one_or_two", "layer_steps"))
+    rows.add(
+        "depth", "one or two positions in the deepest layers", rows.ratio(few, steps), "share of layer-steps"
+    )
+    if "split" in statistics:
+        split = split_beyond_chance(statistics)
+        for measure, share in split.items():
+            note = "" if np.isfinite(share.value) else "needs a trace with by_query and its random classes"
+            rows.add("depth", measure, share, "share of head-steps where both have a sink", note)
+
+
+def split_beyond_chance(statistics: SinkStatistics) -> dict[str, Estimate]:
+    """How often masked and decided queries have sinks of their own in the deepest layers, and random classes of the same
+    sizes."""
+    last = deepest(statistics.sizes["layer"])
+    prompts = statistics["prompt"].values
+    with np.errstate(invalid="ignore", divide="ignore"):
+        shares = [
+            np.asarray(
+                statistics[f"{prefix}split"].values[:, last].sum(axis=1)
+                / statistics[f"{prefix}both"].values[:, last].sum(axis=1)
+            )
+            for prefix in ("", "control_")
+        ]
+    return {
+        "split by query in the deepest layers": mean_interval(shares[0], prompts, share=True),
+        "split by random classes": mean_interval(shares[1], prompts, share=True),
+        "split beyond random classes": mean_interval(shares[0] - shares[1], prompts),
+    }
+
+
+def kind_weights(statistics: SinkStatistics, prefix: str = "") -> Array:
+    """float [N, kinds]: head-steps with a sink that belong to heads of each kind (kinds.KINDS)."""
+    kinds, weight = statistics[f"{prefix}kind"].values, statistics[f"{prefix}sink_steps"].values
+    return np.stack([np.where(kinds == i, weight, 0).sum(axis=(1, 2)) for i in range(len(KINDS))], axis=1)
+
+
+def _kinds(rows: _Rows, section: str, prefix: str = "", note: str = "") -> None:
+    weights = kind_weights(rows.statistics, prefix)
+    tail = ", newest query" if prefix else ""
+    total = weights.sum(axis=1)
+    for i, kind in enumerate(KINDS):
+        if kind != "none" and (kind != "too short" or weights[:, i].any()):
+            share = rows.ratio(weights[:, i], total)
+            rows.add(section, f"{kind} heads{tail}", share, "share of head-steps with a sink", note)
+    for name, kinds in SHARES.items():
+        share = rows.ratio(weights[:, [KINDS.index(kind) for kind in kinds]].sum(axis=1), total)
+        rows.add(section, f"{name}{tail}", share, "share of head-steps with a sink", note)
+
+
+def _dynamics(rows: _Rows) -> None:
+    statistics = rows.statistics
+    _kinds(rows, "dynamics")
+    moves = rows.ratio(rows.sums("moves"), rows.sums("path_pairs"))
+    rows.add("dynamics", "strongest sink moves", moves, "moves per head and step")
+    single = statistics["lifetimes"].values[:, 0, 0]
+    share = rows.ratio(single, rows.sums("lifetimes"))
+    rows.add("dynamics", "residences of one step", share, "share of residences")
+    overlap = rows.mean(statistics["step_overlap"].values, share=True)
+    rows.add("dynamics", "overlap with the step before", overlap, "Jaccard index")
+    layers = statistics["layer_overlap"].values
+    known = np.isfinite(layers)
+    if known.any():
+        each = np.where(known, layers, 0.0).sum(axis=1) / np.where(
+            known.any(axis=1), known.sum(axis=1), np.nan
+        )
+        rows.add("dynamics", "overlap with the next layer", rows.mean(each, share=True), "Jaccard index")
+    for name, unit in (("spatial", "(received attention)²"), ("temporal", "positions²")):
+        spread = _positive(rows.mean(statistics[f"{name}_variance"].values))
+        rows.add("dynamics", f"{name} variance", spread, unit)
+    drift = drifts(statistics)
+    rows.add("dynamics", "tied selections", float(drift["ties"][0]), "share of selections")
+    for row in drift.to_dict("records"):
+        note = str(row["direction"]) + (f"; ties {row['ties']:.0%}" if np.isfinite(row["ties"]) else "")
+        value = Estimate(row["drift"], row["low"], row["high"])
+        unit = "share of the length per generation"
+        rows.add("dynamics", f"drift against {row['relative_to']}", value, unit, note)
+    for row in events(statistics).to_dict("records"):
+        known_p = np.isfinite(row["p"])
+        note = f"expected {row['expected']:.3f}, p {row['p']:.3f}" if known_p else "no such events or moves"
+        rows.add("dynamics", EVENT_TITLES[row["event"]], row["share"], "share of moves", note)
+        rows.add("dynamics", f"{EVENT_TITLES[row['event']]}: p", row["p"], "p, permuted event times")
+    share = rows.ratio(rows.sums("first_on_last_mask"), rows.sums("first_sinks"))
+    rows.add(
+        "dynamics", "first on the right-most mask", share, "share of heads with a sink in the first step"
+    )
+
+
+def _newest(rows: _Rows) -> None:
+    """Sinks of the newest query alone."""
+    section, note = "newest query", NEWEST_NOTE
+
+    def sums(name: str) -> Array:
+        return rows.sums(NEWEST + name)
+
+    sinks = _positive(rows.ratio(sums("detections"), sums("head_steps"), share=False))
+    rows.add(section, "sinks per head, newest query", sinks, "sinks per head and step", note)
+    without = rows.ratio(sums("without"), sums("head_steps"))
+    rows.add(section, "heads without, newest query", without, "share of head-steps", note)
+    start = rows.ratio(sums("start_mass"), sums("sink_mass"))
+    rows.add(section, "on the first 4 positions, newest query", start, "share of sink attention", note)
+    absorbed = rows.ratio(sums("absorbed"), sums("head_steps"))
+    rows.add(section, "absorbed, newest query", absorbed, "share of attention", note)
+    _kinds(rows, section, NEWEST, note)
+
+
+def _composition(rows: _Rows) -> None:
+    table = categories_of(rows.statistics)
+    for row in table.to_dict("records"):
+        if row["detections"] > 0 or row["base_rate"] >= 0.01:
+            for name, unit in (
+                ("frequency", "share of detections"),
+                ("enrichment", "× base rate of the same steps and regions"),
+            ):
+                found = Estimate(row[name], row[f"{name}_low"], row[f"{name}_high"])
+                rows.add("composition", f"{row['category']}: {name}", found, unit)
+
+
+def _positive(estimate: Estimate) -> Estimate:
+    """With a lower bound of at least 0."""
+    return estimate._replace(low=max(0.0, estimate.low) if estimate.known else estimate.low)
+
+
+def categories_of(statistics: SinkStatistics) -> pd.DataFrame:
+    """Composition by category, as `composition` gives it."""
+    counts = Composition(*(statistics[f"composition_{name}"].values for name in Composition._fields))
+    return category_table(counts, statistics["prompt"].values)
+
+
+def attribution_of(statistics: SinkStatistics) -> Attribution:
+    """Semantic or positional."""
+    return attribute(observations(statistics), statistics["prompt"].values)
+
+
+def drifts(statistics: SinkStatistics) -> pd.DataFrame:
+    """The table of `drift`."""
+    return drift_table(statistics["drift"].values, statistics["prompt"].values)
+
+
+def events(statistics: SinkStatistics) -> pd.DataFrame:
+    """The table of `event_alignment`."""
     names = ("moves", "events_observed", "events_null", "events_apply")
-    return alignment_table(*(part[name].values for name in names))
+    return alignment_table(*(statistics[name].values for name in names))

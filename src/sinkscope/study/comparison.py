@@ -256,6 +256,21 @@ def _corrected(rows: list[Row]) -> list[Row]:
     return [replace(row, corrected=own) for row, own in zip(rows, found, strict=True)]
 
 
+def holm_over(table: pd.DataFrame) -> pd.DataFrame:
+    """The frame of several comparisons as one family: every p of the table corrected by Holm together.
+
+    Columns `*_p` are the tests, `*_p_holm` their corrected values.
+    """
+    columns = [f"{name}_p" for name in ("difference", "effect_count", "effect_mass") if f"{name}_p" in table]
+    p = table[columns].to_numpy(dtype=np.float64, na_value=np.nan)
+    return table.assign(
+        **{
+            f"{name}_holm": column
+            for name, column in zip(columns, holm(p.ravel()).reshape(p.shape).T, strict=True)
+        }
+    )
+
+
 # ---- small things -------------------------------------------------------------------------------
 
 

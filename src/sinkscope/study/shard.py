@@ -143,24 +143,19 @@ def _evaluate(
     cell: Cell, model: Model, task: Task, wanted: list[Item], run: RunFolder, batch_size: Any
 ) -> None:
     from sinkscope.tasks.answer import answer
+    from sinkscope.tasks.grading import can_grade
 
     if wanted:
         answer(
-            model, task, wanted, cell.parsed_decoding(), cell.parsed_policy(), run, batch_size,
-            grade=why_not_graded(task) is None,
-        )  # fmt: skip
-
-
-def why_not_graded(task: Task) -> str | None:
-    """The reason why answers to a task cannot be graded on this machine; None when they can."""
-    from sinkscope.tasks import sandbox
-
-    if task.runs_code:
-        try:
-            sandbox.check(getattr(task, "sandbox", "auto"))
-        except InputError as error:
-            return str(error)
-    return None
+            model,
+            task,
+            wanted,
+            cell.parsed_decoding(),
+            cell.parsed_policy(),
+            run,
+            batch_size,
+            can_grade(task),
+        )
 
 
 def _one_by_one(
@@ -193,7 +188,7 @@ def _generate(
 
 def _traced(cell: Cell, store: Store, model: Model, task: Task, item: Item) -> Generation:
     """A recorded generation; its file and its statistics are complete before the record says so."""
-    from sinkscope.sinks import partial
+    from sinkscope.sinks import sink_statistics
     from sinkscope.trace.capture import Capture
     from sinkscope.trace.storage import partial_path
 
@@ -205,7 +200,7 @@ def _traced(cell: Cell, store: Store, model: Model, task: Task, item: Item) -> G
     run, text = _generate(cell, model, task, item, cell.parsed_policy(), capture=capture, out=path)
     more: dict[str, Any] = {"trace": path.name, "bytes": path.stat().st_size}
     if cell.kind == "trace":
-        part = partial(run.trace)
+        part = sink_statistics(run.trace)
         save_statistics(part, store.statistics_file(cell.id, item.index, item.seed))
         steps = float(part["head_steps"].sum())
         # Exemplars are chosen by this number.

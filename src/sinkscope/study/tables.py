@@ -65,20 +65,15 @@ def grade_counts(store: Store, cells: Sequence[Cell]) -> dict[str, Counts]:
 
 
 def not_graded(cells: Sequence[Cell], counts: Mapping[str, Counts]) -> tuple[NotGraded, ...]:
-    """The evaluations with answers that have no grade, and the reason."""
-    from sinkscope.study.shard import why_not_graded
-
-    entries = []
-    for cell in cells:
-        answers, graded, _ = counts[cell.id]
-        if cell.kind == "evaluate" and graded < answers:
-            why = (
-                why_not_graded(cell.parsed_task()) or "they were made on a machine that could not grade them"
-            )
-            entries.append(
-                NotGraded(cell.id, cell.title, cell.model.name, cell.task, cell.policy, answers - graded, why)
-            )
-    return tuple(entries)
+    """The evaluations with answers that have no grade."""
+    return tuple(
+        NotGraded(
+            cell.id, cell.title, cell.model.name, cell.task, cell.policy,
+            counts[cell.id][0] - counts[cell.id][1], "model-written programs cannot be confined on this machine",
+        )
+        for cell in cells
+        if cell.kind == "evaluate" and counts[cell.id][1] < counts[cell.id][0]
+    )  # fmt: skip
 
 
 def build(store: Store, cells: Sequence[Cell], ungraded: Sequence[NotGraded] = ()) -> Tables:
@@ -165,7 +160,7 @@ def results(cells: Sequence[Cell], evaluations: dict[str, Evaluation]) -> tuple[
     """The result table, settings in every row, and notes. Each task and decoding is compared by itself."""
     import pandas as pd
 
-    from sinkscope.study.comparison import compare_runs, control, control_name
+    from sinkscope.study.comparison import compare_runs, control, control_name, holm_over
 
     groups: dict[tuple[str, str], list[Cell]] = defaultdict(list)
     for cell in cells:
@@ -198,7 +193,7 @@ def results(cells: Sequence[Cell], evaluations: dict[str, Evaluation]) -> tuple[
                 | _beside(used[0], beside, draws[model, matched[0]] if matched else [], evaluations)
                 | {"detectable": base and detectable(int(row["n"]), float(base["accuracy"]))}
             )
-    return pd.DataFrame(rows), list(dict.fromkeys(notes))
+    return holm_over(pd.DataFrame(rows)), list(dict.fromkeys(notes))
 
 
 def detectable(n: int, accuracy: float) -> float:
@@ -265,7 +260,7 @@ def sinks(cells: Sequence[Cell], statistics: Mapping[str, xr.Dataset]) -> pd.Dat
 
 def depth(cells: Sequence[Cell], statistics: Mapping[str, xr.Dataset]) -> pd.DataFrame:
     """Sinks by layer, over the traces of each cell."""
-    from sinkscope.sinks.strength import depth_table
+    from sinkscope.sinks.depth import depth_table
 
     return _stacked(cells, statistics, depth_table)
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from sinkscope.study.comparison import Row, Table
 
 LEGEND = (
-    "accuracy ± lm-eval's standard error [Wilson 95 %]; − none: paired difference to the run without a policy [bootstrap "
+    "accuracy ± lm-eval's standard error [Wilson 95 %]; − none: paired difference to the run without a policy [Tango "
     "95 % over documents]; over control: paired difference to the mean of the control's seeds; p after Holm over all tests "
     "of this table; hidden: share of attention taken; hits: share of each step's own sinks taken; keys: k as a share of "
     "the keys"

@@ -10,14 +10,7 @@ import xarray as xr
 from sinkscope.errors import InputError
 from sinkscope.report.figures import look
 from sinkscope.report.figures.paper_figure import PaperFigure
-from sinkscope.report.figures.sources import (
-    attention_map,
-    caption,
-    head_of,
-    head_text,
-    index_of,
-    only_trace,
-)
+from sinkscope.report.figures.sources import caption, head_text, index_of, map_pair, only_trace
 from sinkscope.sinks import moves, residences
 
 
@@ -56,17 +49,9 @@ def _fixed(data: xr.Dataset, sample: int) -> list[pd.DataFrame]:
     if stays.empty:
         return []
     row = stays.sort_values(["length", "strength"], ascending=False).iloc[0]
-    return [
-        attention_map(
-            data,
-            sample,
-            index_of(data, "step", step),
-            *head_of(data, row),
-            panel=panel,
-            mark=int(row["position"]),
-        )
-        for step, panel in ((row["start"], "(a) step"), (row["stop"], "and step"))
-    ]
+    first, last = (index_of(data, "step", row[end]) for end in ("start", "stop"))
+    place = row["position"]
+    return map_pair(data, sample, row, ((first, "(a) step", place), (last, "and step", place)))
 
 
 def _leftward(data: xr.Dataset, sample: int) -> list[pd.DataFrame]:
@@ -76,7 +61,5 @@ def _leftward(data: xr.Dataset, sample: int) -> list[pd.DataFrame]:
         return []
     row = leftward.sort_values(["from_position", "distance"], ascending=[False, True]).iloc[0]
     t = index_of(data, "step", row["step"])
-    return [
-        attention_map(data, sample, t + i, *head_of(data, row), panel=panel, mark=int(row[mark]))
-        for i, (panel, mark) in enumerate((("(b) step", "from_position"), ("next, step", "to_position")))
-    ]
+    ends = ((t, "(b) step", row["from_position"]), (t + 1, "next, step", row["to_position"]))
+    return map_pair(data, sample, row, ends)

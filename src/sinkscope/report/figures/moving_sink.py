@@ -10,14 +10,7 @@ import pandas as pd
 from sinkscope.errors import InputError
 from sinkscope.report.figures import look
 from sinkscope.report.figures.paper_figure import PaperFigure
-from sinkscope.report.figures.sources import (
-    attention_map,
-    caption,
-    head_of,
-    head_text,
-    index_of,
-    only_trace,
-)
+from sinkscope.report.figures.sources import caption, head_text, index_of, map_pair, only_trace
 from sinkscope.sinks import moves
 from sinkscope.sinks.dataset import scores_name
 
@@ -32,22 +25,19 @@ def plot_moving_sink(trace: Any, *, sample: int = 0) -> PaperFigure:
     position = data["position"].isel(sample=sample).values
     best, choice = -1.0, None
     for move in moves(data.isel(sample=[sample])).to_dict("records"):
-        t, (layer, head) = index_of(data, "step", move["step"]), head_of(data, move)
-        scores = data[scores_name(data)].isel(sample=sample, layer=layer, head=head, step=[t, t + 1]).values
+        t = index_of(data, "step", move["step"])
+        head = data[scores_name(data)].sel(layer=move["layer"], head=move["head"])
+        scores = head.isel(sample=sample, step=[t, t + 1]).values
         ends = [np.flatnonzero(position == move[end])[0] for end in ("from_position", "to_position")]
         weaker = float(min(scores[0, ends[0]], scores[1, ends[1]]))
         if weaker > best:
-            best, choice = weaker, (t, layer, head, (int(move["from_position"]), int(move["to_position"])))
+            best, choice = weaker, (t, move)
     if choice is None:
         raise InputError("figure_4 needs a sink that moves, and none does in this trace")
-    t, layer, head, marks = choice
-    table = pd.concat(
-        [
-            attention_map(data, sample, t + i, layer, head, panel="step", mark=marks[i])
-            for i in range(len(marks))
-        ],
-        ignore_index=True,
-    )
+    t, move = choice
+    marks = int(move["from_position"]), int(move["to_position"])
+    maps = map_pair(data, sample, move, ((t, "step", marks[0]), (t + 1, "step", marks[1])))
+    table = pd.concat(maps, ignore_index=True)
     first, second = table["step"].unique()
     text = caption(
         f"Attention of {head_text(table)} at steps {first} and {second}: the strongest sink moves from position "

@@ -1,8 +1,8 @@
-"""How the figures read traces: by name, one sample or one attention map at a time; and how captions are put together."""
+"""Reading traces for figures: by name, one sample or one attention map at a time; and putting captions together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,15 +26,15 @@ def named(traces: Any) -> dict[str, xr.Dataset]:
 
 def only_trace(traces: Any, figure: str, *, maps: bool = False) -> xr.Dataset:
     """The trace of a figure that shows one. maps: it must hold whole attention maps."""
-    found = list(named(traces).values())
-    if len(found) != 1:
-        raise InputError(f"{figure} shows one trace, got {len(found)}; draw it for each")
-    if maps and "attention" not in found[0]:
+    several = list(named(traces).values())
+    if len(several) != 1:
+        raise InputError(f"{figure} shows one trace, got {len(several)}; draw it for each")
+    if maps and "attention" not in several[0]:
         raise InputError(
             f"{figure} shows whole attention maps, and this trace has none; "
             "trace a short generation with --level maps (ss.Capture(level='maps'))"
         )
-    return found[0]
+    return several[0]
 
 
 def by_trace(traces: Any, table: Callable[[xr.Dataset], pd.DataFrame]) -> pd.DataFrame:
@@ -74,14 +74,20 @@ def attention_map(
     return table.assign(mark=mark)
 
 
+def map_pair(
+    data: xr.Dataset, sample: int, row: Any, ends: Sequence[tuple[int, str, int]]
+) -> list[pd.DataFrame]:
+    """Two maps of the head of a row of `residences` or `moves`; ends: (step's index, panel, mark) of each."""
+    layer, head = index_of(data, "layer", row["layer"]), index_of(data, "head", row["head"])
+    return [
+        attention_map(data, sample, step, layer, head, panel=panel, mark=int(mark))
+        for step, panel, mark in ends
+    ]
+
+
 def index_of(data: xr.Dataset, dim: str, label: Any) -> int:
     """The place of a label on an axis."""
     return int(np.flatnonzero(labels(data, dim) == label)[0])
-
-
-def head_of(data: xr.Dataset, row: Any) -> tuple[int, int]:
-    """The indices of layer and head of a row of `residences` or `moves`."""
-    return index_of(data, "layer", row["layer"]), index_of(data, "head", row["head"])
 
 
 def head_text(part: pd.DataFrame) -> str:

@@ -11,16 +11,9 @@ import xarray as xr
 from sinkscope.errors import InputError
 from sinkscope.report.figures import look
 from sinkscope.report.figures.paper_figure import PaperFigure
-from sinkscope.report.figures.sources import (
-    attention_map,
-    caption,
-    head_of,
-    head_text,
-    index_of,
-    only_trace,
-)
+from sinkscope.report.figures.sources import attention_map, caption, head_text, index_of, map_pair, only_trace
 from sinkscope.sinks import residences
-from sinkscope.sinks.dataset import run_of
+from sinkscope.sinks.dataset import sample_state
 from sinkscope.sinks.split import split_of
 
 FEWEST = 3
@@ -59,7 +52,7 @@ def plot_split_sinks(trace: Any, *, sample: int = 0) -> PaperFigure:
 
 
 def _split(data: xr.Dataset, sample: int) -> list[pd.DataFrame]:
-    run = run_of(data, sample)
+    run = sample_state(data, sample)
     best, choice = 0.0, None
     for t in range(data.sizes["step"]):
         classes = run.masked[t], ~run.masked[t] & (run.region == "answer") & run.real[t]
@@ -90,8 +83,5 @@ def _vanishing(data: xr.Dataset, sample: int) -> list[pd.DataFrame]:
     if ended.empty:
         return []
     row = ended.iloc[int(ended["strength"].argmax())]
-    t, (layer, head) = index_of(data, "step", row["stop"]), head_of(data, row)
-    return [
-        attention_map(data, sample, step, layer, head, panel=panel, mark=int(row["position"]))
-        for step, panel in ((t, "(b) step"), (t + 1, "and step"))
-    ]
+    t, place = index_of(data, "step", row["stop"]), row["position"]
+    return map_pair(data, sample, row, ((t, "(b) step", place), (t + 1, "and step", place)))

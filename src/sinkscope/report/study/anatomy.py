@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from sinkscope.report.study.dynamics import measure_rows
 from sinkscope.report.study.exemplars import drawn
 from sinkscope.report.study.markup import Safe, details, figure, link, panels, section, table, tag
 from sinkscope.report.study.numbers import missing, valued
@@ -31,21 +32,12 @@ def anatomy(source: Source) -> Safe | None:
 def _measures(source: Source) -> Safe:
     """Strength and anatomy of the sinks of each model."""
     measures = source.measures("where", "strength", "anatomy")
-    names = list(dict.fromkeys(name for rows in measures.values() for name in rows))
-    body = []
-    for name in names:
-        unit = next(str(rows[name][1]["unit"]) for rows in measures.values() if name in rows)
-        form = ".1%" if unit.startswith("share") else ".2f"
-        values = [
-            valued(rows[name][1], "sinks", rows[name][0], form) if name in rows else "–"
-            for rows in measures.values()
-        ]
-        body.append([tag("span", name, tag("small", unit)), *values])
     caption = (
         "Where sinks are, how strong, and whether they are drains (value norm under half the median of their head: they take "
         "attention and give little back) or hubs (they may carry content). 95 % intervals over prompts"
     )
-    return table(caption, ("measure", *measures), body)
+    rows = measure_rows(measures, lambda unit: ".1%" if unit.startswith("share") else ".2f")
+    return table(caption, ("measure", *measures), rows)
 
 
 def _depth(layers: Layers) -> Safe:
@@ -62,7 +54,7 @@ def _depth(layers: Layers) -> Safe:
     return figure(
         tag("div", pictures, marks),
         "Sinks per head and step, from the first layer to the last, and how many of them are drains.",
-        "mean over the heads, steps and prompts of the traces, ε = 3; bands are 95 % bootstraps over prompts. A drain’s value "
+        "mean over the heads, steps and prompts of the traces, ε = 3; bands are 95 % intervals over prompts. A drain’s value "
         "norm is under half the median of its head.",
         "How strong they are, or whether the same keys are sinks in several layers. A hub may carry content, so masking it "
         "removes information: that alone can explain a loss.",

@@ -15,23 +15,22 @@ MARKS = {SUPPORTED: "✓", CONTRADICTED: "✗", OPEN: "?"}
 
 def claims_table(source: Source) -> Safe:
     """The section."""
-    evidence = collect(source)
-    found = judge(evidence)
-    models = [one.model for one in evidence]
+    judged = judge(collect(source))
+    models = [model for model in source.models if model in judged[CLAIMS[0].name]]
     rows: list[Safe] = []
     theme = ""
     tally: Counter[str] = Counter()
     for claim in sorted(CLAIMS, key=lambda claim: THEMES.index(claim.theme)):
-        own = found[claim.name]
-        if not any(own.values()):
+        row = judged[claim.name]
+        if not any(row.values()):
             continue
         if claim.theme != theme:
             theme = claim.theme
             rows.append(
                 tag("tr", tag("th", theme, colspan=len(models) + 1, scope="rowgroup"), class_="theme")
             )
-        tally.update(one.status for one in own.values() if one is not None)
-        rows.append(tag("tr", _claim(claim), *(_cell(claim, model, own[model]) for model in models)))
+        tally.update(judgement.status for judgements in row.values() for judgement in judgements)
+        rows.append(tag("tr", _claim(claim), *(_cell(claim, model, row[model]) for model in models)))
     head = tag("tr", tag("th", "claim", scope="col"), *(tag("th", model, scope="col") for model in models))
     caption = tag(
         "caption",
@@ -45,10 +44,11 @@ def claims_table(source: Source) -> Safe:
         class_="tally",
     )
     about = (
-        "Each claim is decided by a rule that is stated with it. The whole 95 % interval must lie on one side of the limit; an "
-        "effect within noise is not testable at this n, and never supported. Losses are paired by document, with intervals "
-        "that do not shrink to nothing when all documents agree (Agresti and Min), and must exceed what hiding as many random "
-        "keys costs. Intervals of traces are over prompts, and widened because prompts are few."
+        "Each claim is decided by a rule that is stated with it, for every task and every set of traces. The whole 95 % interval "
+        "must lie on one side of the limit; an effect within noise is not testable at this n, and never supported. Losses are "
+        "paired by document, with score intervals that do not shrink to nothing when all documents agree (Tango), and must "
+        "exceed what hiding as many random keys costs. Intervals of traces are over prompts (Student’s t). How often each rule "
+        "errs, and how large an effect it needs, is on the page on the report."
     )
     return section(
         "claims", "The paper’s claims", tag("p", about), counts,
@@ -62,12 +62,19 @@ def _claim(claim: Claim) -> Safe:
     return tag("th", claim.text, tag("small", claim.where), how, rule, scope="row")
 
 
-def _cell(claim: Claim, model: str, judgement: Judgement | None) -> Safe:
-    if judgement is None:
-        return tag("td", tag("span", "–", title="the claim is not about this kind of model"), class_="quiet")
+def _cell(claim: Claim, model: str, judgements: tuple[Judgement, ...]) -> Safe:
+    if not judgements:
+        empty = tag("span", "–", title="the claim is not about this kind of model")
+        return tag("td", empty, class_="quiet", data_label=model)
+    parts = (_judgement(claim, model, one, len(judgements) > 1) for one in judgements)
+    return tag("td", tag("div", *parts), data_label=model)
+
+
+def _judgement(claim: Claim, model: str, judgement: Judgement, several: bool) -> Safe:
+    about = [tag("small", tag("b", judgement.about))] if several else []
     return tag(
-        "td", _badge(judgement.status), tag("small", judgement.evidence), data_claim=claim.name, data_model=model,
-        data_status=judgement.status,
+        "div", _badge(judgement.status), tag("small", judgement.evidence, class_="evidence"), *about, data_claim=claim.name,
+        data_model=model, data_about=judgement.about, data_status=judgement.status,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What sinks are made of: how often each kind of token is one, and how much more often than chance."""
+"""The section on composition: how often each kind of token is one, and how much more often than chance."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def composition(source: Source) -> Safe | None:
         "Enrichment of each kind of token among the sinks: 1 (dashed) is as often as any other key of the same step and region, "
         "4 is four times as often. Values under 1/16 stand at the edge.",
         "detections (step, layer, head, key) at ε = 3 divided by what chance would give in the same steps and regions; 95 % "
-        "intervals are bootstraps over prompts, and too narrow where prompts are fewer than ten.",
+        "intervals are over prompts (Student’s t).",
         "A cause: a token can be a sink for where it stands and not for what it is. Frequency alone says little: averaged over "
         "the steps of a diffusion model more than a third of all positions are masks.",
         link("tables/sinks.csv"),

@@ -54,12 +54,12 @@ def save_study(
         for name in order
     ]
     pictures = sum(1 if name in TOGETHER else max(1, len(traces)) for name, traces, _ in jobs)
-    many = (
+    processes = (
         min(os.cpu_count() or 1, MOST_PROCESSES, pictures // FIGURES_FOR_A_PROCESS)
         if workers is None
         else workers
     )
-    saved = _in_processes(jobs, out, many) if many > 1 else [_draw(*job, out) for job in jobs]
+    saved = _in_processes(jobs, out, processes) if processes > 1 else [_draw(*job, out) for job in jobs]
     drawn = {name: files for part in saved for name, files in part.files.items()}
     left_out = {name: why for part in saved for name, why in part.left_out.items()}
     out.mkdir(parents=True, exist_ok=True)

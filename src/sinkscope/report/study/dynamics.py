@@ -1,6 +1,8 @@
-"""Whether sinks move: the kinds of heads, how long sinks stay, and which way they go."""
+"""The section on movement: the kinds of heads, how long sinks stay, and which way they go."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from sinkscope.report.study.markup import Safe, figure, join, link, section, table, tag
 from sinkscope.report.study.numbers import missing, number, valued
@@ -8,11 +10,12 @@ from sinkscope.report.study.source import Row, Source
 from sinkscope.report.study.svg import Plot, key
 
 KINDS = (
-    ("static", "s1", "one residence covers at least 90 % of the steps"),
-    ("moving", "s2", "the strongest sink changes its place"),
-    ("flickering", "s5", "mostly sinks of a single step, without direction"),
+    ("static", "s1", "fixed keys hold the strongest sink for at least 90 % of the steps"),
+    ("moving", "s2", "the strongest sink leaves its place and is found at another"),
+    ("flickering", "s5", "sinks come and go without a place of their own"),
     ("vanishing", "s3", "none at the end"),
-    ("emerging", "s4", "came later, stayed"),
+    ("emerging", "s4", "none at the start, there at the end"),
+    ("intermittent", "s6", "keeps its place but not its presence"),
 )
 LEAST_LABEL = 0.1
 Measures = dict[str, dict[str, tuple[int, Row]]]
@@ -27,34 +30,37 @@ def dynamics(source: Source) -> Safe | None:
     picture = figure(
         tag("div", _bars(measures), key(entries)),
         "How the heads that have sinks behave over a generation: the share of the head-steps with a sink that belong to static, "
-        "moving, flickering, vanishing and emerging heads.",
-        "a residence is a run of steps in which one position is a sink of one head; each head of each trace is put into one "
-        "class by rules (ss.summary and the page on analysis state them), and weighted by its steps with a sink.",
+        "moving, flickering, vanishing, emerging and intermittent heads.",
+        "each head of each trace is put into one class by rules (the page on analysis states them), and weighted by its steps "
+        "with a sink.",
         "Why a sink moves, and whether it matters. Classes depend on thresholds (ε = 3, 90 %, a challenger 1.2 times as strong) "
         "that are conventions. Few prompts: see the intervals in the table.",
         link("tables/sinks.csv"),
     )
-    names = list(dict.fromkeys(name for rows in measures.values() for name in rows))
-    body = []
-    for name in names:
-        unit = next(str(rows[name][1]["unit"]) for rows in measures.values() if name in rows)
-        body.append(
-            [tag("span", name, tag("small", unit)), *(_value(rows.get(name)) for rows in measures.values())]
-        )
     numbers = table(
         "Dynamics, with 95 % intervals over prompts; expected and p of events are from permuted event times",
         ("measure", *measures),
-        body,
+        measure_rows(measures, _form),
     )
     return section("dynamics", "Do they move?", picture, numbers)
 
 
-def _value(place: tuple[int, Row] | None) -> Safe | str:
-    if place is None:
-        return "–"
-    at, row = place
-    unit = str(row["unit"])
-    form = "+.2f" if "length" in unit else ".1%" if unit.startswith("share") else ".3g"
+def _form(unit: str) -> str:
+    return "+.2f" if "length" in unit else ".1%" if unit.startswith("share") else ".3g"
+
+
+def measure_rows(measures: Measures, form: Callable[[str], str]) -> list[list[Safe | str]]:
+    """One row for each measure of the table `sinks`, one column for each model. form: unit → format of the number."""
+    rows: list[list[Safe | str]] = []
+    for name in dict.fromkeys(name for of_model in measures.values() for name in of_model):
+        places = [of_model.get(name) for of_model in measures.values()]
+        unit = next(str(place[1]["unit"]) for place in places if place is not None)
+        cells = ["–" if place is None else _value(*place, form(unit)) for place in places]
+        rows.append([tag("span", name, tag("small", unit)), *cells])
+    return rows
+
+
+def _value(at: int, row: Row, form: str) -> Safe:
     note = tag("small", row["note"]) if row["note"] and not missing(row["note"]) else ""
     return join([valued(row, "sinks", at, form), note])
 

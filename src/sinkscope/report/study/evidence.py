@@ -1,199 +1,124 @@
-"""What a study measured about one model, as plain numbers: the only thing that decides on claims.
+"""What a study measured, as plain numbers: the only thing that decides on claims.
 
-Traces have few prompts, and a percentile bootstrap over few is too narrow; so their intervals are widened as Hesterberg
-(2015, "What teachers should know about the bootstrap") advises: by t/z · √(n/(n−1)). One prompt has no interval.
+One `Evidence` for each model and task (accuracies), for each model and set of traces, and for each model and set of trace pairs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from sinkscope.report.study.source import Source
-from sinkscope.sinks.dataset import Array
-from sinkscope.sinks.intervals import Z, paired_interval
+from sinkscope.statistics import Estimate, kept_share, mean_interval, paired_interval
 from sinkscope.study.comparison import control
-
-T_975 = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110,
-    2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045,
-)  # fmt: skip
-"""97.5 % quantiles of Student's t with 1, 2, … 29 degrees of freedom."""
 
 Scores = Mapping[str, float]
 """Document → share of its answers that were right."""
 
-
-class Span(NamedTuple):
-    """A value with its 95 % interval; NaN bounds: there is none."""
-
-    value: float
-    low: float
-    high: float
-
-    @property
-    def known(self) -> bool:
-        """Whether there is an interval at all."""
-        return math.isfinite(self.low) and math.isfinite(self.high)
+ACCURACIES, TRACES, PAIRS = "accuracies", "traces", "pairs of traces"
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """One model.
+    """One model in one setting.
 
     Attributes:
+        kind: ACCURACIES, TRACES or PAIRS.
+        about: the task, or the set of traces.
         prompts: over how many prompts the intervals of traces are.
-        measures: measure of the table `sinks` → value with widened interval; notes: what stands beside it.
-        layers: column of the table `depth` → values from the first layer to the last, intervals widened.
-        verdicts: question of `diagnose` → verdict.
-        scores: policy → scores on the first task; controls are averaged over their draws, "random(top:1)" and
-            "random(top:1),match=mass".
+        measures: measure of the table `sinks` (or `pairs`) → value with its interval.
+        scores: policy → scores; controls are averaged over their draws, "random(top:1)" and "random(top:1),match=mass".
         hits: policy → share of the step's own sinks that it hid.
-        rival: scores of the study's first causal model on the same documents; None: there is none, or this is it.
+        others: the study's other models in the same setting.
     """
 
     model: str
     family: str
+    kind: str = ACCURACIES
+    about: str = ""
     prompts: int = 0
-    measures: Mapping[str, Span] = field(default_factory=dict)
-    notes: Mapping[str, str] = field(default_factory=dict)
-    layers: Mapping[str, tuple[Span, ...]] = field(default_factory=dict)
-    verdicts: Mapping[str, str] = field(default_factory=dict)
+    measures: Mapping[str, Estimate] = field(default_factory=dict)
     scores: Mapping[str, Scores] = field(default_factory=dict)
     hits: Mapping[str, float] = field(default_factory=dict)
-    rival: Mapping[str, Scores] | None = None
+    others: tuple[Evidence, ...] = ()
 
     @property
     def n(self) -> int:
-        """Documents of the first task."""
+        """Documents."""
         return max(map(len, self.scores.values()), default=0)
 
-    def lost(self, policy: str, base: str = "none") -> Span | None:
-        """Share of the documents lost between two policies, paired (Agresti and Min 2005); None: not both were run."""
+    def accuracy(self, policy: str) -> float:
+        """The mean score under a policy, NaN when it was not run."""
+        scores = self.scores.get(policy, {})
+        return sum(scores.values()) / len(scores) if scores else math.nan
+
+    def lost(self, policy: str, base: str = "none") -> Estimate | None:
+        """Accuracy lost between two policies, paired by document; None: not both were run."""
+        pair = self._pair(policy, base)
+        return None if pair is None else paired_interval(*pair)
+
+    def kept(self, policy: str) -> Estimate | None:
+        """The share of the accuracy without a policy that is left under one."""
+        pair = self._pair(policy, "none")
+        return None if pair is None else kept_share(*pair)
+
+    def other(self, family: str) -> Evidence | None:
+        """The study's first model of a family, when it is another."""
+        return next((one for one in self.others if one.family == family), None)
+
+    def _pair(self, policy: str, base: str) -> tuple[list[float], list[float]] | None:
         before, after = self.scores.get(base), self.scores.get(policy)
-        if before is None or after is None or set(before) != set(after):
+        if not before or not after or set(before) != set(after):
             return None
         order = sorted(before)
-        return paired(np.array([before[name] for name in order]), np.array([after[name] for name in order]))
-
-
-def paired(before: Array, after: Array) -> Span:
-    """Points lost, mean(before) − mean(after), of the same documents; never an interval of width zero.
-
-    Outcomes of 0 and 1: Agresti and Min (2005). Shares, where a control has several draws: the normal interval after two
-    documents more, one for either side, which is the same idea.
-    """
-    if np.isin(before, (0, 1)).all() and np.isin(after, (0, 1)).all():
-        return Span(*paired_interval(before, after))
-    return padded(before - after)
-
-
-def padded(change: Array) -> Span:
-    """Mean of changes with a normal interval after two documents more, +1 and −1."""
-    more = np.append(change, [1.0, -1.0])
-    spread = Z * float(more.std(ddof=1)) / math.sqrt(len(more))
-    return Span(float(change.mean()), float(more.mean()) - spread, float(more.mean()) + spread)
-
-
-def more_lost(rival: Mapping[str, Scores], own: Mapping[str, Scores], policy: str) -> Span | None:
-    """How much more the rival loses under a policy than the model itself, paired by document; None: not comparable."""
-    runs = [rival.get("none"), rival.get(policy), own.get("none"), own.get(policy)]
-    found = [run for run in runs if run is not None]
-    if len(found) < 4 or len({frozenset(run) for run in found}) > 1:
-        return None
-    a, b, c, d = (np.array([run[name] for name in sorted(found[0])]) for run in found)
-    span, shift = padded((a - b) - (c - d)), float((a - c).mean())
-    # (a − b) − (c − d) = (a − c) + (d − b): beyond these bounds no accuracies could lie.
-    return Span(span.value, max(span.low, shift - 1), min(span.high, shift + 1))
-
-
-def widened(value: float, low: float, high: float, prompts: int) -> Span:
-    """The interval of a bootstrap over few prompts, made as wide as it should be.
-
-    >>> widened(0.5, 0.4, 0.6, 4).low < 0.4
-    True
-    """
-    if prompts < 2:
-        return Span(value, math.nan, math.nan)
-    quantile = T_975[prompts - 2] if prompts - 2 < len(T_975) else Z
-    factor = quantile / Z * math.sqrt(prompts / (prompts - 1))
-    return Span(value, value - factor * (value - low), value + factor * (high - value))
+        return [before[name] for name in order], [after[name] for name in order]
 
 
 def collect(source: Source) -> list[Evidence]:
-    """The evidence on every model of a study."""
-    scores = {model: _scores(source, model) for model in source.models}
-    causal = next((model for model in source.models if source.families.get(model) == "causal"), None)
+    """The evidence on every model of a study, in the study's order."""
+    evidence = [*_accuracies(source), *_traces(source), *_pairs(source)]
+    settings: dict[tuple[str, str], list[Evidence]] = {}
+    for one in evidence:
+        settings.setdefault((one.kind, one.about), []).append(one)
     return [
-        _of_model(source, model, scores[model], None if causal in (None, model) else scores[str(causal)])
-        for model in source.models
+        replace(one, others=tuple(x for x in settings[one.kind, one.about] if x.model != one.model))
+        for one in evidence
     ]
 
 
-def _of_model(
-    source: Source, model: str, scores: Mapping[str, Scores], rival: Mapping[str, Scores] | None
-) -> Evidence:
-    traced, layers = source.traced(model), source.layers(model)
-    prompts = int(next((row["value"] for _, row in traced if row["measure"] == "prompts"), 0))
-    columns = [name for name in (layers[0][1] if layers else {}) if f"{name}_low" in layers[0][1]]
-    task = _first_task(source, model)
-    return Evidence(
-        model=model,
-        family=source.families.get(model, ""),
-        prompts=prompts,
-        measures={row["measure"]: _measure(row, prompts) for _, row in traced},
-        notes={row["measure"]: str(row["note"] or "") for _, row in traced},
-        layers={
-            name: tuple(
-                widened(row[name], row[f"{name}_low"], row[f"{name}_high"], prompts) for _, row in layers
-            )
-            for name in columns
-        },
-        verdicts={row["question"]: row["verdict"] for _, row in source.rows("diagnosis", model=model)},
-        scores=scores,
-        hits={
-            row["policy"]: float(row["sinks_hit"])
-            for _, row in source.rows("results", model=model, **task)
-            if row.get("sinks_hit") is not None
-        },
-        rival=rival,
-    )
-
-
-def _measure(row: Mapping[str, Any], prompts: int) -> Span:
-    """A row of the table `sinks`; shares stay between 0 and 1, and what cannot be negative is not."""
-    span = widened(row["value"], row["low"], row["high"], prompts)
-    if str(row["measure"]).startswith(("drift", "gain")) or not span.known:
-        return span
-    top = 1.0 if str(row["unit"]).startswith("share of") else math.inf
-    return Span(span.value, max(0.0, span.low), min(top, span.high))
-
-
-def _first_task(source: Source, model: str) -> dict[str, str]:
-    """Task and decoding of a model's first evaluation, as columns of the tables."""
-    for _, row in source.rows("records", model=model):
-        return {"task": row["task"], "decoding_name": row["decoding_name"]}
-    return {"task": "", "decoding_name": ""}
-
-
-def _scores(source: Source, model: str) -> dict[str, Scores]:
-    """Policy → scores on the first task, seeds and draws of a control averaged."""
+def _accuracies(source: Source) -> Iterable[Evidence]:
     frame = source.frames.get("records")
     if frame is None:
-        return {}
-    own = frame[frame["model"] == model]
-    for column, value in _first_task(source, model).items():
-        own = own[own[column] == value]
-    policies = own["policy"].map(_pooled)
-    found: dict[str, Scores] = {}
-    for policy, part in own.groupby(policies, sort=False):
+        return
+    decodings = {str(task): part["decoding_name"].nunique() for task, part in frame.groupby("task")}
+    for model in source.models:
+        own = frame[frame["model"] == model]
+        for (task, decoding), part in own.groupby(["task", "decoding_name"], sort=False):
+            results = source.rows("results", model=model, task=task, decoding_name=decoding)
+            yield Evidence(
+                model=model,
+                family=source.families.get(model, ""),
+                about=f"{task}, {decoding}" if decodings[str(task)] > 1 else str(task),
+                scores=_scores(part),
+                hits={
+                    row["policy"]: float(row["sinks_hit"])
+                    for _, row in results
+                    if row.get("sinks_hit") is not None
+                },
+            )
+
+
+def _scores(frame: Any) -> dict[str, Scores]:
+    """Policy → scores, seeds and draws of a control averaged."""
+    scores: dict[str, Scores] = {}
+    for policy, part in frame.groupby(frame["policy"].map(_pooled), sort=False):
         mean = part["passed"].astype(float).groupby(part["document"]).mean()
-        found[str(policy)] = {str(name): float(score) for name, score in mean.items()}
-    return found
+        scores[str(policy)] = {str(name): float(score) for name, score in mean.items()}
+    return scores
 
 
 def _pooled(policy: str) -> str:
@@ -202,3 +127,48 @@ def _pooled(policy: str) -> str:
     if kind is None:
         return policy
     return f"random({kind[0]})" + ("" if kind[1] == "count" else f",match={kind[1]}")
+
+
+def _traces(source: Source) -> Iterable[Evidence]:
+    for model in source.models:
+        sets: dict[str, list[dict[str, Any]]] = {}
+        for _, row in source.rows("sinks", model=model, policy="none"):
+            sets.setdefault(str(row["cell"]), []).append(row)
+        for rows in sets.values():
+            measures = {row["measure"]: Estimate(row["value"], row["low"], row["high"]) for row in rows}
+            yield Evidence(
+                model=model,
+                family=source.families.get(model, ""),
+                kind=TRACES,
+                about=f"{rows[0]['traces']}, {rows[0]['task']}",
+                prompts=int(measures["prompts"].value) if "prompts" in measures else 0,
+                measures=measures,
+            )
+
+
+def _pairs(source: Source) -> Iterable[Evidence]:
+    """Changes under top:1 by document, less those under its control where that was traced too."""
+    frame = source.frames.get("pairs")
+    if frame is None or "measure" not in frame:
+        return
+    for model in source.models:
+        own = frame[frame["model"] == model]
+        for decoding, part in own.groupby("decoding_name", sort=False):
+            tables = {
+                str(policy): rows.pivot_table(index="document", columns="measure", values="value")
+                for policy, rows in part.groupby("policy", sort=False)
+            }
+            masked, other = tables.get("top:1"), tables.get("random(top:1)")
+            if masked is None or masked.empty:
+                continue
+            change = masked if other is None else (masked - other).dropna(how="all")
+            yield Evidence(
+                model=model,
+                family=source.families.get(model, ""),
+                kind=PAIRS,
+                about=f"top:1 {'beside none' if other is None else 'beside its control'}, {decoding}",
+                prompts=len(change),
+                measures={
+                    str(name): mean_interval(np.asarray(change[name], dtype=np.float64)) for name in change
+                },
+            )

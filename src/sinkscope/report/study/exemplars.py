@@ -69,7 +69,11 @@ def traces(source: Source, budget: int = BUDGET) -> Embedded | None:
         embedded += made
     if not embedded:
         return None
-    parts = viewer_parts(embedded, name="exemplars", address=False, inside=True)
+    # A diffusion model beside a causal one: the paper in one look.
+    other = next((view for view in embedded if view["causal"] != embedded[0]["causal"]), None)
+    if other is not None:
+        other["other"] = True
+    parts = viewer_parts(embedded, name="exemplars", compare=other is not None, address=False, inside=True)
     about = (
         f"One recorded generation of each model, chosen by rule: {str(source.manifest.get('exemplars', '')).rstrip('.')}. "
         "Choose trace, layer and head, drag through the steps, put two side by side. "

@@ -1,4 +1,4 @@
-"""What breaks when keys are masked: the paper's table 1 for the models of this study, with intervals and controls.
+"""The section on masking: the paper's table 1 for the models of this study, with intervals and controls.
 
 Below it the larger tables that came with the models: made elsewhere, labelled with date and machine, never mixed with ours.
 """
@@ -22,9 +22,9 @@ LIMITS = (
     "content goes) costs accuracy too. Hiding a key removes its information and spreads its attention over the others."
 )
 NUMBERS = (
-    "Paired intervals in this table are bootstraps over documents: where all documents agree they have no width, which does "
-    "not mean certainty. p: McNemar’s exact test, corrected over the table by Holm. Attention hidden: mean share that the "
-    "mask took. Sinks hit: share of the step’s own sinks that it really hid. Keys: k as a share of the keys."
+    "Paired intervals are score intervals over documents (Tango), here and in the claims. p: McNemar’s exact test, corrected "
+    "over the table by Holm. Attention hidden: mean share that the mask took. "
+    "Sinks hit: share of the step’s own sinks that it really hid. Keys: k as a share of the keys."
 )
 FOLDED = 6
 """Rows from which on a shipped table is folded."""

@@ -11,8 +11,8 @@ from sinkscope.report.study.words import policy_words
 from sinkscope.study.spec import to_toml
 
 INTERVALS = (
-    "Accuracies: Wilson 95 %. Differences: paired by document, bootstrap over documents; p by McNemar’s exact test, Holm over "
-    "each table. Claims: Agresti and Min. Measures of traces: bootstrap over prompts."
+    "Accuracies: Wilson 95 %. Differences and losses, also of the claims: paired by document, score interval (Tango); p by "
+    "McNemar’s exact test, Holm over the whole table. Measures of traces: Student’s t over prompts."
 )
 BATCHES = (
     "the first of the task; where the study says batches, whole batches of equally long prompts in the order in which such "

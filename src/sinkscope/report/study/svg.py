@@ -35,7 +35,7 @@ class Scale:
         return math.log(max(value, 1e-12)) if self.log else value
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         """For the test that reads a picture back."""
         kind = "log" if self.log else "linear"
         return f"{kind} {self.low:g} {self.start:g} {self.high:g} {self.stop:g}"
@@ -52,13 +52,12 @@ class Plot:
     y: tuple[float, float]
     margin: tuple[float, float, float, float] = (44, 10, 10, 30)
     log_x: bool = False
-    log_y: bool = False
     parts: list[Safe] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         left, top, right, bottom = self.margin
         self.across = Scale(*self.x, left, self.width - right, self.log_x)
-        self.down = Scale(*self.y, self.height - bottom, top, self.log_y)
+        self.down = Scale(*self.y, self.height - bottom, top)
 
     # ---- axes
 
@@ -110,9 +109,9 @@ class Plot:
         """An area between low and high."""
         kept = [point for point in points if not missing(point[1])]
         if len(kept) > 1:
-            there = [f"{self.across(x):g},{self.down(high):g}" for x, _, high in kept]
+            forth = [f"{self.across(x):g},{self.down(high):g}" for x, _, high in kept]
             back = [f"{self.across(x):g},{self.down(low):g}" for x, low, _ in reversed(kept)]
-            self.add("polygon", points=Safe(" ".join([*there, *back])), class_=f"band {kind}")
+            self.add("polygon", points=Safe(" ".join([*forth, *back])), class_=f"band {kind}")
 
     def dot(
         self,
@@ -146,7 +145,7 @@ class Plot:
         """The picture."""
         return tag(
             "svg", tag("title", self.title), *self.parts, class_=kind, role="img", viewBox=f"0 0 {self.width:g} {self.height:g}",
-            data_x=self.across.said, data_y=self.down.said,
+            data_x=self.across.text, data_y=self.down.text,
         )  # fmt: skip
 
 
@@ -159,8 +158,8 @@ SHAPES = {
 
 
 def key(entries: Sequence[tuple[str, str, str]]) -> Safe:
-    """What the marks mean: (class, shape, words); the shape "line" is a line, "patch" an area."""
-    found = []
+    """A legend of the marks: (class, shape, words); the shape "line" is a line, "patch" an area."""
+    items = []
     for kind, shape, words in entries:
         if shape == "line":
             mark = tag("line", x1=0, x2=18, y1=7, y2=7, class_=f"line {kind}")
@@ -170,5 +169,5 @@ def key(entries: Sequence[tuple[str, str, str]]) -> Safe:
             point = tag("path", d=f"M9 7{SHAPES[shape]}", class_="point")
             mark = tag("g", point, class_=f"dot {kind}")
         picture = tag("svg", mark, viewBox="0 0 18 14", class_="sample", aria_hidden="true")
-        found.append(tag("li", picture, words))
-    return tag("ul", *found, class_="key-list")
+        items.append(tag("li", picture, words))
+    return tag("ul", *items, class_="key-list")

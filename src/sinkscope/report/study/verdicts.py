@@ -17,6 +17,7 @@ MOVES = {
     "flickering": "most of them flickering",
     "vanishing": "most of them vanishing",
     "emerging": "most of them emerging late",
+    "intermittent": "most of them coming and going in one place",
     "mixed": "some fixed and some moving",
 }
 

@@ -75,7 +75,7 @@ class Tokens extends Picture {
       }
       const sink = field.signed ? false : field.mean ? field.values[code] > above : field.counts[i] > 0;
       const look = `token${flag & REAL ? "" : " absent"}${flag & MASKED ? " mask" : ""}${flag & DECIDED ? " decided" : ""}${
-        sink ? " sink" : ""}${code === LEFT_OUT && !row ? " unknown" : ""}${field.taken?.[i] ? " taken" : ""}${
+        sink ? " sink" : ""}${code === LEFT_OUT && !row ? " unknown" : ""}${field.hidden?.[i] ? " hidden-key" : ""}${
         one.run && one.run.head !== one ? " folded" : ""}${one.match ? " match" : ""}`;
       if (look !== one.look) one.chip.className = one.look = look;
       if (colour !== one.colour || fresh) {

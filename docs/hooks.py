@@ -1,0 +1,122 @@
+"""What mkdocs does beyond its settings: writes the reference pages, and turns links that leave docs/ into plain text."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import typer.main
+from mkdocs.structure.files import File, Files
+
+import sinkscope
+from sinkscope import cli
+from sinkscope.commands.options import DECODING
+
+WEIGHTS = Path(sinkscope.__file__).parent / "organisms" / "weights"
+SECTIONS = {
+    "Models": ("load", "wrap", "Model"),
+    "Generation": ("generate", "Run", "replay", "Replay"),
+    "Decodings": (
+        "LladaDecoding", "DreamDecoding", "MmadaDecoding", "MmadaImageDecoding", "GreedyDecoding", "SamplingDecoding",
+    ),
+    "Policies": (
+        "Policy", "MaskTop", "MaskAbove", "MaskFirst", "MaskKeys", "MaskRandom", "KeepTop", "Window", "parse_policy",
+    ),
+    "Traces": ("Capture", "Trace"),
+    "Sinks": ("detect", "sink_table", "summary", "compare_traces", "diagnose"),
+    "Evaluation": ("evaluate", "Evaluation"),
+    "Extension": ("register",),
+    "Errors": ("SinkscopeError", "InputError", "CheckpointError"),
+}  # fmt: skip
+"""The API page's headings → public names; names that stand nowhere come last, under "More"."""
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the two generated pages."""
+    for path, text in (("reference/api.md", api_page()), ("reference/commands.md", command_page())):
+        files.append(File.generated(config, path, content=text))
+    for picture in WEIGHTS.glob("*/emergence.svg"):
+        files.append(
+            File.generated(config, f"images/emergence-{picture.parent.name}.svg", abs_src_path=str(picture))
+        )
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Pictures of the organisms are copied; other links that leave docs/ (lab, tests, CONTRIBUTING) keep their words only."""
+    markdown = re.sub(
+        r"\(\.\./src/sinkscope/organisms/weights/(\w+)/emergence\.svg\)",
+        r"(images/emergence-\1.svg)",
+        markdown,
+    )
+    return re.sub(r"(?<!!)\[([^\]]*)\]\((?:\.\./)+(?:lab|tests|bench|src|[A-Z]+\.md)[^)]*\)", r"\1", markdown)
+
+
+def on_page_content(html: str, page: Any, **_: Any) -> str:
+    """Links between notebooks and pages are written for the source; mkdocs translates those of pages only."""
+    if not page.file.src_uri.endswith(".ipynb"):
+        return html
+    return re.sub(r'href="([^":#]+)\.(?:md|ipynb)(#[^"]*)?"', r'href="\1.html\2"', html)
+
+
+def api_page() -> str:
+    """Every public name of `import sinkscope`, with its docstring."""
+    public = [name for name in sinkscope.__all__ if not name.startswith("__")]
+    known = {name for names in SECTIONS.values() for name in names}
+    sections = {**SECTIONS, "More": tuple(name for name in public if name not in known)}
+    lines = ["# Python", "", "All public names are in `sinkscope`: `import sinkscope as ss`.", ""]
+    for title, names in sections.items():
+        present = [name for name in names if name in public]
+        if present:
+            lines += [f"## {title}", ""]
+            for name in present:
+                lines += [f"::: sinkscope.{name}", ""]
+    return "\n".join(lines)
+
+
+def command_page() -> str:
+    """Every command with its arguments and options, read from the command line itself."""
+    group = typer.main.get_group(cli.app)
+    context = typer.Context(group, info_name="sinkscope")
+    lines = [
+        "# Commands",
+        "",
+        "Every command that prints a result takes `--json`. `sinkscope --install-completion` completes names in your shell.",
+        "",
+    ]
+    for name, command in group.commands.items():
+        parameters = command.get_params(context)
+        arguments = [option for option in parameters if option.param_type_name == "argument"]
+        for option in arguments:
+            option.metavar = option.metavar or str(option.name).upper()
+        words = " ".join(option.metavar if option.required else f"[{option.metavar}]" for option in arguments)
+        lines += [
+            f"## {name}",
+            "",
+            f"`sinkscope {name} {words}`".replace(" `", "`"),
+            "",
+            command.help or "",
+            "",
+        ]
+        rows = [f"| `{option.metavar}` | {option.help} |" for option in arguments]
+        decoding = []
+        for option in parameters:
+            if option.param_type_name == "option" and option.name != "help":
+                row = f"| `{_flags(option)}` | {_help(option)} |"
+                (decoding if option.name in DECODING and name in ("trace", "evaluate") else rows).append(row)
+        lines += ["| | |", "|---|---|", *rows, ""]
+        if decoding:
+            lines += ["Decoding:", "", "| | |", "|---|---|", *decoding, ""]
+    return "\n".join(lines)
+
+
+def _flags(option: Any) -> str:
+    flags = "/".join([*option.opts, *option.secondary_opts])
+    return flags if option.is_flag else f"{flags} {option.metavar}"
+
+
+def _help(option: Any) -> str:
+    text = (option.help or "").replace("|", "\\|")
+    plain = option.default if isinstance(option.default, (str, int, float)) and not option.is_flag else None
+    return f"{text}; default: {plain}" if plain not in (None, "") and "default" not in text else text

@@ -1,0 +1,195 @@
+"""Rules on measures of traces: how many sinks, where, moving or not, made of what."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from sinkscope.report.study.evidence import Evidence
+from sinkscope.report.study.rules import (
+    CONTRADICTED,
+    NOT_MEASURED,
+    OPEN,
+    SUPPORTED,
+    Judgement,
+    Rule,
+    plain,
+    shares,
+    side,
+)
+from sinkscope.sinks.attribution import LEADS
+from sinkscope.sinks.diagnosis import PRESENT_SHARE
+from sinkscope.sinks.drift import LEAST_DRIFT, MOST_TIES
+from sinkscope.statistics import Estimate, difference
+
+LEAST_P = 0.05
+NEWEST = ", newest query"
+"""End of the name of a measure of a causal model's newest query, which a mask ranks."""
+
+
+def measure(
+    name: str, limit: float, above: bool, text: str, complement: bool = False, shown: str = "share"
+) -> Rule:
+    """A measure of the table `sinks` against a limit.
+
+    text: what it is a share of; complement: 1 − the measure; shown: "share" or "number". A causal model's measure is judged
+    over all queries so far and for the newest query alone, where the table has both: a verdict needs both to agree.
+    """
+
+    def one(evidence: Evidence, tail: str) -> Judgement:
+        estimate = evidence.measures.get(name + tail)
+        if estimate is None:
+            return NOT_MEASURED
+        if complement:
+            estimate = Estimate(1 - estimate.value, 1 - estimate.high, 1 - estimate.low)
+        return side(
+            estimate, limit, above, f"{shares(estimate) if shown == 'share' else plain(estimate)} {text}"
+        )
+
+    return lambda evidence: both_queries(evidence, name, lambda tail: one(evidence, tail))
+
+
+def both_queries(evidence: Evidence, name: str, judged: Callable[[str], Judgement]) -> Judgement:
+    """The judgement over all queries, and where the newest query has a measure of its own, only if that agrees."""
+    every = judged("")
+    if name + NEWEST not in evidence.measures:
+        return every
+    newest = judged(NEWEST)
+    said = f"all queries: {every.evidence}; the newest query, which a mask ranks: {newest.evidence}"
+    return Judgement(every.status if every.status == newest.status else OPEN, said)
+
+
+def with_sinks(rule: Rule) -> Rule:
+    """A rule that describes sinks: open for a model that has none."""
+
+    def decide(evidence: Evidence) -> Judgement:
+        without = evidence.measures.get("heads without")
+        if without is not None and 1 - without.value < PRESENT_SHARE:
+            return Judgement(OPEN, "it has no sinks to describe")
+        return rule(evidence)
+
+    return decide
+
+
+def kinds(moving: bool) -> Rule:
+    """Most sinks belong to heads that move or vanish, or most belong to static heads."""
+
+    def one(evidence: Evidence, tail: str) -> Judgement:
+        moved = evidence.measures.get(f"moving or vanishing heads{tail}")
+        static = evidence.measures.get(f"static heads{tail}")
+        if moved is None or static is None or not math.isfinite(moved.value):
+            return NOT_MEASURED
+        said = f"{shares(moved)} belong to heads that move or vanish, {shares(static)} to static ones"
+        if not moved.known:
+            return Judgement(OPEN, f"{said}; one prompt has no interval")
+        if moved.low > 0.5:
+            return Judgement(SUPPORTED if moving else CONTRADICTED, said)
+        if static.low > 0.5:
+            return Judgement(CONTRADICTED if moving else SUPPORTED, said)
+        return Judgement(OPEN, f"{said}: neither is certainly the majority")
+
+    name = "moving or vanishing heads"
+    return with_sinks(lambda evidence: both_queries(evidence, name, lambda tail: one(evidence, tail)))
+
+
+def enriched(category: str, text: str = "") -> Rule:
+    """A kind of token carries sinks more often than chance would have it."""
+
+    def decide(evidence: Evidence) -> Judgement:
+        estimate = evidence.measures.get(f"{category}: enrichment")
+        if estimate is None or not math.isfinite(estimate.value):
+            return Judgement(OPEN, f"no {category} token was there to carry a sink")
+        frequency = evidence.measures.get(f"{category}: frequency")
+        share = f", {shares(frequency)} of detections" if text and frequency is not None else ""
+        return side(estimate, 1.0, True, f"{plain(estimate)} times chance{share}")
+
+    return with_sinks(decide)
+
+
+def drifts(sign: int, event: str = "") -> Rule:
+    """Sinks drift to the right (+1) or left (−1) by at least `LEAST_DRIFT` of the length.
+
+    event: a title of the table `sinks`; the moves must coincide with it more often than at permuted times.
+    """
+
+    def decide(evidence: Evidence) -> Judgement:
+        estimate = evidence.measures.get("drift against position")
+        ties = evidence.measures.get("tied selections", Estimate(0.0, 0.0, 0.0)).value
+        if estimate is None or not math.isfinite(estimate.value):
+            return NOT_MEASURED
+        said = f"{plain(estimate, '+.2f')} of the length"
+        if ties > MOST_TIES:
+            return Judgement(OPEN, f"{said}; {ties:.0%} of the selections were ties")
+        if not estimate.known:
+            return Judgement(OPEN, f"{said}; one prompt has no interval")
+        low, high = sorted((sign * estimate.low, sign * estimate.high))
+        if high < LEAST_DRIFT:
+            return Judgement(CONTRADICTED, said)
+        if low <= LEAST_DRIFT:
+            return Judgement(
+                OPEN, f"{said}: not testable at this n, the interval holds {sign * LEAST_DRIFT:+g}"
+            )
+        if not event:
+            return Judgement(SUPPORTED, said)
+        p = evidence.measures.get(f"{event}: p", Estimate(math.nan, math.nan, math.nan)).value
+        if p <= LEAST_P:
+            return Judgement(SUPPORTED, f"{said}, {event} more often than by chance (p {p:.3f})")
+        why = "the runs have no such events" if math.isnan(p) else f"not shown to move with them (p {p:.2f})"
+        return Judgement(OPEN, f"{said}, but {why}")
+
+    return with_sinks(decide)
+
+
+def leads(wanted: str, opposite: str) -> Rule:
+    """What category and position explain on held-out prompts: one of them holds two thirds."""
+
+    def decide(evidence: Evidence) -> Judgement:
+        lead, other = (evidence.measures.get(f"gain: {LEADS[name]}") for name in (wanted, opposite))
+        if lead is None or other is None or not math.isfinite(lead.value):
+            return Judgement(OPEN, "not identifiable from these prompts")
+        for estimate, status, name in ((lead, SUPPORTED, wanted), (other, CONTRADICTED, opposite)):
+            if estimate.low > 0:
+                return Judgement(
+                    status, f"{name}: {LEADS[name]} is {plain(estimate, '.2g')} nats per key-step"
+                )
+        return Judgement(
+            OPEN, f"neither holds two thirds: {LEADS[wanted]} is {plain(lead, '.2g')} nats per key-step"
+        )
+
+    return with_sinks(decide)
+
+
+def rarer(family: str) -> Rule:
+    """Fewer sinks per head than the study's model of another family."""
+
+    def decide(evidence: Evidence) -> Judgement:
+        other = evidence.other(family)
+        own, theirs = (
+            None if one is None else one.measures.get("sinks per head") for one in (evidence, other)
+        )
+        if other is None or own is None or theirs is None:
+            return Judgement(
+                OPEN, f"the study has no traces of a model of the family {family} to compare with"
+            )
+        said = f"{plain(own)} sinks per head, {plain(theirs)} in {other.model}"
+        if not (own.known and theirs.known):
+            return Judgement(OPEN, f"{said}; one prompt has no interval")
+        return side(difference(theirs, own), 0.0, True, said)
+
+    return decide
+
+
+def later_and_less_sure(evidence: Evidence) -> Judgement:
+    """Tokens that looked at the hidden sinks lose more confidence than the others, and are decided later."""
+    names = [f"{title} of dependent less other tokens" for title in ("confidence change", "delay")]
+    confidence, delay = (evidence.measures.get(name) for name in names)
+    if confidence is None or delay is None or not (confidence.known and delay.known):
+        return Judgement(
+            OPEN, "needs pairs of traces with maps, of at least two documents (study mechanisms)"
+        )
+    said = f"confidence {plain(confidence, '+.2g')}, delay {plain(delay, '+.2g')} steps, dependent less other tokens"
+    if confidence.high < 0 and delay.low > 0:
+        return Judgement(SUPPORTED, said)
+    if confidence.low > 0 or delay.high < 0:
+        return Judgement(CONTRADICTED, said)
+    return Judgement(OPEN, f"{said}: not testable at n = {evidence.prompts}")

@@ -1,0 +1,143 @@
+"""A stranger's distribution: a policy, a task, a family and a decoding that sinkscope finds through entry points.
+
+It is installed into a folder of its own, and used in processes that have the folder on their path: in `generate` and
+`evaluate`, on the command line, in a local study and in one on Ray.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from tests.helpers.byte_tokenizer import TURNS, checkpoint_with_tokenizer
+
+DISTRIBUTION = Path(__file__).parent / "distribution"
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that the distribution is installed into."""
+    folder = tmp_path_factory.mktemp("installed")
+    options = ["--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--disable-pip-version-check"]
+    command = [sys.executable, "-m", "pip", "install", *options, "--target", str(folder), str(DISTRIBUTION)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of the stranger's family: golden weights of LLaDA under another model_type."""
+    folder = checkpoint_with_tokenizer("llada", tmp_path_factory.mktemp("model") / "echo", TURNS)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "echo"}))
+    return folder
+
+
+@pytest.fixture
+def python(installed: Path, tmp_path: Path) -> Any:
+    """Runs `python …` with the distribution installed; gives what it printed."""
+    path = os.pathsep.join([str(installed), str(SOURCE)])
+    variables = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+
+    def run(*words: object, code: int = 0) -> str:
+        done = subprocess.run(
+            [sys.executable, *map(str, words)],
+            cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=280, check=False,
+        )  # fmt: skip
+        assert done.returncode == code, done.stdout[-2000:] + done.stderr[-3000:]
+        return done.stderr if code else done.stdout
+
+    return run
+
+
+def test_in_generate_and_evaluate(python: Any, checkpoint: Path) -> None:
+    shown = python(
+        "-c",
+        f"""
+import json, sys
+import sinkscope as ss
+model = ss.load({str(checkpoint)!r}, device="cpu")
+plain = ss.generate(model, "Say a.", seed=[0])
+policies = [ss.parse_policy(f"rank:{{rank}}") for rank in (0, 1)]
+runs = [ss.generate(model, "Say a.", policy=policy, capture=ss.Capture(), seed=[0]) for policy in policies]
+masked = [run.trace.masked_keys().values for run in runs]
+print(json.dumps({{
+    "family": model.family, "decoding": plain.decoding.as_dict(), "policies": [str(p) for p in policies],
+    "counts": [int(keys[:, 1:].sum(-1).max()) for keys in masked], "apart": not bool((masked[0] & masked[1])[:, 1].any()),
+    "top": bool((masked[0] == ss.generate(model, "Say a.", policy=ss.MaskTop(1), capture=ss.Capture(), seed=[0])
+                 .trace.masked_keys().values).all()),
+    "n": len(ss.evaluate(model, "letters", policy=policies[0], limit=3).records),
+    "control": str(policies[1].__class__(1, "layer")), "late": "sinkscope_extension" in sys.modules,
+}}))
+""",
+    )
+    found = json.loads(shown)
+    assert found["family"] == "echo"
+    assert found["decoding"]["kind"] == "echo"
+    assert found["decoding"]["length"] == found["decoding"]["steps"] == 8
+    assert found["policies"] == ["rank:0", "rank:1"]
+    assert found["control"] == "rank:1@layer"
+    assert found["counts"] == [1, 1]
+    assert found["apart"]
+    assert found["top"], "rank 0 is what top:1 masks"
+    assert found["n"] == 3
+    assert found["late"]
+
+
+def test_two_values_of_a_policy_never_share_a_record(python: Any, checkpoint: Path, tmp_path: Path) -> None:
+    """A policy whose text form left out its field gave one value's answers for the other."""
+    code = f"""
+import sinkscope as ss
+model = ss.load({str(checkpoint)!r}, device="cpu")
+ss.evaluate(model, "letters", policy="rank:0", limit=2, out="run")
+try:
+    ss.evaluate(model, "letters", policy="rank:1", limit=2, out="run")
+except ss.InputError as error:
+    print("refused:", error)
+"""
+    assert "rank" in python("-c", code).partition("refused:")[2]
+
+
+def test_on_the_command_line(python: Any, checkpoint: Path) -> None:
+    evaluate = ("-m", "sinkscope", "evaluate", checkpoint, "--device", "cpu", "--limit", "2")
+    assert "letters" in python(*evaluate, "--task", "letters", "--policy", "random(rank:1)")
+    assert "echo" in python("-m", "sinkscope", "models", checkpoint)
+    assert "did you mean rank" in python(*evaluate, "--task", "letters", "--policy", "rnk:1", code=2)
+    assert "letters" in python(*evaluate, "--task", "lettrs", code=2)
+
+
+STUDY = """
+name = "stranger"
+modules = ["sinkscope_extension"]
+[[models]]
+source = "{checkpoint}"
+[[evaluate]]
+task = "letters"
+samples = 4
+policies = ["none", "rank:0", "rank:1", "random(rank:1)"]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on", ["local", "ray"])
+def test_in_a_study(on: str, python: Any, checkpoint: Path, tmp_path: Path) -> None:
+    """Workers are processes of their own, and know what the study's modules register."""
+    if on == "ray":
+        pytest.importorskip("ray", reason="Ray is not installed (pip install 'sinkscope[ray]')")
+    (tmp_path / "stranger.toml").write_text(STUDY.format(checkpoint=checkpoint))
+    study = ("-m", "sinkscope", "study", "stranger.toml", "--device", "cpu", "--workers", "2", "--shard", "2")
+    python(*study, "--on", on, "--out", "study", "--no-report")
+    table = pd.read_parquet(tmp_path / "study" / "tables" / "results.parquet")
+    assert set(table["policy"]) == {"none", "rank:0", "rank:1", "random(rank:1)"}
+    assert set(table["family"]) == {"echo"}
+    assert set(table["n"]) == {4}
+    shares = dict(zip(table["policy"], table["hidden_share"], strict=True))
+    assert 0 < shares["rank:1"] < shares["rank:0"] < 1, "the strongest key has more attention than the second"
