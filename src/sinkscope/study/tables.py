@@ -23,6 +23,7 @@ from sinkscope.files import write_atomically
 from sinkscope.study.cells import Cell
 from sinkscope.study.store import Store, load_statistics
 from sinkscope.tasks.evaluate import Evaluation, record_of
+from sinkscope.tasks.task import scheme_name
 from sinkscope.text import csv_text
 
 if TYPE_CHECKING:
@@ -64,20 +65,15 @@ def grade_counts(store: Store, cells: Sequence[Cell]) -> dict[str, Counts]:
 
 
 def not_graded(cells: Sequence[Cell], counts: Mapping[str, Counts]) -> tuple[NotGraded, ...]:
-    """The evaluations with answers that have no grade, and the reason."""
-    from sinkscope.study.shard import why_not_graded
-
-    entries = []
-    for cell in cells:
-        answers, graded, _ = counts[cell.id]
-        if cell.kind == "evaluate" and graded < answers:
-            why = (
-                why_not_graded(cell.parsed_task()) or "they were made on a machine that could not grade them"
-            )
-            entries.append(
-                NotGraded(cell.id, cell.title, cell.model.name, cell.task, cell.policy, answers - graded, why)
-            )
-    return tuple(entries)
+    """The evaluations with answers that have no grade."""
+    return tuple(
+        NotGraded(
+            cell.id, cell.title, cell.model.name, cell.task, cell.policy,
+            counts[cell.id][0] - counts[cell.id][1], "model-written programs cannot be confined on this machine",
+        )
+        for cell in cells
+        if cell.kind == "evaluate" and counts[cell.id][1] < counts[cell.id][0]
+    )  # fmt: skip
 
 
 def build(store: Store, cells: Sequence[Cell], ungraded: Sequence[NotGraded] = ()) -> Tables:
@@ -142,7 +138,7 @@ def _about(cell: Cell) -> dict[str, Any]:
     return {
         "model": cell.model.name, "family": model["family"], "dtype": model["dtype"], "weights": model["weights"],
         "task": cell.identity["task"]["task"], "task_version": cell.identity["task"].get("version", ""),
-        "scheme": cell.identity["task"]["scheme"]["name"], "decoding_name": cell.decoding_name, "decoding": cell.decoding,
+        "scheme": scheme_name(cell.identity["task"]), "decoding_name": cell.decoding_name, "decoding": cell.decoding,
         "policy": cell.policy, "seeds": json.dumps(list(cell.seeds)), "cell": cell.id,
     }  # fmt: skip
 
