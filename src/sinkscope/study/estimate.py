@@ -23,9 +23,7 @@ UNKNOWN_PROMPT = 64
 
 def forwards(cell: Cell) -> int:
     """Forward passes of a cell, at most."""
-    from sinkscope.tasks.answer import forwards_of
-
-    each = forwards_of(cell.parsed_decoding())
+    each = cell.parsed_decoding().passes
     return cell.answers * each * (3 if cell.kind == "replay" else 1)
 
 

@@ -23,6 +23,7 @@ from sinkscope.files import write_atomically
 from sinkscope.study.cells import Cell
 from sinkscope.study.store import Store, load_statistics
 from sinkscope.tasks.evaluate import Evaluation, record_of
+from sinkscope.tasks.task import scheme_name
 from sinkscope.text import csv_text
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def _about(cell: Cell) -> dict[str, Any]:
     return {
         "model": cell.model.name, "family": model["family"], "dtype": model["dtype"], "weights": model["weights"],
         "task": cell.identity["task"]["task"], "task_version": cell.identity["task"].get("version", ""),
-        "scheme": cell.identity["task"]["scheme"]["name"], "decoding_name": cell.decoding_name, "decoding": cell.decoding,
+        "scheme": scheme_name(cell.identity["task"]), "decoding_name": cell.decoding_name, "decoding": cell.decoding,
         "policy": cell.policy, "seeds": json.dumps(list(cell.seeds)), "cell": cell.id,
     }  # fmt: skip
 
