@@ -45,6 +45,11 @@ class Decoding:
 
     # ---- what it knows about itself
 
+    @classmethod
+    def fits(cls, family: str) -> bool:
+        """Whether it is for models of a family."""
+        return family in cls.families
+
     @property
     def new_tokens(self) -> int:
         """Columns that it adds to the prompt."""
@@ -152,7 +157,7 @@ def option_names(family: str) -> set[str]:
     return {
         item.name
         for kind in DECODINGS.values()
-        if family in kind.families
+        if kind.fits(family)
         for item in dataclasses.fields(kind)
     }
 
@@ -164,7 +169,7 @@ def decoding_from_options(family: str, options: Mapping[str, Any], where: str = 
         where: what the options belong to, for messages.
     """
     prefix = f"{where}: " if where else ""
-    fitting = [kind for kind in DECODINGS.values() if family in kind.families]
+    fitting = [kind for kind in DECODINGS.values() if kind.fits(family)]
     if not fitting:
         families = {name for kind in DECODINGS.values() for name in kind.families}
         raise InputError(

@@ -18,6 +18,8 @@ TASKS = {  # name: module with a function `task(scheme, family, data)`
     "small_code": "sinkscope.tasks.small_code",
     "gsm8k": "sinkscope.tasks.gsm8k",
     "humaneval": "sinkscope.tasks.humaneval",
+    "text": "sinkscope.tasks.text",
+    **dict.fromkeys(("blimp", "piqa", "sciq", "arc_easy", "hellaswag"), "sinkscope.tasks.choices"),
 }
 
 
