@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help venv venv-test test quick lint study bench wheel soak clean
+.PHONY: help venv venv-test test quick lint study bench docs wheel soak clean
 
 help:
 	@echo "make study   the main job, on a CPU"
@@ -12,6 +12,7 @@ help:
 	@echo "make quick   the usual loop: fast tests only"
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   how much tracing costs on this machine"
+	@echo "make docs    the documentation as a site, in site/"
 	@echo "make wheel   build the wheel and try it in a fresh environment, dependencies from the package index"
 	@echo "make soak    long stress: the whole policy matrix, kill and resume twenty times"
 
@@ -40,6 +41,9 @@ study: venv
 bench: venv
 	$(BIN)/sinkscope bench
 
+docs: venv-test
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 wheel: venv-test
 	$(BIN)/python -m build --wheel
 	SINKSCOPE_FRESH_INSTALL=1 $(PYTEST) -m "" tests/packaging/test_wheel.py
@@ -49,4 +53,4 @@ soak: venv-test
 	SINKSCOPE_KILLS=20 $(PYTEST) -m "" -k "kill"
 
 clean:
-	rm -rf .venv study dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv study site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

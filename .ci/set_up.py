@@ -67,11 +67,13 @@ def missing(purpose: str) -> str:
     """One line: what this machine lacks, what that leaves out, how to get it."""
     lacks = []
     if not confines():
-        left_out = {
-            "study": "answers that are programs are left out",
-            "test": "tests of the sandbox are skipped",
-        }
-        lacks.append(f"bubblewrap ({left_out[purpose]}; apt install bubblewrap)")
+        if purpose == "test":
+            left_out = "its tests are skipped"
+        elif landlocks():
+            left_out = "nothing is left out: programs are confined by the kernel's Landlock instead"
+        else:
+            left_out = "answers that are programs are left out: kept, and graded elsewhere"
+        lacks.append(f"bubblewrap ({left_out}; apt install bubblewrap)")
     if purpose == "test":
         if not any(shutil.which(name) for name in BROWSERS):
             lacks.append("Chromium (tests in a browser are skipped; apt install chromium)")
@@ -89,6 +91,15 @@ def confines() -> bool:
         return False
     probe = [command, "--unshare-user", "--unshare-net", "--ro-bind", "/", "/", "true"]
     return subprocess.run(probe, capture_output=True, check=False).returncode == 0
+
+
+def landlocks() -> bool:
+    """Whether this kernel offers Landlock, the sandbox's second rung: landlock_create_ruleset tells its version."""
+    if platform.system() != "Linux" or platform.machine() not in ("x86_64", "aarch64"):
+        return False
+    import ctypes
+
+    return int(ctypes.CDLL(None).syscall(444, None, 0, 1)) >= 1
 
 
 def newer(stamp: Path) -> bool:

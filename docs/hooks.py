@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import typer.main
@@ -12,6 +13,7 @@ import sinkscope
 from sinkscope import cli
 from sinkscope.commands.options import DECODING
 
+WEIGHTS = Path(sinkscope.__file__).parent / "organisms" / "weights"
 SECTIONS = {
     "Models": ("load", "wrap", "Model"),
     "Generation": ("generate", "Run", "replay", "Replay"),
@@ -34,12 +36,28 @@ def on_files(files: Files, config: Any) -> Files:
     """Add the two generated pages."""
     for path, text in (("reference/api.md", api_page()), ("reference/commands.md", command_page())):
         files.append(File.generated(config, path, content=text))
+    for picture in WEIGHTS.glob("*/emergence.svg"):
+        files.append(
+            File.generated(config, f"images/emergence-{picture.parent.name}.svg", abs_src_path=str(picture))
+        )
     return files
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Links to files outside docs/ (lab, tests, CONTRIBUTING) lead nowhere on the site: keep their words."""
+    """Pictures of the organisms are copied; other links that leave docs/ (lab, tests, CONTRIBUTING) keep their words only."""
+    markdown = re.sub(
+        r"\(\.\./src/sinkscope/organisms/weights/(\w+)/emergence\.svg\)",
+        r"(images/emergence-\1.svg)",
+        markdown,
+    )
     return re.sub(r"(?<!!)\[([^\]]*)\]\((?:\.\./)+(?:lab|tests|bench|src|[A-Z]+\.md)[^)]*\)", r"\1", markdown)
+
+
+def on_page_content(html: str, page: Any, **_: Any) -> str:
+    """Links between notebooks and pages are written for the source; mkdocs translates those of pages only."""
+    if not page.file.src_uri.endswith(".ipynb"):
+        return html
+    return re.sub(r'href="([^":#]+)\.(?:md|ipynb)(#[^"]*)?"', r'href="\1.html\2"', html)
 
 
 def api_page() -> str:

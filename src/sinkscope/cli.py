@@ -330,6 +330,7 @@ def study(
         bool,
         typer.Option("--no-report", help="stop after the tables; the same command without it does the rest"),
     ] = False,
+    json: Json = False,
 ) -> None:
     """Run a whole study, or what is missing of it: evaluations, traces, tables, report."""
     from sinkscope.commands import study as command
@@ -338,18 +339,20 @@ def study(
         command.Request(
             name, out, tuple(model or ()), task, samples, tuple(data or ()), on, device, dtype, workers, shard,
             sandbox, tuple(option or ()), plan, not no_report,
-        )
+        ),
+        json,
     )  # fmt: skip
 
 
 @app.command(cls=Command)
 def status(
     folder: Annotated[Path, typer.Argument(help="the folder of a study, running or not", metavar="FOLDER")],
+    json: Json = False,
 ) -> None:
     """Say how far a study is, also while it runs."""
     from sinkscope.commands.status import show
 
-    show(folder)
+    show(folder, json)
 
 
 @app.command(cls=Command)

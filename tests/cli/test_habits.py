@@ -210,3 +210,13 @@ def test_commands_let_waiting_threads_sleep() -> None:
         words, capture_output=True, text=True, check=True, env={**plain, "OMP_WAIT_POLICY": "ACTIVE"}
     )
     assert own.stdout.split()[-2:] == ["ACTIVE", "False"]
+
+
+def test_every_command_that_prints_a_result_takes_json() -> None:
+    group = typer.main.get_group(cli.app)
+    without = {
+        name
+        for name, command in group.commands.items()
+        if "json" not in {option.name for option in command.params}
+    }
+    assert without <= {"train", "fetch", "lm-eval"}, "what only makes files, or hands over to another program"

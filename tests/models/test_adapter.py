@@ -125,3 +125,10 @@ def test_tensors_that_do_not_fit_are_named(adapter: Path, tmp_path: Path) -> Non
     shutil.copy(adapter / "adapter_config.json", path)
     with pytest.raises(CheckpointError, match="not a complete safetensors file"):
         ss.load(adapter, device="cpu")
+
+
+def test_an_adapter_over_itself_is_refused(adapter: Path) -> None:
+    path = adapter / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"base_model_name_or_path": str(adapter)}))
+    with pytest.raises(CheckpointError, match="itself an adapter"):
+        ss.load(adapter, device="cpu")

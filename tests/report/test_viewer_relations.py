@@ -270,7 +270,7 @@ def test_every_card_explains_itself(page):
     assert page.js("[...document.querySelectorAll('.ask')].every((b) => b.ariaExpanded === 'true')")
 
 
-@pytest.mark.parametrize("wide", [1400, 760, 390])
+@pytest.mark.parametrize("wide", [1400, 1120, 760, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_is_wider_than_the_window_and_legends_have_room(page, made, wide, scheme):
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -89,3 +90,35 @@ def test_a_ray_cluster_that_loses_a_node_gives_the_same_tables(
     assert 0 < killed_after[0] < 3 * 6 + 2 + 2  # in the middle: each shard holds one answer
     assert len(lost) == 1
     small.assert_same(out, local)
+
+
+@pytest.mark.slow
+@small.without_extra("ray")
+def test_a_cluster_of_our_own_listens_on_loopback_and_wants_a_token(
+    study: Path, local: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A whole study on it gives the same tables; every port of it and of its processes is open on 127.0.0.1 alone."""
+    import psutil
+
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    ports: set[str] = set()
+    tokens: set[str] = set()
+    fill = on_ray.RayExecutor._fill
+
+    def look(self: Any, queue: Any) -> None:
+        fill(self, queue)
+        this = psutil.Process()
+        for process in (this, *this.children(recursive=True)):
+            if process is this or "ray" in process.name():
+                ports.update(
+                    found.laddr.ip for found in process.net_connections("inet") if found.status == "LISTEN"
+                )
+        tokens.update({os.environ["RAY_AUTH_TOKEN"], os.environ["RAY_AUTH_MODE"]})
+
+    monkeypatch.setattr(on_ray.RayExecutor, "_fill", look)
+    run.run_study(spec.read(study), tmp_path / "ray", on="ray", device="cpu", workers=1)
+    assert {ip.removeprefix("::ffff:") for ip in ports} == {"127.0.0.1"}
+    assert "token" in tokens
+    assert os.environ["RAY_AUTH_MODE"] == "disabled"
+    assert "RAY_AUTH_TOKEN" not in os.environ
+    small.assert_same(tmp_path / "ray", local)

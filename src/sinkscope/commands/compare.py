@@ -7,8 +7,10 @@ from pathlib import Path
 
 from sinkscope.commands.output import say, show_json
 from sinkscope.errors import InputError
+from sinkscope.files import write_atomically
 from sinkscope.study.comparison import compare_runs
 from sinkscope.tasks.evaluate import open_evaluation
+from sinkscope.text import csv_text
 
 
 def compare(paths: Iterable[Path], csv: Path | None = None, force: bool = False, json: bool = False) -> None:
@@ -17,8 +19,7 @@ def compare(paths: Iterable[Path], csv: Path | None = None, force: bool = False,
         raise InputError(f"{csv} exists already; give another --csv, or --force to replace it")
     table = compare_runs([open_evaluation(path) for path in find_runs(paths)])
     if csv is not None:
-        csv.parent.mkdir(parents=True, exist_ok=True)
-        table.frame().to_csv(csv, index=False)
+        write_atomically(csv, csv_text(table.frame()))
     if json:
         show_json({"rows": table.frame(), "notes": table.notes})
         return

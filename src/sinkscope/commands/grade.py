@@ -30,3 +30,5 @@ def grade(path: Path, again: bool, data: Path | None, kind: str, json: bool) -> 
         show_json({"folders": len(done), "answers": len(answers), "right": right})
     else:
         say(f"{len(answers)} answers in {len(done)} folders are graded, {right} of them right")
+        if (path / "study.toml").is_file():
+            say("the same `sinkscope study` command again makes tables and report from them")

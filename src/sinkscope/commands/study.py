@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,9 +16,11 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from sinkscope.commands.output import console, safe, say, show_json
 from sinkscope.errors import InputError
 from sinkscope.study import run, spec
+from sinkscope.study.cells import expanded
 from sinkscope.study.estimate import Estimate, Line, estimate, sentences
 from sinkscope.study.executors import Place
 from sinkscope.study.status import read as read_status
+from sinkscope.tasks.sandbox import UnconfinedWarning
 
 EXAMPLE = "organism/scratch"
 
@@ -54,6 +57,7 @@ def study(request: Request, json: bool = False) -> None:
     if request.report:
         run.check_libraries(("matplotlib",))
     progress = Bar()
+    warnings.simplefilter("ignore", UnconfinedWarning)  # run_study says it in a line of its own
     # A scheduler's SIGTERM, and a Ctrl-C also where a shell had it ignored.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
@@ -205,7 +209,7 @@ def show_outcome(outcome: run.Outcome, out: Path, report: Path | None, json: boo
         )  # fmt: skip
         return
     say(*(f"{model}: {sentence}" for model, sentence in said.items()), "")
-    say(*accuracy_lines(outcome.frames.get("results")), *outcome.notes)
+    say(*accuracy_lines(outcome.frames.get("results"), outcome.study), *outcome.notes)
     computed = f"{outcome.computed} answers computed" if outcome.computed else "nothing was left to compute"
     say(f"{computed}; tables: {out}/tables")
     if report is not None:
@@ -224,16 +228,17 @@ def verdicts(diagnosis: Any) -> dict[str, str]:
     return {model: sentence(questions) for model, questions in findings.items()}
 
 
-def accuracy_lines(results: Any) -> list[str]:
+def accuracy_lines(results: Any, wanted: spec.Study) -> list[str]:
     """Accuracies, a row for each model and a column for each policy, the count-matched control in brackets."""
     if results is None:
         return []
     lines: list[str] = []
     for (task, decoding), group in results.groupby(["task", "decoding_name"], sort=False):
         rows = [row for row in group.to_dict("records") if not isinstance(row["control_of"], str)]
-        policies = list(dict.fromkeys(row["policy"] for row in rows))
         cells = {(row["model"], row["policy"]): accuracy(row) for row in rows}
-        models = list(dict.fromkeys(row["model"] for row in rows))
+        named = [policy for grid in wanted.evaluate for policy in expanded(grid.policies, 1)]
+        policies = [name for name in dict.fromkeys(named) if any(row["policy"] == name for row in rows)]
+        models = [model.name for model in wanted.models if any(row["model"] == model.name for row in rows)]
         table = [["model", *policies]]
         table += [[model, *(cells.get((model, policy), "") for policy in policies)] for model in models]
         counts = sorted({int(row["n"]) for row in rows})

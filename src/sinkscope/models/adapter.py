@@ -167,6 +167,8 @@ def read_adapter(folder: Path, source: str, find: Callable[[str], Checkpoint]) -
         raise CheckpointError(
             f"{source}: {CONFIG} names no base model; set base_model_name_or_path to the folder or hub id of its base"
         )
+    if (Path(name).expanduser() / CONFIG).is_file():
+        raise CheckpointError(f"{source} is an adapter over {name}, itself an adapter; merge that one first")
     try:
         base = find(name)
     except CheckpointError as error:

@@ -21,12 +21,21 @@ from sinkscope.files import write_atomically
 from sinkscope.sink_rule import EPSILON
 from sinkscope.version import __version__
 
-SCRIPTS = ("colour.js", "data.js", "pen.js", "pictures.js", "tokens.js", "panel.js", "viewer.js")
+SCRIPTS = (
+    "colour.js",
+    "data.js",
+    "pen.js",
+    "pictures.js",
+    "tokens.js",
+    "panel.js",
+    "difference.js",
+    "viewer.js",
+)
 """In the order in which they are joined: each uses what stands before it."""
 
 
 class Parts(NamedTuple):
-    """What a page needs to show a view: put `style` and `script` into it once, each `body` where a view goes."""
+    """The parts of a page that shows a view: put `style` and `script` into it once, each `body` where a view goes."""
 
     body: str
     style: str

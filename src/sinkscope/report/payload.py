@@ -1,4 +1,4 @@
-"""What a viewer embeds of a trace: one `view` for each sample, small enough for one file.
+"""The part of a trace that a viewer embeds: one `view` for each sample, small enough for one file.
 
 Layer means at full resolution; of each head the 8 strongest keys of each step and the average over time; chosen heads in
 full; sinks, residences and paths as `sinkscope.sinks` finds them, from the exact scores.

@@ -97,19 +97,29 @@ def _connected(address: str) -> Iterator[None]:
 
 @contextmanager
 def _own_cluster() -> Iterator[None]:
-    """A cluster on this machine that nobody else can reach."""
-    chosen = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    before = {name: os.environ.get(name) for name in chosen}
-    os.environ.update(chosen)
+    """A cluster on this machine that nobody else can reach.
+
+    Ray asks for a token in every local cluster whose mode is not set, and reads the token from the environment. Its ports are
+    open on 127.0.0.1 alone where it does not expect other nodes, as on macOS and Windows; on Linux that has no public option.
+    """
+    from ray._private import ray_constants
+
+    before = {name: os.environ.pop(name, None) for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")}
+    expects_nodes = ray_constants.ENABLE_RAY_CLUSTER
+    os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    ray_constants.ENABLE_RAY_CLUSTER = False
     try:
-        ray.init(
-            include_dashboard=False, log_to_driver=False, logging_level="ERROR", _node_ip_address="127.0.0.1"
-        )
+        ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        if ray.util.get_node_ip_address() != "127.0.0.1":
+            raise InputError(
+                "this version of Ray opens ports to the network even for a cluster on one machine; use --on local, or start a "
+                "cluster yourself and give --option address=…"
+            )
         yield
     finally:
         ray.shutdown()
+        ray_constants.ENABLE_RAY_CLUSTER = expects_nodes
         for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
+            os.environ.pop(name, None)
+            if value is not None:
                 os.environ[name] = value

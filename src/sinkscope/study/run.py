@@ -27,7 +27,7 @@ from sinkscope.study import documents, estimate, shipped, tables
 from sinkscope.study.cells import SCIENCE, Cell, identify, map_cells, outline
 from sinkscope.study.executors import Executor, Place, executor_class
 from sinkscope.study.facts import Facts, facts_of
-from sinkscope.study.shard import Shard, cut, why_not_graded
+from sinkscope.study.shard import Shard, cut
 from sinkscope.study.spec import Study, check_names, has_auto, with_samples
 from sinkscope.study.store import LEFT_BY_A_KILL, Store
 from sinkscope.study.worker import Job
@@ -112,7 +112,7 @@ def run_study(
     facts = {model.name: facts_of(model, device) for model in study.models}
     cells = outline(store.study() or study, facts, sandbox=sandbox)
     identify(cells, facts)  # reads the documents: a file that is missing is found now
-    for line in reasons_not_graded(cells):
+    if line := sandbox_line(cells, sandbox):
         progress.say(line)
     memory = max((known.parameters for known in facts.values()), default=0) * 6 + 300_000_000
     place = Place(store.root, device, workers, batch_size, memory, study.modules, options or {})
@@ -234,12 +234,12 @@ class _Run:
 
     def _grade(self, cells: Sequence[Cell]) -> None:
         """Grade answers that were saved without a grade: by a worker without a sandbox, or before a kill."""
-        from sinkscope.tasks.grading import grade_run
+        from sinkscope.tasks.grading import can_grade, grade_run
 
         for cell in cells:
             answers = self.store.answers(cell.id) if cell.kind == "evaluate" else {}
             missing = {key for key, (_, grade) in answers.items() if grade is None}
-            if not missing or why_not_graded(task := cell.parsed_task()) is not None:
+            if not missing or not can_grade(task := cell.parsed_task()):
                 continue
             for run in self.store.runs(cell.id):
                 if any((row.document, row.seed) in missing for row in run.generations):
@@ -337,17 +337,16 @@ class _Account:
             return 0
 
 
-def reasons_not_graded(cells: Sequence[Cell]) -> list[str]:
-    """A line for each reason why answers will not be graded on this machine."""
-    reasons: dict[str, set[str]] = {}
-    for cell in cells:
-        if cell.kind == "evaluate" and (why := why_not_graded(cell.parsed_task())) is not None:
-            reasons.setdefault(why, set()).add(cell.task)
-    return [
-        f"{', '.join(sorted(tasks))}: answers are kept and not graded here, because {why}. Grade them later with: "
-        "sinkscope grade FOLDER"
-        for why, tasks in reasons.items()
-    ]
+def sandbox_line(cells: Sequence[Cell], kind: str) -> str:
+    """How programs that models write are confined in this study, or why they are not graded; "" where there are none."""
+    from sinkscope.tasks import sandbox
+
+    coded = sorted({cell.task for cell in cells if cell.kind == "evaluate" and cell.parsed_task().runs_code})
+    if not coded:
+        return ""
+    if sandbox.available(kind) is not None:
+        return sandbox.reason(kind)
+    return f"answers to {', '.join(coded)} are kept and not graded here: {sandbox.reason(kind)}"
 
 
 def check_libraries(names: Sequence[str] = LIBRARIES) -> None:

@@ -143,24 +143,19 @@ def _evaluate(
     cell: Cell, model: Model, task: Task, wanted: list[Item], run: RunFolder, batch_size: Any
 ) -> None:
     from sinkscope.tasks.answer import answer
+    from sinkscope.tasks.grading import can_grade
 
     if wanted:
         answer(
-            model, task, wanted, cell.parsed_decoding(), cell.parsed_policy(), run, batch_size,
-            grade=why_not_graded(task) is None,
-        )  # fmt: skip
-
-
-def why_not_graded(task: Task) -> str | None:
-    """The reason why answers to a task cannot be graded on this machine; None when they can."""
-    from sinkscope.tasks import sandbox
-
-    if task.runs_code:
-        try:
-            sandbox.check(getattr(task, "sandbox", "auto"))
-        except InputError as error:
-            return str(error)
-    return None
+            model,
+            task,
+            wanted,
+            cell.parsed_decoding(),
+            cell.parsed_policy(),
+            run,
+            batch_size,
+            can_grade(task),
+        )
 
 
 def _one_by_one(

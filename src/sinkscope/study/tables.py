@@ -64,20 +64,15 @@ def grade_counts(store: Store, cells: Sequence[Cell]) -> dict[str, Counts]:
 
 
 def not_graded(cells: Sequence[Cell], counts: Mapping[str, Counts]) -> tuple[NotGraded, ...]:
-    """The evaluations with answers that have no grade, and the reason."""
-    from sinkscope.study.shard import why_not_graded
-
-    entries = []
-    for cell in cells:
-        answers, graded, _ = counts[cell.id]
-        if cell.kind == "evaluate" and graded < answers:
-            why = (
-                why_not_graded(cell.parsed_task()) or "they were made on a machine that could not grade them"
-            )
-            entries.append(
-                NotGraded(cell.id, cell.title, cell.model.name, cell.task, cell.policy, answers - graded, why)
-            )
-    return tuple(entries)
+    """The evaluations with answers that have no grade."""
+    return tuple(
+        NotGraded(
+            cell.id, cell.title, cell.model.name, cell.task, cell.policy,
+            counts[cell.id][0] - counts[cell.id][1], "model-written programs cannot be confined on this machine",
+        )
+        for cell in cells
+        if cell.kind == "evaluate" and counts[cell.id][1] < counts[cell.id][0]
+    )  # fmt: skip
 
 
 def build(store: Store, cells: Sequence[Cell], ungraded: Sequence[NotGraded] = ()) -> Tables:

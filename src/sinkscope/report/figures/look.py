@@ -1,4 +1,4 @@
-"""How the figures look: style, colours of received attention, sheets, and the three forms that several figures share.
+"""The look of the figures: style, colours of received attention, sheets, and the three forms that several figures share.
 
 `heat` draws a grid of received attention, `attention_maps` maps side by side, `printed_table` a table as a picture.
 """

@@ -1,4 +1,4 @@
-"""How the figures read traces: by name, one sample or one attention map at a time; and how captions are put together."""
+"""Reading traces for figures: by name, one sample or one attention map at a time; and putting captions together."""
 
 from __future__ import annotations
 

@@ -64,8 +64,10 @@ def _claim(claim: Claim) -> Safe:
 
 def _cell(claim: Claim, model: str, judgements: tuple[Judgement, ...]) -> Safe:
     if not judgements:
-        return tag("td", tag("span", "–", title="the claim is not about this kind of model"), class_="quiet")
-    return tag("td", *(_judgement(claim, model, one, len(judgements) > 1) for one in judgements))
+        empty = tag("span", "–", title="the claim is not about this kind of model")
+        return tag("td", empty, class_="quiet", data_label=model)
+    parts = (_judgement(claim, model, one, len(judgements) > 1) for one in judgements)
+    return tag("td", tag("div", *parts), data_label=model)
 
 
 def _judgement(claim: Claim, model: str, judgement: Judgement, several: bool) -> Safe:

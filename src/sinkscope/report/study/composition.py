@@ -1,4 +1,4 @@
-"""What sinks are made of: how often each kind of token is one, and how much more often than chance."""
+"""The section on composition: how often each kind of token is one, and how much more often than chance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether sinks move: the kinds of heads, how long sinks stay, and which way they go."""
+"""The section on movement: the kinds of heads, how long sinks stay, and which way they go."""
 
 from __future__ import annotations
 

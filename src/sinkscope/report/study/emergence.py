@@ -1,4 +1,4 @@
-"""When sinks appear while a model learns: the curves that ship with the organisms."""
+"""The section on training: the curves that ship with the organisms."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sinkscope.report.study.words import colour
 from sinkscope.study.shipped import SHELF
 
 FIRST = 0.7
-"""Where step 0 stands on the logarithmic axis."""
+"""The place of step 0 on the logarithmic axis."""
 
 PANELS = (
     ("sink_heads", "share of heads with a sink", True),

@@ -125,5 +125,5 @@ def _label(caption: Any) -> str:
 
 
 def details(summary: Any, *children: Any, open_: bool = False) -> Safe:
-    """What only some readers want."""
+    """A part that is folded until it is opened."""
     return tag("details", tag("summary", summary), *children, open="" if open_ else None)

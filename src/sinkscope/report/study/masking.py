@@ -1,4 +1,4 @@
-"""What breaks when keys are masked: the paper's table 1 for the models of this study, with intervals and controls.
+"""The section on masking: the paper's table 1 for the models of this study, with intervals and controls.
 
 Below it the larger tables that came with the models: made elsewhere, labelled with date and machine, never mixed with ours.
 """

@@ -1,4 +1,4 @@
-"""What a policy changes step by step: replays of recorded runs, and pairs of traces with and without it."""
+"""Sections of measurements that some studies have: replays of recorded runs, and pairs of traces with and without it."""
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
-from typing import Any
 
 from sinkscope.report.study.claims import judge
 from sinkscope.report.study.evidence import collect
@@ -97,10 +96,8 @@ def _dependence(found: Mapping[str, tuple[str, str]]) -> str:
 
 def _claims(source: Source) -> str:
     tally: Counter[str] = Counter()
-    for row in judge(collect(source)).values():
-        for judged in row.values():
-            several: Any = (judged,) if judged is None or hasattr(judged, "status") else judged
-            tally.update(judgement.status for judgement in several if judgement is not None)
+    for by_model in judge(collect(source)).values():
+        tally.update(judgement.status for judgements in by_model.values() for judgement in judgements)
     decided = tally[SUPPORTED] + tally[CONTRADICTED]
     if not tally:
         return "No claim of the paper is about these models."

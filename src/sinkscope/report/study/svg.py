@@ -158,7 +158,7 @@ SHAPES = {
 
 
 def key(entries: Sequence[tuple[str, str, str]]) -> Safe:
-    """What the marks mean: (class, shape, words); the shape "line" is a line, "patch" an area."""
+    """A legend of the marks: (class, shape, words); the shape "line" is a line, "patch" an area."""
     items = []
     for kind, shape, words in entries:
         if shape == "line":

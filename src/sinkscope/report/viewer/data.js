@@ -197,33 +197,3 @@ function residencesOf(columns, strength, layer, head) {
     });
   return found;
 }
-
-// What one selection shows more (or less) in one trace than in another: a field on the steps and keys of the first, in which
-// codes stand for signed values. Steps are compared by their number, keys by their position.
-function differenceOf(view, field, other, against) {
-  const size = view.T * view.K, raw = new Float32Array(size).fill(NaN), codes = new Uint8Array(size).fill(MISSING);
-  const keyAt = new Map(other.realKeys.map((key) => [other.position[key], key]));
-  let top = 1;
-  for (let t = 0; t < Math.min(view.T, other.T); t++)
-    for (const key of view.realKeys) {
-      const i = t * view.K + key, twin = keyAt.get(view.position[key]);
-      const a = field.codes[i], b = twin === undefined ? MISSING : against.codes[t * other.K + twin];
-      if (a === MISSING || b === MISSING) continue;
-      codes[i] = LEFT_OUT;
-      if (a === LEFT_OUT || b === LEFT_OUT) continue;
-      raw[i] = field.values[a] - against.values[b];
-      top = Math.max(top, Math.abs(raw[i]));
-    }
-  // Codes are spaced as the colours are: finely around zero.
-  const values = new Float32Array(256).fill(NaN), end = Math.log1p(top);
-  for (let code = 0; code < LEFT_OUT; code++) {
-    const part = (code - 126) / 126;
-    values[code] = Math.sign(part) * Math.expm1(Math.min(1, Math.abs(part)) * end);
-  }
-  for (let i = 0; i < size; i++)
-    if (Number.isFinite(raw[i])) codes[i] = 126 + Math.round((126 * Math.sign(raw[i]) * Math.log1p(Math.abs(raw[i]))) / end);
-  const made = { codes, values, raw, counts: new Uint8Array(size), signed: true, mean: true, partial: false, outOf: 0, top,
-    error: field.error + against.error };
-  made.average = view.averageOf(made);
-  return made;
-}

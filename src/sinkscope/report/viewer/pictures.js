@@ -32,7 +32,7 @@ function raster(width, height, paint) {
   return canvas;
 }
 
-const NARROW = 470; // pixels under which title and legend stand one below the other
+const NARROW = 560; // pixels under which title and legend stand one below the other
 
 class Picture {
   constructor(panel) {
