@@ -152,7 +152,11 @@ def test_a_mix_of_tokens_and_positions_is_not_decided_by_chance():
         return extra
 
     found = [
-        attribution(synthetic.trace(mixed, lengths=(17, 23, 30, 41, 26, 35, 20, 28), heads=4, answer=16, sigma=0.5, seed=seed))
+        attribution(
+            synthetic.trace(
+                mixed, lengths=(17, 23, 30, 41, 26, 35, 20, 28), heads=4, answer=16, sigma=0.5, seed=seed
+            )
+        )
         for seed in range(20)
     ]
     decided = [one for one in found if one.verdict in ("semantic", "positional")]
