@@ -27,6 +27,7 @@ lint: venv-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 test: lint
 	$(PYTEST) -m "browser and not slow and not soak"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,8 @@ def networks(tmp_path: Path) -> tuple[Any, Any]:
     for beside in (True, False):
         network = empty_network(Qwen2ForCausalLM, Qwen2Config(**qwen_settings(checkpoint)))
         names = {name: name for name, _ in network.named_parameters()}
-        places = room(network, CPU, torch.float32) if beside else None
-        fill(network, checkpoint, names, CPU, torch.float32, places)
+        make_room = partial(room, network, CPU, torch.float32) if beside else None
+        fill(network, checkpoint, names, CPU, torch.float32, make_room)
         found.append(network)
     return found[0], found[1]
 

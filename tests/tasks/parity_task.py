@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from sinkscope.tasks.task import Document, Prompt, Scheme, Turn, Verdict, scheme_settings
+from sinkscope.tasks.task import Document, Prompt, Scheme, Task, Turn, Verdict
 
 PLAIN = Scheme("plain", "llada", "a test")
 
 
 @dataclass(frozen=True)
-class Parity:
+class Parity(Task):
     """Right when the checksum of question and output is even."""
 
     scheme: Scheme = PLAIN
     name: str = "parity"
-    runs_code: bool = False
     word: str = "sum"
 
     def documents(self, limit: int | None = None) -> list[Document]:
@@ -37,11 +34,3 @@ class Parity:
         """By checksum."""
         number = zlib.crc32((document.id + output).encode())
         return Verdict(number % 2 == 0, str(number))
-
-    def grade_many(self, pairs: Sequence[tuple[Document, str]], workers: int | None = None) -> list[Verdict]:
-        """`grade` for each pair."""
-        return [self.grade(document, output) for document, output in pairs]
-
-    def settings(self) -> dict[str, Any]:
-        """All that identifies the task."""
-        return {"task": self.name, "version": "parity/1", "scheme": scheme_settings(self.scheme)}

@@ -6,8 +6,9 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,11 +18,12 @@ from tests.tasks.parity_task import Parity
 import sinkscope as ss
 from sinkscope.errors import InputError
 from sinkscope.statistics import standard_error, wilson
+from sinkscope.study.comparison import compare_runs
 from sinkscope.tasks import answer, get, sandbox
 from sinkscope.tasks.evaluate import collect, decoding_for, open_evaluation
 from sinkscope.tasks.grading import grade_run
 from sinkscope.tasks.records import RunFolder
-from sinkscope.tasks.task import Prompt, Scheme, Turn
+from sinkscope.tasks.task import Document, Prompt, Scheme, Task, Turn, Verdict
 
 TASK = Parity()
 DECODINGS = {
@@ -152,6 +154,72 @@ def test_a_folder_goes_on_and_grows(models: dict[str, ss.Model], tmp_path: Path)
         ss.evaluate(model, TASK, decoding, "top:1", limit=5, out=tmp_path / "run")
     with pytest.raises(InputError, match="another question under the id test-0"):
         ss.evaluate(model, Parity(word="add"), decoding, limit=5, out=tmp_path / "run")
+
+
+def test_a_task_of_ones_own_needs_three_methods(models: dict[str, ss.Model], tmp_path: Path) -> None:
+    class Own(Task):
+        name = "own"
+
+        def documents(self, limit: int | None = None) -> list[Document]:
+            return [Document("a", "A?", "x"), Document("b", "B?", "y")][:limit]
+
+        def prompt(self, document: Document) -> Prompt:
+            return Prompt((Turn("user", document.question),))
+
+        def grade(self, document: Document, output: str) -> Verdict:
+            return Verdict(document.answer in output, output)
+
+    evaluation = ss.evaluate(models["dream"], Own(), DECODINGS["dream"], out=tmp_path / "own")
+    assert evaluation.n == 2
+    assert "own, scheme plain (own/1)" in repr(evaluation)
+    assert open_evaluation(tmp_path / "own") == evaluation
+    compared = compare_runs([evaluation])
+    assert compared.frame()["scheme"].tolist() == ["plain"]
+
+
+def test_a_task_without_a_scheme_in_its_settings_is_printed(models: dict[str, ss.Model]) -> None:
+    class Bare(Parity):
+        def settings(self) -> dict[str, object]:
+            return {"task": "bare"}
+
+    evaluation = ss.evaluate(models["dream"], Bare(), DECODINGS["dream"], limit=2)
+    assert "bare (no version)" in repr(evaluation)
+    assert "scheme" not in repr(evaluation)
+    assert compare_runs([evaluation]).frame()["scheme"].tolist() == [""]
+
+
+def test_two_policies_of_ones_own_never_share_a_record(models: dict[str, ss.Model], tmp_path: Path) -> None:
+    @dataclass(frozen=True)
+    class MaskColumn(ss.FixedRule):
+        """Hide one column."""
+
+        rank: int
+        word = "column"
+
+        def columns(self, layer: int, visibility: Any, device: Any) -> Any:
+            return (torch.arange(visibility.keys, device=device) == self.rank)[None, None]
+
+    model, decoding = models["dream"], DECODINGS["dream"]
+    first = ss.evaluate(model, TASK, decoding, MaskColumn(1), limit=4, out=tmp_path / "run")
+    with pytest.raises(InputError, match=r"policy is 'column.*1.*' there and 'column.*2.*' here"):
+        ss.evaluate(model, TASK, decoding, MaskColumn(2), limit=4, out=tmp_path / "run")
+    assert ss.evaluate(model, TASK, decoding, MaskColumn(1), limit=4, out=tmp_path / "run") == first
+
+
+def test_models_and_policies_may_be_given_by_name(tmp_path: Path) -> None:
+    folder = checkpoint_with_tokenizer("dream", tmp_path / "dream", TURNS)
+    named = ss.evaluate(folder, TASK, DECODINGS["dream"], "top:1", limit=2)
+    given = ss.evaluate(ss.load(folder), TASK, DECODINGS["dream"], ss.MaskTop(1), limit=2)
+    assert named.records == given.records
+
+
+def test_a_folder_of_something_else_is_not_filled(models: dict[str, ss.Model], tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(InputError, match=r"is no folder of a run and holds thesis.tex"):
+        ss.evaluate(models["dream"], TASK, DECODINGS["dream"], limit=2, out=tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["thesis.tex"]
+    with pytest.raises(InputError, match="is a file"):
+        ss.evaluate(models["dream"], TASK, DECODINGS["dream"], limit=2, out=tmp_path / "thesis.tex")
 
 
 def test_answers_are_saved_before_they_are_graded(models: dict[str, ss.Model], tmp_path: Path) -> None:

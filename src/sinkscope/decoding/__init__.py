@@ -6,6 +6,7 @@ from sinkscope.decoding.base import (
     decoding_from_json,
     decoding_from_options,
     default_decoding,
+    option_names,
 )
 from sinkscope.decoding.causal import CausalDecoding, GreedyDecoding, SamplingDecoding
 from sinkscope.decoding.dream import DreamDecoding
@@ -26,4 +27,5 @@ __all__ = [
     "decoding_from_json",
     "decoding_from_options",
     "default_decoding",
+    "option_names",
 ]

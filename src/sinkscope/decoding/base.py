@@ -147,6 +147,16 @@ def default_decoding(family: str) -> Decoding:
     return decoding_from_options(family, {})
 
 
+def option_names(family: str) -> set[str]:
+    """The options of all decodings of a family."""
+    return {
+        item.name
+        for kind in DECODINGS.values()
+        if family in kind.families
+        for item in dataclasses.fields(kind)
+    }
+
+
 def decoding_from_options(family: str, options: Mapping[str, Any], where: str = "") -> Decoding:
     """The decoding of a family with these options: the first registered one that has them all.
 
@@ -163,7 +173,7 @@ def decoding_from_options(family: str, options: Mapping[str, Any], where: str = 
     for kind in fitting:
         if {item.name for item in dataclasses.fields(kind)}.issuperset(options):
             return kind(**{name: _frozen(value) for name, value in options.items()})
-    known = {item.name for kind in fitting for item in dataclasses.fields(kind)}
+    known = option_names(family)
     for option in options:
         if option not in known:
             raise InputError(f"{prefix}{family} models have no option {option!r}; {nearest(option, known)}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -64,7 +65,7 @@ class Causal(Family):
                 f"{checkpoint.source} is quantised; sinkscope measures models in float32, bfloat16 or float16: "
                 "give the original checkpoint"
             )
-        _ = checkpoint.shapes  # opens every shard, so that a broken one is named before transformers meets it
+        _check_sizes(checkpoint, network_class, config)  # it opens every shard: a broken one is named here
         register()
         placed = {"device_map": {"": device}} if device.type != "cpu" and _has_accelerate() else {}
         try:
@@ -147,6 +148,7 @@ def architecture(checkpoint: Checkpoint) -> tuple[Any, Any]:
         raise CheckpointError(
             f"{checkpoint.source}: model_type {kind!r} is not one that sinkscope can load; {hint}"
         )
+    checkpoint.check_layers()
     try:
         # Whether it is quantised is asked of the weights (see Checkpoint.quantised).
         settings = {key: value for key, value in checkpoint.config.items() if key != "quantization_config"}
@@ -161,6 +163,23 @@ def architecture(checkpoint: Checkpoint) -> tuple[Any, Any]:
         network_class = network_class[0]
     _require_sizes(checkpoint, config)
     return network_class, config
+
+
+def _check_sizes(checkpoint: Checkpoint, network_class: Any, config: Any) -> None:
+    """Refuse a config that declares much more than the weights hold, before transformers makes room for it."""
+    stored = sum(math.prod(shape) for shape in checkpoint.shapes.values())
+    try:
+        with torch.device("meta"):
+            declared = sum(parameter.numel() for parameter in network_class(config).parameters())
+    except Exception as error:  # a config class may raise anything for sizes that do not fit together
+        raise CheckpointError(
+            f"{checkpoint.source}: config.json does not describe a network: {one_line(error)}"
+        ) from error
+    if declared > 2 * stored:
+        raise CheckpointError(
+            f"{checkpoint.source}: config.json declares {declared:,} numbers, but the weights hold {stored:,}; "
+            "check that config.json and the weights belong together"
+        )
 
 
 def _require_sizes(checkpoint: Checkpoint, config: Any) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +23,15 @@ from sinkscope.errors import CheckpointError
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 FULL = ("F64", "F32", "BF16", "F16")
 """What safetensors call the dtypes of weights that are not quantised."""
+
+TOKENIZER_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "tokenizer.model", "special_tokens_map.json",
+    "added_tokens.json", "chat_template.jinja", "chat_template.json",
+)  # fmt: skip
+"""Files that decide which ids a text becomes."""
+
+LAYER_COUNTS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
+"""Names of the number of layers in config files."""
 
 LISTED = 8
 """How many tensor names one error lists."""
@@ -43,11 +53,12 @@ class Checkpoint:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """config.json, without `auto_map`, which would point to code."""
+        """config.json, without what would point elsewhere."""
         config = read_json(
             self.folder / "config.json", f"{self.source} is not a checkpoint in the Hugging Face layout"
         )
-        config.pop("auto_map", None)
+        for name in ("auto_map", "transformers_weights"):  # they would point to code, and to other weights
+            config.pop(name, None)
         return config
 
     @cached_property
@@ -81,33 +92,61 @@ class Checkpoint:
         if value is None and otherwise is not None:
             return otherwise
         value = self.setting(name)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 1 or value != int(value):
+        number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        if not number or value < 1 or value != int(value):
             raise CheckpointError(
                 f"{self.source}: config.json sets {name} to {value!r}, which should be a whole number above 0; "
                 "take config.json from the original model"
             )
         return int(value)
 
+    def number(self, name: str, otherwise: float | None = None) -> float:
+        """A key of config.json that is a finite number above 0; where it is null or absent, `otherwise`, if that is given."""
+        value = self.config.get(name)
+        if value is None and otherwise is not None:
+            return otherwise
+        value = self.setting(name)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+            raise CheckpointError(
+                f"{self.source}: config.json sets {name} to {value!r}, which should be a number above 0; "
+                "take config.json from the original model"
+            )
+        return float(value)
+
+    def check_layers(self) -> None:
+        """Refuse a config that declares more layers than the weights have tensors, before anything is made of it."""
+        inner = self.config.get("text_config")
+        for settings in (self.config, inner if isinstance(inner, dict) else {}):
+            for name in LAYER_COUNTS:
+                layers = settings.get(name)
+                if isinstance(layers, (int, float)) and layers > len(self.shapes):
+                    raise CheckpointError(
+                        f"{self.source}: config.json sets {name} to {layers}, but the weights have only {len(self.shapes)} "
+                        "tensors; check that config.json and the weights belong together"
+                    )
+
     @cached_property
     def files(self) -> dict[str, Path]:
         """Tensor name → the safetensors file that holds it."""
+        if (
+            self.folder / SINGLE
+        ).exists():  # where both are there, transformers reads the single file, and so do we
+            return dict.fromkeys(self.shapes_in(self.folder / SINGLE), self.folder / SINGLE)
         if (self.folder / INDEX).exists():
             weights = read_json(self.folder / INDEX, "").get("weight_map")
             if not isinstance(weights, dict) or not weights:
                 raise CheckpointError(f"{self.source}: {INDEX} has no weight_map; download it again")
             shards = {str(shard) for shard in weights.values()}
+            if any(Path(shard).name != shard for shard in shards):
+                raise CheckpointError(
+                    f"{self.source}: {INDEX} names files outside the folder; refusing to read them"
+                )
             lost = sorted(shard for shard in shards if not (self.folder / shard).is_file())
             if lost:
                 raise CheckpointError(
                     f"{self.source}: {INDEX} names {', '.join(lost)}, which is not there; download it again"
                 )
-            if any(Path(shard).name != shard for shard in shards):
-                raise CheckpointError(
-                    f"{self.source}: {INDEX} names files outside the folder; refusing to read them"
-                )
             return {name: self.folder / str(shard) for name, shard in weights.items()}
-        if (self.folder / SINGLE).exists():
-            return dict.fromkeys(self.shapes_in(self.folder / SINGLE), self.folder / SINGLE)
         pickles = sorted(path.name for path in self.folder.glob("*.bin"))
         if pickles:
             raise CheckpointError(
@@ -159,13 +198,18 @@ class Checkpoint:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over the weight files, so that a result can say which weights it came from.
+        """SHA-256 over all that decides what the model computes: weight files, config and tokenizer.
 
         The hub's cache names large files by their SHA-256 already; anything else is read once.
         """
         total = hashlib.sha256()
         for path in sorted(set(self.files.values())):
             total.update(f"{path.name}:{file_digest(path)}\n".encode())
+        settings = {"config.json": self.config, "generation_config.json": self.generation_config}
+        total.update(json.dumps(settings, sort_keys=True).encode())
+        for name in TOKENIZER_FILES:
+            if (self.folder / name).is_file():
+                total.update(f"{name}:{file_digest(self.folder / name)}\n".encode())
         return total.hexdigest()
 
     def tensors(self, device: torch.device) -> Iterator[tuple[str, Tensor]]:
@@ -182,13 +226,14 @@ def fill(
     names: Mapping[str, str],
     device: torch.device,
     dtype: torch.dtype,
-    room: Mapping[str, Tensor] | None = None,
+    make_room: Callable[[], Mapping[str, Tensor]] | None = None,
 ) -> None:
     """Puts the checkpoint's tensors into a network that was built without memory (on the meta device).
 
     Args:
         names: name in the checkpoint → name in the network, for every parameter that must be there.
-        room: name in the network → memory that this parameter should lie in; the others bring their own.
+        make_room: gives name in the network → memory that this parameter should lie in; the others bring their own. Called
+            once names and shapes are known to fit.
     """
     wanted = dict(network.named_parameters())
     missing = sorted(name for name in names if name not in checkpoint.shapes)
@@ -199,9 +244,10 @@ def fill(
         if name in checkpoint.shapes and checkpoint.shapes[name] != tuple(wanted[target].shape)
     )
     complain(checkpoint.source, missing, unexpected, misshapen)
+    room = {} if make_room is None else make_room()
     for name, tensor in checkpoint.tensors(device):
         target = names[name]
-        if room is not None and target in room:
+        if target in room:
             tensor = room[target].copy_(tensor)
         module, _, leaf = target.rpartition(".")
         parameter = nn.Parameter(tensor.to(device=device, dtype=dtype), requires_grad=False)
@@ -248,7 +294,7 @@ def read_json(path: Path, complaint: str) -> dict[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise CheckpointError(f"{complaint}: no {path.name} in {path.parent}") from error
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise CheckpointError(
             f"{path} is not readable JSON ({one_line(error)}); download it again"
         ) from error
@@ -258,15 +304,22 @@ def read_json(path: Path, complaint: str) -> dict[str, Any]:
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file."""
-    blob = path.resolve().name
-    if len(blob) == 64 and all(letter in "0123456789abcdef" for letter in blob) and path.is_symlink():
-        return blob
+    """SHA-256 of a file; links into the hub's own cache are named by it."""
+    blob = path.resolve()
+    hexadecimal = len(blob.name) == 64 and all(letter in "0123456789abcdef" for letter in blob.name)
+    if hexadecimal and path.is_symlink() and blob.parent.name == "blobs" and _in_hub_cache(blob):
+        return blob.name
     with path.open("rb") as file:
         digest = hashlib.sha256()
         while chunk := file.read(1 << 20):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def _in_hub_cache(path: Path) -> bool:
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    return path.is_relative_to(Path(HF_HUB_CACHE).resolve())
 
 
 def one_line(error: BaseException) -> str:

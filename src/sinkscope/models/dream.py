@@ -54,6 +54,7 @@ class Dream(Family):
         """Dream's sizes as a Qwen2Config whose attention looks both ways."""
         from transformers import Qwen2Config
 
+        checkpoint.check_layers()
         config = Qwen2Config(**qwen_settings(checkpoint))
         config.is_causal = False
         return config
@@ -68,7 +69,7 @@ class Dream(Family):
         names = {name: name for name, _ in network.named_parameters()}
         if tied:
             names.pop("lm_head.weight", None)
-        fill(network, checkpoint, names, device, dtype, side_by_side(network, device, dtype))
+        fill(network, checkpoint, names, device, dtype, lambda: side_by_side(network, device, dtype))
         if tied:
             network.lm_head.weight = network.model.embed_tokens.weight
         # Its frequencies were made on the meta device; they are not part of a checkpoint.
@@ -116,7 +117,7 @@ def qwen_settings(checkpoint: Checkpoint) -> dict[str, Any]:
         )
     rope = dict(settings.get("rope_scaling") or settings.get("rope_parameters") or {})
     rope.setdefault("rope_type", rope.pop("type", "default"))
-    rope.setdefault("rope_theta", float(settings.get("rope_theta") or 10000.0))
+    rope.setdefault("rope_theta", checkpoint.number("rope_theta", 10000.0))
     return {
         "vocab_size": checkpoint.size("vocab_size"),
         "hidden_size": width,
@@ -126,7 +127,7 @@ def qwen_settings(checkpoint: Checkpoint) -> dict[str, Any]:
         "num_key_value_heads": kv_heads,
         "head_dim": checkpoint.size("head_dim", max(1, width // heads)),
         "max_position_embeddings": checkpoint.size("max_position_embeddings", 131072),
-        "rms_norm_eps": float(settings.get("rms_norm_eps") or 1e-6),
+        "rms_norm_eps": checkpoint.number("rms_norm_eps", 1e-6),
         "hidden_act": settings.get("hidden_act") or "silu",
         "rope_parameters": rope,
         "tie_word_embeddings": False,

@@ -91,6 +91,7 @@ class Llada(Family):
         """LLaDA's sizes as a LlamaConfig whose attention looks both ways."""
         from transformers import LlamaConfig
 
+        checkpoint.check_layers()
         _refuse_variants(checkpoint)
         config = LlamaConfig(**llama_settings(checkpoint))
         config.is_causal = False
@@ -121,15 +122,15 @@ class Llada(Family):
             weight_names(network, tied),
             device,
             dtype,
-            side_by_side(network, device, dtype),
+            lambda: side_by_side(network, device, dtype),
         )
         if tied:
             network.lm_head.weight = network.model.embed_tokens.weight
         network.model.rotary_emb = FullPrecisionRotary(
-            config.head_dim, float(checkpoint.setting("rope_theta")), device
+            config.head_dim, checkpoint.number("rope_theta"), device
         )
         if settings.get("scale_logits"):
-            network.logit_scale = 1.0 / float(checkpoint.setting("d_model")) ** 0.5
+            network.logit_scale = 1.0 / checkpoint.size("d_model") ** 0.5
         built: nn.Module = network
         return built
 
@@ -179,7 +180,9 @@ def llama_settings(checkpoint: Checkpoint) -> dict[str, Any]:
         raise CheckpointError(
             f"{checkpoint.source}: n_heads {heads} is not a multiple of n_kv_heads {kv_heads}"
         )
-    hidden = settings.get("mlp_hidden_size") or int(float(checkpoint.setting("mlp_ratio")) * width)
+    hidden = int(checkpoint.number("mlp_ratio") * width)
+    if settings.get("mlp_hidden_size"):
+        hidden = checkpoint.size("mlp_hidden_size")
     return {
         "vocab_size": checkpoint.size("embedding_size" if settings.get("embedding_size") else "vocab_size"),
         "hidden_size": width,
@@ -189,9 +192,9 @@ def llama_settings(checkpoint: Checkpoint) -> dict[str, Any]:
         "num_key_value_heads": kv_heads,
         "head_dim": width // heads,
         "max_position_embeddings": checkpoint.size("max_sequence_length", 4096),
-        "rms_norm_eps": float(settings.get("rms_norm_eps") or 1e-5),
+        "rms_norm_eps": checkpoint.number("rms_norm_eps", 1e-5),
         "hidden_act": "silu",
-        "rope_parameters": {"rope_type": "default", "rope_theta": float(checkpoint.setting("rope_theta"))},
+        "rope_parameters": {"rope_type": "default", "rope_theta": checkpoint.number("rope_theta")},
         "tie_word_embeddings": False,
         "attention_bias": False,
         "mlp_bias": False,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.errors import InputError
+from sinkscope.models.chat_template import render
 from sinkscope.models.model import Model
 
 
@@ -72,7 +73,7 @@ def encode_text(model: Model, text: str) -> list[int]:
         raise InputError("the prompt is empty; give some text")
     if model.tokenizer.chat_template:
         turns = [{"role": "user", "content": text}]
-        text = model.tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+        text = render(model.tokenizer, turns, model.source, add_generation_prompt=True)
         return list(model.tokenizer(text, add_special_tokens=False).input_ids)
     return list(model.tokenizer(text).input_ids)
 

@@ -33,6 +33,7 @@ from sinkscope.statistics import (
 from sinkscope.study.comparable import comparable, same_documents_across_models, same_seeds
 from sinkscope.study.paper import Published, published
 from sinkscope.tasks.evaluate import Evaluation, Record
+from sinkscope.tasks.task import scheme_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -222,7 +223,7 @@ def _plain_row(runs: list[Evaluation], policy: str) -> Row:
     return Row(
         model=settings["model"]["source"],
         task=settings["task"]["task"],
-        scheme=settings["task"]["scheme"]["name"],
+        scheme=scheme_name(settings["task"]),
         policy=policy,
         n=len(scores),
         draws=len(draws),

@@ -23,9 +23,7 @@ UNKNOWN_PROMPT = 64
 
 def forwards(cell: Cell) -> int:
     """Forward passes of a cell, at most."""
-    from sinkscope.tasks.answer import forwards_of
-
-    each = forwards_of(cell.parsed_decoding())
+    each = cell.parsed_decoding().passes
     return cell.answers * each * (3 if cell.kind == "replay" else 1)
 
 
@@ -35,9 +33,8 @@ def storage(cell: Cell, facts: Facts) -> int:
     if not cell.capture:
         return records
     capture = json.loads(cell.capture)
-    length = int(getattr(cell.parsed_decoding(), "length", 0))
     steps = -(-(forwards(cell) // max(1, cell.answers)) // int(capture["every"]))
-    keys = UNKNOWN_PROMPT + length
+    keys = UNKNOWN_PROMPT + cell.parsed_decoding().new_tokens
     heads = 1 if capture["level"] == "layers" else facts.heads
     arrays = (
         1

@@ -23,6 +23,7 @@ from sinkscope.files import write_atomically
 from sinkscope.study.cells import Cell
 from sinkscope.study.store import Store, load_statistics
 from sinkscope.tasks.evaluate import Evaluation, record_of
+from sinkscope.tasks.task import scheme_name
 from sinkscope.text import csv_text
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def _about(cell: Cell) -> dict[str, Any]:
     return {
         "model": cell.model.name, "family": model["family"], "dtype": model["dtype"], "weights": model["weights"],
         "task": cell.identity["task"]["task"], "task_version": cell.identity["task"].get("version", ""),
-        "scheme": cell.identity["task"]["scheme"]["name"], "decoding_name": cell.decoding_name, "decoding": cell.decoding,
+        "scheme": scheme_name(cell.identity["task"]), "decoding_name": cell.decoding_name, "decoding": cell.decoding,
         "policy": cell.policy, "seeds": json.dumps(list(cell.seeds)), "cell": cell.id,
     }  # fmt: skip
 
@@ -159,7 +160,7 @@ def results(cells: Sequence[Cell], evaluations: dict[str, Evaluation]) -> tuple[
     """The result table, settings in every row, and notes. Each task and decoding is compared by itself."""
     import pandas as pd
 
-    from sinkscope.study.comparison import compare_runs, control, control_name, holm_over
+    from sinkscope.study.comparison import compare_runs, holm_over
 
     groups: dict[tuple[str, str], list[Cell]] = defaultdict(list)
     for cell in cells:
@@ -173,7 +174,8 @@ def results(cells: Sequence[Cell], evaluations: dict[str, Evaluation]) -> tuple[
         notes += [note for note in table.notes if " documents detect " not in note]
         draws: dict[tuple[str, str], list[Cell]] = defaultdict(list)
         for cell in group:
-            name = cell.policy if control(cell.policy) is None else control_name(cell.policy)
+            parsed = cell.parsed_policy()
+            name = cell.policy if parsed is None or parsed.control is None else str(parsed.with_seed(0))
             draws[cell.model.name, name].append(cell)
         compared = {(str(row["model"]), str(row["policy"])): row for row in table.frame().to_dict("records")}
         for (model, policy), row in compared.items():

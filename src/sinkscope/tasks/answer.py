@@ -13,12 +13,13 @@ from typing import Any, Literal
 
 import torch
 
+from sinkscope.checks import whole
 from sinkscope.decoding import Decoding
 from sinkscope.errors import InputError
 from sinkscope.generation.generate import check_decoding, generate
 from sinkscope.models.model import Model
 from sinkscope.policies.policy import Policy, check_policy
-from sinkscope.tasks.grading import check_documents, grade_rows
+from sinkscope.tasks.grading import check_documents, grade_in_parts
 from sinkscope.tasks.prompting import Encoded, decode_answer, encode_prompt
 from sinkscope.tasks.records import Generation, RunFolder
 from sinkscope.tasks.task import Document, Task, fingerprint
@@ -53,10 +54,8 @@ class Item:
 
 def items(task: Task, limit: int | None = None, seeds: Sequence[int] = (0,)) -> list[Item]:
     """The answers that an evaluation wants, in order; a study cuts shards from this list."""
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise InputError(
-            f"limit should be a whole number of at least 1, or None for all documents, got {limit!r}"
-        )
+    if limit is not None:
+        whole("limit", limit, 1)
     documents = task.documents(limit)
     return [Item(index, document, seed) for index, document in enumerate(documents) for seed in seeds]
 
@@ -72,7 +71,7 @@ def answer(
     grade: bool = True,
     progress: Progress | None = None,
 ) -> None:
-    """Answers what is not in the folder yet, and grades it.
+    """Answer what is not in the folder yet, and grade it.
 
     Args:
         wanted: from `items`, or a part of it.
@@ -83,18 +82,22 @@ def answer(
     documents = {item.document.id: item.document for item in wanted}
     check_documents((row for row in run.generations if row.document in documents), documents, run.path)
     keys = {item.key for item in wanted}
-    account = _Account(len(keys), progress)
-    if grade:
-        account.right = sum(row.passed for row in run.grades if (row.document, row.seed) in keys)
     left = [item for item in wanted if item.key not in run.generations]
-    account.done = len(keys) - len(left)
+    done = len(keys) - len(left)
+    right = sum(row.passed for row in run.grades if (row.document, row.seed) in keys) if grade else 0
     prompts = {
         item.document.id: encode_prompt(model, task.prompt(item.document), task.scheme) for item in left
     }
     _check(model, decoding, policy, prompts)
-    if grade:
-        _grade_rest(task, documents, run, account)
-    account.tell()
+    if grade:  # what was saved, but not graded, before a kill
+        rest = [
+            row
+            for row in run.generations
+            if row.document in documents and (row.document, row.seed) not in run.grades
+        ]
+        right += _right(run, task, documents, rest)
+    progress = progress or (lambda done, right, total: None)
+    progress(done, right, len(keys))
     queue = list(_batches(model, decoding, left, prompts, batch_size))
     while queue:
         batch = queue.pop(0)
@@ -108,43 +111,19 @@ def answer(
             queue[:0] = [batch[:half], batch[half:]]
             continue
         run.generations.append(rows)
-        account.done += len(rows)
+        done += len(rows)
         if grade:
-            grades = grade_rows(task, documents, rows)
-            run.grades.append(grades)
-            account.right += sum(one.passed for one in grades)
-        account.tell()
+            right += _right(run, task, documents, rows)
+        progress(done, right, len(keys))
 
 
-@dataclass
-class _Account:
-    """What is told to whoever watches."""
-
-    total: int
-    progress: Progress | None
-    done: int = 0
-    right: int = 0
-
-    def tell(self) -> None:
-        if self.progress is not None:
-            self.progress(self.done, self.right, self.total)
-
-
-def _grade_rest(task: Task, documents: dict[str, Document], run: RunFolder, account: _Account) -> None:
-    """Grades answers that were saved, but not graded, before a kill."""
-    rest = [
-        row
-        for row in run.generations
-        if row.document in documents and (row.document, row.seed) not in run.grades
-    ]
-    for start in range(0, len(rest), 32):
-        grades = grade_rows(task, documents, rest[start : start + 32])
-        run.grades.append(grades)
-        account.right += sum(one.passed for one in grades)
+def _right(run: RunFolder, task: Task, documents: dict[str, Document], rows: Sequence[Generation]) -> int:
+    """Grade some answers into the run; return how many are right."""
+    return sum(grade.passed for part in grade_in_parts(run, task, documents, rows) for grade in part)
 
 
 def _check(model: Model, decoding: Decoding, policy: Policy | None, prompts: dict[str, Encoded]) -> None:
-    """All that can be wrong is said before the first forward."""
+    """Refuse all that can be wrong before the first forward."""
     check_decoding(model, decoding)
     if not decoding.new_tokens:
         raise InputError("tasks are text; image decodings have no answer to grade")
@@ -172,11 +151,7 @@ def _batches(
 def rows_at_once(model: Model, columns: int, batch_size: BatchSize) -> int:
     """How many sequences of so many tokens run together."""
     if batch_size != "auto":
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-            raise InputError(
-                f'batch_size should be a whole number of at least 1, or "auto", got {batch_size!r}'
-            )
-        return batch_size
+        return whole("batch_size", batch_size, 1)
     if model.device.type != "cuda":
         return max(1, min(MOST_ROWS, CPU_TOKENS // columns))
     free, _ = torch.cuda.mem_get_info(model.device)
@@ -239,8 +214,3 @@ def varies(decoding: Decoding, policy: Policy | None) -> bool:
     """Whether another seed can give another answer."""
     random = policy is not None and any(rule.control is not None for rule in policy.parts())
     return random or decoding.draws
-
-
-def forwards_of(decoding: Decoding) -> int:
-    """How many forward passes one answer takes at most; what a plan multiplies."""
-    return decoding.passes

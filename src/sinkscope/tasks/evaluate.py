@@ -1,7 +1,7 @@
-"""`ss.evaluate`: how well a model does a task, under which scheme, decoding and policy, document by document.
+"""`ss.evaluate`: a model's answers to a task, graded, under a scheme, a decoding and a policy, document by document.
 
-    found = ss.evaluate(model, "word_problems", policy=ss.MaskTop(5), limit=200, out="runs/top5")
-    found.accuracy, found.interval
+    evaluation = ss.evaluate(model, "word_problems", policy=ss.MaskTop(5), limit=200, out="runs/top5")
+    evaluation.accuracy, evaluation.interval
 
 The folder is the result: run the same call again and only what is missing is done. See `records` for what is in it.
 """
@@ -21,7 +21,7 @@ from sinkscope.statistics import Interval, standard_error, wilson
 from sinkscope.tasks import registry, sandbox
 from sinkscope.tasks.grading import GRADER_BROKE
 from sinkscope.tasks.records import Generation, Grade, RunFolder
-from sinkscope.tasks.task import Task, digest
+from sinkscope.tasks.task import Task
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,10 +85,10 @@ class Evaluation:
 
     def scores(self) -> dict[str, float]:
         """Document → 1 or 0; with several seeds the share of them that were right."""
-        found: dict[str, list[bool]] = defaultdict(list)
+        grades: dict[str, list[bool]] = defaultdict(list)
         for record in self.records:
-            found[record.document].append(record.passed)
-        return {document: sum(passed) / len(passed) for document, passed in found.items()}
+            grades[record.document].append(record.passed)
+        return {document: sum(passed) / len(passed) for document, passed in grades.items()}
 
     @property
     def n(self) -> int:
@@ -133,50 +133,51 @@ class Evaluation:
         return "\n".join(f"{name:<10} {value}" for name, value in summary(self))
 
 
-def summary(found: Evaluation) -> list[tuple[str, str]]:
+def summary(evaluation: Evaluation) -> list[tuple[str, str]]:
     """What is printed about an evaluation, line by line."""
-    settings = found.settings
+    settings, records = evaluation.settings, evaluation.records
     model, task, decoding = settings["model"], settings["task"], settings["decoding"]
-    low, high = found.interval
+    low, high = evaluation.interval
     options = ", ".join(f"{name}={value}" for name, value in decoding.items() if name != "kind")
+    scheme = task.get("scheme") or {}  # a task of one's own may have none
     wording = ", ".join(
-        f"{name}={value!r}" for name, value in sorted(task["scheme"].items()) if name != "name" and value
+        f"{name}={value!r}" for name, value in sorted(scheme.items()) if name != "name" and value
     )
+    named = f", scheme {scheme['name']}" if "name" in scheme else ""
+    seeds = f" × {len(evaluation.seeds)} seeds" if len(evaluation.seeds) > 1 else ""
     lines = [
         (
             "model",
             f"{model['source']} ({model['family']}, {model['dtype']}, weights {model['weights'][:12]})",
         ),
-        ("task", f"{task['task']}, scheme {task['scheme']['name']} ({task['version']})"),
+        ("task", f"{task.get('task', '?')}{named} ({task.get('version', 'no version')})"),
         ("scheme", wording if len(wording) <= 300 else f"{wording[:300]}…"),
         ("decoding", f"{decoding['kind']}: {options}"),
         ("policy", settings["policy"] or "none"),
-        ("accuracy", f"{found.accuracy:.4f} ± {found.stderr:.4f}, 95 % interval {low:.4f} to {high:.4f}"),
-        ("documents", f"{found.n}" + (f" × {len(found.seeds)} seeds" if len(found.seeds) > 1 else "")),
+        (
+            "accuracy",
+            f"{evaluation.accuracy:.4f} ± {evaluation.stderr:.4f}, 95 % interval {low:.4f} to {high:.4f}",
+        ),
+        ("documents", f"{evaluation.n}{seeds}"),
     ]
     if settings["policy"]:
-        parts = [
-            ("of the attention hidden", found.mean("hidden_share")),
-            ("of each step's own sinks hit", found.mean("sinks_hit")),
-            ("of the keys taken", found.mean("key_share")),
-        ]
-        said = [f"{value:.2%} {words}" for words, value in parts if value is not None]
-        lines.append(("took", ", ".join(said) or "nothing: it never acted"))
-    ran = sorted({record.sandbox for record in found.records if record.sandbox})
-    if ran:
-        lines.append(("sandbox", ", ".join(ran) + (", which confines nothing" if "none" in ran else "")))
-    broken = [record for record in found.records if record.reason.startswith(GRADER_BROKE)]
+        parts = {
+            "of the attention hidden": evaluation.mean("hidden_share"),
+            "of each step's own sinks hit": evaluation.mean("sinks_hit"),
+            "of the keys taken": evaluation.mean("key_share"),
+        }
+        shares = ", ".join(f"{value:.2%} {words}" for words, value in parts.items() if value is not None)
+        lines.append(("took", shares or "nothing: it never acted"))
+    rungs = sorted({record.sandbox for record in records if record.sandbox})
+    if rungs:
+        lines.append(("sandbox", ", ".join(rungs) + (", which confines nothing" if "none" in rungs else "")))
+    broken = [record for record in records if record.reason.startswith(GRADER_BROKE)]
     if broken:
-        lines.append(
-            (
-                "grading",
-                f"broke on {len(broken)} answers, counted as wrong: {broken[0].document}, {broken[0].reason}",
-            )
-        )
-    ties = sum(record.ties for record in found.records)
-    forwards = sum(record.forwards for record in found.records)
+        example = f"{broken[0].document}, {broken[0].reason}"
+        lines.append(("grading", f"broke on {len(broken)} answers, counted as wrong: {example}"))
+    ties, forwards = sum(record.ties for record in records), sum(record.forwards for record in records)
     lines.append(("forwards", f"{forwards}, {ties} selections decided by ties"))
-    return lines
+    return [(name, value) for name, value in lines if value]
 
 
 def evaluate(
@@ -192,7 +193,7 @@ def evaluate(
     sandbox: str = "auto",
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Answers the documents of a task and grades the answers.
+    """Answer the documents of a task and grade the answers.
 
     Args:
         model: from `ss.load`, or what `ss.load` takes; the sandbox is then checked before the model is loaded.
@@ -237,7 +238,7 @@ def write_answers(
     grade: bool = True,
     progress: Progress | None = None,
 ) -> set[tuple[str, int]]:
-    """Answers into a run's folder, graded or (`grade=False`) to be graded later; the (document, seed) that are there now."""
+    """Write answers into a run's folder, graded or (`grade=False`) to be graded later; return their (document, seed)."""
     from sinkscope.tasks.answer import answer, items
 
     wanted = items(task, limit, check_seeds(seeds, decoding, policy))
@@ -271,32 +272,32 @@ def family_of(source: str | os.PathLike[str], revision: str | None = None) -> st
 def decoding_options(task: Task, family: str) -> dict[str, Any]:
     """The scheme's decoding options; for a scheme made for another family, those of the family's default scheme."""
     scheme = task.scheme
-    if scheme.family != family and task.name in registry.TASKS:
+    if scheme.family not in ("", family) and task.name in registry.TASKS:
         scheme = registry.get(task.name, family).scheme
-    return dict(scheme.decoding) if scheme.family == family else {}
+    return dict(scheme.decoding) if scheme.family in ("", family) else {}
 
 
 def decoding_for(task: Task, family: str) -> Decoding:
     """The decoding that a task is put with to models of a family."""
     from sinkscope.decoding import decoding_from_options
 
-    return decoding_from_options(family, decoding_options(task, family))
+    return decoding_from_options(family, decoding_options(task, family), f"scheme {task.scheme.name}")
 
 
 def check_seeds(seeds: int | Sequence[int], decoding: Decoding, policy: Policy | None) -> tuple[int, ...]:
     """The seeds as a tuple; several only where they can make a difference."""
     from sinkscope.tasks.answer import varies
 
-    many = (seeds,) if isinstance(seeds, int) else tuple(seeds)
-    if not many or any(isinstance(one, bool) or not isinstance(one, int) or one < 0 for one in many):
+    given = (seeds,) if isinstance(seeds, int) else tuple(seeds)
+    if not given or any(isinstance(seed, bool) or not isinstance(seed, int) or seed < 0 for seed in given):
         raise InputError(f"seeds should be whole numbers from 0 on, such as 0 or [0, 1, 2], got {seeds!r}")
-    if len(set(many)) < len(many):
-        raise InputError(f"seeds {list(many)} name one twice; give different ones")
-    if len(many) > 1 and not varies(decoding, policy):
+    if len(set(given)) < len(given):
+        raise InputError(f"seeds {list(given)} name one twice; give different ones")
+    if len(given) > 1 and not varies(decoding, policy):
         raise InputError(
-            f"{len(many)} seeds would give the same answers: this {decoding.kind} decoding draws nothing"
+            f"{len(given)} seeds would give the same answers: this {decoding.kind} decoding draws nothing"
         )
-    return many
+    return given
 
 
 def run_settings(model: Model, task: Task, decoding: Decoding, policy: Policy | None) -> dict[str, Any]:
@@ -361,8 +362,3 @@ def record_of(row: Generation, grade: Grade, settings: Mapping[str, Any]) -> Rec
         settings=settings,
         sandbox=grade.sandbox,
     )
-
-
-def run_id(settings: Mapping[str, Any]) -> str:
-    """A short name of a run's identity."""
-    return digest(dict(settings))

@@ -63,18 +63,15 @@ def extract(name: str, output: str) -> str:
     return match.strip()
 
 
-def is_right(name: str, found: str, gold: str) -> bool:
-    """Whether what `extract` found is the gold answer.
-
-    `gold`: the worked answer of the data set, ending in `#### N`.
-    """
+def is_right(name: str, answer: str, gold: str) -> bool:
+    """True when an answer that `extract` gave is the gold one; `gold`: a worked answer that ends in `#### N`."""
     if _extractor(name).by_value:
         wanted = gold.split("#### ")[1].replace(",", "")
         try:
-            return found == wanted or abs(float(found) - int(wanted)) < 1e-6
+            return answer == wanted or abs(float(answer) - int(wanted)) < 1e-6
         except ValueError:
             return False
-    return _normal(found) == _normal(gold)
+    return _normal(answer) == _normal(gold)
 
 
 def _normal(text: str) -> str:

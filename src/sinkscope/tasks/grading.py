@@ -10,7 +10,7 @@ a sandbox costs no GPU time: generate there, grade here.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from sinkscope.tasks import registry, sandbox
 from sinkscope.tasks.records import Generation, Grade, RunFolder
 from sinkscope.tasks.task import Document, Task, Verdict, fingerprint
 
+PART = 32
 LONGEST_ANSWER = 1_000_000
 """Characters; grading reads no more."""
 GRADER_BROKE = "grading broke on the answer"
@@ -32,15 +33,15 @@ def can_grade(task: Task) -> bool:
 
 def run_folders(path: str | os.PathLike[str]) -> list[Path]:
     """The folder itself where it is an evaluation's, else all evaluations below it; traces and replays have no grades."""
-    found = [
+    folders = [
         file.parent
         for file in sorted(Path(path).glob("**/settings.json"))
         if (file.parent / "generations.jsonl").is_file()
         and "kind" not in RunFolder.read(file.parent).settings
     ]
-    if not found:
+    if not folders:
         raise InputError(f"{path} holds no answers of an evaluation: give the folder of a run or of a study")
-    return found
+    return folders
 
 
 def task_of(settings: Mapping[str, Any], data: str | Path | None = None, sandbox: str = "auto") -> Task:
@@ -111,19 +112,28 @@ def grade_run(
     kept = [] if again else list(run.grades)
     done = {(grade.document, grade.seed) for grade in kept}
     todo = [row for row in generations if (row.document, row.seed) not in done]
-    right = sum(grade.passed for grade in kept)
-    for start in range(0, len(todo), 32):  # in parts, so that a kill costs little
-        part = todo[start : start + 32]
-        grades = grade_rows(task, documents, part, workers)
-        if not again:
-            run.grades.append(grades)
-        kept += grades
-        right += sum(grade.passed for grade in grades)
+    for part in grade_in_parts(None if again else run, task, documents, todo, workers):
+        kept += part
         if progress is not None:
-            progress(len(kept), right, len(generations))
+            progress(len(kept), sum(grade.passed for grade in kept), len(generations))
     if again:
         run.grades.replace(kept)
     return sorted(kept, key=lambda grade: (grade.index, grade.seed))
+
+
+def grade_in_parts(
+    run: RunFolder | None,
+    task: Task,
+    documents: Mapping[str, Document],
+    rows: Sequence[Generation],
+    workers: int | None = None,
+) -> Iterator[list[Grade]]:
+    """The grades of some answers, written to the run in parts, so that a kill costs little; `documents`: by id."""
+    for start in range(0, len(rows), PART):
+        grades = grade_rows(task, documents, rows[start : start + PART], workers)
+        if run is not None:
+            run.grades.append(grades)
+        yield grades
 
 
 def grade_rows(

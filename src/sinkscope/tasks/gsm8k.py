@@ -8,17 +8,17 @@ hub.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from sinkscope.errors import InputError
 from sinkscope.tasks.extraction import extract, is_right
-from sinkscope.tasks.schemes import choose, compose
+from sinkscope.tasks.schemes import choose, compose, of_the_paper
 from sinkscope.tasks.sources import Example, HubData, read_examples, read_rows
-from sinkscope.tasks.task import Document, Prompt, Scheme, Verdict, cut, scheme_settings
+from sinkscope.tasks.task import Document, Prompt, Scheme, Task, Verdict, cut
 
 _FIELDS = ("question", "answer")
 _REVISION = "e53f048856ff4f594e959d75785d2c2d37b678ee"
@@ -50,9 +50,8 @@ _THINK = (
     "here </think> answer here\n"
 )
 _DREAM: dict[str, Any] = {"algorithm": "entropy", "alg_temp": 0.0}
-_UNSTATED = "the paper states lengths, steps and block, not prompt or examples: "
 
-SCHEMES = (
+_SCHEMES = (
     Scheme(
         name="llada-blocks",
         source="ML-GSAI/LLaDA, OpenCompass configuration gsm8k_gen_1d7fe4, in blocks; bf16, batch 1",
@@ -133,44 +132,22 @@ SCHEMES = (
         decoding={"length": 256},
         **_FIVE,
     ),
-    Scheme(
-        name="paper-llada",
-        family="llada",
-        source=f"arXiv 2510.15731, section 4.3; {_UNSTATED}here lm-eval's gsm8k, 5 examples in one user turn",
+)
+_of_the_paper = partial(of_the_paper, _SCHEMES, "prompt or examples")
+_ONE_TURN = "lm-eval's gsm8k, 5 examples in one user turn"
+SCHEMES = (
+    *_SCHEMES,
+    _of_the_paper(
+        "llada-base",
+        "llada",
+        0.76,
+        _ONE_TURN,
         layout="one_turn",
         decoding={"length": 256, "steps": 256, "block": 32},
-        published={"arXiv 2510.15731, unmasked": 0.76},
-        **_FIVE,
     ),
-    Scheme(
-        name="paper-dream",
-        family="dream",
-        source=f"arXiv 2510.15731, section 4.3; {_UNSTATED}here Dream's own evaluation",
-        keep_special=True,
-        prompt_tokens=1024,
-        decoding={"length": 256, "steps": 256, "temperature": 0.1, "top_p": 0.9, **_DREAM},
-        published={"arXiv 2510.15731, unmasked": 0.82},
-        **{**_COT, "until": ("<|endoftext|>", *_COT["until"])},
-    ),
-    Scheme(
-        name="paper-mmada",
-        family="mmada",
-        source=f"arXiv 2510.15731, section 4.3; {_UNSTATED}here MMaDA's evaluation script",
-        layout="one_turn",
-        preamble=_THINK,
-        decoding={"length": 256, "steps": 256, "block": 64},
-        published={"arXiv 2510.15731, unmasked": 0.54},
-        **_FIVE,
-    ),
-    Scheme(
-        name="paper-llama",
-        family="causal",
-        source=f"arXiv 2510.15731, section 4.3; {_UNSTATED}here lm-eval's gsm8k, 5 examples in one user turn",
-        layout="one_turn",
-        decoding={"length": 256},
-        published={"arXiv 2510.15731, unmasked": 0.85},
-        **_FIVE,
-    ),
+    _of_the_paper("dream-instruct", "dream", 0.82, "Dream's own evaluation"),
+    _of_the_paper("mmada-mixcot", "mmada", 0.54, "MMaDA's evaluation script"),
+    _of_the_paper("causal-base", "causal", 0.85, _ONE_TURN, layout="one_turn"),
 )
 
 DEFAULTS = {
@@ -184,13 +161,12 @@ _SHOTS_SEED = 1234  # lm-eval's default seed of the examples
 
 
 @dataclass(frozen=True)
-class Gsm8k:
+class Gsm8k(Task):
     """The task. `data`: the test file; examples from the training set are read from the file beside it."""
 
     scheme: Scheme
     data: Path | None = None
     name: str = "gsm8k"
-    runs_code: bool = False
 
     def documents(self, limit: int | None = None) -> list[Document]:
         """The test documents, with examples of their own where the scheme draws them (as lm-eval does)."""
@@ -229,17 +205,9 @@ class Gsm8k:
 
         The gold text itself is always right: OpenCompass's rule, kept as it is, misses the 14 with commas.
         """
-        found = extract(self.scheme.extraction, cut(output, self.scheme.until))
+        number = extract(self.scheme.extraction, cut(output, self.scheme.until))
         gold = output.strip() == document.answer.strip()
-        return Verdict(gold or is_right(self.scheme.extraction, found, document.answer), found)
-
-    def grade_many(self, pairs: Sequence[tuple[Document, str]], workers: int | None = None) -> list[Verdict]:
-        """`grade` for each pair."""
-        return [self.grade(document, output) for document, output in pairs]
-
-    def settings(self) -> dict[str, Any]:
-        """All that identifies the task."""
-        return {"task": self.name, "version": "gsm8k/1", "scheme": scheme_settings(self.scheme)}
+        return Verdict(gold or is_right(self.scheme.extraction, number, document.answer), number)
 
 
 def _train_file(test: Path) -> Path:

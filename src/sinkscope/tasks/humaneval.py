@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ from sinkscope.tasks import bounded
 from sinkscope.tasks.bounded import Reading
 from sinkscope.tasks.code_text import RULES
 from sinkscope.tasks.programs import grade_programs
-from sinkscope.tasks.schemes import choose, compose
+from sinkscope.tasks.schemes import choose, compose, of_the_paper
 from sinkscope.tasks.sources import HubData, read_rows
-from sinkscope.tasks.task import Document, Prompt, Scheme, Verdict, cut, scheme_settings
+from sinkscope.tasks.task import Document, Prompt, Scheme, Task, Verdict, cut
 
 TEST = HubData(
     "openai/openai_humaneval",
@@ -57,9 +58,8 @@ _DREAM_INSTRUCT: dict[str, Any] = {  # the fork of lm-eval in Dream's repository
     "extraction": "sanitized",
     "decoding": {"length": 768, "steps": 768, "temperature": 0.1, "top_p": 0.9, **_ENTROPY},
 }
-_UNSTATED = "the paper states lengths, steps and block, not the prompt: "
 
-SCHEMES = (
+_SCHEMES = (
     Scheme(
         name="llada-pure",
         source="ML-GSAI/LLaDA, OpenCompass configuration of HumanEval, one block; bf16, batch 1",
@@ -123,36 +123,15 @@ SCHEMES = (
         extraction="completion",
         decoding={"length": 1024},
     ),
-    Scheme(
-        name="paper-llada",
-        family="llada",
-        source=f"arXiv 2510.15731, section 4.3; {_UNSTATED}here lm-eval's humaneval_instruct",
-        decoding={"length": 512, "steps": 512, "block": 32},
-        published={"arXiv 2510.15731, unmasked": 0.37},
-        **_INSTRUCT,
-    ),
-    Scheme(
-        name="paper-dream",
-        source=f"arXiv 2510.15731, section 4.3; {_UNSTATED}here Dream's own evaluation",
-        published={"arXiv 2510.15731, unmasked": 0.60},
-        **_DREAM_INSTRUCT,
-    ),
-    Scheme(
-        name="paper-mmada",
-        family="mmada",
-        source=f"arXiv 2510.15731, section 4.3; {_UNSTATED}here as mmada-instruct",
-        decoding={"length": 512, "steps": 512, "block": 64},
-        published={"arXiv 2510.15731, unmasked": 0.16},
-        **_INSTRUCT,
-    ),
-    Scheme(
-        name="paper-llama",
-        family="causal",
-        source=f"arXiv 2510.15731, section 4.3; {_UNSTATED}here lm-eval's humaneval_instruct",
-        decoding={"length": 1024},
-        published={"arXiv 2510.15731, unmasked": 0.66},
-        **_INSTRUCT,
-    ),
+)
+_of_the_paper = partial(of_the_paper, _SCHEMES, "the prompt")
+_IN_BLOCKS = {"length": 512, "steps": 512, "block": 32}
+SCHEMES = (
+    *_SCHEMES,
+    _of_the_paper("mmada-instruct", "llada", 0.37, "lm-eval's humaneval_instruct", decoding=_IN_BLOCKS),
+    _of_the_paper("dream-instruct", "dream", 0.60, "Dream's own evaluation"),
+    _of_the_paper("mmada-instruct", "mmada", 0.16, "as mmada-instruct"),
+    _of_the_paper("llama-instruct", "causal", 0.66, "lm-eval's humaneval_instruct"),
 )
 
 DEFAULTS = {
@@ -164,7 +143,7 @@ DEFAULTS = {
 
 
 @dataclass(frozen=True)
-class HumanEval:
+class HumanEval(Task):
     """The task. `data`: the file of documents."""
 
     scheme: Scheme
@@ -217,10 +196,6 @@ class HumanEval:
         tests = [document.extra["tests"] for document, _ in pairs]
         programs = list(zip(self.programs(pairs), tests, strict=True))
         return grade_programs(programs, self.scheme.timeout, self.sandbox, workers)
-
-    def settings(self) -> dict[str, Any]:
-        """All that identifies the task."""
-        return {"task": self.name, "version": "humaneval/1", "scheme": scheme_settings(self.scheme)}
 
 
 def task(scheme: str | None = None, family: str | None = None, data: str | Path | None = None) -> HumanEval:

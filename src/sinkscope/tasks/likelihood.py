@@ -1,4 +1,4 @@
-"""How likely a model finds a continuation: exactly for causal models, as a Monte Carlo bound for diffusion models.
+"""The likelihood of a continuation: exact for causal models, a Monte Carlo bound for diffusion models.
 
 The bound is that of masked diffusion training (LLaDA, arXiv 2502.09992, eq. 6): with l uniform on 1..L and exactly l of the L
 continuation tokens masked, log p ≥ E[L/l · Σ log p(masked token)]. It is a bound and an estimate; it must not be compared
@@ -13,11 +13,13 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from sinkscope.decoding import Decoding, DreamDecoding, LladaDecoding, MmadaDecoding, dream
+from sinkscope.checks import whole
+from sinkscope.decoding import decoding_from_options, dream, option_names
 from sinkscope.decoding.engine import Engine
 from sinkscope.errors import InputError
 from sinkscope.generation.generate import generate
@@ -62,7 +64,7 @@ def exact(
     by_shape: dict[tuple[int, int], list[int]] = defaultdict(list)
     for number, (context, continuation) in enumerate(pairs):
         by_shape[len(context), len(continuation)].append(number)
-    found: dict[int, Likelihood] = {}
+    likelihoods: dict[int, Likelihood] = {}
     for (prompt, _), numbers in by_shape.items():
         for start in range(0, len(numbers), rows):
             part = numbers[start : start + rows]
@@ -77,8 +79,8 @@ def exact(
             target = ids[:, prompt:]
             values = spread.gather(-1, target[..., None])[..., 0].double().sum(1).tolist()
             greedy = (spread.argmax(-1) == target).all(1).tolist()
-            found |= {n: Likelihood(v, g) for n, v, g in zip(part, values, greedy, strict=True)}
-    return [found[number] for number in range(len(pairs))]
+            likelihoods |= {n: Likelihood(v, g) for n, v, g in zip(part, values, greedy, strict=True)}
+    return [likelihoods[number] for number in range(len(pairs))]
 
 
 def bound(
@@ -90,10 +92,7 @@ def bound(
     """
     if model.spec.causal:
         raise InputError(f"{model.source} is a causal model; its log-likelihood is exact, use `exact`")
-    if isinstance(draws, bool) or not isinstance(draws, int) or draws < 2:
-        raise InputError(
-            f"draws should be a whole number of at least 2, got {draws!r}; LLaDA's own evaluation takes 128"
-        )
+    whole("draws", draws, 2)
     context, continuation = pair
     if not context or not continuation:
         raise InputError("a bound needs at least one token of context and one of continuation")
@@ -200,10 +199,8 @@ def _masked_values(
 def _greedy(model: Model, context: Sequence[int], continuation: Sequence[int], policy: Policy | None) -> bool:
     """Whether the family's loop, one token at a time by confidence, writes exactly this continuation."""
     length = len(continuation)
-    decodings: dict[str, Decoding] = {
-        "llada": LladaDecoding(length, length, length),
-        "dream": DreamDecoding(length, length),
-        "mmada": MmadaDecoding(length, length, length),
+    options: dict[str, Any] = {
+        name: length for name in ("length", "block") if name in option_names(model.family)
     }
-    run = generate(model, [list(context)], decodings[model.family], policy, seed=[0])
+    run = generate(model, [list(context)], decoding_from_options(model.family, options), policy, seed=[0])
     return run.sequences[0, run.prompt :].tolist() == list(continuation)

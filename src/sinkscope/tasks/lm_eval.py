@@ -6,7 +6,6 @@ What it does not do: run model-written code outside our sandbox (such tasks are 
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import hashlib
 import inspect
@@ -21,15 +20,10 @@ from lm_eval.api.model import TemplateLM
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from sinkscope.decoding import (
-    Decoding,
-    LladaDecoding,
-    MmadaDecoding,
-    SamplingDecoding,
-    default_decoding,
-)
+from sinkscope.decoding import Decoding, decoding_from_options, option_names
 from sinkscope.errors import InputError, nearest
 from sinkscope.generation.generate import generate
+from sinkscope.models.chat_template import render
 from sinkscope.models.load import load
 from sinkscope.models.prompts import decode
 from sinkscope.policies import parse_policy
@@ -118,8 +112,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
         options = (
             {"add_generation_prompt": True} if add_generation_prompt else {"continue_final_message": True}
         )
-        text: str = self.tokenizer.apply_chat_template(chat_history, tokenize=False, **options)
-        return text
+        return render(self.tokenizer, chat_history, self.model.source, **options)
 
     # ---- generation -------------------------------------------------------------------------------
 
@@ -137,13 +130,13 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
             asked[id(request)] += 1
             decoding = self._decoding(wishes)
             decodings[decoding.to_json()] = decoding
-            prompts.append(self._prompt(context, decoding.length))  # type: ignore[attr-defined]
+            prompts.append(self._prompt(context, decoding.new_tokens))
             groups[decoding.to_json(), len(prompts[-1])].append(number)
-        found: dict[int, str] = {}
+        answers: dict[int, str] = {}
         bar = tqdm(total=len(requests), disable=disable_tqdm, desc="sinkscope generate_until")
         for (name, columns), numbers in sorted(groups.items(), key=lambda entry: -entry[0][1]):
             decoding = decodings[name]
-            rows = self._rows(columns + decoding.length)  # type: ignore[attr-defined]
+            rows = self._rows(columns + decoding.new_tokens)
             for start in range(0, len(numbers), rows):
                 part = numbers[start : start + rows]
                 ids = torch.tensor([prompts[number] for number in part])
@@ -153,11 +146,11 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
                     answer = run.sequences[row, run.prompt :].tolist()
                     if decoding.causal:
                         answer = answer[: run.forwards[row]]
-                    found[number] = self._text(answer, requests[number].args[1])
-                    self.cache_hook.add_partial("generate_until", requests[number].args, found[number])
+                    answers[number] = self._text(answer, requests[number].args[1])
+                    self.cache_hook.add_partial("generate_until", requests[number].args, answers[number])
                 bar.update(len(part))
         bar.close()
-        return [found[number] for number in range(len(requests))]
+        return [answers[number] for number in range(len(requests))]
 
     def _prompt(self, context: str, length: int) -> list[int]:
         ids = self.tok_encode(context) or [self.prefix_token_id]
@@ -194,28 +187,21 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
     def _decoding(self, wishes: dict[str, Any]) -> Decoding:
         """The user's options first, then the task's wishes, then lm-eval's default length."""
         family, options = self.model.family, dict(self.options)
-        wished = next(
-            (wishes[name] for name in ("max_gen_toks", "max_new_tokens", "max_tokens") if name in wishes),
-            None,
-        )
-        options.setdefault("length", int(wished) if wished is not None else LENGTH)
+        lengths = [
+            wishes[name] for name in ("max_gen_toks", "max_new_tokens", "max_tokens") if name in wishes
+        ]
+        options.setdefault("length", int(lengths[0]) if lengths else LENGTH)
+        known = option_names(family)
         if wishes.get("do_sample"):
             options.setdefault("temperature", float(wishes.get("temperature", 1.0)))
-            if family in ("dream", "causal") and wishes.get("top_p"):
+            if "top_p" in known and wishes.get("top_p"):
                 options.setdefault("top_p", float(wishes["top_p"]))
-        kind = type(default_decoding(family))
-        if family == "causal":
-            if options.get("temperature"):
-                kind = SamplingDecoding
-            else:
-                options.pop("temperature", None)
-                options.pop("top_p", None)
-            return kind(**options)
-        length = options["length"]
-        options.setdefault("steps", length)
-        if issubclass(kind, (LladaDecoding, MmadaDecoding)):
-            options.setdefault("block", 32 if length % 32 == 0 else length)
-        return kind(**options)
+        if self.model.spec.causal and not options.get("temperature"):  # the most likely token: greedy
+            options.pop("temperature", None)
+            options.pop("top_p", None)
+        if "block" in known:
+            options.setdefault("block", 32 if options["length"] % 32 == 0 else options["length"])
+        return decoding_from_options(family, options, "--model_args")
 
     def _rows(self, columns: int) -> int:
         rows = rows_at_once(self.model, columns, self.batch_size)
@@ -229,18 +215,17 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
         disable_tqdm: bool = False,
         **more: Any,
     ) -> list[tuple[float, bool]]:
-        found = self._likelihoods(
-            [(context, continuation) for _, context, continuation in requests], disable_tqdm
-        )
-        for (texts, _, _), one in zip(requests, found, strict=True):
+        pairs = [(context, continuation) for _, context, continuation in requests]
+        values = [(item.value, item.greedy) for item in self._likelihoods(pairs, disable_tqdm)]
+        for (texts, _, _), value in zip(requests, values, strict=True):
             if texts is not None:
-                self.cache_hook.add_partial("loglikelihood", texts, (one.value, one.greedy))
-        return [(one.value, one.greedy) for one in found]
+                self.cache_hook.add_partial("loglikelihood", texts, value)
+        return values
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
         """Of whole texts, in windows that together predict each token once."""
         longest = self.model.shape.context or LONGEST
-        found = []
+        values = []
         for request in requests:
             tokens = self.tok_encode(request.args[0], add_special_tokens=False)
             windows = [
@@ -250,27 +235,27 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
             parts = self._likelihoods(
                 [(context, continuation) for context, continuation in windows], disable_tqdm
             )
-            found.append(float(sum(one.value for one in parts)))
-            self.cache_hook.add_partial("loglikelihood_rolling", request.args, found[-1])
-        return found
+            values.append(float(sum(part.value for part in parts)))
+            self.cache_hook.add_partial("loglikelihood_rolling", request.args, values[-1])
+        return values
 
     def _likelihoods(self, pairs: Sequence[tuple[list[int], list[int]]], quiet: bool) -> list[Likelihood]:
         longest = max((len(context) + len(continuation) for context, continuation in pairs), default=1)
         rows = self._rows(longest)
         if self.model.spec.causal:
             return exact(self.model, pairs, self.policy, rows)
-        found = [
+        likelihoods = [
             bound(self.model, pair, self.policy, self.draws, self.seed, rows)
             for pair in tqdm(pairs, disable=quiet, desc=f"sinkscope bounds, {self.draws} draws each")
         ]
-        errors = sorted(one.error or 0.0 for one in found)
+        errors = sorted(item.error or 0.0 for item in likelihoods)
         if errors:
             log.warning(
                 "%d values: %s. %d draws each; Monte Carlo standard error: median %.3g, largest %.3g nats",
                 len(errors), NOT_COMPARABLE, self.draws, errors[len(errors) // 2], errors[-1],
             )  # fmt: skip
         self.errors += errors
-        return found
+        return likelihoods
 
     # ---- what lm-eval writes down, and its cache -----------------------------------------------------
 
@@ -339,10 +324,10 @@ def _refuse_code(names: set[str | None]) -> None:
     """Tasks whose grading runs the answers do so without our sandbox; lm-eval marks them."""
     from lm_eval.api.task import Task
 
-    for one in gc.get_objects():  # lm-eval does not tell a model about its tasks
-        if issubclass(type(one), Task) and getattr(one, "UNSAFE_CODE", False):
-            name = getattr(getattr(one, "config", None), "task", None)
-            if name in names or getattr(one, "task_name", None) in names:
+    for task in gc.get_objects():  # lm-eval does not tell a model about its tasks
+        if issubclass(type(task), Task) and getattr(task, "UNSAFE_CODE", False):
+            name = getattr(getattr(task, "config", None), "task", None)
+            if name in names or getattr(task, "task_name", None) in names:
                 raise InputError(
                     f"lm-eval runs the programs of task {name} without a sandbox: use `sinkscope evaluate --task humaneval`, "
                     "which has one"
@@ -350,16 +335,12 @@ def _refuse_code(names: set[str | None]) -> None:
 
 
 def _checked_options(family: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Decoding options of the family, by name."""
-    kinds: list[type[Decoding]] = [type(default_decoding(family))]
-    if family == "causal":
-        kinds.append(SamplingDecoding)
-    known = {field.name for kind in kinds for field in dataclasses.fields(kind)}
-    own = [name for name in inspect.signature(SinkscopeLM).parameters if name not in ("self", "decoding")]
+    """Decoding options of the family, by name; a name that is near to one of our own is answered with that."""
+    known = [*option_names(family), *inspect.signature(SinkscopeLM).parameters]
     for name in given:
         if name not in known:
             raise InputError(
-                f"--model_args has no option {name!r} for a {family} model: {nearest(name, [*known, *own])}"
+                f"--model_args has no option {name!r} for a {family} model: {nearest(name, known)}"
             )
     return json.loads(json.dumps(given))  # type: ignore[no-any-return]
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from sinkscope.errors import InputError
+from sinkscope.models.chat_template import render
 from sinkscope.models.model import Model
 from sinkscope.models.prompts import decode
 from sinkscope.tasks.task import Prompt, Scheme
@@ -59,8 +60,7 @@ def _template(model: Model, prompt: Prompt) -> str:
     ):  # the assistant's turn stays open behind it; templates that trim a turn trim the prefix too
         messages.append({"role": "assistant", "content": prompt.prefix})
         options = {"continue_final_message": True}
-    text: str = model.tokenizer.apply_chat_template(messages, tokenize=False, **options)
-    return text
+    return render(model.tokenizer, messages, model.source, **options)
 
 
 def decode_answer(model: Model, answer: Sequence[int], scheme: Scheme) -> str:

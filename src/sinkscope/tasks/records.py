@@ -198,6 +198,7 @@ class RunFolder:
         Refuses a folder of other settings, and one that another process does not give free within `wait` seconds.
         """
         folder = Path(path)
+        _refuse_foreign(folder)
         wanted: dict[str, Any] = json.loads(json.dumps(settings))
         try:
             lock = Lock(folder / "lock", wait).acquire()
@@ -239,6 +240,18 @@ class RunFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """A folder that holds something else than a run is not filled."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file: give a folder")
+    if folder.is_dir() and not (folder / "settings.json").exists():
+        strange = [path.name for path in folder.iterdir() if not path.name.startswith((".", "lock"))]
+        if strange:
+            raise InputError(
+                f"{folder} is no folder of a run and holds {', '.join(sorted(strange)[:3])}: give another one"
+            )
 
 
 def _line(row: Any) -> bytes:

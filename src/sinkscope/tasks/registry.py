@@ -1,4 +1,4 @@
-"""The names of the tasks. A new task is one line here; its module is imported when it is first asked for."""
+"""The names of the tasks: a line here, `ss.register`, or an entry point; a module of ours is imported when it is asked for."""
 
 from __future__ import annotations
 
@@ -49,11 +49,17 @@ def get(name: str, family: str | None = None, data: str | Path | None = None, sa
     'dream'
     """
     base, _, scheme = name.partition(":")
+    made: Task
     if base in REGISTERED:
-        return REGISTERED[base]
-    if base not in TASKS:
+        made = REGISTERED[base]
+        if scheme not in ("", made.scheme.name) or data is not None:
+            raise InputError(
+                f"the task {base!r} was registered as it is: it takes no other scheme and no data file"
+            )
+    elif base in TASKS:
+        made = import_module(TASKS[base]).task(scheme=scheme or None, family=family, data=data)
+    else:
         raise InputError(f"unknown task {base!r}: {nearest(base, names())}")
-    made: Task = import_module(TASKS[base]).task(scheme=scheme or None, family=family, data=data)
-    if sandbox != "auto" and made.runs_code:
+    if sandbox != "auto" and made.runs_code and hasattr(made, "sandbox"):
         made = replace(made, sandbox=sandbox)  # type: ignore[type-var]
     return made

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from sinkscope.errors import InputError, nearest
 from sinkscope.tasks.sources import Example
 from sinkscope.tasks.task import Prompt, Scheme, Turn
-
-FAMILIES = ("llada", "dream", "mmada", "causal")
 
 
 def choose(
@@ -29,6 +29,28 @@ def choose(
     if scheme not in known:
         raise InputError(f"{task} has no scheme {scheme!r}: {nearest(scheme, known)}")
     return known[scheme]
+
+
+def of_the_paper(
+    schemes: Sequence[Scheme],
+    unstated: str,
+    base: str,
+    family: str,
+    accuracy: float,
+    here: str,
+    **changes: Any,
+) -> Scheme:
+    """A scheme of arXiv 2510.15731, which states lengths, steps and block; the rest is that of the scheme `base`."""
+    [scheme] = [scheme for scheme in schemes if scheme.name == base]
+    return replace(
+        scheme,
+        name=f"paper-{'llama' if family == 'causal' else family}",
+        family=family,
+        source="arXiv 2510.15731, section 4.3; the paper states lengths, steps and block, not "
+        f"{unstated}: here {here}",
+        published={"arXiv 2510.15731, unmasked": accuracy},
+        **changes,
+    )
 
 
 def compose(scheme: Scheme, question: str, examples: Sequence[Example] = ()) -> Prompt:

@@ -1,5 +1,4 @@
-"""What small functions are made of: conditions, operations and families, each in words, in code, and as a
-function.
+"""The parts of small functions: conditions, operations and families, each in words, in code, and as a function.
 
 Expected values come from the functions, composed here in Python: no generated source is executed to make a
 document.
@@ -59,38 +58,14 @@ def condition(rng: Random) -> Part:
         [
             Part("even", "{} is even", "the even numbers", "{} % 2 == 0", lambda x: x % 2 == 0),
             Part("odd", "{} is odd", "the odd numbers", "{} % 2 == 1", lambda x: x % 2 == 1),
-            Part(
-                f"above{c}", f"{{}} is above {c}", f"the numbers above {c}", f"{{}} > {c}", lambda x: x > c, c
-            ),
-            Part(
-                f"below{c}", f"{{}} is below {c}", f"the numbers below {c}", f"{{}} < {c}", lambda x: x < c, c
-            ),
-            Part(
-                f"at-least{c}",
-                f"{{}} is at least {c}",
-                f"the numbers from {c} up",
-                f"{{}} >= {c}",
-                lambda x: x >= c,
-                c,
-            ),
-            Part(
-                f"not{c}",
-                f"{{}} is not {c}",
-                f"the numbers other than {c}",
-                f"{{}} != {c}",
-                lambda x: x != c,
-                c,
-            ),
-            Part(
-                f"multiple{d}",
-                f"{{}} is divisible by {d}",
-                f"the numbers divisible by {d}",
-                f"{{}} % {d} == 0",
-                lambda x: x % d == 0,
-                d,
-            ),
+            Part(f"above{c}", f"{{}} is above {c}", f"the numbers above {c}", f"{{}} > {c}", lambda x: x > c, c),
+            Part(f"below{c}", f"{{}} is below {c}", f"the numbers below {c}", f"{{}} < {c}", lambda x: x < c, c),
+            Part(f"at-least{c}", f"{{}} is at least {c}", f"the numbers from {c} up", f"{{}} >= {c}", lambda x: x >= c, c),
+            Part(f"not{c}", f"{{}} is not {c}", f"the numbers other than {c}", f"{{}} != {c}", lambda x: x != c, c),
+            Part(f"multiple{d}", f"{{}} is divisible by {d}", f"the numbers divisible by {d}", f"{{}} % {d} == 0",
+                 lambda x: x % d == 0, d),
         ]
-    )
+    )  # fmt: skip
 
 
 def operation(rng: Random) -> Part:
@@ -103,15 +78,9 @@ def operation(rng: Random) -> Part:
             Part(f"minus{c}", f"{{}} minus {c}", f"each minus {c}", f"{{}} - {c}", lambda x: x - c),
             Part(f"times{d}", f"{{}} times {d}", f"each times {d}", f"{{}} * {d}", lambda x: x * d),
             Part("square", "{} squared", "each squared", "{} ** 2", lambda x: x**2),
-            Part(
-                f"modulo{d}",
-                f"the remainder of {{}} divided by {d}",
-                f"each modulo {d}",
-                f"{{}} % {d}",
-                lambda x: x % d,
-            ),
+            Part(f"modulo{d}", f"the remainder of {{}} divided by {d}", f"each modulo {d}", f"{{}} % {d}", lambda x: x % d),
         ]
-    )
+    )  # fmt: skip
 
 
 def _different(rng: Random, draw: Callable[[Random], Part]) -> tuple[Part, Part]:
@@ -153,32 +122,15 @@ def pipeline(rng: Random) -> Function:
 
     kind, words, body, call = rng.choice(
         [
-            Way(
-                "sum",
-                f"the sum of {keep.plural} in {arg}, {change.plural}",
-                f"sum({each} for x in {arg} if {test})",
-                lambda v: sum(chosen(v)),
-            ),
-            Way(
-                "list",
-                f"a list of {keep.plural} in {arg}, {change.plural}",
-                f"[{each} for x in {arg} if {test}]",
-                chosen,
-            ),
-            Way(
-                "sorted",
-                f"{keep.plural} in {arg}, {change.plural}, sorted",
-                f"sorted({each} for x in {arg} if {test})",
-                lambda v: sorted(chosen(v)),
-            ),
-            Way(
-                "max",
-                f"the largest of {keep.plural} in {arg}, {change.plural}, or 0",
-                f"max(({each} for x in {arg} if {test}), default=0)",
-                lambda v: max(chosen(v), default=0),
-            ),
+            Way("sum", f"the sum of {keep.plural} in {arg}, {change.plural}",
+                f"sum({each} for x in {arg} if {test})", lambda v: sum(chosen(v))),
+            Way("list", f"a list of {keep.plural} in {arg}, {change.plural}", f"[{each} for x in {arg} if {test}]", chosen),
+            Way("sorted", f"{keep.plural} in {arg}, {change.plural}, sorted",
+                f"sorted({each} for x in {arg} if {test})", lambda v: sorted(chosen(v))),
+            Way("max", f"the largest of {keep.plural} in {arg}, {change.plural}, or 0",
+                f"max(({each} for x in {arg} if {test}), default=0)", lambda v: max(chosen(v), default=0)),
         ]
-    )
+    )  # fmt: skip
     key = f"pipeline:{kind}:{keep.key}:{change.key}"
     return Function(key, (arg,), f"Return {words}.", f"return {body}", call, _lists(rng, keep.near))
 
@@ -269,14 +221,12 @@ def words_of(rng: Random) -> Function:
     arg, letter = rng.choice(TEXTS), rng.choice(LETTERS)
     test, phrase, code, has = rng.choice(
         [
-            Way(
-                "start", f"start with '{letter}'", f'w.startswith("{letter}")', lambda w: w.startswith(letter)
-            ),
+            Way("start", f"start with '{letter}'", f'w.startswith("{letter}")', lambda w: w.startswith(letter)),
             Way("end", f"end with '{letter}'", f'w.endswith("{letter}")', lambda w: w.endswith(letter)),
             Way("with", f"contain '{letter}'", f'"{letter}" in w', lambda w: letter in w),
             Way("without", f"do not contain '{letter}'", f'"{letter}" not in w', lambda w: letter not in w),
         ]
-    )
+    )  # fmt: skip
 
     def chosen(text: str) -> list[str]:
         return [word for word in text.split() if has(word)]
@@ -284,26 +234,13 @@ def words_of(rng: Random) -> Function:
     sign = rng.choice(["-", "+", "/", "_"])
     kind, words, body, call = rng.choice(
         [
-            Way(
-                "list",
-                f"a list of the words of {arg} that {phrase}",
-                f"[w for w in {arg}.split() if {code}]",
-                chosen,
-            ),
-            Way(
-                f"join{sign}",
-                f"the words of {arg} that {phrase}, joined by '{sign}'",
-                f'"{sign}".join(w for w in {arg}.split() if {code})',
-                lambda text: sign.join(chosen(text)),
-            ),
-            Way(
-                "lengths",
-                f"the lengths of the words of {arg} that {phrase}",
-                f"[len(w) for w in {arg}.split() if {code}]",
-                lambda text: [len(word) for word in chosen(text)],
-            ),
+            Way("list", f"a list of the words of {arg} that {phrase}", f"[w for w in {arg}.split() if {code}]", chosen),
+            Way(f"join{sign}", f"the words of {arg} that {phrase}, joined by '{sign}'",
+                f'"{sign}".join(w for w in {arg}.split() if {code})', lambda text: sign.join(chosen(text))),
+            Way("lengths", f"the lengths of the words of {arg} that {phrase}",
+                f"[len(w) for w in {arg}.split() if {code}]", lambda text: [len(word) for word in chosen(text)]),
         ]
-    )
+    )  # fmt: skip
     inputs = [("",), *[(_words(rng, letter),) for _ in range(5)]]
     return Function(
         f"words:{test}:{letter}:{kind}", (arg,), f"Return {words}.", f"return {body}", call, inputs
@@ -316,38 +253,17 @@ def two_numbers(rng: Random) -> Function:
     c, d = rng.randint(2, 20), rng.randint(2, 9)
     kind, words, body, call = rng.choice(
         [
-            Way(
-                "weigh",
-                f"{a} times {c} plus {b} times {d}",
-                f"{a} * {c} + {b} * {d}",
-                lambda i, j: i * c + j * d,
-            ),
-            Way(
-                "modulo",
-                f"the remainder of {a} plus {b} plus {c} divided by {d}",
-                f"({a} + {b} + {c}) % {d}",
-                lambda i, j: (i + j + c) % d,
-            ),
-            Way(
-                "larger",
-                f"the larger of {a} plus {c} and {b} times {d}",
-                f"max({a} + {c}, {b} * {d})",
-                lambda i, j: max(i + c, j * d),
-            ),
-            Way(
-                "smaller",
-                f"the smaller of {a} minus {c} and {b} times {d}",
-                f"min({a} - {c}, {b} * {d})",
-                lambda i, j: min(i - c, j * d),
-            ),
-            Way(
-                "apart",
-                f"how far {a} times {d} is from {b} plus {c}",
-                f"abs({a} * {d} - ({b} + {c}))",
-                lambda i, j: abs(i * d - (j + c)),
-            ),
+            Way("weigh", f"{a} times {c} plus {b} times {d}", f"{a} * {c} + {b} * {d}", lambda i, j: i * c + j * d),
+            Way("modulo", f"the remainder of {a} plus {b} plus {c} divided by {d}", f"({a} + {b} + {c}) % {d}",
+                lambda i, j: (i + j + c) % d),
+            Way("larger", f"the larger of {a} plus {c} and {b} times {d}", f"max({a} + {c}, {b} * {d})",
+                lambda i, j: max(i + c, j * d)),
+            Way("smaller", f"the smaller of {a} minus {c} and {b} times {d}", f"min({a} - {c}, {b} * {d})",
+                lambda i, j: min(i - c, j * d)),
+            Way("apart", f"how far {a} times {d} is from {b} plus {c}", f"abs({a} * {d} - ({b} + {c}))",
+                lambda i, j: abs(i * d - (j + c))),
         ]
-    )
+    )  # fmt: skip
     inputs = [(rng.randint(-9, 30), rng.randint(-9, 30)) for _ in range(5)] + [(0, 0), (c * d, 1)]
     return Function(f"two:{kind}:{c}:{d}", (a, b), f"Return {words}.", f"return {body}", call, inputs)
 

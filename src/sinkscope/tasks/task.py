@@ -1,8 +1,9 @@
-"""What a task is: documents, a prompt for each, and a grade for each answer.
+"""A task: documents, a prompt for each, and a grade for each answer.
 
-A new task is a file with a frozen dataclass that follows `Task`, and a line in `registry.py`. Everything that
-can change a score (wording, examples, stop strings, extraction, decoding) is data in a `Scheme`, which has a
-name and is printed with the result: scores in the field differ by ten points on such details.
+A new task is a file with a frozen dataclass that derives from `Task`, and one registration (a line in `registry.py`,
+`ss.register`, or an entry point). Everything that can change a score (wording, examples, stop strings, extraction,
+decoding) is data in a `Scheme`, which has a name and is printed with the result: scores in the field differ by ten
+points on such details.
 """
 
 from __future__ import annotations
@@ -75,8 +76,8 @@ class Scheme:
     """
 
     name: str
-    family: str  # the model family it was made for
-    source: str  # where it is from, and what is known to differ
+    family: str = ""  # the model family it was made for; "": all
+    source: str = ""  # where it is from, and what is known to differ
     shots: str = ""  # data file with the few-shot examples; "" for none
     count: int = 0  # how many of them
     layout: str = (
@@ -96,39 +97,44 @@ class Scheme:
     published: Mapping[str, float] = field(default_factory=dict)
 
 
+PLAIN = Scheme("plain")
+
+
 @runtime_checkable
 class Task(Protocol):
-    """Documents, prompts, grades. Frozen, cheap to make: data is read when `documents` is called."""
+    """Documents, prompts, grades; frozen and cheap to make: data is read when `documents` is called.
 
-    @property
-    def name(self) -> str: ...
+    A class that derives from it writes `name`, `documents`, `prompt` and `grade`, and may replace the rest.
 
-    @property
-    def scheme(self) -> Scheme: ...
+    Attributes:
+        scheme: wording, grading and decoding.
+        runs_code: grading executes what the model wrote; the sandbox is then checked before the model is loaded.
+    """
 
-    @property
-    def runs_code(self) -> bool:
-        """Whether grading executes what the model wrote.
-
-        The sandbox is then checked before the model is loaded.
-        """
-        ...
+    name: str
+    scheme: Scheme = PLAIN
+    runs_code: bool = False
 
     def documents(self, limit: int | None = None) -> Sequence[Document]:
         """The first `limit` documents of the test set, or all; a generated task needs a limit."""
         ...
 
-    def prompt(self, document: Document) -> Prompt: ...
+    def prompt(self, document: Document) -> Prompt:
+        """The prompt for a document."""
+        ...
 
-    def grade(self, document: Document, output: str) -> Verdict: ...
+    def grade(self, document: Document, output: str) -> Verdict:
+        """The grade of an output."""
+        ...
 
     def grade_many(self, pairs: Sequence[tuple[Document, str]], workers: int | None = None) -> list[Verdict]:
-        """`grade` for each (document, output); programs run `workers` at a time (default: one per core)."""
-        ...
+        """`grade` for each (document, output); programs run `workers` at a time (None: by the cores)."""
+        return [self.grade(document, output) for document, output in pairs]
 
     def settings(self) -> dict[str, Any]:
-        """Documents, wording and grading as JSON data: part of a cell's identity, beside the decoding."""
-        ...
+        """Documents, wording and grading as JSON data: part of a run's identity, beside the decoding."""
+        version = getattr(self, "version", f"{self.name}/1")
+        return {"task": self.name, "version": version, "scheme": scheme_settings(self.scheme)}
 
 
 def cut(text: str, until: Sequence[str]) -> str:
@@ -158,3 +164,8 @@ def scheme_settings(scheme: Scheme) -> dict[str, Any]:
     for name in ("source", "published", "family", "decoding"):
         del data[name]
     return data
+
+
+def scheme_name(settings: Mapping[str, Any]) -> str:
+    """The scheme that a task's settings name; "" for a task of one's own that names none."""
+    return str((settings.get("scheme") or {}).get("name", ""))

@@ -14,15 +14,14 @@ with single digits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from sinkscope.tasks.extraction import extract, is_right
-from sinkscope.tasks.generated import Draft, Split, first, own_scheme, refuse_options, stream
-from sinkscope.tasks.task import Document, Prompt, Scheme, Turn, Verdict, scheme_settings
+from sinkscope.tasks.generated import Draft, GeneratedTask, only_scheme
+from sinkscope.tasks.task import Document, Verdict
 
 VERSION = "word_problems/1"  # changing any text or number below changes scores: count up
 
@@ -91,15 +90,12 @@ def chain(rng: Random) -> Story:
     if rng.random() < 0.6:
         a, b = rng.randint(2, 9), rng.randint(2, 12)
         container = rng.choice(CONTAINERS)
-        sentences.append(
-            rng.choice(
-                [
-                    f"{who.name} has {a} {container} with {b} {thing} each.",
-                    f"{who.name} has {a} {container} of {b} {thing}.",
-                    f"There are {b} {thing} in each of the {a} {container} that {who.name} has.",
-                ]
-            )
-        )
+        starts = [
+            f"{who.name} has {a} {container} with {b} {thing} each.",
+            f"{who.name} has {a} {container} of {b} {thing}.",
+            f"There are {b} {thing} in each of the {a} {container} that {who.name} has.",
+        ]
+        sentences.append(rng.choice(starts))
         lines.append(f"{who.They} has {a}*{b}={a * b} {thing}.")
         value, operations = a * b, 1
         numbers += [a, b]
@@ -173,15 +169,11 @@ def shopping(rng: Random) -> Story:
     (who,), (one, two) = _people(rng, 1), rng.sample(GOODS, 2)
     p, q, a, b = (rng.randint(2, 9) for _ in range(4))
     total = p * a + q * b
-    sentences = [
-        rng.choice(
-            [
-                f"A {one[0]} costs ${p} and a {two[0]} costs ${q}.",
-                f"Each {one[0]} is ${p} and each {two[0]} is ${q}.",
-            ]
-        ),
-        f"{who.name} buys {a} {one[1]} and {b} {two[1]}.",
+    prices = [
+        f"A {one[0]} costs ${p} and a {two[0]} costs ${q}.",
+        f"Each {one[0]} is ${p} and each {two[0]} is ${q}.",
     ]
+    sentences = [rng.choice(prices), f"{who.name} buys {a} {one[1]} and {b} {two[1]}."]
     lines = [
         f"The {one[1]} cost {a}*{p}={a * p}.",
         f"The {two[1]} cost {b}*{q}={b * q}.",
@@ -230,14 +222,11 @@ def wages(rng: Random) -> Story:
     p, h, d = rng.randint(3, 12), rng.randint(2, 6), rng.randint(2, 6)
     day, total = p * h, p * h * d
     n = rng.randint(3, total - 1)
-    sentences = [
-        rng.choice(
-            [
-                f"{who.name} earns ${p} an hour and works {h} hours a day.",
-                f"{who.name} works {h} hours a day for ${p} an hour.",
-            ]
-        )
+    pay = [
+        f"{who.name} earns ${p} an hour and works {h} hours a day.",
+        f"{who.name} works {h} hours a day for ${p} an hour.",
     ]
+    sentences = [rng.choice(pay)]
     lines = [f"A day pays {p}*{h}={day}.", f"In {d} days {who.they} earns {day}*{d}={total}."]
     if rng.random() < 0.5:
         sentences.append(f"How many dollars does {who.they} earn in {d} days?")
@@ -271,14 +260,8 @@ def baking(rng: Random) -> Story:
 def reading(rng: Random) -> Story:
     """So much a day for some days, then another pace, sometimes out of a whole."""
     (who,) = _people(rng, 1)
-    verb, noun, whole = rng.choice(
-        [
-            ("reads", "pages", "book"),
-            ("solves", "puzzles", "set"),
-            ("paints", "tiles", "wall"),
-            ("walks", "miles", "trail"),
-        ]
-    )
+    pastimes = ["reads pages book", "solves puzzles set", "paints tiles wall", "walks miles trail"]
+    verb, noun, whole = rng.choice(pastimes).split()
     a, d, b, e = rng.randint(2, 12), rng.randint(2, 7), rng.randint(2, 12), rng.randint(2, 7)
     total = a * d + b * e
     sentences = [
@@ -352,42 +335,21 @@ def draft(rng: Random) -> Draft:
 
 
 @dataclass(frozen=True)
-class WordProblems:
-    """The task. `stream("train")` for training, `documents(n)` for testing."""
+class WordProblems(GeneratedTask):
+    """The task."""
 
-    scheme: Scheme
     name: str = "word_problems"
-    runs_code: bool = False
-
-    def stream(self, split: Split = "train", start: int = 0) -> Iterator[Document]:
-        """Documents of a split from number `start` on, without end."""
-        return stream(draft, VERSION, split, start)
-
-    def documents(self, limit: int | None = None) -> list[Document]:
-        """The first `limit` test documents."""
-        return first(draft, VERSION, "test", limit)
-
-    def prompt(self, document: Document) -> Prompt:
-        """The story, as one user turn."""
-        return Prompt((Turn("user", document.question),))
+    version = VERSION
+    draft = staticmethod(draft)
 
     def grade(self, document: Document, output: str) -> Verdict:
         """Right when the number after the first `####` is the gold one."""
-        found = extract(self.scheme.extraction, output)
-        return Verdict(is_right(self.scheme.extraction, found, document.answer), found)
-
-    def grade_many(self, pairs: Sequence[tuple[Document, str]], workers: int | None = None) -> list[Verdict]:
-        """`grade` for each pair."""
-        return [self.grade(document, output) for document, output in pairs]
-
-    def settings(self) -> dict[str, Any]:
-        """All that identifies the task."""
-        return {"task": self.name, "version": VERSION, "scheme": scheme_settings(self.scheme)}
+        number = extract(self.scheme.extraction, output)
+        return Verdict(is_right(self.scheme.extraction, number, document.answer), number)
 
 
 def task(
     scheme: str | None = None, family: str | None = None, data: str | Path | None = None
 ) -> WordProblems:
     """The task with the decoding of a family."""
-    refuse_options("word_problems", scheme, data)
-    return WordProblems(own_scheme("plain", family, "generated by sinkscope", "gsm8k-strict"))
+    return WordProblems(only_scheme("word_problems", "gsm8k-strict", scheme, family, data))

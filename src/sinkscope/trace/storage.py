@@ -22,6 +22,7 @@ from sinkscope.errors import InputError, SinkscopeError
 from sinkscope.trace.capture import QUERY_KINDS, Capture
 from sinkscope.trace.chunks import ChunkedArray, write_whole
 from sinkscope.trace.frame import REGIONS, Array, Frame, variables
+from sinkscope.trace.store_check import check_store
 from sinkscope.trace.trace import UNITS, Trace, coordinates
 
 if TYPE_CHECKING:
@@ -169,9 +170,14 @@ def open_trace(path: str | os.PathLike[str]) -> Trace:
             raise InputError(f"{out} is not a trace: expected a {SUFFIX} file or a .partial folder")
         from zarr.storage import ZipStore
 
+        check_store(out)
         try:
             dataset = xarray.open_zarr(
-                ZipStore(str(out), mode="r"), consolidated=False, chunks=None, mask_and_scale=False
+                ZipStore(str(out), mode="r"),
+                zarr_format=3,
+                consolidated=False,
+                chunks=None,
+                mask_and_scale=False,
             )
         except Exception as error:  # zarr raises its own kinds for a zip that holds something else
             raise InputError(
@@ -186,13 +192,16 @@ def open_trace(path: str | os.PathLike[str]) -> Trace:
 def _open_partial(folder: Path) -> xarray.Dataset:
     import xarray
 
+    check_store(folder)
     try:
         steps = json.loads((folder / PROGRESS).read_text(encoding="utf-8"))["steps"]
         with warnings.catch_warnings():
             warnings.filterwarnings(
                 "ignore", message=f"Object at {PROGRESS}"
             )  # it is no array, and zarr says so
-            dataset = xarray.open_zarr(str(folder), consolidated=False, chunks=None, mask_and_scale=False)
+            dataset = xarray.open_zarr(
+                str(folder), zarr_format=3, consolidated=False, chunks=None, mask_and_scale=False
+            )
     except (OSError, KeyError, ValueError) as error:
         raise InputError(f"{folder} is not an unfinished trace: it has no readable {PROGRESS}") from error
     dataset = dataset.isel(step=slice(0, len(steps))).assign_coords(step=np.asarray(steps, dtype=np.int64))
