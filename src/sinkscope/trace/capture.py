@@ -12,8 +12,8 @@ from sinkscope.errors import InputError
 
 LEVELS = ("heads", "layers", "maps")
 QUERY_KINDS = ("masked", "decided", "prompt", "control a", "control b")
-"""Classes of queries under `by_query`: mask tokens, written answer tokens, prompt tokens; and the answer's queries split at random
-into two classes as large as the first two, for what differs between classes by chance."""
+"""Classes of queries under `by_query`: mask tokens, written answer tokens, prompt tokens; and the answer's queries split at
+random into two classes as large as the first two, for what differs between classes by chance."""
 
 
 @dataclass(frozen=True)

@@ -203,7 +203,7 @@ class StepRecorder:
             self._keep_layers("prefill_received", _over(every, uniform[:, :, 1]))
 
     def _by_kind(self) -> Tensor:
-        """Float32 [layer, B, H, kind, K]: received from the written and the prompt queries so far; the other kinds are none here."""
+        """Float32 [layer, B, H, kind, K]: received from the written and the prompt queries so far; no other kinds here."""
         if self._sums is None or self._prompt_sums is None:
             raise RuntimeError("no forward was recorded")
         mass, uniform, _ = self._sums
