@@ -207,7 +207,7 @@ class Estimate:
     gpu: bool
 
 
-def estimate(study: Study, place: Place, measured: bool = True) -> Estimate:
+def estimate(study: Study, place: Place) -> Estimate:
     """The cost of a study. Models that are here are measured for some seconds each; nothing is downloaded or written."""
     import torch
 
@@ -215,7 +215,7 @@ def estimate(study: Study, place: Place, measured: bool = True) -> Estimate:
     here = [name for name, known in facts.items() if known.here]
     speeds: Speeds = {}
     workers = 1
-    if measured and here:
+    if here:
         from sinkscope.study.executors import LocalExecutor
 
         executor = LocalExecutor(replace(place, modules=study.modules))
