@@ -33,9 +33,8 @@ def storage(cell: Cell, facts: Facts) -> int:
     if not cell.capture:
         return records
     capture = json.loads(cell.capture)
-    length = int(getattr(cell.parsed_decoding(), "length", 0))
     steps = -(-(forwards(cell) // max(1, cell.answers)) // int(capture["every"]))
-    keys = UNKNOWN_PROMPT + length
+    keys = UNKNOWN_PROMPT + cell.parsed_decoding().new_tokens
     heads = 1 if capture["level"] == "layers" else facts.heads
     arrays = (
         1
@@ -208,7 +207,7 @@ class Estimate:
     gpu: bool
 
 
-def estimate(study: Study, place: Place, measured: bool = True) -> Estimate:
+def estimate(study: Study, place: Place) -> Estimate:
     """The cost of a study. Models that are here are measured for some seconds each; nothing is downloaded or written."""
     import torch
 
@@ -216,7 +215,7 @@ def estimate(study: Study, place: Place, measured: bool = True) -> Estimate:
     here = [name for name, known in facts.items() if known.here]
     speeds: Speeds = {}
     workers = 1
-    if measured and here:
+    if here:
         from sinkscope.study.executors import LocalExecutor
 
         executor = LocalExecutor(replace(place, modules=study.modules))

@@ -50,10 +50,6 @@ class Executor(Protocol):
         """Raise InputError when the options of a place cannot be used; nothing is started or written."""
         ...
 
-    def begin(self, jobs: int) -> None:
-        """Start what can be started before the jobs are known; there will be at least so many."""
-        ...
-
     def run(self, jobs: Sequence[Job], finished: Finished, waiting: Waiting | None = None) -> None:
         """Do all jobs, in any order; lost workers are replaced and their jobs done again.
 
@@ -183,11 +179,6 @@ class WarmExecutor:
     def stop(self, handle: Any) -> None:
         """End a worker at once."""
         raise NotImplementedError
-
-    def begin(self, jobs: int) -> None:
-        """Workers read their libraries while the study is planned."""
-        for device in self.devices[: jobs if not self._slots else 0]:
-            self._idle.append(Slot(self.start(device), device))
 
     def run(self, jobs: Sequence[Job], finished: Finished, waiting: Waiting | None = None) -> None:
         """See `Executor.run`."""

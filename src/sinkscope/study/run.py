@@ -110,7 +110,7 @@ def run_study(
     store.check_study(study)
     check_writable(store.root)
     facts = {model.name: facts_of(model, device) for model in study.models}
-    cells = outline(store.study() or study, facts, sandbox=sandbox)
+    cells = outline(store.resolved(study), facts, sandbox=sandbox)
     identify(cells, facts)  # reads the documents: a file that is missing is found now
     if line := sandbox_line(cells, sandbox):
         progress.say(line)
@@ -179,13 +179,11 @@ class _Run:
 
     def _resolve(self) -> tuple[Study, estimate.Speeds]:
         """The study with its number of documents, which is fixed once, in study.toml; and the speeds it follows from."""
-        known = self.store.study()
-        if known is not None:
-            return known, estimate.load_speeds(self.store.speed_file)
-        study, speeds = self.asked, {}
+        study, speeds = self.store.resolved(self.asked), {}
+        if self.store.study_file.is_file():
+            return study, estimate.load_speeds(self.store.speed_file)
         if has_auto(study):
             begun = time.monotonic()
-            self.executor.begin(len(study.models))
             speeds = estimate.measure(self.executor, outline(study, self.facts, sandbox=self.sandbox))
             samples = estimate.choose_samples(study, self.facts, speeds, self.executor.workers)
             study = with_samples(study, samples)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +109,11 @@ class Store:
         if not self.study_file.is_file():
             return None
         return spec.from_data(spec.read_data(self.study_file), str(self.study_file), names=False)
+
+    def resolved(self, asked: spec.Study) -> spec.Study:
+        """The study of this folder, with the data files and modules of this call; the given one in a new folder."""
+        known = self.study()
+        return asked if known is None else replace(known, data=asked.data, modules=asked.modules)
 
     def manifest(self) -> dict[str, Any]:
         """manifest.json; empty when there is none yet."""
