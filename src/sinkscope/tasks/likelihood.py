@@ -153,7 +153,7 @@ def _counted(values: Tensor, best: Tensor, forwards: int, runtime: PolicyRuntime
 
 
 def _fixed(policy: Policy) -> bool:
-    """Whether one forward over the whole sequence equals the steps of a generation."""
+    """True when one forward over the whole sequence equals the steps of a generation."""
     return all(
         not rule.scored and rule.control is None and rule.regions is None and rule.steps is None
         for rule in policy.parts()
@@ -322,7 +322,7 @@ def _fitted(model: Model, pair: Pair) -> tuple[list[int], list[int]]:
 
 
 def _row_key(context: list[int]) -> int:
-    """What keys a row's random controls: its context, so that choices share them and batches do not matter."""
+    """The key of a row's random controls: its context, so that choices share them and batches do not matter."""
     return int.from_bytes(hashlib.sha256(repr(context).encode()).digest()[:6], "big")
 
 
@@ -331,7 +331,7 @@ def _of_row(values: Tensor | None, row: int) -> float:
 
 
 def _greedy(model: Model, context: Sequence[int], continuation: Sequence[int], policy: Policy | None) -> bool:
-    """Whether the family's loop, one token at a time by confidence, writes exactly this continuation."""
+    """True when the family's loop, one token at a time by confidence, writes exactly this continuation."""
     decoding = decoding_from_options(model.family, _whole_answer(model, len(continuation)))
     run = generate(model, [list(context)], decoding, policy, seed=[0])
     return run.sequences[0, run.prompt :].tolist() == list(continuation)
