@@ -84,13 +84,16 @@ def causal(model: Model, ids: Tensor, given: int, policy: Policy | None, keys: S
     return _counted(values, best, len(parts), runtime)
 
 
-def masked(model: Model, ids: Tensor, where: Tensor, policy: Policy | None, keys: Sequence[int]) -> Nats:
+def masked(
+    model: Model, ids: Tensor, where: Tensor, given: int, policy: Policy | None, keys: Sequence[int]
+) -> Nats:
     """Of every masked token, under a diffusion model: values [N], row by row.
 
     Args:
-        ids: Long [B, S], the true tokens. where: Bool [B, S], N of them masked. keys: as for `causal`.
+        ids: Long [B, S], the true tokens. where: Bool [B, S], N of them masked, all behind the given ones.
+        keys: as for `causal`.
     """
-    engine = _engine(model, ids, policy, keys, int(where.any(0).nonzero()[0]))
+    engine = _engine(model, ids, policy, keys, given)
     x = torch.where(where, engine.mask_id, ids)
     twice = engine.policy is not None and any(rule.waits for rule in engine.policy.rules)
     if twice:
@@ -250,7 +253,7 @@ def bound(
     for start in range(0, draws, rows):
         part = where[start : start + rows]
         numbers = range(start, start + len(part))
-        nats = masked(model, ids.expand(len(part), -1), part, policy, numbers)
+        nats = masked(model, ids.expand(len(part), -1), part, len(context), policy, numbers)
         row = part.nonzero()[:, 0].cpu()
         values.append(torch.zeros(len(part), dtype=torch.float64).index_add_(0, row, -nats.values))
         forwards += nats.forwards * len(part)

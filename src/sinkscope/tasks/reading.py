@@ -26,9 +26,6 @@ from sinkscope.tasks.task import Document, Task, fingerprint
 if TYPE_CHECKING:
     from sinkscope.tasks.answer import BatchSize, Item
 
-ACCURACY, NATS = "accuracy", "nll"
-"""What a task measures: the share of right answers, or nats per token."""
-
 PART = 16
 """Documents that are read before their records are written."""
 
@@ -169,7 +166,7 @@ def _masked(
         where = torch.zeros(len(part), length, dtype=torch.bool, device=ids.device)
         where[:, given:] = torch.stack([masks for _, _, masks in part]).to(ids.device)
         own = [_key(keys[place], copy) for place, copy, _ in part]
-        nats = likelihood.masked(model, ids[[place for place, _, _ in part]], where, policy, own)
+        nats = likelihood.masked(model, ids[[place for place, _, _ in part]], where, given, policy, own)
         forwards = nats.forwards
         for (place, copy, _), one in zip(part, nats.values.split(where.sum(1).tolist()), strict=True):
             values[place, copy] = one.tolist()
@@ -214,6 +211,23 @@ def encode_text(model: Model, text: str) -> list[int]:
     start = start_token(model)
     ids = list(model.tokenizer(text, add_special_tokens=False).input_ids)
     return ids if start is None else [start, *ids]
+
+
+def encode_pair(model: Model, context: str, continuation: str) -> tuple[list[int], list[int]]:
+    """Token ids of a context and of its continuation, cut as lm-eval cuts them.
+
+    Spaces at the end of the context belong to the continuation; both are encoded together. An empty context is the model's
+    start token.
+    """
+    tokenizer = model.tokenizer
+    if tokenizer is None:
+        raise InputError(f"{model.source} has no tokenizer files, and texts are read with them")
+    if not context:
+        ids, start = list(tokenizer(continuation, add_special_tokens=False).input_ids), start_token(model)
+        return ([start], ids) if start is not None and ids[0] != start else (ids[:1], ids[1:])
+    bare = context.rstrip()
+    whole, before = (list(tokenizer(text).input_ids) for text in (context + continuation, bare))
+    return before, whole[len(before) :]
 
 
 def record_of(item: Item, output: str, forwards: int, hidden: float | None, **more: Any) -> Generation:

@@ -22,9 +22,9 @@ from sinkscope.decoding import Reading
 from sinkscope.errors import InputError
 from sinkscope.models.model import Model
 from sinkscope.policies.policy import Policy
-from sinkscope.tasks.reading import NATS, ReadTask, read_texts, record_of, rounded, texts_of
+from sinkscope.tasks.reading import ReadTask, read_texts, record_of, rounded, texts_of
 from sinkscope.tasks.records import Generation
-from sinkscope.tasks.task import Document, Prompt, Scheme, Turn, Verdict
+from sinkscope.tasks.task import NATS, Document, Prompt, Scheme, Turn, Verdict
 
 if TYPE_CHECKING:
     from sinkscope.tasks.answer import BatchSize, Item
