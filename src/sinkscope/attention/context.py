@@ -122,6 +122,11 @@ class Expected:
     visibility: Visibility
 
     @cached_property
+    def norm(self) -> Tensor:
+        """Float32 [B, C, K], contiguous: `uniform` as the kernel takes it."""
+        return self.uniform.to(torch.float32).expand(*self.weights.shape[:2], -1).contiguous()
+
+    @cached_property
     def seen_by(self) -> Tensor:
         """Float64 [B, C, K]: how many of the queries see each key."""
         return self.visibility.seen_by(self.weights)
@@ -216,7 +221,14 @@ class AttentionCall:
             return relative(summed, expected.uniform)
         lse, hidden = self._softmax(raw)
         return received(
-            self.query, self.key, lse, self.visibility, hidden, self.scale, expected.weights, expected.uniform
+            self.query,
+            self.key,
+            lse,
+            self.visibility,
+            hidden,
+            self.scale,
+            expected.weights,
+            expected.norm if self.query.is_cuda else expected.uniform,
         )
 
     def newest(self) -> Tensor:

@@ -283,6 +283,8 @@ class ScoredRule(Rule):
 
     def keys(self, view: LayerView) -> Tensor | None:
         """What `choose` says of the scores, once there are any."""
+        if self.waits:
+            return view.chosen_before(self)
         scores = self.scores_in(view)
         return None if scores is None else self.choose(scores, view.candidates(self, scores))
 
