@@ -72,7 +72,8 @@ def metadata(wheel: Path) -> email.message.Message:
 def test_what_is_in_the_wheel(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    assert not [name for name in names if "/tests/" in name or "__pycache__" in name]
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"sinkscope"}, "nothing beside the package"
+    assert not [name for name in names if name.endswith(".pth") or "/tests/" in name or "__pycache__" in name]
     for needed in ("sinkscope/py.typed", "sinkscope/study/builtin/organisms.toml"):
         assert needed in names
     for organism in ("causal", "scratch", "adapted", "multimodal"):

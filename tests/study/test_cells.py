@@ -76,7 +76,7 @@ def test_a_task_version_is_part_of_the_id(monkeypatch: pytest.MonkeyPatch) -> No
     from sinkscope.tasks import word_problems
 
     before = identified(CELL, WEIGHTS).id
-    monkeypatch.setattr(word_problems, "VERSION", "word_problems/next")
+    monkeypatch.setattr(word_problems.WordProblems, "version", "word_problems/next")
     assert identified(CELL, WEIGHTS).id != before
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from sinkscope.errors import CheckpointError, InputError
 from sinkscope.study import documents
 from sinkscope.study.facts import Facts
-from sinkscope.study.spec import SCHEME, Grid, Study, StudyModel, TraceGrid, decoding_of
+from sinkscope.study.spec import SCHEME, Grid, Study, StudyModel, TraceGrid
 from sinkscope.tasks.task import Task, digest, fingerprint
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Cell:
 
     Attributes:
         decoding: JSON; decoding_name: its name in the study.
-        policy: the policy's identity, a text that `parse_policy` reads; "none" without one.
+        policy: its text form, which `parse_policy` reads; "none" without one.
         documents: places in the task.
         capture: JSON of ss.Capture, "" without.
         group: the name of the block of traces.
@@ -138,6 +138,7 @@ def identified(cell: Cell, facts: Facts, task: Task | None = None) -> Cell:
     """The cell with its identity, from its task and documents here and the facts about its model."""
     task = task or cell.parsed_task()
     asked = documents.documents_at(task, cell.documents)
+    policy = cell.parsed_policy()
     places = [[place, fingerprint(item)] for place, item in zip(cell.documents, asked, strict=True)]
     identity: dict[str, Any] = {
         "science": SCIENCE,
@@ -146,7 +147,7 @@ def identified(cell: Cell, facts: Facts, task: Task | None = None) -> Cell:
         "task": task.settings(),
         "documents": {"count": len(asked), "digest": digest(places)},
         "decoding": json.loads(cell.decoding),
-        "policy": cell.policy,
+        "policy": "none" if policy is None else policy.identity(),
         "seeds": list(cell.seeds),
     }
     if cell.capture:
@@ -211,7 +212,7 @@ def _cells(
     made = []
     for name in grid.decodings:
         decoding = _decoding(study, base, name)
-        seeds = grid.seeds if _draws(decoding) else grid.seeds[:1]
+        seeds = grid.seeds if decoding.draws else grid.seeds[:1]
         for policy in expanded(grid.policies, grid.controls):
             made.append(
                 replace(base, decoding=decoding.to_json(), decoding_name=name, policy=policy, seeds=seeds)
@@ -221,10 +222,11 @@ def _cells(
 
 def _places(study: Study, grid: Grid, cell: Cell, auto: int) -> tuple[int, ...]:
     """The documents of a block's cells: the same for all models, policies and decodings."""
-    count = documents.count_of(grid.samples, cell.task, auto)
+    task = cell.parsed_task()
+    count = documents.count_of(grid.samples, task, auto)
     if cell.kind == "trace":
         try:
-            return documents.varied(cell.parsed_task(), count)
+            return documents.varied(task, count)
         except (InputError, ImportError):  # an estimate without data
             return tuple(range(count))
     if grid.batches:
@@ -233,35 +235,31 @@ def _places(study: Study, grid: Grid, cell: Cell, auto: int) -> tuple[int, ...]:
 
 
 def expanded(policies: Sequence[str], controls: int) -> list[str]:
-    """Policies by their identities, random ones once for each seed.
+    """Policies in their text form, random ones once for each seed.
 
     >>> expanded(["none", "random(top:1)"], 2)
     ['none', 'random(top:1)', 'random(top:1),seed=1']
     """
-    import dataclasses
+    from sinkscope.policies import parse_policy
 
-    from sinkscope.policies import MaskRandom, parse_policy
-
-    found: list[str] = []
+    texts: list[str] = []
     for text in policies:
         policy = parse_policy(text)
         if policy is None:
-            found.append("none")
+            texts.append("none")
             continue
-        parts = list(policy.parts())
-        random = any(isinstance(part, MaskRandom) for part in parts)
-        for seed in range(controls if random else 1):
-            made: Policy | None = None
-            for part in parts:
-                one = (
-                    dataclasses.replace(part, seed=part.seed + seed) if isinstance(part, MaskRandom) else part
-                )
-                made = one if made is None else made & one
-            found.append(str(made))
-    return list(dict.fromkeys(found))
+        first = policy.control.seed if policy.control is not None else 0
+        random = policy.with_seed(first) != policy.with_seed(first + 1)
+        draws = [policy.with_seed(first + draw) for draw in range(controls)] if random else [policy]
+        for draw in draws:
+            if parse_policy(str(draw)) != draw:
+                raise InputError(f"policy {text!r} has the text form {str(draw)!r}, which is another policy")
+            texts.append(str(draw))
+    return list(dict.fromkeys(texts))
 
 
 def _decoding(study: Study, cell: Cell, name: str) -> Decoding:
+    from sinkscope.decoding import decoding_from_options
     from sinkscope.tasks.evaluate import decoding_for
 
     if name == SCHEME:
@@ -272,11 +270,7 @@ def _decoding(study: Study, cell: Cell, name: str) -> Decoding:
             f"decoding {name!r} of study {study.name} says nothing about {cell.family} models, which {cell.model.name} is; "
             f"add {cell.family} = {{ … }} to it"
         )
-    return decoding_of(cell.family, families[cell.family], name)
-
-
-def _draws(decoding: Decoding) -> bool:
-    return decoding.draws
+    return decoding_from_options(cell.family, families[cell.family], f"decoding {name!r}")
 
 
 def map_cells(study: Study, cells: Sequence[Cell], sinks: Mapping[str, Mapping[int, float]]) -> list[Cell]:

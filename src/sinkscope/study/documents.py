@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from sinkscope.errors import InputError
-from sinkscope.study.facts import family_spec, local_checkpoint
+from sinkscope.study.facts import local_checkpoint
 
 if TYPE_CHECKING:
     from sinkscope.study.spec import StudyModel
@@ -47,16 +47,15 @@ def documents_at(task: Task, places: Sequence[int]) -> list[Document]:
     return [documents[place] for place in places]
 
 
-def count_of(samples: int | str, task: str, auto: int) -> int:
+def count_of(samples: int | str, task: Task, auto: int) -> int:
     """The number of documents that `samples` of a block stands for; `auto`: the number for "auto"."""
-    base = task.partition(":")[0]
     if samples == "auto":
         return auto
     if samples == "all":
-        if base not in SIZES:
-            raise InputError(f'{base} has no end, so samples = "all" cannot be done; give a number')
-        return SIZES[base]
-    return min(int(samples), SIZES.get(base, int(samples)))
+        if hasattr(task, "stream"):
+            raise InputError(f'{task.name} has no end, so samples = "all" cannot be done; give a number')
+        return SIZES[task.name] if task.name in SIZES else len(task.documents())
+    return min(int(samples), SIZES.get(task.name, int(samples)))
 
 
 def varied(task: Task, count: int) -> tuple[int, ...]:
@@ -99,6 +98,7 @@ def prompt_lengths(
     """Tokens of the prompts of the first documents, by a model's tokenizer; () when it is not on this machine."""
     from types import SimpleNamespace
 
+    from sinkscope.models.load import family_of
     from sinkscope.models.tokenizer import read_tokenizer
     from sinkscope.tasks import registry
     from sinkscope.tasks.prompting import encode_prompt
@@ -106,7 +106,7 @@ def prompt_lengths(
     checkpoint = local_checkpoint(model)
     if checkpoint is None:
         return ()
-    spec = family_spec(checkpoint)
+    spec = family_of(checkpoint)
     tokenizer = read_tokenizer(checkpoint.folder, spec.chat_template)
     # Encoding a prompt reads these of a model, and no weights.
     reader: Any = SimpleNamespace(

@@ -33,9 +33,8 @@ def storage(cell: Cell, facts: Facts) -> int:
     if not cell.capture:
         return records
     capture = json.loads(cell.capture)
-    length = int(getattr(cell.parsed_decoding(), "length", 0))
     steps = -(-(forwards(cell) // max(1, cell.answers)) // int(capture["every"]))
-    keys = UNKNOWN_PROMPT + length
+    keys = UNKNOWN_PROMPT + cell.parsed_decoding().new_tokens
     heads = 1 if capture["level"] == "layers" else facts.heads
     arrays = (
         1

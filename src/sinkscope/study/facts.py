@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sinkscope.errors import CheckpointError
 from sinkscope.study.spec import StudyModel
@@ -42,7 +42,7 @@ class Facts:
 
 def facts_of(model: StudyModel, device: str = "auto", fetch: bool = True) -> Facts:
     """The facts about a model; without `fetch` nothing is downloaded."""
-    from sinkscope.models.load import FAMILIES, find, resolve_device, resolve_dtype
+    from sinkscope.models.load import FAMILIES, family_of, find, resolve_device, resolve_dtype
 
     try:
         checkpoint = find(model.source, model.revision) if fetch else local_checkpoint(model)
@@ -65,7 +65,7 @@ def facts_of(model: StudyModel, device: str = "auto", fetch: bool = True) -> Fac
         return next((int(config[name]) for name in names if config.get(name)), 32)
 
     return Facts(
-        family_spec(checkpoint).name,
+        family_of(checkpoint).name,
         dtype,
         checkpoint.revision or checkpoint.digest,
         layers=first("num_hidden_layers", "n_layers"),
@@ -78,13 +78,6 @@ def facts_of_loaded(model: Model) -> Facts:
     """The same for a model that is loaded."""
     dtype = str(model.dtype).removeprefix("torch.")
     return Facts(model.family, dtype, model.revision or model.digest)
-
-
-def family_spec(checkpoint: Checkpoint) -> Any:
-    """The family that reads a checkpoint."""
-    from sinkscope.models.load import family_of
-
-    return family_of(checkpoint)
 
 
 def local_checkpoint(model: StudyModel) -> Checkpoint | None:

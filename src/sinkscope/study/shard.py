@@ -224,7 +224,6 @@ def _replayed(cell: Cell, store: Store, model: Model, task: Task, item: Item) ->
 def _row(model: Model, task: Task, item: Item, run: Run, text: str, more: dict[str, Any]) -> Generation:
     from sinkscope.tasks.prompting import decode_answer
 
-    guided = 2 if getattr(run.decoding, "cfg", 0) > 0 else 1
     share = None if run.hidden_share is None else float(run.hidden_share[0])
     return Generation(
         document=item.document.id,
@@ -232,7 +231,7 @@ def _row(model: Model, task: Task, item: Item, run: Run, text: str, more: dict[s
         seed=item.seed,
         prompt=text,
         output=decode_answer(model, run.sequences[0, run.prompt :].tolist(), task.scheme),
-        steps=run.forwards[0] // guided,
+        steps=run.forwards[0] // (2 if run.decoding.guided else 1),
         forwards=run.forwards[0],
         hidden=None if share is None or math.isnan(share) else round(share, 5),
         more={

@@ -20,15 +20,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import tomllib
 
 from sinkscope.checks import whole
 from sinkscope.errors import InputError, SinkscopeError, nearest
-
-if TYPE_CHECKING:
-    from sinkscope.decoding import Decoding
 
 BUILTIN = Path(__file__).parent / "builtin"
 SCHEME = "scheme"
@@ -205,6 +202,7 @@ class Study:
 
 def check_names(study: Study) -> None:
     """Import the study's modules, and refuse tasks, policies, decodings and options that nobody has registered."""
+    from sinkscope.decoding import decoding_from_options
     from sinkscope.policies import parse_policy
     from sinkscope.tasks import registry
     from sinkscope.trace.capture import Capture
@@ -227,7 +225,7 @@ def check_names(study: Study) -> None:
         Capture(**traced.capture)
     for name, families in study.decodings.items():
         for family, options in families.items():
-            decoding_of(family, options, name)
+            decoding_from_options(family, options, f"decoding {name!r}")
 
 
 def import_modules(modules: Sequence[str]) -> None:
@@ -242,13 +240,6 @@ def import_modules(modules: Sequence[str]) -> None:
                 f"the module {name!r} that the study names cannot be imported ({type(error).__name__}: {error}); install it, "
                 "or put its folder on PYTHONPATH, on every machine that runs the study"
             ) from error
-
-
-def decoding_of(family: str, options: Options, name: str = "") -> Decoding:
-    """The decoding of a family with these options; unknown families and options are explained."""
-    from sinkscope.decoding import decoding_from_options
-
-    return decoding_from_options(family, options, f"decoding {name!r}" if name else "")
 
 
 def builtin_names() -> list[str]:

@@ -160,7 +160,7 @@ def results(cells: Sequence[Cell], evaluations: dict[str, Evaluation]) -> tuple[
     """The result table, settings in every row, and notes. Each task and decoding is compared by itself."""
     import pandas as pd
 
-    from sinkscope.study.comparison import compare_runs, control, control_name, holm_over
+    from sinkscope.study.comparison import compare_runs, holm_over
 
     groups: dict[tuple[str, str], list[Cell]] = defaultdict(list)
     for cell in cells:
@@ -174,7 +174,8 @@ def results(cells: Sequence[Cell], evaluations: dict[str, Evaluation]) -> tuple[
         notes += [note for note in table.notes if " documents detect " not in note]
         draws: dict[tuple[str, str], list[Cell]] = defaultdict(list)
         for cell in group:
-            name = cell.policy if control(cell.policy) is None else control_name(cell.policy)
+            parsed = cell.parsed_policy()
+            name = cell.policy if parsed is None or parsed.control is None else str(parsed.with_seed(0))
             draws[cell.model.name, name].append(cell)
         compared = {(str(row["model"]), str(row["policy"])): row for row in table.frame().to_dict("records")}
         for (model, policy), row in compared.items():

@@ -20,6 +20,7 @@ from sinkscope.trace.renderers import renderer
 
 if TYPE_CHECKING:
     import xarray
+    from torch import Tensor
 
 
 UNITS = {
@@ -102,6 +103,18 @@ class Trace:
         from sinkscope.trace.storage import open_trace
 
         return open_trace(path)
+
+    def to_activation_cache(self, sample: int = 0, step: int = 0) -> dict[str, Tensor]:
+        """Activations of one step by TransformerLens' names: patterns where maps were recorded, received attention, norms."""
+        from sinkscope.trace.export import activation_cache
+
+        return activation_cache(self, sample, step)
+
+    def save_step(self, path: str | os.PathLike[str], sample: int = 0, step: int = 0) -> None:
+        """Writes the numbers of one step as a safetensors file."""
+        from sinkscope.trace.export import save_step
+
+        save_step(self, path, sample, step)
 
     def to_html(self, path: str | os.PathLike[str], other: Trace | None = None, heads: Any = ()) -> None:
         """Writes a viewer of this trace, beside another one if given, as one HTML file; heads: (layer, head) to embed in full."""

@@ -44,17 +44,11 @@ def plot_heat_map(
         return long_table(values[:, real], columns, "received")
 
     table = by_trace(traces, rows)
-    names = list(dict.fromkeys(table["trace"]))
     top = float(np.nanquantile(table["received"], 0.9995))
-    with look.style():
-        wide = width or (look.COLUMN if len(names) == 1 else look.PAGE)
-        figure, axes = look.sheet(1, len(names), wide, height)
-        picture: Any = None
-        for place, name in zip(axes[0], names, strict=True):
-            part = table[table["trace"] == name]
-            picture = look.heat(place, part, "step", "position", "received", top)
-            place.set(title=name, xlabel="position", ylabel="step" if place is axes[0][0] else "")
-        look.colour_bar(figure, picture, axes, top, "received (uniform = 1)", pad=0.02)
+    label = "received (uniform = 1)"
+    figure = look.heat_panels(
+        table, "step", "position", "received", top=top, label=label, width=width, height=height
+    )
     scores = " and ".join(sorted({scores_text(data) for data in named(traces).values()}))
     text = caption(
         "Where attention goes as a generation unfolds: a strongly coloured column is a key that many queries look at; one that "

@@ -26,21 +26,12 @@ def plot_layer_head(traces: Any) -> PaperFigure:
         return long_table(strength.values, columns, "main_sink")
 
     table = by_trace(traces, rows)
-    parts = {str(name): part for name, part in table.groupby("trace", sort=False)}
-    top = float(table["main_sink"].max())
-    with look.style():
-        wide = look.COLUMN if len(parts) == 1 else look.PAGE
-        figure, axes = look.sheet(1, len(parts), wide, 2.8)
-        picture: Any = None
-        for place, (name, part) in zip(axes[0], parts.items(), strict=True):
-            picture = look.heat(place, part, "layer", "head", "main_sink", top)
-            place.set(title=name, xlabel="head", ylabel="layer" if place is axes[0][0] else "")
-            place.locator_params(integer=True)
-        look.colour_bar(figure, picture, axes, top, "main sink (uniform = 1)")
-    strongest = {name: part.nlargest(1, "main_sink") for name, part in parts.items()}
+    top, label = float(table["main_sink"].max()), "main sink (uniform = 1)"
+    figure = look.heat_panels(table, "layer", "head", "main_sink", top=top, label=label, height=2.8)
+    strongest = [part.nlargest(1, "main_sink") for _, part in table.groupby("trace", sort=False)]
     seen = "; ".join(
-        f"{name}: {head_text(row)} with {row['main_sink'].iloc[0]:.1f} times uniform attention"
-        for name, row in strongest.items()
+        f"{row['trace'].iloc[0]}: {head_text(row)} with {row['main_sink'].iloc[0]:.1f} times uniform attention"
+        for row in strongest
     )
     scores = " and ".join(sorted({scores_text(data) for data in named(traces).values()}))
     many = ", ".join(str(data.sizes["sample"]) for data in named(traces).values())

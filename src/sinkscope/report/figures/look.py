@@ -95,6 +95,23 @@ def colour_bar(figure: Figure, picture: Any, axes: Any, top: float, label: str, 
     bar.minorticks_off()
 
 
+def heat_panels(
+    table: pd.DataFrame, row: str, column: str, value: str, *, top: float, label: str, width: float | None = None,
+    height: float = 2.5,
+) -> Figure:  # fmt: skip
+    """A grid of colours for each value of the column `trace`, side by side, with one scale for all."""
+    parts = {str(name): part for name, part in table.groupby("trace", sort=False)}
+    with style():
+        figure, axes = sheet(1, len(parts), width or (COLUMN if len(parts) == 1 else PAGE), height)
+        picture: Any = None
+        for place, (name, part) in zip(axes[0], parts.items(), strict=True):
+            picture = heat(place, part, row, column, value, top)
+            place.set(title=name, xlabel=column, ylabel=row if place is axes[0][0] else "")
+            place.locator_params(integer=True)
+        colour_bar(figure, picture, axes, top, label, pad=0.02)
+    return figure
+
+
 def attention_maps(table: pd.DataFrame) -> Figure:
     """One panel for each value of `panel`, in order: query × key, colours in multiples of uniform attention.
 

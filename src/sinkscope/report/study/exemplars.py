@@ -36,12 +36,16 @@ def drawn(source: Source, stem: str) -> Safe | None:
     drawing = picture.read_bytes()
     size = re.search(rb'width="([0-9.]+)pt"', drawing)
     wide = round(float(size[1]) * PIXELS_PER_POINT) if size else None
-    address = "data:image/svg+xml;base64," + base64.b64encode(drawing).decode()
     kind = "paper column" if wide and wide < COLUMN else "paper"
-    image = tag("img", src=Safe(address), alt=seen, width=wide, class_=kind)
+    image = tag("img", src=embedded_svg(drawing), alt=seen, width=wide, class_=kind)
     # Focusable, so that a keyboard can scroll a wide picture on a narrow screen.
     frame = tag("div", image, class_="wide", tabindex="0", role="region", aria_label=seen.partition(".")[0])
     return figure(frame, seen, computed, not_shown[:1].upper() + not_shown[1:], link(f"figures/{stem}.csv"))
+
+
+def embedded_svg(drawing: bytes) -> Safe:
+    """The address of a picture that is part of the page; shown as an image, nothing in it can run."""
+    return Safe("data:image/svg+xml;base64," + base64.b64encode(drawing).decode())
 
 
 class Embedded(NamedTuple):

@@ -85,10 +85,10 @@ def figure(picture: Any, seen: str, computed: str, not_shown: str, data: Any = N
     return tag("figure", picture, tag("figcaption", *parts))
 
 
-def panels(pictures: Iterable[tuple[Any, Any]], kind: str = "panels-row") -> Safe:
+def panels(pictures: Iterable[tuple[Any, Any]]) -> Safe:
     """Pictures side by side, each under its title."""
     made = [tag("div", tag("p", title, class_="panel-title"), picture) for title, picture in pictures]
-    return tag("div", *made, class_=kind)
+    return tag("div", *made, class_="panels-row")
 
 
 def link(path: str, text: str | None = None) -> Safe:

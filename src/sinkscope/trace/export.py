@@ -1,0 +1,72 @@
+"""One step of a trace for other tools: a cache with TransformerLens' names, and a safetensors file."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sinkscope.errors import InputError
+
+if TYPE_CHECKING:
+    import xarray
+
+    from sinkscope.trace.trace import Trace
+
+NAMES = {
+    "attention": "blocks.{layer}.attn.hook_pattern",
+    "received": "blocks.{layer}.attn.hook_received",
+    "value_norm": "blocks.{layer}.attn.hook_v_norm",
+    "key_norm": "blocks.{layer}.attn.hook_k_norm",
+    "hidden_norm": "blocks.{layer}.hook_resid_pre_norm",
+}
+"""Variable of a trace → the name of its activation. `hook_pattern` is TransformerLens' own; the others follow its scheme."""
+
+
+def one_step(trace: Trace, sample: int, step: int) -> xarray.Dataset:
+    """The recorded variables of one sample and step, padding and keys that do not exist yet left out."""
+    dataset = trace.dataset
+    if not 0 <= sample < dataset.sizes["sample"]:
+        raise InputError(f"sample {sample} is not in the trace, which has 0 to {dataset.sizes['sample'] - 1}")
+    recorded = dataset["step"].values
+    if step not in recorded:
+        raise InputError(f"step {step} was not recorded; the trace has {recorded[0]} to {recorded[-1]}")
+    here = dataset.isel(sample=sample).sel(step=step)
+    real = (dataset["region"].isel(sample=sample).values != "padding") & (here["tokens"].values >= 0)
+    here = here.isel(key=real)
+    return here.isel(query=real[: dataset.sizes["query"]]) if here.sizes.get("query") == len(real) else here
+
+
+def activation_cache(trace: Trace, sample: int = 0, step: int = 0) -> dict[str, Tensor]:
+    """Activations of one step by TransformerLens' names, batch first.
+
+    Returns:
+        `blocks.L.attn.hook_pattern` [1, head, query, key] where maps were recorded (`Capture(level="maps")`), and what else
+        the trace holds of each layer: received attention [1, head, key], norms.
+    """
+    here = one_step(trace, sample, step)
+    cache = {}
+    for variable, name in NAMES.items():
+        if variable in here:
+            for layer in here["layer"].values:
+                values = np.ascontiguousarray(here[variable].sel(layer=layer).values)
+                cache[name.format(layer=int(layer))] = torch.from_numpy(values)[None]
+    return cache
+
+
+def save_step(trace: Trace, path: str | os.PathLike[str], sample: int = 0, step: int = 0) -> None:
+    """Write the numbers of one step as a safetensors file, one tensor for each variable; axes are in the file's metadata."""
+    from safetensors.numpy import save_file
+
+    here = one_step(trace, sample, step)
+    arrays = {str(name): here[name] for name in here.data_vars if here[name].dtype.kind in "biuf"}
+    axes = {name: ",".join(map(str, array.dims)) for name, array in arrays.items()}
+    metadata = {
+        "sample": str(sample),
+        "step": str(step),
+        **{f"axes.{name}": text for name, text in axes.items()},
+    }
+    save_file({name: np.ascontiguousarray(array.values) for name, array in arrays.items()}, path, metadata)
