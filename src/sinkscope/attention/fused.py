@@ -124,9 +124,10 @@ def _visible(
         first, _ = visibility.key_range(0, rows)
         out_of_reach = torch.arange(visibility.keys, device=query.device) < first
         masked = out_of_reach[None, None] if masked is None else masked | out_of_reach
-    return kernel(
-        query, key, value, _key_bias(visibility.real, masked), visibility.causal and rows > 1, scale
-    )
+    bias = visibility.bias if masked is None else None
+    if bias is None:
+        bias = _key_bias(visibility.real, masked)
+    return kernel(query, key, value, bias, visibility.causal and rows > 1, scale)
 
 
 def _gathered(

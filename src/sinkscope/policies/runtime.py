@@ -77,7 +77,7 @@ class PolicyRuntime:
         self.chosen: dict[int, AllLayers] = {}
         self._current: Scores = {"raw": {}, "masked": {}}
         self._masked_scores = any(rule.reads_masked_scores for rule in self.rules)
-        self._padding: int | None = None  # the most that a row has; None: not known, or none
+        self._least: int | None = None  # real keys that every row has at least; None: not known
         self._alive: Tensor | None = None  # Bool [B]: rows whose totals go on; None: all
         self._layers: list[_Layer] = []
         # Sums over the steps in which it acted, for each row: of the mean share, of those steps, of caught sinks, of sinks.
@@ -99,6 +99,11 @@ class PolicyRuntime:
     def replayable(self) -> bool:
         """Whether every step after the first does the same, so that a CUDA graph can repeat it (see `carry`)."""
         return all(rule.replayable for rule in self.rules)
+
+    @property
+    def windowed(self) -> bool:
+        """Whether a rule masks all keys outside of a window."""
+        return any(rule.band() is not None for rule in self.rules)
 
     def remember(self) -> Callable[[], None]:
         """A function that puts the policy back to where it is now, as if no forward had begun since."""
@@ -124,19 +129,17 @@ class PolicyRuntime:
         else:
             self._alive.copy_(alive)
 
-    def begin(self, real: Tensor | None, branches: int) -> None:
+    def begin(self, branches: int = 1, least: int | None = None) -> None:
         """Start a forward: what was measured in the last one is now the step before.
 
         Args:
-            real: Bool [B, S] of the conditional rows, or None. branches: 2 with guidance.
+            branches: 2 with guidance. least: real keys that every row has at least, where that is known.
         """
         self._layers = []
         self.previous, self._current = self._current, {"raw": {}, "masked": {}}
         self.model_scores, self.chosen = {}, {}
         self.step += 1
-        self.branches = branches
-        if self._padding is None and real is not None:  # looked at once: padding stands on the left and stays
-            self._padding = int((~real).sum(1).max())
+        self.branches, self._least = branches, least
 
     def mask(
         self, layer: int, query: Tensor, key: Tensor, visibility: Visibility, scale: float
@@ -168,14 +171,13 @@ class PolicyRuntime:
             keys is not None and self.branches > 1 and keys.shape[0] > 1
         ):  # both guidance branches are masked alike
             keys = keys.repeat(self.branches, 1, 1)
-        # A guided twin may have padding of its own.
-        known = self.branches == 1 and self._padding is not None
         mask = KeyMask(
             keys,
             band,
             silence=self.rules[0].effect == "silence",
             most=most if keys is not None else None,
-            least=visibility.keys - (self._padding or 0) if known else None,
+            # A guided twin may have padding of its own.
+            least=self._least if self.branches == 1 else None,
         )
         alone = (
             self.chosen.get(masking[0]) if len(masking) == 1 and band is None and self.branches == 1 else None
@@ -418,9 +420,12 @@ class LayerView:
         return allowed & self._not_newest()
 
     def _not_newest(self) -> Tensor:
-        """Bool [1, 1, K]: every key but the newest of a causal model."""
-        index = torch.arange(self.whole.keys, device=self.device)
-        return (index < self.whole.keys - self.runtime.causal)[None, None]
+        """Bool [B|1, 1, K]: every key but the newest of a causal model."""
+        real, keys = self.visibility.real, self.whole.keys
+        if not self.runtime.causal or real is None:
+            return (torch.arange(keys, device=self.device) < keys - self.runtime.causal)[None, None]
+        # On a static cache columns that are not written yet are padding: the newest has no real one behind it.
+        return torch.nn.functional.pad(real[:, 1:], (0, 1))[:, None]
 
     def maskable(self, rule: Rule) -> Tensor:
         """Bool [B|1, 1, K]: real keys in the rule's region."""
@@ -457,5 +462,5 @@ def single_forward(
                 "when='same', or ss.generate"
             )
     runtime = PolicyRuntime(checked, list(range(rows)), causal, keys)
-    runtime.begin(None, 1)
+    runtime.begin()
     return runtime
