@@ -160,7 +160,7 @@ def results(cells: Sequence[Cell], evaluations: dict[str, Evaluation]) -> tuple[
     """The result table, settings in every row, and notes. Each task and decoding is compared by itself."""
     import pandas as pd
 
-    from sinkscope.study.comparison import compare_runs, holm_over
+    from sinkscope.study.comparison import compare_runs, control, holm_over
 
     groups: dict[tuple[str, str], list[Cell]] = defaultdict(list)
     for cell in cells:
@@ -170,13 +170,11 @@ def results(cells: Sequence[Cell], evaluations: dict[str, Evaluation]) -> tuple[
     notes: list[str] = []
     for group in groups.values():
         table = compare_runs([evaluations[cell.id] for cell in group])
-        # Each row says in the column `detectable` what its documents detect.
-        notes += [note for note in table.notes if " documents detect " not in note]
+        notes += table.notes
         draws: dict[tuple[str, str], list[Cell]] = defaultdict(list)
         for cell in group:
-            parsed = cell.parsed_policy()
-            name = cell.policy if parsed is None or parsed.control is None else str(parsed.with_seed(0))
-            draws[cell.model.name, name].append(cell)
+            kind = control(cell.policy)
+            draws[cell.model.name, cell.policy if kind is None else kind.name].append(cell)
         compared = {(str(row["model"]), str(row["policy"])): row for row in table.frame().to_dict("records")}
         for (model, policy), row in compared.items():
             used = draws[model, policy]
@@ -187,25 +185,12 @@ def results(cells: Sequence[Cell], evaluations: dict[str, Evaluation]) -> tuple[
                 if (other, beside["control_of"], beside["match"]) == (model, policy, "count")
             ]
             beside = compared[model, matched[0]] if matched else None
-            base = compared.get((model, "none"))
             rows.append(
                 about
                 | {str(name): value for name, value in row.items() if name not in about}
                 | _beside(used[0], beside, draws[model, matched[0]] if matched else [], evaluations)
-                | {"detectable": base and detectable(int(row["n"]), float(base["accuracy"]))}
             )
     return holm_over(pd.DataFrame(rows)), list(dict.fromkeys(notes))
-
-
-def detectable(n: int, accuracy: float) -> float:
-    """The smallest difference of two unrelated runs that n documents detect with 80 % power.
-
-    The accuracy is drawn a little towards ½ (one right and one wrong answer more): a share of 0 or 1 in a few documents does
-    not mean that nothing varies.
-    """
-    from sinkscope.statistics import minimal_detectable_effect
-
-    return minimal_detectable_effect(n, (n * accuracy + 1) / (n + 2)) if n > 1 else 1.0
 
 
 def _beside(

@@ -42,7 +42,7 @@ class Item:
 
     @property
     def key(self) -> tuple[str, int]:
-        """What its record is known by."""
+        """The key of its record."""
         return (self.document.id, self.seed)
 
     @property
@@ -149,7 +149,7 @@ def _batches(
 
 
 def rows_at_once(model: Model, columns: int, batch_size: BatchSize) -> int:
-    """How many sequences of so many tokens run together."""
+    """Sequences of `columns` tokens that run together."""
     if batch_size != "auto":
         return whole("batch_size", batch_size, 1)
     if model.device.type != "cuda":
@@ -211,6 +211,6 @@ def _known(values: torch.Tensor | None, row: int) -> float | None:
 
 
 def varies(decoding: Decoding, policy: Policy | None) -> bool:
-    """Whether another seed can give another answer."""
+    """True when another seed can give another answer."""
     random = policy is not None and any(rule.control is not None for rule in policy.parts())
     return random or decoding.draws
