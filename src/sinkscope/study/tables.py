@@ -7,6 +7,7 @@ depth          sinks by layer
 diagnosis      the verdicts on each model, with their evidence
 replay         the changes by a policy at single steps of a run that was made without it
 pairs          the changes between traces without and with a policy
+not_graded     evaluations whose answers could not be graded on this machine
 """
 
 from __future__ import annotations
@@ -78,6 +79,8 @@ def not_graded(cells: Sequence[Cell], counts: Mapping[str, Counts]) -> tuple[Not
 
 def build(store: Store, cells: Sequence[Cell], ungraded: Sequence[NotGraded] = ()) -> Tables:
     """All tables of a finished study; cells that are not graded have no accuracy and are left out of `results`."""
+    import pandas as pd
+
     left_out = {entry.cell for entry in ungraded}
     traced = [cell for cell in cells if cell.kind == "trace"]
     replayed = [cell for cell in cells if cell.kind == "replay"]
@@ -100,6 +103,8 @@ def build(store: Store, cells: Sequence[Cell], ungraded: Sequence[NotGraded] = (
     changed = pairs(store, traced)
     if changed is not None:
         frames["pairs"] = changed
+    if ungraded:
+        frames["not_graded"] = pd.DataFrame(ungraded)
     for task in sorted({entry.task for entry in ungraded}):
         answers = sum(entry.answers for entry in ungraded if entry.task == task)
         why = next(entry.why for entry in ungraded if entry.task == task)
