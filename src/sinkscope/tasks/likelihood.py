@@ -68,7 +68,7 @@ def causal(model: Model, ids: Tensor, given: int, policy: Policy | None, keys: S
     target = ids[:, given:]
     if acting is None or _fixed(acting):
         if runtime is not None:
-            runtime.begin(None, 1)
+            runtime.begin()
         context = model.context(policy=runtime)
         logits = model.forward(ids[:, :-1], context, keep=ids.shape[1] - given)
         if runtime is not None:
