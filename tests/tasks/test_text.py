@@ -23,7 +23,9 @@ from sinkscope.tasks.prompting import start_token
 from sinkscope.tasks.reading import encode_text, read_texts
 from sinkscope.tasks.text import shipped
 
-IDS = torch.tensor([[3, 14, 15, 92, 65, 35, 89, 79, 32, 38, 46], [26, 43, 38, 32, 79, 50, 28, 84, 19, 71, 69]])
+IDS = torch.tensor(
+    [[3, 14, 15, 92, 65, 35, 89, 79, 32, 38, 46], [26, 43, 38, 32, 79, 50, 28, 84, 19, 71, 69]]
+)
 GIVEN = 5
 POLICIES = (
     "none", "top:1", "top:2@layer", "top:2@model", "top:1,effect=silence", "above:1.2", "first:1", "window:4,first=1",
@@ -171,7 +173,7 @@ def test_evaluate_measures_a_text_of_ones_own(source: str, passages: Path, tmp_p
     again = ss.evaluate(model, "text", data=passages, out=tmp_path / "none")
     assert again.records == plain.records
     assert list(plain.table()["nll"]) == [one.nll for one in plain.records]
-    with pytest.raises(InputError, match="use .accuracy"):
+    with pytest.raises(InputError, match=r"use \.accuracy"):
         _ = ss.evaluate(model, "blimp", limit=1).nll
 
 
@@ -186,6 +188,18 @@ def test_what_is_read_of_a_text(passages: Path) -> None:
     assert (cut.tokens, cut.columns) == (16, (12, 13, 14, 15))
     spread = model.logits(torch.tensor([ids[:15]]))[0].double().log_softmax(-1)
     assert cut.values == pytest.approx([-float(spread[at - 1, ids[at]]) for at in cut.columns], abs=1e-4)
+
+
+def test_a_policy_begins_when_its_control_has_keys_to_choose_from() -> None:
+    """A text behind its start token alone: the first tokens are read with nothing hidden, by the policy and its control."""
+    model = golden.model("llama")
+    plain, *masked = (
+        likelihood.causal(model, IDS, 1, ss.parse_policy(text), [0, 1]).values
+        for text in ("none", "top:2", "random(top:2)", "random(top:2),match=mass")
+    )
+    for values in masked:
+        torch.testing.assert_close(values[:, :4], plain[:, :4], atol=1e-5, rtol=0)
+        assert ((values[:, 4:] - plain[:, 4:]).abs() > 1e-4).any(1).all()
 
 
 def test_files_of_ones_own(tmp_path: Path) -> None:
@@ -214,7 +228,11 @@ def test_files_of_ones_own(tmp_path: Path) -> None:
 
 
 def test_readings_are_checked() -> None:
-    for reading in (CausalReading(64, 8), MaskedReading(share=0.5, masks=2), DenoisingReading(scored=8, steps=4)):
+    for reading in (
+        CausalReading(64, 8),
+        MaskedReading(share=0.5, masks=2),
+        DenoisingReading(scored=8, steps=4),
+    ):
         assert decoding_from_json(reading.to_json()) == reading
         assert not reading.draws
     for wrong, message in {
@@ -226,7 +244,7 @@ def test_readings_are_checked() -> None:
         with pytest.raises(InputError, match=message):
             wrong()
     causal, scratch = (ss.load(f"organism/{name}", device="cpu") for name in ("causal", "scratch"))
-    with pytest.raises(InputError, match="MaskedReading is not for causal models.*use CausalReading"):
+    with pytest.raises(InputError, match=r"MaskedReading is not for causal models.*use CausalReading"):
         ss.evaluate(causal, "text", MaskedReading(), limit=1)
     with pytest.raises(InputError, match="measured by a reading"):
         ss.evaluate(scratch, "text", ss.LladaDecoding(), limit=1)
@@ -269,5 +287,5 @@ def test_smollm2_gives_what_transformers_gives(smollm2: Any) -> None:
 
 def test_smollm2_starts_where_its_documents_started(smollm2: Any) -> None:
     """Its bos opens a turn of a chat; documents of its pretraining stood behind <|endoftext|>."""
-    assert smollm2.tokenizer.bos_token == "<|im_start|>"  # noqa: S105
+    assert smollm2.tokenizer.bos_token == "<|im_start|>"
     assert start_token(smollm2) == smollm2.tokenizer.get_vocab()["<|endoftext|>"] == 0

@@ -211,7 +211,7 @@ def make_decoding(model: Model, options: dict[str, Any]) -> Decoding:
     plain = {field.name for field in dataclasses.fields(default_decoding(model.family))}
     if given.get("temperature") == 0 and "temperature" not in plain:
         del given["temperature"]  # the most likely token, as the default takes it
-    kinds = [kind for kind in DECODINGS.values() if model.family in kind.families]
+    kinds = [kind for kind in DECODINGS.values() if kind.fits(model.family)]
     known = {field.name for kind in kinds for field in dataclasses.fields(kind)}
     wrong = sorted(set(given) - known)
     if wrong:

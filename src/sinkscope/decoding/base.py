@@ -155,10 +155,7 @@ def default_decoding(family: str) -> Decoding:
 def option_names(family: str) -> set[str]:
     """The options of all decodings of a family."""
     return {
-        item.name
-        for kind in DECODINGS.values()
-        if kind.fits(family)
-        for item in dataclasses.fields(kind)
+        item.name for kind in DECODINGS.values() if kind.fits(family) for item in dataclasses.fields(kind)
     }
 
 

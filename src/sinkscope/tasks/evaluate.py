@@ -116,17 +116,18 @@ class Evaluation:
             raise InputError(
                 f"{self.settings['task'].get('task')} has no right answers, so there is no accuracy: use .nll"
             )
-        return self._mean_score
+        return self.value
 
     @property
     def nll(self) -> float:
         """Nats per token: the mean over documents of the negative log-likelihood of their scored tokens."""
         if self.measure != NATS:
             raise InputError(f"{self.settings['task'].get('task')} is graded: use .accuracy")
-        return self._mean_score
+        return self.value
 
     @property
-    def _mean_score(self) -> float:
+    def value(self) -> float:
+        """The accuracy, or nats per token, as `measure` says."""
         scores = self.scores()
         return sum(scores.values()) / len(scores)
 

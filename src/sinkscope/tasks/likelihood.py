@@ -60,6 +60,9 @@ class Nats:
 def causal(model: Model, ids: Tensor, given: int, policy: Policy | None, keys: Sequence[int]) -> Nats:
     """Of every token behind the given ones, under a causal model: values [B, S − given].
 
+    A policy that looks at the step before begins once twice as many keys are there as it masks, so that its random control
+    has others to choose from and begins in the same step.
+
     Args:
         ids: Long [B, S]. keys: one number per row, for random controls.
     """
@@ -74,14 +77,18 @@ def causal(model: Model, ids: Tensor, given: int, policy: Policy | None, keys: S
         if runtime is not None:
             runtime.end()
         return _counted(*_nats(logits, target), 1, runtime)
+    begin = min(max(given, 2 * _most(acting)), ids.shape[1] - 1)
     engine = Engine(model, None, runtime)
     cache = engine.new_cache()
     parts = []
-    for column in range(given, ids.shape[1]):
-        logits = engine.next_logits(ids, column, 0 if column == given else column - 1, cache)
+    if begin > given:
+        early = model.forward(ids[:, : begin - 1], keep=begin - given)
+        parts += [_nats(early[:, place], ids[:, given + place]) for place in range(begin - given)]
+    for column in range(begin, ids.shape[1]):
+        logits = engine.next_logits(ids, column, 0 if column == begin else column - 1, cache)
         parts.append(_nats(logits, ids[:, column]))
     values, best = (torch.stack(part, 1) for part in zip(*parts, strict=True))
-    return _counted(values, best, len(parts), runtime)
+    return _counted(values, best, ids.shape[1] - begin + (begin > given), runtime)
 
 
 def masked(
@@ -161,6 +168,12 @@ def _fixed(policy: Policy) -> bool:
         not rule.scored and rule.control is None and rule.regions is None and rule.steps is None
         for rule in policy.parts()
     )
+
+
+def _most(policy: Policy) -> int:
+    """The keys that a policy masks at most; 1 where that is not known beforehand."""
+    rules = [rule if rule.control is None else rule.control.like for rule in policy.parts()]
+    return sum(one.most or 1 for rule in rules for one in rule.parts())
 
 
 def _whole_answer(model: Model, length: int) -> dict[str, Any]:
@@ -324,9 +337,9 @@ def _fitted(model: Model, pair: Pair) -> tuple[list[int], list[int]]:
     return context, continuation
 
 
-def _row_key(context: list[int]) -> int:
+def _row_key(context: Sequence[int]) -> int:
     """The key of a row's random controls: its context, so that choices share them and batches do not matter."""
-    return int.from_bytes(hashlib.sha256(repr(context).encode()).digest()[:6], "big")
+    return int.from_bytes(hashlib.sha256(repr(list(context)).encode()).digest()[:6], "big")
 
 
 def _of_row(values: Tensor | None, row: int) -> float:

@@ -168,7 +168,7 @@ def _masked(
         own = [_key(keys[place], copy) for place, copy, _ in part]
         nats = likelihood.masked(model, ids[[place for place, _, _ in part]], where, given, policy, own)
         forwards = nats.forwards
-        for (place, copy, _), one in zip(part, nats.values.split(where.sum(1).tolist()), strict=True):
+        for (place, copy, _), one in zip(part, torch.split(nats.values, where.sum(1).tolist()), strict=True):
             values[place, copy] = one.tolist()
         for name, share in (("hidden", nats.hidden_share), ("hit", nats.sinks_hit)):
             numbers[name] += [] if share is None else [share]

@@ -42,10 +42,9 @@ class TextTask(ReadTask):
 
     scheme: Scheme
     data: Path | None = None
+    name: str = "text"
 
-    name: ClassVar[str] = "text"
     version: ClassVar[str] = "text/1"
-    runs_code: ClassVar[bool] = False
 
     def documents(self, limit: int | None = None) -> Sequence[Document]:
         """The first passages, or all."""
@@ -111,7 +110,7 @@ def task(scheme: str | None = None, family: str | None = None, data: Any = None)
             family or "",
             source="sinkscope's own",
             bos=True,
-            decoding={"scored": 128} if family == "causal" else {"masks": 8},
+            decoding={"scored": 128 if family == "causal" else None},
         ),
         path,
     )
