@@ -46,14 +46,20 @@ class StepRecorder:
     """Records the attention of one group of rows, forward by forward.
 
     Args:
-        rows: places of the group's rows in the batch.
+        rows: places of the group's rows in the batch. offset: their first column in the frame.
         first, last: columns of the answer within the group; last None: to the end of the sequence.
     """
 
     def __init__(
-        self, frame: Frame, capture: Capture, rows: list[int], first: int, last: int | None = None
+        self,
+        frame: Frame,
+        capture: Capture,
+        rows: list[int],
+        offset: int,
+        first: int,
+        last: int | None = None,
     ) -> None:
-        self.frame, self.capture, self.rows = frame, capture, rows
+        self.frame, self.capture, self.rows, self.offset = frame, capture, rows, offset
         self.first, self.last = first, last
         self._active = True
         self._layer_indices = {layer: index for index, layer in enumerate(frame.layers)}
@@ -62,6 +68,7 @@ class StepRecorder:
         self._forwards = 0
         self._queries = ALL
         self._recorded: dict[str, list[Tensor]] = {}
+        self.arrays: dict[str, Tensor] = {}
         self._causal_layers: list[_CausalLayer] = []
         self._sums: tuple[Tensor, Tensor, Tensor] | None = None
         self._prompt_sums: tuple[Tensor, Tensor] | None = None
@@ -126,20 +133,17 @@ class StepRecorder:
             self._keep("value_norm", call.value[:rows].float().norm(dim=-1))
             self._keep("key_norm", call.key[:rows].float().norm(dim=-1))
 
-    def end(self, account: StepAccount | None) -> dict[str, list[Tensor]]:
-        """Finish a forward; account: what the policy did in it. Variable → one tensor [B, …] per recorded layer."""
+    def end(self, account: StepAccount | None) -> dict[str, Tensor]:
+        """Finish a forward; account: what the policy did in it. Variable → [B, layer, …]."""
         self._settle()
         if account is not None and self._active:
             self._policy(account)
-        return self._recorded
+        self.arrays = {name: _stacked(layers) for name, layers in self._recorded.items()}
+        return self.arrays
 
-    def adopt(self, recorded: dict[str, list[Tensor]]) -> None:
+    def adopt(self, arrays: dict[str, Tensor]) -> None:
         """Take what a repeated CUDA graph has recorded."""
-        self._recorded = recorded
-
-    def arrays(self) -> dict[str, Tensor]:
-        """Variable → [B, layer, …] of the forward that just ran."""
-        return {name: _stacked(layers) for name, layers in self._recorded.items()}
+        self.arrays = arrays
 
     # ---- attention
 
@@ -238,7 +242,7 @@ class StepRecorder:
             if not means:
                 keys = account.keys.get(layer)
                 masked = torch.zeros_like(raw, dtype=torch.bool) if keys is None else keys.expand_as(raw)
-                self._keep("masked_keys", self._heads(masked))
+                self._keep("masked_keys", _packed(self._heads(masked), self.offset, self.frame.columns))
 
     # ---- the residual stream
 
@@ -295,7 +299,8 @@ class StepRecorder:
     def _heads(self, scores: Tensor) -> Tensor:
         if len(self.frame.heads) == scores.shape[1]:
             return scores
-        return scores[:, list(self.frame.heads)]
+        # By single slices: a list of indices would be copied to the GPU, which a captured step cannot do.
+        return torch.stack([scores[:, head] for head in self.frame.heads], 1)
 
     def _keep(self, name: str, value: Tensor) -> None:
         self._recorded.setdefault(name, []).append(value)
@@ -310,6 +315,15 @@ def _stacked(layers: list[Tensor]) -> Tensor:
     if layers[0].is_cuda:
         return torch.stack(layers, 1)
     return torch.from_numpy(np.stack([layer.numpy() for layer in layers], 1))
+
+
+def _packed(keys: Tensor, offset: int, columns: int) -> Tensor:
+    """Uint8 [..., bytes]: keys Bool [..., K], whose first stands at `offset` of the frame, one bit each, the highest first."""
+    after = -columns % 8 + columns - offset - keys.shape[-1]
+    bits = torch.nn.functional.pad(keys, (offset, after)).view(*keys.shape[:-1], -1, 8)
+    values = 1 << torch.arange(7, -1, -1, device=keys.device)
+    packed: Tensor = (bits * values).sum(-1).to(torch.uint8)
+    return packed
 
 
 def _over(mass: Tensor, uniform: Tensor, known: Tensor | None = None) -> Tensor:
