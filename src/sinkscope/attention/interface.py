@@ -135,7 +135,10 @@ def _visibility(
         dense, causal, sliding_window = mask if mask.dtype == torch.bool else mask > -1.0, False, None
     elif mask is not None and real is None:
         real = mask.bool()
-    return Visibility(query.shape[2], key.shape[2], real, causal, sliding_window, dense, context.padded)
+    block = None if dense is not None else context.block
+    return Visibility(
+        query.shape[2], key.shape[2], real, causal, sliding_window, dense, context.padded, block
+    )
 
 
 def sinkscope_mask(
