@@ -52,8 +52,8 @@ def suits(
 ) -> bool:
     """Whether a call is computed here: short, float32, on a CPU, without gradients, all queries seeing the same keys.
 
-    Blocks, in which they do not, are computed here too while nothing is masked or padded (there a
-    query might lack any key). It does not depend on recording or on the size of the batch: neither may change a bit of the output.
+    Blocks, in which they do not, are computed here too while nothing is masked or padded (there a query
+    might lack any key). It does not depend on recording or on the size of the batch: neither may change a bit of the output.
     """
     if query.device.type != "cpu" or query.dtype != torch.float32 or visibility.keys > KEYS:
         return False
