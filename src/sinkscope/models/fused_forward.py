@@ -53,6 +53,10 @@ class _Layer:
     gate_up: Stack
 
 
+BACKBONES = ("LlamaForCausalLM", "Qwen2ForCausalLM")
+"""Classes of transformers whose layers are what the fused forward computes."""
+
+
 class FusedForward:
     """The fused forward of one Llama or Qwen2 network whose attention looks both ways."""
 
@@ -80,8 +84,8 @@ class FusedForward:
             return False
         return _kernels() is not None
 
-    def __call__(self, ids: Tensor, positions: Tensor) -> Tensor:
-        """The last hidden states [B, S, width] of ids, Long [B, S], at positions, Long [B|1, S]."""
+    def __call__(self, ids: Tensor, positions: Tensor, cache: Any = None) -> Tensor:
+        """Last hidden states [B, S, width] of ids, Long [B, S], at positions, Long [B|1, S]; the cache takes keys and values."""
         kernels: Any = _kernels()
         body = self._network.model
         stream = body.embed_tokens(ids)  # the residual stream; the kernels add to it in place
@@ -90,7 +94,7 @@ class FusedForward:
         for layer in self._layers:
             norm = layer.module.input_layernorm
             inner = kernels.add_norm(stream, branch, norm.weight, norm.variance_epsilon)
-            branch = _attention(kernels, layer, inner, angles)
+            branch = _attention(kernels, layer, inner, angles, cache)
             norm = layer.module.post_attention_layernorm
             inner = kernels.add_norm(stream, branch, norm.weight, norm.variance_epsilon)
             branch = layer.module.mlp.down_proj(kernels.silu_mul(layer.gate_up(inner)))
@@ -109,7 +113,9 @@ def _altered(module: nn.Module, held: dict[str, nn.Module | None]) -> bool:
     return bool(hooks) or "forward" in module.__dict__ or module._modules != held
 
 
-def _attention(kernels: Any, layer: _Layer, inner: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
+def _attention(
+    kernels: Any, layer: _Layer, inner: Tensor, angles: tuple[Tensor, Tensor], cache: Any
+) -> Tensor:
     """The attention branch of a layer for normed hidden states [B, S, width]."""
     module = layer.module.self_attn
     B, S, _ = inner.shape
@@ -117,12 +123,14 @@ def _attention(kernels: Any, layer: _Layer, inner: Tensor, angles: tuple[Tensor,
     heads = groups * module.num_key_value_groups
     qkv = layer.qkv(inner).view(B, S, heads + 2 * groups, module.head_dim)
     kernels.rotate(qkv, *angles, heads + groups)
-    qkv = qkv.transpose(1, 2)
+    query, key, value = torch.split(qkv.transpose(1, 2), [heads, groups, groups], 1)
+    if cache is not None:
+        key, value = cache.update(key, value, module.layer_idx)
     out, _ = sinkscope_attention(
         module,
-        qkv[:, :heads],
-        qkv[:, heads : heads + groups],
-        qkv[:, heads + groups :],
+        query,
+        key,
+        value,
         None,
         scaling=module.scaling,
         sliding_window=getattr(module, "sliding_window", None),

@@ -9,7 +9,19 @@ from typing import Any
 import torch
 
 from sinkscope.errors import CheckpointError, InputError, nearest
-from sinkscope.models import causal, dream, llada, mmada  # noqa: F401 (they register their families)
+from sinkscope.models import (  # noqa: F401 (they register their families)
+    a2d,
+    causal,
+    dream,
+    fast_dllm_v2,
+    llada,
+    llada2,
+    llada_moe,
+    mmada,
+    open_dcoder,
+    rnd1,
+    sdar,
+)
 from sinkscope.models.adapter import CONFIG as ADAPTER
 from sinkscope.models.adapter import AdapterCheckpoint, read_adapter
 from sinkscope.models.checkpoint import Checkpoint
