@@ -10,7 +10,7 @@ help:
 	@echo "make study   the main job, on a CPU"
 	@echo "make test    lint, types and every test"
 	@echo "make quick   the usual loop: fast tests only"
-	@echo "make lint    ruff and mypy"
+	@echo "make lint    ruff, mypy, import-linter"
 	@echo "make bench   how much tracing costs on this machine"
 	@echo "make docs    the documentation as a site, in site/"
 	@echo "make wheel   build the wheel and try it in a fresh environment, dependencies from the package index"

@@ -13,6 +13,7 @@ from typing import Any
 
 from lab import masking
 from lab.cells import read, refuse_others
+from lab.ship import KEPT
 from sinkscope.errors import InputError
 from sinkscope.files import write_atomically
 from sinkscope.models.load import ORGANISMS as WEIGHTS
@@ -21,7 +22,6 @@ from sinkscope.organisms.recipe import RECIPES
 from sinkscope.policies import parse_policy
 from sinkscope.policies.mask_random import MaskRandom
 from sinkscope.study.comparison import compare_runs
-from sinkscope.study.shipped import KEPT
 from sinkscope.tasks import registry
 from sinkscope.tasks.evaluate import VERSION, Evaluation, Record
 from sinkscope.tasks.task import Document, Task, fingerprint

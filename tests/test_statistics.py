@@ -237,17 +237,22 @@ def test_a_difference_of_estimates_keeps_its_edges() -> None:
 # ---- prompts -------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("scale", ["plain", "positive", "share"])
 @pytest.mark.parametrize("prompts", [3, 8, 30])
-def test_intervals_over_prompts_cover_however_few_they_are(prompts: int) -> None:
+def test_intervals_over_prompts_cover_however_few_they_are(prompts: int, scale: str) -> None:
     """A bootstrap over three prompts covers about 75 %."""
     rng = np.random.default_rng(0)
-    values = rng.gamma(4.0, 0.25, (1500, prompts))
+    values = (
+        rng.beta(0.9, 8.1, (1500, prompts)) if scale == "share" else rng.gamma(4.0, 0.025, (1500, prompts))
+    )
     size = rng.uniform(0.5, 1.5, (1500, prompts))
     covered = 0
     for value, weight in zip(values, size, strict=True):
-        found = ratio_interval(value * weight, weight)
-        covered += found.low <= 1.0 <= found.high
-    assert 0.91 <= covered / 1500 <= 0.975
+        found = ratio_interval(value * weight, weight, scale=scale)
+        covered += found.low <= 0.1 <= found.high
+        assert scale == "plain" or found.low >= 0
+        assert scale != "share" or found.high <= 1
+    assert 0.91 <= covered / 1500 <= 0.98
 
 
 def test_ratios_leave_missing_samples_out_and_count_prompts_once() -> None:
@@ -259,6 +264,10 @@ def test_ratios_leave_missing_samples_out_and_count_prompts_once() -> None:
     once = mean_interval([1.0, 2.0, 4.0])
     twice = mean_interval([1.0, 2.0, 4.0] * 2, groups=["a", "b", "c"] * 2)
     assert twice == pytest.approx(once)
+    weighted = ratio_interval([2.0, 9.0, 3.0], [1.0, 3.0, 2.0])
+    left_out = [(14 - a) / (6 - b) for a, b in ((2, 1), (9, 3), (3, 2))]
+    jackknife = math.sqrt(2 / 3 * sum((ratio - weighted.value) ** 2 for ratio in left_out))
+    assert weighted.high - weighted.value == pytest.approx(4.302653 * jackknife, rel=1e-5)
     columns = ratio_interval(np.array([[1.0, 2.0], [3.0, 2.0]]), np.array([2.0, 2.0]))
     assert columns.value.tolist() == [1.0, 1.0]
 
@@ -266,11 +275,22 @@ def test_ratios_leave_missing_samples_out_and_count_prompts_once() -> None:
 @pytest.mark.parametrize(("prompts", "low"), [(3, 0.368), (16, 0.829), (64, 0.954)])
 def test_a_share_of_one_in_every_prompt_is_not_certain(prompts: int, low: float) -> None:
     """1 − 0.05^(1/n): the bound of n draws without an exception; and shares never leave [0, 1]."""
-    assert mean_interval(np.ones(prompts), share=True) == pytest.approx((1.0, low, 1.0), abs=1e-3)
-    assert mean_interval(np.zeros(prompts), share=True) == pytest.approx((0.0, 0.0, 1 - low), abs=1e-3)
-    near = mean_interval(np.r_[np.ones(prompts - 1), 0.9], share=True)
-    assert near.high == 1.0
+    assert mean_interval(np.ones(prompts), scale="share") == pytest.approx((1.0, low, 1.0), abs=1e-3)
+    assert mean_interval(np.zeros(prompts), scale="share") == pytest.approx((0.0, 0.0, 1 - low), abs=1e-3)
+    near = mean_interval(np.r_[np.ones(prompts - 1), 0.9], scale="share")
+    assert 0 < near.low < near.value < near.high < 1
     assert mean_interval(np.full(prompts, 7.0)) == (7.0, 7.0, 7.0)
+
+
+def test_a_verdict_needs_clearance() -> None:
+    """A quarter of the half width beyond the limit; without an interval nothing is certain."""
+    found = Estimate(1.0, 0.6, 1.2)
+    assert found.above(0.49)
+    assert not found.above(0.51)
+    assert found.below(1.26)
+    assert not found.below(1.24)
+    assert not Estimate(1.0, math.nan, math.nan).above(0.0)
+    assert not Estimate(1.0, 0.0, math.nan).below(2.0)
 
 
 # ---- tests ---------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ def run(case: Case, taken: KeyMask | None, listen: bool = True) -> tuple[Tensor,
     q, k, v, scale = case.tensors()
     recorder = Recorder()
     masks, records = Masks(taken), recorder if listen else None
-    with forward(ForwardContext(case.real(), case.causal, case.padded, {}, masks, records, case.block)):
+    with forward(ForwardContext(case.real(), case.causal, case.padded, {}, masks, records, block=case.block)):
         out, weights = sinkscope_attention(
             module(case.causal), q, k, v, case.dense_mask(), scaling=scale, sliding_window=case.window
         )

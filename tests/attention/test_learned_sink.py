@@ -21,7 +21,7 @@ def run(
     q, k, v, scale = case.tensors()
     recorder = Recorder()
     masks, records = Masks(taken), recorder if listen else None
-    with forward(ForwardContext(case.real(), case.causal, case.padded, {}, masks, records, case.block)):
+    with forward(ForwardContext(case.real(), case.causal, case.padded, {}, masks, records, block=case.block)):
         out, _ = sinkscope_attention(
             module(case.causal),
             q,

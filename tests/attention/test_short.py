@@ -26,7 +26,7 @@ def run(case: Case, key_mask: KeyMask | None, recorder: Recorder | None = None) 
     q, k, v, scale = case.tensors()
     queries = {"classes": case.weights()}
     masks = Masks(key_mask)
-    wanted = ForwardContext(case.real(), case.causal, case.padded, queries, masks, recorder, case.block)
+    wanted = ForwardContext(case.real(), case.causal, case.padded, queries, masks, recorder, block=case.block)
     with forward(wanted):
         out, _ = sinkscope_attention(module(case.causal), q, k, v, None, scaling=scale)
     return out.transpose(1, 2)

@@ -17,6 +17,8 @@ import pandas as pd
 import pytest
 from tests.helpers.byte_tokenizer import TURNS, checkpoint_with_tokenizer
 
+pytestmark = pytest.mark.slow  # a process for each use, with its imports
+
 DISTRIBUTION = Path(__file__).parent / "distribution"
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
@@ -126,7 +128,6 @@ policies = ["none", "rank:0", "rank:1", "random(rank:1)"]
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("on", ["local", "ray"])
 def test_in_a_study(on: str, python: Any, checkpoint: Path, tmp_path: Path) -> None:
     """Workers are processes of their own, and know what the study's modules register."""

@@ -85,7 +85,14 @@ class Case:
     def visibility(self) -> Visibility:
         """The pattern as sinkscope describes it."""
         return Visibility(
-            self.Q, self.K, self.real(), self.causal, self.window, self.dense_mask(), self.padded, self.block
+            self.Q,
+            self.K,
+            self.real(),
+            self.causal,
+            self.window,
+            self.dense_mask(),
+            self.padded,
+            block=self.block,
         )
 
     def taken(self, silence: bool = False) -> KeyMask | None:

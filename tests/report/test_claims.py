@@ -96,7 +96,7 @@ def test_an_effect_within_noise_is_never_support_and_the_least_n_is_said():
     assert f"under {LEAST_DOCUMENTS} documents it cannot be supported" in found.evidence
     for n, status in ((LEAST_DOCUMENTS - 1, OPEN), (LEAST_DOCUMENTS, SUPPORTED)):
         assert masking_rules.keeps("top:1")(masked(n=n, none=n, top=n)).status == status
-        assert (paired_interval([1.0] * n, [1.0] * n).high <= POINTS_LOST) == (status == SUPPORTED)
+        assert paired_interval([1.0] * n, [1.0] * n).below(POINTS_LOST) == (status == SUPPORTED)
 
 
 def test_robustness_needs_a_mask_that_hit_the_sinks():

@@ -118,9 +118,10 @@ def test_each_measure_holds_up_to_its_noise_level_and_fails_beyond(measure):
 def test_attribution_and_enrichment_outlive_the_others():
     """Both average over all heads and steps, so noise that hits every key alike dilutes them and does not
     turn them."""
-    for sigma in (0.4, 4.0):
+    for sigma in (0.4, 3.0):
         assert diagnosis("newline", sigma)["semantic or positional"].verdict == "semantic"
         assert diagnosis("static", sigma)["semantic or positional"].verdict == "positional"
+    assert diagnosis("newline", 4.0)["semantic or positional"].verdict == "not enough evidence"
     levels = [
         composition(planted("newline", s)).set_index("category").loc["newline", "enrichment_low"]
         for s in (0.4, 2.0, 4.0)

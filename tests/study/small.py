@@ -134,9 +134,6 @@ class _InThisProcess:
     def check(place: Place) -> None:
         """Nothing can be wrong."""
 
-    def begin(self, jobs: int) -> None:
-        """Nothing is to be started."""
-
     def run(self, jobs: Sequence[Job], finished: Finished, waiting: Waiting | None = None) -> None:
         """One after the other."""
         for job in jobs:

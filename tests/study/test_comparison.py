@@ -12,7 +12,7 @@ import pytest
 
 from sinkscope import statistics
 from sinkscope.errors import InputError
-from sinkscope.study.comparison import Table, by_seed, compare_runs, control, control_name, natural
+from sinkscope.study.comparison import Table, by_seed, compare_runs, control, natural
 from sinkscope.study.paper import MODELS, POLICIES, TABLE, published
 from sinkscope.tasks.evaluate import Evaluation, Record
 
@@ -48,6 +48,11 @@ def _run(
         for index in range(n) for seed in seeds
     ]  # fmt: skip
     return Evaluation(tuple(records), settings)
+
+
+def replace_source(run: Evaluation, source: str) -> Evaluation:
+    settings = {**run.settings, "model": {**run.settings["model"], "source": source}}
+    return Evaluation(tuple(replace(record, settings=settings) for record in run.records), settings)
 
 
 def _rows(table: Table) -> dict[str, Any]:
@@ -104,7 +109,16 @@ def test_few_control_seeds_give_no_effect_and_a_note() -> None:
     runs = [_run(None, 0.9), _run("top:1"), _run("random(top:1)"), _run("random(top:1),seed=1")]
     table = compare_runs(runs)
     assert not _rows(table)["top:1"].over_control
-    assert any("has 2 seed(s); an effect over it needs at least 3" in note for note in table.notes)
+    assert table.notes == (
+        "the count-matched controls of top:1 have 2 seed(s) (organism/causal); an effect over a control needs at least 3",
+    )
+    # One sentence for all models and policies, not one for each.
+    both = [replace_source(run, source) for run in (*runs, _run("top:5"), _run("random(top:5)"), _run("random(top:5),seed=1"))
+            for source in ("organism/causal", "other")]  # fmt: skip
+    assert compare_runs(both).notes == (
+        "the count-matched controls of top:1, top:5 have 2 seed(s) (organism/causal, other); an effect over a control needs "
+        "at least 3",
+    )
     # seeds of one run are draws of the control as well
     table = compare_runs([*runs[:2], _run("random(top:1)", seeds=(0, 1, 2))])
     assert _rows(table)["top:1"].over_control["count"].seeds == 3
@@ -210,10 +224,10 @@ def test_small_things() -> None:
     assert sorted(["top:10", "top:5", "top:1@layer", "above:2"], key=natural) == [
         "above:2", "top:1@layer", "top:5", "top:10",
     ]  # fmt: skip
-    assert control("random(top:5@layer,effect=silence),seed=4") == ("top:5@layer,effect=silence", "count")
-    assert control("random(top:5),match=mass") == ("top:5", "mass")
     assert control("top:5") is None
     assert control(None) is None
+    assert control("none") is None
+    assert control("a policy of a package that is not here:3") is None
 
 
 @pytest.mark.parametrize(
@@ -222,15 +236,15 @@ def test_small_things() -> None:
         (None, None),
         ("top:1", None),
         ("random(top:1),seed=2", ("top:1", "count", "random(top:1)")),
+        ("random(top:5@layer,effect=silence),seed=4",
+         ("top:5@layer,effect=silence", "count", "random(top:5@layer,effect=silence)")),
         ("random(top:5),match=mass,seed=2", ("top:5", "mass", "random(top:5),match=mass")),
         ("window:32,first=4 & random(top:1),seed=1", ("window:32,first=4 & top:1", "count", "window:32,first=4 & random(top:1)")),
         ("random(top:1),seed=1 & window:8", ("top:1 & window:8", "count", "random(top:1) & window:8")),
-        ("random(window:8 & top:1)", ("window:8 & top:1", "count", "random(window:8 & top:1)")),
         ("random(top:1) & random(top:5)", None),
     ],
 )  # fmt: skip
 def test_controls_are_known_by_their_text_also_beside_other_policies(
     policy: str | None, expected: tuple[str, str, str] | None
 ) -> None:
-    found = control(policy)
-    assert (None if found is None else (*found, control_name(str(policy)))) == expected
+    assert control(policy) == expected

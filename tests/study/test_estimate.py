@@ -29,7 +29,7 @@ def test_the_default_study_says_number_rule_and_smallest_effect() -> None:
     asked = spec.read("organisms")
     number, rule, effect = estimate.sentences(asked, spec.with_samples(asked, 24), SPEEDS)
     assert number.startswith(
-        "24 documents per cell: as many as 160 s of computing on all workers allow, between 16 and 64."
+        "24 documents per cell: as many as 250 s of computing on all workers allow, between 16 and 64."
     )
     assert "organism/scratch 20/31 ms, organism/causal 2/6 ms" in number
     assert "whole batches of 8 with equally long prompts (in tokens of organism/causal)" in rule

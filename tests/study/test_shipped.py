@@ -5,10 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pandas as pd
-import pytest
-
-from sinkscope.errors import InputError
 from sinkscope.study import shipped, spec
 from sinkscope.study.facts import facts_of
 
@@ -36,20 +32,6 @@ def test_shipped_accuracies_carry_their_date_and_place(tmp_path: Path) -> None:
 
 def test_results_of_other_weights_are_not_shown(tmp_path: Path) -> None:
     assert shipped.read(["organism/scratch"], {"organism/scratch": "def"}, shelf(tmp_path)) == []
-
-
-def test_a_finished_study_can_be_shipped(tmp_path: Path) -> None:
-    folder = shelf(tmp_path / "shelf")
-    with pytest.raises(InputError, match="finish the study first"):
-        shipped.write(tmp_path, "a GPU", folder)
-    (tmp_path / "tables").mkdir()
-    row = {"model": "organism/scratch", "task": "word_problems", "policy": "top:1", "n": 200, "accuracy": 0.5, "low": 0.4,
-           "high": 0.6, "weights": "abc", "difference": None}  # fmt: skip
-    pd.DataFrame([row]).to_parquet(tmp_path / "tables" / "results.parquet")
-    assert [path.name for path in shipped.write(tmp_path, "a GPU", folder)] == ["results.json"]
-    first, _ = shipped.read(["organism/scratch"], {"organism/scratch": "abc"}, folder)
-    assert "study full" in first.label
-    assert first.rows[0]["policy"] == "top:1"
 
 
 def test_what_really_ships_can_be_read() -> None:

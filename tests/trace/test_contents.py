@@ -94,7 +94,7 @@ def test_received(family: str, step: int) -> None:
 def test_received_by_kind_of_query(family: str, level: str) -> None:
     run = run_of(family, by_query=True, level=level)
     data = run.trace.dataset
-    assert list(data["query_kind"].values) == ["masked", "decided", "prompt"]
+    assert list(data["query_kind"].values) == ["masked", "decided", "prompt", "control a", "control b"]
     for step in (0, 3):
         maps = maps_at(family, run, step)
         for row in range(2):
@@ -102,6 +102,10 @@ def test_received_by_kind_of_query(family: str, level: str) -> None:
             masked = (run.states[step, row] == MASK[family]).numpy()
             answer = np.arange(23) >= PROMPT
             kinds = {"masked": masked, "decided": answer & ~masked, "prompt": ~answer & ~masked}
+            order = torch.randperm(23 - PROMPT, generator=torch.Generator().manual_seed(23 - PROMPT)).numpy()
+            drawn = np.concatenate([np.zeros(PROMPT, dtype=bool), order < masked.sum()])
+            kinds |= {"control a": drawn, "control b": answer & ~drawn}
+            assert drawn.sum() == masked.sum()
             for kind, queries in kinds.items():
                 found = data["received_by"].sel(sample=row, step=step, query_kind=kind).values
                 expected = received_from(maps[row], real, queries)

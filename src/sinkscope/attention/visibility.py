@@ -31,6 +31,9 @@ class Visibility:
             because transformers hands the model such a mask anyway.
         padded: what the rows of padded queries do. "keys": attend to the real keys (LLaDA), "none": to nothing (Dream,
             causal), "uniform": to everything alike, padding included (MMaDA). No real query depends on it.
+        bias: Float [B, H, 1, K] in the dtype of the queries, −inf in padding, where it was made for all layers at once.
+        newest: the only query is the newest token of a static cache: it is real, and stands before columns that are not written
+            yet (padding here).
     """
 
     queries: int
@@ -40,6 +43,8 @@ class Visibility:
     window: int | None = None
     dense: Tensor | None = None
     padded: Padded = "none"
+    bias: Tensor | None = None
+    newest: bool = False
     block: int | None = None
 
     @property
@@ -75,7 +80,7 @@ class Visibility:
 
     def real_queries(self) -> Tensor | None:
         """Bool [B, Q]: the queries that are not padding; None when all are real."""
-        return None if self.real is None else self.real[:, self.offset :]
+        return None if self.real is None or self.newest else self.real[:, self.offset :]
 
     def rows(self, start: int, stop: int, device: torch.device) -> Tensor | None:
         """Bool [B|1, H|1, rows, K]: what the query rows start..stop see; None when they see everything.
@@ -209,7 +214,7 @@ class Visibility:
         """The same pattern for the first `count` queries and keys of a causal call with Q = K."""
         real = None if self.real is None else self.real[:, :count]
         dense = None if self.dense is None else self.dense[:, :, :count, :count]
-        return replace(self, queries=count, keys=count, real=real, dense=dense)
+        return replace(self, queries=count, keys=count, real=real, dense=dense, bias=None)
 
 
 def _alike(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:

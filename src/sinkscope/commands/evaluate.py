@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -19,19 +18,18 @@ from sinkscope.policies import parse_policy
 from sinkscope.tasks import sandbox
 from sinkscope.tasks.evaluate import (
     Evaluation,
-    collect,
     decoding_options,
     family_of,
     prepare,
     summary,
     write_answers,
 )
-from sinkscope.tasks.records import RunFolder
+from sinkscope.tasks.evaluate import evaluate as run_evaluation
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asked for; `decoding` holds decoding options by name, None where not given."""
+    """A command line; `decoding` holds decoding options by name, None where not given."""
 
     source: str
     task: str
@@ -51,7 +49,8 @@ class Request:
 
 
 def evaluate(request: Request) -> None:
-    """Runs the request. Everything that can be wrong without a model is said before one is loaded."""
+    """Run the request. Everything that can be wrong without a model is said before one is loaded."""
+    warnings.simplefilter("ignore", sandbox.UnconfinedWarning)  # said in a line of its own
     policy = None if request.policy is None else parse_policy(request.policy)
     batch_size = _batch_size(request.batch_size)
     if not request.grade and request.out is None:
@@ -60,7 +59,6 @@ def evaluate(request: Request) -> None:
     task = prepare(family, request.task, request.data, request.sandbox, request.grade)
     if task.runs_code and request.grade:
         say(sandbox.reason(request.sandbox), stderr=True)
-        warnings.simplefilter("ignore", sandbox.UnconfinedWarning)  # it was said
     from sinkscope.tasks.answer import items
 
     items(task, request.limit)  # reads the documents: a file that is missing is said now
@@ -71,24 +69,27 @@ def evaluate(request: Request) -> None:
         model = load(request.source, request.device, request.dtype, request.revision)
     given = {name: value for name, value in request.decoding.items() if value is not None}
     decoding = make_decoding(model, {**decoding_options(task, family), **given})
-    with tempfile.TemporaryDirectory(prefix="sinkscope-") as scratch:
-        folder = request.out or Path(scratch, "run")
-        try:
-            with watching(f"{task.name}:{task.scheme.name}", request.grade) as progress:
+    limit, out, seeds = request.limit, request.out, request.seeds
+    try:
+        with watching(f"{task.name}:{task.scheme.name}", request.grade) as progress:
+            if out is not None and not request.grade:
                 keys = write_answers(
-                    model, task, decoding, policy, folder, request.limit, request.seeds, batch_size, request.grade, progress
-                )  # fmt: skip
-        except KeyboardInterrupt:
-            if request.out is not None:
-                say(f"stopped; the same command goes on from what is in {request.out}", stderr=True)
-            raise
-        evaluation = collect(RunFolder.read(folder), keys) if request.grade else None
-    if evaluation is not None:
-        show(evaluation, request.json, request.out)
+                    model, task, decoding, policy, out, limit, seeds, batch_size, False, progress
+                )
+            else:
+                evaluation = run_evaluation(
+                    model, task, decoding, policy, limit, batch_size, out, seeds, progress=progress
+                )
+    except KeyboardInterrupt:
+        if out is not None:
+            say(f"stopped; the same command goes on from what is in {out}", stderr=True)
+        raise
+    if request.grade:
+        show(evaluation, request.json, out)
     elif request.json:
-        show_json({"answers": len(keys), "folder": request.out})
+        show_json({"answers": len(keys), "folder": out})
     else:
-        say(f"answers, to grade with `sinkscope grade {request.out}`: {request.out}")
+        say(f"answers, to grade with `sinkscope grade {out}`: {out}")
 
 
 def _batch_size(text: str) -> Any:
@@ -107,7 +108,7 @@ def show(evaluation: Evaluation, json: bool, folder: Path | None = None) -> None
             {
                 "accuracy": evaluation.accuracy, "stderr": evaluation.stderr, "low": low, "high": high,
                 "documents": evaluation.n, "seeds": evaluation.seeds, "settings": evaluation.settings, "folder": folder,
-"records": evaluation.table(),
+                "records": evaluation.table(),
             }
         )  # fmt: skip
         return

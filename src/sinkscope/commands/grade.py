@@ -14,11 +14,11 @@ from sinkscope.tasks.records import RunFolder
 
 
 def grade(path: Path, again: bool, data: Path | None, kind: str, json: bool) -> None:
-    """Grades what has no grade yet, or with `again` everything, and prints the result."""
+    """Grade what has no grade yet, or with `again` everything, and print the result."""
+    warnings.simplefilter("ignore", sandbox.UnconfinedWarning)  # said in a line of its own
     tasks = [task_of(RunFolder.read(folder).settings, data, kind) for folder in run_folders(path)]
     if any(task.runs_code for task in tasks):
         say(sandbox.reason(kind), stderr=True)
-        warnings.simplefilter("ignore", sandbox.UnconfinedWarning)  # it was said
     with watching(f"grading {', '.join(sorted({task.name for task in tasks}))}") as progress:
         done = grade_folders(path, again, data, kind, progress)
     if list(done) == [path]:

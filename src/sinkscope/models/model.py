@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -16,7 +16,8 @@ from sinkscope.errors import InputError
 from sinkscope.models.causal import takes_positions
 from sinkscope.models.checkpoint import Checkpoint
 from sinkscope.models.family import Family, SpecialIds
-from sinkscope.models.fused_forward import BACKBONES, FusedForward
+from sinkscope.models.fused_forward import FusedForward, has_llama_layers
+from sinkscope.models.static_cache import StaticCache
 from sinkscope.policies.policy import Policy
 from sinkscope.policies.runtime import single_forward
 from sinkscope.policies.text import as_policy
@@ -54,8 +55,7 @@ class Model:
         self.dtype: torch.dtype = next(network.parameters()).dtype
         self.ids: SpecialIds = family.special_ids(checkpoint, tokenizer)
         self.block: int | None = family.block(checkpoint)
-        fused = not family.causal and type(network).__name__ in BACKBONES
-        self._fused = FusedForward(network) if fused else None
+        self._fused = FusedForward(network) if has_llama_layers(network) else None
 
     def __repr__(self) -> str:
         shape = self.shape
@@ -148,6 +148,7 @@ class Model:
         policy: KeyMasker | None = None,
         recorder: CallRecorder | None = None,
         queries: Mapping[str, Tensor] | None = None,
+        newest: bool = False,
         block: int | Literal["model"] | None = "model",
         active: int | None = None,
     ) -> ForwardContext:
@@ -155,11 +156,13 @@ class Model:
 
         Args:
             real: Bool [B, K] over all keys, None when nothing is padded.
+            newest: the only query is the newest token, and sees every key of `real`.
             block: "model": as the family's plain forward has it.
         """
+        causal = self.spec.causal and not newest
         size = self.block if block == "model" else block
         return ForwardContext(
-            real, self.spec.causal, self.spec.padded, queries or {}, policy, recorder, size, active
+            real, causal, self.spec.padded, queries or {}, policy, recorder, newest, size, active
         )
 
     @torch.no_grad()
@@ -196,9 +199,30 @@ class Model:
         shape = (ids.shape[0], before + ids.shape[1])
         positions = self.spec.positions(context.real, shape, ids.device)[:, before:]
         with forward(context):
-            if self._fused is not None and self._fused.applies(ids):
-                return self._fused(ids, positions, cache)
+            if cache is None and self._fused is not None and self._fused.applies(ids):
+                return self._fused(ids, positions)
             return self.spec.states(self.network, ids, context.real, positions, cache)
+
+    def decodes_statically(self, ids: Tensor) -> bool:
+        """Whether a causal model's steps can run on a static cache here: on a GPU, for networks that the kernels know."""
+        return self.spec.causal and self._fused is not None and self._fused.applies(ids)
+
+    @torch.no_grad()
+    def decode(
+        self, inputs: Tensor, cache: StaticCache, context: Callable[[Tensor], ForwardContext]
+    ) -> Tensor:
+        """Logits [B, V] behind the newest tokens of a causal model, on a static cache.
+
+        Args:
+            inputs: Long [B + 1]: the tokens, and the column they stand in.
+            context: from the visible columns Bool [B, S] to what is wanted of the forward.
+        """
+        if self._fused is None:
+            raise RuntimeError("this network does not decode on a static cache; ask decodes_statically first")
+        ids, positions, visible, column = cache.begin(inputs)
+        with forward(context(visible)):
+            hidden = self._fused.decode(ids, positions, cache, column)
+        return self.head(hidden[:, -1])
 
     @torch.no_grad()
     def head(self, hidden: Tensor) -> Tensor:

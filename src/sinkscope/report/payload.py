@@ -219,15 +219,19 @@ def _maps(data: xr.Dataset, run: Any, chosen: list[tuple[int, int]]) -> dict[str
 
 
 def _by_query(data: xr.Dataset) -> dict[str, Any]:
-    """Received attention by class of query, where it was recorded: mean over all heads, and of each layer if it fits."""
+    """Received attention by class of query, where it was recorded: mean over all heads, and of each layer if it fits.
+
+    The random classes beside them are for statistics, not to look at.
+    """
     if "received_by" not in data:
         return {}
-    scores = data["received_by"].isel(sample=0)
+    kinds = [str(kind) for kind in labels(data, "query_kind") if not str(kind).startswith("control")]
+    scores = data["received_by"].isel(sample=0, query_kind=slice(0, len(kinds)))
     if "head" in scores.dims:
         scores = scores.mean("head")
     by_layer = scores.transpose("layer", "query_kind", "step", "key").values
     found = {
-        "kinds": [str(kind) for kind in labels(data, "query_kind")],
+        "kinds": kinds,
         "mean": pack_coded(_mean_over_layers(by_layer)),
     }
     if by_layer.size <= BY_QUERY_CELLS:

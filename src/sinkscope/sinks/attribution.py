@@ -147,7 +147,9 @@ def design(rows: Observations, groups: tuple[str, ...]) -> logistic.Codes:
 
 def attribute(samples: list[Observations], prompts: Array, *, seed: int = 0) -> Attribution:
     """Unique and shared held-out gains over prompts. prompts [N]: samples of one prompt stay in one fold."""
-    groups, index = np.unique(np.asarray(prompts), return_inverse=True)
+    scored = [i for i, rows in enumerate(samples) if len(rows.share)]
+    samples = [samples[i] for i in scored]
+    groups, index = np.unique(np.asarray(prompts)[scored], return_inverse=True)
     reason = _unidentifiable(samples, len(groups))
     if reason:
         parts = pd.DataFrame({"part": PARTS})
@@ -205,7 +207,7 @@ def _unidentifiable(samples: list[Observations], prompts: int) -> str:
 def _verdict(gains: Mapping[str, Array]) -> tuple[str, str]:
     """The verdict and its reason, from gains per prompt. One side must dominate in the whole 95 % interval over prompts."""
     total = mean_interval(gains["total"])
-    if not total.low > 0:
+    if not total.above(0.0):
         return "not identifiable", "nothing predicts sinks on prompts that were held out"
     semantic, positional = gains["category"], gains["position"]
     unique = max(0.0, float(semantic.mean())) + max(0.0, float(positional.mean()))
@@ -218,9 +220,9 @@ def _verdict(gains: Mapping[str, Array]) -> tuple[str, str]:
         "positional": mean_interval(positional - 2 * semantic),
     }
     for verdict, lead in leads.items():
-        if lead.low > 0:
+        if lead.above(0.0):
             return verdict, text
-    if all(lead.high < 0 for lead in leads.values()):
+    if all(lead.below(0.0) for lead in leads.values()):
         return "mixed", text
     return (
         "not identifiable",

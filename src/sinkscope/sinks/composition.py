@@ -63,8 +63,8 @@ def composition_table(counts: Composition, names: list[str], prompts: Array) -> 
         x.sum(axis=1) for x in (counts.detections, counts.drains, counts.expected, counts.cells)
     )
     total = observed.sum(axis=1, keepdims=True)
-    frequency = ratio_interval(observed, np.broadcast_to(total, observed.shape), prompts, share=True)
-    enrichment = ratio_interval(observed, chance, prompts)
+    frequency = ratio_interval(observed, np.broadcast_to(total, observed.shape), prompts, "share")
+    enrichment = ratio_interval(observed, chance, prompts, "positive")
     base = cells.sum(axis=0) / max(1.0, cells.sum())
     with np.errstate(invalid="ignore", divide="ignore"):
         expected_share = chance.sum(axis=0) / total.sum()
@@ -75,7 +75,7 @@ def composition_table(counts: Composition, names: list[str], prompts: Array) -> 
             "frequency_low": frequency.low,
             "frequency_high": frequency.high,
             "enrichment": enrichment.value,
-            "enrichment_low": np.maximum(enrichment.low, 0.0),
+            "enrichment_low": enrichment.low,
             "enrichment_high": enrichment.high,
             "expected": expected_share,
             "base_rate": base,

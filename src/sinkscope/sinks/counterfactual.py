@@ -112,7 +112,7 @@ def counterfactual(
         sinks = [_four(detect(d.isel(sample=[i]), epsilon, rule, scores=scores).values[0]) for d in (a, b)]
         counts.append(follow(sinks[0], sinks[1], sample_state(a, i), sample_state(b, i), each[i]))
     table = np.array(counts, dtype=np.float64)
-    share = ratio_interval(table[:, :4], np.broadcast_to(table[:, 4:5], table[:, :4].shape), share=True)
+    share = ratio_interval(table[:, :4], np.broadcast_to(table[:, 4:5], table[:, :4].shape), scale="share")
     total = table[:, 4].sum()
     chance = float(table[:, 5].sum() / total) if total else float("nan")
     return frame(
@@ -137,7 +137,7 @@ def _verdict(table: Array, chance: float) -> str:
     odds = DOMINANT / (1 - DOMINANT)
     for name, one, other in (("token", token, index), ("index", index, token)):
         lead = mean_interval(one - odds * other)
-        clear = lead.low > 0 if lead.known else lead.value >= 0
+        clear = lead.above(0.0) if lead.known else lead.value >= 0
         if clear and one.sum() / table[:, 4].sum() > chance:
             return name
     return "mixed"

@@ -10,7 +10,7 @@ import pandas as pd
 from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks.dataset import Array, frame
 from sinkscope.sinks.sink_statistics import SinkStatistics, sink_statistics
-from sinkscope.statistics import Estimate, mean_interval, ratio_interval
+from sinkscope.statistics import Estimate, Scale, mean_interval, ratio_interval
 
 DEEPEST = 0.25
 """The deepest layers are this share of all, the last one at least."""
@@ -46,12 +46,11 @@ def depth_table(statistics: SinkStatistics) -> pd.DataFrame:
     columns: dict[str, Any] = {"layer": statistics["layer"].values}
     units = {}
     for name, (top, bottom, unit) in COLUMNS.items():
-        share = unit.startswith("share")
+        scale: Scale = "share" if unit.startswith("share") else "positive"
         found = ratio_interval(
-            _values(statistics, top), statistics[bottom].values, statistics["prompt"].values, share=share
+            _values(statistics, top), statistics[bottom].values, statistics["prompt"].values, scale
         )
-        low = found.low if share else np.maximum(found.low, 0.0)
-        columns |= {name: found.value, f"{name}_low": low, f"{name}_high": found.high}
+        columns |= {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
         units[name] = unit
     return frame(columns, units=units, note=str(statistics.attrs.get("note", "")))
 

@@ -143,7 +143,7 @@ def _from_traces(statistics: SinkStatistics | None) -> list[Finding]:
 
 
 def _share(statistics: SinkStatistics, top: Array, bottom: Array) -> Estimate:
-    return ratio_interval(top, bottom, statistics["prompt"].values, share=True)
+    return ratio_interval(top, bottom, statistics["prompt"].values, "share")
 
 
 def _present(statistics: SinkStatistics) -> Finding:
@@ -240,19 +240,19 @@ def _start(statistics: SinkStatistics) -> Finding:
 
 
 def depends(lost: Estimate, over: Estimate | None) -> str:
-    """The verdict on a loss: "yes", "no", CONTROL_TOO or NO_EVIDENCE, by whole 95 % intervals. The claims are decided by it too.
+    """The verdict on a loss: "yes", "no", CONTROL_TOO or NO_EVIDENCE, by whole intervals. The claims are decided by it too.
 
     lost: accuracy lost under the mask; over: how much more than under its random control, None without one. "no": at most 5
     points are lost. "yes": more than 5 points, and more than the control. CONTROL_TOO: more than 5 points, but at most 5 more
     than the control.
     """
-    if lost.high <= POINTS_LOST:
+    if lost.below(POINTS_LOST):
         return "no"
-    if lost.low <= POINTS_LOST or over is None:
+    if not lost.above(POINTS_LOST) or over is None:
         return NO_EVIDENCE
-    if over.low > 0:
+    if over.above(0.0):
         return "yes"
-    return CONTROL_TOO if over.high <= POINTS_LOST else NO_EVIDENCE
+    return CONTROL_TOO if over.below(POINTS_LOST) else NO_EVIDENCE
 
 
 def _dependency(unmasked: Any, top1: Any, random1: Any) -> Finding:
@@ -293,7 +293,7 @@ def _anchor(unmasked: Any, window: Any, window_first: Any) -> Finding:
     evidence = (
         f"the first {FIRST_POSITIONS} keys bring {_points(gain)}; base {base.mean():.2f}, n = {len(base)}"
     )
-    verdict = "yes" if gain.low > POINTS_LOST else "no" if gain.high <= POINTS_LOST else NO_EVIDENCE
+    verdict = "yes" if gain.above(POINTS_LOST) else "no" if gain.below(POINTS_LOST) else NO_EVIDENCE
     return Finding(question, verdict, evidence, rules)
 
 

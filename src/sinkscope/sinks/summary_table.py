@@ -17,7 +17,7 @@ from sinkscope.sinks.drift import drift_table
 from sinkscope.sinks.events import alignment_table
 from sinkscope.sinks.kinds import KINDS
 from sinkscope.sinks.sink_statistics import NEWEST, SinkStatistics, as_statistics, observations
-from sinkscope.statistics import Estimate, mean_interval, ratio_interval
+from sinkscope.statistics import Estimate, Scale, mean_interval, ratio_interval
 
 EVENT_TITLES = {
     "left": "moves as its token is decided",
@@ -61,13 +61,13 @@ class _Rows:
         values = np.asarray(self.statistics[name].values, dtype=np.float64)
         return np.asarray(values.reshape(len(values), -1).sum(axis=1))
 
-    def ratio(self, top: Array, bottom: Array, share: bool = True) -> Estimate:
+    def ratio(self, top: Array, bottom: Array, scale: Scale = "share") -> Estimate:
         """Σ top / Σ bottom over prompts."""
-        return ratio_interval(top, bottom, self.prompts, share=share)
+        return ratio_interval(top, bottom, self.prompts, scale)
 
-    def mean(self, values: Array, share: bool = False) -> Estimate:
+    def mean(self, values: Array, scale: Scale = "positive") -> Estimate:
         """Mean over prompts."""
-        return mean_interval(values, self.prompts, share=share)
+        return mean_interval(values, self.prompts, scale)
 
 
 def summary(
@@ -125,12 +125,12 @@ def _data(rows: _Rows) -> None:
 def _where(rows: _Rows) -> None:
     note = ALL_NOTE if f"{NEWEST}kind" in rows.statistics else ""
     head_steps, detections = rows.sums("head_steps"), rows.sums("detections")
-    sinks = _positive(rows.ratio(detections, head_steps, share=False))
+    sinks = rows.ratio(detections, head_steps, "positive")
     rows.add("where", "sinks per head", sinks, "sinks per head and step", note)
     rows.add(
         "where", "heads without", rows.ratio(rows.sums("without"), head_steps), "share of head-steps", note
     )
-    distinct = _positive(rows.ratio(rows.sums("distinct"), rows.sums("layer_steps"), share=False))
+    distinct = rows.ratio(rows.sums("distinct"), rows.sums("layer_steps"), "positive")
     rows.add("where", "distinct positions", distinct, "positions per layer and step", note)
     start = rows.ratio(rows.sums("start_mass"), rows.sums("sink_mass"))
     rows.add("where", "on the first 4 positions", start, "share of sink attention", note)
@@ -147,7 +147,7 @@ def _strength(rows: _Rows) -> None:
     main = np.where(head_steps > 0, main, np.nan)
     rows.add("strength", "main sink of a head", rows.mean(main), "received attention, uniform = 1")
     if "gu" in statistics:
-        gu = rows.mean(statistics["gu"].values[:, 0], share=True)
+        gu = rows.mean(statistics["gu"].values[:, 0], scale="share")
         rows.add("strength", "heads with mean attention > 0.3 on the first token", gu, "share of heads")
     drains, detections = rows.sums("drains"), rows.sums("detections")
     note = "" if np.isfinite(drains).all() else "unknown without anatomy: ss.Capture(anatomy=True)"
@@ -189,8 +189,8 @@ def split_beyond_chance(statistics: SinkStatistics) -> dict[str, Estimate]:
             for prefix in ("", "control_")
         ]
     return {
-        "split by query in the deepest layers": mean_interval(shares[0], prompts, share=True),
-        "split by random classes": mean_interval(shares[1], prompts, share=True),
+        "split by query in the deepest layers": mean_interval(shares[0], prompts, scale="share"),
+        "split by random classes": mean_interval(shares[1], prompts, scale="share"),
         "split beyond random classes": mean_interval(shares[0] - shares[1], prompts),
     }
 
@@ -222,7 +222,7 @@ def _dynamics(rows: _Rows) -> None:
     single = statistics["lifetimes"].values[:, 0, 0]
     share = rows.ratio(single, rows.sums("lifetimes"))
     rows.add("dynamics", "residences of one step", share, "share of residences")
-    overlap = rows.mean(statistics["step_overlap"].values, share=True)
+    overlap = rows.mean(statistics["step_overlap"].values, scale="share")
     rows.add("dynamics", "overlap with the step before", overlap, "Jaccard index")
     layers = statistics["layer_overlap"].values
     known = np.isfinite(layers)
@@ -230,9 +230,9 @@ def _dynamics(rows: _Rows) -> None:
         each = np.where(known, layers, 0.0).sum(axis=1) / np.where(
             known.any(axis=1), known.sum(axis=1), np.nan
         )
-        rows.add("dynamics", "overlap with the next layer", rows.mean(each, share=True), "Jaccard index")
+        rows.add("dynamics", "overlap with the next layer", rows.mean(each, scale="share"), "Jaccard index")
     for name, unit in (("spatial", "(received attention)²"), ("temporal", "positions²")):
-        spread = _positive(rows.mean(statistics[f"{name}_variance"].values))
+        spread = rows.mean(statistics[f"{name}_variance"].values)
         rows.add("dynamics", f"{name} variance", spread, unit)
     drift = drifts(statistics)
     rows.add("dynamics", "tied selections", float(drift["ties"][0]), "share of selections")
@@ -259,7 +259,7 @@ def _newest(rows: _Rows) -> None:
     def sums(name: str) -> Array:
         return rows.sums(NEWEST + name)
 
-    sinks = _positive(rows.ratio(sums("detections"), sums("head_steps"), share=False))
+    sinks = rows.ratio(sums("detections"), sums("head_steps"), "positive")
     rows.add(section, "sinks per head, newest query", sinks, "sinks per head and step", note)
     without = rows.ratio(sums("without"), sums("head_steps"))
     rows.add(section, "heads without, newest query", without, "share of head-steps", note)
@@ -280,11 +280,6 @@ def _composition(rows: _Rows) -> None:
             ):
                 found = Estimate(row[name], row[f"{name}_low"], row[f"{name}_high"])
                 rows.add("composition", f"{row['category']}: {name}", found, unit)
-
-
-def _positive(estimate: Estimate) -> Estimate:
-    """With a lower bound of at least 0."""
-    return estimate._replace(low=max(0.0, estimate.low) if estimate.known else estimate.low)
 
 
 def categories_of(statistics: SinkStatistics) -> pd.DataFrame:

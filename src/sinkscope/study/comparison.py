@@ -9,28 +9,31 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from sinkscope.decoding import decoding_from_json
 from sinkscope.errors import InputError
+from sinkscope.files import differences
+from sinkscope.policies import parse_policy
 from sinkscope.statistics import (
     LEAST_SEEDS,
     Comparison,
     Effect,
     Interval,
-    Scores,
     align,
     compare,
     effect_over_control,
     holm,
     minimal_detectable_effect,
+    same_settings,
     standard_error,
     wilson,
 )
-from sinkscope.study.comparable import comparable, same_documents_across_models, same_seeds
 from sinkscope.study.paper import Published, published
 from sinkscope.tasks.evaluate import Evaluation, Record
 from sinkscope.tasks.task import scheme_name
@@ -47,6 +50,7 @@ class Row:
         policy: "none", or its text form; controls of one policy are one row over their seeds.
         control_of: for a control, the policy whose control it is; match: "count" or "mass".
         draws: runs that are averaged per document: seeds of a decoding or of a control.
+        detectable: the smallest difference to none that these documents detect with 80 % power if the two runs are unrelated.
         against_none: the paired comparison with the unmasked run (this − none).
         over_control: the paired effect over the mean of the control's seeds, by kind of control.
         corrected: Holm's p of each test of this row, over all tests of the table.
@@ -68,6 +72,7 @@ class Row:
     decoding: str
     control_of: str | None = None
     match: str | None = None
+    detectable: float | None = None
     against_none: Comparison | None = None
     over_control: dict[str, Effect] = field(default_factory=dict)
     corrected: dict[str, float] = field(default_factory=dict)
@@ -76,7 +81,7 @@ class Row:
 
 @dataclass(frozen=True, repr=False)
 class Table:
-    """Rows in the order of task, model and policy, and what must be said about them."""
+    """Rows in the order of task, model and policy, and sentences that belong beside them."""
 
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
@@ -93,29 +98,51 @@ class Table:
         return text(self)
 
 
+class ControlName(NamedTuple):
+    """The text of the policy that a control stands beside, how it is matched, and the name of all its draws together."""
+
+    like: str
+    match: str
+    name: str
+
+
+@lru_cache(maxsize=1024)
+def control(policy: str | None) -> ControlName | None:
+    """For the text of a random control: what it is a control of; None for anything else, also for an unknown policy.
+
+    >>> control("random(top:5),match=mass,seed=2")
+    ControlName(like='top:5', match='mass', name='random(top:5),match=mass')
+    >>> control("window:32 & random(top:1),seed=1").like
+    'window:32 & top:1'
+    """
+    try:
+        parsed = parse_policy(policy) if policy else None
+    except InputError:
+        return None
+    if parsed is None or parsed.control is None:
+        return None
+    return ControlName(str(parsed.control.like), parsed.control.match, str(parsed.with_seed(0)))
+
+
 def compare_runs(evaluations: Sequence[Evaluation]) -> Table:
     """The table of these evaluations."""
     if not evaluations:
         raise InputError("there is nothing to compare: give the folder of at least one evaluation")
     groups: dict[tuple[str, str], list[Evaluation]] = defaultdict(list)
-    for one in merged(evaluations):
-        groups[one.settings["task"]["task"], one.settings["model"]["source"]].append(one)
-    same_documents_across_models(groups)
-    rows: list[Row] = []
-    notes: list[str] = []
-    for key in sorted(groups):
-        found, said = _group(groups[key])
-        rows += found
-        notes += said
-    return Table(tuple(_corrected(rows)), tuple(dict.fromkeys(notes)))
+    for run in merged(evaluations):
+        groups[run.settings["task"]["task"], run.settings["model"]["source"]].append(run)
+    _same_documents_across_models(groups)
+    gaps = _Gaps()
+    rows = [row for key in sorted(groups) for row in _group(groups[key], gaps)]
+    return Table(tuple(_corrected(rows)), gaps.notes())
 
 
 def merged(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
     """Evaluations of the same settings as one (shards, seeds in folders of their own); the same answer twice is refused."""
     by_settings: dict[str, list[Evaluation]] = defaultdict(list)
-    for one in evaluations:
-        by_settings[json.dumps(one.settings, sort_keys=True)].append(one)
-    found = []
+    for evaluation in evaluations:
+        by_settings[json.dumps(evaluation.settings, sort_keys=True)].append(evaluation)
+    runs = []
     for parts in by_settings.values():
         records = [record for part in parts for record in part.records]
         seen: set[tuple[str, int]] = set()
@@ -127,94 +154,106 @@ def merged(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
                 )
             seen.add((record.document, record.seed))
         records.sort(key=lambda record: (record.index, record.seed))
-        found.append(Evaluation(tuple(records), parts[0].settings))
-    return found
+        runs.append(Evaluation(tuple(records), parts[0].settings))
+    return runs
 
 
-def _group(runs: list[Evaluation]) -> tuple[list[Row], list[str]]:
+class _Gaps:
+    """What could not be tested, by kind; each kind becomes one sentence."""
+
+    def __init__(self) -> None:
+        self.drawing: dict[int, list[str]] = defaultdict(list)
+        self.without: list[str] = []
+        self.controls: dict[tuple[str, int], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+
+    def notes(self) -> tuple[str, ...]:
+        """One sentence for each kind of gap."""
+        notes = [
+            f"{', '.join(where)}: the decoding draws and has {seeds} seed(s); without at least {LEAST_SEEDS} no difference "
+            "is tested"
+            for seeds, where in self.drawing.items()
+        ]
+        if self.without:
+            notes.append(
+                f"{', '.join(self.without)}: there is no run without a policy, so nothing is compared with one"
+            )
+        for (match, seeds), policies in self.controls.items():
+            where = list(dict.fromkeys(model for models in policies.values() for model in models))
+            notes.append(
+                f"the {match}-matched controls of {', '.join(policies)} have {seeds} seed(s) ({', '.join(where)}); an effect "
+                f"over a control needs at least {LEAST_SEEDS}"
+            )
+        return tuple(notes)
+
+
+def _group(runs: list[Evaluation], gaps: _Gaps) -> list[Row]:
     """All runs of one model on one task."""
     first = next((run for run in runs if run.settings["policy"] is None), runs[0])
     for other in runs:
-        comparable(first, other)
-    sampled = _sampled(first)
-    source, name = first.settings["model"]["source"], first.settings["task"]["task"]
-    notes: list[str] = []
+        _comparable(first, other)
+    sampled = decoding_from_json(json.dumps(dict(first.settings["decoding"]))).draws
+    where = f"{first.settings['model']['source']}, {first.settings['task']['task']}"
     tested = not sampled or len(first.seeds) >= LEAST_SEEDS
     if not tested:
-        notes.append(
-            f"{source}, {name}: the decoding draws and has {len(first.seeds)} seed(s); without at least {LEAST_SEEDS} no "
-            "difference is tested"
-        )
+        gaps.drawing[len(first.seeds)].append(where)
     plain = {run.settings["policy"]: run for run in runs if control(run.settings["policy"]) is None}
     if sampled:
-        same_seeds(first, plain.values())
-    controls: dict[tuple[str, str], list[Evaluation]] = defaultdict(list)
+        _same_seeds(first, plain.values())
+    controls: dict[str, dict[str, list[Evaluation]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         kind = control(run.settings["policy"])
         if kind is not None:
-            controls[kind].append(run)
+            controls[kind.like][kind.match].append(run)
     none = plain.get(None)
     if none is None:
-        notes.append(f"{source}, {name}: there is no run without a policy, so nothing is compared with one")
-    else:
-        # One right and one wrong answer more: at an accuracy of 0 or 1 the sample says nothing about its spread.
-        accuracy = (none.accuracy * none.n + 1) / (none.n + 2)
-        smallest = minimal_detectable_effect(none.n, accuracy) if none.n > 1 else 1.0
-        notes.append(
-            f"{source}, {name}: {none.n} documents detect a difference of {smallest:.3f} or more with 80 % power if the two "
-            "runs are unrelated, less if they agree"
-        )
+        gaps.without.append(where)
     rows = []
-    names = {*(name for name in plain if name is not None), *(like for like, _ in controls)}
+    names = {*(name for name in plain if name is not None), *controls}
     for policy in [*([None] if none is not None else []), *sorted(names, key=natural)]:
-        own = {match: group for (like, match), group in controls.items() if like == policy}
+        matched = {} if policy is None else controls.get(policy, {})
         if policy in plain:
-            rows.append(_row(plain[policy], none, own, tested, notes))
-        for match, group in sorted(own.items()):
-            rows.append(_control_row(group, policy, match, none, tested))
-    return rows, notes
+            rows.append(_row(plain[policy], none, matched, tested, gaps))
+        for match, group in sorted(matched.items()):
+            rows.append(_control_row(group, match, none, tested))
+    return rows
 
 
 def _row(
     run: Evaluation,
     none: Evaluation | None,
-    controls: dict[str, list[Evaluation]],
+    controls: Mapping[str, list[Evaluation]],
     tested: bool,
-    notes: list[str],
+    gaps: _Gaps,
 ) -> Row:
-    policy = run.settings["policy"]
+    policy, source = run.settings["policy"], run.settings["model"]["source"]
     against = None
     if none is not None and policy is not None and tested:
         against = compare(*align(run.scores(), none.scores(), (policy, "none")))
     effects: dict[str, Effect] = {}
     for match, group in controls.items():
-        draws = [scores for one in group for scores in by_seed(one)]
+        draws = [scores for control_run in group for scores in by_seed(control_run)]
         if len(draws) < LEAST_SEEDS:
-            notes.append(
-                f"{run.settings['model']['source']}: the {match}-matched control of {policy} has {len(draws)} seed(s); an "
-                f"effect over it needs at least {LEAST_SEEDS}"
-            )
+            gaps.controls[match, len(draws)][policy].append(source)
         elif tested:
             pairs = [align(run.scores(), scores, (policy, f"random({policy})")) for scores in draws]
             effects[match] = effect_over_control(pairs[0][0], np.stack([pair[1] for pair in pairs]))
-    paper = published(run.settings["model"]["source"], run.settings["task"]["task"], policy)
-    return replace(
-        _plain_row([run], policy or "none"), against_none=against, over_control=effects, paper=paper
-    )
+    paper = published(source, run.settings["task"]["task"], policy)
+    row = _plain_row([run], policy or "none", none)
+    return replace(row, against_none=against, over_control=effects, paper=paper)
 
 
-def _control_row(
-    group: list[Evaluation], like: str | None, match: str, none: Evaluation | None, tested: bool
-) -> Row:
-    name = control_name(group[0].settings["policy"])
-    row = replace(_plain_row(group, name), control_of=like, match=match)
+def _control_row(group: list[Evaluation], match: str, none: Evaluation | None, tested: bool) -> Row:
+    kind = control(group[0].settings["policy"])
+    if kind is None:
+        raise RuntimeError("not a control")
+    row = replace(_plain_row(group, kind.name, none), control_of=kind.like, match=match)
     if none is None or not tested:
         return row
     mean = _mean([scores for run in group for scores in by_seed(run)])
-    return replace(row, against_none=compare(*align(mean, none.scores(), (name, "none"))))
+    return replace(row, against_none=compare(*align(mean, none.scores(), (kind.name, "none"))))
 
 
-def _plain_row(runs: list[Evaluation], policy: str) -> Row:
+def _plain_row(runs: list[Evaluation], policy: str, none: Evaluation | None) -> Row:
     draws = [scores for run in runs for scores in by_seed(run)]
     scores = _mean(draws)
     settings = runs[0].settings
@@ -234,7 +273,17 @@ def _plain_row(runs: list[Evaluation], policy: str) -> Row:
         sinks_hit=_average(records, "sinks_hit"),
         key_share=_average(records, "key_share"),
         decoding=", ".join(f"{name}={value}" for name, value in settings["decoding"].items()),
+        detectable=None if none is None else detectable(none.n, none.accuracy),
     )
+
+
+def detectable(n: int, accuracy: float) -> float:
+    """The smallest difference of two unrelated runs that n documents detect with 80 % power.
+
+    The accuracy is drawn a little towards ½ (one right and one wrong answer more): a share of 0 or 1 in a few documents does
+    not mean that nothing varies.
+    """
+    return minimal_detectable_effect(n, (n * accuracy + 1) / (n + 2)) if n > 1 else 1.0
 
 
 def _corrected(rows: list[Row]) -> list[Row]:
@@ -247,13 +296,10 @@ def _corrected(rows: list[Row]) -> list[Row]:
             *((match, effect.p) for match, effect in row.over_control.items()),
         ]
     ]
-    if not tests:
-        return rows
-    adjusted: Scores = holm([p for _, _, p in tests])
-    found: list[dict[str, float]] = [{} for _ in rows]
-    for (number, name, _), value in zip(tests, adjusted, strict=True):
-        found[number][name] = float(value)
-    return [replace(row, corrected=own) for row, own in zip(rows, found, strict=True)]
+    corrected: list[dict[str, float]] = [{} for _ in rows]
+    for (number, name, _), value in zip(tests, holm([p for _, _, p in tests]), strict=True):
+        corrected[number][name] = float(value)
+    return [replace(row, corrected=values) for row, values in zip(rows, corrected, strict=True)]
 
 
 def holm_over(table: pd.DataFrame) -> pd.DataFrame:
@@ -263,55 +309,73 @@ def holm_over(table: pd.DataFrame) -> pd.DataFrame:
     """
     columns = [f"{name}_p" for name in ("difference", "effect_count", "effect_mass") if f"{name}_p" in table]
     p = table[columns].to_numpy(dtype=np.float64, na_value=np.nan)
-    return table.assign(
-        **{
-            f"{name}_holm": column
-            for name, column in zip(columns, holm(p.ravel()).reshape(p.shape).T, strict=True)
-        }
-    )
+    corrected = holm(p.ravel()).reshape(p.shape).T
+    return table.assign(**{f"{name}_holm": column for name, column in zip(columns, corrected, strict=True)})
 
 
-# ---- small things -------------------------------------------------------------------------------
+# ---- which runs may stand in one table -----------------------------------------------------------
 
 
-def _sampled(run: Evaluation) -> bool:
-    from sinkscope.decoding import decoding_from_json
-
-    return decoding_from_json(json.dumps(dict(run.settings["decoding"]))).draws
-
-
-def control(policy: str | None) -> tuple[str, str] | None:
-    """For the text of a random control: its policy and how it is matched; None for anything else.
-
-    >>> control("random(top:5),match=mass,seed=2")
-    ('top:5', 'mass')
-    >>> control("window:32 & random(top:1),seed=1")
-    ('window:32 & top:1', 'count')
-    """
-    parts = re.split(r" & (?![^(]*\))", policy or "")  # not inside of brackets
-    found = [re.fullmatch(r"random\((.*)\)(?:,match=(\w+))?(?:,seed=\d+)?", part) for part in parts]
-    random = [one for one in found if one is not None]
-    if len(random) != 1:
-        return None
-    like = " & ".join(part if one is None else one[1] for part, one in zip(parts, found, strict=True))
-    return like, random[0][2] or "count"
+def _comparable(first: Evaluation, other: Evaluation) -> None:
+    """The same settings, policy apart, and the same documents."""
+    names = [run.settings["policy"] or "none" for run in (first, other)]
+    try:
+        same_settings(first.settings, other.settings, may_differ=("policy",))
+    except InputError as error:
+        named = differences({**first.settings, "policy": None}, {**other.settings, "policy": None})
+        raise InputError(
+            f"the runs under {names[0]} and {names[1]} of {first.settings['model']['source']} do not belong in one table: "
+            f"{next(named, '')}. {error}"
+        ) from error
+    align(first.scores(), other.scores(), (names[0], names[1]))
+    prints = {record.document: record.fingerprint for record in first.records}
+    for record in other.records:
+        if prints[record.document] != record.fingerprint:
+            raise InputError(
+                f"the runs under {names[0]} and {names[1]} answered different questions under the id {record.document}: they "
+                "were made from different data files"
+            )
 
 
-def control_name(policy: str) -> str:
-    """What all draws of a control are called together.
+def _same_seeds(first: Evaluation, runs: Iterable[Evaluation]) -> None:
+    """Every document under every seed, and the same seeds everywhere."""
+    for run in runs:
+        if run.seeds != first.seeds:
+            raise InputError(
+                f"the runs under {first.settings['policy'] or 'none'} and {run.settings['policy'] or 'none'} have the seeds "
+                f"{list(first.seeds)} and {list(run.seeds)}: a sampled decoding is compared over the same seeds"
+            )
+        counts: dict[str, int] = defaultdict(int)
+        for record in run.records:
+            counts[record.document] += 1
+        if len(set(counts.values())) > 1:
+            raise InputError(
+                f"the run under {run.settings['policy'] or 'none'} is not finished: some documents lack a seed"
+            )
 
-    >>> control_name("window:32 & random(top:1),seed=1")
-    'window:32 & random(top:1)'
-    """
-    return re.sub(r",seed=\d+(?= & |$)", "", policy)
+
+def _same_documents_across_models(groups: Mapping[tuple[str, str], list[Evaluation]]) -> None:
+    """A task has the same documents for all models of a table."""
+    first: dict[str, tuple[str, set[str]]] = {}
+    for (task, model), runs in groups.items():
+        ids = set(runs[0].scores())
+        name, known = first.setdefault(task, (model, ids))
+        if ids != known:
+            raise InputError(
+                f"{name} and {model} answered different documents of {task} ({len(known)} and {len(ids)}): evaluate them "
+                "with the same limit, or compare them apart"
+            )
+
+
+# ---- small things --------------------------------------------------------------------------------
 
 
 def by_seed(run: Evaluation) -> list[dict[str, float]]:
     """Scores by document, for each seed."""
-    found: dict[int, dict[str, float]] = defaultdict(dict)
+    scores: dict[int, dict[str, float]] = defaultdict(dict)
     for record in run.records:
-        found[record.seed][record.document] = float(record.passed)
-    return [found[seed] for seed in sorted(found)]
+        scores[record.seed][record.document] = float(record.passed)
+    return [scores[seed] for seed in sorted(scores)]
 
 
 def natural(text: str) -> list[tuple[int, float, str]]:
@@ -323,7 +387,7 @@ def natural(text: str) -> list[tuple[int, float, str]]:
 def _mean(draws: list[dict[str, float]]) -> dict[str, float]:
     for other in draws[1:]:
         align(draws[0], other, ("one seed", "another"))
-    return {document: sum(one[document] for one in draws) / len(draws) for document in draws[0]}
+    return {document: sum(scores[document] for scores in draws) / len(draws) for document in draws[0]}
 
 
 def _average(records: Sequence[Record], name: str) -> float | None:
@@ -333,29 +397,28 @@ def _average(records: Sequence[Record], name: str) -> float | None:
 
 def _flat(row: Row) -> dict[str, Any]:
     nested = ("interval", "against_none", "over_control", "corrected", "paper")
-    found = {item.name: getattr(row, item.name) for item in fields(row) if item.name not in nested}
-    found |= {"low": row.interval.low, "high": row.interval.high}
-    against = row.against_none
-    found |= {
-        "difference": None if against is None else against.difference,
-        "difference_low": None if against is None else against.interval.low,
-        "difference_high": None if against is None else against.interval.high,
-        "difference_p": None if against is None else against.p,
-        "difference_p_holm": row.corrected.get("none"),
-    }
+    flat = {item.name: getattr(row, item.name) for item in fields(row) if item.name not in nested}
+    flat |= {"low": row.interval.low, "high": row.interval.high}
+
+    def part(stem: str, value: str, test: Comparison | Effect | None, p: float | None) -> dict[str, Any]:
+        """One paired test as columns."""
+        return {
+            stem: None if test is None else getattr(test, value),
+            f"{stem}_low": None if test is None else test.interval.low,
+            f"{stem}_high": None if test is None else test.interval.high,
+            f"{stem}_p": None if test is None else test.p,
+            f"{stem}_p_holm": p,
+        }
+
+    flat |= part("difference", "difference", row.against_none, row.corrected.get("none"))
     for match in ("count", "mass"):
         effect = row.over_control.get(match)
-        found |= {
-            f"effect_{match}": None if effect is None else effect.effect,
-            f"effect_{match}_low": None if effect is None else effect.interval.low,
-            f"effect_{match}_high": None if effect is None else effect.interval.high,
-            f"effect_{match}_p": None if effect is None else effect.p,
-            f"effect_{match}_p_holm": row.corrected.get(match),
+        flat |= part(f"effect_{match}", "effect", effect, row.corrected.get(match))
+        flat |= {
             f"effect_{match}_seeds": None if effect is None else effect.seeds,
             f"effect_{match}_spread": None if effect is None else effect.control_spread,
         }
-    found |= {
+    return flat | {
         "paper": None if row.paper is None else row.paper.value,
         "paper_plus_minus": None if row.paper is None else row.paper.plus_minus,
     }
-    return found

@@ -53,9 +53,6 @@ class RayExecutor(WarmExecutor):
         super().__init__(place, ["cuda" if gpus else "cpu"] * workers)
         self._actor: Any = ray.remote(num_cpus=1, num_gpus=1 if gpus else 0, max_restarts=0)(Worker)
 
-    def begin(self, jobs: int) -> None:
-        """Nothing: actors come with the jobs."""
-
     def start(self, device: str) -> _Actor:
         """An actor, which waits for a node with room for it."""
         place = self.place

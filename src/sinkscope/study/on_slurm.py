@@ -71,9 +71,6 @@ class SlurmExecutor:
         """Raise InputError when submitit cannot use the options."""
         _submitit_executor(place)
 
-    def begin(self, jobs: int) -> None:
-        """Nothing: an array is submitted with its jobs."""
-
     def run(self, jobs: Sequence[Job], finished: Finished, waiting: Waiting | None = None) -> None:
         """See `Executor.run`."""
         queue = Queue(jobs)

@@ -52,7 +52,7 @@ class Progress:
         """Work to do, in seconds as estimated, or forward passes; and how much of it is there."""
 
     def advance(self, done: float, cell: str) -> None:
-        """How much of the work is done, and the cell that was worked on last."""
+        """The work that is done, and the cell that was worked on last."""
 
     def end(self) -> None:
         """No more progress."""
@@ -110,7 +110,7 @@ def run_study(
     store.check_study(study)
     check_writable(store.root)
     facts = {model.name: facts_of(model, device) for model in study.models}
-    cells = outline(store.study() or study, facts, sandbox=sandbox)
+    cells = outline(store.resolved(study), facts, sandbox=sandbox)
     identify(cells, facts)  # reads the documents: a file that is missing is found now
     if line := sandbox_line(cells, sandbox):
         progress.say(line)
@@ -179,13 +179,11 @@ class _Run:
 
     def _resolve(self) -> tuple[Study, estimate.Speeds]:
         """The study with its number of documents, which is fixed once, in study.toml; and the speeds it follows from."""
-        known = self.store.study()
-        if known is not None:
-            return known, estimate.load_speeds(self.store.speed_file)
-        study, speeds = self.asked, {}
+        study, speeds = self.store.resolved(self.asked), {}
+        if self.store.study_file.is_file():
+            return study, estimate.load_speeds(self.store.speed_file)
         if has_auto(study):
             begun = time.monotonic()
-            self.executor.begin(len(study.models))
             speeds = estimate.measure(self.executor, outline(study, self.facts, sandbox=self.sandbox))
             samples = estimate.choose_samples(study, self.facts, speeds, self.executor.workers)
             study = with_samples(study, samples)
@@ -297,7 +295,7 @@ class _Run:
 
 @dataclass
 class _Account:
-    """How much of the work is done: finished shards as a whole, those in work by the lines of their records."""
+    """The work that is done: finished shards as a whole, those in work by the lines of their records."""
 
     store: Store
     progress: Progress
@@ -338,7 +336,7 @@ class _Account:
 
 
 def sandbox_line(cells: Sequence[Cell], kind: str) -> str:
-    """How programs that models write are confined in this study, or why they are not graded; "" where there are none."""
+    """A line on how programs that models write are confined, or why they are not graded; "" in a study without any."""
     from sinkscope.tasks import sandbox
 
     coded = sorted({cell.task for cell in cells if cell.kind == "evaluate" and cell.parsed_task().runs_code})
@@ -380,10 +378,10 @@ def versions() -> dict[str, str]:
     """The versions that the results were made with."""
     from importlib.metadata import PackageNotFoundError, version
 
-    found = {"sinkscope": __version__, "python": platform.python_version()}
+    numbers = {"sinkscope": __version__, "python": platform.python_version()}
     for name in ("torch", "transformers", "tokenizers", "numpy", "pandas", "xarray", "zarr"):
         try:
-            found[name] = version(name)
+            numbers[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return numbers

@@ -1,32 +1,22 @@
 """Results that ship with the organisms: full-size tables, made on a GPU, shown beside what was computed here.
 
-`accuracy.json` beside an organism's weights: its accuracy without a policy on many documents. `results.json`: its masking table,
-written by `python -m lab.cards results`, or the rows of the study `full`, written by
-`python -m sinkscope.study.shipped FOLDER`. Both are labelled with date and machine.
+`accuracy.json` beside an organism's weights: its accuracy without a policy on many documents. `results.json`: its masking
+table, written by the laboratory (`lab.cards results`, or `lab.ship` from a finished study). Both are labelled with date and
+machine.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from sinkscope.errors import InputError
-from sinkscope.files import write_atomically
 from sinkscope.models.load import ORGANISMS
 from sinkscope.tasks.task import digest
 
 SHELF = ORGANISMS
-KEPT = (
-    "model", "task", "scheme", "decoding_name", "decoding", "dtype", "policy", "control_of", "n", "draws", "accuracy", "low",
-    "high", "difference", "difference_low", "difference_high", "difference_p_holm", "effect_count", "effect_count_low",
-    "effect_count_high", "effect_count_p_holm", "effect_mass", "effect_mass_low", "effect_mass_high", "effect_mass_p_holm",
-    "hidden_share", "sinks_hit", "key_share",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -94,32 +84,3 @@ def _trained(folder: Path) -> str:
     except (OSError, ValueError):
         return "unknown date"
     return str(data.get("date") or data.get("finished") or "unknown date")
-
-
-def write(study: Path, where: str, shelf: Path = SHELF) -> list[Path]:
-    """Copy the result table of a finished study into the organisms' folders."""
-    import pandas as pd
-
-    table = study / "tables" / "results.parquet"
-    if not table.is_file():
-        raise InputError(f"{study} has no tables/results.parquet; finish the study first")
-    frame = pd.read_parquet(table)
-    written = []
-    for model, table_of_model in frame.groupby("model"):
-        folder = shelf / str(model).removeprefix("organism/")
-        if not folder.is_dir():
-            continue
-        kept = table_of_model[[column for column in KEPT if column in table_of_model]]
-        data = {
-            "date": datetime.now(timezone.utc).date().isoformat(), "where": where,
-            "digest": str(table_of_model["weights"].iloc[0]),
-            "rows": json.loads(kept.to_json(orient="records", double_precision=6)),
-        }  # fmt: skip
-        write_atomically(folder / "results.json", json.dumps(data, indent=1) + "\n")
-        written.append(folder / "results.json")
-    return written
-
-
-if __name__ == "__main__":
-    for path in write(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "unknown machine"):
-        print(path)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,7 @@ Key = tuple[str, int]
 """A document's id and a seed."""
 
 LEFT_BY_A_KILL = ("lock", "lock.holder", "slurm", "speed.json")
-"""What a command that was killed at its start leaves, besides .part files."""
+"""Files that a command leaves when it is killed at its start, besides .part files."""
 
 ABOUT = "about"
 
@@ -109,6 +110,11 @@ class Store:
             return None
         return spec.from_data(spec.read_data(self.study_file), str(self.study_file), names=False)
 
+    def resolved(self, asked: spec.Study) -> spec.Study:
+        """The study of this folder, with the data files and modules of this call; the given one in a new folder."""
+        known = self.study()
+        return asked if known is None else replace(known, data=asked.data, modules=asked.modules)
+
     def manifest(self) -> dict[str, Any]:
         """manifest.json; empty when there is none yet."""
         try:
@@ -137,19 +143,19 @@ class Store:
             return
         old, new = spec.to_data(known), spec.to_data(wanted)
         for kind in ("evaluate", "trace", "replay"):
-            for there, here in zip(old[kind], new[kind], strict=False):
-                if here["samples"] == "auto" and isinstance(there["samples"], int):
-                    here["samples"] = there["samples"]
+            for known_block, new_block in zip(old[kind], new[kind], strict=False):
+                if new_block["samples"] == "auto" and isinstance(known_block["samples"], int):
+                    new_block["samples"] = known_block["samples"]
         for data in (old, new):
             for name in spec.NOT_IN_RECORDS:
                 data.pop(name)
             for kind in ("evaluate", "trace", "replay"):
                 data[kind] = {str(number): block for number, block in enumerate(data[kind])}
             data["models"] = {model["name"]: model for model in data["models"]}
-        found = list(differences(old, new))
-        if found:
+        different = list(differences(old, new))
+        if different:
             raise InputError(
-                f"{self.root} holds another study: {'; '.join(found[:3])}. Give another --out, or the same study"
+                f"{self.root} holds another study: {'; '.join(different[:3])}. Give another --out, or the same study"
             )
 
     def write_study(self, study: spec.Study) -> None:
@@ -205,7 +211,7 @@ class Store:
 
     def runs(self, cell_id: str) -> list[RunFolder]:
         """The folders of records of a cell that were begun, in order."""
-        found = []
+        runs = []
         for file in sorted(self.cell_folder(cell_id).glob("shards/*/settings.json")):
             folder = file.parent
             logs = [folder / "generations.jsonl", folder / "grades.jsonl"]
@@ -215,8 +221,8 @@ class Store:
             signature = tuple(number for stat in stats for number in (stat.st_mtime_ns, stat.st_size))
             if self._runs.get(folder, ((), None))[0] != signature or folder not in self._runs:
                 self._runs[folder] = (signature, RunFolder.read(folder))
-            found.append(self._runs[folder][1])
-        return found
+            runs.append(self._runs[folder][1])
+        return runs
 
     def answers(self, cell_id: str) -> dict[Key, Answer]:
         """The answers of a cell by (document, seed), in the order of the task, each with its grade if it has one.

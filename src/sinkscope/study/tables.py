@@ -7,6 +7,7 @@ depth          sinks by layer
 diagnosis      the verdicts on each model, with their evidence
 replay         the changes by a policy at single steps of a run that was made without it
 pairs          the changes between traces without and with a policy
+not_graded     evaluations whose answers could not be graded on this machine
 """
 
 from __future__ import annotations
@@ -78,6 +79,8 @@ def not_graded(cells: Sequence[Cell], counts: Mapping[str, Counts]) -> tuple[Not
 
 def build(store: Store, cells: Sequence[Cell], ungraded: Sequence[NotGraded] = ()) -> Tables:
     """All tables of a finished study; cells that are not graded have no accuracy and are left out of `results`."""
+    import pandas as pd
+
     left_out = {entry.cell for entry in ungraded}
     traced = [cell for cell in cells if cell.kind == "trace"]
     replayed = [cell for cell in cells if cell.kind == "replay"]
@@ -100,6 +103,8 @@ def build(store: Store, cells: Sequence[Cell], ungraded: Sequence[NotGraded] = (
     changed = pairs(store, traced)
     if changed is not None:
         frames["pairs"] = changed
+    if ungraded:
+        frames["not_graded"] = pd.DataFrame(ungraded)
     for task in sorted({entry.task for entry in ungraded}):
         answers = sum(entry.answers for entry in ungraded if entry.task == task)
         why = next(entry.why for entry in ungraded if entry.task == task)
@@ -160,7 +165,7 @@ def results(cells: Sequence[Cell], evaluations: dict[str, Evaluation]) -> tuple[
     """The result table, settings in every row, and notes. Each task and decoding is compared by itself."""
     import pandas as pd
 
-    from sinkscope.study.comparison import compare_runs, holm_over
+    from sinkscope.study.comparison import compare_runs, control, holm_over
 
     groups: dict[tuple[str, str], list[Cell]] = defaultdict(list)
     for cell in cells:
@@ -170,13 +175,11 @@ def results(cells: Sequence[Cell], evaluations: dict[str, Evaluation]) -> tuple[
     notes: list[str] = []
     for group in groups.values():
         table = compare_runs([evaluations[cell.id] for cell in group])
-        # Each row says in the column `detectable` what its documents detect.
-        notes += [note for note in table.notes if " documents detect " not in note]
+        notes += table.notes
         draws: dict[tuple[str, str], list[Cell]] = defaultdict(list)
         for cell in group:
-            parsed = cell.parsed_policy()
-            name = cell.policy if parsed is None or parsed.control is None else str(parsed.with_seed(0))
-            draws[cell.model.name, name].append(cell)
+            kind = control(cell.policy)
+            draws[cell.model.name, cell.policy if kind is None else kind.name].append(cell)
         compared = {(str(row["model"]), str(row["policy"])): row for row in table.frame().to_dict("records")}
         for (model, policy), row in compared.items():
             used = draws[model, policy]
@@ -187,25 +190,12 @@ def results(cells: Sequence[Cell], evaluations: dict[str, Evaluation]) -> tuple[
                 if (other, beside["control_of"], beside["match"]) == (model, policy, "count")
             ]
             beside = compared[model, matched[0]] if matched else None
-            base = compared.get((model, "none"))
             rows.append(
                 about
                 | {str(name): value for name, value in row.items() if name not in about}
                 | _beside(used[0], beside, draws[model, matched[0]] if matched else [], evaluations)
-                | {"detectable": base and detectable(int(row["n"]), float(base["accuracy"]))}
             )
     return holm_over(pd.DataFrame(rows)), list(dict.fromkeys(notes))
-
-
-def detectable(n: int, accuracy: float) -> float:
-    """The smallest difference of two unrelated runs that n documents detect with 80 % power.
-
-    The accuracy is drawn a little towards ½ (one right and one wrong answer more): a share of 0 or 1 in a few documents does
-    not mean that nothing varies.
-    """
-    from sinkscope.statistics import minimal_detectable_effect
-
-    return minimal_detectable_effect(n, (n * accuracy + 1) / (n + 2)) if n > 1 else 1.0
 
 
 def _beside(

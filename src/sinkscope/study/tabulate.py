@@ -23,7 +23,13 @@ def text(table: Table) -> str:
     parts = []
     for (task, model), group in groupby(table.rows, key=lambda row: (row.task, row.model)):
         rows = list(group)
-        parts.append(f"{model} · {task}:{rows[0].scheme} · {rows[0].n} documents\n{rows[0].decoding}")
+        seen = rows[0].detectable
+        detect = (
+            ""
+            if seen is None
+            else f", which detect a difference of {seen:.3f} or more (80 % power, unrelated runs)"
+        )
+        parts.append(f"{model} · {task}:{rows[0].scheme} · {rows[0].n} documents{detect}\n{rows[0].decoding}")
         parts.append(_aligned(_cells(rows)))
     parts += [LEGEND, *([PAPER] if any(row.paper for row in table.rows) else []), *table.notes]
     return "\n\n".join(parts)

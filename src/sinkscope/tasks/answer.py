@@ -18,6 +18,7 @@ from sinkscope.decoding import Decoding
 from sinkscope.errors import InputError
 from sinkscope.generation.generate import check_decoding, generate
 from sinkscope.models.model import Model
+from sinkscope.models.prompts import pad
 from sinkscope.policies.policy import Policy, check_policy
 from sinkscope.tasks.grading import check_documents, grade_in_parts
 from sinkscope.tasks.prompting import Encoded, decode_answer, encode_prompt
@@ -42,7 +43,7 @@ class Item:
 
     @property
     def key(self) -> tuple[str, int]:
-        """What its record is known by."""
+        """The key of its record."""
         return (self.document.id, self.seed)
 
     @property
@@ -138,7 +139,19 @@ def _batches(
     prompts: dict[str, Encoded],
     batch_size: BatchSize,
 ) -> Iterator[list[Item]]:
-    """Equally long prompts together, the longest first: a prompt that does not fit is found at once."""
+    """Equally long prompts together, the longest first: a prompt that does not fit is found at once.
+
+    On a GPU prompts of different lengths run together, padded to the longest of them (see `decoding.groups`).
+    """
+    if model.device.type == "cuda":
+        queue = sorted(left, key=lambda item: -len(prompts[item.document.id].ids))
+        while queue:
+            size = rows_at_once(
+                model, len(prompts[queue[0].document.id].ids) + decoding.new_tokens, batch_size
+            )
+            yield queue[:size]
+            queue = queue[size:]
+        return
     by_length: dict[int, list[Item]] = {}
     for item in left:
         by_length.setdefault(len(prompts[item.document.id].ids), []).append(item)
@@ -149,7 +162,7 @@ def _batches(
 
 
 def rows_at_once(model: Model, columns: int, batch_size: BatchSize) -> int:
-    """How many sequences of so many tokens run together."""
+    """Sequences of `columns` tokens that run together."""
     if batch_size != "auto":
         return whole("batch_size", batch_size, 1)
     if model.device.type != "cuda":
@@ -169,9 +182,10 @@ def _generate(
     decoding: Decoding,
     policy: Policy | None,
 ) -> list[Generation]:
-    """One batch of equally long prompts, each with its own stream."""
-    ids = torch.tensor([prompts[item.document.id].ids for item in batch])
-    run = generate(model, ids, decoding, policy, seed=[item.stream for item in batch])
+    """One batch of prompts, each with its own stream."""
+    padded = pad(model, [list(prompts[item.document.id].ids) for item in batch])
+    seeds = [item.stream for item in batch]
+    run = generate(model, padded.ids, decoding, policy, seed=seeds, attention_mask=padded.real)
     guided = 2 if decoding.guided else 1
     rows = []
     for row, item in enumerate(batch):
@@ -182,10 +196,10 @@ def _generate(
         more: dict[str, Any] = {
             "fingerprint": fingerprint(item.document),
             "stream": item.stream,
-            "prompt_tokens": run.prompt,
+            "prompt_tokens": padded.lengths[row],
             "ties": int(run.ties[:, row].sum()),
             "sinks_hit": _known(run.sinks_hit, row),
-            "key_share": None if policy is None else policy.key_share(run.prompt + len(tokens)),
+            "key_share": None if policy is None else policy.key_share(padded.lengths[row] + len(tokens)),
         }
         rows.append(
             Generation(
@@ -211,6 +225,6 @@ def _known(values: torch.Tensor | None, row: int) -> float | None:
 
 
 def varies(decoding: Decoding, policy: Policy | None) -> bool:
-    """Whether another seed can give another answer."""
+    """True when another seed can give another answer."""
     random = policy is not None and any(rule.control is not None for rule in policy.parts())
     return random or decoding.draws

@@ -25,7 +25,7 @@ SCRIPT = Path(__file__).with_name("code_text.py")
 
 @dataclass(frozen=True)
 class Reading:
-    """What a function gave; `value` is None where it failed, and `error` says why."""
+    """The result of a call; `value` is None where it failed, and `error` says why."""
 
     value: str | None
     error: str = ""

@@ -92,7 +92,7 @@ class Evaluation:
 
     @property
     def n(self) -> int:
-        """How many documents."""
+        """The number of documents."""
         return len(self.scores())
 
     @property
@@ -134,7 +134,7 @@ class Evaluation:
 
 
 def summary(evaluation: Evaluation) -> list[tuple[str, str]]:
-    """What is printed about an evaluation, line by line."""
+    """The lines that are printed about an evaluation: name, value."""
     settings, records = evaluation.settings, evaluation.records
     model, task, decoding = settings["model"], settings["task"], settings["decoding"]
     low, high = evaluation.interval

@@ -17,7 +17,7 @@ from sinkscope.errors import InputError, nearest
 
 @dataclass(frozen=True)
 class Extractor:
-    """How an evaluation reads a number out of an output.
+    """An evaluation's way to read a number out of an output.
 
     `select`: which match, 0 the first and −1 the last; of a match with several groups, the first that is not
     empty.

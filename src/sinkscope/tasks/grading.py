@@ -27,7 +27,7 @@ GRADER_BROKE = "grading broke on the answer"
 
 
 def can_grade(task: Task) -> bool:
-    """Whether answers can be graded here: a task that runs code needs a rung of the sandbox that holds."""
+    """True when answers can be graded here: a task that runs code needs a rung of the sandbox that holds."""
     return not task.runs_code or sandbox.available(getattr(task, "sandbox", "auto")) is not None
 
 

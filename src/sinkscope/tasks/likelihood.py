@@ -145,7 +145,7 @@ def _fitted(model: Model, pair: Pair) -> tuple[list[int], list[int]]:
 
 
 def _fixed(policy: Policy) -> bool:
-    """Whether one forward over the whole sequence equals the steps of a generation."""
+    """True when one forward over the whole sequence equals the steps of a generation."""
     return all(
         not rule.scored and rule.control is None and rule.regions is None and rule.steps is None
         for rule in policy.parts()
@@ -170,7 +170,7 @@ def _token_by_token(model: Model, ids: Tensor, prompt: int, policy: Policy) -> T
 
 
 def _row_key(context: list[int]) -> int:
-    """What keys a row's random controls: its context, so that choices share them and batches do not matter."""
+    """The key of a row's random controls: its context, so that choices share them and batches do not matter."""
     return int.from_bytes(hashlib.sha256(repr(context).encode()).digest()[:6], "big")
 
 
@@ -187,7 +187,7 @@ def _masked_values(
     runtime = None
     if checked is not None:
         runtime = PolicyRuntime(checked, list(numbers), False, prompt)
-        runtime.begin(None, 1)
+        runtime.begin()
     hidden = model.hidden(x, model.context(policy=runtime))
     states = dream.shifted(hidden, where) if model.spec.shifted else hidden[where]
     spread = model.head(states).float().log_softmax(-1)
@@ -197,7 +197,7 @@ def _masked_values(
 
 
 def _greedy(model: Model, context: Sequence[int], continuation: Sequence[int], policy: Policy | None) -> bool:
-    """Whether the family's loop, one token at a time by confidence, writes exactly this continuation."""
+    """True when the family's loop, one token at a time by confidence, writes exactly this continuation."""
     length = len(continuation)
     options: dict[str, Any] = {
         name: length for name in ("length", "block") if name in option_names(model.family)

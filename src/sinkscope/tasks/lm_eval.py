@@ -89,7 +89,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
 
     @property
     def prefix_token_id(self) -> int:
-        """What an empty context is replaced by."""
+        """The token in place of an empty context."""
         return self.eot_token_id if self.model.ids.bos is None else self.model.ids.bos
 
     @property

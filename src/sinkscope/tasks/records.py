@@ -27,7 +27,7 @@ from sinkscope.locks import Lock, LockHeldError
 
 
 class _Row(Protocol):
-    """What a file holds: a frozen dataclass whose document and seed say which one it is."""
+    """A row of a file: a frozen dataclass, known by its document and seed."""
 
     @property
     def document(self) -> str: ...
@@ -100,7 +100,7 @@ class Log(Generic[RowType]):
             self._descriptor = None
 
     def __contains__(self, key: tuple[str, int]) -> bool:
-        """Whether (document, seed) is done."""
+        """True when (document, seed) is done."""
         return key in self._known()
 
     def _known(self) -> dict[tuple[str, int], RowType]:

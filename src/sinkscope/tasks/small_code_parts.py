@@ -136,7 +136,7 @@ def pipeline(rng: Random) -> Function:
 
 
 def counting(rng: Random) -> Function:
-    """How many, with two conditions."""
+    """A count, with two conditions."""
     one, two = _different(rng, condition)
     arg = rng.choice(LISTS)
     word = rng.choice(["and", "or"])

@@ -1,7 +1,4 @@
-"""Where the documents of published tasks come from.
-
-A local file in the original format, or the hub; and few-shot files.
-"""
+"""The documents of published tasks, from a file in the original format or from the hub; and few-shot examples."""
 
 from __future__ import annotations
 

@@ -11,8 +11,9 @@ from sinkscope.checks import indices, one_of, whole
 from sinkscope.errors import InputError
 
 LEVELS = ("heads", "layers", "maps")
-QUERY_KINDS = ("masked", "decided", "prompt")
-"""Classes of queries under `by_query`: mask tokens, written answer tokens, prompt tokens."""
+QUERY_KINDS = ("masked", "decided", "prompt", "control a", "control b")
+"""Classes of queries under `by_query`: mask tokens, written answer tokens, prompt tokens; and the answer's queries split at
+random into two classes as large as the first two, for what differs between classes by chance."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Capture:
     Attributes:
         level: "heads": received attention of every head. "layers": its mean over heads, and how many heads call each key a
             sink (ε = 3); 1/heads of the size. "maps": the full attention matrices besides, for small inputs only.
-        by_query: received attention from masked, decided and prompt queries apart.
+        by_query: received attention from masked, decided and prompt queries apart, and from two random classes of the answer.
         anatomy: norms of values, keys and hidden states, and the largest activations.
         layers, heads: record only these; None: all.
         every: record every n-th step.

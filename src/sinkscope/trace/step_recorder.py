@@ -22,7 +22,7 @@ from sinkscope.trace.frame import Frame
 SEEN_BY = 16
 """Received attention over all queries so far is NaN for a key seen by fewer queries: the newest keys have too few."""
 
-KINDS = "all, masked, decided, prompt"
+KINDS = "all, masked, decided, prompt, two random classes"
 """The classes of queries under `by_query`, by the name that the forward's context knows them by."""
 
 
@@ -73,7 +73,7 @@ class StepRecorder:
     @property
     def replayable(self) -> bool:
         """Whether all that is recorded is computed without a look at its values, so that a CUDA graph can repeat it."""
-        return not self.frame.causal and not self.capture.anatomy and self.capture.level != "maps"
+        return not self.capture.anatomy and self.capture.level != "maps"
 
     @property
     def steady(self) -> bool:
@@ -101,6 +101,7 @@ class StepRecorder:
         answer = torch.zeros_like(masked)
         answer[:, self.first : self.last] = True
         classes = [torch.ones_like(masked), masked, ~masked & answer, ~masked & ~answer]
+        classes += _random_classes(masked, self.first, self.last)
         return {KINDS: torch.stack(classes, 1).float().repeat(branches, 1, 1)}
 
     def reads(self, layer: int) -> tuple[str, ...]:
@@ -178,7 +179,12 @@ class StepRecorder:
         uniform = torch.stack([expected.uniform for expected in patterns])  # [layer|1, B|1, 2, K]
         seen = torch.stack([expected.seen_by[:, 1] for expected in patterns])
         mass, expected = every.double(), uniform[:, :, 1]
-        if self._sums is not None:
+        if self._sums is not None and self._sums[0].shape == mass.shape:
+            # Always the same memory: a captured step goes on adding to it.
+            for old, now in zip(self._sums, (mass, expected, seen), strict=True):
+                old += now
+            mass, expected, seen = self._sums
+        elif self._sums is not None:
             grow = mass.shape[-1] - self._sums[0].shape[-1]
             mass, expected, seen = (
                 now + torch.nn.functional.pad(old, (0, grow))
@@ -202,14 +208,15 @@ class StepRecorder:
             self._keep_layers("prefill_received", _over(every, uniform[:, :, 1]))
 
     def _by_kind(self) -> Tensor:
-        """Float32 [layer, B, H, kind, K]: received from the masked (none here), the written and the prompt queries so far."""
+        """Float32 [layer, B, H, kind, K]: received from the written and the prompt queries so far; no other kinds here."""
         if self._sums is None or self._prompt_sums is None:
             raise RuntimeError("no forward was recorded")
         mass, uniform, _ = self._sums
         grown = mass.shape[-1] - self._prompt_sums[0].shape[-1]
         prompt, expected = (torch.nn.functional.pad(part, (0, grown)) for part in self._prompt_sums)
         nothing = torch.zeros_like(uniform)
-        kinds = ((nothing[:, :, None], nothing), (mass - prompt, uniform - expected), (prompt, expected))
+        none = (nothing[:, :, None], nothing)
+        kinds = (none, (mass - prompt, uniform - expected), (prompt, expected), none, none)
         # A difference of equal sums may be a rounding error away from 0; one query gives a key at least 1/K.
         least = 0.5 / mass.shape[-1]
         by = [
@@ -310,6 +317,19 @@ def _over(mass: Tensor, uniform: Tensor, known: Tensor | None = None) -> Tensor:
     known = uniform > 0 if known is None else known & (uniform > 0)
     shares = mass / uniform.clamp(min=1e-300)[:, :, None]
     return torch.where(known[:, :, None], shares, float("nan")).to(torch.float32)
+
+
+def _random_classes(masked: Tensor, first: int, last: int | None) -> list[Tensor]:
+    """Two Bool [B, S]: the answer's queries in a fixed random order, the first of them as many as there are masks, and the rest.
+
+    The order depends on the answer's length alone, so that a row has the same classes alone and in any batch.
+    """
+    length = masked[:, first:last].shape[1]
+    order = torch.randperm(length, generator=torch.Generator().manual_seed(length)).to(masked.device)
+    drawn, rest = torch.zeros_like(masked), torch.zeros_like(masked)
+    drawn[:, first:last] = order < masked.sum(1, keepdim=True)
+    rest[:, first:last] = ~drawn[:, first:last]
+    return [drawn, rest]
 
 
 def sink_heads(received: Tensor) -> Tensor:

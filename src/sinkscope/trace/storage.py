@@ -221,7 +221,8 @@ def _finished(dataset: xarray.Dataset) -> xarray.Dataset:
     names = np.asarray(REGIONS)[dataset["region"].values.astype(int)]
     dataset = dataset.assign(region=(("sample", "key"), names, _units("region")))
     if "query_kind" in dataset.dims:
-        dataset = dataset.assign_coords(query_kind=list(QUERY_KINDS))
+        # Traces of earlier versions have no random classes.
+        dataset = dataset.assign_coords(query_kind=list(QUERY_KINDS)[: dataset.sizes["query_kind"]])
     return dataset
 
 

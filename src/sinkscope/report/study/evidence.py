@@ -124,9 +124,7 @@ def _scores(frame: Any) -> dict[str, Scores]:
 def _pooled(policy: str) -> str:
     """The name of a control without its seed."""
     kind = control(policy)
-    if kind is None:
-        return policy
-    return f"random({kind[0]})" + ("" if kind[1] == "count" else f",match={kind[1]}")
+    return policy if kind is None else kind.name
 
 
 def _traces(source: Source) -> Iterable[Evidence]:

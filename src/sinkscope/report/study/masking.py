@@ -83,7 +83,7 @@ def _wide(source: Source, task: str, decoding: str, rows: list[tuple[int, Row]])
 def _order(policy: str) -> tuple[bool, list[tuple[int, float, str]], bool, str]:
     """none first, each control after its policy."""
     kind = control(policy)
-    return policy != "none", natural(policy if kind is None else kind[0]), kind is not None, policy
+    return policy != "none", natural(policy if kind is None else kind.like), kind is not None, policy
 
 
 def _accuracy(place: tuple[int, Row] | None) -> Safe | str:

@@ -23,7 +23,7 @@ from sinkscope.report.study.rules import (
 from sinkscope.sinks.diagnosis import BASE_ACCURACY, CONTROL_TOO, LEAST_HIT, POINTS_LOST, depends
 from sinkscope.statistics import difference, wilson
 
-LEAST_DOCUMENTS = 73
+LEAST_DOCUMENTS = 93
 """Fewer documents cannot show a loss of at most 5 points, not even when all of them agree."""
 
 
@@ -43,7 +43,7 @@ def keeps(policy: str) -> Rule:
             return Judgement(CONTRADICTED, said)
         if found == CONTROL_TOO:
             return Judgement(OPEN, f"{said}: hiding any keys costs that")
-        if lost.low > POINTS_LOST:
+        if lost.above(POINTS_LOST):
             return Judgement(OPEN, f"{said}: the control may lose as much")
         few = (
             f"; under {LEAST_DOCUMENTS} documents it cannot be supported"
@@ -64,9 +64,9 @@ def collapses(policy: str) -> Rule:
         if stop is not None or kept is None:
             return stop or NOT_MEASURED
         said = f"{shares(kept)} left of {evidence.accuracy('none'):.2f}"
-        if kept.low > 0.5:
+        if kept.above(0.5):
             return hit_enough(evidence, policy, Judgement(CONTRADICTED, said))
-        if kept.high >= 0.5:
+        if not kept.below(0.5):
             return Judgement(OPEN, f"{said}: not testable at n = {evidence.n}")
         found = beyond_control(evidence, policy, Judgement(SUPPORTED, said))
         beside = [f"{evidence.hits[policy]:.0%} of the sinks were hidden"] if policy in evidence.hits else []
@@ -87,9 +87,9 @@ def worse(policy: str, than: str) -> Rule:
         if stop is not None or more is None:
             return stop or NOT_MEASURED
         said = f"{policy} costs {points(more)} more than {than}"
-        if more.low > POINTS_LOST:
+        if more.above(POINTS_LOST):
             return beyond_control(evidence, policy, Judgement(SUPPORTED, said))
-        if more.high <= POINTS_LOST:
+        if more.below(POINTS_LOST):
             return hit_enough(evidence, policy, Judgement(CONTRADICTED, said))
         return Judgement(OPEN, f"{said}: not testable at n = {evidence.n}")
 
@@ -149,9 +149,9 @@ def loses_more(first: Evidence, second: Evidence, policy: str) -> Judgement:
     if max(one.accuracy(policy) for one in (first, second)) < POINTS_LOST:
         return Judgement(OPEN, f"{said}: nothing is left in either")
     more = difference(kept[1], kept[0])
-    if more.low > POINTS_LOST:
+    if more.above(POINTS_LOST):
         return beyond_control(first, policy, Judgement(SUPPORTED, said))
-    if more.high < -POINTS_LOST:
+    if more.below(-POINTS_LOST):
         return beyond_control(second, policy, Judgement(CONTRADICTED, said))
     return Judgement(OPEN, f"{said}: not apart at n = {first.n}")
 
@@ -164,7 +164,7 @@ def due_to_sinks(policy: str) -> Rule:
         lost = evidence.lost(policy)
         if stop is not None or lost is None:
             return stop or NOT_MEASURED
-        if lost.low <= POINTS_LOST:
+        if not lost.above(POINTS_LOST):
             return Judgement(OPEN, f"{loss(policy, lost)}: no loss is certain, so none is to be explained")
         controls = f"random({policy})", f"random({policy}),match=mass"
         quiet = f"{policy},effect=silence"
@@ -174,14 +174,14 @@ def due_to_sinks(policy: str) -> Rule:
         over = {name: evidence.lost(policy, base=name) for name in controls}
         silent = evidence.lost(quiet)
         for name, more in over.items():
-            if more is not None and more.high <= POINTS_LOST:
+            if more is not None and more.below(POINTS_LOST):
                 stop = nothing_left(evidence, name)
                 return stop or Judgement(CONTRADICTED, f"{name} loses as much: only {points(more)} less")
-        agree = all(more is not None and more.low > 0 for more in over.values())
-        if agree and silent is not None and silent.low > POINTS_LOST:
+        agree = all(more is not None and more.above(0.0) for more in over.values())
+        if agree and silent is not None and silent.above(POINTS_LOST):
             beside = ", ".join(f"{points(more)} more than {name}" for name, more in over.items() if more)
             return Judgement(SUPPORTED, f"{loss(policy, lost)}: {beside}; {loss('silence', silent)}")
-        if silent is not None and silent.high <= POINTS_LOST:
+        if silent is not None and silent.below(POINTS_LOST):
             return Judgement(
                 OPEN, f"silence disagrees: it loses {points(silent)} where hiding loses {points(lost)}"
             )
@@ -218,7 +218,7 @@ def beyond_control(evidence: Evidence, policy: str, judgement: Judgement) -> Jud
         return Judgement(OPEN, said)
     return (
         Judgement(judgement.status, said)
-        if over.low > 0
+        if over.above(0.0)
         else Judgement(OPEN, f"{said}: the control may lose as much")
     )
 

@@ -38,11 +38,11 @@ def side(estimate: Estimate | None, limit: float, above: bool, said: str) -> Jud
         return NOT_MEASURED
     if not estimate.known:
         return Judgement(OPEN, f"{said}; one prompt has no interval")
-    if estimate.low > limit:
+    if estimate.above(limit):
         return Judgement(SUPPORTED if above else CONTRADICTED, said)
-    if estimate.high < limit:
+    if estimate.below(limit):
         return Judgement(CONTRADICTED if above else SUPPORTED, said)
-    return Judgement(OPEN, f"{said}: not testable at this n, the interval holds {limit:g}")
+    return Judgement(OPEN, f"{said}: not testable at this n, the interval does not clear {limit:g}")
 
 
 def shares(estimate: Estimate) -> str:

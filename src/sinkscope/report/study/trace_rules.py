@@ -82,9 +82,9 @@ def kinds(moving: bool) -> Rule:
         said = f"{shares(moved)} belong to heads that move or vanish, {shares(static)} to static ones"
         if not moved.known:
             return Judgement(OPEN, f"{said}; one prompt has no interval")
-        if moved.low > 0.5:
+        if moved.above(0.5):
             return Judgement(SUPPORTED if moving else CONTRADICTED, said)
-        if static.low > 0.5:
+        if static.above(0.5):
             return Judgement(CONTRADICTED if moving else SUPPORTED, said)
         return Judgement(OPEN, f"{said}: neither is certainly the majority")
 
@@ -122,12 +122,12 @@ def drifts(sign: int, event: str = "") -> Rule:
             return Judgement(OPEN, f"{said}; {ties:.0%} of the selections were ties")
         if not estimate.known:
             return Judgement(OPEN, f"{said}; one prompt has no interval")
-        low, high = sorted((sign * estimate.low, sign * estimate.high))
-        if high < LEAST_DRIFT:
+        wanted = Estimate(*(sign * one for one in (estimate.value, *estimate[1:][::sign])))
+        if wanted.below(LEAST_DRIFT):
             return Judgement(CONTRADICTED, said)
-        if low <= LEAST_DRIFT:
+        if not wanted.above(LEAST_DRIFT):
             return Judgement(
-                OPEN, f"{said}: not testable at this n, the interval holds {sign * LEAST_DRIFT:+g}"
+                OPEN, f"{said}: not testable at this n, the interval does not clear {sign * LEAST_DRIFT:+g}"
             )
         if not event:
             return Judgement(SUPPORTED, said)
@@ -148,7 +148,7 @@ def leads(wanted: str, opposite: str) -> Rule:
         if lead is None or other is None or not math.isfinite(lead.value):
             return Judgement(OPEN, "not identifiable from these prompts")
         for estimate, status, name in ((lead, SUPPORTED, wanted), (other, CONTRADICTED, opposite)):
-            if estimate.low > 0:
+            if estimate.above(0.0):
                 return Judgement(
                     status, f"{name}: {LEADS[name]} is {plain(estimate, '.2g')} nats per key-step"
                 )
@@ -188,8 +188,8 @@ def later_and_less_sure(evidence: Evidence) -> Judgement:
             OPEN, "needs pairs of traces with maps, of at least two documents (study mechanisms)"
         )
     said = f"confidence {plain(confidence, '+.2g')}, delay {plain(delay, '+.2g')} steps, dependent less other tokens"
-    if confidence.high < 0 and delay.low > 0:
+    if confidence.below(0.0) and delay.above(0.0):
         return Judgement(SUPPORTED, said)
-    if confidence.low > 0 or delay.high < 0:
+    if confidence.above(0.0) or delay.below(0.0):
         return Judgement(CONTRADICTED, said)
     return Judgement(OPEN, f"{said}: not testable at n = {evidence.prompts}")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from sinkscope.errors import InputError
+from sinkscope.policies import MaskTop, parse_policy
 from sinkscope.study.comparison import control
 
 FAMILIES = {
@@ -34,10 +35,13 @@ def dose(policy: str) -> Dose | None:
     Dose(k=5, scope='model', silence=False, match='count')
     """
     kind = control(policy)
-    found = re.fullmatch(r"top:(\d+)(?:@(\w+))?(,effect=silence)?", kind[0] if kind else policy)
-    if found is None:
+    try:
+        rule = parse_policy(kind.like if kind else policy)
+    except InputError:  # of a package that is not installed here
         return None
-    return Dose(int(found[1]), found[2] or "head", bool(found[3]), kind[1] if kind else "")
+    if not isinstance(rule, MaskTop) or rule != MaskTop(rule.k, rule.scope, effect=rule.effect):
+        return None
+    return Dose(rule.k, rule.scope, rule.effect == "silence", kind.match if kind else "")
 
 
 def policy_words(policy: str) -> str:

@@ -39,7 +39,7 @@ class Rung:
 
 @dataclass
 class _Start:
-    """How a process is to be started."""
+    """The command of a process, and what goes with it."""
 
     command: list[str]
     folder: str

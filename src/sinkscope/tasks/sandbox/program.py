@@ -11,7 +11,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Limits:
-    """What one program may use. Sizes in bytes."""
+    """The most that one program may use. Sizes in bytes."""
 
     memory: int = 512 * MIB  # address space, of each process
     tasks: int = 32  # threads and processes together

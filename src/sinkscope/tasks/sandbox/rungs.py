@@ -15,7 +15,7 @@ from sinkscope.tasks.sandbox.program import Limits, Program
 from sinkscope.tasks.sandbox.system import homes
 
 KINDS = ("auto", "bubblewrap", "landlock", "none")
-"""What a `sandbox=` may say; "auto": the first rung that holds here."""
+"""Values of `sandbox=`; "auto": the first rung that holds here."""
 
 
 class UnconfinedWarning(RuntimeWarning):
@@ -152,7 +152,7 @@ def _candidates(kind: str, failures: list[str]) -> list[Rung]:
 
 
 def _broken_promise(rung: Rung) -> str:
-    """What a probe was allowed or failed on; "" when every promise holds."""
+    """The promise that a probe could break; "" when all hold."""
     limits = Limits()
     known = {
         "LIMIT_MEMORY": limits.memory,

@@ -146,5 +146,5 @@ def _unless(place: int, values: tuple[int, ...]) -> Code:
 
 
 def _argument(place: int) -> int:
-    """Where the low half of an argument stands in seccomp_data (all of it, for what the kernel reads as an int)."""
+    """The offset of an argument's low half in seccomp_data (all of it, for what the kernel reads as an int)."""
     return 16 + 8 * place

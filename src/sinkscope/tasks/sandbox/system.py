@@ -24,7 +24,7 @@ def homes() -> list[Path]:
 
 
 def system_folders() -> list[Path]:
-    """What a program may read: the system's programs and libraries, and the interpreter wherever it lives."""
+    """The folders that a program may read: the system's programs and libraries, and the interpreter wherever it lives."""
     tops = [Path("/", name) for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32")]
     shown = [Path("/usr"), *(path for path in tops if path.is_dir() and not path.is_symlink())]
     stores = (Path("/nix/store"), Path("/gnu/store"), Path("/etc/ld.so.cache"))
