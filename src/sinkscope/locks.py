@@ -122,7 +122,7 @@ def note(path: Path) -> Path:
 
 
 def holder(path: Path) -> dict[str, Any] | None:
-    """What the last holder of a lock noted; None when it was given back, or never taken."""
+    """The note of the last holder of a lock; None when it was given back, or never taken."""
     try:
         data = json.loads(note(path).read_text(encoding="utf-8"))
     except (OSError, ValueError):

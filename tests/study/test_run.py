@@ -13,7 +13,9 @@ from typing import Any
 import pandas as pd
 import pytest
 from tests.study import small
+from typer.testing import CliRunner
 
+from sinkscope import cli
 from sinkscope.errors import InputError, SinkscopeError
 from sinkscope.locks import Lock
 from sinkscope.study import run, spec, status, tables
@@ -203,6 +205,47 @@ def test_status_reads_a_study_that_is_running_or_done(finished: Path) -> None:
         assert "process" in status.read(finished).running
     with pytest.raises(InputError, match=r"no study\.toml"):
         status.read(finished / "tables")
+
+
+def invoke(*words: object) -> str:
+    done = CliRunner().invoke(cli.app, [str(word) for word in words], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_the_terminal_ends_with_verdicts_accuracies_and_the_report(study: Path, finished: Path) -> None:
+    lines = small.run_here(study, finished).splitlines()
+    assert lines[0].startswith("llada: ")
+    assert lines[0].endswith(".")
+    table = next(number for number, line in enumerate(lines) if line.split() == ["model", "none", "top:1"])
+    assert "4 documents" in lines[table - 1]
+    model, none, masked, control = lines[table + 1].split()
+    assert (model, none, masked, control) == ("llada", "0.00", "0.00", "(0.00)")
+    assert sum("seed(s)" in line for line in lines) == 1
+    assert lines[-1] == f"report: {finished}/report.html"
+    shown = json.loads(small.run_here(study, finished, "--json"))
+    assert list(shown["verdicts"]) == ["llada"]
+    assert [row["policy"] for row in shown["results"]] == ["none", "top:1", "random(top:1)"]
+    assert shown["report"].endswith("report.html")
+
+
+def test_status_shows_what_is_missing_and_ends_with_one_line(finished: Path, tmp_path: Path) -> None:
+    lines = invoke("status", finished).splitlines()
+    assert lines[-2:] == ["study small: 17 of 17 answers (100%)", f"report: {finished / 'report.html'}"]
+    assert len(lines) == 3  # no table of finished cells
+    out = tmp_path / "copy"
+    shutil.copytree(finished, out)
+    (out / "report.html").unlink()
+    file = next(out.glob("cells/*/shards/*/grades.jsonl")).with_name("generations.jsonl")
+    file.write_text(file.read_text().splitlines(keepends=True)[0])
+    lines = invoke("status", out).splitlines()
+    assert (
+        lines[-1]
+        == "study small: 14 of 17 answers (82%); nobody is running it: the same command as before goes on"
+    )
+    assert sum("1/4" in line for line in lines) == 1
+    shown = json.loads(invoke("status", out, "--json"))
+    assert (shown["answers"], shown["wanted"], len(shown["cells"])) == (14, 17, 6)
 
 
 def test_a_second_command_on_one_folder_is_told_who_is_at_work(study: Path, finished: Path) -> None:

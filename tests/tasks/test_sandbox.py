@@ -26,10 +26,17 @@ from sinkscope.tasks import sandbox
 from sinkscope.tasks.sandbox import Limits, Program, check, process, run, run_many, rungs
 from sinkscope.tasks.sandbox.seccomp import filter_program
 
+pytestmark = pytest.mark.filterwarnings("ignore::sinkscope.tasks.sandbox.UnconfinedWarning")
+
 RUNGS = ("bubblewrap", "landlock")
+FIRST = sandbox.available()  # the rung of this machine; the usual loop leaves the others to `make test`
 
 
-@pytest.fixture(params=RUNGS)
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=() if FIRST and FIRST.name == name else pytest.mark.slow) for name in RUNGS
+    ]
+)
 def rung(request: pytest.FixtureRequest) -> str:
     """Every rung that confines; one that this machine does not have is skipped, with its reason."""
     if sandbox.available(request.param) is None:
@@ -503,6 +510,7 @@ def test_verdict_and_limits_do_not_depend_on_open_descriptors(rung: str) -> None
             os.close(descriptor)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", RUNGS)
 def test_as_an_ordinary_user(which: str) -> None:
     """The route of a laptop, without root: run here by becoming nobody with the system's Python."""

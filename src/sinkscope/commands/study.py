@@ -198,17 +198,17 @@ def say_stopped(out: Path) -> None:
 
 def show_outcome(outcome: run.Outcome, out: Path, report: Path | None, json: bool = False) -> None:
     """A verdict for each model, accuracies by model and policy, notes, and where the report is."""
-    said = verdicts(outcome.frames.get("diagnosis"))
+    sentences_by_model = verdicts(outcome.frames.get("diagnosis"))
     if json:
         show_json(
             {
                 "study": outcome.study.name, "folder": out, "report": report, "answers_computed": outcome.computed,
-                "verdicts": said, "results": outcome.frames.get("results"), "notes": outcome.notes,
+                "verdicts": sentences_by_model, "results": outcome.frames.get("results"), "notes": outcome.notes,
                 "not_graded": [entry._asdict() for entry in outcome.not_graded],
             }
         )  # fmt: skip
         return
-    say(*(f"{model}: {sentence}" for model, sentence in said.items()), "")
+    say(*(f"{model}: {sentence}" for model, sentence in sentences_by_model.items()), "")
     say(*accuracy_lines(outcome.frames.get("results"), outcome.study), *outcome.notes)
     computed = f"{outcome.computed} answers computed" if outcome.computed else "nothing was left to compute"
     say(f"{computed}; tables: {out}/tables")

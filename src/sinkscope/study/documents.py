@@ -27,14 +27,14 @@ EXEMPLAR_RULE = (
 _GENERATED: dict[tuple[str, str], Sequence[Document]] = {}
 
 
-def first_documents(task: Task, many: int) -> Sequence[Document]:
+def first_documents(task: Task, count: int) -> Sequence[Document]:
     """The first documents of a task. Those of generated tasks follow from the version alone, and are made once in a process."""
     if not hasattr(task, "stream"):
-        return task.documents(many)
+        return task.documents(count)
     key = (task.name, str(task.settings()["version"]))
-    if len(_GENERATED.get(key, ())) < many:
-        _GENERATED[key] = task.documents(many)
-    return _GENERATED[key][:many]
+    if len(_GENERATED.get(key, ())) < count:
+        _GENERATED[key] = task.documents(count)
+    return _GENERATED[key][:count]
 
 
 def documents_at(task: Task, places: Sequence[int]) -> list[Document]:
@@ -93,7 +93,7 @@ def in_batches(model: StudyModel, task: str, family: str, count: int, batch: int
 
 @lru_cache(maxsize=64)
 def prompt_lengths(
-    model: StudyModel, task: str, family: str, many: int, data: str | None = None
+    model: StudyModel, task: str, family: str, count: int, data: str | None = None
 ) -> tuple[int, ...]:
     """Tokens of the prompts of the first documents, by a model's tokenizer; () when it is not on this machine."""
     from types import SimpleNamespace
@@ -115,12 +115,12 @@ def prompt_lengths(
     chosen = registry.get(task, family, data)
     return tuple(
         len(encode_prompt(reader, chosen.prompt(document), chosen.scheme).ids)
-        for document in first_documents(chosen, many)
+        for document in first_documents(chosen, count)
     )
 
 
-def exemplars(sinks: Mapping[int, float], many: int) -> tuple[int, ...]:
-    """The places of `many` documents whose number of sinks is nearest to the median; see `EXEMPLAR_RULE`.
+def exemplars(sinks: Mapping[int, float], count: int) -> tuple[int, ...]:
+    """The places of `count` documents whose number of sinks is nearest to the median; see `EXEMPLAR_RULE`.
 
     >>> exemplars({3: 1.0, 5: 2.0, 9: 4.0}, 1)
     (5,)
@@ -130,4 +130,4 @@ def exemplars(sinks: Mapping[int, float], many: int) -> tuple[int, ...]:
         return ()
     middle = values[(len(values) - 1) // 2]
     order = sorted(sinks, key=lambda place: (abs(sinks[place] - middle), place))
-    return tuple(sorted(order[:many]))
+    return tuple(sorted(order[:count]))

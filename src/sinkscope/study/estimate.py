@@ -1,4 +1,4 @@
-"""What cells take (forward passes, storage, time), and how many documents a budget of time allows."""
+"""The cost of cells (forward passes, storage, time), and the number of documents that a budget of time allows."""
 
 from __future__ import annotations
 
@@ -104,11 +104,11 @@ def choose_samples(study: Study, facts: Mapping[str, Facts], speeds: Speeds, wor
     Rounded down to a multiple of 8, so that two measurements of nearly the same speed agree more often.
     """
     least = study.budget.least
-    once, twice = (seconds(outline(study, facts, many), speeds, workers) for many in (least, 2 * least))
+    once, twice = (seconds(outline(study, facts, count), speeds, workers) for count in (least, 2 * least))
     each = (twice - once) / least
     fixed = once - each * least
-    many = int((study.budget.seconds - fixed) / each) if each > 0 else study.budget.most
-    return max(study.budget.least, min(study.budget.most, many - many % 8))
+    count = int((study.budget.seconds - fixed) / each) if each > 0 else study.budget.most
+    return max(study.budget.least, min(study.budget.most, count - count % 8))
 
 
 def save_speeds(path: Path, speeds: Speeds) -> None:
@@ -118,7 +118,7 @@ def save_speeds(path: Path, speeds: Speeds) -> None:
 
 
 def load_speeds(path: Path) -> dict[str, Speed]:
-    """What `save_speeds` wrote; empty where nothing was measured, or the file cannot be read."""
+    """Read a measurement; empty where there is none, or the file cannot be read."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         return {name: Speed(**speed) for name, speed in data.items()}
@@ -212,15 +212,15 @@ def estimate(study: Study, place: Place) -> Estimate:
     import torch
 
     facts = {model.name: facts_of(model, place.device, fetch=False) for model in study.models}
-    here = [name for name, known in facts.items() if known.here]
+    local = [name for name, known in facts.items() if known.here]
     speeds: Speeds = {}
     workers = 1
-    if here:
+    if local:
         from sinkscope.study.executors import LocalExecutor
 
         executor = LocalExecutor(replace(place, modules=study.modules))
         try:
-            speeds = measure(executor, [cell for cell in outline(study, facts) if cell.model.name in here])
+            speeds = measure(executor, [cell for cell in outline(study, facts) if cell.model.name in local])
         finally:
             executor.close()
         workers = executor.workers
@@ -246,7 +246,7 @@ def estimate(study: Study, place: Place) -> Estimate:
         lines=tuple(line(model.name) for model in study.models),
         samples=samples,
         workers=workers,
-        missing=tuple(name for name in facts if name not in here),
+        missing=tuple(name for name in facts if name not in local),
         speeds=speeds,
         gpu=torch.cuda.is_available(),
     )

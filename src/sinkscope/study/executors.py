@@ -1,4 +1,4 @@
-"""Where jobs run: one interface, three executors. A job is idempotent, so that a lost worker costs only its unsaved answers.
+"""Executors, which run the jobs of a study. A job is idempotent: a lost worker costs only its unsaved answers.
 
 local   processes on this machine, one per GPU, or one per core for small models
 ray     actors on a Ray cluster that is running, or a new one on this machine
@@ -27,7 +27,7 @@ from sinkscope.study.worker import Job, JobResult, Worker
 
 NAMES = ("local", "ray", "slurm")
 TRIES = 4
-"""How often a job is begun before its loss is an error."""
+"""Times that a job is begun before its loss is an error."""
 
 Finished = Callable[[Job, Any], None]
 """Called with a job that is done and its result."""
@@ -64,7 +64,7 @@ class Executor(Protocol):
 
 @dataclass(frozen=True)
 class Place:
-    """What workers need to know.
+    """The settings of workers.
 
     Attributes:
         memory: bytes that one model takes; it limits the workers on a CPU.

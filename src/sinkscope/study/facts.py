@@ -1,4 +1,4 @@
-"""What a study knows about a model before it is loaded."""
+"""Facts about a model that a study needs before it is loaded."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Facts:
         return self.weights is not None
 
     def identity(self) -> dict[str, str]:
-        """What identifies the model's numbers, as part of a cell's identity."""
+        """The part of a cell's identity that names the model's numbers."""
         return {"family": self.family, "dtype": self.dtype, "weights": str(self.weights)}
 
 

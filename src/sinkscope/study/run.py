@@ -52,7 +52,7 @@ class Progress:
         """Work to do, in seconds as estimated, or forward passes; and how much of it is there."""
 
     def advance(self, done: float, cell: str) -> None:
-        """How much of the work is done, and the cell that was worked on last."""
+        """The work that is done, and the cell that was worked on last."""
 
     def end(self) -> None:
         """No more progress."""
@@ -295,7 +295,7 @@ class _Run:
 
 @dataclass
 class _Account:
-    """How much of the work is done: finished shards as a whole, those in work by the lines of their records."""
+    """The work that is done: finished shards as a whole, those in work by the lines of their records."""
 
     store: Store
     progress: Progress
@@ -336,7 +336,7 @@ class _Account:
 
 
 def sandbox_line(cells: Sequence[Cell], kind: str) -> str:
-    """How programs that models write are confined in this study, or why they are not graded; "" where there are none."""
+    """A line on how programs that models write are confined, or why they are not graded; "" in a study without any."""
     from sinkscope.tasks import sandbox
 
     coded = sorted({cell.task for cell in cells if cell.kind == "evaluate" and cell.parsed_task().runs_code})
@@ -378,10 +378,10 @@ def versions() -> dict[str, str]:
     """The versions that the results were made with."""
     from importlib.metadata import PackageNotFoundError, version
 
-    found = {"sinkscope": __version__, "python": platform.python_version()}
+    numbers = {"sinkscope": __version__, "python": platform.python_version()}
     for name in ("torch", "transformers", "tokenizers", "numpy", "pandas", "xarray", "zarr"):
         try:
-            found[name] = version(name)
+            numbers[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return numbers

@@ -122,10 +122,12 @@ def run_shard(root: Path, shard: Shard, model: Model, batch_size: Any = "auto") 
 
 def check_identity(cell: Cell, model: Model, task: Task) -> None:
     """Refuse to work on a cell with another model, task or documents than it was planned with."""
-    here = identified(cell, facts_of_loaded(model), task)
-    found = list(differences(cell.identity, here.identity))
-    if found:
-        raise InputError(f"{cell.title} was planned with something else than is here: {'; '.join(found[:3])}")
+    identity = identified(cell, facts_of_loaded(model), task).identity
+    different = list(differences(cell.identity, identity))
+    if different:
+        raise InputError(
+            f"{cell.title} was planned with something else than is here: {'; '.join(different[:3])}"
+        )
 
 
 def _elsewhere(store: Store, cell: Cell, run: RunFolder) -> set[Key]:

@@ -1,4 +1,4 @@
-"""How far a study is, from its folder alone; reads while it runs."""
+"""The progress of a study, read from its folder alone, also while it runs."""
 
 from __future__ import annotations
 

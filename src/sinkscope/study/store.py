@@ -38,7 +38,7 @@ Key = tuple[str, int]
 """A document's id and a seed."""
 
 LEFT_BY_A_KILL = ("lock", "lock.holder", "slurm", "speed.json")
-"""What a command that was killed at its start leaves, besides .part files."""
+"""Files that a command leaves when it is killed at its start, besides .part files."""
 
 ABOUT = "about"
 
@@ -143,19 +143,19 @@ class Store:
             return
         old, new = spec.to_data(known), spec.to_data(wanted)
         for kind in ("evaluate", "trace", "replay"):
-            for there, here in zip(old[kind], new[kind], strict=False):
-                if here["samples"] == "auto" and isinstance(there["samples"], int):
-                    here["samples"] = there["samples"]
+            for known_block, new_block in zip(old[kind], new[kind], strict=False):
+                if new_block["samples"] == "auto" and isinstance(known_block["samples"], int):
+                    new_block["samples"] = known_block["samples"]
         for data in (old, new):
             for name in spec.NOT_IN_RECORDS:
                 data.pop(name)
             for kind in ("evaluate", "trace", "replay"):
                 data[kind] = {str(number): block for number, block in enumerate(data[kind])}
             data["models"] = {model["name"]: model for model in data["models"]}
-        found = list(differences(old, new))
-        if found:
+        different = list(differences(old, new))
+        if different:
             raise InputError(
-                f"{self.root} holds another study: {'; '.join(found[:3])}. Give another --out, or the same study"
+                f"{self.root} holds another study: {'; '.join(different[:3])}. Give another --out, or the same study"
             )
 
     def write_study(self, study: spec.Study) -> None:
@@ -211,7 +211,7 @@ class Store:
 
     def runs(self, cell_id: str) -> list[RunFolder]:
         """The folders of records of a cell that were begun, in order."""
-        found = []
+        runs = []
         for file in sorted(self.cell_folder(cell_id).glob("shards/*/settings.json")):
             folder = file.parent
             logs = [folder / "generations.jsonl", folder / "grades.jsonl"]
@@ -221,8 +221,8 @@ class Store:
             signature = tuple(number for stat in stats for number in (stat.st_mtime_ns, stat.st_size))
             if self._runs.get(folder, ((), None))[0] != signature or folder not in self._runs:
                 self._runs[folder] = (signature, RunFolder.read(folder))
-            found.append(self._runs[folder][1])
-        return found
+            runs.append(self._runs[folder][1])
+        return runs
 
     def answers(self, cell_id: str) -> dict[Key, Answer]:
         """The answers of a cell by (document, seed), in the order of the task, each with its grade if it has one.

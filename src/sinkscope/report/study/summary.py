@@ -81,7 +81,7 @@ def _moving(found: Mapping[str, tuple[str, str]]) -> str:
     groups = _groups(found, MOVING)
     if not groups:
         return "Whether they move was not measured."
-    return f"They {_list(f'{words} {_names(models)}' for words, models in groups.items())}, by most of their head-steps."
+    return f"They {_list(f'{words} {_names(models)}' for words, models in groups.items())}."
 
 
 def _dependence(found: Mapping[str, tuple[str, str]]) -> str:
