@@ -7,6 +7,7 @@ import re
 
 import pandas as pd
 import pytest
+from tests.sinks import synthetic
 
 from sinkscope.report.study import masking_rules, trace_rules
 from sinkscope.report.study.claims import CLAIMS, DIFFUSION, judge
@@ -14,6 +15,7 @@ from sinkscope.report.study.evidence import ACCURACIES, PAIRS, TRACES, Evidence,
 from sinkscope.report.study.masking_rules import LEAST_DOCUMENTS
 from sinkscope.report.study.rules import CONTRADICTED, NOT_MEASURED, OPEN, SUPPORTED, side
 from sinkscope.report.study.source import Source
+from sinkscope.sinks import summary
 from sinkscope.sinks.diagnosis import POINTS_LOST
 from sinkscope.statistics import Estimate, paired_interval
 from sinkscope.study import spec
@@ -440,3 +442,32 @@ def test_all_tasks_and_sets_of_traces_of_a_study_become_evidence(tmp_path):
     assert judged["confidence"]["a"][0].status == SUPPORTED
     assert judged["collapse"]["b"][0].about == "gsm8k"
     assert judged["start"]["b"] == (NOT_MEASURED,)
+
+
+@pytest.mark.parametrize("sigma", [0.8, 1.5])
+def test_noise_supports_nothing_about_movement_or_matter(sigma):
+    """Traces of independent noise through the whole analysis: it has sinks by the rule, and nothing else is said of them."""
+    lengths = (17, 23, 30, 41, 26, 35, 20, 28)
+    table = summary(synthetic.trace("none", sigma=sigma, lengths=lengths, layers=4, heads=4))
+    measures = {
+        row["measure"]: Estimate(row["value"], row["low"], row["high"]) for row in table.to_dict("records")
+    }
+    for family in DIFFUSION:
+        judged = judge([evidence(family, kind=TRACES, measures=measures)])
+        found = {name: row["m"][0].status for name, row in judged.items() if row["m"]}
+        for name in ("moving", "static", "semantic", "positional"):
+            assert found.get(name, OPEN) == OPEN, name
+        for name in (
+            "right",
+            "left",
+            "rightmost",
+            "start",
+            "lasting",
+            "newline",
+            "punctuation",
+            "masks",
+            "early",
+            "late",
+        ):
+            assert found.get(name, OPEN) != SUPPORTED, name
+        assert found["present"] == SUPPORTED
