@@ -79,6 +79,12 @@ def test_evaluate_grade_compare(run, source: str, tmp_path: Path) -> None:  # ty
     ]
     assert lines == ["none", "top:2", "random(top:2)"]
     assert len((tmp_path / "table.csv").read_text().splitlines()) == 4
+    code, out, err = run("compare", tmp_path / "runs", "--csv", tmp_path / "table.csv")
+    assert code == 2
+    assert "--force" in err
+    code, out, err = run("compare", tmp_path / "runs", "--csv", tmp_path / "table.csv", "--force", "--json")
+    assert code == 0, err
+    assert len(json.loads(out)["rows"]) == 3
     code, _, err = run("evaluate", source, *SMALL, "--policy", "top:3", "--out", tmp_path / "runs" / "1")
     assert code == 2
     assert "policy is 'top:2' there and 'top:3' here" in err

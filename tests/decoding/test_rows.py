@@ -56,6 +56,14 @@ CASES = [
 SEEDS = [3, 2**40, 11]
 
 
+@pytest.fixture(params=["apart", "together"])
+def together(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Rows of different lengths grouped by length, as on a CPU, or padded and run together, as on a GPU."""
+    chosen = request.param == "together"
+    monkeypatch.setattr("sinkscope.generation.generate.runs_together", lambda *_: chosen)
+    return chosen
+
+
 def ragged(
     number: int, rows: int = 4, masks: int | None = None, shortest: int = 1
 ) -> tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]:
@@ -101,7 +109,11 @@ def check(
 
 
 @pytest.mark.parametrize(("family", "decoding"), CASES)
-def test_a_row_equals_its_run_alone(family: str, decoding: Any) -> None:
+def test_a_row_equals_its_run_alone(family: str, decoding: Any, together: bool) -> None:
+    if together and decoding in (LLADA["ties"], *(DREAM[name] for name in DREAM if name.endswith("ties"))):
+        pytest.skip(
+            "which of equal confidences torch.topk takes depends on the length of the row, padding included"
+        )
     model = golden.model(family)
     number = zlib.crc32(f"{family} {decoding}".encode())
     check(model, decoding, number, SEEDS, masks=model.ids.mask if number % 2 else None)
@@ -156,7 +168,7 @@ def test_seeds_make_the_difference() -> None:
         assert not torch.equal(states[:, 0], states[:, 1])
 
 
-def test_causal_rows_end_by_themselves() -> None:
+def test_causal_rows_end_by_themselves(together: bool) -> None:
     model = golden.model("llama")
     for decoding in (CAUSAL["greedy"], CAUSAL["sampling"]):
         free = check(model, decoding, 21, [7, 8, 9])
@@ -175,7 +187,7 @@ def test_causal_rows_end_by_themselves() -> None:
             assert batch.forwards[row] >= run.forwards[0]
 
 
-def test_mmada_rows_stop_by_themselves() -> None:
+def test_mmada_rows_stop_by_themselves(together: bool) -> None:
     model = golden.model("mmada")
     decoding = ss.MmadaDecoding(length=16, steps=8, block=4, temperature=1.0)
     _, ids, mask = ragged(31, 4)
@@ -230,7 +242,7 @@ def test_pictures_by_row(guidance: float) -> None:
 @pytest.mark.parametrize(
     "policy", [ss.MaskRandom(like=ss.MaskTop(2), seed=5), ss.MaskFirst(1) & ss.Window(6)]
 )
-def test_rows_are_independent_under_a_policy(family: str, policy: Any) -> None:
+def test_rows_are_independent_under_a_policy(family: str, policy: Any, together: bool) -> None:
     decoding = {
         "llada": LLADA["guidance, temperature"],
         "dream": DREAM["entropy, sampled"],
@@ -241,11 +253,11 @@ def test_rows_are_independent_under_a_policy(family: str, policy: Any) -> None:
 
 
 @pytest.mark.parametrize("family", ["llada", "dream", "mmada", "llama"])
-def test_the_trace_of_a_row_is_that_of_its_run_alone(family: str) -> None:
+def test_the_trace_of_a_row_is_that_of_its_run_alone(family: str, together: bool) -> None:
     """Not bit for bit: a batch of another size rounds otherwise in the last digits."""
     decoding = {
         "llada": LLADA["guidance, temperature"],
-        "dream": DREAM["entropy, ties"],
+        "dream": DREAM["entropy, sampled" if together else "entropy, ties"],
         "mmada": MMADA["temperature"],
         "llama": CAUSAL["sampling"],
     }[family]

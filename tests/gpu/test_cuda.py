@@ -282,6 +282,16 @@ def test_policies_on_gpu_equal_those_on_cpu() -> None:
             assert torch.equal(*states), (family, text)
 
 
+def test_static_cache_equals_the_growing_one() -> None:
+    """States, recorded scores and masked keys of causal generations, graphs included."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    from tests.helpers import decode_cases
+
+    for case, differences in decode_cases.cases("cuda").items():
+        assert differences.pop("states") == 0, case
+        assert {name: value for name, value in differences.items() if value > 1e-3} == {}, case
+
+
 if __name__ == "__main__":
     import traceback
 

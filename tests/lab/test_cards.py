@@ -20,6 +20,9 @@ from sinkscope.study import shipped
 from sinkscope.tasks import registry, sandbox
 
 N = 4
+LOADED = (
+    "config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
+)  # fmt: skip
 COUNT, MASS = "random(top:1)", "random(top:1),match=mass"
 
 
@@ -191,7 +194,7 @@ def test_measured_files_are_of_these_weights_and_say_when_and_where(name: str) -
 def test_a_card_says_what_is_missing(table: dict[str, Any], tmp_path: Path) -> None:
     folder = tmp_path / "scratch"
     folder.mkdir()
-    for file_name in ("config.json", "model.safetensors", *card.NEEDED):
+    for file_name in (*LOADED, *card.NEEDED):
         shutil.copy(WEIGHTS / "scratch" / file_name, folder)
     text = card.card("scratch", folder)
     assert "Not measured: there is no profile.json." in text
@@ -221,7 +224,7 @@ def test_a_card_says_what_is_missing(table: dict[str, Any], tmp_path: Path) -> N
 def test_a_card_says_what_was_read_and_how_it_was_packed(tmp_path: Path) -> None:
     folder = tmp_path / "causal"
     folder.mkdir()
-    for file_name in ("config.json", "model.safetensors", *card.NEEDED):
+    for file_name in (*LOADED, *card.NEEDED):
         shutil.copy(WEIGHTS / "causal" / file_name, folder)
     about = json.loads((folder / "training.json").read_text(encoding="utf-8"))
     about |= {"mix": {"docstrings": 0.4, "prose": 0.6}, "docstrings": 1234, "python": "3.99"}

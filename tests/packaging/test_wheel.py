@@ -20,7 +20,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FROM_THE_INDEX = "SINKSCOPE_FRESH_INSTALL"
-"""Where this variable is set, the wheel's dependencies come from the package index (minutes, 1.6 GB); .ci/run does so."""
+"""Where this variable is set, the wheel's dependencies come from the package index (minutes, 1.7 GB); .ci/run does so."""
 
 OPTIONAL = {
     "anywidget",

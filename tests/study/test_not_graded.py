@@ -44,6 +44,8 @@ def test_answers_are_kept_and_graded_later(
     assert WHY in said
     assert f"sinkscope grade {out}" in said
     assert set(pd.read_parquet(out / "tables" / "results.parquet")["task"]) == {"word_problems"}
+    listed = pd.read_parquet(out / "tables" / "not_graded.parquet")
+    assert list(listed["policy"]) == ["none", "top:1"]
     manifest = json.loads((out / "manifest.json").read_text())
     assert [(entry["task"], entry["policy"], entry["answers"]) for entry in manifest["not_graded"]] == [
         ("small_code", "none", 2), ("small_code", "top:1", 2),
@@ -59,6 +61,7 @@ def test_answers_are_kept_and_graded_later(
     assert set(pd.read_parquet(out / "tables" / "results.parquet")["task"]) == {"word_problems", "small_code"}
     manifest = json.loads((out / "manifest.json").read_text())
     assert not manifest["not_graded"]
+    assert not (out / "tables" / "not_graded.parquet").exists()
     assert [call["sandbox"] for call in manifest["calls"]] == ["auto", "none"]
     assert manifest["calls"][1]["answers_graded_later"] == 4
     for cell_id, before in answers.items():

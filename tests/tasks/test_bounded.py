@@ -46,7 +46,7 @@ def test_what_takes_too_long_or_ends_the_child_says_so(
 
 def test_memory_is_bounded() -> None:
     """Each of the nested lists is small to write and large to hold."""
-    [reading] = bounded.apply([("syntax-error", "x = [" + "[]," * 1_000_000 + "]")], seconds=20.0)
+    [reading] = bounded.apply([("syntax-error", "x = [" + "[]," * 800_000 + "]")], seconds=60.0)
     assert reading.value is None
     assert "MemoryError" in reading.error or reading.error == "ended the reader"
 

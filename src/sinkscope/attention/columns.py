@@ -91,7 +91,9 @@ def column_sums(
             stranded = key_mask.stranded(visibility, query.device).expand(B, H, Q).view(torch.uint8)
     if visibility.real is not None:
         real = visibility.real.contiguous().view(torch.uint8)
-    norm = None if uniform is None else uniform.to(torch.float32).expand(B, classes, K).contiguous()
+    norm = (
+        None if uniform is None else uniform.to(torch.float32).expand(B, classes, K).contiguous()
+    )  # often a no-op
     blocks = block_sizes(D, query.element_size(), Q)
     for first in range(0, classes, CLASSES):
         count = min(CLASSES, classes - first)
@@ -128,8 +130,7 @@ def lse_over_all(query: Tensor, key: Tensor, lse: Tensor, key_mask: KeyMask, sca
     if key_mask.keys is None or key_mask.most is None:
         raise ValueError("lse_over_all needs keys whose number is known")
     B, H, Q, _ = query.shape
-    masked = key_mask.keys.expand(B, H, -1)
-    listed = masked.to(torch.float16).topk(key_mask.most, -1)
+    order, used = key_mask.listed or listed(key_mask.keys, key_mask.most)
     out = torch.empty(B, H, Q, dtype=torch.float32, device=query.device)
     query, key = (one if one.stride(-1) == 1 else one.contiguous() for one in (query, key))
     from sinkscope.attention import columns_triton
@@ -138,12 +139,18 @@ def lse_over_all(query: Tensor, key: Tensor, lse: Tensor, key_mask: KeyMask, sca
         query,
         key,
         lse.contiguous(),
-        listed.indices.contiguous(),
-        listed.values.contiguous(),
+        order.expand(B, H, -1).contiguous(),
+        used.expand(B, H, -1).contiguous(),
         out,
         scale * math.log2(math.e),
     )
     return out
+
+
+def listed(keys: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """Indices of the marked keys of Bool [..., K], and 0 where a head has fewer than `most`: Long, Float [..., most]."""
+    found = keys.to(torch.float16).topk(most, -1)
+    return found.indices, found.values
 
 
 def block_sizes(width: int, itemsize: int, queries: int) -> tuple[int, int, int, int]:

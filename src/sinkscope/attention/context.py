@@ -64,6 +64,7 @@ class ForwardContext:
         causal: None: as the module says.
         queries: further classes of queries by name: Float [B, C, Q], 1 where a query belongs to a class.
         policy: masks keys; None: none. recorder: records; None: nothing.
+        newest: the only query is the newest token of a static cache, and sees every key of `real`.
     """
 
     real: Tensor | None = None
@@ -72,12 +73,25 @@ class ForwardContext:
     queries: Mapping[str, Tensor] = field(default_factory=dict)
     policy: KeyMasker | None = None
     recorder: CallRecorder | None = None
+    newest: bool = False
     _expected: dict[tuple[Any, ...], Expected] = field(default_factory=dict, repr=False)
+    _bias: list[Tensor] = field(default_factory=list, repr=False)
 
     @property
     def observed(self) -> bool:
         """Whether calls have to be handed to anything."""
         return self.policy is not None or self.recorder is not None
+
+    def padding_bias(self, query: Tensor, keys: int) -> Tensor | None:
+        """Float [B, H, 1, K] in the dtype of the queries, −inf in padding: made once for all layers, on a GPU; None elsewhere."""
+        if self.real is None or not query.is_cuda or self.real.shape[1] != keys:
+            return None
+        shape = (query.shape[0], query.shape[1], 1, keys)
+        if self._bias and self._bias[0].shape == shape and self._bias[0].dtype == query.dtype:
+            return self._bias[0]
+        bias = torch.zeros(shape, dtype=query.dtype, device=query.device)
+        self._bias[:] = [bias.masked_fill_(~self.real[:, None, None], float("-inf"))]
+        return self._bias[0]
 
     def reads(self, layer: int) -> tuple[str, ...]:
         """The classes of queries whose attention will be read in a layer, each once."""
@@ -120,6 +134,11 @@ class Expected:
     real: Tensor | None
     dense: Tensor | None
     visibility: Visibility
+
+    @cached_property
+    def norm(self) -> Tensor:
+        """Float32 [B, C, K], contiguous: `uniform` as the kernel takes it."""
+        return self.uniform.to(torch.float32).expand(*self.weights.shape[:2], -1).contiguous()
 
     @cached_property
     def seen_by(self) -> Tensor:
@@ -216,7 +235,14 @@ class AttentionCall:
             return relative(summed, expected.uniform)
         lse, hidden = self._softmax(raw)
         return received(
-            self.query, self.key, lse, self.visibility, hidden, self.scale, expected.weights, expected.uniform
+            self.query,
+            self.key,
+            lse,
+            self.visibility,
+            hidden,
+            self.scale,
+            expected.weights,
+            expected.norm if self.query.is_cuda else expected.uniform,
         )
 
     def newest(self) -> Tensor:

@@ -84,7 +84,8 @@ def _without_keys(
     masked, rows = key_mask.keys, visibility.queries
     if masked is None:
         return _visible(query, key, value, visibility, None, scale)
-    stranded = key_mask.stranded(visibility, query.device)
+    if key_mask.bias is not None and key_mask.strands_none(visibility):
+        return kernel(query, key, value, key_mask.bias, False, scale)
     patterned = visibility.dense is not None or visibility.causal or visibility.banded
     if rows == 1 or not patterned:
         masked = key_mask.keys_in_force(visibility)
@@ -94,6 +95,7 @@ def _without_keys(
             if left <= GATHER_BELOW * visibility.keys:
                 return _gathered(query, key, value, visibility, masked, left, scale)
         return _visible(query, key, value, visibility, masked, scale)
+    stranded = key_mask.stranded(visibility, query.device)
     if visibility.dense is not None or visibility.banded or rows < visibility.keys:
         return _tiled(query, key, value, visibility, key_mask, scale)
     out, lse = _visible(query, key, value, visibility, masked, scale)
@@ -122,9 +124,10 @@ def _visible(
         first, _ = visibility.key_range(0, rows)
         out_of_reach = torch.arange(visibility.keys, device=query.device) < first
         masked = out_of_reach[None, None] if masked is None else masked | out_of_reach
-    return kernel(
-        query, key, value, _key_bias(visibility.real, masked), visibility.causal and rows > 1, scale
-    )
+    bias = visibility.bias if masked is None else None
+    if bias is None:
+        bias = _key_bias(visibility.real, masked)
+    return kernel(query, key, value, bias, visibility.causal and rows > 1, scale)
 
 
 def _gathered(

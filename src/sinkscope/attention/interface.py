@@ -135,7 +135,18 @@ def _visibility(
         dense, causal, sliding_window = mask if mask.dtype == torch.bool else mask > -1.0, False, None
     elif mask is not None and real is None:
         real = mask.bool()
-    return Visibility(query.shape[2], key.shape[2], real, causal, sliding_window, dense, context.padded)
+    bias = context.padding_bias(query, key.shape[2]) if real is context.real and dense is None else None
+    return Visibility(
+        query.shape[2],
+        key.shape[2],
+        real,
+        causal,
+        sliding_window,
+        dense,
+        context.padded,
+        bias,
+        context.newest,
+    )
 
 
 def sinkscope_mask(

@@ -63,6 +63,9 @@ class KeyMask:
         most: keys that are masked for a head at most, where that is known without looking; None: not known. Looking would
             make a GPU wait.
         least: real keys that every row of the batch has at least, where that is known without looking; None: not known.
+        listed: indices Long [B, H|1, most] of the masked keys, and Float [B, H|1, most] that is 0 where a head has fewer.
+        bias: Float [B, H, 1, K] in the dtype of the queries: −inf for masked keys and padding. Both are made of `keys`, and given
+            where that was done for all layers at once; None: not yet made.
     """
 
     keys: Tensor | None
@@ -70,6 +73,8 @@ class KeyMask:
     silence: bool = False
     most: int | None = None
     least: int | None = None
+    listed: tuple[Tensor, Tensor] | None = None
+    bias: Tensor | None = None
     _stranded: list[tuple[Visibility, Tensor]] = field(default_factory=list, compare=False, repr=False)
 
     def strands_none(self, visibility: Visibility) -> bool:

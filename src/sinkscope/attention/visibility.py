@@ -29,6 +29,9 @@ class Visibility:
             because transformers hands the model such a mask anyway.
         padded: what the rows of padded queries do. "keys": attend to the real keys (LLaDA), "none": to nothing (Dream,
             causal), "uniform": to everything alike, padding included (MMaDA). No real query depends on it.
+        bias: Float [B, H, 1, K] in the dtype of the queries, −inf in padding, where it was made for all layers at once.
+        newest: the only query is the newest token of a static cache: it is real, and stands before columns that are not written
+            yet (padding here).
     """
 
     queries: int
@@ -38,6 +41,8 @@ class Visibility:
     window: int | None = None
     dense: Tensor | None = None
     padded: Padded = "none"
+    bias: Tensor | None = None
+    newest: bool = False
 
     @property
     def offset(self) -> int:
@@ -62,7 +67,7 @@ class Visibility:
 
     def real_queries(self) -> Tensor | None:
         """Bool [B, Q]: the queries that are not padding; None when all are real."""
-        return None if self.real is None else self.real[:, self.offset :]
+        return None if self.real is None or self.newest else self.real[:, self.offset :]
 
     def rows(self, start: int, stop: int, device: torch.device) -> Tensor | None:
         """Bool [B|1, H|1, rows, K]: what the query rows start..stop see; None when they see everything.

@@ -11,7 +11,7 @@ import torch
 
 from sinkscope.models.model import Model
 
-SKIPPED = 3
+SKIPPED = 5
 """First steps that are not counted: kernels are compiled and graphs captured in them."""
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sinkscope.bench import rivals
+from sinkscope.bench import causal, rivals
 from sinkscope.bench.clock import Clock, Timing, forward_flops, limits, pooled, timed, weight_bytes
 from sinkscope.bench.shapes import model_of
 from sinkscope.decoding import Decoding, DreamDecoding, LladaDecoding, MmadaDecoding
@@ -58,11 +58,9 @@ def run(
         {seconds, steps, peak} or why there is none.
     """
     model = model_of(shape, device, dtype)
-    if model.spec.causal:
-        raise InputError(
-            f"{shape} is a causal model; the benchmark measures denoising steps: give llada-8b, dream-7b or a diffusion model"
-        )
     on_gpu = model.device.type == "cuda"
+    if model.spec.causal:
+        grid = grid or (causal.GRID if on_gpu else causal.SMALL_GRID)
     grid = grid or (GRID if on_gpu else QUICK)
     for batch, length in grid:
         if batch < 1 or length <= 2 * BLOCK:
@@ -79,7 +77,7 @@ def run(
             "timings": {
                 name: timing if isinstance(timing, str) else vars(timing) for name, timing in timings.items()
             },
-            "compute_limit": forward_flops(model, batch, length, BLOCK) / best.flops,
+            "compute_limit": _step_flops(model, batch, length) / best.flops,
             "bandwidth_limit": weight_bytes(model) / best.bandwidth,
         }
         cases.append(case)
@@ -108,6 +106,9 @@ def _timings(
     model: Model, batch: int, length: int, steps: int, rivalry: bool, turns: int
 ) -> dict[str, Timing | str]:
     """Name → timing of one batch and length, or the reason why there is none."""
+    if model.spec.causal:
+        new = min(2 * steps, length // 2)
+        return _in_turns(causal.measurements(model, batch, length, new, rivalry, MASKED), turns)
     answer = min(ANSWER, length // 2 // BLOCK * BLOCK)
     draw = torch.Generator().manual_seed(0)
     vocabulary = min(1000, model.shape.vocabulary // 2)
@@ -123,9 +124,20 @@ def _timings(
         x = torch.cat([prompt, masks], 1).to(model.device)
         measurements["official"] = partial(_official, model, x[:1], length - answer, steps)
         measurements["eager"] = partial(_eager, model, x, steps)
-    # Taken in turns: on a processor that others use too, a slow minute then falls on all of them.
-    taken = [{name: _tried(measurement) for name, measurement in measurements.items()} for _ in range(turns)]
-    return {name: pooled([turn[name] for turn in taken]) for name in measurements}
+    return _in_turns(measurements, turns)
+
+
+def _in_turns(measurements: dict[str, Callable[[], Timing]], turns: int) -> dict[str, Timing | str]:
+    """Every measurement, one after the other, several times: a slow minute of a shared processor then falls on all of them."""
+    timings = [{name: _tried(measure) for name, measure in measurements.items()} for _ in range(turns)]
+    return {name: pooled([turn[name] for turn in timings]) for name in measurements}
+
+
+def _step_flops(model: Model, batch: int, length: int) -> float:
+    """Floating-point operations of a step: a denoising step of all positions, or one new token of a causal model."""
+    if model.spec.causal:
+        return forward_flops(model, batch, 1, 1)
+    return forward_flops(model, batch, length, BLOCK)
 
 
 def decoding_of(model: Model, answer: int, steps: int) -> Decoding:

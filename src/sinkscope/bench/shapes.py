@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from sinkscope.models.checkpoint import Checkpoint
+from sinkscope.models.backbone import empty_network, side_by_side
+from sinkscope.models.checkpoint import Checkpoint, fill
 from sinkscope.models.load import family_of, load, resolve_device, resolve_dtype
 from sinkscope.models.model import Model
 
@@ -31,6 +32,16 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 28, "intermediate_size": 18944, "vocab_size": 152064, "max_position_embeddings": 131072,
         "rope_theta": 1000000.0, "rms_norm_eps": 1e-6, "mask_token_id": 151666, "eos_token_id": 151643,
     },
+    "llama-8b": {
+        "model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "num_hidden_layers": 32, "intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 131072,
+        "rope_theta": 500000.0, "rms_norm_eps": 1e-5, "eos_token_id": 128001, "hidden_act": "silu",
+    },
+    "llama-small": {
+        "model_type": "llama", "hidden_size": 256, "num_attention_heads": 8, "num_key_value_heads": 8,
+        "num_hidden_layers": 8, "intermediate_size": 432, "vocab_size": 1792, "max_position_embeddings": 32768,
+        "rope_theta": 10000.0, "rms_norm_eps": 1e-5, "eos_token_id": 1790, "hidden_act": "silu",
+    },
 }  # fmt: skip
 """Sizes as in the models' config.json, but room for longer sequences; llada-small has the sizes of the organisms."""
 
@@ -47,7 +58,9 @@ class RandomCheckpoint(Checkpoint):
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Tensor name → shape, in the official layout."""
-        return dream_tensors(self.config) if self.model_type == "Dream" else llada_tensors(self.config)
+        if self.model_type == "llada":
+            return llada_tensors(self.config)
+        return llama_tensors(self.config, biased=self.model_type == "Dream")
 
     @cached_property
     def stored_dtype(self) -> torch.dtype:
@@ -89,8 +102,8 @@ def llada_tensors(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def dream_tensors(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Tensor name → shape of a Dream checkpoint."""
+def llama_tensors(config: dict[str, Any], biased: bool) -> dict[str, tuple[int, ...]]:
+    """Tensor name → shape of a checkpoint in the names of Llama; Dream's have biases at q, k and v."""
     width, mlp, vocabulary = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
     grouped = width // config["num_attention_heads"] * config["num_key_value_heads"]
     block: dict[str, tuple[int, ...]] = {
@@ -102,7 +115,9 @@ def dream_tensors(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
         "post_attention_layernorm.weight": (width,),
     }
     for name, rows in (("q_proj", width), ("k_proj", grouped), ("v_proj", grouped)):
-        block |= {f"self_attn.{name}.weight": (rows, width), f"self_attn.{name}.bias": (rows,)}
+        block |= {f"self_attn.{name}.weight": (rows, width)} | (
+            {f"self_attn.{name}.bias": (rows,)} if biased else {}
+        )
     shapes: dict[str, tuple[int, ...]] = {
         "model.embed_tokens.weight": (vocabulary, width),
         "model.norm.weight": (width,),
@@ -120,5 +135,19 @@ def model_of(name: str, device: str, dtype: str) -> Model:
     where = resolve_device(device)
     checkpoint = RandomCheckpoint(Path(), name)
     family = family_of(checkpoint)
-    network = family.build(checkpoint, where, resolve_dtype(dtype, where, checkpoint))
-    return Model(checkpoint, family, network, None, where)
+    wanted = resolve_dtype(dtype, where, checkpoint)
+    build = random_llama if family.causal else family.build
+    return Model(checkpoint, family, build(checkpoint, where, wanted), None, where)
+
+
+def random_llama(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    """transformers' own Llama, filled without a file to load from."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(**{name: value for name, value in checkpoint.config.items() if name != "model_type"})
+    network = empty_network(LlamaForCausalLM, config)
+    names = {name: name for name, _ in network.named_parameters()}
+    fill(network, checkpoint, names, device, dtype, lambda: side_by_side(network, device, dtype))
+    network.model.rotary_emb = type(network.model.rotary_emb)(config).to(device)
+    built: nn.Module = network
+    return built

@@ -20,9 +20,45 @@ HEADINGS = (
 )
 
 
+CAUSAL_HEADINGS = (
+    "batch × length",
+    "untraced, per token",
+    "traced",
+    "traced / untraced",
+    "masked / traced",
+    "transformers generate",
+    "transformers / untraced",
+    "transformers, static and compiled",
+    "bandwidth limit",
+)
+
+
+def headings(result: Mapping[str, Any]) -> tuple[str, ...]:
+    """The columns of a result."""
+    return CAUSAL_HEADINGS if result["family"] == "causal" else HEADINGS
+
+
 def rows(result: Mapping[str, Any]) -> list[list[str]]:
     """One row of cells per case; ratios are of medians of the same run."""
-    return [_row(case) for case in result["cases"]]
+    row = _causal_row if result["family"] == "causal" else _row
+    return [row(case) for case in result["cases"]]
+
+
+def _causal_row(case: Mapping[str, Any]) -> list[str]:
+    timings = case["timings"].items()
+    time = {name: timing["seconds"] for name, timing in timings if isinstance(timing, Mapping)}
+    untraced, traced, theirs = time.get("untraced"), time.get("traced"), time.get("transformers")
+    return [
+        f"{case['batch']} × {case['length']}",
+        _ms(untraced, case, "untraced"),
+        _ms(traced, case, "traced"),
+        _ratio(traced, untraced),
+        _ratio(time.get("masked"), traced),
+        _ms(theirs, case, "transformers"),
+        _ratio(theirs, untraced),
+        _ms(time.get("transformers, compiled"), case, "transformers, compiled"),
+        _ms(case["bandwidth_limit"], case, ""),
+    ]
 
 
 def _row(case: Mapping[str, Any]) -> list[str]:
@@ -71,18 +107,19 @@ def title(result: Mapping[str, Any]) -> str:
     turns = settings.get("turns", 1)
     steps = f"{settings['steps']} steps" + (f" in each of {turns} turns" if turns > 1 else "")
     answer, block, level, policy = (settings[name] for name in ("answer", "block", "capture", "policy"))
+    blocks = "" if result["family"] == "causal" else f"block {block}, "
     return (
         f"{result['shape']} ({result['parameters'] / 1e6:,.0f}M parameters), {result['dtype']}, {result['device']}, "
         f"{result['date']}; {versions}. Medians of the steps of one run ({steps}, answer {answer} or at most half the length, "
-        f"block {block}, level {level}, masked: {policy} at head scope, raw scores). The device reached "
+        f"{blocks}level {level}, masked: {policy} at head scope, raw scores). The device reached "
         f"{result['flops'] / 1e12:.4g} TFLOP/s and {result['bandwidth'] / 1e9:.4g} GB/s on plain work in the same run."
     )
 
 
 def text(result: Mapping[str, Any]) -> str:
     """For the terminal."""
-    lines = [list(HEADINGS), *rows(result)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADINGS))]
+    lines = [list(headings(result)), *rows(result)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     aligned = [
         "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines
     ]
@@ -93,7 +130,8 @@ def markdown(results: Sequence[Mapping[str, Any]]) -> str:
     """For the docs."""
     parts = []
     for result in results:
-        parts += [title(result), "", "| " + " | ".join(HEADINGS) + " |", "|" + "---|" * len(HEADINGS)]
+        names = headings(result)
+        parts += [title(result), "", "| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
         parts += ["| " + " | ".join(row) + " |" for row in rows(result)]
         parts.append("")
     return "\n".join(parts)

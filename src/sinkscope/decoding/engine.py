@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from sinkscope.attention.context import CallRecorder
+from sinkscope.attention.context import CallRecorder, ForwardContext
 from sinkscope.decoding import graphs
 from sinkscope.decoding.graphs import Graphs, Recorded
 from sinkscope.models.model import Model
+from sinkscope.models.static_cache import StaticCache, prefilled
 from sinkscope.policies.runtime import PolicyRuntime, StepAccount
 
 
@@ -97,6 +98,9 @@ class Engine:
         self.everything = everything
         self.forwards: int | Tensor = 0
         self.account: StepAccount | None = None
+        self._padding = (
+            0 if real is None else int((~real).sum(1).max())
+        )  # looked at once: it stands on the left and stays
         self._graphs: Graphs | None = None
 
     @property
@@ -119,10 +123,15 @@ class Engine:
             # A policy masks nothing in the first step, so its kernels are only met in the second.
             remember = (lambda: lambda: None) if self.policy is None else self.policy.remember
             self._graphs = Graphs(self._forward, remember, warm_ups=1 if self.policy is None else 2)
-        hidden, arrays = self._graphs.run(x, (recorded, alive is None))
+        return self._replayed(x, (recorded, alive is None))
+
+    def _replayed(self, x: Tensor, kind: Hashable) -> Tensor:
+        if self._graphs is None:
+            raise RuntimeError("there is no forward to repeat yet")
+        output, arrays = self._graphs.run(x, kind)
         if self.recorder is not None:
             self.recorder.adopt(arrays)
-        return hidden
+        return output
 
     def release(self) -> None:
         """Give captured forwards back; a later forward starts anew."""
@@ -166,22 +175,48 @@ class Engine:
         conditional, twin = hidden.chunk(2)
         return conditional, twin
 
-    def new_cache(self) -> Any:
-        """An empty KV cache of full length for every layer: columns must mean the same key in all of them, windows included."""
-        from transformers import DynamicCache
-
-        return DynamicCache()
+    def new_cache(self) -> DecodeCache:
+        """An empty KV cache for the steps of a causal model."""
+        return DecodeCache()
 
     def next_logits(
-        self, state: Tensor, written: int, fed: int, cache: Any, alive: Tensor | None = None
+        self, state: Tensor, written: int, fed: int, cache: DecodeCache, alive: Tensor | None = None
     ) -> Tensor:
         """Logits [B, V] behind the last written token of a causal model; `fed` tokens are already in the cache."""
-        self._count(1, alive)
+        recorded = self._count(1, alive)
+        if cache.static is not None:
+            return self._next_static(state, written, cache.static, cache.prompt, (recorded, alive is None))
         so_far = state[:, :written]
         real = None if self.real is None else self.real[:, :written]
-        logits = self.model.forward(so_far[:, fed:], self._context(so_far, real, 1), keep=1, cache=cache)
+        context = self._context(so_far, real, 1)
+        logits = self.model.forward(so_far[:, fed:], context, keep=1, cache=cache.dynamic)
         self._end()
+        steady = self.recorder is None or (self.recorder.replayable and self.recorder.steady)
+        windowed = self.policy is not None and self.policy.windowed  # a window asks where the query stands
+        if fed == 0 and steady and not windowed and self.model.decodes_statically(state):
+            cache.make_static(state.shape[1], self.real)
         return logits[:, -1]
+
+    def _next_static(
+        self, state: Tensor, written: int, cache: StaticCache, prompt: int, kind: Hashable
+    ) -> Tensor:
+        inputs = torch.cat([state[:, written - 1], state.new_full((1,), written - 1)])
+
+        def step(x: Tensor, captured: bool = False) -> tuple[Tensor, Recorded]:
+            logits = self.model.decode(x, cache, lambda visible: self._context(visible, visible, 1, prompt))
+            recorded = self._end()
+            if captured and self.policy is not None:
+                self.policy.carry()
+            return logits, recorded
+
+        replayable = self.policy is None or self.policy.replayable
+        if not replayable or not graphs.wanted(state.device):
+            return step(inputs)[0]
+        if self._graphs is None:
+            # The first step pads what the prefill has left; from the second on all shapes stay.
+            remember = (lambda: lambda: None) if self.policy is None else self.policy.remember
+            self._graphs = Graphs(step, remember, warm_ups=2)
+        return self._replayed(inputs, kind)
 
     def idle_step(self, x: Tensor, alive: Tensor) -> Step:
         """A step in which nothing is decided: no forward runs."""
@@ -194,17 +229,28 @@ class Engine:
             x, x, x == self.mask_id, confidence, torch.full_like(x, -1), nothing, ties, alive, idle=True
         )
 
-    def _context(self, x: Tensor, real: Tensor | None, branches: int) -> Any:
-        """What is wanted of the forward of state x [B, S]: built before it, for both branches of a guided one."""
-        own = None if real is None else real[: len(x)]
+    def _context(
+        self, x: Tensor, real: Tensor | None, branches: int, written: int | None = None
+    ) -> ForwardContext:
+        """What is wanted of the forward of state x [B, S]: built before it, for both branches of a guided one.
+
+        Args:
+            written: x is the visible columns of a static cache, Bool [B, S], of which at least so many are written.
+        """
         if self.policy is not None:
-            self.policy.begin(own, branches)
+            self.policy.begin(branches, (x.shape[1] if written is None else written) - self._padding)
         queries: Mapping[str, Tensor] = {}
         if self.recorder is not None:
             mask_id = self.model.ids.mask
-            masked = torch.zeros_like(x, dtype=torch.bool) if mask_id is None else x == mask_id
-            queries = self.recorder.begin(own, masked, branches)
-        return self.model.context(real, policy=self.policy, recorder=self.recorder, queries=queries)
+            masked = (
+                torch.zeros_like(x, dtype=torch.bool)
+                if mask_id is None or written is not None
+                else x == mask_id
+            )
+            queries = self.recorder.begin(None if real is None else real[: len(x)], masked, branches)
+        return self.model.context(
+            real, policy=self.policy, recorder=self.recorder, queries=queries, newest=written is not None
+        )
 
     def _count(self, passes: int, alive: Tensor | None) -> bool:
         """Count a forward; whether it is recorded."""
@@ -212,6 +258,26 @@ class Engine:
         if self.policy is not None:
             self.policy.set_alive(alive)
         return self.recorder is not None and self.recorder.next_forward()
+
+
+class DecodeCache:
+    """Keys and values of a causal model: transformers' growing cache, and once the prompt is in it, a static one where that runs.
+
+    The growing cache has full length for every layer: columns must mean the same key in all of them, sliding windows included.
+    """
+
+    def __init__(self) -> None:
+        from transformers import DynamicCache
+
+        self.dynamic: Any = DynamicCache()
+        self.static: StaticCache | None = None
+        self.prompt = 0
+
+    def make_static(self, columns: int, real: Tensor | None) -> None:
+        """Go on with `columns` columns in fixed memory; the growing cache is let go."""
+        layers = prefilled(self.dynamic)
+        self.prompt = layers[0][0].shape[2]
+        self.static, self.dynamic = StaticCache(layers, columns, real), None
 
 
 def select(confidence: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:

@@ -20,24 +20,26 @@ class Streams:
 
     Args:
         seeds: an int for the official single stream, or one int per row.
+        padding: columns by which each row is padded on the left, for which it draws nothing; empty: none.
     """
 
-    def __init__(self, seeds: int | Sequence[int], device: torch.device) -> None:
+    def __init__(self, seeds: int | Sequence[int], device: torch.device, padding: Sequence[int] = ()) -> None:
         single = isinstance(seeds, int)
         self.per_row = not single
         many = [seeds] if isinstance(seeds, int) else list(seeds)
         self._generators = [torch.Generator(device).manual_seed(seed) for seed in many]
         self._device = device
+        self._padding = list(padding) or [0] * len(self._generators)
 
     def uniform(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """Numbers in [0, 1) of the given shape, whose first dimension is the batch."""
+        """Numbers in [0, 1) of the given shape [B, S, …]; 0 in padding of rows that have streams of their own."""
         if not self.per_row:
             return torch.rand(shape, generator=self._generators[0], dtype=dtype, device=self._device)
-        rows = [
-            torch.rand((1, *shape[1:]), generator=generator, dtype=dtype, device=self._device)
-            for generator in self._generators
-        ]
-        return torch.cat(rows)
+        numbers = torch.zeros(shape, dtype=dtype, device=self._device)
+        for row, (generator, skipped) in enumerate(zip(self._generators, self._padding, strict=True)):
+            own = (1, shape[1] - skipped, *shape[2:])
+            numbers[row, skipped:] = torch.rand(own, generator=generator, dtype=dtype, device=self._device)[0]
+        return numbers
 
     def uniform_where(self, where: Tensor) -> Tensor:
         """Float32 numbers in [0, 1), one for each marked position of Bool [B, S], flattened in row-major order."""
@@ -74,10 +76,12 @@ class Streams:
             drawn = torch.multinomial(weights, counts[0], generator=self._generators[0])
             return list(drawn)
         return [
-            torch.multinomial(row[None], count, generator=generator)[0]
+            torch.multinomial(row[None, skipped:], count, generator=generator)[0] + skipped
             if count
             else torch.empty(0, dtype=torch.long, device=weights.device)
-            for row, count, generator in zip(weights, counts, self._generators, strict=True)
+            for row, count, generator, skipped in zip(
+                weights, counts, self._generators, self._padding, strict=True
+            )
         ]
 
 

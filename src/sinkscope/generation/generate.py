@@ -79,7 +79,8 @@ def generate(
         recorder = Recorder(frame, capture, writer, batch.ids.cpu().numpy())
     groups: list[Group] = []
     try:
-        for rows in grouped(batch.ids.shape[1], batch.lengths, isinstance(seed, list)):
+        together = runs_together(model, decoding, checked)
+        for rows in grouped(batch.ids.shape[1], batch.lengths, isinstance(seed, list), together):
             own = None if recorder is None else recorder.for_rows(rows.rows, rows.offset)
             groups.append(start_group(model, batch, rows, decoding, seed, twin, checked, own))
         with recorder.hooks(model.network) if recorder is not None else nullcontext():
@@ -113,6 +114,12 @@ def generate(
         hidden_share=_by_row(groups, [_of_policy(group, "hidden_share") for group in groups]),
         sinks_hit=_by_row(groups, [_of_policy(group, "sinks_hit") for group in groups]),
     )
+
+
+def runs_together(model: Model, decoding: Decoding, policy: Policy | None) -> bool:
+    """Whether rows of different lengths share a forward: on a GPU, unless a policy or decoding counts columns."""
+    counted = policy is not None and any(rule.by_column for rule in policy.parts())
+    return model.device.type == "cuda" and decoding.new_tokens > 0 and not counted
 
 
 def check_decoding(model: Model, decoding: Decoding) -> None:

@@ -18,7 +18,7 @@ from sinkscope.decoding.base import Decoding
 from sinkscope.decoding.engine import Engine
 from sinkscope.decoding.groups import Rows, grouped, row_keys
 from sinkscope.errors import InputError
-from sinkscope.generation.generate import check_decoding
+from sinkscope.generation.generate import check_decoding, runs_together
 from sinkscope.generation.run import Run
 from sinkscope.models.load import as_model
 from sinkscope.models.model import Model
@@ -106,7 +106,8 @@ def replay(model: Model, run: Run, policy: Policy | str) -> Replay:
     columns, lengths = run.states.shape[-1], _lengths(run)
     checked = check_policy(as_policy(policy), model.shape.layers, min(lengths) + columns - run.prompt)
     arrays = _blank(len(lengths), run.steps, columns)
-    for rows in grouped(run.prompt, lengths, isinstance(run.seed, list)):
+    together = runs_together(model, decoding, checked)
+    for rows in grouped(run.prompt, lengths, isinstance(run.seed, list), together):
         pair = _pair(model, run, rows, checked)
         states = run.states[:, rows.rows, rows.offset :].to(model.device)
         for step, compared in enumerate(pair.compare(states)):
@@ -120,7 +121,7 @@ def replay(model: Model, run: Run, policy: Policy | str) -> Replay:
 
 def _pair(model: Model, run: Run, rows: Rows, policy: Policy | None) -> _Pair:
     real = None
-    if run.real is not None and not rows.per_row:
+    if run.real is not None and rows.padded:
         tail = torch.ones(
             len(rows.rows), run.states.shape[-1] - run.prompt, dtype=torch.bool, device=model.device
         )

@@ -30,6 +30,8 @@ from sinkscope.models.family import (
     first_id,
     tokenizer_id,
 )
+from sinkscope.models.fused_forward import has_llama_layers, possible
+from sinkscope.models.stacked import lay_side_by_side
 
 KNOWN = (
     Known(
@@ -100,6 +102,8 @@ class Causal(Family):
                 "diffusion families; sinkscope measures causal models and those families"
             )
         loaded: nn.Module = network.to(device).eval().requires_grad_(False)
+        if possible(device) and has_llama_layers(loaded):
+            lay_side_by_side(loaded)
         return loaded
 
     def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:

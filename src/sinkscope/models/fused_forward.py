@@ -1,4 +1,4 @@
-"""The forward of the diffusion families on a GPU, with fused kernels between the matrix products.
+"""The forward of diffusion models, and the decode step of causal ones, on a GPU, with fused kernels between matrix products.
 
 The same network, weights and attention function as transformers' module-by-module code, in fewer passes over the activations:
 add and norm are one kernel, the rotation of q and k one, the gated activation one (`layer_triton`), and q, k, v as well as gate
@@ -25,8 +25,22 @@ from torch.nn.modules import module as modules
 from sinkscope.attention.columns import interpreted
 from sinkscope.attention.interface import NAME, sinkscope_attention
 from sinkscope.models.stacked import GROUPS, Stack, stack
+from sinkscope.models.static_cache import StaticCache
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+LLAMA_LIKE = ("LlamaForCausalLM", "Qwen2ForCausalLM", "MistralForCausalLM")
+"""Networks of transformers that differ in biases and angles only."""
+
+
+def has_llama_layers(network: Any) -> bool:
+    """Whether a network's layers are those of Llama, as the kernels compute them."""
+    config = network.config
+    width = getattr(config, "head_dim", None) or getattr(config, "hidden_size", 1) // getattr(
+        config, "num_attention_heads", 1
+    )
+    windowed = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
+    plain = getattr(config, "hidden_act", "") == "silu" and not width % 2 and not windowed
+    return type(network).__name__ in LLAMA_LIKE and plain
 
 
 def possible(device: torch.device) -> bool:
@@ -54,7 +68,7 @@ class _Layer:
 
 
 class FusedForward:
-    """The fused forward of one Llama or Qwen2 network whose attention looks both ways."""
+    """The fused forward of one network with Llama's layers."""
 
     def __init__(self, network: Any) -> None:
         self._network = network
@@ -82,15 +96,24 @@ class FusedForward:
 
     def __call__(self, ids: Tensor, positions: Tensor) -> Tensor:
         """The last hidden states [B, S, width] of ids, Long [B, S], at positions, Long [B|1, S]."""
+        return self._run(ids, positions, None, None)
+
+    def decode(self, ids: Tensor, positions: Tensor, cache: StaticCache, column: Tensor) -> Tensor:
+        """The last hidden states [B, 1, width] of the newest tokens Long [B, 1], whose column Long [1] is next in the cache."""
+        return self._run(ids, positions, cache, column)
+
+    def _run(
+        self, ids: Tensor, positions: Tensor, cache: StaticCache | None, column: Tensor | None
+    ) -> Tensor:
         kernels: Any = _kernels()
         body = self._network.model
         stream = body.embed_tokens(ids)  # the residual stream; the kernels add to it in place
         angles = body.rotary_emb(stream, positions)
         branch = None
-        for layer in self._layers:
+        for index, layer in enumerate(self._layers):
             norm = layer.module.input_layernorm
             inner = kernels.add_norm(stream, branch, norm.weight, norm.variance_epsilon)
-            branch = _attention(kernels, layer, inner, angles)
+            branch = _attention(kernels, layer, inner, angles, index, cache, column)
             norm = layer.module.post_attention_layernorm
             inner = kernels.add_norm(stream, branch, norm.weight, norm.variance_epsilon)
             branch = layer.module.mlp.down_proj(kernels.silu_mul(layer.gate_up(inner)))
@@ -109,8 +132,16 @@ def _altered(module: nn.Module, held: dict[str, nn.Module | None]) -> bool:
     return bool(hooks) or "forward" in module.__dict__ or module._modules != held
 
 
-def _attention(kernels: Any, layer: _Layer, inner: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
-    """The attention branch of a layer for normed hidden states [B, S, width]."""
+def _attention(
+    kernels: Any,
+    layer: _Layer,
+    inner: Tensor,
+    angles: tuple[Tensor, Tensor],
+    index: int,
+    cache: StaticCache | None,
+    column: Tensor | None,
+) -> Tensor:
+    """The attention branch of a layer for normed hidden states [B, S, width]; with a cache, over all its columns."""
     module = layer.module.self_attn
     B, S, _ = inner.shape
     groups = module.k_proj.out_features // module.head_dim
@@ -118,11 +149,14 @@ def _attention(kernels: Any, layer: _Layer, inner: Tensor, angles: tuple[Tensor,
     qkv = layer.qkv(inner).view(B, S, heads + 2 * groups, module.head_dim)
     kernels.rotate(qkv, *angles, heads + groups)
     qkv = qkv.transpose(1, 2)
+    key, value = qkv[:, heads : heads + groups], qkv[:, heads + groups :]
+    if cache is not None and column is not None:
+        key, value = cache.update(index, column, key, value)
     out, _ = sinkscope_attention(
         module,
         qkv[:, :heads],
-        qkv[:, heads : heads + groups],
-        qkv[:, heads + groups :],
+        key,
+        value,
         None,
         scaling=module.scaling,
         sliding_window=getattr(module, "sliding_window", None),
@@ -133,9 +167,8 @@ def _attention(kernels: Any, layer: _Layer, inner: Tensor, angles: tuple[Tensor,
 
 def _stacked_layers(network: Any) -> list[_Layer]:
     """Every decoder layer with its stacked products; none where one of them cannot be run by the kernels."""
-    config = network.config
     first = next(network.parameters())
-    if config.hidden_act != "silu" or first.dtype not in DTYPES or config.head_dim % 2:
+    if not has_llama_layers(network) or first.dtype not in DTYPES:
         return []
     found = []
     for module in network.model.layers:

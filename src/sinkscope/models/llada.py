@@ -180,9 +180,10 @@ def llama_settings(checkpoint: Checkpoint) -> dict[str, Any]:
         raise CheckpointError(
             f"{checkpoint.source}: n_heads {heads} is not a multiple of n_kv_heads {kv_heads}"
         )
-    hidden = int(checkpoint.number("mlp_ratio") * width)
     if settings.get("mlp_hidden_size"):
         hidden = checkpoint.size("mlp_hidden_size")
+    else:
+        hidden = int(checkpoint.number("mlp_ratio") * width)
     return {
         "vocab_size": checkpoint.size("embedding_size" if settings.get("embedding_size") else "vocab_size"),
         "hidden_size": width,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,7 +15,8 @@ from sinkscope.errors import InputError
 from sinkscope.models.causal import takes_positions
 from sinkscope.models.checkpoint import Checkpoint
 from sinkscope.models.family import Family, SpecialIds
-from sinkscope.models.fused_forward import FusedForward
+from sinkscope.models.fused_forward import FusedForward, has_llama_layers
+from sinkscope.models.static_cache import StaticCache
 from sinkscope.policies.policy import Policy
 from sinkscope.policies.runtime import single_forward
 from sinkscope.policies.text import as_policy
@@ -52,7 +53,7 @@ class Model:
         self.device = device
         self.dtype: torch.dtype = next(network.parameters()).dtype
         self.ids: SpecialIds = family.special_ids(checkpoint, tokenizer)
-        self._fused = None if family.causal else FusedForward(network)
+        self._fused = FusedForward(network) if has_llama_layers(network) else None
 
     def __repr__(self) -> str:
         shape = self.shape
@@ -139,13 +140,16 @@ class Model:
         policy: KeyMasker | None = None,
         recorder: CallRecorder | None = None,
         queries: Mapping[str, Tensor] | None = None,
+        newest: bool = False,
     ) -> ForwardContext:
         """What is wanted of one forward pass of this model; see ForwardContext.
 
         Args:
             real: Bool [B, K] over all keys, None when nothing is padded.
+            newest: the only query is the newest token, and sees every key of `real`.
         """
-        return ForwardContext(real, self.spec.causal, self.spec.padded, queries or {}, policy, recorder)
+        causal = self.spec.causal and not newest
+        return ForwardContext(real, causal, self.spec.padded, queries or {}, policy, recorder, newest)
 
     @torch.no_grad()
     def forward(
@@ -181,6 +185,27 @@ class Model:
             )
         states: Tensor = output.last_hidden_state
         return states
+
+    def decodes_statically(self, ids: Tensor) -> bool:
+        """Whether a causal model's steps can run on a static cache here: on a GPU, for networks that the kernels know."""
+        return self.spec.causal and self._fused is not None and self._fused.applies(ids)
+
+    @torch.no_grad()
+    def decode(
+        self, inputs: Tensor, cache: StaticCache, context: Callable[[Tensor], ForwardContext]
+    ) -> Tensor:
+        """Logits [B, V] behind the newest tokens of a causal model, on a static cache.
+
+        Args:
+            inputs: Long [B + 1]: the tokens, and the column they stand in.
+            context: from the visible columns Bool [B, S] to what is wanted of the forward.
+        """
+        if self._fused is None:
+            raise RuntimeError("this network does not decode on a static cache; ask decodes_statically first")
+        ids, positions, visible, column = cache.begin(inputs)
+        with forward(context(visible)):
+            hidden = self._fused.decode(ids, positions, cache, column)
+        return self.head(hidden[:, -1])
 
     @torch.no_grad()
     def head(self, hidden: Tensor) -> Tensor:

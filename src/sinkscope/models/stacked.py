@@ -43,6 +43,22 @@ def room(network: Any, device: torch.device, dtype: torch.dtype) -> dict[str, Te
     return found
 
 
+def lay_side_by_side(network: Any) -> None:
+    """Move the weights of a loaded network so that those which belong together lie side by side, one layer at a time."""
+    for layer in network.model.layers:
+        for owner, names in GROUPS.items():
+            linears = [layer.get_submodule(f"{owner}.{name}") for name in names]
+            for leaf in LEAVES:
+                parts = [getattr(linear, leaf) for linear in linears]
+                if any(part is None for part in parts):
+                    continue
+                joined = torch.cat([part.detach() for part in parts])
+                for linear, part in zip(
+                    linears, torch.split(joined, [len(part) for part in parts]), strict=True
+                ):
+                    setattr(linear, leaf, nn.Parameter(part, requires_grad=False))
+
+
 @dataclass(frozen=True)
 class Stack:
     """Some linear layers of a module as one.
@@ -77,6 +93,10 @@ class Stack:
 def stack(owner: nn.Module, names: tuple[str, ...]) -> Stack | None:
     """The layers of `owner` as one, or None where they do not lie side by side."""
     layers = tuple(owner.get_submodule(name) for name in names)
+    if any(
+        type(layer) is not nn.Linear for layer in layers
+    ):  # an adapter computes something else from the same weight
+        return None
     weight, bias = (_joined([getattr(layer, leaf) for layer in layers]) for leaf in LEAVES)
     if weight is None or (bias is None and any(layer.bias is not None for layer in layers)):
         return None

@@ -35,6 +35,7 @@ class MaskKeys(FixedRule):
     chosen: Columns | Mapping[int, Iterable[int]]
 
     word: ClassVar[str] = "keys"
+    by_column: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         given = self.chosen

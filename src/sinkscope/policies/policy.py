@@ -115,6 +115,9 @@ class Rule(Policy):
     scored: ClassVar[bool] = False
     """Whether it decides from received attention."""
 
+    by_column: ClassVar[bool] = False
+    """Whether it names columns of the tensor as it is passed, so that padding would shift them."""
+
     per_query: ClassVar[bool] = False
     """Whether it masks other keys for every query, so that it has no random control."""
 
@@ -283,6 +286,8 @@ class ScoredRule(Rule):
 
     def keys(self, view: LayerView) -> Tensor | None:
         """What `choose` says of the scores, once there are any."""
+        if self.waits:
+            return view.chosen_before(self)
         scores = self.scores_in(view)
         return None if scores is None else self.choose(scores, view.candidates(self, scores))
 

@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sinkscope.attention import fused
+from sinkscope.attention import columns, fused
 from sinkscope.attention.context import ALL, NEWEST, AttentionCall
 from sinkscope.attention.key_mask import Band, KeyMask
 from sinkscope.attention.received import query_weights, received
 from sinkscope.attention.visibility import Visibility
 from sinkscope.errors import InputError
 from sinkscope.policies.numbers import wrapped
-from sinkscope.policies.policy import Policy, Rule, check_policy
+from sinkscope.policies.policy import Policy, Rule, ScoredRule, check_policy
 from sinkscope.sink_rule import torch_sinks_of
 
 Scores = dict[str, dict[int, Tensor]]
@@ -74,9 +74,10 @@ class PolicyRuntime:
         self.previous: Scores = {"raw": {}, "masked": {}}
         self.model_scores: dict[str, Tensor] = {}
         self.memory: dict[tuple[int, int], Any] = {}
+        self.chosen: dict[int, AllLayers] = {}
         self._current: Scores = {"raw": {}, "masked": {}}
         self._masked_scores = any(rule.reads_masked_scores for rule in self.rules)
-        self._padding: int | None = None  # the most that a row has; None: not known, or none
+        self._least: int | None = None  # real keys that every row has at least; None: not known
         self._alive: Tensor | None = None  # Bool [B]: rows whose totals go on; None: all
         self._layers: list[_Layer] = []
         # Sums over the steps in which it acted, for each row: of the mean share, of those steps, of caught sinks, of sinks.
@@ -98,6 +99,11 @@ class PolicyRuntime:
     def replayable(self) -> bool:
         """Whether every step after the first does the same, so that a CUDA graph can repeat it (see `carry`)."""
         return all(rule.replayable for rule in self.rules)
+
+    @property
+    def windowed(self) -> bool:
+        """Whether a rule masks all keys outside of a window."""
+        return any(rule.band() is not None for rule in self.rules)
 
     def remember(self) -> Callable[[], None]:
         """A function that puts the policy back to where it is now, as if no forward had begun since."""
@@ -123,19 +129,17 @@ class PolicyRuntime:
         else:
             self._alive.copy_(alive)
 
-    def begin(self, real: Tensor | None, branches: int) -> None:
+    def begin(self, branches: int = 1, least: int | None = None) -> None:
         """Start a forward: what was measured in the last one is now the step before.
 
         Args:
-            real: Bool [B, S] of the conditional rows, or None. branches: 2 with guidance.
+            branches: 2 with guidance. least: real keys that every row has at least, where that is known.
         """
         self._layers = []
         self.previous, self._current = self._current, {"raw": {}, "masked": {}}
-        self.model_scores = {}
+        self.model_scores, self.chosen = {}, {}
         self.step += 1
-        self.branches = branches
-        if self._padding is None and real is not None:  # looked at once: padding stands on the left and stays
-            self._padding = int((~real).sum(1).max())
+        self.branches, self._least = branches, least
 
     def mask(
         self, layer: int, query: Tensor, key: Tensor, visibility: Visibility, scale: float
@@ -144,7 +148,7 @@ class PolicyRuntime:
         keys: Tensor | None = None
         band: Band | None = None
         most: int | None = 0
-        sure = False
+        sure, masking = False, []
         for number, rule in enumerate(self.rules):
             if not rule.acts(layer, self.step):
                 continue
@@ -157,6 +161,7 @@ class PolicyRuntime:
                 keys = chosen if keys is None else keys | chosen
                 most = None if most is None or rule.most is None else most + rule.most
                 sure = sure or rule.sure
+                masking.append(number)
         # A GPU would have to wait for the answer, so it is only asked where the rule leaves it open.
         if keys is not None and not (sure and keys.is_cuda) and not bool(keys.any()):
             keys = None
@@ -166,15 +171,23 @@ class PolicyRuntime:
             keys is not None and self.branches > 1 and keys.shape[0] > 1
         ):  # both guidance branches are masked alike
             keys = keys.repeat(self.branches, 1, 1)
-        # A guided twin may have padding of its own.
-        known = self.branches == 1 and self._padding is not None
-        return KeyMask(
+        mask = KeyMask(
             keys,
             band,
             silence=self.rules[0].effect == "silence",
             most=most if keys is not None else None,
-            least=visibility.keys - (self._padding or 0) if known else None,
+            # A guided twin may have padding of its own.
+            least=self._least if self.branches == 1 else None,
         )
+        alone = (
+            self.chosen.get(masking[0]) if len(masking) == 1 and band is None and self.branches == 1 else None
+        )
+        if alone is not None and mask.most is not None and query.is_cuda and mask.strands_none(visibility):
+            # Listed and turned into a bias once for all layers: a handful of kernels in place of as many for each.
+            place = alone.layers[layer]
+            listed, bias = alone.for_kernels(mask.most, query, visibility)
+            return replace(mask, listed=(listed[0][place], listed[1][place]), bias=bias[place])
+        return mask
 
     def reads(self, layer: int) -> tuple[str, ...]:
         """Scores are over all real queries; a causal model's are over the last one, and come by another way."""
@@ -251,6 +264,33 @@ class PolicyRuntime:
         )
         self._totals = self._totals.to(counted.device)
         self._totals += torch.where(counted, sums, 0.0)
+
+
+class AllLayers:
+    """The keys that one rule masks in every layer, chosen together from the scores of the step before.
+
+    Args:
+        keys: Bool [layer, B, h, K]. layers: index of a layer → its place.
+    """
+
+    def __init__(self, keys: Tensor, layers: dict[int, int]) -> None:
+        self.keys, self.layers = keys, layers
+        self._for_kernels: tuple[tuple[Tensor, Tensor], Tensor] | None = None
+
+    def for_kernels(
+        self, most: int, query: Tensor, visibility: Visibility
+    ) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        """KeyMask.listed and KeyMask.bias of all layers, [layer, …] each."""
+        if self._for_kernels is None:
+            masked = self.keys
+            if visibility.real is not None:
+                masked = masked & visibility.real[:, None]
+            closed = masked if visibility.real is None else masked | ~visibility.real[:, None]
+            shape = (len(masked), *query.shape[:2], masked.shape[-1])
+            bias = torch.zeros(shape, dtype=query.dtype, device=query.device)
+            bias.masked_fill_(closed, float("-inf"))
+            self._for_kernels = columns.listed(masked, most), bias[:, :, :, None]
+        return self._for_kernels
 
 
 @dataclass(frozen=True)
@@ -336,6 +376,31 @@ class LayerView:
             scores = kept[self.layer].mean(1, keepdim=True) if scope == "layer" else kept[self.layer]
         return torch.nn.functional.pad(scores, (0, self.whole.keys - scores.shape[-1]), value=float("nan"))
 
+    def chosen_before(self, rule: ScoredRule) -> Tensor | None:
+        """Bool [B, h, K]: what a rule chooses from the scores of the step before; all layers are chosen for at once."""
+        runtime = self.runtime
+        if self.number not in runtime.chosen:
+            kept = runtime.previous[rule.scores]
+            if self.layer not in kept:
+                return None
+            if rule.scope == "head":
+                scores = torch.stack(list(kept.values()))
+            elif rule.scope == "layer":
+                scores = torch.stack([layer.mean(1, keepdim=True) for layer in kept.values()])
+            else:
+                whole = self.previous_scores(rule.scores, "model")
+                scores = whole[None]  # type: ignore[index]
+            grown = self.whole.keys - scores.shape[-1]
+            scores = torch.nn.functional.pad(scores, (0, grown), value=float("nan"))
+            flat = scores.flatten(0, 1)
+            allowed = self.maskable(rule) & self._not_newest()
+            allowed = allowed.expand(scores.shape[1], -1, -1).repeat(len(scores), 1, 1) & ~flat.isnan()
+            keys = rule.choose(flat, allowed).view(scores.shape)
+            places = {layer: place if len(keys) > 1 else 0 for place, layer in enumerate(kept)}
+            runtime.chosen[self.number] = AllLayers(keys, places)
+        chosen = runtime.chosen[self.number]
+        return chosen.keys[chosen.layers[self.layer]]
+
     def own_scores(self, scope: str) -> Tensor:
         """Float [B, h, K]: this forward's own scores, before anything is masked."""
         # The plain kernel gives the log-sum-exp; the keys stand in for values that are not used.
@@ -352,9 +417,15 @@ class LayerView:
         allowed = self.maskable(rule)
         if scores is not None:
             allowed = allowed & ~scores.isnan()
-        if self.runtime.causal:
-            allowed = allowed & (torch.arange(self.whole.keys, device=self.device) < self.whole.keys - 1)
-        return allowed
+        return allowed & self._not_newest()
+
+    def _not_newest(self) -> Tensor:
+        """Bool [B|1, 1, K]: every key but the newest of a causal model."""
+        real, keys = self.visibility.real, self.whole.keys
+        if not self.runtime.causal or real is None:
+            return (torch.arange(keys, device=self.device) < keys - self.runtime.causal)[None, None]
+        # On a static cache columns that are not written yet are padding: the newest has no real one behind it.
+        return torch.nn.functional.pad(real[:, 1:], (0, 1))[:, None]
 
     def maskable(self, rule: Rule) -> Tensor:
         """Bool [B|1, 1, K]: real keys in the rule's region."""
@@ -391,5 +462,5 @@ def single_forward(
                 "when='same', or ss.generate"
             )
     runtime = PolicyRuntime(checked, list(range(rows)), causal, keys)
-    runtime.begin(None, 1)
+    runtime.begin()
     return runtime

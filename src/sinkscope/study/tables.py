@@ -7,6 +7,7 @@ depth          sinks by layer
 diagnosis      the verdicts on each model, with their evidence
 replay         the changes by a policy at single steps of a run that was made without it
 pairs          the changes between traces without and with a policy
+not_graded     evaluations whose answers could not be graded on this machine
 """
 
 from __future__ import annotations
@@ -51,33 +52,34 @@ class Tables:
     notes: tuple[str, ...]
 
 
-Counts = tuple[int, int, int]
-"""Answers of a cell, those with a grade, and those that are right."""
+Grades = Mapping[str, Sequence[bool | None]]
+"""Id of a cell → for each of its answers, in order, whether it is right; None: it has no grade."""
 
 
-def grade_counts(store: Store, cells: Sequence[Cell]) -> dict[str, Counts]:
-    """The counts of each cell, by id."""
-    counts = {}
-    for cell in cells:
-        grades = [grade for _, grade in store.answers(cell.id).values() if grade is not None]
-        counts[cell.id] = (cell.answers, len(grades), sum(grade.passed for grade in grades))
-    return counts
+def grades_of(store: Store, cells: Sequence[Cell]) -> dict[str, list[bool | None]]:
+    """The grades of each cell."""
+    return {
+        cell.id: [None if grade is None else grade.passed for _, grade in store.answers(cell.id).values()]
+        for cell in cells
+    }
 
 
-def not_graded(cells: Sequence[Cell], counts: Mapping[str, Counts]) -> tuple[NotGraded, ...]:
+def not_graded(cells: Sequence[Cell], grades: Grades) -> tuple[NotGraded, ...]:
     """The evaluations with answers that have no grade."""
     return tuple(
         NotGraded(
-            cell.id, cell.title, cell.model.name, cell.task, cell.policy,
-            counts[cell.id][0] - counts[cell.id][1], "model-written programs cannot be confined on this machine",
+            cell.id, cell.title, cell.model.name, cell.task, cell.policy, grades[cell.id].count(None),
+            "model-written programs cannot be confined on this machine",
         )
         for cell in cells
-        if cell.kind == "evaluate" and counts[cell.id][1] < counts[cell.id][0]
+        if cell.kind == "evaluate" and None in grades[cell.id]
     )  # fmt: skip
 
 
 def build(store: Store, cells: Sequence[Cell], ungraded: Sequence[NotGraded] = ()) -> Tables:
     """All tables of a finished study; cells that are not graded have no accuracy and are left out of `results`."""
+    import pandas as pd
+
     left_out = {entry.cell for entry in ungraded}
     traced = [cell for cell in cells if cell.kind == "trace"]
     replayed = [cell for cell in cells if cell.kind == "replay"]
@@ -100,6 +102,8 @@ def build(store: Store, cells: Sequence[Cell], ungraded: Sequence[NotGraded] = (
     changed = pairs(store, traced)
     if changed is not None:
         frames["pairs"] = changed
+    if ungraded:
+        frames["not_graded"] = pd.DataFrame(ungraded)
     for task in sorted({entry.task for entry in ungraded}):
         answers = sum(entry.answers for entry in ungraded if entry.task == task)
         why = next(entry.why for entry in ungraded if entry.task == task)

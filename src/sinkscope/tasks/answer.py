@@ -18,6 +18,7 @@ from sinkscope.decoding import Decoding
 from sinkscope.errors import InputError
 from sinkscope.generation.generate import check_decoding, generate
 from sinkscope.models.model import Model
+from sinkscope.models.prompts import pad
 from sinkscope.policies.policy import Policy, check_policy
 from sinkscope.tasks.grading import check_documents, grade_in_parts
 from sinkscope.tasks.prompting import Encoded, decode_answer, encode_prompt
@@ -138,7 +139,19 @@ def _batches(
     prompts: dict[str, Encoded],
     batch_size: BatchSize,
 ) -> Iterator[list[Item]]:
-    """Equally long prompts together, the longest first: a prompt that does not fit is found at once."""
+    """Equally long prompts together, the longest first: a prompt that does not fit is found at once.
+
+    On a GPU prompts of different lengths run together, padded to the longest of them (see `decoding.groups`).
+    """
+    if model.device.type == "cuda":
+        queue = sorted(left, key=lambda item: -len(prompts[item.document.id].ids))
+        while queue:
+            size = rows_at_once(
+                model, len(prompts[queue[0].document.id].ids) + decoding.new_tokens, batch_size
+            )
+            yield queue[:size]
+            queue = queue[size:]
+        return
     by_length: dict[int, list[Item]] = {}
     for item in left:
         by_length.setdefault(len(prompts[item.document.id].ids), []).append(item)
@@ -169,9 +182,10 @@ def _generate(
     decoding: Decoding,
     policy: Policy | None,
 ) -> list[Generation]:
-    """One batch of equally long prompts, each with its own stream."""
-    ids = torch.tensor([prompts[item.document.id].ids for item in batch])
-    run = generate(model, ids, decoding, policy, seed=[item.stream for item in batch])
+    """One batch of prompts, each with its own stream."""
+    padded = pad(model, [list(prompts[item.document.id].ids) for item in batch])
+    seeds = [item.stream for item in batch]
+    run = generate(model, padded.ids, decoding, policy, seed=seeds, attention_mask=padded.real)
     guided = 2 if decoding.guided else 1
     rows = []
     for row, item in enumerate(batch):
@@ -182,10 +196,10 @@ def _generate(
         more: dict[str, Any] = {
             "fingerprint": fingerprint(item.document),
             "stream": item.stream,
-            "prompt_tokens": run.prompt,
+            "prompt_tokens": padded.lengths[row],
             "ties": int(run.ties[:, row].sum()),
             "sinks_hit": _known(run.sinks_hit, row),
-            "key_share": None if policy is None else policy.key_share(run.prompt + len(tokens)),
+            "key_share": None if policy is None else policy.key_share(padded.lengths[row] + len(tokens)),
         }
         rows.append(
             Generation(

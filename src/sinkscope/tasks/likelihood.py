@@ -187,7 +187,7 @@ def _masked_values(
     runtime = None
     if checked is not None:
         runtime = PolicyRuntime(checked, list(numbers), False, prompt)
-        runtime.begin(None, 1)
+        runtime.begin()
     hidden = model.hidden(x, model.context(policy=runtime))
     states = dream.shifted(hidden, where) if model.family == "dream" else hidden[where]
     spread = model.head(states).float().log_softmax(-1)

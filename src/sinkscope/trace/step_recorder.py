@@ -73,7 +73,7 @@ class StepRecorder:
     @property
     def replayable(self) -> bool:
         """Whether all that is recorded is computed without a look at its values, so that a CUDA graph can repeat it."""
-        return not self.frame.causal and not self.capture.anatomy and self.capture.level != "maps"
+        return not self.capture.anatomy and self.capture.level != "maps"
 
     @property
     def steady(self) -> bool:
@@ -179,7 +179,12 @@ class StepRecorder:
         uniform = torch.stack([expected.uniform for expected in patterns])  # [layer|1, B|1, 2, K]
         seen = torch.stack([expected.seen_by[:, 1] for expected in patterns])
         mass, expected = every.double(), uniform[:, :, 1]
-        if self._sums is not None:
+        if self._sums is not None and self._sums[0].shape == mass.shape:
+            # Always the same memory: a captured step goes on adding to it.
+            for old, now in zip(self._sums, (mass, expected, seen), strict=True):
+                old += now
+            mass, expected, seen = self._sums
+        elif self._sums is not None:
             grow = mass.shape[-1] - self._sums[0].shape[-1]
             mass, expected, seen = (
                 now + torch.nn.functional.pad(old, (0, grow))

@@ -1,0 +1,103 @@
+"""Causal generation on a static cache against transformers' growing one, on a GPU or in Triton's interpreter.
+
+python -m tests.helpers.decode_cases cpu|cuda        prints one JSON line: case → how far apart the two are
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from tests.helpers import golden
+
+import sinkscope as ss
+from sinkscope.models.model import Model
+
+POLICIES = (
+    "none", "top:2", "top:1@layer,effect=silence", "top:2@model", "above:1.2", "random(top:2)", "first:1", "window:5,first=1",
+    "keep:0.6", "top:1,layers=1", "top:1 & first:2",
+)  # fmt: skip
+
+
+@contextmanager
+def growing() -> Iterator[None]:
+    """The same generation on the growing cache."""
+    before = Model.decodes_statically
+    Model.decodes_statically = lambda *_: False  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Model.decodes_statically = before  # type: ignore[method-assign]
+
+
+def arrays(run: ss.Run) -> dict[str, Any]:
+    """What was recorded, without xarray, which a GPU machine may lack: name → [B, step, …]."""
+    parts = run.trace._parts
+    return {name: np.stack(steps, 1) for name, steps in parts.arrays.items()} | parts.static
+
+
+def compare(device: str, policy: str, batch: str, length: int) -> dict[str, float]:
+    """Largest differences of states and recorded variables between the two caches."""
+    model = ss.load(golden.checkpoint("llama"), device=device, dtype="float32")
+    draw = torch.Generator().manual_seed(2)
+    ids = torch.randint(0, 470, (2, 18), generator=draw)
+    options: dict[str, Any] = {"seed": [4, 5]} if batch == "seeds" else {}
+    if batch == "padded":
+        mask = torch.ones_like(ids)
+        mask[0, :3] = 0
+        options["attention_mask"] = mask
+
+    def run() -> ss.Run:
+        return ss.generate(
+            model,
+            ids,
+            ss.GreedyDecoding(length, eos=None),
+            policy=policy,
+            capture=ss.Capture(by_query=True),
+            **options,
+        )
+
+    static = run()
+    with growing():
+        plain = run()
+    found = {"states": float((static.states != plain.states).sum())}
+    ours, theirs = arrays(static), arrays(plain)
+    assert set(ours) == set(theirs)
+    for name in theirs:
+        a, b = ours[name], theirs[name]
+        if a.dtype.kind == "f":
+            found[str(name)] = (
+                float(np.nanmax(np.abs(a - b), initial=0.0)) if (np.isnan(a) == np.isnan(b)).all() else 1e9
+            )
+        else:
+            found[str(name)] = float((a != b).sum())
+    return found
+
+
+def cases(device: str) -> dict[str, dict[str, float]]:
+    """Every policy and kind of batch; few of them in the interpreter, which is slow."""
+    length = 6 if device == "cpu" else 24
+    chosen = [(policy, batch) for policy in POLICIES for batch in ("plain", "padded", "seeds")]
+    if device == "cpu":
+        chosen = [(policy, ("plain", "padded", "seeds")[index % 3]) for index, policy in enumerate(POLICIES)]
+    return {f"{policy} {batch}": compare(device, policy, batch, length) for policy, batch in chosen}
+
+
+if __name__ == "__main__":
+    used = 0
+    decode = Model.decode
+
+    def counted(*arguments: Any) -> Any:
+        global used
+        used += 1
+        return decode(*arguments)
+
+    Model.decode = counted  # type: ignore[method-assign, assignment]
+    results = cases(sys.argv[1])
+    results["used"] = {"steps": float(used)}
+    print(json.dumps(results))
