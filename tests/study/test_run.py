@@ -127,6 +127,18 @@ def test_a_second_run_computes_nothing(study: Path, finished: Path) -> None:
     assert after == before
 
 
+def test_other_grades_make_other_tables(study: Path, finished: Path, tmp_path: Path) -> None:
+    """As after `sinkscope grade --again` with another rule: nothing is computed, and nothing stays as it was."""
+    out = tmp_path / "copy"
+    shutil.copytree(finished, out)
+    file = next(out.glob("cells/*/shards/*/grades.jsonl"))
+    file.write_text(file.read_text().replace('"passed":false', '"passed":true', 1))
+    assert "nothing was left to compute" in small.run_here(study, out, "--no-report")
+    assert not (out / "report.html").exists()  # it was of other tables
+    accuracies = pd.read_parquet(out / "tables" / "results.parquet")["accuracy"]
+    assert sorted(accuracies) == [0.0, 0.0, 0.25]
+
+
 def test_another_study_in_the_same_folder_is_refused_by_name(study: Path, finished: Path) -> None:
     other = study.parent / "other.toml"
     other.write_text(study.read_text().replace("samples = 4", "samples = 5"), encoding="utf-8")

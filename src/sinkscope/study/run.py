@@ -251,7 +251,7 @@ class _Run:
 
         old = self.store.manifest()
         shipped_results = shipped.digest_of([model.source for model in study.models])
-        grades = tables.grade_counts(self.store, cells)
+        grades = tables.grades_of(self.store, cells)
         inputs = digest([OUTPUT, SCIENCE, __version__, sorted(grades.items()), shipped_results])
         not_graded = tables.not_graded(cells, grades)
         files = {name: self.store.table_file(name) for name in old.get("tables", {})}

@@ -52,28 +52,27 @@ class Tables:
     notes: tuple[str, ...]
 
 
-Counts = tuple[int, int, int]
-"""Answers of a cell, those with a grade, and those that are right."""
+Grades = Mapping[str, Sequence[bool | None]]
+"""Id of a cell → for each of its answers, in order, whether it is right; None: it has no grade."""
 
 
-def grade_counts(store: Store, cells: Sequence[Cell]) -> dict[str, Counts]:
-    """The counts of each cell, by id."""
-    counts = {}
-    for cell in cells:
-        grades = [grade for _, grade in store.answers(cell.id).values() if grade is not None]
-        counts[cell.id] = (cell.answers, len(grades), sum(grade.passed for grade in grades))
-    return counts
+def grades_of(store: Store, cells: Sequence[Cell]) -> dict[str, list[bool | None]]:
+    """The grades of each cell."""
+    return {
+        cell.id: [None if grade is None else grade.passed for _, grade in store.answers(cell.id).values()]
+        for cell in cells
+    }
 
 
-def not_graded(cells: Sequence[Cell], counts: Mapping[str, Counts]) -> tuple[NotGraded, ...]:
+def not_graded(cells: Sequence[Cell], grades: Grades) -> tuple[NotGraded, ...]:
     """The evaluations with answers that have no grade."""
     return tuple(
         NotGraded(
-            cell.id, cell.title, cell.model.name, cell.task, cell.policy,
-            counts[cell.id][0] - counts[cell.id][1], "model-written programs cannot be confined on this machine",
+            cell.id, cell.title, cell.model.name, cell.task, cell.policy, grades[cell.id].count(None),
+            "model-written programs cannot be confined on this machine",
         )
         for cell in cells
-        if cell.kind == "evaluate" and counts[cell.id][1] < counts[cell.id][0]
+        if cell.kind == "evaluate" and None in grades[cell.id]
     )  # fmt: skip
 
 
