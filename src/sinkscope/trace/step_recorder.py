@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.context import ALL, NEWEST_AND_ALL, AttentionCall, Expected
+from sinkscope.policies.numbers import mixed
 from sinkscope.policies.runtime import StepAccount
 from sinkscope.sink_rule import torch_sinks_of
 from sinkscope.trace.capture import Capture
@@ -322,10 +323,11 @@ def _over(mass: Tensor, uniform: Tensor, known: Tensor | None = None) -> Tensor:
 def _random_classes(masked: Tensor, first: int, last: int | None) -> list[Tensor]:
     """Two Bool [B, S]: the answer's queries in a fixed random order, the first of them as many as there are masks, and the rest.
 
-    The order depends on the answer's length alone, so that a row has the same classes alone and in any batch.
+    The order depends on the answer's length alone, so that a row has the same classes alone and in any batch. It is made on the
+    device, so that a CUDA graph can repeat it.
     """
     length = masked[:, first:last].shape[1]
-    order = torch.randperm(length, generator=torch.Generator().manual_seed(length)).to(masked.device)
+    order = mixed(torch.arange(length, device=masked.device)).argsort().argsort()
     drawn, rest = torch.zeros_like(masked), torch.zeros_like(masked)
     drawn[:, first:last] = order < masked.sum(1, keepdim=True)
     rest[:, first:last] = ~drawn[:, first:last]
