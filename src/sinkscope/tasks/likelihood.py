@@ -189,7 +189,7 @@ def _masked_values(
         runtime = PolicyRuntime(checked, list(numbers), False, prompt)
         runtime.begin()
     hidden = model.hidden(x, model.context(policy=runtime))
-    states = dream.shifted(hidden, where) if model.family == "dream" else hidden[where]
+    states = dream.shifted(hidden, where) if model.spec.shifted else hidden[where]
     spread = model.head(states).float().log_softmax(-1)
     each = spread.gather(-1, ids.expand(len(masked), -1)[where][:, None])[:, 0].double()
     row = where.nonzero()[:, 0]
