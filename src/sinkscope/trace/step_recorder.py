@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.context import ALL, NEWEST_AND_ALL, AttentionCall, Expected
+from sinkscope.policies.numbers import mixed
 from sinkscope.policies.runtime import StepAccount
 from sinkscope.sink_rule import torch_sinks_of
 from sinkscope.trace.capture import Capture
@@ -105,10 +106,19 @@ class StepRecorder:
             self._queries = ALL
             return {}
         self._queries = KINDS
-        answer = torch.zeros_like(masked)
-        answer[:, self.first : self.last] = True
-        classes = [torch.ones_like(masked), masked, ~masked & answer, ~masked & ~answer]
-        classes += _random_classes(masked, self.first, self.last)
+        # By comparison, on the device: writing a constant into a slice is a copy from the host, which no CUDA graph can repeat.
+        columns = torch.arange(masked.shape[1], device=masked.device)
+        last = masked.shape[1] if self.last is None else self.last
+        answer = ((columns >= self.first) & (columns < last)).expand_as(masked)
+        drawn = _drawn(masked, columns - self.first, last - self.first) & answer
+        classes = [
+            torch.ones_like(masked),
+            masked,
+            ~masked & answer,
+            ~masked & ~answer,
+            drawn,
+            ~drawn & answer,
+        ]
         return {KINDS: torch.stack(classes, 1).float().repeat(branches, 1, 1)}
 
     def reads(self, layer: int) -> tuple[str, ...]:
@@ -333,17 +343,14 @@ def _over(mass: Tensor, uniform: Tensor, known: Tensor | None = None) -> Tensor:
     return torch.where(known[:, :, None], shares, float("nan")).to(torch.float32)
 
 
-def _random_classes(masked: Tensor, first: int, last: int | None) -> list[Tensor]:
-    """Two Bool [B, S]: the answer's queries in a fixed random order, the first of them as many as there are masks, and the rest.
+def _drawn(masked: Tensor, places: Tensor, length: int) -> Tensor:
+    """Bool [B, S]: as many of the answer's queries as there are masks, drawn at random (anything outside of the answer).
 
-    The order depends on the answer's length alone, so that a row has the same classes alone and in any batch.
+    places: Long [S]: columns counted from the answer's first. The order of drawing depends on the answer's length alone, so that a
+    row has the same classes alone and in any batch.
     """
-    length = masked[:, first:last].shape[1]
-    order = torch.randperm(length, generator=torch.Generator().manual_seed(length)).to(masked.device)
-    drawn, rest = torch.zeros_like(masked), torch.zeros_like(masked)
-    drawn[:, first:last] = order < masked.sum(1, keepdim=True)
-    rest[:, first:last] = ~drawn[:, first:last]
-    return [drawn, rest]
+    order = mixed(torch.arange(length, device=masked.device)).argsort().argsort()
+    return order[places.clamp(0, length - 1)] < masked.sum(1, keepdim=True)
 
 
 def sink_heads(received: Tensor) -> Tensor:
