@@ -346,8 +346,8 @@ def _over(mass: Tensor, uniform: Tensor, known: Tensor | None = None) -> Tensor:
 def _drawn(masked: Tensor, places: Tensor, length: int) -> Tensor:
     """Bool [B, S]: as many of the answer's queries as there are masks, drawn at random (anything outside of the answer).
 
-    places: Long [S]: columns counted from the answer's first. The order of drawing depends on the answer's length alone, so that a
-    row has the same classes alone and in any batch.
+    places: Long [S]: columns counted from the answer's first. The order of drawing depends on the answer's length alone, so that
+    a row has the same classes alone and in any batch.
     """
     order = mixed(torch.arange(length, device=masked.device)).argsort().argsort()
     return order[places.clamp(0, length - 1)] < masked.sum(1, keepdim=True)
