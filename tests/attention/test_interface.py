@@ -24,7 +24,7 @@ def run(case: Case, taken: KeyMask | None, listen: bool = True) -> tuple[Tensor,
     q, k, v, scale = case.tensors()
     recorder = Recorder()
     masks, records = Masks(taken), recorder if listen else None
-    with forward(ForwardContext(case.real(), case.causal, case.padded, {}, masks, records)):
+    with forward(ForwardContext(case.real(), case.causal, case.padded, {}, masks, records, block=case.block)):
         out, weights = sinkscope_attention(
             module(case.causal), q, k, v, case.dense_mask(), scaling=scale, sliding_window=case.window
         )
@@ -51,7 +51,7 @@ def test_a_listener_gets_the_call_as_it_happened(case: Case) -> None:
 
 @given(cases())
 def test_the_newest_query_alone_is_what_its_mass_is(case: Case) -> None:
-    case = replace(case, Q=1)
+    case = replace(case, Q=1, right=False)
     _, (call,) = run(case, case.taken())
     for queries in (NEWEST, NEWEST_AND_ALL):
         assert torch.equal(call.newest(), call.mass(queries)[:, :, -1])

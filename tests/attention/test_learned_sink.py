@@ -21,7 +21,7 @@ def run(
     q, k, v, scale = case.tensors()
     recorder = Recorder()
     masks, records = Masks(taken), recorder if listen else None
-    with forward(ForwardContext(case.real(), case.causal, case.padded, {}, masks, records)):
+    with forward(ForwardContext(case.real(), case.causal, case.padded, {}, masks, records, block=case.block)):
         out, _ = sinkscope_attention(
             module(case.causal),
             q,
@@ -80,7 +80,7 @@ def test_output_map_received_and_shares(silence: bool, case: Case) -> None:
 def test_a_sink_that_nobody_looks_at_changes_nothing(case: Case) -> None:
     out, (call,) = run(case, torch.full((case.H,), -1e4), None)
     q, k, v, scale = case.tensors()
-    with forward(ForwardContext(case.real(), case.causal, case.padded)):
+    with forward(ForwardContext(case.real(), case.causal, case.padded, block=case.block)):
         without, _ = sinkscope_attention(
             module(case.causal), q, k, v, case.dense_mask(), scaling=scale, sliding_window=case.window
         )

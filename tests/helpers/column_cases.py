@@ -32,6 +32,7 @@ class Case:
     keys: int = 70
     causal: bool = False
     window: int | None = None
+    block: int | None = None
     padded: bool = False
     hidden: str = ""
     classes: int = 1
@@ -52,6 +53,12 @@ CASES = (
     Case("causal-behind-a-cache", causal=True, queries=33, keys=70),
     Case("window", causal=True, window=20),
     Case("window-both-ways", window=20),
+    Case("blocks", block=8),
+    Case("blocks-of-odd-size-behind-a-cache", block=11, queries=40),
+    Case("blocks-wider-than-a-tile-bf16", block=50, dtype="bfloat16"),
+    Case("blocks-padded-classes", block=4, padded=True, classes=3),
+    Case("blocks-hidden-stranded", block=4, hidden="first"),
+    Case("blocks-hidden-grouped", block=16, hidden="some", heads=6, kv_heads=2),
     Case("padded", padded=True),
     Case("padded-causal-bf16", padded=True, causal=True, dtype="bfloat16"),
     Case("hidden", hidden="some"),
@@ -87,7 +94,7 @@ def inputs(case: Case, device: str) -> tuple[Tensor, Tensor, Visibility, KeyMask
         real = torch.ones(rows, case.keys, dtype=torch.bool)
         real[0, :9] = False
         real = real.to(device)
-    visibility = Visibility(case.queries, case.keys, real, case.causal, case.window)
+    visibility = Visibility(case.queries, case.keys, real, case.causal, case.window, block=case.block)
     taken = None
     if case.hidden:
         gone = torch.zeros(rows, case.heads, case.keys, dtype=torch.bool)

@@ -21,7 +21,9 @@ class Case:
     """One attention call: sizes, pattern, what is taken away, classes of queries.
 
     Attributes:
-        padding: number of padded keys at the left of each row, or None for no mask at all.
+        padding: number of padded keys at one side of each row, or None for no mask at all.
+        right: the padding stands on the right.
+        block: columns of a block, or None for no blocks.
         taken_kind: "none", "columns", "band" or "both".
     """
 
@@ -46,6 +48,8 @@ class Case:
     padded: Padded
     tile_bytes: int
     seed: int
+    block: int | None = None
+    right: bool = False
 
     @property
     def generator(self) -> torch.Generator:
@@ -64,7 +68,9 @@ class Case:
         """Bool [B, K]."""
         if self.padding is None:
             return None
-        return torch.arange(self.K)[None] >= torch.tensor(self.padding)[:, None]
+        padding = torch.tensor(self.padding)[:, None]
+        index = torch.arange(self.K)[None]
+        return index < self.K - padding if self.right else index >= padding
 
     def dense_mask(self) -> Tensor | None:
         """Bool [B, 1, Q, K] in which every query sees at least itself."""
@@ -79,7 +85,14 @@ class Case:
     def visibility(self) -> Visibility:
         """The pattern as sinkscope describes it."""
         return Visibility(
-            self.Q, self.K, self.real(), self.causal, self.window, self.dense_mask(), self.padded
+            self.Q,
+            self.K,
+            self.real(),
+            self.causal,
+            self.window,
+            self.dense_mask(),
+            self.padded,
+            block=self.block,
         )
 
     def taken(self, silence: bool = False) -> KeyMask | None:
@@ -111,6 +124,8 @@ class Case:
                 for j in range(self.K):
                     sees = real is None or bool(real[b, j])
                     sees = sees and (not self.causal or j <= here)
+                    if self.block is not None:
+                        sees = sees and j // self.block <= here // self.block
                     if self.window is not None:
                         sees = sees and here - j < self.window
                         sees = sees and (self.causal or j - here < self.window)
@@ -174,10 +189,12 @@ def cases(draw: st.DrawFn, taken: tuple[str, ...] = ("none", "columns", "band", 
     B = draw(st.integers(1, 3))
     K = draw(st.integers(1, 26))
     causal = draw(st.booleans())
-    Q = draw(st.one_of(st.just(K), st.just(1), st.integers(1, K))) if causal else K
-    dense = draw(st.integers(0, 5)) == 0
+    block = None if causal else draw(st.one_of(st.none(), st.integers(1, 9)))
+    some = st.one_of(st.just(K), st.just(1), st.integers(1, K))
+    Q = draw(some) if causal or block is not None else K
+    dense = block is None and draw(st.integers(0, 5)) == 0
     window = draw(st.one_of(st.none(), st.integers(1, 30))) if causal and not dense else None
-    if not causal and not dense and draw(st.integers(0, 5)) == 0:
+    if not causal and not dense and block is None and draw(st.integers(0, 5)) == 0:
         window = draw(st.integers(1, 30))
     padding = None
     if draw(st.booleans()):
@@ -205,4 +222,6 @@ def cases(draw: st.DrawFn, taken: tuple[str, ...] = ("none", "columns", "band", 
         padded=draw(st.sampled_from(["keys", "none", "uniform"])) if plain else "none",
         tile_bytes=draw(st.sampled_from([1, 500, 4000, 1 << 20])),
         seed=draw(st.integers(0, 2**20)),
+        block=block,
+        right=block is not None and draw(st.booleans()),
     )

@@ -10,11 +10,11 @@ import pytest
 import torch
 from tests.helpers.checkpoints import dream_config, write
 from torch import nn
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import Qwen2ForCausalLM
 
 from sinkscope.models.backbone import empty_network
 from sinkscope.models.checkpoint import Checkpoint, fill
-from sinkscope.models.dream import qwen_settings
+from sinkscope.models.dream import FAMILY as DREAM
 from sinkscope.models.fused_forward import FusedForward
 from sinkscope.models.stacked import GROUPS, room, stack
 
@@ -28,7 +28,7 @@ def networks(tmp_path: Path) -> tuple[Any, Any]:
     checkpoint = Checkpoint(tmp_path, "here")
     found = []
     for beside in (True, False):
-        network = empty_network(Qwen2ForCausalLM, Qwen2Config(**qwen_settings(checkpoint)))
+        network = empty_network(Qwen2ForCausalLM, DREAM.config(checkpoint))
         names = {name: name for name, _ in network.named_parameters()}
         make_room = partial(room, network, CPU, torch.float32) if beside else None
         fill(network, checkpoint, names, CPU, torch.float32, make_room)

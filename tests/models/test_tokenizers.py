@@ -148,7 +148,7 @@ def test_special_ids_come_from_the_official_tokenizers(tmp_path: Path) -> None:
     assert found.pad == 126081
     found = special("llada", "mmada", {**llada, "model_type": "mmada"}, tmp_path)
     assert (found.mask, found.eos, found.eot) == (126336, (126081,), 126348)
-    found = special("dream", "Dream", dream_config(vocab_size=152064), tmp_path)
+    found = special("dream", "dream", dream_config(vocab_size=152064), tmp_path)
     assert (found.mask, found.eos, found.bos, found.pad) == (151666, (151643,), 151665, 151643)
 
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 import math
 import re
 
+import pandas as pd
 import pytest
+from tests.sinks import synthetic
 
 from sinkscope.report.study import masking_rules, trace_rules
 from sinkscope.report.study.claims import CLAIMS, DIFFUSION, judge
-from sinkscope.report.study.evidence import ACCURACIES, PAIRS, TRACES, Evidence
+from sinkscope.report.study.evidence import ACCURACIES, PAIRS, TRACES, Evidence, collect
 from sinkscope.report.study.masking_rules import LEAST_DOCUMENTS
 from sinkscope.report.study.rules import CONTRADICTED, NOT_MEASURED, OPEN, SUPPORTED, side
+from sinkscope.report.study.source import Source
+from sinkscope.sinks import summary
 from sinkscope.sinks.diagnosis import POINTS_LOST
 from sinkscope.statistics import Estimate, paired_interval
+from sinkscope.study import spec
 
 N = 100
 
@@ -383,3 +388,86 @@ def test_every_task_is_judged():
     ]
     found = judge(tasks)["robust-1"]["m"]
     assert [(one.about, one.status) for one in found] == [("gsm8k", SUPPORTED), ("humaneval", CONTRADICTED)]
+
+
+def test_all_tasks_and_sets_of_traces_of_a_study_become_evidence(tmp_path):
+    """The tables of a study with two tasks, two sets of traces and pairs: each is judged, models beside each other."""
+    study = spec.from_data(
+        {"name": "s", "models": [{"source": name, "name": name} for name in ("a", "b")],
+         "evaluate": [{"task": "gsm8k", "samples": 2}]}
+    )  # fmt: skip
+    records = pd.DataFrame(
+        [
+            {"model": model, "task": task, "decoding_name": "short", "policy": policy, "document": f"d{i}", "passed": i % 2 == 0}
+            for model in ("a", "b") for task in ("gsm8k", "humaneval")
+            for policy in ("none", "top:1", "random(top:1)", "random(top:1),seed=1") for i in range(4)
+        ]
+    )  # fmt: skip
+    results = pd.DataFrame(
+        [{"model": "a", "task": "humaneval", "decoding_name": "short", "policy": "top:1", "sinks_hit": 0.7}]
+    )
+    sinks = pd.DataFrame(
+        [
+            {"model": "a", "policy": "none", "cell": cell, "traces": name, "task": "gsm8k", "measure": "heads without",
+             "value": 0.3, "low": 0.2, "high": 0.4, "note": "", "unit": "share of head-steps"}
+            for cell, name in (("1", "generations"), ("2", "sequences"))
+        ]
+    )  # fmt: skip
+    tail = "of dependent less other tokens"
+    pairs = pd.DataFrame(
+        [
+            {"model": "a", "decoding_name": "short", "policy": policy, "document": f"d{i}", "measure": f"{title} {tail}",
+             "value": value + 0.01 * i}
+            for policy, shift in (("top:1", 1.0), ("random(top:1)", 0.0)) for i in range(6)
+            for title, value in (("confidence change", -0.2 * shift), ("delay", 2.0 * shift))
+        ]
+    )  # fmt: skip
+    frames = {"records": records, "results": results, "sinks": sinks, "pairs": pairs}
+    families = {"a": {"family": "llada"}, "b": {"family": "causal"}}
+    found = collect(Source(tmp_path, study, frames, {"models": families}))
+    answered = [one for one in found if one.kind == ACCURACIES]
+    assert [(one.model, one.about) for one in answered] == [
+        ("a", "gsm8k"),
+        ("a", "humaneval"),
+        ("b", "gsm8k"),
+        ("b", "humaneval"),
+    ]
+    assert set(answered[0].scores) == {"none", "top:1", "random(top:1)"}
+    assert [one.hits for one in answered[:2]] == [{}, {"top:1": 0.7}]
+    assert answered[0].other("causal") is not None
+    assert answered[0].other("causal").about == "gsm8k"
+    assert [one.about for one in found if one.kind == TRACES] == ["generations, gsm8k", "sequences, gsm8k"]
+    judged = judge(found)
+    assert len(judged["robust-1"]["a"]) == len(judged["present"]["a"]) == 2
+    assert judged["confidence"]["a"][0].status == SUPPORTED
+    assert judged["collapse"]["b"][0].about == "gsm8k"
+    assert judged["start"]["b"] == (NOT_MEASURED,)
+
+
+@pytest.mark.parametrize("sigma", [0.8, 1.5])
+def test_noise_supports_nothing_about_movement_or_matter(sigma):
+    """Traces of independent noise through the whole analysis: it has sinks by the rule, and nothing else is said of them."""
+    lengths = (17, 23, 30, 41, 26, 35, 20, 28)
+    table = summary(synthetic.trace("none", sigma=sigma, lengths=lengths, layers=4, heads=4))
+    measures = {
+        row["measure"]: Estimate(row["value"], row["low"], row["high"]) for row in table.to_dict("records")
+    }
+    for family in DIFFUSION:
+        judged = judge([evidence(family, kind=TRACES, measures=measures)])
+        found = {name: row["m"][0].status for name, row in judged.items() if row["m"]}
+        for name in ("moving", "static", "semantic", "positional"):
+            assert found.get(name, OPEN) == OPEN, name
+        for name in (
+            "right",
+            "left",
+            "rightmost",
+            "start",
+            "lasting",
+            "newline",
+            "punctuation",
+            "masks",
+            "early",
+            "late",
+        ):
+            assert found.get(name, OPEN) != SUPPORTED, name
+        assert found["present"] == SUPPORTED

@@ -241,3 +241,35 @@ def test_a_recorded_trace_gives_the_same_numbers(recorded):
             ours.values[..., : size + STEPS - 1] == theirs.values[..., : size + STEPS - 1]
         ).mean() > 0.9999
     np.testing.assert_allclose(layer_head_map(trace), layer_head_map(plain), rtol=1e-4)
+
+
+def test_both_queries_of_a_causal_model_are_shown(recorded):
+    """Over all queries so far, and of the newest one, which is what a mask acts on: each as if it alone were analysed."""
+    from sinkscope.sinks import diagnose, dynamics_kinds, summary
+
+    trace, _ = recorded
+    table = summary(trace, epsilon=0.3).set_index("measure")
+    newest = summary(trace, epsilon=0.3, scores="received").set_index("measure")
+    assert set(table[table["section"] == "newest query"]["note"]) == {
+        "what a mask of a causal model ranks and hides"
+    }
+    assert table.loc["sinks per head", "note"] == "over all queries so far"
+    measures = (
+        "sinks per head",
+        "heads without",
+        "on the first 4 positions",
+        "absorbed",
+        "static heads",
+        "flickering heads",
+    )
+    for measure in measures:
+        assert table.loc[f"{measure}, newest query", "value"] == newest.loc[measure, "value"], measure
+    assert table.loc["sinks per head", "value"] != table.loc["sinks per head, newest query", "value"]
+    assert "newest query" not in newest["section"].tolist()
+    assert (dynamics_kinds(trace, 0.3) != dynamics_kinds(trace, 0.3, scores="received")).any()
+    found = diagnose(trace, epsilon=0.3)
+    for question in ("sinks", "moving", "only at the start"):
+        assert (
+            "the newest query alone, what a mask of a causal model ranks and hides"
+            in found[question].evidence
+        )

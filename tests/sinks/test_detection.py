@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 from tests.sinks import synthetic
 
 from sinkscope.errors import InputError
-from sinkscope.sinks import detect, filtered_share, score_histogram, sinks_of
+from sinkscope.sinks import detect, filtered_share, score_histogram, sink_table, sinks_of, summary
 
 
 def by_the_sentence(row: np.ndarray, epsilon: float, rule: str) -> list[bool]:
@@ -148,3 +149,20 @@ def test_the_histogram_counts_every_score_once():
     )
     high = score_histogram(data, np.array([0.0, 1.0, 2.0]))
     assert int(high.isel(bin=-1).sum()) == int((data["received"] >= 1.0).sum())
+
+
+def test_a_value_on_padding_is_not_believed():
+    """Also where the trace holds a finite number there, or on a key that does not exist yet."""
+    data = synthetic.trace("static", lengths=(9, 12), answer=8)
+    padding = (data["region"] == "padding").values
+    received, tokens = data["received"].values.copy(), data["tokens"].values.copy()
+    expected = detect(data)
+    received = np.where(padding[:, None, None, None, :], np.float32(80.0), received)
+    touched = data.assign(received=(data["received"].dims, received))
+    assert (detect(touched) == expected).all()
+    pd.testing.assert_frame_equal(summary(touched), summary(data))
+    assert (sink_table(touched)["region"] != "padding").all()
+    tokens[:, :, -1] = -1
+    received[..., -1] = 90.0
+    future = data.assign(received=(data["received"].dims, received), tokens=(data["tokens"].dims, tokens))
+    assert not detect(future).values[..., -1].any()

@@ -10,10 +10,9 @@ from tests.sinks import synthetic
 
 from sinkscope.sinks import layer_overlap, moves, paths, step_overlap
 from sinkscope.sinks.dataset import sample_state
-from sinkscope.sinks.drift import decoding_rank, drift_of, rank
+from sinkscope.sinks.drift import centroid_variance, decoding_rank, drift_of, rank, set_overlap
 from sinkscope.sinks.events import align, alignment_table, block_ends
-from sinkscope.sinks.overlap import centroid_variance, set_overlap
-from sinkscope.sinks.paths import moves_of, path_of
+from sinkscope.sinks.kinds import moves_of, path_of
 from sinkscope.sinks.residence import FATES, bridged, residences_of
 
 

@@ -13,7 +13,7 @@ from tests.sinks import synthetic
 
 from sinkscope.errors import InputError
 from sinkscope.sinks import diagnose, dynamics_kinds, merge, sink_statistics, sinks_of, summary
-from sinkscope.sinks.paths import path_of
+from sinkscope.sinks.kinds import path_of
 from sinkscope.sinks.residence import residences_of
 
 # Multiples of 1/8 add up exactly in any order, so that equality is equality and not luck with rounding.

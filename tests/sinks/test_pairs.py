@@ -15,6 +15,7 @@ from sinkscope.sinks import (
     mechanisms,
     split_by_layer,
     split_sinks,
+    summary,
 )
 
 FILLERS = 6
@@ -173,3 +174,44 @@ def test_traces_of_other_prompts_are_refused():
         compare_traces(data, synthetic.trace("static", lengths=(12, 9), answer=8))
     with pytest.raises(InputError, match="of sample"):
         compare_traces(data, data.isel(sample=[0]))
+
+
+def by_classes(data, real, control):
+    """A trace with received attention by class of query: masked, decided, prompt, and two random classes."""
+    by = np.stack([*real, np.full_like(real[0], np.nan), *control], axis=4)
+    kinds = ["masked", "decided", "prompt", "control a", "control b"]
+    dims = ("sample", "step", "layer", "head", "query_kind", "key")
+    return data.assign(received_by=(dims, by)).assign_coords(query_kind=kinds)
+
+
+def test_split_sinks_have_a_level_of_chance():
+    """Classes without any structure split as often as random ones; real ones split more often."""
+    data = synthetic.trace("none", sigma=0.2, lengths=(17, 23, 30, 19, 26, 21))
+    rng = np.random.default_rng(0)
+
+    def noisy():
+        """One or two strong keys at random, another draw for each class: what few queries look like."""
+        values = data["received"].values.copy()
+        for at in np.ndindex(*values.shape[:-1]):
+            keys = np.flatnonzero(np.isfinite(values[at]))
+            values[(*at, rng.choice(keys[:3]))] = 30.0
+        return values
+
+    def at(place):
+        values = data["received"].values.copy()
+        for n in range(len(values)):
+            values[n, ..., int(np.flatnonzero(data["position"].values[n] == place)[0])] = 30.0
+        return values
+
+    chance = by_classes(data, (noisy(), noisy()), (noisy(), noisy()))
+    table = split_by_layer(chance)
+    assert (table["split_share"] > 0.5).all(), "classes of few queries split by chance alone"
+    assert np.allclose(table["split_share"], table["chance"], atol=0.1)
+    found = summary(chance).set_index("measure").loc["split beyond random classes"]
+    assert found["low"] < 0 < found["high"]
+    real = summary(by_classes(data, (at(0), at(3)), (noisy(), noisy()))).set_index("measure")
+    assert real.loc["split by query in the deepest layers", "value"] == 1.0
+    assert real.loc["split beyond random classes", "low"] > 0.1
+    without = summary(synthetic.split_trace()).set_index("measure").loc["split beyond random classes"]
+    assert np.isnan(without["value"])
+    assert "random classes" in without["note"]

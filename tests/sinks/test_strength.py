@@ -14,6 +14,7 @@ from sinkscope.sinks import (
     layer_head_map,
     sink_heads_share,
     step_position_map,
+    summary,
 )
 
 
@@ -85,3 +86,41 @@ def test_entropy_of_uniform_and_of_sunk_rows():
     np.testing.assert_allclose(flat, np.log(10), rtol=1e-6)
     sunk = attention_entropy(synthetic.trace("static", sigma=0.0, lengths=(6,), answer=4, block=2, maps=True))
     assert float(sunk.max()) < 0.6 * np.log(10)
+
+
+def by_depth(strengths):
+    """A static sink whose strength depends on the layer."""
+
+    def plant(state, rng):
+        extra = synthetic.static_first()(state, rng)
+        extra[:] *= np.asarray(strengths)[:, None, None] / 30.0
+        return extra
+
+    data = synthetic.trace(plant, layers=len(strengths), lengths=(17, 23, 30, 26), answer=8)
+    return summary(data).set_index("measure")
+
+
+def test_change_with_depth_is_over_all_layers():
+    """First and last layer alike, and a rise in between, is no change; one strong last layer is not the whole story."""
+    rising = by_depth((10, 20, 30, 40, 50, 60)).loc["main sink: change with depth"]
+    assert rising["low"] > 5
+    falling = by_depth((60, 50, 40, 30, 20, 10)).loc["main sink: change with depth"]
+    assert falling["high"] < -5
+    hill = by_depth((10, 30, 50, 50, 30, 10)).loc["main sink: change with depth"]
+    assert abs(hill["value"]) < 0.2 * rising["value"]
+    fewer = by_depth((40, 40, 40, 0, 0, 0))
+    assert fewer.loc["sinks per head: change with depth", "high"] < 0
+    assert fewer.loc["absorbed: change with depth", "high"] < 0
+    assert fewer.loc["one or two positions in the deepest layers", "value"] == 0.0
+    assert by_depth((40, 40, 40, 40)).loc["one or two positions in the deepest layers", "low"] > 0.4
+
+
+def test_no_share_is_shown_outside_of_its_range():
+    table = by_depth((40, 0, 0, 0))
+    shares = table[
+        table["unit"].str.startswith("share of") & ~table.index.str.contains("drift|beyond|change")
+    ]
+    assert len(shares) > 20
+    for column in ("value", "low", "high"):
+        known = shares[column].dropna()
+        assert ((known >= 0) & (known <= 1)).all(), shares[column]

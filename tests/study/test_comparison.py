@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from sinkscope import statistics
 from sinkscope.errors import InputError
-from sinkscope.study.comparison import Table, by_seed, compare_runs, control, natural
+from sinkscope.study.comparison import Table, by_seed, compare_runs, control, holm_over, natural
 from sinkscope.study.paper import MODELS, POLICIES, TABLE, published
 from sinkscope.tasks.evaluate import Evaluation, Record
 
@@ -248,3 +249,38 @@ def test_controls_are_known_by_their_text_also_beside_other_policies(
     policy: str | None, expected: tuple[str, str, str] | None
 ) -> None:
     assert control(policy) == expected
+
+
+def test_a_study_has_one_family_of_tests() -> None:
+    """Two tasks compared apart, one table: Holm's correction is over all of its tests."""
+    tables = [
+        compare_runs(
+            [_run(None, 0.9, task=task), _run("top:1", accuracy, task=task), _run("top:5", 0.5, task=task)]
+        ).frame()
+        for task, accuracy in (("word_problems", 0.6), ("small_code", 0.7))
+    ]
+    alone = [p for table in tables for p in table["difference_p_holm"].dropna()]
+    whole = holm_over(pd.concat(tables, ignore_index=True))
+    p = whole["difference_p"].to_numpy(dtype=float)
+    np.testing.assert_allclose(whole["difference_p_holm"].to_numpy(dtype=float), statistics.holm(p))
+    assert (whole["difference_p_holm"].dropna().to_numpy() >= np.array(alone)).all()
+    assert (whole["difference_p_holm"].dropna().to_numpy() > np.array(alone)).any()
+
+
+def test_one_interval_for_every_paired_loss() -> None:
+    """The result table, the diagnosis and the claims show the same interval of the same loss."""
+    from sinkscope.report.study.evidence import Evidence
+    from sinkscope.sinks import diagnose
+
+    none, top = _run(None, 0.9), _run("top:1", 0.6)
+    row = _rows(compare_runs([none, top]))["top:1"]
+    assert row.against_none is not None
+    lost = Evidence(model="m", family="llada", scores={"none": none.scores(), "top:1": top.scores()}).lost(
+        "top:1"
+    )
+    assert lost is not None
+    assert (lost.low, lost.high) == pytest.approx(
+        (-row.against_none.interval.high, -row.against_none.interval.low)
+    )
+    said = diagnose(unmasked=none, top1=top, random1=none)["ARM-like dependency"].evidence
+    assert f"({100 * lost.low:.1f} to {100 * lost.high:.1f})" in said

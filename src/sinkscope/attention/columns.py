@@ -111,6 +111,7 @@ def column_sums(
             offset=visibility.offset,
             causal=visibility.causal,
             window=visibility.window if visibility.banded else None,
+            block=visibility.block if visibility.blocked else None,
             scale=scale * math.log2(math.e),
             blocks=blocks,
         )

@@ -17,10 +17,10 @@ LOG2E = tl.constexpr(1.4426950408889634)
 def _kernel(
     query, key, lse, weights, hidden, stranded, real, norm, out,
     q_b, q_h, q_i, k_b, k_g, k_j, w_b, w_c, h_b, h_h, h_j, s_b, s_h, s_i, n_b, n_c, o_b, o_h, o_c,
-    queries, keys, heads, groups, offset, window, scale,
+    queries, keys, heads, groups, offset, window, block_size, scale,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, CLASSES: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
-    HIDDEN: tl.constexpr, STRANDED: tl.constexpr, REAL: tl.constexpr, NORM: tl.constexpr, WIDEN: tl.constexpr,
-    BLOCK_K: tl.constexpr, BLOCK_Q: tl.constexpr,
+    BLOCKS: tl.constexpr, HIDDEN: tl.constexpr, STRANDED: tl.constexpr, REAL: tl.constexpr, NORM: tl.constexpr,
+    WIDEN: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_Q: tl.constexpr,
 ):  # fmt: skip
     """One program: BLOCK_K keys of one head of one row. `scale` holds log2(e) already."""
     pair = tl.program_id(1)
@@ -41,6 +41,8 @@ def _kernel(
     begin, end = 0, queries
     if CAUSAL:  # no query before the first key of the block sees any of it
         begin = tl.maximum(0, (first - offset) // BLOCK_Q * BLOCK_Q)
+    if BLOCKS:  # nor does one before the model's block that this key stands in
+        begin = tl.maximum(0, (first // block_size * block_size - offset) // BLOCK_Q * BLOCK_Q)
     if WINDOW:
         end = tl.minimum(queries, first + BLOCK_K - 1 - offset + window)
         if not CAUSAL:
@@ -70,6 +72,8 @@ def _kernel(
         seen = tl.broadcast_to(counts[None, :], [BLOCK_K, BLOCK_Q])
         if CAUSAL:
             seen = seen & (j[:, None] <= (i + offset)[None, :])
+        if BLOCKS:
+            seen = seen & ((j // block_size)[:, None] <= ((i + offset) // block_size)[None, :])
         if WINDOW:
             ahead = (i + offset)[None, :] - j[:, None]
             seen = seen & (ahead < window)
@@ -173,6 +177,7 @@ def column_sums(
     offset: int,
     causal: bool,
     window: int | None,
+    block: int | None,
     scale: float,
     blocks: tuple[int, int, int, int],
 ) -> None:
@@ -193,7 +198,8 @@ def column_sums(
     arguments: list[Any] = [
         query, key, lse, weights, bytes_h, bytes_s, unused if real is None else real, scales, out,
         *query.stride()[:3], *key.stride()[:3], *weights.stride()[:2], *bytes_h.stride()[:3], *bytes_s.stride()[:3],
-        *scales.stride()[:2], *out.stride()[:3], Q, K, H, groups, offset, 0 if window is None else window, scale,
+        *scales.stride()[:2], *out.stride()[:3], Q, K, H, groups, offset, 0 if window is None else window,
+        1 if block is None else block, scale,
     ]  # fmt: skip
     with torch.cuda.device(query.device) if query.is_cuda else nullcontext():
         _kernel[(triton.cdiv(K, block_k), B * H)](
@@ -203,6 +209,7 @@ def column_sums(
             CLASSES=weights.shape[1],
             CAUSAL=causal and Q > 1,
             WINDOW=window is not None,
+            BLOCKS=block is not None,
             HIDDEN=hidden is not None,
             STRANDED=stranded is not None,
             REAL=real is not None,

@@ -23,7 +23,9 @@ from sinkscope.attention.received import column_mass, dense_map, query_weights, 
 from sinkscope.attention.visibility import Padded, Visibility
 
 ALL, NEWEST, NEWEST_AND_ALL = "all", "newest", "newest and all"
-"""Classes of queries that every context knows: all real queries; the last one; both, as two classes."""
+ACTIVE, ACTIVE_AND_ALL = "active", "active and all"
+"""Classes of queries that every context knows: all real queries; the last one; both, as two classes; the queries of the block
+that is being denoised; those and all, as two classes."""
 
 
 class KeyMasker(Protocol):
@@ -62,6 +64,8 @@ class ForwardContext:
         real: Bool [B, K] over all keys so far, None when nothing is padded. Diffusion families pass padding here and no
             mask to transformers; causal models pass it both ways.
         causal: None: as the module says.
+        block: columns of the blocks that attention stands in; None: no blocks (see Visibility.block).
+        active: how many of the last queries belong to the block that is being denoised; None: all.
         queries: further classes of queries by name: Float [B, C, Q], 1 where a query belongs to a class.
         policy: masks keys; None: none. recorder: records; None: nothing.
         newest: the only query is the newest token of a static cache, and sees every key of `real`.
@@ -74,6 +78,8 @@ class ForwardContext:
     policy: KeyMasker | None = None
     recorder: CallRecorder | None = None
     newest: bool = False
+    block: int | None = None
+    active: int | None = None
     _expected: dict[tuple[Any, ...], Expected] = field(default_factory=dict, repr=False)
     _bias: list[Tensor] = field(default_factory=list, repr=False)
 
@@ -100,7 +106,9 @@ class ForwardContext:
 
     def expected(self, name: str, visibility: Visibility, query: Tensor) -> Expected:
         """The weights of a class of queries, and what uniform attention would bring; once for all layers of one pattern."""
-        pattern = (name, visibility.queries, visibility.keys, visibility.causal, visibility.window)
+        pattern = (
+            name, visibility.queries, visibility.keys, visibility.causal, visibility.window, visibility.block
+        )  # fmt: skip
         known = self._expected.get(pattern)
         if known is None or known.real is not visibility.real or known.dense is not visibility.dense:
             weights = query_weights(visibility, self._weights(name, query), query)
@@ -115,8 +123,9 @@ class ForwardContext:
         if name in self.queries:
             return self.queries[name]
         rows, queries = query.shape[0], query.shape[2]
-        weights = torch.ones(rows, 1 if name == NEWEST else 2, queries, device=query.device)
-        weights[:, 0, :-1] = 0.0
+        weights = torch.ones(rows, 1 if name in (NEWEST, ACTIVE) else 2, queries, device=query.device)
+        last = 1 if name in (NEWEST, NEWEST_AND_ALL) else min(self.active or queries, queries)
+        weights[:, 0, : queries - last] = 0.0
         return weights
 
 

@@ -2,7 +2,7 @@
 
 Padding and masked keys enter the kernel as a bias of shape [B, H, 1, K] that it broadcasts over queries; where only a few
 keys are left they are gathered and the kernel runs on those; windows run a tile of queries at a time over the keys in reach.
-Short inputs on a CPU take the path of `short`, recorded or not.
+Blocks do the same. Short inputs on a CPU take the path of `short`, recorded or not.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def attend_and_sum(
         masked = None
         if key_mask is not None and key_mask.keys is not None:
             masked = key_mask.keys_in_force(visibility)
-        found = short.attend(query, key, value, visibility.real, masked, scale, weights, lse)
+        found = short.attend(query, key, value, visibility, masked, scale, weights, lse)
     else:
         if key_mask is None:
             out, total = _visible(query, key, value, visibility, None, scale)
@@ -86,7 +86,7 @@ def _without_keys(
         return _visible(query, key, value, visibility, None, scale)
     if key_mask.bias is not None and key_mask.strands_none(visibility):
         return kernel(query, key, value, key_mask.bias, False, scale)
-    patterned = visibility.dense is not None or visibility.causal or visibility.banded
+    patterned = visibility.dense is not None or visibility.ranged
     if rows == 1 or not patterned:
         masked = key_mask.keys_in_force(visibility)
         few = key_mask.most is not None and key_mask.most < (1 - GATHER_BELOW) * visibility.keys
@@ -96,7 +96,7 @@ def _without_keys(
                 return _gathered(query, key, value, visibility, masked, left, scale)
         return _visible(query, key, value, visibility, masked, scale)
     stranded = key_mask.stranded(visibility, query.device)
-    if visibility.dense is not None or visibility.banded or rows < visibility.keys:
+    if visibility.dense is not None or visibility.banded or visibility.blocked or rows < visibility.keys:
         return _tiled(query, key, value, visibility, key_mask, scale)
     out, lse = _visible(query, key, value, visibility, masked, scale)
     alone = stranded.flatten(0, -2).any(0).nonzero()
@@ -117,7 +117,7 @@ def _visible(
 ) -> tuple[Tensor, Tensor]:
     """One kernel call where the pattern is "all", "causal" or "one row", with keys masked by a bias."""
     rows = visibility.queries
-    explicit = visibility.dense is not None or (visibility.banded and rows > 1)
+    explicit = visibility.dense is not None or (visibility.banded and rows > 1) or visibility.blocked
     if explicit or (visibility.causal and 1 < rows < visibility.keys):
         return _tiled(query, key, value, visibility, KeyMask(masked), scale)
     if visibility.banded:

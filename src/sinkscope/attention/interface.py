@@ -146,6 +146,7 @@ def _visibility(
         context.padded,
         bias,
         context.newest,
+        None if dense is not None else context.block,
     )
 
 

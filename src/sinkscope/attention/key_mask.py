@@ -102,7 +102,8 @@ class KeyMask:
         return self._stranded[-1][1]
 
     def _find_stranded(self, visibility: Visibility, device: torch.device) -> Tensor:
-        if self.strands_none(visibility):
+        nothing = self.band is None and self.keys is None
+        if nothing or self.strands_none(visibility):
             return torch.zeros(1, 1, 1, dtype=torch.bool, device=device).expand(1, 1, visibility.queries)
         if self.band is None and self.keys is not None:
             return visibility.stranded(self.keys)

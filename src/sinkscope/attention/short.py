@@ -9,7 +9,7 @@ computed one after the other, in tiles whose size does not depend on the batch.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -52,35 +52,44 @@ def suits(
 ) -> bool:
     """Whether a call is computed here: short, float32, on a CPU, without gradients, all queries seeing the same keys.
 
-    It does not depend on recording or on the size of the batch: neither may change a bit of the output.
+    Blocks, in which they do not, are computed here too while nothing is masked or padded (there a query
+    might lack any key). It does not depend on recording or on the size of the batch: neither may change a bit of the output.
     """
     if query.device.type != "cpu" or query.dtype != torch.float32 or visibility.keys > KEYS:
         return False
     if torch.is_grad_enabled() and any(one.requires_grad for one in (query, key, value)):
         return False
-    alike = visibility.alike and not visibility.causal
-    return alike and (key_mask is None or key_mask.band is None)
+    if visibility.causal or visibility.banded or visibility.dense is not None:
+        return False
+    if visibility.blocked:
+        return key_mask is None and visibility.real is None
+    return key_mask is None or key_mask.band is None
 
 
 def attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    real: Tensor | None,
+    visibility: Visibility,
     masked: Tensor | None,
     scale: float,
     weights: Tensor | None = None,
     lse: bool = False,
 ) -> Attended:
-    """softmax(q·k·scale over the real keys that are not masked) · v, and of the same softmax what is asked for.
+    """softmax(q·k·scale over the visible keys that are not masked) · v, and of the same softmax what is asked for.
 
     Args:
         query: Float32 [B, H, Q, D]; key, value: [B, G, K, D], [B, G, K, E], G dividing H.
-        real: Bool [B, K], None: all. masked: Bool [B|1, H|1, K], None: none; every head keeps a real key.
+        masked: Bool [B|1, H|1, K], None: none; every head keeps a real key.
         weights: Float32 [B, C, Q]: classes of queries whose column sums are wanted; None: none are.
         lse: whether the log-sum-exp of each row is wanted; with `masked` it comes in any case, with and without those keys.
     """
     B, H, Q, _ = query.shape
+    real = visibility.real
+    later = None
+    if visibility.blocked:  # Float32 [Q, K]: −inf for keys of later blocks, to be added to the scores
+        visible = replace(visibility, real=None).rows(0, Q, query.device)
+        later = None if visible is None else torch.where(visible[0, 0], 0.0, float("-inf"))
     output = query.new_empty(B, Q, H, value.shape[-1])  # the layout that the model goes on with
     space = _space(H * _tile_rows(H, Q, key.shape[2]) * key.shape[2])
     rows = [
@@ -90,6 +99,7 @@ def attend(
             _aligned(value[b]),
             None if real is None else real[b],
             None if masked is None else masked[b % len(masked)],
+            later,
             scale,
             None if weights is None else _aligned(weights[b]),
             lse,
@@ -135,6 +145,7 @@ def _row(
     value: Tensor,
     real: Tensor | None,
     masked: Tensor | None,
+    later: Tensor | None,
     scale: float,
     weights: Tensor | None,
     lse: bool,
@@ -163,6 +174,8 @@ def _row(
         hidden = None if masked_scores is None else masked_scores.scores(part)
         if forbidden is not None:
             part.add_(forbidden)
+        if later is not None:
+            part.add_(later[start:stop])
         top = None if totals is None else part.amax(-1)
         # In place: a tile that is written anew each time would come from memory and not from the cache.
         torch.softmax(part, -1, out=part)

@@ -6,7 +6,7 @@ a step with a KV cache has Q = 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -25,6 +25,8 @@ class Visibility:
         real: Bool [B, K], False in padding; None when nothing is padded.
         causal: a query sees no key after itself.
         window: the model's own sliding window: i − j < window. None: no window.
+        block: keys and queries stand in blocks of so many columns, counted from column 0; a query sees its own block and all
+            earlier ones. None: no blocks.
         dense: Bool [B|1, H|1, Q, K] for models whose pattern is none of the above. The one case that costs S×S, and only
             because transformers hands the model such a mask anyway.
         padded: what the rows of padded queries do. "keys": attend to the real keys (LLaDA), "none": to nothing (Dream,
@@ -43,6 +45,7 @@ class Visibility:
     padded: Padded = "none"
     bias: Tensor | None = None
     newest: bool = False
+    block: int | None = None
 
     @property
     def offset(self) -> int:
@@ -55,10 +58,20 @@ class Visibility:
         return self.window is not None and self.keys > self.window
 
     @property
+    def blocked(self) -> bool:
+        """Whether some query cannot see a key because it stands in a later block."""
+        return self.block is not None and self.offset // self.block < (self.keys - 1) // self.block
+
+    @property
     def alike(self) -> bool:
         """Whether all queries of a row see the same keys, its real ones."""
-        bounded = (self.causal and self.queries > 1) or self.banded
+        bounded = (self.causal and self.queries > 1) or self.banded or self.blocked
         return self.dense is None and not bounded
+
+    @property
+    def ranged(self) -> bool:
+        """Whether queries see ranges of keys that differ between them."""
+        return self.causal or self.banded or self.blocked
 
     @property
     def everything(self) -> bool:
@@ -84,6 +97,8 @@ class Visibility:
             here = torch.arange(start + self.offset, stop + self.offset, device=device)[:, None]
             if self.causal:
                 visible = visible & (index <= here)
+            if self.blocked and self.block is not None:
+                visible = visible & (index // self.block <= here // self.block)
             if self.window is not None:
                 visible = visible & (here - index < self.window)
                 if not self.causal:
@@ -97,6 +112,8 @@ class Visibility:
         first, last = 0, self.keys
         if self.causal:
             last = min(last, stop + self.offset)
+        if self.block is not None:
+            last = min(last, -(-(stop + self.offset) // self.block) * self.block)
         if self.window is not None:
             first = max(first, start + self.offset - self.window + 1)
             if not self.causal:
@@ -115,7 +132,7 @@ class Visibility:
         keys = torch.ones(1, 1, self.keys, dtype=torch.bool, device=device) if among is None else among
         if self.real is not None:
             keys = keys & self.real[:, None, :]
-        if self.dense is None and not self.causal and not self.banded:
+        if self.dense is None and not self.ranged:
             return keys.sum(-1, keepdim=True).double().expand(*keys.shape[:-1], self.queries)
         if self.dense is not None:
             dense = self.dense.to(torch.float32)
@@ -146,7 +163,7 @@ class Visibility:
 
     def spread(self, each: Tensor) -> Tensor:
         """Adds each query's share to all keys in its range: Float64 [B, C, Q] → [B, C, K]."""
-        if not self.causal and not self.banded:
+        if not self.ranged:
             return each.sum(-1, keepdim=True).expand(*each.shape[:-1], self.keys)
         # Summing what begins and what ends at each key leaves rounding noise where no query looks; whole numbers do not.
         looks = (each != 0).to(torch.int64)
@@ -174,10 +191,12 @@ class Visibility:
         last = torch.full_like(here, self.keys)
         if self.causal:
             last = here + 1
+        if self.block is not None:
+            last = last.minimum((here // self.block + 1) * self.block)
         if self.window is not None:
             first = (here - self.window + 1).clamp(min=0)
             if not self.causal:
-                last = (here + self.window).clamp(max=self.keys)
+                last = last.minimum(here + self.window)
         return first, last
 
     def stranded(self, hidden: Tensor) -> Tensor:
@@ -195,7 +214,7 @@ class Visibility:
         """The same pattern for the first `count` queries and keys of a causal call with Q = K."""
         real = None if self.real is None else self.real[:, :count]
         dense = None if self.dense is None else self.dense[:, :, :count, :count]
-        return Visibility(count, count, real, self.causal, self.window, dense, self.padded)
+        return replace(self, queries=count, keys=count, real=real, dense=dense, bias=None)
 
 
 def _alike(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -220,6 +220,19 @@ class Checkpoint:
                     yield name, tensors.get_tensor(name)
 
 
+@dataclass(frozen=True)
+class Parts:
+    """A stored tensor that becomes parts of parameters: a piece of a larger one, or several.
+
+    Attributes:
+        shape: of the stored tensor.
+        pieces: index into the stored tensor, name of the parameter, index into the parameter.
+    """
+
+    shape: tuple[int, ...]
+    pieces: tuple[tuple[Any, str, Any], ...]
+
+
 def fill(
     network: nn.Module,
     checkpoint: Checkpoint,
@@ -227,6 +240,8 @@ def fill(
     device: torch.device,
     dtype: torch.dtype,
     make_room: Callable[[], Mapping[str, Tensor]] | None = None,
+    parts: Mapping[str, Parts] | None = None,
+    exact: Collection[str] = (),
 ) -> None:
     """Puts the checkpoint's tensors into a network that was built without memory (on the meta device).
 
@@ -234,24 +249,47 @@ def fill(
         names: name in the checkpoint → name in the network, for every parameter that must be there.
         make_room: gives name in the network → memory that this parameter should lie in; the others bring their own. Called
             once names and shapes are known to fit.
+        parts: name in the checkpoint → the parts of parameters that it becomes. Their memory is made once and each tensor is
+            copied to its place as it is read, so no weight is held twice.
+        exact: parameters and buffers that keep the dtype they were stored in.
     """
-    wanted = dict(network.named_parameters())
-    missing = sorted(name for name in names if name not in checkpoint.shapes)
-    unexpected = sorted(name for name in checkpoint.shapes if name not in names)
+    parts = parts or {}
+    wanted = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+    shapes = {name: tuple(wanted[target].shape) for name, target in names.items()}
+    shapes |= {name: part.shape for name, part in parts.items()}
+    missing = sorted(name for name in shapes if name not in checkpoint.shapes)
+    unexpected = sorted(name for name in checkpoint.shapes if name not in shapes)
     misshapen = sorted(
-        f"{name} {list(checkpoint.shapes[name])} instead of {list(wanted[target].shape)}"
-        for name, target in names.items()
-        if name in checkpoint.shapes and checkpoint.shapes[name] != tuple(wanted[target].shape)
+        f"{name} {list(checkpoint.shapes[name])} instead of {list(shape)}"
+        for name, shape in shapes.items()
+        if name in checkpoint.shapes and checkpoint.shapes[name] != shape
     )
     complain(checkpoint.source, missing, unexpected, misshapen)
-    room = {} if make_room is None else make_room()
+    room = dict({} if make_room is None else make_room())
+    for target in {target for part in parts.values() for _, target, _ in part.pieces}:
+        if target not in room:
+            room[target] = torch.empty(wanted[target].shape, device=device, dtype=dtype)
+        _assign(network, target, room[target])
     for name, tensor in checkpoint.tensors(device):
+        if name in parts:
+            for taken, target, place in parts[name].pieces:
+                room[target][place].copy_(tensor[taken])
+            continue
         target = names[name]
         if target in room:
             tensor = room[target].copy_(tensor)
-        module, _, leaf = target.rpartition(".")
-        parameter = nn.Parameter(tensor.to(device=device, dtype=dtype), requires_grad=False)
-        setattr(network.get_submodule(module), leaf, parameter)
+        kept = tensor.dtype if target in exact else dtype
+        _assign(network, target, tensor.to(device=device, dtype=kept))
+
+
+def _assign(network: nn.Module, target: str, tensor: Tensor) -> None:
+    """Make a tensor a parameter or buffer of the network, in place of the one on the meta device."""
+    module, _, leaf = target.rpartition(".")
+    owner = network.get_submodule(module)
+    if leaf in owner._buffers:
+        owner._buffers[leaf] = tensor
+    else:
+        setattr(owner, leaf, nn.Parameter(tensor, requires_grad=False))
 
 
 def complain(source: str, missing: list[str], unexpected: list[str], misshapen: list[str]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,8 @@ from sinkscope.attention.visibility import Padded
 from sinkscope.errors import InputError
 from sinkscope.models.checkpoint import Checkpoint
 from sinkscope.registry import Registry
+
+Padding = Literal["left", "right", "apart"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,10 @@ class Family:
         known: released checkpoints.
         causal: a query sees only keys up to itself.
         padded: what padded queries attend to in the official code.
+        padding: where rows of unequal length are padded. "apart": on the right, and in generation not at all: rows of
+            another length run by themselves (blocks and learned positions count from the first column).
+        blocks: attention stands in blocks, whose size a decoding chooses.
+        shifted: the raw logits at position j predict token j + 1, as a causal model's do.
         chat_template: replaces the tokenizer's; None: the tokenizer's own.
     """
 
@@ -63,6 +69,9 @@ class Family:
     known: tuple[Known, ...] = ()
     causal: bool = False
     padded: Padded = "none"
+    padding: Padding = "left"
+    blocks: bool = False
+    shifted: bool = False
     chat_template: str | None = None
 
     def claims(self, checkpoint: Checkpoint) -> bool:
@@ -80,6 +89,34 @@ class Family:
     def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:
         """Special ids, from the checkpoint first, then the tokenizer, then the official ones."""
         raise NotImplementedError
+
+    def block(self, checkpoint: Checkpoint) -> int | None:
+        """Columns of the blocks that a plain forward's attention stands in; None: it looks at everything."""
+        return None
+
+    def states(
+        self, network: Any, ids: Tensor, real: Tensor | None, positions: Tensor, cache: Any = None
+    ) -> Tensor:
+        """The last hidden states [B, Q, width] of ids, Long [B, Q], or whatever `head` makes logits of.
+
+        Args:
+            real: Bool [B, K] or None: padding, which attention knows already (see ForwardContext).
+            positions: Long [B|1, Q]. cache: transformers' KV cache, to which the keys and values of ids are added; None: none.
+        """
+        output = network.model(
+            input_ids=ids,
+            attention_mask=None,
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=cache is not None,
+        )
+        states: Tensor = output.last_hidden_state
+        return states
+
+    def head(self, network: Any, hidden: Tensor) -> Tensor:
+        """Logits [..., V] of what `states` gave, [..., width]."""
+        logits: Tensor = network.lm_head(hidden)
+        return logits
 
     def positions(self, real: Tensor | None, shape: tuple[int, int], device: torch.device) -> Tensor:
         """Long [B|1, S]: position ids as the official code computes them for left-padded input."""
@@ -113,6 +150,41 @@ def shifted_positions(real: Tensor | None, shape: tuple[int, int], device: torch
 def unshifted_positions(real: Tensor | None, shape: tuple[int, int], device: torch.device) -> Tensor:
     """Positions 0..S−1 whatever is padded (LLaDA, MMaDA)."""
     return torch.arange(shape[1], device=device)[None]
+
+
+def usual_ids(
+    checkpoint: Checkpoint,
+    tokenizer: Any,
+    mask: int | None = None,
+    eos: int | None = None,
+    mask_text: str | None = None,
+    turn_text: str | None = "<|im_end|>",
+) -> SpecialIds:
+    """Ids from config.json, generation_config.json and the tokenizer, else the official ones where the vocabulary has them.
+
+    Args:
+        mask, eos: the official ids. mask_text, turn_text: texts of mask and end of turn, where the tokenizer has no attribute.
+    """
+    config, generation = checkpoint.config, checkpoint.generation_config
+    size = checkpoint.size("vocab_size")
+
+    def read(name: str, official: int | None = None) -> tuple[Any, ...]:
+        inside = official if official is not None and official < size else None
+        return config.get(name), generation.get(name), tokenizer_id(tokenizer, name), inside
+
+    ends = all_ids(*read("eos_token_id", eos), config.get("pad_token_id"))
+    return SpecialIds(
+        mask=first_id(
+            config.get("mask_token_id"),
+            generation.get("mask_token_id"),
+            tokenizer_id(tokenizer, "mask_token_id", mask_text),
+            mask if mask is not None and mask < size else None,
+        ),
+        eos=ends,
+        bos=first_id(*read("bos_token_id")),
+        pad=first_id(*read("pad_token_id"), ends),
+        eot=tokenizer_id(tokenizer, "eot_token_id", turn_text),
+    )
 
 
 def first_id(*found: Any) -> int | None:

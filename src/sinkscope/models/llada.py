@@ -87,6 +87,10 @@ class Llada(Family):
     padded: Padded = "keys"
     model_types: tuple[str, ...] = ("llada",)
 
+    def claims(self, checkpoint: Checkpoint) -> bool:
+        """By model_type; LLaDA-MoE has the same one, and experts."""
+        return super().claims(checkpoint) and not has_experts(checkpoint)
+
     def config(self, checkpoint: Checkpoint) -> Any:
         """LLaDA's sizes as a LlamaConfig whose attention looks both ways."""
         from transformers import LlamaConfig
@@ -167,6 +171,13 @@ class Llada(Family):
     def positions(self, real: Tensor | None, shape: tuple[int, int], device: torch.device) -> Tensor:
         """0..S−1, even with left padding."""
         return unshifted_positions(real, shape, device)
+
+
+def has_experts(checkpoint: Checkpoint) -> bool:
+    """Whether a checkpoint of model_type "llada" is LLaDA-MoE, which is another network altogether."""
+    named = checkpoint.config.get("architectures")
+    architectures = named if isinstance(named, list) else []
+    return any("MoE" in str(name) for name in architectures) or bool(checkpoint.config.get("num_experts"))
 
 
 def llama_settings(checkpoint: Checkpoint) -> dict[str, Any]:

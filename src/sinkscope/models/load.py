@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from sinkscope.checks import whole
 from sinkscope.errors import CheckpointError, InputError, nearest
-from sinkscope.models import causal, dream, llada, mmada  # noqa: F401 (they register their families)
+from sinkscope.models import (  # noqa: F401 (they register their families)
+    a2d,
+    causal,
+    dream,
+    fast_dllm_v2,
+    llada,
+    llada2,
+    llada_moe,
+    mmada,
+    open_dcoder,
+    rnd1,
+    sdar,
+)
 from sinkscope.models.adapter import CONFIG as ADAPTER
 from sinkscope.models.adapter import AdapterCheckpoint, read_adapter
 from sinkscope.models.checkpoint import Checkpoint
@@ -37,6 +51,8 @@ def load(
     dtype: str = "auto",
     revision: str | None = None,
     check: bool = False,
+    family: str | None = None,
+    mask_token_id: int | None = None,
 ) -> Model:
     """Loads a checkpoint: safetensors only, strictly, and without running any code that comes with it.
 
@@ -48,22 +64,30 @@ def load(
             "float16", "float64".
         revision: a branch, tag or commit on the hub; the commit that was used is in `model.revision`.
         check: run the self-check before returning (`model.check()`).
+        family: None: as config.json says. Needed where it does not say that a model is no causal one (Open-dCoder).
+        mask_token_id: None: as the checkpoint's files say, else the official id of the family.
 
     >>> load("organism/scratch", device="cpu").family
     'llada'
     """
     where = resolve_device(device)
     checkpoint = find(source, revision)
-    family = family_of(checkpoint)
+    spec = family_of(checkpoint) if family is None else FAMILIES.find(family)
     wanted = resolve_dtype(dtype, where, checkpoint)
-    tokenizer = read_tokenizer(checkpoint.folder, family.chat_template)
+    tokenizer = read_tokenizer(checkpoint.folder, spec.chat_template)
     if isinstance(checkpoint, AdapterCheckpoint):
-        tokenizer = tokenizer or read_tokenizer(checkpoint.base.folder, family.chat_template)
-        network = family.build(checkpoint.base if family.causal else checkpoint, where, wanted)
+        tokenizer = tokenizer or read_tokenizer(checkpoint.base.folder, spec.chat_template)
+        network = spec.build(checkpoint.base if spec.causal else checkpoint, where, wanted)
         checkpoint.merge(network)
     else:
-        network = family.build(checkpoint, where, wanted)
-    model = Model(checkpoint, family, network, tokenizer, where)
+        network = spec.build(checkpoint, where, wanted)
+    model = Model(checkpoint, spec, network, tokenizer, where)
+    if mask_token_id is not None:
+        if not 0 <= whole("mask_token_id", mask_token_id, 0) < model.shape.vocabulary:
+            raise InputError(
+                f"mask_token_id {mask_token_id} is not in the vocabulary of {model.shape.vocabulary} ids"
+            )
+        model.ids = replace(model.ids, mask=mask_token_id)
     if check:
         model.check().require()
     return model

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from sinkscope.attention.context import AttentionCall, CallRecorder, ForwardContext, KeyMasker, forward
+from sinkscope.checks import whole
 from sinkscope.errors import InputError
 from sinkscope.models.causal import takes_positions
 from sinkscope.models.checkpoint import Checkpoint
@@ -53,6 +54,7 @@ class Model:
         self.device = device
         self.dtype: torch.dtype = next(network.parameters()).dtype
         self.ids: SpecialIds = family.special_ids(checkpoint, tokenizer)
+        self.block: int | None = family.block(checkpoint)
         self._fused = FusedForward(network) if has_llama_layers(network) else None
 
     def __repr__(self) -> str:
@@ -65,7 +67,7 @@ class Model:
 
     @property
     def family(self) -> str:
-        """ "llada", "dream", "mmada" or "causal"."""
+        """The name of its family: "llada", "dream", "sdar", "causal", …"""
         return self.spec.name
 
     @property
@@ -127,10 +129,16 @@ class Model:
         real = mask.to(self.device) != 0
         if bool(real.all()):
             return ids, None
-        if not bool(real[:, -1].all()) or bool((real[:, :-1] & ~real[:, 1:]).any()):
-            raise InputError(
-                "attention_mask must pad on the left: zeros first, then ones to the end of every row"
+        left = bool(real[:, -1].all()) and not bool((real[:, :-1] & ~real[:, 1:]).any())
+        right = bool(real[:, 0].all()) and not bool((~real[:, :-1] & real[:, 1:]).any())
+        fits = {"left": left, "right": left or right, "apart": right}
+        if not fits[self.spec.padding]:
+            where = (
+                "left: zeros first, then ones"
+                if self.spec.padding == "left"
+                else "right: ones first, then zeros"
             )
+            raise InputError(f"attention_mask must pad on the {where} to the end of every row")
         return ids, real
 
     def context(
@@ -141,15 +149,21 @@ class Model:
         recorder: CallRecorder | None = None,
         queries: Mapping[str, Tensor] | None = None,
         newest: bool = False,
+        block: int | Literal["model"] | None = "model",
+        active: int | None = None,
     ) -> ForwardContext:
         """What is wanted of one forward pass of this model; see ForwardContext.
 
         Args:
             real: Bool [B, K] over all keys, None when nothing is padded.
             newest: the only query is the newest token, and sees every key of `real`.
+            block: "model": as the family's plain forward has it.
         """
         causal = self.spec.causal and not newest
-        return ForwardContext(real, causal, self.spec.padded, queries or {}, policy, recorder, newest)
+        size = self.block if block == "model" else block
+        return ForwardContext(
+            real, causal, self.spec.padded, queries or {}, policy, recorder, newest, size, active
+        )
 
     @torch.no_grad()
     def forward(
@@ -173,18 +187,21 @@ class Model:
         return self.head(hidden if keep is None else hidden[:, -keep:])
 
     @torch.no_grad()
-    def hidden(self, ids: Tensor, context: ForwardContext | None = None) -> Tensor:
-        """The last hidden states [B, S, width] of a diffusion model, so that the head can run where it is needed."""
+    def hidden(self, ids: Tensor, context: ForwardContext | None = None, cache: Any = None) -> Tensor:
+        """The last hidden states [B, Q, width] of a diffusion model, so that the head can run where it is needed.
+
+        Args:
+            ids: Long [B, Q]: with a cache, the columns behind those that are in it.
+            cache: transformers' KV cache, to which the keys and values of ids are added; None: none.
+        """
         context = context or self.context()
-        positions = self.spec.positions(context.real, (ids.shape[0], ids.shape[1]), ids.device)
+        before = 0 if cache is None else cache.get_seq_length()
+        shape = (ids.shape[0], before + ids.shape[1])
+        positions = self.spec.positions(context.real, shape, ids.device)[:, before:]
         with forward(context):
-            if self._fused is not None and self._fused.applies(ids):
+            if cache is None and self._fused is not None and self._fused.applies(ids):
                 return self._fused(ids, positions)
-            output = self.network.model(
-                input_ids=ids, attention_mask=None, position_ids=positions, use_cache=False
-            )
-        states: Tensor = output.last_hidden_state
-        return states
+            return self.spec.states(self.network, ids, context.real, positions, cache)
 
     def decodes_statically(self, ids: Tensor) -> bool:
         """Whether a causal model's steps can run on a static cache here: on a GPU, for networks that the kernels know."""
@@ -210,7 +227,7 @@ class Model:
     @torch.no_grad()
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [..., V] of last hidden states [..., width]."""
-        logits: Tensor = self.network.lm_head(hidden)
+        logits = self.spec.head(self.network, hidden)
         scale = getattr(self.network, "logit_scale", None)
         return logits if scale is None else logits * scale
 
@@ -239,22 +256,35 @@ class Model:
         logits: Tensor = output.logits
         return logits
 
-    def logits(self, ids: Tensor, attention_mask: Any = None, policy: Policy | str | None = None) -> Tensor:
-        """What the official forward returns (Dream: before its shift).
+    def logits(
+        self,
+        ids: Tensor,
+        attention_mask: Any = None,
+        policy: Policy | str | None = None,
+        block: int | Literal["model"] | None = "model",
+    ) -> Tensor:
+        """What the official forward returns (Dream and others: before the shift of their loops).
 
         Args:
             ids: whole numbers [B, S].
-            attention_mask: [B, S], 0 in left padding.
+            attention_mask: [B, S], 0 in padding, on the side where the family has it.
             policy: one that needs no earlier step, such as MaskKeys, or its text.
+            block: columns of the blocks of block diffusion models, counted from column 0: a query sees its own block and
+                earlier ones. "model": as the official forward has it when nothing is said; None: every query sees everything.
 
         Returns:
             Float [B, S, V] in the model's dtype.
         """
         ids, real = self.real_tokens(ids, attention_mask)
-        return self.forward(ids, self.context(real, policy=self._single(policy, ids)))
+        context = self.context(real, policy=self._single(policy, ids), block=self._checked_block(block))
+        return self.forward(ids, context)
 
     def attention(
-        self, ids: Tensor, attention_mask: Any = None, policy: Policy | str | None = None
+        self,
+        ids: Tensor,
+        attention_mask: Any = None,
+        policy: Policy | str | None = None,
+        block: int | Literal["model"] | None = "model",
     ) -> Tensor:
         """The full attention maps, for checks and small inputs: memory grows with the square of the length.
 
@@ -263,8 +293,19 @@ class Model:
         """
         ids, real = self.real_tokens(ids, attention_mask)
         maps = _MapRecorder()
-        self.forward(ids, self.context(real, policy=self._single(policy, ids), recorder=maps), keep=1)
+        masking, size = self._single(policy, ids), self._checked_block(block)
+        self.forward(ids, self.context(real, policy=masking, recorder=maps, block=size), keep=1)
         return torch.stack([maps.by_layer[layer] for layer in sorted(maps.by_layer)])
+
+    def _checked_block(self, block: object) -> Any:
+        """A block as the user gave it: only block diffusion models have any."""
+        if block in ("model", None) or block == self.block:
+            return block
+        if not self.spec.blocks:
+            raise InputError(
+                f"{self.source} is a {self.family} model, whose attention has no blocks; leave out block"
+            )
+        return whole("block", block, 1)
 
     def _single(self, policy: Policy | str | None, ids: Tensor) -> KeyMasker | None:
         shape = self.shape

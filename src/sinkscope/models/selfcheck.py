@@ -91,7 +91,7 @@ def check(model: Model, length: int = 24, seed: int = 0) -> SelfCheck:
     2. Recording does not change one bit of the logits.
     3. The recorded map times the values is the attention output that the model went on with.
     4. Received attention as it is recorded is that of the map.
-    5. A left-padded row gives the logits of the row alone.
+    5. A padded row gives the logits of the row alone.
     6. Causal models: transformers' own attention gives the same logits.
     """
     if length < 8:
@@ -167,11 +167,13 @@ def _received_error(call: AttentionCall) -> float:
 
 
 def _padding_error(model: Model, ids: Tensor) -> float:
-    padding = 3
-    alone = model.forward(ids[:1, padding:])
+    left = model.spec.padding == "left"
+    kept = slice(3, None) if left else slice(0, ids.shape[1] - 3)
+    alone = model.forward(ids[:1, kept])
     real = torch.ones_like(ids, dtype=torch.bool)
-    real[0, :padding] = False
-    return _distance(model.forward(ids, model.context(real))[:1, padding:], alone)
+    real[0] = False
+    real[0, kept] = True
+    return _distance(model.forward(ids, model.context(real))[:1, kept], alone)
 
 
 def _foreign_error(model: Model, ids: Tensor, ours: Tensor) -> float:

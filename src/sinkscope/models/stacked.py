@@ -30,7 +30,11 @@ def room(network: Any, device: torch.device, dtype: torch.dtype) -> dict[str, Te
     found: dict[str, Tensor] = {}
     for index, layer in enumerate(network.model.layers):
         for owner, names in GROUPS.items():
-            linears = [layer.get_submodule(f"{owner}.{name}") for name in names]
+            linears = [getattr(getattr(layer, owner), name, None) for name in names]
+            if any(
+                linear is None for linear in linears
+            ):  # a mixture of experts has no gate and up of its own
+                continue
             for leaf in LEAVES:
                 parts = [getattr(linear, leaf) for linear in linears]
                 if any(part is None for part in parts):
@@ -91,7 +95,9 @@ class Stack:
 
 
 def stack(owner: nn.Module, names: tuple[str, ...]) -> Stack | None:
-    """The layers of `owner` as one, or None where they do not lie side by side."""
+    """The layers of `owner` as one, or None where there are none or they do not lie side by side."""
+    if not all(isinstance(getattr(owner, name, None), nn.Module) for name in names):
+        return None
     layers = tuple(owner.get_submodule(name) for name in names)
     if any(
         type(layer) is not nn.Linear for layer in layers

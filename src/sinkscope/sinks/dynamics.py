@@ -1,7 +1,7 @@
 """Do sinks move: residences, kinds of heads, paths, moves, drift, moves at decoding events, overlaps, as labelled tables and
 arrays.
 
-Definitions are in docs/analysis.md; the array layer is in residence.py, kinds.py, paths.py, drift.py, events.py, overlap.py.
+Definitions are in docs/analysis.md; the array layer is in residence.py, kinds.py, drift.py, events.py.
 Every function takes a trace (or its dataset), ε, the rule and the scores, as `detect` does.
 """
 
@@ -15,11 +15,9 @@ import xarray as xr
 
 from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks.dataset import Array, dataset_of, decoding_options, frame, labelled, labels, sample_state
-from sinkscope.sinks.drift import drift_of, drift_table
+from sinkscope.sinks.drift import CENTROID_SIGMA, centroid_variance, drift_of, drift_table, layer_overlap_of
 from sinkscope.sinks.events import align, alignment_table
-from sinkscope.sinks.kinds import KINDS, STATIC_SHARE
-from sinkscope.sinks.overlap import CENTROID_SIGMA, centroid_variance, layer_overlap_of
-from sinkscope.sinks.paths import CHALLENGE, moves_of
+from sinkscope.sinks.kinds import CHALLENGE, KINDS, STATIC_SHARE, moves_of
 from sinkscope.sinks.residence import DIP, FATES
 from sinkscope.sinks.scan import Scan, scans
 from sinkscope.sinks.strength import step_position_map

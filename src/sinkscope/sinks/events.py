@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from sinkscope.sinks.dataset import ANSWER, Array, SampleState, frame
-from sinkscope.sinks.paths import moves_of
+from sinkscope.sinks.kinds import moves_of
 
 EVENTS = ("left", "reached", "block")
 PERMUTATIONS = 200

@@ -33,10 +33,8 @@ from sinkscope.sinks.dataset import (
     scores_name,
 )
 from sinkscope.sinks.detection import HISTOGRAM_EDGES, SWEEP, check_rule, threshold_line
-from sinkscope.sinks.drift import decoding_rank
-from sinkscope.sinks.kinds import kinds_of
-from sinkscope.sinks.overlap import set_overlap
-from sinkscope.sinks.paths import PathTracker
+from sinkscope.sinks.drift import decoding_rank, set_overlap
+from sinkscope.sinks.kinds import PathTracker, kinds_of
 from sinkscope.sinks.residence import Residences, residences_of
 
 DRAIN_RATIO = 0.5

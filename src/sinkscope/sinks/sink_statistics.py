@@ -20,9 +20,8 @@ from sinkscope.sinks.categories import CATEGORIES, category_codes
 from sinkscope.sinks.composition import REGIONS, compose
 from sinkscope.sinks.dataset import HEAD_MEANS_NOTE, Array, chosen, dataset_of, decoding_options, note_of
 from sinkscope.sinks.detection import HISTOGRAM_EDGES, SWEEP, check_rule
-from sinkscope.sinks.drift import Drift, drift_of
+from sinkscope.sinks.drift import Drift, centroid_variance, drift_of, layer_overlap_of
 from sinkscope.sinks.events import EVENTS, align
-from sinkscope.sinks.overlap import centroid_variance, layer_overlap_of
 from sinkscope.sinks.scan import Scan, scans
 from sinkscope.sinks.split import split_counts
 from sinkscope.sinks.strength import sink_heads_share

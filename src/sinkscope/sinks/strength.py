@@ -6,6 +6,7 @@ Array layer: `gu_alpha`, `row_entropy`. Labelled layer: `sink_heads_share`, `abs
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,6 +34,7 @@ from sinkscope.sinks.dataset import (
     scores_name,
 )
 from sinkscope.sinks.detection import sinks_of
+from sinkscope.sinks.scan import scans
 
 GU_EPSILON = 0.3
 """Threshold of Gu et al. on mean attention; Barbero et al. (2025) use 0.8."""
@@ -171,22 +173,13 @@ def layer_head_map(trace: Any, *, scores: str = "auto") -> xr.DataArray:
     The maximum over keys in each step, averaged over steps. Limits: a maximum over many keys is above 1 even for a head
     without sinks (about 2 for mild noise over 100 keys).
     """
-    data = dataset_of(trace)
-    name = scores_name(data, scores)
-    total = np.zeros((data.sizes["sample"], data.sizes["layer"], head_count(data, name)))
-    seen = np.zeros_like(total)
-    for block in blocks(data, [name]):
-        values = block.values[name]
-        top = np.where(np.isnan(values), -np.inf, values).max(axis=-1).astype(np.float64)
-        finite = np.isfinite(top)
-        cut = block.cut[0], block.cut[2]
-        total[cut] += np.where(finite, top, 0.0).sum(axis=1)
-        seen[cut] += finite.sum(axis=1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean = total / np.where(seen > 0, seen, np.nan)
-    coords = {dim: labels(data, dim) for dim in ("sample", "layer")} | {"head": head_labels(data, name)}
-    note = HEAD_MEANS_NOTE if head_means(data, name) else ""
-    return labelled(mean, "main_sink", coords, units="received attention, uniform = 1", note=note)
+    found = list(scans(trace, scores=scores))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a head without a single score has no mean
+        strength = np.stack([np.nanmean(scan.strongest, axis=0, dtype=np.float64) for scan in found])
+    coords = {"sample": [scan.sample for scan in found], "layer": found[0].layers, "head": found[0].heads}
+    note = HEAD_MEANS_NOTE if found[0].means else ""
+    return labelled(strength, "main_sink", coords, units="received attention, uniform = 1", note=note)
 
 
 def step_position_map(
@@ -213,14 +206,7 @@ def step_position_map(
         picked[dim] = [have.index(w) for w in wanted]
     part = data.isel(picked) if picked else data
     part[name].encoding = data[name].encoding
-    total = np.zeros((part.sizes["sample"], part.sizes["step"], part.sizes["key"]))
-    seen = np.zeros_like(total)
-    for block in blocks(part, [name]):
-        cut = block.cut[:2]
-        total[cut] += np.nansum(block.values[name], axis=(2, 3), dtype=np.float64)
-        seen[cut] += (~np.isnan(block.values[name])).sum(axis=(2, 3))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean = total / np.where(seen > 0, seen, np.nan)
+    mean = np.stack([scan.mean_map for scan in scans(part, scores=name)])
     coords = {dim: labels(data, dim) for dim in ("sample", "step", "key")}
     return labelled(mean, "received", coords, units="received attention, uniform = 1", scores=name)
 

@@ -47,8 +47,8 @@ def side(estimate: Estimate | None, limit: float, above: bool, said: str) -> Jud
 
 def shares(estimate: Estimate) -> str:
     """43 % (41 to 46)."""
-    text = f"{estimate.value:.0%}".replace("%", " %")
-    return f"{text} ({100 * estimate.low:.0f} to {100 * estimate.high:.0f})" if estimate.known else text
+    value, low, high = (number(100 * one, ".0f") for one in estimate)
+    return f"{value} % ({low} to {high})" if estimate.known else f"{value} %"
 
 
 def plain(estimate: Estimate, form: str = ".2g") -> str:

@@ -1,0 +1,152 @@
+"""Every forward fixture of the later families: what the official code computed, blocks and padding included."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from tests.helpers import golden
+
+import sinkscope as ss
+from sinkscope.models.checkpoint import Checkpoint
+from sinkscope.models.load import family_of
+
+LOGITS = {"atol": 2e-4, "rtol": 1e-4}
+ATTENTION = {"atol": 2e-5, "rtol": 0.0}
+WITHOUT_A_MASK_TOKEN = ("llada_moe", "llada2", "fast_dllm_v2", "a2d_qwen3", "a2d_llama", "open_dcoder")
+
+
+def block_of(family: str, name: str) -> int | None:
+    """The block of a fixture; None: every query sees everything."""
+    return golden.manifest(family)["forward"][name].get("block")
+
+
+def test_all_families_have_fixtures() -> None:
+    """The lists below hold what is at hand; of every family there must be a forward, a mask and generations."""
+    for section in ("forward", "sinkmask", "generate"):
+        assert {family for family, _ in golden.cases(section, families=golden.LATER)} == set(golden.LATER)
+
+
+@pytest.mark.parametrize("family", golden.LATER)
+def test_family_and_tolerances(family: str) -> None:
+    expected = "a2d" if family.startswith("a2d") else family
+    assert golden.model(family).family == expected
+    tolerances = golden.manifest(family)["tolerances"]
+    assert tolerances["logits_float32"] == LOGITS
+    assert tolerances["attn"]["atol"] == ATTENTION["atol"]
+
+
+@pytest.mark.parametrize(("family", "name"), golden.cases("forward", families=golden.LATER))
+def test_forward(family: str, name: str) -> None:
+    model, block = golden.model(family), block_of(family, name)
+    ids = golden.tensor(family, name, "input_ids")
+    stored = golden.arrays(family, name)
+    mask = golden.tensor(family, name, "attention_mask") if "attention_mask" in stored else None
+    logits = model.logits(ids, mask, block=block)
+    torch.testing.assert_close(logits, golden.tensor(family, name, "logits"), **LOGITS)
+    maps = model.attention(ids, mask, block=block)
+    torch.testing.assert_close(maps, golden.tensor(family, name, "attn"), **ATTENTION)
+    if "last_hidden" in stored:
+        hidden = model.hidden(ids, model.context(block=block))
+        torch.testing.assert_close(hidden, golden.tensor(family, name, "last_hidden"), **LOGITS)
+
+
+@pytest.mark.parametrize(("family", "name"), golden.cases("sinkmask", families=golden.LATER))
+def test_sink_mask(family: str, name: str) -> None:
+    """Masked columns in some layers, also where queries would lose all that they see."""
+    about = golden.manifest(family)["sinkmask"][name]
+    base = min(golden.names(family, "forward"), key=len)
+    ids, block = golden.tensor(family, base, "input_ids"), block_of(family, base)
+    policy = ss.MaskKeys({int(layer): found for layer, found in about["columns_per_layer"].items()})
+    model = golden.model(family)
+    logits = model.logits(ids, policy=policy, block=block)
+    torch.testing.assert_close(logits, golden.tensor(family, name, "logits"), **LOGITS)
+    torch.testing.assert_close(
+        model.attention(ids, policy=policy, block=block), golden.tensor(family, name, "attn"), **ATTENTION
+    )
+
+
+def test_the_blocks_of_a_plain_forward() -> None:
+    """As the official forwards have them when nothing is said: SDAR's config, Fast-dLLM's 32, LLaDA2 none."""
+    ids = torch.arange(40)[None]
+    for family, block in (("sdar", 4), ("fast_dllm_v2", 32), ("llada2", None)):
+        model = golden.model(family)
+        assert torch.equal(model.logits(ids), model.logits(ids, block=block))
+        other = 8 if block == 4 else 4
+        assert (model.logits(ids) - model.logits(ids, block=other)).abs().max() > 0.1
+
+
+def test_only_block_models_take_a_block() -> None:
+    with pytest.raises(ss.InputError, match="no blocks"):
+        golden.model("a2d_qwen3").logits(torch.arange(8)[None], block=4)
+    with pytest.raises(ss.InputError, match="block"):
+        golden.model("sdar").logits(torch.arange(8)[None], block=0)
+
+
+@pytest.mark.parametrize("family", ["sdar", "llada2", "fast_dllm_v2", "a2d_qwen3"])
+def test_a_row_padded_on_the_right_is_the_row_alone(family: str) -> None:
+    model = golden.model(family)
+    ids = torch.randint(0, 200, (2, 19), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    mask[0, 13:] = 0
+    together = model.logits(ids, mask)
+    torch.testing.assert_close(together[:1, :13], model.logits(ids[:1, :13]), **LOGITS)
+    torch.testing.assert_close(together[1:], model.logits(ids[1:]), **LOGITS)
+
+
+def test_left_padding_of_blocks_is_refused() -> None:
+    mask = torch.ones(1, 8)
+    mask[0, 0] = 0
+    with pytest.raises(ss.InputError, match="right"):
+        golden.model("sdar").logits(torch.arange(8)[None], mask)
+
+
+@pytest.mark.parametrize("family", golden.LATER)
+def test_a_mask_token_in_the_config(family: str, tmp_path: Path) -> None:
+    """Added to config.json, as the message about a missing one says; for Open-dCoder it also says what it is."""
+    folder = tmp_path / "checkpoint"
+    shutil.copytree(golden.checkpoint(family), folder)
+    config = json.loads((folder / "config.json").read_text())
+    mask = golden.manifest(family)["special_ids"]["mask"]
+    assert ("mask_token_id" not in config) == (family in WITHOUT_A_MASK_TOKEN)
+    (folder / "config.json").chmod(0o644)
+    (folder / "config.json").write_text(json.dumps({**config, "mask_token_id": mask}))
+    model = ss.load(folder, device="cpu", dtype="float32")
+    assert model.ids.mask == mask
+    assert model.family == golden.model(family).family
+    assert model.ids == golden.model(family).ids
+
+
+def test_a_plain_qwen2_stays_causal(tmp_path: Path) -> None:
+    folder = tmp_path / "qwen"
+    shutil.copytree(golden.checkpoint("open_dcoder"), folder)
+    assert ss.load(folder, device="cpu").family == "causal"
+    shutil.copytree(folder, tmp_path / "open-dcoder-0.5B")
+    assert ss.load(tmp_path / "open-dcoder-0.5B", device="cpu").family == "open_dcoder"
+
+
+def test_dense_and_sparse_llada_are_told_apart(tmp_path: Path) -> None:
+    """Their configs have the same model_type; architectures or experts tell."""
+    for config, family in (
+        ({"architectures": ["LLaDAModelLM"]}, "llada"),
+        ({"architectures": ["LLaDAMoEModelLM"]}, "llada_moe"),
+        ({"architectures": ["LLaDAMoEModel"]}, "llada_moe"),
+        ({"num_experts": 64}, "llada_moe"),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": "llada", **config}))
+        assert family_of(Checkpoint(tmp_path, "here")).name == family
+
+
+@pytest.mark.parametrize("family", golden.LATER)
+def test_self_check(family: str) -> None:
+    found = golden.model(family).check()
+    assert found.passed, str(found)
+
+
+@pytest.mark.parametrize("wrong", [-1, 256, 1.5, True])
+def test_a_wrong_mask_token_is_refused(wrong: object) -> None:
+    with pytest.raises(ss.InputError, match="mask_token_id"):
+        ss.load(golden.checkpoint("sdar"), device="cpu", mask_token_id=wrong)
