@@ -36,12 +36,14 @@ class Decoding:
         families: names of the model families that it is for.
         causal: new tokens are appended one by one; else masks in a sequence of fixed length are replaced.
         replayable: whether `ss.replay` can compare candidates along it.
+        generates: it writes tokens; readings do not.
     """
 
     kind: ClassVar[str] = ""
     families: ClassVar[tuple[str, ...]] = ()
     causal: ClassVar[bool] = False
     replayable: ClassVar[bool] = True
+    generates: ClassVar[bool] = True
 
     # ---- what it knows about itself
 
@@ -167,7 +169,7 @@ def decoding_from_options(family: str, options: Mapping[str, Any], where: str = 
     """
     prefix = f"{where}: " if where else ""
     fitting = [kind for kind in DECODINGS.values() if kind.fits(family)]
-    if not fitting:
+    if not any(kind.generates for kind in fitting):
         families = {name for kind in DECODINGS.values() for name in kind.families}
         raise InputError(
             f"{prefix}there is no decoding for the family {family!r}; {nearest(family, families)}"

@@ -36,6 +36,7 @@ class Reading(Decoding):
     scored: int | None = None
 
     replayable: ClassVar[bool] = False
+    generates: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         whole("length", self.length, 2)
