@@ -186,7 +186,7 @@ class Recorder:
         handles = []
         try:
             if self.capture.anatomy:
-                for layer, block in enumerate(decoder_layers(network, self.frame)):
+                for layer, block in enumerate(decoder_layers(network, self.frame.layers[-1])):
                     handles.append(block.register_forward_pre_hook(_residual_hook(layer), with_kwargs=True))
             yield
         finally:
@@ -218,10 +218,10 @@ def trace_writer(
     return Folder(out, frame, capture, attributes)
 
 
-def decoder_layers(network: nn.Module, frame: Frame) -> nn.ModuleList:
-    """The list of decoder layers of a network: its one ModuleList whose members hold the attention modules."""
+def decoder_layers(network: nn.Module, last: int) -> nn.ModuleList:
+    """The decoder layers of a network, up to layer `last` at least: its one ModuleList whose members hold attention modules."""
     for module in network.modules():
-        if isinstance(module, nn.ModuleList) and len(module) > frame.layers[-1]:
+        if isinstance(module, nn.ModuleList) and len(module) > last:
             holds = any(getattr(inner, "layer_idx", None) is not None for inner in module[0].modules())
             if holds:
                 return module
