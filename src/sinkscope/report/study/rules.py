@@ -37,7 +37,8 @@ def side(estimate: Estimate | None, limit: float, above: bool, said: str) -> Jud
     if estimate is None or not math.isfinite(estimate.value):
         return NOT_MEASURED
     if not estimate.known:
-        return Judgement(OPEN, f"{said}; one prompt has no interval")
+        why = "none was seen, which has no interval" if estimate.value == 0 else "one prompt has no interval"
+        return Judgement(OPEN, f"{said}; {why}")
     if estimate.above(limit):
         return Judgement(SUPPORTED if above else CONTRADICTED, said)
     if estimate.below(limit):
