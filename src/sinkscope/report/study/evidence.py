@@ -60,7 +60,9 @@ class Evidence:
     def rests(self) -> str:
         """How much evidence there is, and how much of it is of this study."""
         count, word = (self.n, "documents") if self.kind == ACCURACIES else (self.prompts, "prompts")
-        return "" if self.here is None or self.here >= count else f"{count} {word}, {self.here} of them run here"
+        return (
+            "" if self.here is None or self.here >= count else f"{count} {word}, {self.here} of them run here"
+        )
 
     def accuracy(self, policy: str) -> float:
         """The mean score under a policy, NaN when it was not run."""
