@@ -1,8 +1,8 @@
 """How often a row that shares its forwards with rows of other lengths takes another token than alone: `python3 -m lab.near_ties`.
 
 On a GPU rows of different lengths run together, padded. In float32 a row equals its run alone; in bfloat16 a matrix product may
-add in another order when the batch is larger, and where two candidates or two confidences nearly tie the choice may fall the
-other way. The script answers word problems alone and together, in both dtypes, and prints how many rows and tokens differ.
+add in another order when the batch is larger, and where two candidates nearly tie the choice may fall the other way.
+The script answers word problems alone and together, in both dtypes, and prints how many rows and tokens differ.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ def compare(source: str, dtype: str, device: str, count: int, length: int) -> di
     model = ss.load(source, device=device, dtype=dtype)
     task = registry.get("word_problems", model.family)
     prompts = [list(encode_prompt(model, task.prompt(one), task.scheme).ids) for one in task.documents(count)]
-    decoding: ss.GreedyDecoding | ss.LladaDecoding = ss.LladaDecoding(length, block=length)
-    if model.spec.causal:
-        decoding = ss.GreedyDecoding(length, eos=None)
+    decoding: ss.Decoding = (
+        ss.GreedyDecoding(length, eos=None) if model.spec.causal else ss.LladaDecoding(length, block=length)
+    )
+    if model.family == "dream":
+        decoding = ss.DreamDecoding(length)
     padded = pad(model, prompts)
     seeds = list(range(count))
     together = ss.generate(model, padded.ids, decoding, seed=seeds, attention_mask=padded.real)
