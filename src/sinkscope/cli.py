@@ -316,7 +316,9 @@ def study(
         list[str] | None,
         typer.Option(help="a task's JSON-lines file, such as gsm8k=test.jsonl", metavar="TASK=FILE"),
     ] = None,
-    on: Annotated[str, typer.Option(help="local, ray or slurm", metavar="NAME")] = "local",
+    on: Annotated[
+        str, typer.Option(help="local, here (this process), ray or slurm", metavar="NAME")
+    ] = "local",
     workers: Annotated[
         int | None, typer.Option(help="processes at a time; default: one per GPU, else one per core")
     ] = None,
@@ -385,7 +387,8 @@ def bench(
     shape: Annotated[
         str | None,
         typer.Argument(
-            help="llada-8b, dream-7b or llada-small (random weights), or a checkpoint; default: by device",
+            help="llada-8b, dream-7b, llama-8b, llada-small, llama-small (random weights), a checkpoint, or job (a whole cell of "
+            "a study); default: by device",
             metavar="SHAPE",
         ),
     ] = None,
@@ -435,9 +438,9 @@ def main() -> None:
 
 
 def _fail(message: str, code: int) -> None:
-    from sinkscope.commands.output import safe
+    from sinkscope.text import visible
 
-    print("error: " + safe(" ".join(message.split())), file=sys.stderr)
+    print("error: " + visible(" ".join(message.split())), file=sys.stderr)
     sys.exit(code)
 
 

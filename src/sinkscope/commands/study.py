@@ -7,13 +7,13 @@ import sys
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from sinkscope.commands.output import console, safe, say, show_json
+from sinkscope.commands.output import console, say, show_json
 from sinkscope.errors import InputError
 from sinkscope.study import run, spec
 from sinkscope.study.cells import expanded
@@ -22,8 +22,7 @@ from sinkscope.study.executors import Place
 from sinkscope.study.status import read as read_status
 from sinkscope.tasks.sandbox import UnconfinedWarning
 from sinkscope.tasks.task import ACCURACY, NATS
-
-EXAMPLE = "organism/scratch"
+from sinkscope.text import visible
 
 
 @dataclass(frozen=True)
@@ -78,27 +77,8 @@ def study(request: Request, json: bool = False) -> None:
 
 def resolve(request: Request) -> spec.Study:
     """The study with the changes of the command line."""
-    data = spec.read_data(request.name)
-    blocks = [block for kind in ("evaluate", "trace", "replay") for block in data.get(kind, [])]
-    if request.models:
-        data["models"] = list(request.models)
-        for block in blocks:
-            if block.get("models"):
-                block["models"] = [name for name in block["models"] if name in request.models]
-        for kind in ("evaluate", "trace", "replay"):
-            data[kind] = [block for block in data.get(kind, []) if block.get("models") != []]
-    for block in blocks if request.task is not None else ():
-        block["task"] = request.task
-    for block in data.get("evaluate", []) if request.samples is not None else ():
-        block["samples"] = request.samples
-    wanted = spec.from_data(data, request.name)
-    if not wanted.models:
-        raise InputError(
-            f"study {wanted.name} is for any one model: name it with --model, such as --model {EXAMPLE}"
-        )
-    if request.dtype is not None:
-        wanted = replace(wanted, models=tuple(replace(model, dtype=request.dtype) for model in wanted.models))
-    return replace(wanted, data={**wanted.data, **pairs(request.data, "--data")})
+    data = pairs(request.data, "--data")
+    return spec.changed(request.name, request.models, request.task, request.samples, request.dtype, data)
 
 
 def pairs(texts: tuple[str, ...], flag: str) -> dict[str, str]:
@@ -140,7 +120,7 @@ class Bar(run.Progress):
         self._begun, self._said, self._start, self._total = 0.0, 0.0, 0.0, 1.0
 
     def say(self, text: str) -> None:
-        self.console.print(safe(text), soft_wrap=True)
+        self.console.print(visible(text), soft_wrap=True)
 
     def begin(self, work: float, done: float) -> None:
         self._begun = self._said = time.monotonic()
@@ -160,7 +140,7 @@ class Bar(run.Progress):
         rate = (done - self._start) / spent if spent > 0 else 0.0
         left = f"{duration((self._total - done) / rate)} left" if rate > 0 else ""
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=done, left=left, cell=safe(cell))
+            self._bar.update(self._task, completed=done, left=left, cell=visible(cell))
         elif time.monotonic() - self._said > 10:
             self._said = time.monotonic()
             self.say(f"{done / self._total:.0%} done, {left}, {cell}")

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.decoding.base import Decoding, Twin, default_decoding
-from sinkscope.decoding.groups import Group, grouped, start_group
-from sinkscope.decoding.streams import check_seeds
+from sinkscope.decoding.groups import Group, check_seeds, grouped, start_group
 from sinkscope.errors import InputError
 from sinkscope.generation.run import Run
 from sinkscope.models.load import as_model
@@ -23,10 +22,9 @@ from sinkscope.models.model import Model
 from sinkscope.models.prompts import Batch, decode, encode
 from sinkscope.policies.policy import Policy, check_policy
 from sinkscope.policies.text import as_policy
-from sinkscope.trace.capture import Capture
-from sinkscope.trace.frame import Frame
-from sinkscope.trace.provenance import provenance, token_texts
+from sinkscope.trace.capture import Capture, Frame
 from sinkscope.trace.recorder import Recorder, trace_writer
+from sinkscope.trace.trace import provenance, token_texts
 
 Progress = Callable[[int, int, Tensor], None]
 """Called after every step with the number of steps done, the number expected, and the states Long [B, S]."""
@@ -60,7 +58,8 @@ def generate(
         unconditional: (ids, attention_mask) of the unconditional twin, for image guidance.
         progress: called after every step.
     """
-    model, policy = as_model(model), as_policy(policy)
+    model = model if isinstance(model, Model) else as_model(model)
+    policy = None if policy is None else as_policy(policy)
     decoding = default_decoding(model.family) if decoding is None else decoding
     check_decoding(model, decoding)
     batch = encode(model, prompts, attention_mask)
@@ -69,7 +68,8 @@ def generate(
     seed = check_seeds(seed, len(batch.ids))
     if seed is None and decoding.draws:
         seed = int(torch.randint(0, 2**31, (1,)))
-    checked = check_policy(policy, model.shape.layers, min(batch.lengths) + decoding.new_tokens)
+    shortest = min(batch.lengths) + decoding.new_tokens
+    checked = None if policy is None else check_policy(policy, model.shape.layers, shortest)
     recorder = None
     if capture is not None or out is not None:
         capture = capture or Capture()
