@@ -29,6 +29,7 @@ TABLES = (
     "replay",
     "pairs",
     "likelihood",
+    "passages",
     "inspection",
     "reuse",
     "evidence",
