@@ -49,6 +49,7 @@ def run(
     steps: int = STEPS,
     rivalry: bool = True,
     say: Callable[[str], None] = lambda _: None,
+    keep: Callable[[dict[str, Any]], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Builds the network and measures every case.
 
@@ -56,6 +57,7 @@ def run(
         shape: see `command.bench_command`; "job" for a whole cell of a study.
         rivalry: measure the official style and eager maps too.
         say: called with a line about every case as it is measured.
+        keep: called with the result so far after every case, so that nothing is lost when a run is stopped.
 
     Returns:
         JSON data: what was measured, on what, when; `cases` hold batch, length, limits in seconds, and timings: name →
@@ -76,7 +78,7 @@ def run(
                 f"{batch}x{length}: a batch of at least 1 and more than {2 * BLOCK} tokens are needed"
             )
     best = limits(model.device, model.dtype)
-    cases = []
+    cases: list[dict[str, Any]] = []
     for batch, length in grid:
         timings = _timings(model, batch, length, steps, rivalry, turns=1 if on_gpu else TURNS)
         case = {
@@ -91,6 +93,7 @@ def run(
         cases.append(case)
         parts = (f"{name} {timing}" for name, timing in timings.items())
         say(f"{batch} × {length}: {', '.join(parts)}")
+        keep(_result(shape, model, steps, best, cases))
     return _result(shape, model, steps, best, cases)
 
 

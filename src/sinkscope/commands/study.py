@@ -7,7 +7,7 @@ import sys
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,6 @@ from sinkscope.study.estimate import Estimate, Line, estimate, sentences
 from sinkscope.study.executors import Place
 from sinkscope.study.status import read as read_status
 from sinkscope.tasks.sandbox import UnconfinedWarning
-
-EXAMPLE = "organism/scratch"
 
 
 @dataclass(frozen=True)
@@ -77,27 +75,8 @@ def study(request: Request, json: bool = False) -> None:
 
 def resolve(request: Request) -> spec.Study:
     """The study with the changes of the command line."""
-    data = spec.read_data(request.name)
-    blocks = [block for kind in ("evaluate", "trace", "replay") for block in data.get(kind, [])]
-    if request.models:
-        data["models"] = list(request.models)
-        for block in blocks:
-            if block.get("models"):
-                block["models"] = [name for name in block["models"] if name in request.models]
-        for kind in ("evaluate", "trace", "replay"):
-            data[kind] = [block for block in data.get(kind, []) if block.get("models") != []]
-    for block in blocks if request.task is not None else ():
-        block["task"] = request.task
-    for block in data.get("evaluate", []) if request.samples is not None else ():
-        block["samples"] = request.samples
-    wanted = spec.from_data(data, request.name)
-    if not wanted.models:
-        raise InputError(
-            f"study {wanted.name} is for any one model: name it with --model, such as --model {EXAMPLE}"
-        )
-    if request.dtype is not None:
-        wanted = replace(wanted, models=tuple(replace(model, dtype=request.dtype) for model in wanted.models))
-    return replace(wanted, data={**wanted.data, **pairs(request.data, "--data")})
+    data = pairs(request.data, "--data")
+    return spec.changed(request.name, request.models, request.task, request.samples, request.dtype, data)
 
 
 def pairs(texts: tuple[str, ...], flag: str) -> dict[str, str]:

@@ -252,6 +252,40 @@ def read(name: str | Path) -> Study:
     return from_data(read_data(name), str(name))
 
 
+def changed(
+    name: str | Path,
+    models: Sequence[str] = (),
+    task: str | None = None,
+    samples: int | None = None,
+    dtype: str | None = None,
+    data: Mapping[str, str] | None = None,
+) -> Study:
+    """A built-in study or one from a TOML file, with other models, another task, number of documents, dtype or data files."""
+    given = read_data(name)
+    kinds = ("evaluate", "trace", "replay")
+    if models:
+        given["models"] = list(models)
+        for kind in kinds:
+            for block in given.get(kind, []):
+                if block.get("models"):
+                    block["models"] = [known for known in block["models"] if known in models]
+            given[kind] = [block for block in given.get(kind, []) if block.get("models") != []]
+    for kind in kinds if task is not None else ():
+        for block in given.get(kind, []):
+            block["task"] = task
+    for block in given.get("evaluate", []) if samples is not None else ():
+        block["samples"] = samples
+    study = from_data(given, str(name))
+    if not study.models:
+        raise InputError(
+            f"study {study.name} is for any one model: name it with --model, such as --model organism/scratch"
+        )
+    if dtype is not None:
+        named = tuple(dataclasses.replace(model, dtype=dtype) for model in study.models)
+        study = dataclasses.replace(study, models=named)
+    return dataclasses.replace(study, data={**study.data, **(data or {})})
+
+
 def read_data(name: str | Path) -> dict[str, Any]:
     """The TOML data of a study, before anything is checked."""
     path = Path(name)
