@@ -245,7 +245,7 @@ def test_flags(carrier: Case) -> None:
         for call in seen.calls
     ]
     quiet.calls = calls
-    assert set(void(quiet)) == {"movement", "foresight over time", "value norms", "drain", "sinks"}  # type: ignore[arg-type]
+    assert set(void(quiet)) == {"movement", "masks", "foresight over time", "value norms", "drain", "sinks"}  # type: ignore[arg-type]
 
 
 def test_controls_are_of_the_same_kind_and_never_sinks() -> None:

@@ -48,6 +48,12 @@ RULES = (
     Rule("Must attention go there?", "patch", "key of an ordinary place: kl", NATS, "nats beyond the control",
          "with an ordinary key in their place, and attention elsewhere, predictions change",
          "attention can go elsewhere without harm"),
+    Rule("Is content of this run read at mask tokens?", "patch", "value of another run, at masks: kl", NATS,
+         "nats beyond the control", "another run's values at sinks that are masks change predictions: the future holds content",
+         "values of another run's masks do as well: nothing that belongs to the run is read at future positions", "masks"),
+    Rule("Is any value read at mask tokens?", "patch", "no value, at masks: kl", NATS, "nats beyond the control",
+         "without the values of the sinks that are masks predictions change",
+         "without the values of the sinks that are masks predictions stay", "masks"),
     Rule("Can the answer be read off them?", "lens", "a token due elsewhere", 0.0, "more often than at other places",
          "the lens reads tokens there that are still to be written elsewhere",
          "the lens reads tokens of the rest of the answer no more often there than at other places"),
@@ -107,7 +113,9 @@ def _answer(rule: Rule, table: pandas.DataFrame, void: Mapping[str, str]) -> Hol
     elif n >= LEAST and found.below(rule.limit):
         answer = "no"
     words = {"yes": rule.yes, "no": rule.no}.get(answer, "the interval does not decide it")
-    return Holding(rule.question, answer, f"{words} {numbers}", *found, n)
+    if not n:
+        words, numbers = "there was nothing to measure it on", ""
+    return Holding(rule.question, answer, f"{words} {numbers}".strip(), *found, n)
 
 
 def _kind(made: list[Holding]) -> Holding:

@@ -20,7 +20,7 @@ from sinkscope.statistics import Estimate, ratio_interval
 
 Array = np.ndarray[Any, Any]
 FOLDS = 5
-RIDGES = (1.0, 10.0, 100.0, 1e3, 1e4)
+RIDGES = (1.0, 10.0, 100.0, 1e3, 1e4, 1e6)
 FLOOR = 1e-3
 """Least spread that a channel is divided by, relative to the features' root mean square."""
 LEAST = 20

@@ -6,7 +6,7 @@ Parts of a study come from many workers; `survey_table` is a function of the par
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,8 +21,8 @@ from sinkscope.inspection.dormant import dormant
 from sinkscope.inspection.foresight import over_depth, over_time
 from sinkscope.inspection.lens import joined, read
 from sinkscope.inspection.movement import movement
-from sinkscope.inspection.observation import Observation, check_read_out, chosen_steps, matched, observe
-from sinkscope.inspection.patch import donors_of, effects, mean_known, patched_logits, places
+from sinkscope.inspection.observation import MASK, Observation, check_read_out, chosen_steps, matched, observe
+from sinkscope.inspection.patch import What, donors_of, effects, mean_known, patched_logits, places
 from sinkscope.inspection.probes import probe, shuffled
 from sinkscope.inspection.scores import scores
 from sinkscope.inspection.tuned_lens import TunedLens
@@ -37,14 +37,16 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 Part = dict[str, Array]
 
-PATCHES = (
-    ("value of another run", "value", "other"),
-    ("no value", "value", "nothing"),
-    ("key of an ordinary place", "key", "ordinary"),
-    ("vector of another run", "residual", "other"),
+PATCHES: tuple[tuple[str, What, str, int | None], ...] = (
+    ("value of another run", "value", "other", None),
+    ("value of another run, at masks", "value", "other", MASK),
+    ("no value", "value", "nothing", None),
+    ("no value, at masks", "value", "nothing", MASK),
+    ("key of an ordinary place", "key", "ordinary", None),
 )
-"""Name of a patch → what is replaced, and what comes in its place."""
+"""Name of a patch, what is replaced, what comes in its place, and the kind of place; None: all."""
 
+SHOWN = ("kl", "flipped", "answer_lost")
 VECTORS = ("residual", "key", "value")
 LABELS = ("masks left", "step", "block", "answer length", "next decided", "task", "right")
 PLACES = ("sinks", "others")
@@ -59,6 +61,7 @@ def survey(
     steps: int = 2,
     labels: Mapping[str, Sequence[Any]] | None = None,
     tuned: TunedLens | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> list[Part]:
     """Every measure of every row of a run.
 
@@ -66,6 +69,7 @@ def survey(
         other: gives vectors for patches, row by row; None: the next row of the same run.
         steps: how many steps are looked at, evenly spread; a causal run has one observation.
         labels: "task", "right": a value for each row, for probes.
+        progress: called with rows done, counted over all steps that are looked at, and in all.
     """
     rows = run.states.shape[1]
     if other is None and rows < 2:
@@ -74,6 +78,7 @@ def survey(
     source, turn = (run, 1) if other is None else (other, 0)
     numbers = chosen_steps(run, steps)
     found: list[dict[str, list[Array]]] = [{} for _ in range(rows)]
+    done = 0
     for place, number in enumerate(numbers):
         there = min(source.steps - 1, number * source.steps // run.steps)
         donors = [donor.roll(-turn, 1) for donor in _all_donors(model, source, there)]
@@ -86,6 +91,9 @@ def survey(
                 seen, after, start, [donor[:, seen.rows] for donor in donors], tuned, place, len(numbers)
             )
             values |= _labels(run, seen)
+            done += len(seen.rows)
+            if progress is not None:
+                progress(done, rows * len(numbers))
             for index, row in enumerate(seen.rows):
                 for name, value in values.items():
                     found[row].setdefault(name, []).append(value[index])
@@ -170,18 +178,28 @@ def _step(
 
 def _patches(seen: Observation, donors: list[Tensor]) -> dict[str, Tensor]:
     strongest, ordinary = donors
-    sinks, control = places(seen)
     found = {}
     own = donors_of(seen, ordinary=True)
-    for name, what, source in PATCHES:
-        for to, where in zip(PLACES, (sinks, control), strict=True):
-            from_other = strongest if to == "sinks" else ordinary
-            vectors = {"nothing": None, "ordinary": own, "other": from_other}[source]
-            changed = effects(seen, patched_logits(seen, where, vectors, what), where)
+    for name, what, source, kind in PATCHES:
+        here = (
+            seen.kind[:, None] == kind
+            if kind is not None
+            else torch.ones_like(seen.kind[:, None], dtype=torch.bool)
+        )
+        for to, where in zip(PLACES, places(seen), strict=True):
+            where = where & here
+            vectors = {"nothing": None, "ordinary": own, "other": strongest if to == "sinks" else ordinary}[
+                source
+            ]
             empty = ~where.flatten(2).any(-1).any(0)
-            for measure in ("kl", "flipped", "answer_lost"):
-                value = changed[measure].masked_fill(empty, float("nan"))
-                found[f"patch/{name}: {measure}/{to}"] = value
+            if bool(empty.all()):
+                changed = dict.fromkeys(
+                    SHOWN, torch.zeros(len(seen.rows), dtype=torch.float64, device=empty.device)
+                )
+            else:
+                changed = effects(seen, patched_logits(seen, where, vectors, what), where)
+            for measure in SHOWN:
+                found[f"patch/{name}: {measure}/{to}"] = changed[measure].masked_fill(empty, float("nan"))
     return found
 
 
