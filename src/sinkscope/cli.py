@@ -473,9 +473,9 @@ def main() -> None:
 
 
 def _fail(message: str, code: int) -> None:
-    from sinkscope.commands.output import safe
+    from sinkscope.text import visible
 
-    print("error: " + safe(" ".join(message.split())), file=sys.stderr)
+    print("error: " + visible(" ".join(message.split())), file=sys.stderr)
     sys.exit(code)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from sinkscope.commands.output import console, safe, say, show_json
+from sinkscope.commands.output import console, say, show_json
 from sinkscope.errors import InputError
 from sinkscope.study import run, spec
 from sinkscope.study.cells import expanded
@@ -21,6 +21,7 @@ from sinkscope.study.estimate import Estimate, Line, estimate, sentences
 from sinkscope.study.executors import Place
 from sinkscope.study.status import read as read_status
 from sinkscope.tasks.sandbox import UnconfinedWarning
+from sinkscope.text import visible
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ class Bar(run.Progress):
         self._begun, self._said, self._start, self._total = 0.0, 0.0, 0.0, 1.0
 
     def say(self, text: str) -> None:
-        self.console.print(safe(text), soft_wrap=True)
+        self.console.print(visible(text), soft_wrap=True)
 
     def begin(self, work: float, done: float) -> None:
         self._begun = self._said = time.monotonic()
@@ -138,7 +139,7 @@ class Bar(run.Progress):
         rate = (done - self._start) / spent if spent > 0 else 0.0
         left = f"{duration((self._total - done) / rate)} left" if rate > 0 else ""
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=done, left=left, cell=safe(cell))
+            self._bar.update(self._task, completed=done, left=left, cell=visible(cell))
         elif time.monotonic() - self._said > 10:
             self._said = time.monotonic()
             self.say(f"{done / self._total:.0%} done, {left}, {cell}")
