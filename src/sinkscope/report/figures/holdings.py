@@ -35,12 +35,13 @@ def plot_holdings(table: pd.DataFrame, title: str = "What sinks hold") -> PaperF
         )
         _dots(axes[0][0], patch, "KL of the predictions, nats")
         axes[0][0].set_xscale("symlog", linthresh=1e-3)
-        _lines(axes[0][1], shown[shown["section"] == "lens"], "lens reads a token due elsewhere")
+        _lines(axes[0][1], shown[shown["section"] == "lens"], "reads a token due elsewhere")
         probes = shown[shown["section"] == "probe"]
         parts = probes["measure"].str.extract(r"^(?P<label>.*) from the residual, layer (?P<layer>.*)$")
         half = parts["layer"].isin(["at half", *sorted(parts["layer"].dropna())[:1]])
         probes = probes.assign(measure=parts["label"])[half.to_numpy()].drop_duplicates(["measure", "place"])
         _dots(axes[1][0], probes, "skill of a held-out probe on the residual")
+        axes[1][0].set_xlim(-0.5, 1.05)
         axes[1][0].axvline(0, color="#7f7f7f", linewidth=0.5)
         _lines(axes[1][1], shown[shown["section"] == "movement"], "drift of values, 1 − cosine")
         handles = [
@@ -75,7 +76,10 @@ def _dots(axes: Any, rows: pd.DataFrame, label: str) -> None:
                 linewidth=0.8,
             )
     axes.set(yticks=range(len(names)), yticklabels=names, xlabel=label)
-    axes.set_ylim(len(names) - 0.5, -0.5)
+    if names:
+        axes.set_ylim(len(names) - 0.5, -0.5)
+    else:
+        axes.text(0.5, 0.5, "too few prompts", ha="center", va="center", transform=axes.transAxes)
 
 
 def _lines(axes: Any, rows: pd.DataFrame, label: str) -> None:
