@@ -178,7 +178,7 @@ class Study:
         decodings: name → family → options of that family's decoding.
         data: task → JSON-lines file in the original format; tasks that are not named here are fetched or generated.
         modules: Python modules to import first, here and in every worker: they register policies, tasks, decodings, families.
-        evidence: files of earlier studies on the same models (`study.evidence`); those beside the organisms are always read.
+        evidence: folders of earlier studies on the same models, or their files (`study.evidence`); the organisms have their own.
     """
 
     name: str
