@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from sinkscope.errors import CheckpointError, InputError
 from sinkscope.study import documents
 from sinkscope.study.facts import Facts
-from sinkscope.study.spec import SCHEME, Grid, Study, StudyModel, TraceGrid
+from sinkscope.study.spec import SCHEME, Grid, InspectGrid, Study, StudyModel, TraceGrid
 from sinkscope.tasks.task import Task, digest, fingerprint
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SCIENCE = "study/1"
 """Part of every cell's identity: count up when the same cell would give other results."""
 
-Kind = Literal["evaluate", "trace", "maps", "replay"]
+Kind = Literal["evaluate", "trace", "maps", "replay", "inspect"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Cell:
         decoding: JSON; decoding_name: its name in the study.
         policy: its text form, which `parse_policy` reads; "none" without one.
         documents: places in the task.
-        capture: JSON of ss.Capture, "" without.
+        capture: JSON of ss.Capture, or of what an inspection looks at; "" without.
         group: the name of the block of traces.
         sandbox: how programs are confined when answers are graded; part of the records, not of the identity.
         identity: everything that can change a result, as JSON data; empty before `identified`.
@@ -172,22 +172,28 @@ def identify(cells: Sequence[Cell], facts: Mapping[str, Facts]) -> list[Cell]:
 
 
 def outline(
-    study: Study, facts: Mapping[str, Facts], samples: int | None = None, sandbox: str = "auto"
+    study: Study,
+    facts: Mapping[str, Facts],
+    samples: int | None = None,
+    sandbox: str = "auto",
+    exact: bool = True,
 ) -> list[Cell]:
     """All cells of a study but the maps of exemplars, without identities.
 
-    `samples`: the number for "auto"; None: the least of the budget.
+    `samples`: the number for "auto"; None: the least of the budget. Without `exact`, for an estimate, traced documents are not
+    chosen by their length: that would read the data of a task, perhaps from the hub.
     """
     auto = study.budget.least if samples is None else samples
     kinds: list[tuple[Kind, Sequence[Grid]]] = [
-        ("evaluate", study.evaluate), ("trace", study.trace), ("replay", study.replay)
+        ("evaluate", study.evaluate), ("trace", study.trace), ("replay", study.replay),
+        ("inspect", study.inspect),
     ]  # fmt: skip
     cells = [
         cell
         for kind, grids in kinds
         for grid in grids
         for model in study.models_of(grid)
-        for cell in _cells(study, kind, grid, model, facts[model.name].family, auto, sandbox)
+        for cell in _cells(study, kind, grid, model, facts[model.name].family, auto, sandbox, exact)
     ]
     if not cells:
         raise InputError(f"study {study.name} has no models; give one with --model")
@@ -195,7 +201,7 @@ def outline(
 
 
 def _cells(
-    study: Study, kind: Kind, grid: Grid, model: StudyModel, family: str, auto: int, sandbox: str
+    study: Study, kind: Kind, grid: Grid, model: StudyModel, family: str, auto: int, sandbox: str, exact: bool
 ) -> list[Cell]:
     """The cells of one block and model."""
     task = grid.task_for(family)
@@ -208,7 +214,9 @@ def _cells(
         from sinkscope.trace.capture import Capture
 
         base = replace(base, capture=Capture(**grid.capture).to_json())
-    base = replace(base, documents=_places(study, grid, base, auto))
+    if isinstance(grid, InspectGrid):
+        base = replace(base, capture=json.dumps({"looks": grid.looks}))
+    base = replace(base, documents=_places(study, grid, base, auto, exact))
     made = []
     for name in grid.decodings:
         decoding = _decoding(study, base, name)
@@ -220,15 +228,12 @@ def _cells(
     return made
 
 
-def _places(study: Study, grid: Grid, cell: Cell, auto: int) -> tuple[int, ...]:
+def _places(study: Study, grid: Grid, cell: Cell, auto: int, exact: bool) -> tuple[int, ...]:
     """The documents of a block's cells: the same for all models, policies and decodings."""
     task = cell.parsed_task()
     count = documents.count_of(grid.samples, task, auto)
-    if cell.kind == "trace":
-        try:
-            return documents.varied(task, count)
-        except (InputError, ImportError):  # an estimate without data
-            return tuple(range(count))
+    if cell.kind == "trace" and exact:
+        return documents.varied(task, count)
     if grid.batches:
         return documents.in_batches(study.models[0], cell.task, cell.family, count, grid.batches)
     return tuple(range(count))

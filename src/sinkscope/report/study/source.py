@@ -31,6 +31,7 @@ TABLES = (
     "likelihood",
     "passages",
     "inspection",
+    "holdings",
     "reuse",
     "evidence",
     "earlier_records",
