@@ -120,8 +120,8 @@ class TextEvidence(Evidence):
     counted: ClassVar[bool] = False
 
     def accuracy(self, policy: str) -> float:
-        """The share of a token's probability that is left."""
-        return math.exp(self._nats("none") - self._nats(policy))
+        """The share of a token's probability that is left, at most 1."""
+        return math.exp(min(0.0, self._nats("none") - self._nats(policy)))
 
     @property
     def weak(self) -> str:
