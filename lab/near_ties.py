@@ -23,7 +23,7 @@ def compare(source: str, dtype: str, device: str, count: int, length: int) -> di
     model = ss.load(source, device=device, dtype=dtype)
     task = registry.get("word_problems", model.family)
     prompts = [list(encode_prompt(model, task.prompt(one), task.scheme).ids) for one in task.documents(count)]
-    decoding = (
+    decoding: ss.Decoding = (
         ss.GreedyDecoding(length, eos=None) if model.spec.causal else ss.LladaDecoding(length, block=length)
     )
     if model.family == "dream":

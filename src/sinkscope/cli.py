@@ -314,7 +314,9 @@ def study(
         list[str] | None,
         typer.Option(help="a task's JSON-lines file, such as gsm8k=test.jsonl", metavar="TASK=FILE"),
     ] = None,
-    on: Annotated[str, typer.Option(help="local, here (this process), ray or slurm", metavar="NAME")] = "local",
+    on: Annotated[
+        str, typer.Option(help="local, here (this process), ray or slurm", metavar="NAME")
+    ] = "local",
     workers: Annotated[
         int | None, typer.Option(help="processes at a time; default: one per GPU, else one per core")
     ] = None,
