@@ -1,7 +1,7 @@
 """How often a row that shares its forwards with rows of other lengths takes another token than alone: `python3 -m lab.near_ties`.
 
 On a GPU rows of different lengths run together, padded. In float32 a row equals its run alone; in bfloat16 a matrix product may
-add in another order when the batch is larger, and where two candidates or confidences nearly tie the choice may fall the other way.
+add in another order when the batch is larger, and where two candidates nearly tie the choice may fall the other way.
 The script answers word problems alone and together, in both dtypes, and prints how many rows and tokens differ.
 """
 

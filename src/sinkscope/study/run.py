@@ -23,7 +23,7 @@ from typing import Any
 from sinkscope.errors import InputError
 from sinkscope.files import write_atomically
 from sinkscope.locks import LockHeldError
-from sinkscope.study import documents, estimate, shipped, tables
+from sinkscope.study import documents, estimate, evidence, shipped, tables
 from sinkscope.study.cells import SCIENCE, Cell, identify, map_cells, outline
 from sinkscope.study.executors import Executor, Place, executor_class
 from sinkscope.study.facts import Facts, facts_of
@@ -35,7 +35,7 @@ from sinkscope.tasks.records import RunFolder
 from sinkscope.tasks.task import digest
 from sinkscope.version import __version__
 
-OUTPUT = "output/5"
+OUTPUT = "output/6"
 """Count up when the same records would give other tables, figures or another report."""
 
 SHARD_ANSWERS = 64
@@ -259,7 +259,9 @@ class _Run:
         old = self.store.manifest()
         shipped_results = shipped.digest_of([model.source for model in study.models])
         grades = tables.grades_of(self.store, cells)
-        inputs = digest([OUTPUT, SCIENCE, __version__, sorted(grades.items()), shipped_results])
+        known = evidence.read(cells, [Path(name) for name in self.asked.evidence])
+        earlier = {model: one.made for model, one in known.items()}
+        inputs = digest([OUTPUT, SCIENCE, __version__, sorted(grades.items()), shipped_results, earlier])
         not_graded = tables.not_graded(cells, grades)
         files = {name: self.store.table_file(name) for name in old.get("tables", {})}
         if (
@@ -271,7 +273,7 @@ class _Run:
             return Outcome(self.store.root, study, frames, tuple(old.get("notes", ())), not_graded, 0, old)
         self.progress.say("making the tables")
         begun = time.monotonic()
-        made = tables.build(self.store, cells, not_graded)
+        made = tables.build(self.store, cells, not_graded, evidence.check(self.store, cells, known))
         tables.write(self.store, made)
         self.timings["tables"] = round(time.monotonic() - begun, 2)
         self.timings["whole run"] = round(time.monotonic() - self.begun, 2)

@@ -31,7 +31,8 @@ BUILTIN = Path(__file__).parent / "builtin"
 SCHEME = "scheme"
 """The decoding that a task's scheme has for the model's family."""
 
-NOT_IN_RECORDS = ("budget", "data", "about", "modules")
+OF_THE_CALL = ("data", "modules", "evidence")
+NOT_IN_RECORDS = ("budget", "about", *OF_THE_CALL)
 """Fields that may differ between two calls on one folder: each record's own settings hold what matters of them."""
 
 Samples = int | Literal["auto", "all"]
@@ -158,6 +159,7 @@ class Study:
         decodings: name → family → options of that family's decoding.
         data: task → JSON-lines file in the original format; tasks that are not named here are fetched or generated.
         modules: Python modules to import first, here and in every worker: they register policies, tasks, decodings, families.
+        evidence: folders of earlier studies on the same models, or their files (`study.evidence`); the organisms have their own.
     """
 
     name: str
@@ -169,6 +171,7 @@ class Study:
     budget: Budget = field(default_factory=Budget)
     data: Mapping[str, str] = field(default_factory=dict)
     modules: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
     about: str = ""
 
     def __post_init__(self) -> None:

@@ -21,11 +21,15 @@ SUPPORTED, CONTRADICTED, OPEN = "supported", "contradicted", "not testable"
 
 
 class Judgement(NamedTuple):
-    """supported, contradicted or not testable, the numbers or the reason in words, and the task or set of traces."""
+    """supported, contradicted or not testable, the numbers or the reason in words, and what it rests on.
+
+    about: the task or set of traces. rests: how many documents or prompts, and how many of them ran here.
+    """
 
     status: str
     evidence: str
     about: str = ""
+    rests: str = ""
 
 
 Rule = Callable[[Evidence], Judgement]
