@@ -37,7 +37,8 @@ def test_full_forwards_that_leave_something_behind_are_the_exact_ones(family: st
     for text in ("prefix:block", "prefix:block,fresh=masks", "sparse:3", "drift:0.9"):
         run = ss.generate(model, prompt, decoding, reuse=text, capture=ss.Capture())
         assert torch.equal(run.states, exact.states), text
-        assert run.work is not None and run.work.done == run.work.exact, text
+        assert run.work is not None
+        assert run.work.done == run.work.exact, text
         received, before = (one.trace.dataset["received"].values for one in (run, exact))
         np.testing.assert_allclose(received, before, rtol=1e-5, err_msg=text)
         assert bool(run.trace.dataset["fresh"].all()), text
