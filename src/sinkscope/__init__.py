@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         parse_policy,
     )
     from sinkscope.registration import register
+    from sinkscope.reuse import DriftReuse, PrefixReuse, Reuse, SparseReuse, parse_reuse
     from sinkscope.sinks import compare_traces, detect, diagnose, sink_table, summary
     from sinkscope.tasks.evaluate import Evaluation, evaluate
     from sinkscope.trace.capture import Capture
@@ -72,6 +73,7 @@ _NAMES = {
         "parse_policy",
     ),
     "sinkscope.registration": ("register",),
+    "sinkscope.reuse": ("DriftReuse", "PrefixReuse", "Reuse", "SparseReuse", "parse_reuse"),
     "sinkscope.decoding": (
         "CausalDecoding",
         "CausalReading",
@@ -107,6 +109,7 @@ __all__ = [
     "Decoding",
     "DenoisingReading",
     "DreamDecoding",
+    "DriftReuse",
     "Evaluation",
     "FixedRule",
     "GreedyDecoding",
@@ -125,11 +128,14 @@ __all__ = [
     "Model",
     "Patch",
     "Policy",
+    "PrefixReuse",
     "Replay",
+    "Reuse",
     "Run",
     "SamplingDecoding",
     "ScoredRule",
     "SinkscopeError",
+    "SparseReuse",
     "Trace",
     "Window",
     "__version__",
@@ -141,6 +147,7 @@ __all__ = [
     "lens",
     "load",
     "parse_policy",
+    "parse_reuse",
     "patch",
     "register",
     "replay",
