@@ -163,6 +163,43 @@ def trace(
 
 @app.command(cls=Command)
 @with_decoding
+def inspect(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="a trace of several prompts, an organism, a hub id, or a folder", metavar="TRACE|MODEL"
+        ),
+    ],
+    task: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="where prompts come from; may be given several times; default: word_problems", metavar="TASK"
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option(help="prompts, over all tasks")] = 64,
+    looks: Annotated[int, typer.Option(help="steps of each run that are looked at, evenly spread")] = 2,
+    out: Annotated[
+        Path | None, typer.Option(help="write the table and a picture here", metavar="FOLDER")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="replace what is in --out")] = False,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    revision: Revision = None,
+    json: Json = False,
+    decoding: dict[str, Any] | None = None,
+) -> None:
+    """Say what the sinks of a model hold: lens, patches, probes, movement, with controls and intervals over prompts."""
+    from sinkscope.commands import inspect as command
+
+    tasks = tuple(task or ("word_problems",))
+    load_options = (device, dtype, revision)
+    command.inspect(
+        command.Request(source, tasks, limit, looks, out, decoding or {}, load_options, json, force)
+    )
+
+
+@app.command(cls=Command)
+@with_decoding
 def evaluate(
     source: Source,
     task: Annotated[

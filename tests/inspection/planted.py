@@ -66,6 +66,9 @@ def copy(layer: Any, head: int, source: slice, gain: float, shift: int = 0) -> N
 def ordinary_head(layer: Any) -> None:
     """The other head of a layer: some output of usual size, in a channel that nobody reads."""
     layer.self_attn.v_proj.weight.data[16, CLASS] = 0.1
+    layer.self_attn.v_proj.weight.data[16, IS_MESSAGE] = (
+        0.1 * 2**0.5
+    )  # a message's class is smaller beside its message
     layer.self_attn.o_proj.weight.data[14, 16] = 1.0
 
 

@@ -144,7 +144,7 @@ def test_a_probe_reads_the_message_off_the_carrier_alone() -> None:
         found = probe(features, labels, prompts)
         assert found is not None
         skills[model.source] = found.skill
-        wrong = probe(features, shuffled(labels, prompts), prompts)
+        wrong = probe(features, shuffled(labels), prompts)
         assert wrong is not None
         assert not wrong.skill.above(0.0)
     assert skills["planted/carrier"].above(0.9)
@@ -245,7 +245,7 @@ def test_flags(carrier: Case) -> None:
         for call in seen.calls
     ]
     quiet.calls = calls
-    assert set(void(quiet)) == {"movement", "foresight over time", "value norms", "drain", "sinks"}  # type: ignore[arg-type]
+    assert set(void(quiet)) == {"movement", "masks", "foresight over time", "value norms", "drain", "sinks"}  # type: ignore[arg-type]
 
 
 def test_controls_are_of_the_same_kind_and_never_sinks() -> None:

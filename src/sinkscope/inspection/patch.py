@@ -30,6 +30,7 @@ from sinkscope.inspection.observation import (
     WRITTEN,
     Observation,
     chosen_steps,
+    drawn,
     forward_inside,
     matched,
     observe,
@@ -86,11 +87,12 @@ class _TakeOver:
 
     def inputs(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         rows, here = self.where.shape[1], self.where[layer][..., None]
+        if self.nothing:
+            return key, value.masked_fill(here, 0.0)
         if self.what in ("key", "both"):
             key = torch.cat([torch.where(here, key[rows:], key[:rows]), key[rows:]])
         if self.what in ("value", "both"):
-            given = torch.zeros_like(value[rows:]) if self.nothing else value[rows:]
-            value = torch.cat([torch.where(here, given, value[:rows]), value[rows:]])
+            value = torch.cat([torch.where(here, value[rows:], value[:rows]), value[rows:]])
         return key, value
 
     def output(self, layer: int, output: Tensor) -> Tensor:
@@ -105,18 +107,21 @@ def patched_logits(seen: Observation, where: Tensor, donors: Tensor | None, what
         donors: Float [L, B, 3, width]: the residual vector for each kind of place (see `donors_of`);
             None: no value at all.
     """
-    vectors_of = seen.residual[:-1, :, :3] if donors is None else donors
+    tokens = seen.tokens.clamp(min=0)
+    if donors is None:
+        last, _ = forward_inside(seen.model, tokens, seen.real, _TakeOver(where, what, True), record=False)
+        return read_predictions(seen.model, last[-1], seen.predicted, seen.shift)
     anywhere, kind = where.any(2), seen.kind.clamp(min=0)
     rows = torch.arange(len(kind), device=kind.device)[:, None]
 
     def stream(layer: int, hidden: Tensor) -> Tensor:
         own = hidden[: len(kind)]
-        vectors = vectors_of[layer][rows, kind].to(own.dtype)
+        vectors = donors[layer][rows, kind].to(own.dtype)
         replaced = torch.where(anywhere[layer][..., None], vectors, own)
         return replaced if what == "residual" else torch.cat([own, replaced])
 
-    editor = None if what == "residual" else _TakeOver(where, what, donors is None)
-    last, _ = forward_inside(seen.model, seen.tokens.clamp(min=0), seen.real, editor, stream, record=False)
+    editor = None if what == "residual" else _TakeOver(where, what, False)
+    last, _ = forward_inside(seen.model, tokens, seen.real, editor, stream, record=False)
     return read_predictions(seen.model, last[-1], seen.predicted, seen.shift)
 
 
@@ -129,11 +134,8 @@ def donors_of(seen: Observation, ordinary: bool = False) -> Tensor:
     real = seen.kind >= 0
     score = seen.strength
     if ordinary:
-        draws = [
-            torch.rand(seen.kind.shape[1], generator=torch.Generator().manual_seed(key + 1))
-            for key in seen.keys
-        ]
-        score = torch.stack(draws).to(score.device)[None] - 2.0 * seen.layer_sinks
+        draws = drawn([key + 1 for key in seen.keys], (1, seen.kind.shape[1]))
+        score = draws.to(score.device) - 2.0 * seen.layer_sinks
     chosen = []
     for kind in (PROMPT, MASK, WRITTEN):
         here = (seen.kind == kind)[None]

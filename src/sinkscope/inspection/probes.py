@@ -6,7 +6,7 @@ prompts; the ridge is chosen inside each fold's training prompts. One number for
     skill = 1 − Σ (label − prediction)² / Σ (label − mean of the training labels)²      on held-out prompts
 
 1: read off exactly; 0: no better than knowing nothing; below 0: worse. Controls: the same probe at random non-sinks of the same
-kind, and with labels shuffled between prompts.
+kind, and with labels in a random order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from sinkscope.statistics import Estimate, ratio_interval
 
 Array = np.ndarray[Any, Any]
 FOLDS = 5
-RIDGES = (1.0, 10.0, 100.0, 1e3, 1e4)
+RIDGES = (1.0, 10.0, 100.0, 1e3, 1e4, 1e6)
+FLOOR = 1e-3
+"""Least spread that a channel is divided by, relative to the features' root mean square."""
 LEAST = 20
 """Prompts that a probe needs."""
 
@@ -48,9 +50,8 @@ def probe(features: Array, labels: Array, prompts: Array, seed: int = 0) -> Loss
     Returns:
         None when there are fewer than 20 prompts, or one label only.
     """
-    known = np.isfinite(features).all(1) & np.array(
-        [label == label and label is not None for label in labels]
-    )
+    known = np.isfinite(features).all(1)
+    known &= np.array([label == label and label is not None for label in labels], dtype=bool)
     features, labels, prompts = features[known].astype(np.float64), labels[known], prompts[known]
     names, index = np.unique(prompts, return_inverse=True)
     if len(names) < LEAST or len(np.unique(labels)) < 2:
@@ -69,16 +70,9 @@ def probe(features: Array, labels: Array, prompts: Array, seed: int = 0) -> Loss
     return Losses(probe_loss, nothing)
 
 
-def shuffled(labels: Array, prompts: Array, seed: int = 0) -> Array:
-    """Labels moved between prompts: each prompt gets those of another one, in their order."""
-    names, index = np.unique(prompts, return_inverse=True)
-    order = np.random.default_rng(seed).permutation(len(names))
-    places = [np.flatnonzero(index == number) for number in range(len(names))]
-    moved = labels.copy()
-    for number, here in enumerate(places):
-        there = places[order[number]]
-        moved[here] = labels[there[np.arange(len(here)) % len(there)]]
-    return moved
+def shuffled(labels: Array, seed: int = 0) -> Array:
+    """The labels in a random order."""
+    return labels[np.random.default_rng(seed).permutation(len(labels))]
 
 
 def _columns(labels: Array) -> Array:
@@ -91,7 +85,8 @@ def _columns(labels: Array) -> Array:
 def _predictions(x: Array, y: Array, new: Array) -> list[Array]:
     """Predictions for `new` [M, F] at each ridge, from x [N, F] and y [N, C]."""
     mean, spread = x.mean(0), x.std(0)
-    spread = np.where(spread > 1e-9, spread, 1.0)
+    # A channel that hardly varies is rounding error; made as large as the others it would be read.
+    spread = np.maximum(spread, FLOOR * np.sqrt((x * x).mean()) + 1e-300)
     middle = y.mean(0)
     u, s, v = np.linalg.svd((x - mean) / spread, full_matrices=False)
     inside, outside = u.T @ (y - middle), ((new - mean) / spread) @ v.T

@@ -14,6 +14,7 @@ def void(seen: Observation) -> dict[str, str]:
         reasons["movement"] = (
             "a causal model computes the keys and values of a position once; they cannot move"
         )
+        reasons["masks"] = "a causal model has no mask tokens"
         reasons["foresight over time"] = "a causal model has no block that is all masks in its first step"
     norms = torch.stack([call.value.float().norm(dim=-1) for call in seen.calls])[
         :, seen.kind[:, None].expand_as(seen.calls[0].value[..., 0]) >= 0
