@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         parse_policy,
     )
     from sinkscope.registration import register
+    from sinkscope.reuse import DriftReuse, PrefixReuse, Reuse, SparseReuse, parse_reuse
     from sinkscope.sinks import compare_traces, detect, diagnose, sink_table, summary
     from sinkscope.tasks.evaluate import Evaluation, evaluate
     from sinkscope.trace.capture import Capture
@@ -69,6 +70,7 @@ _NAMES = {
         "parse_policy",
     ),
     "sinkscope.registration": ("register",),
+    "sinkscope.reuse": ("DriftReuse", "PrefixReuse", "Reuse", "SparseReuse", "parse_reuse"),
     "sinkscope.decoding": (
         "CausalDecoding",
         "Decoding",
@@ -99,6 +101,7 @@ __all__ = [
     "CheckpointError",
     "Decoding",
     "DreamDecoding",
+    "DriftReuse",
     "Evaluation",
     "FixedRule",
     "GreedyDecoding",
@@ -116,11 +119,14 @@ __all__ = [
     "Model",
     "Patch",
     "Policy",
+    "PrefixReuse",
     "Replay",
+    "Reuse",
     "Run",
     "SamplingDecoding",
     "ScoredRule",
     "SinkscopeError",
+    "SparseReuse",
     "Trace",
     "Window",
     "__version__",
@@ -132,6 +138,7 @@ __all__ = [
     "lens",
     "load",
     "parse_policy",
+    "parse_reuse",
     "patch",
     "register",
     "replay",

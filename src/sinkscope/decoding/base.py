@@ -36,12 +36,14 @@ class Decoding:
         families: names of the model families that it is for.
         causal: new tokens are appended one by one; else masks in a sequence of fixed length are replaced.
         replayable: whether `ss.replay` can compare candidates along it.
+        reusable: whether its loop says which columns it wants, so that a reuse rule can act.
     """
 
     kind: ClassVar[str] = ""
     families: ClassVar[tuple[str, ...]] = ()
     causal: ClassVar[bool] = False
     replayable: ClassVar[bool] = True
+    reusable: ClassVar[bool] = False
 
     # ---- what it knows about itself
 

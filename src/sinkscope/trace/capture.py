@@ -109,6 +109,7 @@ class Frame:
     guided: bool = False
     policy: bool = False
     image: tuple[int, int] | None = None
+    reuse: bool = False
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -159,6 +160,8 @@ def variables(frame: Frame, capture: Capture) -> dict[str, Variable]:
         known["received_all"] = Variable(scored, "float32", nan, relative + ", over all queries so far")
         static = tuple(dim for dim in scored if dim != "step")
         known["prefill_received"] = Variable(static, "float32", nan, relative + ", over all prompt queries")
+    if frame.reuse:
+        known["fresh"] = Variable(per_key, "bool", 0, "key and value were computed in this step")
     if frame.guided:
         known["received_uncond"] = Variable(scored, "float32", nan, relative + ", unconditional branch")
     if frame.policy:

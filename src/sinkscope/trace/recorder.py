@@ -75,7 +75,9 @@ class Recorder:
         parcels = [
             None
             if result is None or result.idle
-            else Parcel(recorder.rows, offset, _fields(result), recorder.arrays if recorded else {})
+            else Parcel(
+                recorder.rows, offset, _fields(result, self.frame.reuse), recorder.arrays if recorded else {}
+            )
             for (recorder, offset), result in zip(self.groups, results, strict=True)
         ]
         if any(parcel is not None for parcel in parcels):
@@ -246,9 +248,11 @@ def decoder_layers(network: nn.Module, last: int) -> nn.ModuleList:
     )
 
 
-def _fields(result: Step) -> dict[str, Tensor]:
+def _fields(result: Step, reuse: bool) -> dict[str, Tensor]:
     """Variable → tensor of what the loop decided; `alive` and `ties` besides."""
+    fresh = torch.ones_like(result.masked) if result.fresh is None else result.fresh
     return {
+        **({"fresh": fresh} if reuse else {}),
         "tokens": result.before,
         "masked": result.masked,
         "confidence": result.confidence.float(),
