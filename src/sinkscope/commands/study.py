@@ -23,7 +23,7 @@ from sinkscope.study.gpu_hours import cheapest, gpu_hours, gpu_names, source, to
 from sinkscope.study.status import read as read_status
 from sinkscope.tasks.sandbox import UnconfinedWarning
 from sinkscope.tasks.task import ACCURACY, NATS
-from sinkscope.text import visible
+from sinkscope.text import aligned, pairs, visible
 
 
 @dataclass(frozen=True)
@@ -80,17 +80,6 @@ def resolve(request: Request) -> spec.Study:
     """The study with the changes of the command line."""
     data = pairs(request.data, "--data")
     return spec.changed(request.name, request.models, request.task, request.samples, request.dtype, data)
-
-
-def pairs(texts: tuple[str, ...], flag: str) -> dict[str, str]:
-    """NAME=VALUE as often as it was given."""
-    values = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not (name and equals and value):
-            raise InputError(f"{flag} is written as NAME=VALUE, got {text!r}")
-        values[name] = value
-    return values
 
 
 def update_report(root: Path, wanted: bool, progress: run.Progress) -> Path | None:
@@ -240,14 +229,6 @@ def result(row: Mapping[str, Any], measure: str) -> str:
     """An accuracy or nats, and that of the control in brackets."""
     control = f" ({row[f'control_{measure}']:.2f})" if isinstance(row["control"], str) else ""
     return f"{row[measure]:.2f}{control}"
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns under each other, two spaces between."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
 
 
 # ---- before a study ------------------------------------------------------------------------------

@@ -32,6 +32,9 @@ NAME = "evidence.zip"
 LEAST_AGREEMENT = 0.9
 """Evidence of which a smaller share is graded alike on this machine is not used."""
 
+CHECKED = "evidence of "
+"""How a sentence on what was checked begins."""
+
 DETECTIONS_APART = 0.05
 """Two recordings of one document agree when their numbers of sinks differ by at most this share."""
 
@@ -244,7 +247,7 @@ class Known:
             alike = f" word for word, and {row['alike']} are graded alike" if row["kind"] == "answers" else ""
             unused = "it was not checked" if not row["checked"] else "this machine does not reproduce it"
             lines.append(
-                f"evidence of {row['made']}: {row['checked']} of its {row['items']:,} {row['kind']} were computed here as well, "
+                f"{CHECKED}{row['made']}: {row['checked']} of its {row['items']:,} {row['kind']} were computed here as well, "
                 f"{row['same']} are the same{alike}{'' if row['used'] else f'; it is not used, because {unused}'}"
             )
         return lines
