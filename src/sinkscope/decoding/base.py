@@ -36,12 +36,16 @@ class Decoding:
         families: names of the model families that it is for.
         causal: new tokens are appended one by one; else masks in a sequence of fixed length are replaced.
         replayable: whether `ss.replay` can compare candidates along it.
+        cached: whether the official loop keeps finished blocks in a KV cache; None: it has no blocks to keep.
+        uneven: rows of a batch may take different numbers of steps, so that some wait for others.
     """
 
     kind: ClassVar[str] = ""
     families: ClassVar[tuple[str, ...]] = ()
     causal: ClassVar[bool] = False
     replayable: ClassVar[bool] = True
+    cached: ClassVar[bool | None] = None
+    uneven: ClassVar[bool] = False
 
     # ---- what it knows about itself
 
@@ -49,6 +53,15 @@ class Decoding:
     def new_tokens(self) -> int:
         """Columns that it adds to the prompt."""
         return int(getattr(self, "length", 0))
+
+    def columns(self, prompt: int) -> int:
+        """Columns of the state for a prompt of so many tokens."""
+        return prompt + self.new_tokens
+
+    @property
+    def edits(self) -> bool:
+        """Whether a token that was written or given may change again."""
+        return False
 
     @property
     def max_steps(self) -> int:
@@ -98,6 +111,20 @@ class Decoding:
     def answer_columns(self, model: Model, ids: Tensor) -> tuple[int, int | None]:
         """The first column of the answer and the one behind its last (None: the end of the sequence)."""
         return ids.shape[1], None
+
+    def output(self, model: Model, sequences: Tensor, starts: list[int], alone: bool) -> Tensor:
+        """What the official function returns: Long [B, n], −1 behind rows that are shorter.
+
+        Args:
+            sequences: Long [B, S]: the last states, −1 where a row has no column. starts: the first column behind each prompt.
+            alone: each row ran as in a batch of one.
+        """
+        return sequences
+
+    def answer(self, model: Model, sequence: Tensor, start: int) -> Tensor:
+        """The tokens of the answer in the last state Long [S] of a row whose prompt ends before column `start`: Long [n]."""
+        answer = sequence[start:]
+        return answer[answer >= 0]
 
     def filler(self, model: Model) -> int | None:
         """The token that fills a row once it has ended; None: rows keep what they have."""
