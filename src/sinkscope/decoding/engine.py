@@ -94,7 +94,7 @@ class ForwardRecorder(CallRecorder, Protocol):
         """
 
     def end(self, account: StepAccount | None) -> Recorded:
-        """Finish the forward that just ran; account: what the policy did in it. Variable → one tensor per recorded layer."""
+        """Finish the forward that just ran; account: what the policy did in it. Variable → [B, layer, …]."""
 
     def adopt(self, recorded: Recorded) -> None:
         """Take what a repeated CUDA graph has recorded."""

@@ -20,8 +20,8 @@ from torch import Tensor
 
 _log = logging.getLogger(__name__)
 
-Recorded = dict[str, list[Tensor]]
-"""Variable → one tensor per recorded layer."""
+Recorded = dict[str, Tensor]
+"""Variable → [B, layer, …]."""
 
 
 @dataclass(frozen=True)

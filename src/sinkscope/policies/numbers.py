@@ -20,13 +20,13 @@ def priorities(
         Long [B, h, K], not negative.
     """
     device = steps.device
-    number = _mixed(torch.tensor(wrapped(seed), device=device))
-    number = _mixed(number + rows.to(device)[:, None, None])
-    number = _mixed(number + layer)
-    number = _mixed(number + torch.arange(heads, device=device)[None, :, None])
-    number = _mixed(number + steps[:, :, None])
+    number = mixed(torch.tensor(wrapped(seed), device=device))
+    number = mixed(number + rows.to(device)[:, None, None])
+    number = mixed(number + layer)
+    number = mixed(number + torch.arange(heads, device=device)[None, :, None])
+    number = mixed(number + steps[:, :, None])
     position = torch.arange(keys, device=device) - first.to(device)[:, None, None]
-    return _mixed(number + position) & torch.iinfo(torch.long).max
+    return mixed(number + position) & torch.iinfo(torch.long).max
 
 
 def wrapped(number: int) -> int:
@@ -34,7 +34,7 @@ def wrapped(number: int) -> int:
     return (number + 2**63) % 2**64 - 2**63
 
 
-def _mixed(value: Tensor) -> Tensor:
+def mixed(value: Tensor) -> Tensor:
     """SplitMix64 (Steele, Lea and Flood 2014): a bijection of 64-bit numbers that scatters neighbours; sums wrap around."""
     value = value + -7046029254386353131
     value = (value ^ _shifted(value, 30)) * -4658895280553007687

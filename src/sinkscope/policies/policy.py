@@ -343,10 +343,19 @@ def _written(value: Any) -> str:
 
 def top(scores: Tensor, candidates: Tensor, count: int | Tensor) -> Tensor:
     """Bool [..., K]: the `count` candidates with the highest scores; equal scores go to the lower index."""
-    order = scores.masked_fill(~candidates, float("-inf")).sort(dim=-1, descending=True, stable=True).indices
+    open_scores = scores.masked_fill(~candidates, float("-inf"))
     if isinstance(count, int):
-        first = torch.zeros_like(scores, dtype=torch.bool)
-        return first.scatter_(-1, order[..., :count], True) & candidates
+        # Cheaper than sorting everything: all above the last score that gets in, and of those equal to it the first ones.
+        count = min(count, scores.shape[-1])
+        last = (
+            open_scores.topk(count, -1).values[..., -1:]
+            if count
+            else torch.full_like(open_scores[..., :1], torch.inf)
+        )
+        above, equal = open_scores > last, open_scores == last
+        left = count - above.sum(-1, keepdim=True)
+        return (above | (equal & (equal.cumsum(-1) <= left))) & candidates
+    order = open_scores.sort(dim=-1, descending=True, stable=True).indices
     rank = torch.empty_like(order).scatter_(
         -1, order, torch.arange(scores.shape[-1], device=scores.device).expand_as(order)
     )

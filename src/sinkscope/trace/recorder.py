@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor, nn
 
 from sinkscope.attention.context import current
@@ -19,8 +19,8 @@ from sinkscope.trace.frame import Array, Frame, Variable, variables
 from sinkscope.trace.outbox import Outbox, Parcel
 from sinkscope.trace.step_recorder import StepRecorder
 
-WITHOUT_KEYS = ("median_activation", "hidden_share", "sinks_hit")
-"""Variables of a step that have no key axis."""
+WITHOUT_KEYS = ("median_activation", "hidden_share", "sinks_hit", "masked_keys")
+"""Variables of a step that have no key axis, or hold all keys of the frame already."""
 
 NORMS = ("value_norm", "key_norm", "hidden_norm", "largest_activation", "hidden_cosine")
 """Variables that the network computes for padding too; there they mean nothing and are NaN."""
@@ -60,9 +60,8 @@ class Recorder:
     def for_rows(self, rows: list[int], offset: int) -> StepRecorder:
         """What records a group of rows whose columns start at `offset` of the frame."""
         first, last = (self.frame.prompt, None) if self.frame.image is None else self.frame.image
-        recorder = StepRecorder(
-            self.frame, self.capture, rows, first - offset, None if last is None else last - offset
-        )
+        last = None if last is None else last - offset
+        recorder = StepRecorder(self.frame, self.capture, rows, offset, first - offset, last)
         self.groups.append((recorder, offset))
         return recorder
 
@@ -72,7 +71,7 @@ class Recorder:
         parcels = [
             None
             if result is None or result.idle
-            else Parcel(recorder.rows, offset, _fields(result), recorder.arrays() if recorded else {})
+            else Parcel(recorder.rows, offset, _fields(result), recorder.arrays if recorded else {})
             for (recorder, offset), result in zip(self.groups, results, strict=True)
         ]
         if any(parcel is not None for parcel in parcels):
@@ -85,14 +84,39 @@ class Recorder:
                 self._note_decisions(step, parcel)
         if step % self.capture.every:
             return
-        arrays = {
-            name: self._blank(variable) for name, variable in self.variables.items() if variable.stepwise
-        }
+        whole = (
+            parcels[0] if len(parcels) == 1 and parcels[0] is not None and self._fills(parcels[0]) else None
+        )
+        names = [name for name, variable in self.variables.items() if variable.stepwise]
+        if whole is not None:  # nothing to put together: what arrived is the step
+            arrays = {name: _own(whole.arrays[name]) for name in names if name in whole.arrays}
+            names = [name for name in names if name not in arrays]
+            parcels = [
+                replace(
+                    whole, arrays={name: whole.arrays[name] for name in whole.arrays if name not in arrays}
+                )
+            ]
+        else:
+            arrays = {}
+        arrays |= {name: self._blank(self.variables[name]) for name in names}
         for parcel in parcels:
             if parcel is not None:
                 self._place(arrays, parcel)
         self.writer.write(self.recorded, step, arrays)
         self.recorded += 1
+
+    def _fills(self, parcel: Parcel) -> bool:
+        """Whether a parcel holds every row and column of the frame, so that its arrays can be taken as they are."""
+        received = parcel.arrays.get("received")
+        return (
+            len(parcel.rows) == self.frame.rows
+            and parcel.offset == 0
+            and received is not None
+            and received.shape[-1] == self.frame.columns
+            and bool(parcel.step["alive"].all())
+            and parcel.rows == sorted(parcel.rows)
+            and not any(name in NORMS or name == "attention" for name in parcel.arrays)
+        )
 
     def _note_decisions(self, step: int, parcel: Parcel) -> None:
         decided = parcel.step["decided"].numpy()
@@ -119,8 +143,6 @@ class Recorder:
                 self._keep_prefill(name, values, parcel.rows, offset)
             elif name in WITHOUT_KEYS:
                 arrays[name][rows] = values[alive]
-            elif name == "masked_keys":
-                arrays[name][rows] = np.packbits(_shifted(values[alive], offset, self.frame.columns), axis=-1)
             elif name == "attention":
                 queries, keys = values.shape[-2:]
                 first = offset + keys - queries
@@ -208,11 +230,10 @@ def decoder_layers(network: nn.Module, frame: Frame) -> nn.ModuleList:
     )
 
 
-def _shifted(values: Array, offset: int, columns: int) -> npt.NDArray[np.bool_]:
-    """A group's columns at their place in the frame: […, k] → […, columns], empty elsewhere."""
-    whole = np.zeros((*values.shape[:-1], columns), dtype=bool)
-    whole[..., offset : offset + values.shape[-1]] = values
-    return whole
+def _own(values: Tensor) -> Array:
+    """An array of its own: pinned memory is scarce, and wanted for the next step."""
+    array: Array = values.numpy()
+    return array.copy() if values.is_pinned() else array
 
 
 def _fields(result: Step) -> dict[str, Tensor]:

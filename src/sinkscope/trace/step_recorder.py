@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.context import ALL, NEWEST_AND_ALL, AttentionCall, Expected
+from sinkscope.policies.numbers import mixed
 from sinkscope.policies.runtime import StepAccount
 from sinkscope.sink_rule import torch_sinks_of
 from sinkscope.trace.capture import Capture
@@ -46,14 +47,20 @@ class StepRecorder:
     """Records the attention of one group of rows, forward by forward.
 
     Args:
-        rows: places of the group's rows in the batch.
+        rows: places of the group's rows in the batch. offset: their first column in the frame.
         first, last: columns of the answer within the group; last None: to the end of the sequence.
     """
 
     def __init__(
-        self, frame: Frame, capture: Capture, rows: list[int], first: int, last: int | None = None
+        self,
+        frame: Frame,
+        capture: Capture,
+        rows: list[int],
+        offset: int,
+        first: int,
+        last: int | None = None,
     ) -> None:
-        self.frame, self.capture, self.rows = frame, capture, rows
+        self.frame, self.capture, self.rows, self.offset = frame, capture, rows, offset
         self.first, self.last = first, last
         self._active = True
         self._layer_indices = {layer: index for index, layer in enumerate(frame.layers)}
@@ -62,6 +69,7 @@ class StepRecorder:
         self._forwards = 0
         self._queries = ALL
         self._recorded: dict[str, list[Tensor]] = {}
+        self.arrays: dict[str, Tensor] = {}
         self._causal_layers: list[_CausalLayer] = []
         self._sums: tuple[Tensor, Tensor, Tensor] | None = None
         self._prompt_sums: tuple[Tensor, Tensor] | None = None
@@ -98,10 +106,19 @@ class StepRecorder:
             self._queries = ALL
             return {}
         self._queries = KINDS
-        answer = torch.zeros_like(masked)
-        answer[:, self.first : self.last] = True
-        classes = [torch.ones_like(masked), masked, ~masked & answer, ~masked & ~answer]
-        classes += _random_classes(masked, self.first, self.last)
+        # By comparison, on the device: writing a constant into a slice is a copy from the host, which no CUDA graph can repeat.
+        columns = torch.arange(masked.shape[1], device=masked.device)
+        last = masked.shape[1] if self.last is None else self.last
+        answer = ((columns >= self.first) & (columns < last)).expand_as(masked)
+        drawn = _drawn(masked, columns - self.first, last - self.first) & answer
+        classes = [
+            torch.ones_like(masked),
+            masked,
+            ~masked & answer,
+            ~masked & ~answer,
+            drawn,
+            ~drawn & answer,
+        ]
         return {KINDS: torch.stack(classes, 1).float().repeat(branches, 1, 1)}
 
     def reads(self, layer: int) -> tuple[str, ...]:
@@ -126,20 +143,17 @@ class StepRecorder:
             self._keep("value_norm", call.value[:rows].float().norm(dim=-1))
             self._keep("key_norm", call.key[:rows].float().norm(dim=-1))
 
-    def end(self, account: StepAccount | None) -> dict[str, list[Tensor]]:
-        """Finish a forward; account: what the policy did in it. Variable → one tensor [B, …] per recorded layer."""
+    def end(self, account: StepAccount | None) -> dict[str, Tensor]:
+        """Finish a forward; account: what the policy did in it. Variable → [B, layer, …]."""
         self._settle()
         if account is not None and self._active:
             self._policy(account)
-        return self._recorded
+        self.arrays = {name: _stacked(layers) for name, layers in self._recorded.items()}
+        return self.arrays
 
-    def adopt(self, recorded: dict[str, list[Tensor]]) -> None:
+    def adopt(self, arrays: dict[str, Tensor]) -> None:
         """Take what a repeated CUDA graph has recorded."""
-        self._recorded = recorded
-
-    def arrays(self) -> dict[str, Tensor]:
-        """Variable → [B, layer, …] of the forward that just ran."""
-        return {name: _stacked(layers) for name, layers in self._recorded.items()}
+        self.arrays = arrays
 
     # ---- attention
 
@@ -238,7 +252,7 @@ class StepRecorder:
             if not means:
                 keys = account.keys.get(layer)
                 masked = torch.zeros_like(raw, dtype=torch.bool) if keys is None else keys.expand_as(raw)
-                self._keep("masked_keys", self._heads(masked))
+                self._keep("masked_keys", _packed(self._heads(masked), self.offset, self.frame.columns))
 
     # ---- the residual stream
 
@@ -295,7 +309,8 @@ class StepRecorder:
     def _heads(self, scores: Tensor) -> Tensor:
         if len(self.frame.heads) == scores.shape[1]:
             return scores
-        return scores[:, list(self.frame.heads)]
+        # By single slices: a list of indices would be copied to the GPU, which a captured step cannot do.
+        return torch.stack([scores[:, head] for head in self.frame.heads], 1)
 
     def _keep(self, name: str, value: Tensor) -> None:
         self._recorded.setdefault(name, []).append(value)
@@ -312,6 +327,15 @@ def _stacked(layers: list[Tensor]) -> Tensor:
     return torch.from_numpy(np.stack([layer.numpy() for layer in layers], 1))
 
 
+def _packed(keys: Tensor, offset: int, columns: int) -> Tensor:
+    """Uint8 [..., bytes]: keys Bool [..., K], whose first stands at `offset` of the frame, one bit each, the highest first."""
+    after = -columns % 8 + columns - offset - keys.shape[-1]
+    bits = torch.nn.functional.pad(keys, (offset, after)).view(*keys.shape[:-1], -1, 8)
+    values = 1 << torch.arange(7, -1, -1, device=keys.device)
+    packed: Tensor = (bits * values).sum(-1).to(torch.uint8)
+    return packed
+
+
 def _over(mass: Tensor, uniform: Tensor, known: Tensor | None = None) -> Tensor:
     """Mass [layer, B, H, K] over uniform attention [layer|1, B|1, K]; NaN where there is none, or where not `known`."""
     known = uniform > 0 if known is None else known & (uniform > 0)
@@ -319,17 +343,14 @@ def _over(mass: Tensor, uniform: Tensor, known: Tensor | None = None) -> Tensor:
     return torch.where(known[:, :, None], shares, float("nan")).to(torch.float32)
 
 
-def _random_classes(masked: Tensor, first: int, last: int | None) -> list[Tensor]:
-    """Two Bool [B, S]: the answer's queries in a fixed random order, the first of them as many as there are masks, and the rest.
+def _drawn(masked: Tensor, places: Tensor, length: int) -> Tensor:
+    """Bool [B, S]: as many of the answer's queries as there are masks, drawn at random (anything outside of the answer).
 
-    The order depends on the answer's length alone, so that a row has the same classes alone and in any batch.
+    places: Long [S]: columns counted from the answer's first. The order of drawing depends on the answer's length alone, so that
+    a row has the same classes alone and in any batch.
     """
-    length = masked[:, first:last].shape[1]
-    order = torch.randperm(length, generator=torch.Generator().manual_seed(length)).to(masked.device)
-    drawn, rest = torch.zeros_like(masked), torch.zeros_like(masked)
-    drawn[:, first:last] = order < masked.sum(1, keepdim=True)
-    rest[:, first:last] = ~drawn[:, first:last]
-    return [drawn, rest]
+    order = mixed(torch.arange(length, device=masked.device)).argsort().argsort()
+    return order[places.clamp(0, length - 1)] < masked.sum(1, keepdim=True)
 
 
 def sink_heads(received: Tensor) -> Tensor:
