@@ -37,7 +37,6 @@ class Decoding:
         causal: new tokens are appended one by one; else masks in a sequence of fixed length are replaced.
         replayable: whether `ss.replay` can compare candidates along it.
         cached: whether the official loop keeps finished blocks in a KV cache; None: it has no blocks to keep.
-        uneven: rows of a batch may take different numbers of steps, so that some wait for others.
     """
 
     kind: ClassVar[str] = ""
@@ -45,7 +44,6 @@ class Decoding:
     causal: ClassVar[bool] = False
     replayable: ClassVar[bool] = True
     cached: ClassVar[bool | None] = None
-    uneven: ClassVar[bool] = False
 
     # ---- what it knows about itself
 
@@ -55,12 +53,20 @@ class Decoding:
         return int(getattr(self, "length", 0))
 
     def columns(self, prompt: int) -> int:
-        """Columns of the state for a prompt of so many tokens."""
+        """Columns of the state at most, for prompts of up to so many tokens."""
         return prompt + self.new_tokens
+
+    def alone(self, rows: int, per_row: bool) -> bool:
+        """Whether each of so many rows runs as in a batch of one; per_row: rows have random streams of their own."""
+        return per_row or rows == 1
+
+    def unseen(self, shortest: int) -> int:
+        """Columns at the beginning of every prompt that the official loop never shows to the model."""
+        return 0
 
     @property
     def edits(self) -> bool:
-        """Whether a token that was written or given may change again."""
+        """Whether a token that was written or given may change again; traces then count it (`edited`)."""
         return False
 
     @property
@@ -112,14 +118,14 @@ class Decoding:
         """The first column of the answer and the one behind its last (None: the end of the sequence)."""
         return ids.shape[1], None
 
-    def output(self, model: Model, sequences: Tensor, starts: list[int], alone: bool) -> Tensor:
-        """What the official function returns: Long [B, n], −1 behind rows that are shorter.
+    def output(self, model: Model, states: Tensor, starts: list[int], alone: bool) -> list[Tensor]:
+        """What the official function returns for each row: Long [n].
 
         Args:
-            sequences: Long [B, S]: the last states, −1 where a row has no column. starts: the first column behind each prompt.
+            states: Long [steps + 1, B, S], −1 where a row has no column. starts: the first column behind each prompt.
             alone: each row ran as in a batch of one.
         """
-        return sequences
+        return [row[row >= 0] for row in states[-1]]
 
     def answer(self, model: Model, sequence: Tensor, start: int) -> Tensor:
         """The tokens of the answer in the last state Long [S] of a row whose prompt ends before column `start`: Long [n]."""

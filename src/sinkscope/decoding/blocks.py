@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sinkscope.decoding.engine import BlockPass, Engine
+from sinkscope.decoding.engine import BlockPass, Engine, Step
+from sinkscope.decoding.streams import Streams
 
 
 def new_cache() -> Any:
@@ -62,7 +63,7 @@ class Blocks:
 
     Args:
         size: columns of a block.
-        reach: columns of the blocks that a denoising forward's attention stands in; None: as large as `size`.
+        reach: columns of the blocks that a denoising forward's attention stands in behind a cache; None: as large as `size`.
     """
 
     def __init__(self, engine: Engine, size: int, reach: int | None = None) -> None:
@@ -85,7 +86,10 @@ class Blocks:
         if self.cache is not None:
             self.cache.stores = False
         taken = BlockPass(
-            slice(self.stored, end), self.size, self.reach, stored=self.cache is not None
+            slice(self.stored, end),
+            self.size,
+            self.size if self.cache is None else self.reach,
+            stored=self.cache is not None,
         )
         return self.engine.block_hidden(x[:, :end], taken, self.cache, alive)[:, -self.size :]
 
@@ -113,6 +117,16 @@ class Blocks:
         if self.cache is not None:
             self.stored = end
         return hidden
+
+    @property
+    def kept(self) -> bool:
+        """Whether the cache holds keys and values of an active block, of this one or an earlier."""
+        return self.cache is not None and self.cache.block is not None
+
+    def forget(self) -> None:
+        """Drop those of the active block."""
+        if self.cache is not None:
+            self.cache.block = None
 
     def refresh(self, x: Tensor, end: int, first: int | None, size: int, alive: Tensor | None) -> Tensor:
         """A denoising forward over the active block's own cache, whose keys may be stale (Fast-dLLM's sub-block cache).
@@ -151,6 +165,66 @@ def filtered(logits: Tensor, top_k: int | None, top_p: float | None) -> Tensor:
         outside = torch.cat([torch.zeros_like(outside[..., :1]), outside[..., :-1]], -1)
         logits = logits.masked_fill(torch.zeros_like(outside).scatter_(-1, order, outside), float("-inf"))
     return logits
+
+
+def transferred(
+    confidence: Tensor, masked: Tensor, count: int, threshold: float | None, overflow: bool = False
+) -> tuple[Tensor, Tensor]:
+    """The positions that a step writes: all masked ones above the threshold, or the `count` best where those are fewer.
+
+    Args:
+        confidence: Float [B, n]. masked: Bool [B, n]. threshold: None: always the `count` best.
+        overflow: where fewer than `count` are masked, others are written too, as `torch.topk` happens to find them.
+
+    Returns:
+        Bool [B, n], and Long [B]: chosen positions with an equal rival.
+    """
+    scores = confidence.masked_fill(~masked, float("-inf"))
+    chosen = torch.zeros_like(masked)
+    ties = torch.zeros(len(masked), dtype=torch.long)
+    for row, own in enumerate(scores):
+        high = own > (float("inf") if threshold is None else threshold)
+        if threshold is not None and int(high.sum()) >= count:
+            chosen[row] = high
+            continue
+        best = torch.topk(own, count if overflow else min(count, int(masked[row].sum()))).indices
+        chosen[row, best] = True
+        rest = own.masked_fill(chosen[row], float("-inf")).amax()
+        ties[row] = int((chosen[row] & (own == rest) & (rest > float("-inf"))).sum())
+    return chosen, ties
+
+
+def draw(spread: Tensor, streams: Streams | None, rows: Tensor) -> Tensor:
+    """One token for every position of the rows Bool [B] that take part, from Float [B, n, V]: Long [B, n], 0 elsewhere.
+
+    Without streams the most likely token.
+    """
+    if streams is None:
+        return spread.argmax(-1)
+    where = rows[:, None].expand(spread.shape[:2])
+    tokens = torch.zeros(spread.shape[:2], dtype=torch.long, device=spread.device)
+    tokens[where] = streams.one_of_each(spread[where], where)
+    return tokens
+
+
+def block_step(
+    x: Tensor,
+    start: int,
+    tokens: Tensor,
+    confidence: Tensor,
+    chosen: Tensor,
+    ties: Tensor,
+    alive: Tensor,
+    mask_id: int,
+) -> Step:
+    """The step in which the rows Bool [B] that take part write the chosen positions Bool [B, n] from column `start` on."""
+    after, here = x.clone(), slice(start, start + tokens.shape[1])
+    after[:, here] = torch.where(chosen & alive[:, None], tokens, x[:, here])
+    masked = x == mask_id
+    seen = placed(confidence.float(), x, start, float("nan")).masked_fill(~masked, float("nan"))
+    candidate = placed(tokens, x, start, -1).masked_fill(~masked, -1)
+    decided = (after != x) & (after != mask_id)
+    return Step(x, after, masked, seen, candidate, decided, ties * alive.cpu(), alive)
 
 
 def placed(values: Tensor, like: Tensor, start: int, empty: float) -> Tensor:

@@ -106,18 +106,20 @@ class DreamDecoding(Decoding):
     ) -> Step:
         logits = engine.model.head(shifted(engine.hidden(x), masked))
         candidate, confidence = self.sample(logits, streams, masked)
-        tokens, seen = _placed(x, masked, candidate, confidence)
-        scores = seen.masked_fill(~masked, float("-inf"))
-        ties = torch.zeros(len(x), dtype=torch.long)
-        if self.alg_temp and streams is not None:
-            spread = (scores / self.alg_temp).softmax(-1)
-            chosen = marked(streams.some_without_replacement(spread, counts), masked)
-        else:
-            chosen, ties = select(scores, counts)
+        tokens, seen = placed(x, masked, candidate, confidence)
+        chosen, ties = self.choose(seen.masked_fill(~masked, float("-inf")), counts, streams)
         # A batch mean can exceed a row's masks: the official loop then writes the mask token over other tokens.
         written = torch.where(masked, tokens, engine.mask_id)
         decided = chosen & (written != engine.mask_id)
         return Step(x, torch.where(chosen, written, x), masked, seen, tokens, decided, ties, alive)
+
+    def choose(self, scores: Tensor, counts: list[int], streams: Streams | None) -> tuple[Tensor, Tensor]:
+        """The positions that are decided, by confidence Float [B, S], −inf where nothing is masked: Bool [B, S], ties Long [B]."""
+        if self.alg_temp and streams is not None:
+            spread = (scores / self.alg_temp).softmax(-1)
+            chosen = marked(streams.some_without_replacement(spread, counts), scores)
+            return chosen, torch.zeros(len(scores), dtype=torch.long)
+        return select(scores, counts)
 
     def _random_positions(
         self,
@@ -135,7 +137,7 @@ class DreamDecoding(Decoding):
         if self.temperature > 0:
             picked = chosen[masked]
             candidate[picked], confidence[picked] = self.sample(logits[picked], streams, chosen)
-        tokens, seen = _placed(x, masked, candidate, confidence)
+        tokens, seen = placed(x, masked, candidate, confidence)
         after = x.clone()
         after[chosen] = tokens[chosen]
         decided = chosen & (tokens != engine.mask_id)
@@ -176,8 +178,12 @@ class DreamDecoding(Decoding):
             ordered, _ = torch.sort(spread, -1, descending=True)
             return ordered[:, 0] - ordered[:, 1]
         if self.algorithm == "entropy":
-            return (spread * torch.log(spread + 1e-10)).sum(-1)
+            return self.negative_entropy(spread)
         return confidence
+
+    def negative_entropy(self, spread: Tensor) -> Tensor:
+        """Σ p log p of each row of Float [N, V]."""
+        return (spread * torch.log(spread + 1e-10)).sum(-1)
 
     def predictions(self, engine: Engine, x: Tensor, given: Tensor, masked: Tensor) -> Tensor:
         """Logits of the position before each mask."""
@@ -190,7 +196,7 @@ class DreamDecoding(Decoding):
         return candidate, self._confidence(spread, confidence).double()
 
 
-def _placed(x: Tensor, masked: Tensor, candidate: Tensor, confidence: Tensor) -> tuple[Tensor, Tensor]:
+def placed(x: Tensor, masked: Tensor, candidate: Tensor, confidence: Tensor) -> tuple[Tensor, Tensor]:
     """Candidates and confidence of the masked positions in frames of the state: Long [B, S] (−1), Float [B, S] (NaN)."""
     tokens = torch.full_like(x, -1)
     seen = torch.full(x.shape, float("nan"), dtype=confidence.dtype, device=x.device)

@@ -68,6 +68,21 @@ class BlockPass:
     stored: bool = False
 
 
+@dataclass(frozen=True)
+class Prompts:
+    """The prompts of a batch, as a loop sees them.
+
+    Attributes:
+        lengths: tokens of each row of the group. shortest, longest: of the whole batch.
+        alone: each row runs as in a batch of one, else as the official loop does for a batch.
+    """
+
+    lengths: tuple[int, ...] = ()
+    shortest: int = 0
+    longest: int = 0
+    alone: bool = True
+
+
 class ForwardRecorder(CallRecorder, Protocol):
     """What records the forwards of one group of rows; see `trace.step_recorder`."""
 
@@ -107,7 +122,8 @@ class Engine:
         real: Bool [B, S]: padding of the whole sequence, or None.
         policy: the policy while it runs, or None. recorder: what records, or None.
         everything: confidence and candidates are wanted for all masked positions, not only the selectable ones.
-        cached: whether a block loop keeps finished blocks in a KV cache. longest: tokens of the longest prompt of the batch.
+        cached: whether a block loop keeps finished blocks in a KV cache.
+        prompts: what the loop may want to know of the whole batch.
         forwards: forward passes so far, one number for all rows or one each (a guided step counts two).
         account: what the policy did in the last forward.
     """
@@ -120,10 +136,11 @@ class Engine:
         recorder: ForwardRecorder | None = None,
         everything: bool = False,
         cached: bool = False,
-        longest: int | None = None,
+        prompts: Prompts | None = None,
     ) -> None:
         self.model, self.real, self.policy, self.recorder = model, real, policy, recorder
-        self.everything, self.cached, self.longest = everything, cached, longest
+        self.everything, self.cached = everything, cached
+        self.prompts = prompts or Prompts()
         self.forwards: int | Tensor = 0
         self.account: StepAccount | None = None
         self._padding = (
@@ -252,12 +269,12 @@ class Engine:
         """Last hidden states [B, Q, width] of the queries of a block loop's forward.
 
         Args:
-            x: Long [B, S]: the state up to the last key. cache: from `blocks.BlockCache`, or None.
+            x: Long [B, S]: the state up to the last key, −1 in rows that have ended before. cache: from `blocks`, or None.
         """
         self._count(1, alive, block_pass.step)
         real = None if self.real is None else self.real[:, : x.shape[1]]
         context = self._context(x, real, 1, block_pass=block_pass)
-        hidden = self.model.hidden(x[:, block_pass.queries], context, cache)
+        hidden = self.model.hidden(x[:, block_pass.queries].clamp(min=0), context, cache)
         self._end()
         return hidden
 
@@ -287,7 +304,8 @@ class Engine:
         """
         active = None if block_pass is None else block_pass.active
         if self.policy is not None:
-            self.policy.begin(branches, (x.shape[1] if written is None else written) - self._padding, active)
+            least = (x.shape[1] if written is None else written) - self._padding
+            self.policy.begin(branches, least, active, block_pass is None or block_pass.step)
         queries: Mapping[str, Tensor] = {}
         if self.recorder is not None:
             mask_id = self.model.ids.mask

@@ -19,9 +19,12 @@ class Run:
     """What a generation gave.
 
     Attributes:
-        sequences: Long [B, S], prompt and answer.
+        sequences: Long [B, S]: the last state, prompt and answer; −1 where a row has no column.
+        output: Long [B, n]: what the official function returns; −1 behind rows that are shorter.
+        answers: the token ids of each answer.
         states: Long [steps + 1, B, S]: states[0] is the prompt with masks, states[i + 1] the state after step i. Causal
-            models: positions that are not written yet are −1, step 0 is the prefill, after the end comes padding.
+            models: positions that are not written yet are −1, step 0 is the prefill, after the end comes padding. Fast-dLLM's
+            sequence grows too.
         texts: the answers, decoded; token ids as text where there is no tokenizer.
         ties: Long [steps, B]: selections that could have gone to another position of equal confidence.
         forwards: forward passes of each row (guidance counts two per step).
@@ -36,6 +39,8 @@ class Run:
 
     sequences: Tensor
     states: Tensor
+    output: Tensor
+    answers: list[list[int]]
     texts: list[str]
     ties: Tensor
     forwards: list[int]

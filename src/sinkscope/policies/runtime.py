@@ -85,6 +85,7 @@ class PolicyRuntime:
         self._masked_scores = any(rule.reads_masked_scores for rule in self.rules)
         self._least: int | None = None  # real keys that every row has at least; None: not known
         self._alive: Tensor | None = None  # Bool [B]: rows whose totals go on; None: all
+        self._between = False  # whether this forward comes between two steps
         self._layers: list[_Layer] = []
         # Sums over the steps in which it acted, for each row: of the mean share, of those steps, of caught sinks, of sinks.
         self._totals = torch.zeros(4, len(row_keys), dtype=torch.float64)
@@ -135,19 +136,26 @@ class PolicyRuntime:
         else:
             self._alive.copy_(alive)
 
-    def begin(self, branches: int = 1, least: int | None = None, active: int | None = None) -> None:
+    def begin(
+        self, branches: int = 1, least: int | None = None, active: int | None = None, step: bool = True
+    ) -> None:
         """Start a forward: what was measured in the last one is now the step before.
 
         Args:
             branches: 2 with guidance. least: real keys that every row has at least, where that is known.
             active: how many of the last queries give the scores, those of the block that is being denoised; None: all.
+            step: whether the forward is a step of the loop. One between two steps (a prefill, a block that is stored) is masked
+                by the scores of the step before it, and gives none itself.
         """
         if not self.causal:
             self.active, self.queries = active, ALL if active is None else ACTIVE
         self._layers = []
-        self.previous, self._current = self._current, {"raw": {}, "masked": {}}
+        self._between = not step
+        self.previous = self._current
+        if step:
+            self._current = {"raw": {}, "masked": {}}
+            self.step += 1
         self.model_scores, self.chosen = {}, {}
-        self.step += 1
         self.branches, self._least = branches, least
 
     def mask(
@@ -159,7 +167,7 @@ class PolicyRuntime:
         most: int | None = 0
         sure, masking = False, []
         for number, rule in enumerate(self.rules):
-            if not rule.acts(layer, self.step):
+            if not rule.acts(layer, max(0, self.step)):
                 continue
             window = rule.band()
             if window is not None:
@@ -206,9 +214,10 @@ class PolicyRuntime:
         """Measure one layer: scores for the next step, and what was masked in this one."""
         rows = len(self.row_keys)
         raw = call.received(self.queries, raw=True)[:rows, :, 0]
-        self._current["raw"][call.layer] = raw
         mask = call.key_mask
-        if self._masked_scores:
+        if not self._between:
+            self._current["raw"][call.layer] = raw
+        if self._masked_scores and not self._between:
             acted = raw if mask is None else call.received(self.queries)[:rows, :, 0]
             self._current["masked"][call.layer] = acted
         keys = None if mask is None or mask.keys is None else mask.keys[:rows]
@@ -260,7 +269,8 @@ class PolicyRuntime:
             raw,
             acted,
         )
-        self._add(account)
+        if not self._between:
+            self._add(account)
         return account
 
     def _add(self, account: StepAccount) -> None:
@@ -342,8 +352,8 @@ class LayerView:
 
     @property
     def step(self) -> int:
-        """Forward passes before this one."""
-        return self.runtime.step
+        """Steps before this one."""
+        return max(0, self.runtime.step)
 
     @property
     def rows(self) -> int:

@@ -203,4 +203,4 @@ def _greedy(model: Model, context: Sequence[int], continuation: Sequence[int], p
         name: length for name in ("length", "block") if name in option_names(model.family)
     }
     run = generate(model, [list(context)], decoding_from_options(model.family, options), policy, seed=[0])
-    return run.sequences[0, run.prompt :].tolist() == list(continuation)
+    return run.answers[0] == list(continuation)
