@@ -26,7 +26,7 @@ def new_cache() -> Any:
     """
     from transformers import DynamicCache
 
-    class BlockCache(DynamicCache):
+    class BlockCache(DynamicCache):  # type: ignore[misc]
         stores = True
         block: dict[int, tuple[Tensor, Tensor]] | None = None
         at: int | None = None

@@ -114,7 +114,7 @@ class DreamDecoding(Decoding):
         return Step(x, torch.where(chosen, written, x), masked, seen, tokens, decided, ties, alive)
 
     def choose(self, scores: Tensor, counts: list[int], streams: Streams | None) -> tuple[Tensor, Tensor]:
-        """The positions that are decided, by confidence Float [B, S], −inf where nothing is masked: Bool [B, S], ties Long [B]."""
+        """The positions that are decided, Bool [B, S], and ties Long [B]; scores: Float [B, S], −inf where nothing is masked."""
         if self.alg_temp and streams is not None:
             spread = (scores / self.alg_temp).softmax(-1)
             chosen = marked(streams.some_without_replacement(spread, counts), scores)
@@ -145,6 +145,10 @@ class DreamDecoding(Decoding):
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """The distribution after temperature, top_p and top_k: Float [N, V]."""
+        return self.truncated(logits).softmax(-1)
+
+    def truncated(self, logits: Tensor) -> Tensor:
+        """Logits [N, V] after temperature, top_p and top_k."""
         if self.temperature > 0:
             logits = logits / self.temperature
         lowest = torch.finfo(logits.dtype).min
@@ -154,10 +158,10 @@ class DreamDecoding(Decoding):
             # Moved by one, so that the token which passes the bound is still inside, and the first always is.
             outside = torch.cat([torch.zeros_like(outside[:, :1]), outside[:, :-1]], 1)
             logits = logits.masked_fill(torch.zeros_like(outside).scatter_(-1, order, outside), lowest)
-        if self.top_k is not None:
+        if self.top_k:
             most = min(self.top_k, logits.shape[-1])
             logits = logits.masked_fill(logits < torch.topk(logits, most)[0][..., -1, None], lowest)
-        return logits.softmax(-1)
+        return logits
 
     def sample(self, logits: Tensor, streams: Streams | None, where: Tensor) -> tuple[Tensor, Tensor]:
         """A candidate for each row of logits [N, V], with the algorithm's confidence: Long [N], Float [N].

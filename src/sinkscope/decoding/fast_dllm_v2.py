@@ -1,13 +1,13 @@
 """Fast-dLLM v2's loops: blocks behind a KV cache, their sub-blocks from left to right, logits shifted by one.
 
-A finished block is stored by a forward of its own, which also gives the next token, the first of the next block: it is a step here.
-The sequence grows, so states hold −1 where it does not reach yet. One row follows the model's own `generate`, and so does every row
-with a random stream of its own, or when tokens are sampled; other batches follow the repository's `batch_sample`: as many blocks for
-all rows as the longest prompt needs, and a row ends with the block in which a stop token is written.
+A finished block is stored by a forward of its own, which also gives the next token, the first of the next block: here it is a
+step. The sequence grows, so states hold −1 where it does not reach yet. One row follows the model's own `generate`, and so does
+every row with a random stream of its own, or when tokens are sampled; other batches follow the repository's `batch_sample`: all
+rows get as many blocks as the longest prompt needs, and a row ends with the block in which a stop token is written.
 
-Kept from the official code: a prompt of exactly one block is never shown to the model; in a batch the last token of a longest prompt
-of whole blocks plus one is overwritten. Where a mask token is predicted again and again, the official loop does not end; here the
-row does.
+Kept from the official code: a prompt of exactly one block is never shown to the model; in a batch the last token of a longest
+prompt of whole blocks plus one is overwritten. Where a mask token is predicted again and again, the official loop does not end;
+here the row does.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class FastDllmDecoding(Decoding):
     """Fast-dLLM v2's generate, and its batch_sample.
 
     Attributes:
-        length: new tokens; of them whole blocks are made, the one that the prompt's end stands in counted. block: tokens of a block.
+        length: new tokens; whole blocks of them are made, counting the one in which the prompt ends. block: tokens of a block.
         small_block: tokens of a sub-block, decided in parallel. threshold: all masks of it with a higher probability are
             written, and the most confident one in any case.
         temperature: 0 takes the arg max; above, tokens are sampled from the smallest set with probability top_p.
@@ -67,7 +67,9 @@ class FastDllmDecoding(Decoding):
         if self.block % self.small_block:
             raise InputError(f"block {self.block} is not a multiple of small_block {self.small_block}")
         if self.length < self.block:
-            raise InputError(f"length {self.length} is less than one block of {self.block}; give at least that")
+            raise InputError(
+                f"length {self.length} is less than one block of {self.block}; give at least that"
+            )
         at_least("threshold", self.threshold, 0.0)
         at_least("temperature", self.temperature, 0.0)
         share("top_p", self.top_p, "; 1.0 keeps all tokens")
@@ -118,7 +120,9 @@ class FastDllmDecoding(Decoding):
     ) -> tuple[Tensor, Iterator[Step]]:
         """The prompts with masks up to the end of a block, and the loop; whole blocks that all prompts have are run already."""
         if self.block_cache and not engine.cached:
-            raise InputError("block_cache=True is a cache of the active block: it does not go with cache=False")
+            raise InputError(
+                "block_cache=True is a cache of the active block: it does not go with cache=False"
+            )
         prompt, known = ids.shape[1], engine.prompts
         blocks = Blocks(engine, self.block, BLOCK)
         x = ids.new_full((len(ids), self.columns(known.longest)), -1)
@@ -162,7 +166,9 @@ class FastDllmDecoding(Decoding):
             hidden = blocks.store(x, end, alive, needed=True, step=True)
             if hidden is None:
                 raise RuntimeError("the next token needs the block's forward")
-            token = torch.where(ended & (not known.alone), self._pad(model), model.head(hidden[:, -1]).argmax(-1))
+            token = torch.where(
+                ended & (not known.alone), self._pad(model), model.head(hidden[:, -1]).argmax(-1)
+            )
             after = x.clone()
             if known.alone or known.longest <= end + 1 or prompt < end:
                 # In a batch, while longer prompts still have tokens here, only rows whose own prompt has ended take theirs.
@@ -186,8 +192,7 @@ class FastDllmDecoding(Decoding):
         """The steps of one block, and Bool [B]: rows in which a step wrote a stop token."""
         model, mask_id, stop = blocks.engine.model, blocks.engine.mask_id, self.stop_id(blocks.engine.model)
         alone = blocks.engine.prompts.alone
-        if not alone and self.block_cache:
-            blocks.forget()
+        blocks.forget()
         for sub in range(0, self.block, self.small_block):
             start = end - self.block + sub
             here = slice(start, start + self.small_block)

@@ -88,9 +88,7 @@ def grouped(columns: int, lengths: list[int], per_row: bool, together: bool = Fa
     return [Rows(by_length[length], columns - length, True) for length in sorted(by_length)]
 
 
-def grouped_right(
-    lengths: list[int], per_row: bool, padding: Padding, unseen: int = 0
-) -> list[Rows]:
+def grouped_right(lengths: list[int], per_row: bool, padding: Padding, unseen: int = 0) -> list[Rows]:
     """Rows that run together where every prompt begins in column 0.
 
     Args:
@@ -128,10 +126,8 @@ def start_group(
     if batch.real is not None and rows.padded:
         real = batch.real[rows.rows]
         new = real.new_ones(len(ids), decoding.new_tokens)
-        if batch.right:  # the answer follows each prompt at once
-            real = torch.cat([new, real], 1)
-        else:
-            real = torch.cat([real, new], 1)
+        # With padding on the right the answer follows each prompt at once.
+        real = torch.cat([new, real] if batch.right else [real, new], 1)
     runtime = None
     if policy is not None:
         first: int | Tensor

@@ -232,7 +232,7 @@ class Llada2Decoding(Decoding):
         written = bool(((last == end_id) & (before != last)).any())
         ends = (last == end_id).nonzero()
         first = int(ends[0]) if len(ends) else 0
-        if written and not bool((last[start:first] == model.ids.mask).any()):
+        if written and model.ids.mask not in last[start:first].tolist():
             return last[start : first + 1]
         return self.answer(model, last, start)
 

@@ -1,7 +1,7 @@
 """dllm's MDLM sampler, for A2D models: LLaDA's loop with its own schedule, and rows padded on the right.
 
-Blocks are counted from the end of each row's own prompt. How many masks a step decides comes from a float32 schedule, rounded half to
-even; steps that would decide nothing are left out. Ragged rows are filled up with the end token, which no key is.
+Blocks are counted from the end of each row's own prompt. How many masks a step decides comes from a float32 schedule, rounded
+half to even; steps that would decide nothing are left out. Shorter rows are filled up with the end token, which nothing sees.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ class MdlmDecoding(BlockDecoding):
         self, engine: Engine, ids: Tensor, streams: Streams | None, per_row: bool, twin: Twin | None = None
     ) -> tuple[Tensor, Iterator[Step]]:
         """Each prompt followed by its masks, then the end token; and the loop."""
-        lengths = torch.tensor(engine.prompts.lengths or [ids.shape[1]] * len(ids), device=ids.device)[:, None]
+        lengths = torch.tensor(engine.prompts.lengths or [ids.shape[1]] * len(ids), device=ids.device)[
+            :, None
+        ]
         filler = engine.model.ids.eos[0] if engine.model.ids.eos else engine.model.ids.pad or 0
         columns = torch.arange(ids.shape[1] + self.length, device=ids.device)[None]
         state = torch.nn.functional.pad(ids, (0, self.length), value=filler)
@@ -68,9 +70,7 @@ class MdlmDecoding(BlockDecoding):
         state = torch.where(columns < lengths + self.length, state, filler)
         return state, self._blocks(engine, state, lengths, streams)
 
-    def _blocks(
-        self, engine: Engine, x: Tensor, lengths: Tensor, streams: Streams | None
-    ) -> Iterator[Step]:
+    def _blocks(self, engine: Engine, x: Tensor, lengths: Tensor, streams: Streams | None) -> Iterator[Step]:
         columns = torch.arange(x.shape[1], device=x.device)[None]
         given = (x != engine.mask_id) & (columns < lengths + self.length)
         alive = torch.ones(len(x), dtype=torch.bool, device=x.device)
@@ -103,7 +103,9 @@ def transfers(masks: int, steps: int) -> list[int]:
     """
     found = []
     for step in range(steps):
-        now, then = (torch.tensor(time / steps, dtype=torch.float32) for time in (steps - step, steps - step - 1))
+        now, then = (
+            torch.tensor(time / steps, dtype=torch.float32) for time in (steps - step, steps - step - 1)
+        )
         # The linear schedule: masked at time t are 1 − α(t) of the tokens, with α(t) = 1 − t.
         kept = (1 - (1 - then)) / (1 - (1 - now))
         count = min(int(torch.round(masks * (1 - kept.double()))), masks)

@@ -18,6 +18,9 @@ from sinkscope.decoding.dream import ALGORITHMS, DreamDecoding, placed
 from sinkscope.decoding.engine import Engine, Step, select
 from sinkscope.decoding.streams import Streams
 
+EPS = 1e-3
+"""Where the time schedule ends."""
+
 
 @DECODINGS.add
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class OpenDcoderDecoding(DreamDecoding):
     steps: int = 128
     algorithm: Literal["origin", "maskgit_plus", "topk_margin", "entropy", "p2"] = "entropy"  # type: ignore[assignment]
 
-    eps: ClassVar[float] = 1e-3  # type: ignore[misc]
+    eps: ClassVar[float] = EPS  # type: ignore[misc]
     kind: ClassVar[str] = "open_dcoder"
     families: ClassVar[tuple[str, ...]] = ("open_dcoder",)
 
@@ -55,7 +58,7 @@ class OpenDcoderDecoding(DreamDecoding):
         return self.algorithm == "p2"
 
     def _steps(self, engine: Engine, x: Tensor, streams: Streams | None, per_row: bool) -> Iterator[Step]:
-        times = torch.linspace(1, self.eps, self.steps + 1, device=x.device)
+        times = torch.linspace(1, EPS, self.steps + 1, device=x.device)
         given = x != engine.mask_id
         for i in range(self.steps):
             masked = x == engine.mask_id
@@ -92,7 +95,9 @@ class OpenDcoderDecoding(DreamDecoding):
         free = (~given).sum(1)
         counts = (free.float() * (1.0 - done)).floor().long().minimum(free)
         order = torch.argsort(scores, dim=1)
-        rank = torch.empty_like(order).scatter_(1, order, torch.arange(x.shape[1], device=x.device).expand_as(order))
+        rank = torch.empty_like(order).scatter_(
+            1, order, torch.arange(x.shape[1], device=x.device).expand_as(order)
+        )
         again = (rank < counts[:, None]) & alive[:, None]
         masked = x == engine.mask_id
         after = torch.where(masked & ~again & alive[:, None], candidate, x)
@@ -107,8 +112,8 @@ class OpenDcoderDecoding(DreamDecoding):
         return candidate, confidence if self.algorithm == "p2" else confidence.to(logits.dtype)
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """As Dream's, in float32."""
-        return super().probabilities(logits).float()
+        """As Dream's, but the softmax is in float32."""
+        return self.truncated(logits).float().softmax(-1)
 
     def negative_entropy(self, spread: Tensor) -> Tensor:
         """Σ p log p of each row of Float [N, V], with another floor than Dream's."""
@@ -118,6 +123,8 @@ class OpenDcoderDecoding(DreamDecoding):
         """From the top of confidence, or of confidence / alg_temp with Gumbel noise."""
         if not self.alg_temp or streams is None:
             return select(scores, counts)
-        noise = streams.uniform((scores.shape[0], scores.shape[1]), scores.dtype).clamp_(min=1e-20, max=1 - 1e-20)
+        noise = streams.uniform((scores.shape[0], scores.shape[1]), scores.dtype).clamp_(
+            min=1e-20, max=1 - 1e-20
+        )
         chosen, _ = select(scores / self.alg_temp - (-noise.log()).log(), counts)
         return chosen, torch.zeros(len(scores), dtype=torch.long)

@@ -1,9 +1,9 @@
 """RND1's loop (sampling.py): the positions of highest entropy stay masked, all others are written.
 
-The canvas is prompt, masks and one reserved pad token; logits are shifted by one. With top_k or top_p the official entropy is not a
-number (0 · log 0), and `torch.topk` then orders what it finds: kept. With `eb_gamma` a step writes, in the order of their
-probability, as many positions as the entropy bound allows, which may be none. The official loop takes one row; each row of a batch
-decides by itself here.
+The canvas is prompt, masks and one reserved pad token; logits are shifted by one. With top_k or top_p the official entropy is not
+a number (0 · log 0), and `torch.topk` then orders what it finds: kept. With `eb_gamma` a step writes, in the order of their
+probability, as many positions as the entropy bound allows, which may be none. The official loop takes one row; each row of a
+batch decides by itself here.
 """
 
 from __future__ import annotations
@@ -83,10 +83,7 @@ class Rnd1Decoding(Decoding):
                 return
             tokens, scores, entropy = self._predictions(engine, x, streams, alive)
             written = torch.stack(
-                [
-                    self._written(*(part[row, None] for part in (open_, scores, entropy)), left)
-                    for row in range(len(x))
-                ]
+                [self._written(open_[[row]], scores[[row]], entropy[[row]], left) for row in range(len(x))]
             )
             written = written & open_ & alive[:, None]
             after = torch.where(written, tokens, x)

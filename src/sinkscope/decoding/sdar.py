@@ -10,7 +10,7 @@ by itself here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -54,7 +54,7 @@ class SdarDecoding(Decoding):
         "low_confidence_dynamic"
     )
     threshold: float = 0.85
-    stop: int | tuple[int, ...] | Literal["model"] | None = None
+    stop: int | Sequence[int] | Literal["model"] | None = None
     scoring: Literal["filtered", "raw"] = "filtered"
 
     kind: ClassVar[str] = "sdar"
@@ -113,9 +113,9 @@ class SdarDecoding(Decoding):
             in_vocabulary("stop", number, vocabulary)
 
     def _stop_ids(self, model: Model | None) -> tuple[int, ...]:
-        if self.stop is None or self.stop == "model":
+        if self.stop is None or isinstance(self.stop, str):
             return () if self.stop is None or model is None else model.ids.eos
-        return (self.stop,) if isinstance(self.stop, int) else tuple(self.stop)  # type: ignore[arg-type]
+        return (self.stop,) if isinstance(self.stop, int) else tuple(self.stop)
 
     def begin(
         self, engine: Engine, ids: Tensor, streams: Streams | None, per_row: bool, twin: Twin | None = None

@@ -50,8 +50,8 @@ def generate(
 
     Args:
         model: from `ss.load`, or what `ss.load` takes.
-        prompts: a text, a list of texts (the chat template is applied), or token ids [B, P] used as they are, or lists of
-            them. For image decoding the ids hold the whole sequence, image slots masked.
+        prompts: a text, a list of texts (the chat template is applied), or token ids [B, P] used as they are. For image
+            decoding the ids hold the whole sequence, image slots masked.
         decoding: None: the default of the model's family.
         policy: which keys the heads may not use; a policy or its text.
         capture: what to record; None: nothing.

@@ -44,7 +44,8 @@ def encode(model: Model, prompts: Any, attention_mask: Any = None) -> Batch:
     """Text becomes chat turns, then ids; ids are taken as they are.
 
     Args:
-        prompts: a text, a list of texts (the chat template is applied to each), whole numbers [B, P], or lists of them.
+        prompts: a text, a list of texts (the chat template is applied to each), whole numbers [B, P]; for families
+            padded on the right also lists of different lengths.
         attention_mask: [B, P], 0 in padding; only with ids.
     """
     if isinstance(prompts, str):
@@ -57,7 +58,7 @@ def encode(model: Model, prompts: Any, attention_mask: Any = None) -> Batch:
         raise InputError("there is no prompt; give a text, a list of texts, or token ids [batch, length]")
     if isinstance(prompts, (list, tuple)) and any(isinstance(one, str) for one in prompts):
         raise InputError("prompts mixes texts and other things; give texts only, or token ids only")
-    if attention_mask is None and _ragged(prompts):
+    if attention_mask is None and model.spec.padding != "left" and _ragged(prompts):
         return pad(model, [[int(number) for number in row] for row in prompts])
     try:
         ids = torch.as_tensor(prompts)

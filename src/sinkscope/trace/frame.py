@@ -116,14 +116,18 @@ def variables(frame: Frame, capture: Capture) -> dict[str, Variable]:
         static = tuple(dim for dim in scored if dim != "step")
         known["prefill_received"] = Variable(static, "float32", nan, relative + ", over all prompt queries")
     if frame.edits:
-        known["edited"] = Variable(("sample", "key"), "int16", 0, "how often a token was changed after it was written")
+        known["edited"] = Variable(
+            ("sample", "key"), "int16", 0, "how often a token was changed after it was written"
+        )
     if frame.block is not None:
         known["received"] = Variable(scored, "float32", nan, relative + ", from the active block")
         known["received_all"] = Variable(scored, "float32", nan, relative + ", from all blocks so far")
         known["forward_kind"] = Variable(("sample", "step"), "int8", 0, "0: denoising, 1: storing a block")
         if frame.cached:
             static = tuple(dim for dim in scored if dim != "step")
-            known["prefill_received"] = Variable(static, "float32", nan, relative + ", over all prompt queries")
+            known["prefill_received"] = Variable(
+                static, "float32", nan, relative + ", over all prompt queries"
+            )
             known["store_received"] = Variable(
                 ("sample", "block", *static[1:]), "float32", nan, relative + ", from a block as it was stored"
             )

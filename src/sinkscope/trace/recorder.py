@@ -195,12 +195,9 @@ class Recorder:
                 static[name] = self._blank(self.variables[name])
         for recorder, offset in self.groups:
             for name, start, received in recorder.between:
-                rows: Any = np.asarray(recorder.rows)
-                if name == "store_received":
-                    rows = (rows, (offset + start) // (self.frame.block or 1))
-                else:
-                    rows = (rows,)
-                static[name][(*rows, ..., slice(offset, offset + received.shape[-1]))] = received.numpy()
+                block = (offset + start) // (self.frame.block or 1)
+                here = static[name][:, block] if name == "store_received" else static[name]
+                here[recorder.rows, ..., offset : offset + received.shape[-1]] = received.numpy()
         return self.writer.close(static, attributes(sorted(number for number in self._ids if number >= 0)))
 
     @contextmanager

@@ -76,8 +76,12 @@ class StepRecorder:
         self._sums: tuple[Tensor, Tensor, Tensor] | None = None
         self._prompt_sums: tuple[Tensor, Tensor] | None = None
         self._pass: BlockPass | None = None
-        self._stored: dict[int, tuple[Tensor, Tensor]] = {}  # mass and uniform of the queries that are in the cache
-        self.between: list[tuple[str, int, Tensor]] = []  # name, first query, received [B, layer, …] of a forward that is no step
+        self._stored: dict[
+            int, tuple[Tensor, Tensor]
+        ] = {}  # mass and uniform of the queries that are in the cache
+        self.between: list[
+            tuple[str, int, Tensor]
+        ] = []  # name, first query, received [B, layer, …] of a forward that is no step
         self._residual: dict[int, tuple[Tensor, Tensor, Tensor, Tensor]] = {}
         self._first_token: dict[int, Tensor] = {}
 
