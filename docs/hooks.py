@@ -25,6 +25,7 @@ SECTIONS = {
     ),
     "Traces": ("Capture", "Trace"),
     "Sinks": ("detect", "sink_table", "summary", "compare_traces", "diagnose"),
+    "Inside": ("lens", "Lens", "patch", "Patch"),
     "Evaluation": ("evaluate", "Evaluation"),
     "Extension": ("register",),
     "Errors": ("SinkscopeError", "InputError", "CheckpointError"),

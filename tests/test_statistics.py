@@ -282,6 +282,16 @@ def test_a_share_of_one_in_every_prompt_is_not_certain(prompts: int, low: float)
     assert mean_interval(np.full(prompts, 7.0)) == (7.0, 7.0, 7.0)
 
 
+def test_a_ratio_of_nothing_has_no_interval() -> None:
+    """On the log scale 0 has no bound above, and half an interval is none: the report drew a line to "nan"."""
+    found = ratio_interval(np.zeros(3), np.array([1.0, 2.0, 3.0]), scale="positive")
+    assert found.value == 0
+    assert math.isnan(found.low)
+    assert math.isnan(found.high)
+    mixed = ratio_interval(np.array([[0.0, 1.0], [0.0, 2.0]]), np.array([1.0, 2.0]), scale="positive")
+    assert np.isnan(mixed.low).tolist() == np.isnan(mixed.high).tolist() == [True, False]
+
+
 def test_a_verdict_needs_clearance() -> None:
     """A quarter of the half width beyond the limit; without an interval nothing is certain."""
     found = Estimate(1.0, 0.6, 1.2)

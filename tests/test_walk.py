@@ -17,10 +17,10 @@ PACKAGE = Path(ss.__file__).parent
 def entered() -> list[str]:
     """Files of the package in the order in which a function of theirs is first called."""
     model = ss.load("organism/scratch", device="cpu")
-    decoding = ss.LladaDecoding(length=8, block=8)
+    decoding, capture = ss.LladaDecoding(length=8, block=8), ss.Capture()
 
     def generate() -> None:
-        ss.generate(model, "Mia has 3 apples.", decoding, capture=ss.Capture(), seed=0)
+        ss.generate(model, "Mia has 3 apples.", decoding, capture=capture, seed=0)
 
     generate()  # what is done once in a process (imports, trials of kernels) is not part of the walk
     files: dict[str, None] = {}
@@ -44,5 +44,6 @@ def test_the_walk_in_contributing() -> None:
     section = text.split("## The walk of a traced prompt")[1].split("\n## ")[0]
     told = set(re.findall(r"`([\w/]+\.py)`", section))
     walked = set(entered())
+    assert len(walked) <= 20, f"a newcomer reads {len(walked)} files: {sorted(walked)}"
     assert told >= walked, f"not in CONTRIBUTING: {sorted(walked - told)}"
     assert told <= walked, f"no longer on the walk: {sorted(told - walked)}"

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from sinkscope.generation.generate import generate
     from sinkscope.generation.replay import Replay, replay
     from sinkscope.generation.run import Run
+    from sinkscope.inspection.lens import Lens, lens
+    from sinkscope.inspection.patch import Patch, patch
     from sinkscope.models.load import load
     from sinkscope.models.model import Model
     from sinkscope.models.wrap import wrap
@@ -92,6 +94,8 @@ _NAMES = {
     "sinkscope.generation.generate": ("generate",),
     "sinkscope.generation.replay": ("Replay", "replay"),
     "sinkscope.generation.run": ("Run",),
+    "sinkscope.inspection.lens": ("Lens", "lens"),
+    "sinkscope.inspection.patch": ("Patch", "patch"),
     "sinkscope.sinks": ("compare_traces", "detect", "diagnose", "sink_table", "summary"),
     "sinkscope.tasks.evaluate": ("Evaluation", "evaluate"),
     "sinkscope.trace.capture": ("Capture",),
@@ -113,6 +117,7 @@ __all__ = [
     "GreedyDecoding",
     "InputError",
     "KeepTop",
+    "Lens",
     "Llada2Decoding",
     "LladaDecoding",
     "MaskAbove",
@@ -125,6 +130,7 @@ __all__ = [
     "MmadaImageDecoding",
     "Model",
     "OpenDcoderDecoding",
+    "Patch",
     "Policy",
     "Replay",
     "Rnd1Decoding",
@@ -141,8 +147,10 @@ __all__ = [
     "diagnose",
     "evaluate",
     "generate",
+    "lens",
     "load",
     "parse_policy",
+    "patch",
     "register",
     "replay",
     "sink_table",
@@ -170,7 +178,8 @@ renderers.update(
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module 'sinkscope' has no attribute {name!r}")
-    return getattr(import_module(_WHERE[name]), name)
+    value = globals()[name] = getattr(import_module(_WHERE[name]), name)
+    return value
 
 
 def __dir__() -> list[str]:

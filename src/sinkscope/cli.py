@@ -163,6 +163,43 @@ def trace(
 
 @app.command(cls=Command)
 @with_decoding
+def inspect(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="a trace of several prompts, an organism, a hub id, or a folder", metavar="TRACE|MODEL"
+        ),
+    ],
+    task: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="where prompts come from; may be given several times; default: word_problems", metavar="TASK"
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option(help="prompts, over all tasks")] = 64,
+    looks: Annotated[int, typer.Option(help="steps of each run that are looked at, evenly spread")] = 2,
+    out: Annotated[
+        Path | None, typer.Option(help="write the table and a picture here", metavar="FOLDER")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="replace what is in --out")] = False,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    revision: Revision = None,
+    json: Json = False,
+    decoding: dict[str, Any] | None = None,
+) -> None:
+    """Say what the sinks of a model hold: lens, patches, probes, movement, with controls and intervals over prompts."""
+    from sinkscope.commands import inspect as command
+
+    tasks = tuple(task or ("word_problems",))
+    load_options = (device, dtype, revision)
+    command.inspect(
+        command.Request(source, tasks, limit, looks, out, decoding or {}, load_options, json, force)
+    )
+
+
+@app.command(cls=Command)
+@with_decoding
 def evaluate(
     source: Source,
     task: Annotated[
@@ -314,7 +351,9 @@ def study(
         list[str] | None,
         typer.Option(help="a task's JSON-lines file, such as gsm8k=test.jsonl", metavar="TASK=FILE"),
     ] = None,
-    on: Annotated[str, typer.Option(help="local, ray or slurm", metavar="NAME")] = "local",
+    on: Annotated[
+        str, typer.Option(help="local, here (this process), ray or slurm", metavar="NAME")
+    ] = "local",
     workers: Annotated[
         int | None, typer.Option(help="processes at a time; default: one per GPU, else one per core")
     ] = None,
@@ -383,7 +422,8 @@ def bench(
     shape: Annotated[
         str | None,
         typer.Argument(
-            help="llada-8b, dream-7b or llada-small (random weights), or a checkpoint; default: by device",
+            help="llada-8b, dream-7b, llama-8b, llada-small, llama-small (random weights), a checkpoint, or job (a whole cell of "
+            "a study); default: by device",
             metavar="SHAPE",
         ),
     ] = None,
@@ -433,9 +473,9 @@ def main() -> None:
 
 
 def _fail(message: str, code: int) -> None:
-    from sinkscope.commands.output import safe
+    from sinkscope.text import visible
 
-    print("error: " + safe(" ".join(message.split())), file=sys.stderr)
+    print("error: " + visible(" ".join(message.split())), file=sys.stderr)
     sys.exit(code)
 
 

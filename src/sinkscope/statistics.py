@@ -311,7 +311,7 @@ def ratio_interval(
     `ratio_interval(x, ones)`.
 
     The interval is Student's t with the jackknife's error, √((n − 1) / n · Σ eᵢ²) / Σ bᵢ with eᵢ = (aᵢ − ratio · bᵢ) / (1 −
-    bᵢ / Σ b). scale: "plain"; "positive" (log scale: no bound below 0, none above where the ratio is 0); "share" (logit
+    bᵢ / Σ b). scale: "plain"; "positive" (log scale: no bound below 0, and no interval where the ratio is 0); "share" (logit
     scale: bounds in [0, 1]; where it is exactly 0 or 1 in all n prompts, the bound on the other side is that of n draws
     without an exception, 1 − 0.05^(1/n)).
     """
@@ -340,7 +340,7 @@ def ratio_interval(
             low, high = value - half, value + half
         elif scale == "positive":
             low, high = value * np.exp(-half / value), value * np.exp(half / value)
-            low = np.where(value == 0, np.where(n > 1, 0.0, np.nan), low)
+            low, high = (np.where(value == 0, np.nan, bound) for bound in (low, high))
         else:
             odds, factor = value / (1 - value), np.exp(half / (value * (1 - value)))
             low, high = odds / (odds + factor), odds / (odds + 1 / factor)

@@ -9,12 +9,13 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from sinkscope.bench import rivals, table
+from sinkscope.bench import job, rivals, table
 from sinkscope.bench.clock import forward_flops
 from sinkscope.bench.command import parse_grid
 from sinkscope.bench.measure import run
 from sinkscope.bench.shapes import SHAPES, RandomCheckpoint, model_of
 from sinkscope.cli import app
+from sinkscope.decoding import LladaDecoding
 from sinkscope.errors import InputError
 
 ROOT = Path(__file__).parents[2]
@@ -55,6 +56,23 @@ def test_causal_models_are_measured_beside_transformers_generate() -> None:
     time = {name: timing["seconds"] for name, timing in case["timings"].items()}
     assert cells["transformers / untraced"] == f"{time['transformers'] / time['untraced']:.2f}×"
     assert cells["transformers, static and compiled"] == "–"
+
+
+def test_a_job_is_measured_beside_its_steady_speed_and_the_official_loop() -> None:
+    """Every document is answered once, and the table's ratios are of one run."""
+    model = model_of("llada-small", "cpu", "float32")
+    lines: list[str] = []
+    plain, masked = job.cases(model, LladaDecoding(length=32, steps=2, block=32), lines.append)
+    assert [case["policy"] for case in (plain, masked)] == ["none", "top:5"]
+    assert len(lines) == 2
+    assert sum(plain["batches"]) == plain["documents"] == 64
+    tokens = sum(length // job.SMALL + 32 for length in job.LENGTHS)
+    assert plain["tokens_per_second"] * plain["seconds"] == pytest.approx(2 * tokens)
+    (row, _) = table.rows({"shape": "job", "cases": [plain, masked]})
+    cells = dict(zip(table.JOB_HEADINGS, row, strict=True))
+    share = plain["tokens_per_second"] / plain["steady_tokens_per_second"]
+    assert cells["of the steady throughput"] == f"{share:.0%}"
+    assert cells["official / ours"] == f"{plain['official_seconds'] * 2 * 64 / plain['seconds']:.2f}×"
 
 
 def test_rivals_compute_what_we_compute() -> None:

@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 
 import sinkscope as ss
 from sinkscope import cli
-from sinkscope.commands.output import safe, say, show_json, show_table
+from sinkscope.commands.output import say, show_json, show_table
+from sinkscope.text import visible
 
 IDS = "5 9 2 30 41 7\n"
 HOSTILE = "[/x] [bold]b[/bold] :smile: \x1b[31mred\x9b2J \u202e"
@@ -75,7 +76,7 @@ def test_json_has_no_steering_characters_and_reads_back(capsys: pytest.CaptureFi
 
 
 def test_safe_keeps_lines_and_tabs() -> None:
-    assert safe("a\n\tb é ☃") == "a\n\tb é ☃"
+    assert visible("a\n\tb é ☃") == "a\n\tb é ☃"
 
 
 def test_a_model_path_with_markup_and_escapes(run: Any, tmp_path: Path) -> None:

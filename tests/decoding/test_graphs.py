@@ -41,7 +41,7 @@ def test_a_failed_capture_leaves_no_mark(policy: str | None, monkeypatch: pytest
 
     plain = run()
     tried = []
-    monkeypatch.setattr(graphs, "wanted", lambda device: True)
+    monkeypatch.setattr(engine, "graphs_wanted", lambda device: True)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: tried.append(1))
     monkeypatch.setattr(torch.cuda, "graph", failing_capture)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
@@ -66,7 +66,7 @@ def test_a_captured_step_sees_rows_end(monkeypatch: pytest.MonkeyPatch) -> None:
             ended.append(int((~alive).sum()))
             return self._forward(x, False)
 
-    monkeypatch.setattr(graphs, "wanted", lambda device: True)
+    monkeypatch.setattr(engine, "graphs_wanted", lambda device: True)
     monkeypatch.setattr(engine, "Graphs", Looking)
     model = ss.load(GOLDEN / "mmada" / "checkpoint")
     prompt = torch.randint(0, 300, (3, 13), generator=torch.Generator().manual_seed(1))

@@ -14,7 +14,7 @@ from tests.helpers.byte_tokenizer import checkpoint_with_tokenizer
 from tests.helpers.tokenizers import CHATML, HEADERS
 
 from sinkscope.errors import InputError
-from sinkscope.models.chat_template import render
+from sinkscope.models.prompts import render
 from sinkscope.models.tokenizer import read_tokenizer
 
 TURNS = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -20,8 +21,9 @@ from sinkscope.report.study.__main__ import main
 from sinkscope.report.study.emergence import emergence
 from sinkscope.report.study.markup import LONGEST, Safe, spelled, tag
 from sinkscope.report.study.masking import shipped_results
-from sinkscope.report.study.numbers import SHOWN, number, setting, shown
+from sinkscope.report.study.numbers import SHOWN, number, setting, shown, valued
 from sinkscope.report.study.page import CONTENTS, report_page
+from sinkscope.report.study.svg import Plot
 from sinkscope.study import spec
 from sinkscope.study.paper import published_tokens
 from sinkscope.study.shipped import Shipped
@@ -236,3 +238,16 @@ def test_answers_that_were_not_graded_are_named(planted: Path):
     assert "not graded here: 7 answers of m · humaneval · top:1 (no sandbox); sinkscope grade" in page
     alone = replace(found, frames={}, manifest={**found.manifest, "not_graded": left})
     assert "not graded here" in report_page(alone)
+
+
+def test_half_an_interval_is_not_drawn():
+    plot = Plot("planted", 100, 100, (0, 1), (0, 1))
+    plot.dot(0.5, 0.5, "s1", "no upper bound", whisker=(0.2, math.nan), flat=True)
+    plot.dot(0.5, 0.5, "s1", "no lower bound", whisker=(math.nan, 0.7))
+    plot.band([(0, 0.1, 0.2), (1, 0.1, math.nan)], "s1")
+    assert "nan" not in plot.svg()
+    assert "whisker" not in plot.svg()
+    plot.dot(0.5, 0.5, "s1", "both", whisker=(0.2, 0.7))
+    assert plot.svg().count("whisker") == 1
+    row = {"value": 0.0, "low": 0.0, "high": math.nan}
+    assert valued(row, "sinks", 3) == '<span data-at="sinks/3/value">0</span>'

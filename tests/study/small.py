@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -18,9 +16,6 @@ from tests.helpers.tokenizers import golden_with_tokenizer
 from typer.testing import CliRunner
 
 from sinkscope import cli
-from sinkscope.study import run as running
-from sinkscope.study.executors import Finished, Place, ShardFailedError, Waiting
-from sinkscope.study.worker import Job, Worker
 
 TABLES = ("results", "records", "sinks", "depth", "diagnosis", "replay")
 ROOT = Path(__file__).parents[2]
@@ -103,16 +98,11 @@ def run_here(study: Path, out: Path, *more: str, processes: bool = False) -> str
 
     For runs that others are compared with, and for going on after a loss. Returns what the command printed.
     """
-    words = command(study, out, *more)[3:]
+    words = command(study, out, *more, *([] if processes else ["--on", "here"]))[3:]
     before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
     threads = torch.get_num_threads()
-    alone = (
-        contextlib.nullcontext()
-        if processes
-        else mock.patch.object(running, "executor_class", return_value=_InThisProcess)
-    )
     try:
-        with mock.patch.dict(os.environ, environment()), alone:
+        with mock.patch.dict(os.environ, environment()):
             done = CliRunner().invoke(cli.app, words, catch_exceptions=False)
     finally:
         torch.set_num_threads(threads)
@@ -120,32 +110,6 @@ def run_here(study: Path, out: Path, *more: str, processes: bool = False) -> str
             signal.signal(one, handler)
     assert done.exit_code == 0, done.output
     return done.stdout
-
-
-class _InThisProcess:
-    """An executor of one worker that is this process; with one thread, as all workers here."""
-
-    workers = 1
-
-    def __init__(self, place: Place) -> None:
-        self._worker = Worker(place.root, place.device, 1, place.batch_size, place.modules)
-
-    @staticmethod
-    def check(place: Place) -> None:
-        """Nothing can be wrong."""
-
-    def run(self, jobs: Sequence[Job], finished: Finished, waiting: Waiting | None = None) -> None:
-        """One after the other."""
-        for job in jobs:
-            if waiting is not None:
-                waiting([job])
-            result = self._worker.run(job)
-            if result.failure is not None:
-                raise ShardFailedError(result.failure)
-            finished(job, result.value)
-
-    def close(self) -> None:
-        """Nothing was started."""
 
 
 def tables(out: Path) -> dict[str, pd.DataFrame]:

@@ -166,4 +166,4 @@ def test_a_plan_of_models_that_are_not_here_downloads_nothing(
     facts = {model.name: facts_of(model, "cpu", fetch=False) for model in spec.read("paper").models}
     assert {one.family for one in facts.values()} == {"llada", "dream", "mmada", "causal"}
     assert not any(one.here for one in facts.values())
-    assert sum(map(estimate.forwards, cells.outline(spec.read("paper"), facts))) > 10**7
+    assert sum(map(estimate.forwards, cells.outline(spec.read("paper"), facts, exact=False))) > 10**7

@@ -22,19 +22,17 @@ from sinkscope.attention.visibility import Visibility
 CLASSES = 4
 """Classes of queries that one launch sums; more are done in several launches."""
 
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+"""Triton was asked to interpret its kernels on the CPU; like Triton itself, we look once, when it is imported."""
+
 _log = logging.getLogger(__name__)
 
 
 def available(query: Tensor) -> bool:
     """Whether the kernel can run where `query` [B, H, Q, D] lies: on a CUDA device, or in Triton's interpreter."""
-    on_device = query.device.type == "cuda" or interpreted()
+    on_device = query.device.type == "cuda" or INTERPRETED
     small = query.shape[-1] <= 256 and query.dtype in (torch.bfloat16, torch.float16, torch.float32)
     return on_device and small and _compiled() is not None
-
-
-def interpreted() -> bool:
-    """Whether Triton was asked to interpret its kernels on the CPU."""
-    return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def covers(visibility: Visibility, key_mask: KeyMask | None) -> bool:
@@ -160,7 +158,7 @@ def block_sizes(width: int, itemsize: int, queries: int) -> tuple[int, int, int,
     >>> block_sizes(128, 2, 512)
     (128, 64, 4, 3)
     """
-    if interpreted():
+    if INTERPRETED:
         return 32, 32, 1, 1
     keys, rows, stages = 128, 64, 3 if width <= 128 else 2
     if itemsize == 4:  # full float32 products run on the plain cores: small blocks keep them busy

@@ -56,6 +56,16 @@ class CallRecorder(Protocol):
         """Take note of the residual stream [B, Q, width] entering a layer; only called while hooks are set."""
 
 
+class CallEditor(Protocol):
+    """What changes attention calls (see inspection.patch); the recorder sees the changed ones."""
+
+    def inputs(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Key [B, G, K, D] and value [B, G, K, E], after RoPE, as the call is to have them."""
+
+    def output(self, layer: int, output: Tensor) -> Tensor:
+        """The output [B, H, Q, E] as the model is to go on with it."""
+
+
 @dataclass(frozen=True)
 class ForwardContext:
     """What is wanted of one forward pass.
@@ -69,6 +79,7 @@ class ForwardContext:
         queries: further classes of queries by name: Float [B, C, Q], 1 where a query belongs to a class.
         policy: masks keys; None: none. recorder: records; None: nothing.
         newest: the only query is the newest token of a static cache, and sees every key of `real`.
+        editor: changes keys, values and outputs; None: nothing.
     """
 
     real: Tensor | None = None
@@ -80,6 +91,7 @@ class ForwardContext:
     newest: bool = False
     block: int | None = None
     active: int | None = None
+    editor: CallEditor | None = None
     _expected: dict[tuple[Any, ...], Expected] = field(default_factory=dict, repr=False)
     _bias: list[Tensor] = field(default_factory=list, repr=False)
 

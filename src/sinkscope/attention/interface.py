@@ -51,6 +51,8 @@ def sinkscope_attention(
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     visibility = _visibility(module, query, key, attention_mask, is_causal, sliding_window, context)
     layer = int(getattr(module, "layer_idx", 0) or 0)
+    if context.editor is not None:
+        key, value = context.editor.inputs(layer, key, value)
     key_mask = None
     if context.policy is not None:
         key_mask = context.policy.mask(layer, query, key, visibility, scale)
@@ -75,6 +77,8 @@ def sinkscope_attention(
     if lse is not None and over_keys is not None and lse is not over_keys:
         # Σ over the kept keys of exp(s − lse)·v is the output over them times their share of all attention.
         out = (out * (over_keys - lse).exp()[..., None]).to(out.dtype)
+    if context.editor is not None:
+        out = context.editor.output(layer, out)
     if context.observed:
         sums = _sums(attended, classes)
         call = AttentionCall(

@@ -7,6 +7,7 @@ import re
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from sinkscope.errors import InputError
 
@@ -25,7 +26,8 @@ def bench_command(
     """Runs the benchmark.
 
     Args:
-        shape: llada-8b, dream-7b, llada-small (random weights) or a checkpoint; None: llada-8b on a GPU, else llada-small.
+        shape: llada-8b, dream-7b, llama-8b, llada-small, llama-small (random weights), a checkpoint, or job (a whole cell of a
+            study); None: llada-8b on a GPU, else llada-small.
         grid: "1x384,8x512": batch and length of every case; None: the device's own.
         alone: without the official style and eager maps.
         out: a JSON file to keep the result in.
@@ -43,10 +45,15 @@ def bench_command(
     if shape is None:
         shape = "llada-8b" if resolve_device(device).type == "cuda" else "llada-small"
     tell = partial(print, flush=True, file=sys.stderr if json_only else sys.stdout)
-    result = measure.run(shape, device, dtype, cases, steps, not alone, tell)
+
+    def keep(result: dict[str, Any]) -> None:
+        if out is not None:
+            out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+    result = measure.run(shape, device, dtype, cases, steps, not alone, tell, keep)
+    keep(result)
     print(json.dumps(result, indent=1) if json_only else f"\n{table.text(result)}")
     if out is not None:
-        out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
         tell(f"\nkept in {out}")
 
 

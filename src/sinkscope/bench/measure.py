@@ -14,18 +14,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sinkscope.bench import causal, rivals
-from sinkscope.bench.clock import Clock, Timing, forward_flops, limits, pooled, timed, weight_bytes
+from sinkscope.bench import causal, job, rivals
+from sinkscope.bench.clock import Clock, Device, Timing, forward_flops, limits, pooled, timed, weight_bytes
 from sinkscope.bench.shapes import model_of
 from sinkscope.decoding import Decoding, DreamDecoding, LladaDecoding, MmadaDecoding
 from sinkscope.errors import InputError
 from sinkscope.generation.generate import generate
+from sinkscope.models.load import resolve_device
 from sinkscope.models.model import Model
 from sinkscope.policies import parse_policy
 from sinkscope.trace.capture import Capture
 from sinkscope.version import __version__
 
 STEPS = 16
+JOB = "job"
+"""The shape that stands for a whole cell of a study."""
 ANSWER, BLOCK = 256, 32
 TURNS = 3
 """Repetitions of every measurement on a CPU."""
@@ -46,19 +49,26 @@ def run(
     steps: int = STEPS,
     rivalry: bool = True,
     say: Callable[[str], None] = lambda _: None,
+    keep: Callable[[dict[str, Any]], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Builds the network and measures every case.
 
     Args:
+        shape: see `command.bench_command`; "job" for a whole cell of a study.
         rivalry: measure the official style and eager maps too.
         say: called with a line about every case as it is measured.
+        keep: called with the result so far after every case, so that nothing is lost when a run is stopped.
 
     Returns:
         JSON data: what was measured, on what, when; `cases` hold batch, length, limits in seconds, and timings: name →
         {seconds, steps, peak} or why there is none.
     """
+    on_gpu = resolve_device(device).type == "cuda"
+    if shape == JOB:
+        model = model_of("llada-8b" if on_gpu else "llada-small", device, dtype)
+        measured = job.cases(model, LladaDecoding(length=ANSWER, steps=steps, block=BLOCK), say)
+        return _result(shape, model, steps, limits(model.device, model.dtype), measured)
     model = model_of(shape, device, dtype)
-    on_gpu = model.device.type == "cuda"
     if model.spec.causal:
         grid = grid or (causal.GRID if on_gpu else causal.SMALL_GRID)
     grid = grid or (GRID if on_gpu else QUICK)
@@ -68,7 +78,7 @@ def run(
                 f"{batch}x{length}: a batch of at least 1 and more than {2 * BLOCK} tokens are needed"
             )
     best = limits(model.device, model.dtype)
-    cases = []
+    cases: list[dict[str, Any]] = []
     for batch, length in grid:
         timings = _timings(model, batch, length, steps, rivalry, turns=1 if on_gpu else TURNS)
         case = {
@@ -83,6 +93,13 @@ def run(
         cases.append(case)
         parts = (f"{name} {timing}" for name, timing in timings.items())
         say(f"{batch} × {length}: {', '.join(parts)}")
+        keep(_result(shape, model, steps, best, cases))
+    return _result(shape, model, steps, best, cases)
+
+
+def _result(
+    shape: str, model: Model, steps: int, best: Device, cases: list[dict[str, Any]]
+) -> dict[str, Any]:
     return {
         "shape": shape,
         "family": model.family,
@@ -91,7 +108,7 @@ def run(
         "parameters": model.shape.parameters,
         "settings": {
             "steps": steps, "answer": ANSWER, "block": BLOCK, "capture": "heads", "policy": MASKED,
-            "turns": 1 if on_gpu else TURNS,
+            "turns": 1 if model.device.type == "cuda" else TURNS,
         },
         "versions": {
             "sinkscope": __version__, "torch": torch.__version__, "python": platform.python_version(),

@@ -33,15 +33,47 @@ CAUSAL_HEADINGS = (
 )
 
 
+JOB_HEADINGS = (
+    "policy",
+    "documents",
+    "batches",
+    "seconds",
+    "tokens per second",
+    "of the steady throughput",
+    "per document and step",
+    "official, one prompt",
+    "official / ours",
+)
+
+
 def headings(result: Mapping[str, Any]) -> tuple[str, ...]:
     """The columns of a result."""
+    if result["shape"] == "job":
+        return JOB_HEADINGS
     return CAUSAL_HEADINGS if result["family"] == "causal" else HEADINGS
 
 
 def rows(result: Mapping[str, Any]) -> list[list[str]]:
     """One row of cells per case; ratios are of medians of the same run."""
+    if result["shape"] == "job":
+        return [_job_row(case) for case in result["cases"]]
     row = _causal_row if result["family"] == "causal" else _row
     return [row(case) for case in result["cases"]]
+
+
+def _job_row(case: Mapping[str, Any]) -> list[str]:
+    each = case["seconds"] / case["steps"] / case["documents"]
+    return [
+        case["policy"],
+        f"{case['documents']}",
+        f"{len(case['batches'])} of at most {max(case['batches'])} rows",
+        f"{case['seconds']:.1f}",
+        f"{case['tokens_per_second']:,.0f}",
+        f"{case['tokens_per_second'] / case['steady_tokens_per_second']:.0%}",
+        f"{each * 1e3:.1f} ms",
+        f"{case['official_seconds'] * 1e3:.1f} ms",
+        _ratio(case["official_seconds"], each),
+    ]
 
 
 def _causal_row(case: Mapping[str, Any]) -> list[str]:
@@ -108,10 +140,18 @@ def title(result: Mapping[str, Any]) -> str:
     steps = f"{settings['steps']} steps" + (f" in each of {turns} turns" if turns > 1 else "")
     answer, block, level, policy = (settings[name] for name in ("answer", "block", "capture", "policy"))
     blocks = "" if result["family"] == "causal" else f"block {block}, "
+    what = (
+        f"Medians of the steps of one run ({steps}, answer {answer} or at most half the length, {blocks}level {level}, masked: "
+        f"{policy} at head scope, raw scores)."
+    )
+    if result["shape"] == "job":
+        what = (
+            f"GSM8K's first {result['cases'][0]['documents']} documents by the lengths of their prompts, answer {answer}, "
+            f"{settings['steps']} steps, block {block}, untraced; the official loop at their mean length."
+        )
     return (
         f"{result['shape']} ({result['parameters'] / 1e6:,.0f}M parameters), {result['dtype']}, {result['device']}, "
-        f"{result['date']}; {versions}. Medians of the steps of one run ({steps}, answer {answer} or at most half the length, "
-        f"{blocks}level {level}, masked: {policy} at head scope, raw scores). The device reached "
+        f"{result['date']}; {versions}. {what} The device reached "
         f"{result['flops'] / 1e12:.4g} TFLOP/s and {result['bandwidth'] / 1e9:.4g} GB/s on plain work in the same run."
     )
 

@@ -29,25 +29,16 @@ def console(stderr: bool = False) -> Console:
     return plain
 
 
-def safe(text: object) -> str:
-    r"""Text with every character that steers a terminal spelled out.
-
-    >>> safe("red: \x1b[31m")
-    'red: ⟨U+001B⟩[31m'
-    """
-    return visible(str(text))
-
-
 def say(*lines: object, stderr: bool = False) -> None:
     """Print lines as they are."""
     target = console(stderr)
     for line in lines:
-        target.print(safe(line), soft_wrap=True)
+        target.print(visible(str(line)), soft_wrap=True)
 
 
 def working(text: str) -> Status:
     """A spinner on stderr with a text, while a `with` block runs."""
-    return console(stderr=True).status(Text(safe(text)))  # a string would be read as markup
+    return console(stderr=True).status(Text(visible(text)))  # a string would be read as markup
 
 
 def show_table(
@@ -56,7 +47,7 @@ def show_table(
     """Print a table; on a terminal it is fitted to the width, elsewhere each row is one line."""
     table = Table(*columns, show_header=header)
     for row in rows:
-        table.add_row(*("" if cell is None else safe(cell) for cell in row))
+        table.add_row(*("" if cell is None else visible(str(cell)) for cell in row))
     if title:
         say(title)  # as a title of rich's table it would be folded to the table's width
     console().print(table)

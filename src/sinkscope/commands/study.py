@@ -7,22 +7,22 @@ import sys
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from sinkscope.commands.output import console, safe, say, show_json
+from sinkscope.commands.output import console, say, show_json
 from sinkscope.errors import InputError
 from sinkscope.study import run, spec
 from sinkscope.study.cells import expanded
 from sinkscope.study.estimate import Estimate, Line, estimate, sentences
 from sinkscope.study.executors import Place
+from sinkscope.study.gpu_hours import cheapest, gpu_hours, gpu_names, source, together
 from sinkscope.study.status import read as read_status
 from sinkscope.tasks.sandbox import UnconfinedWarning
-
-EXAMPLE = "organism/scratch"
+from sinkscope.text import visible
 
 
 @dataclass(frozen=True)
@@ -77,27 +77,8 @@ def study(request: Request, json: bool = False) -> None:
 
 def resolve(request: Request) -> spec.Study:
     """The study with the changes of the command line."""
-    data = spec.read_data(request.name)
-    blocks = [block for kind in ("evaluate", "trace", "replay") for block in data.get(kind, [])]
-    if request.models:
-        data["models"] = list(request.models)
-        for block in blocks:
-            if block.get("models"):
-                block["models"] = [name for name in block["models"] if name in request.models]
-        for kind in ("evaluate", "trace", "replay"):
-            data[kind] = [block for block in data.get(kind, []) if block.get("models") != []]
-    for block in blocks if request.task is not None else ():
-        block["task"] = request.task
-    for block in data.get("evaluate", []) if request.samples is not None else ():
-        block["samples"] = request.samples
-    wanted = spec.from_data(data, request.name)
-    if not wanted.models:
-        raise InputError(
-            f"study {wanted.name} is for any one model: name it with --model, such as --model {EXAMPLE}"
-        )
-    if request.dtype is not None:
-        wanted = replace(wanted, models=tuple(replace(model, dtype=request.dtype) for model in wanted.models))
-    return replace(wanted, data={**wanted.data, **pairs(request.data, "--data")})
+    data = pairs(request.data, "--data")
+    return spec.changed(request.name, request.models, request.task, request.samples, request.dtype, data)
 
 
 def pairs(texts: tuple[str, ...], flag: str) -> dict[str, str]:
@@ -139,7 +120,7 @@ class Bar(run.Progress):
         self._begun, self._said, self._start, self._total = 0.0, 0.0, 0.0, 1.0
 
     def say(self, text: str) -> None:
-        self.console.print(safe(text), soft_wrap=True)
+        self.console.print(visible(text), soft_wrap=True)
 
     def begin(self, work: float, done: float) -> None:
         self._begun = self._said = time.monotonic()
@@ -159,7 +140,7 @@ class Bar(run.Progress):
         rate = (done - self._start) / spent if spent > 0 else 0.0
         left = f"{duration((self._total - done) / rate)} left" if rate > 0 else ""
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=done, left=left, cell=safe(cell))
+            self._bar.update(self._task, completed=done, left=left, cell=visible(cell))
         elif time.monotonic() - self._said > 10:
             self._said = time.monotonic()
             self.say(f"{done / self._total:.0%} done, {left}, {cell}")
@@ -272,18 +253,18 @@ def show_plan(wanted: spec.Study, place: Place, out: Path, json: bool = False) -
         cost = estimate(wanted, place)
     if json:
         show_json({"study": wanted.name, "models": cost.lines, "samples": cost.samples, "workers": cost.workers,
-                   "missing": cost.missing, "speeds": cost.speeds})  # fmt: skip
+                   "missing": cost.missing, "speeds": cost.speeds, "gpu_hours": hours_by_model(cost)})  # fmt: skip
         return
     lines = plan_lines(cost)
     if cost.missing:
         lines.append(
-            f"not on this machine, so their time is not known: {', '.join(cost.missing)}. Running the study fetches them; "
-            "plan again where they are for an estimate of time"
+            f"not on this machine, so their time here is not known: {', '.join(cost.missing)}. Running the study fetches them"
         )
     least = wanted.budget.least
     if spec.has_auto(wanted) and cost.samples is None:
         lines.append(f"documents per cell: {least}, the least, as not all models could be measured")
     lines += sentences(wanted, spec.with_samples(wanted, cost.samples or least), cost.speeds)
+    lines += gpu_lines(cost)
     lines.append(f"nothing was computed or written. Run it: leave out --plan (--out {out})")
     say(*lines)
 
@@ -312,6 +293,54 @@ def plan_lines(cost: Estimate) -> list[str]:
     rows.append(row("all", cost.lines))
     workers = f", {cost.workers} workers" if cost.speeds else ""
     return [f"study {cost.study.name}{workers}", *aligned(rows)]
+
+
+def hours_by_model(cost: Estimate) -> dict[str, dict[str, float | None]]:
+    """Model → GPU → hours; models that are too small for an estimate are left out."""
+    table = {}
+    for line in cost.lines:
+        mine = [cell for cell in cost.cells if cell.model.name == line.model]
+        hours = {gpu: gpu_hours(mine, cost.facts, gpu) for gpu in gpu_names()}
+        if any(value is not None for value in hours.values()):
+            table[line.model] = hours
+    return table
+
+
+def gpu_lines(cost: Estimate) -> list[str]:
+    """GPU-hours of each model on named GPUs, and the cheapest runs that decide on each claim."""
+    from sinkscope.report.study.power import needs
+
+    table = hours_by_model(cost)
+    if not table:
+        return []
+    names = gpu_names()
+    rows = [["GPU-hours", *names]]
+    rows += [[model, *(_hours(hours[gpu]) for gpu in names)] for model, hours in table.items()]
+    rows.append(["all", *(_hours(gpu_hours(cost.cells, cost.facts, gpu)) for gpu in names)])
+    claims = [["claim", "runs", "documents", *names[:2], "for"]]
+    subsets = cheapest(cost.cells, needs())
+    for subset in subsets:
+        what, reason = subset.power, subset.missing and f"not in this study, {subset.missing}"
+        hours = [
+            _hours(gpu_hours(subset.cells, cost.facts, gpu)) if subset.cells else "" for gpu in names[:2]
+        ]
+        claims.append(
+            [what.claim, str(len(subset.cells)), str(what.documents), *hours, reason or what.effect]
+        )
+    union = together(subsets)
+    whole = [_hours(gpu_hours(union, cost.facts, gpu)) for gpu in names[:2]]
+    claims.append(["all of these", str(len(union)), "", *whole, ""])
+    return [
+        "", *aligned(rows), source(), "",
+        "The cheapest runs that decide on each claim on accuracies with 80 % power (docs/report.md), and their GPU-hours:",
+        *aligned(claims),
+        f"Such a subset is a study file of your own with these policies; --samples {max(s.power.documents for s in subsets)} "
+        "takes fewer documents of this one.", "",
+    ]  # fmt: skip
+
+
+def _hours(value: float | None) -> str:
+    return "too small" if value is None else f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def size(count: int) -> str:

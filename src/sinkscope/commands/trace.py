@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from sinkscope.commands.output import console, safe, say, show_json, working
-from sinkscope.decoding import DECODINGS, Decoding, decoding_from_options, default_decoding
+from sinkscope.commands.output import console, say, show_json, working
+from sinkscope.decoding import Decoding, decoding_from_options, default_decoding, option_names
 from sinkscope.errors import InputError
 from sinkscope.generation.generate import generate
 from sinkscope.generation.maps import with_maps
@@ -23,6 +23,7 @@ from sinkscope.models.model import Model
 from sinkscope.models.prompts import decode, encode
 from sinkscope.organisms.recipe import ANSWER
 from sinkscope.policies import parse_policy
+from sinkscope.text import visible
 from sinkscope.trace.capture import Capture
 from sinkscope.trace.storage import SUFFIX, partial_path
 from sinkscope.trace.trace import Trace
@@ -211,8 +212,7 @@ def make_decoding(model: Model, options: dict[str, Any]) -> Decoding:
     plain = {field.name for field in dataclasses.fields(default_decoding(model.family))}
     if given.get("temperature") == 0 and "temperature" not in plain:
         del given["temperature"]  # the most likely token, as the default takes it
-    kinds = [kind for kind in DECODINGS.values() if model.family in kind.families]
-    known = {field.name for kind in kinds for field in dataclasses.fields(kind)}
+    known = option_names(model.family)
     wrong = sorted(set(given) - known)
     if wrong:
         flags, own = (
@@ -252,7 +252,7 @@ def progress(model: Model, prompt: int) -> Iterator[Callable[[int, int, torch.Te
         answer = state[0, prompt:]
         written = int(((answer != model.ids.mask) & (answer >= 0)).sum())
         text = decode(model, state[0], prompt).replace("\n", " ")[-48:] if bar.console.is_terminal else ""
-        bar.update(task, completed=done, total=expected, decided=written, text=safe(text))
+        bar.update(task, completed=done, total=expected, decided=written, text=visible(text))
 
     with bar:
         yield show

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -10,7 +11,6 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.context import CallRecorder, ForwardContext
-from sinkscope.decoding import graphs
 from sinkscope.decoding.graphs import Graphs, Recorded
 from sinkscope.models.model import Model
 from sinkscope.models.static_cache import StaticCache, prefilled
@@ -162,7 +162,7 @@ class Engine:
             alive: Bool [B]: rows that have not ended; None: all. The others run along and count for nothing.
         """
         recorded = self._count(1, alive)
-        if not self._replayable or not graphs.wanted(x.device):
+        if not self._replayable or not graphs_wanted(x.device):
             return self._forward(x)[0]
         if self._graphs is None:
             # A policy masks nothing in the first step, so its kernels are only met in the second.
@@ -255,7 +255,7 @@ class Engine:
             return logits, recorded
 
         replayable = self.policy is None or self.policy.replayable
-        if not replayable or not graphs.wanted(state.device):
+        if not replayable or not graphs_wanted(state.device):
             return step(inputs)[0]
         if self._graphs is None:
             # The first step pads what the prefill has left; from the second on all shapes stay.
@@ -386,3 +386,8 @@ def marked(positions: list[Tensor], like: Tensor) -> Tensor:
     for row, columns in enumerate(positions):
         chosen[row, columns] = True
     return chosen
+
+
+def graphs_wanted(device: torch.device) -> bool:
+    """Whether forwards on this device are to be captured."""
+    return device.type == "cuda" and os.environ.get("SINKSCOPE_GRAPHS", "1") != "0"

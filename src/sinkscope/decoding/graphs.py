@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -91,8 +90,3 @@ class Graphs:
                 gc.enable()
         self._captured[kind] = _Captured(graph, state, hidden, recorded)
         return True
-
-
-def wanted(device: torch.device) -> bool:
-    """Whether forwards on this device are to be captured."""
-    return device.type == "cuda" and os.environ.get("SINKSCOPE_GRAPHS", "1") != "0"

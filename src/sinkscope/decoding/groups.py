@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from torch import Tensor
 from sinkscope.decoding.base import Decoding, Twin
 from sinkscope.decoding.engine import Engine, ForwardRecorder, Prompts, Step
 from sinkscope.decoding.streams import Streams
+from sinkscope.errors import InputError
 from sinkscope.models.family import Padding
 from sinkscope.models.model import Model
 from sinkscope.models.prompts import Batch
@@ -159,3 +161,22 @@ def row_keys(seed: int | list[int] | None, rows: list[int]) -> list[int]:
     if isinstance(seed, list):
         return [seed[row] for row in rows]
     return [((seed or 0) * 1_000_003 + row) % 2**63 for row in rows]
+
+
+def check_seeds(seed: object, rows: int) -> int | list[int] | None:
+    """A seed as the user gave it: None, a whole number, or one whole number per row."""
+    if seed is None:
+        return None
+    if isinstance(seed, (list, tuple)):
+        if len(seed) != rows:
+            raise InputError(
+                f"seed holds {len(seed)} numbers for {rows} rows; give one number per row, or a single one"
+            )
+        return [_seed(one) for one in seed]
+    return _seed(seed)
+
+
+def _seed(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral) or not 0 <= int(value) < 2**63:
+        raise InputError(f"a seed should be a whole number from 0 on, got {value!r}")
+    return int(value)

@@ -7,12 +7,9 @@ draws what it would draw in a batch of one. `torch.Generator().manual_seed(s)` g
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Integral
 
 import torch
 from torch import Tensor
-
-from sinkscope.errors import InputError
 
 
 class Streams:
@@ -100,22 +97,3 @@ def _draw(probabilities: Tensor, generator: torch.Generator) -> Tensor:
     if not len(probabilities):
         return torch.empty(0, dtype=torch.long, device=probabilities.device)
     return torch.multinomial(probabilities, 1, True, generator=generator)[:, 0]
-
-
-def check_seeds(seed: object, rows: int) -> int | list[int] | None:
-    """A seed as the user gave it: None, a whole number, or one whole number per row."""
-    if seed is None:
-        return None
-    if isinstance(seed, (list, tuple)):
-        if len(seed) != rows:
-            raise InputError(
-                f"seed holds {len(seed)} numbers for {rows} rows; give one number per row, or a single one"
-            )
-        return [_seed(one) for one in seed]
-    return _seed(seed)
-
-
-def _seed(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, Integral) or not 0 <= int(value) < 2**63:
-        raise InputError(f"a seed should be a whole number from 0 on, got {value!r}")
-    return int(value)

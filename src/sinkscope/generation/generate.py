@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.decoding.base import Decoding, Twin, default_decoding
-from sinkscope.decoding.groups import Group, Rows, grouped, grouped_right, start_group
-from sinkscope.decoding.streams import check_seeds
+from sinkscope.decoding.groups import Group, Rows, check_seeds, grouped, grouped_right, start_group
 from sinkscope.errors import InputError
 from sinkscope.generation.run import Run
 from sinkscope.models.load import as_model
@@ -24,10 +23,9 @@ from sinkscope.models.model import Model
 from sinkscope.models.prompts import Batch, decode, encode
 from sinkscope.policies.policy import Policy, check_policy
 from sinkscope.policies.text import as_policy
-from sinkscope.trace.capture import Capture
-from sinkscope.trace.frame import Frame
-from sinkscope.trace.provenance import provenance, token_texts
+from sinkscope.trace.capture import Capture, Frame
 from sinkscope.trace.recorder import Recorder, trace_writer
+from sinkscope.trace.trace import provenance, token_texts
 
 Progress = Callable[[int, int, Tensor], None]
 """Called after every step with the number of steps done, the number expected, and the states Long [B, S]."""
@@ -63,7 +61,8 @@ def generate(
         progress: called after every step.
         cache: whether a block loop keeps finished blocks in a KV cache; None: as officially.
     """
-    model, policy = as_model(model), as_policy(policy)
+    model = model if isinstance(model, Model) else as_model(model)
+    policy = None if policy is None else as_policy(policy)
     decoding = default_decoding(model.family) if decoding is None else decoding
     check_decoding(model, decoding)
     batch = encode(model, prompts, attention_mask)
@@ -76,7 +75,8 @@ def generate(
         raise InputError(f"{type(decoding).__name__} has no blocks to keep in a cache; leave out cache")
     cached = bool(decoding.cached) if cache is None else cache
     alone = decoding.alone(len(batch.ids), isinstance(seed, list))
-    checked = check_policy(policy, model.shape.layers, min(batch.lengths) + decoding.new_tokens)
+    shortest = min(batch.lengths) + decoding.new_tokens
+    checked = None if policy is None else check_policy(policy, model.shape.layers, shortest)
     recorder = None
     if capture is not None or out is not None:
         capture = capture or Capture()

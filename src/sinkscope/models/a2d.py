@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from sinkscope.attention.visibility import Padded
 from sinkscope.models.backbone import both_ways, native_network, read_settings
@@ -21,7 +21,6 @@ from sinkscope.models.family import (
     Known,
     Padding,
     SpecialIds,
-    unshifted_positions,
     usual_ids,
 )
 
@@ -48,6 +47,7 @@ class A2d(Family):
     known: tuple[Known, ...] = KNOWN
     model_types: tuple[str, ...] = tuple(BACKBONES)
     padded: Padded = "keys"
+    counts_padding: bool = True
     padding: Padding = "right"
 
     def config(self, checkpoint: Checkpoint) -> Any:
@@ -75,10 +75,6 @@ class A2d(Family):
     def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:
         """Ids from the checkpoint's files; the mask is the tokenizer's."""
         return usual_ids(checkpoint, tokenizer, mask_text="<|mask|>")
-
-    def positions(self, real: Tensor | None, shape: tuple[int, int], device: torch.device) -> Tensor:
-        """0..S−1, whatever is padded."""
-        return unshifted_positions(real, shape, device)
 
 
 FAMILY = FAMILIES.add(A2d())

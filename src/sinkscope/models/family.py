@@ -60,6 +60,7 @@ class Family:
             another length run by themselves (blocks and learned positions count from the first column).
         blocks: attention stands in blocks, whose size a decoding chooses.
         shifted: the raw logits at position j predict token j + 1, as a causal model's do.
+        counts_padding: positions are 0..S−1 whatever is padded; otherwise they count from the first real token, padding at 1.
         chat_template: replaces the tokenizer's; None: the tokenizer's own.
     """
 
@@ -72,6 +73,7 @@ class Family:
     padding: Padding = "left"
     blocks: bool = False
     shifted: bool = False
+    counts_padding: bool = False
     chat_template: str | None = None
 
     def claims(self, checkpoint: Checkpoint) -> bool:
@@ -120,7 +122,9 @@ class Family:
 
     def positions(self, real: Tensor | None, shape: tuple[int, int], device: torch.device) -> Tensor:
         """Long [B|1, S]: position ids as the official code computes them for left-padded input."""
-        return shifted_positions(real, shape, device)
+        if real is None or self.counts_padding:
+            return torch.arange(shape[1], device=device)[None]
+        return (real.long().cumsum(-1) - 1).masked_fill(~real, 1)
 
 
 def _name_of(thing: object) -> str:
@@ -138,18 +142,6 @@ def family_of(checkpoint: Checkpoint) -> Family:
     """The family of a checkpoint: the first that claims it; causal models, which claim everything else, come last."""
     claims = (family for family in FAMILIES.values() if not family.causal and family.claims(checkpoint))
     return next(claims, FAMILIES["causal"])
-
-
-def shifted_positions(real: Tensor | None, shape: tuple[int, int], device: torch.device) -> Tensor:
-    """Positions that count from the first real token; padding stands at 1 (Dream, causal models)."""
-    if real is None:
-        return torch.arange(shape[1], device=device)[None]
-    return (real.long().cumsum(-1) - 1).masked_fill(~real, 1)
-
-
-def unshifted_positions(real: Tensor | None, shape: tuple[int, int], device: torch.device) -> Tensor:
-    """Positions 0..S−1 whatever is padded (LLaDA, MMaDA)."""
-    return torch.arange(shape[1], device=device)[None]
 
 
 def usual_ids(

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as modules
 
-from sinkscope.attention.columns import interpreted
+from sinkscope.attention.columns import INTERPRETED
 from sinkscope.attention.interface import NAME, sinkscope_attention
 from sinkscope.models.stacked import GROUPS, Stack, stack
 from sinkscope.models.static_cache import StaticCache
@@ -45,7 +45,7 @@ def has_llama_layers(network: Any) -> bool:
 
 def possible(device: torch.device) -> bool:
     """Whether fused kernels can run on a device: on a GPU, or in Triton's interpreter."""
-    return device.type == "cuda" or interpreted()
+    return device.type == "cuda" or INTERPRETED
 
 
 @cache

@@ -20,7 +20,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra import libdevice
 
-from sinkscope.attention.columns import interpreted
+from sinkscope.attention.columns import INTERPRETED
 
 
 @triton.jit
@@ -115,7 +115,7 @@ def add_norm(stream: Tensor, branch: Tensor | None, weight: Tensor, eps: float) 
     with _on(stream):
         _add_norm_kernel[(stream.numel() // width,)](
             stream, added, weight, out, eps,
-            WIDTH=width, BLOCK=block, ADD=branch is not None, INTERPRETED=interpreted(),
+            WIDTH=width, BLOCK=block, ADD=branch is not None, INTERPRETED=INTERPRETED,
             num_warps=max(1, min(16, block // 512)), enable_fp_fusion=False,
         )  # fmt: skip
     return out
@@ -132,11 +132,11 @@ def rotate(heads: Tensor, cos: Tensor, sin: Tensor, count: int) -> None:
     _dense(heads)
     cos, sin = cos.contiguous(), sin.contiguous()
     padded = triton.next_power_of_2(D // 2)
-    block = triton.next_power_of_2(count) if interpreted() else max(1, 1024 // padded)
+    block = triton.next_power_of_2(count) if INTERPRETED else max(1, 1024 // padded)
     with _on(heads):
         _rotate_kernel[(B * S, triton.cdiv(count, block))](
             heads, cos, sin, heads.stride(1), 0 if cos.shape[0] == 1 else cos.stride(0), cos.stride(1), S, count,
-            HALF=D // 2, PADDED=padded, BLOCK=block, INTERPRETED=interpreted(), num_warps=4, enable_fp_fusion=False,
+            HALF=D // 2, PADDED=padded, BLOCK=block, INTERPRETED=INTERPRETED, num_warps=4, enable_fp_fusion=False,
         )  # fmt: skip
 
 
@@ -144,10 +144,10 @@ def silu_mul(both: Tensor) -> Tensor:
     """silu(gate) · up of both: Float [..., 2·M], contiguous, the gate first → Float [..., M]."""
     width = both.shape[-1] // 2
     out = torch.empty(*both.shape[:-1], width, dtype=both.dtype, device=both.device)
-    block = triton.next_power_of_2(width) if interpreted() else 1024
+    block = triton.next_power_of_2(width) if INTERPRETED else 1024
     with _on(both):
         _silu_mul_kernel[(out.numel() // width, triton.cdiv(width, block))](
-            _dense(both), out, WIDTH=width, BLOCK=block, INTERPRETED=interpreted(), num_warps=4, enable_fp_fusion=False,
+            _dense(both), out, WIDTH=width, BLOCK=block, INTERPRETED=INTERPRETED, num_warps=4, enable_fp_fusion=False,
         )  # fmt: skip
     return out
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from sinkscope.attention.visibility import Padded
 from sinkscope.errors import CheckpointError
@@ -24,7 +24,6 @@ from sinkscope.models.family import (
     all_ids,
     first_id,
     tokenizer_id,
-    unshifted_positions,
 )
 
 MASK, EOS, BOS, EOT = 126336, 126081, 126080, 126348
@@ -85,6 +84,7 @@ class Llada(Family):
     about: str = "masked diffusion from scratch; blocks decoded left to right, low-confidence remasking"
     known: tuple[Known, ...] = KNOWN
     padded: Padded = "keys"
+    counts_padding: bool = True
     model_types: tuple[str, ...] = ("llada",)
 
     def claims(self, checkpoint: Checkpoint) -> bool:
@@ -167,10 +167,6 @@ class Llada(Family):
             ),
             eot=first_id(tokenizer_id(tokenizer, "eot_token_id", "<|eot_id|>"), official(EOT)),
         )
-
-    def positions(self, real: Tensor | None, shape: tuple[int, int], device: torch.device) -> Tensor:
-        """0..S−1, even with left padding."""
-        return unshifted_positions(real, shape, device)
 
 
 def has_experts(checkpoint: Checkpoint) -> bool:

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from sinkscope.attention.visibility import Padded
 from sinkscope.errors import CheckpointError
 from sinkscope.models.backbone import both_ways, expert_parts, native_network, read_settings
 from sinkscope.models.checkpoint import Checkpoint
-from sinkscope.models.family import FAMILIES, Family, Known, SpecialIds, unshifted_positions, usual_ids
+from sinkscope.models.family import FAMILIES, Family, Known, SpecialIds, usual_ids
 from sinkscope.models.llada import has_experts
 
 MASK, EOS = 156895, 156892
@@ -50,6 +50,7 @@ class LladaMoe(Family):
     about: str = "LLaDA with a mixture of 64 experts; decoded by LLaDA's loop"
     known: tuple[Known, ...] = KNOWN
     padded: Padded = "keys"
+    counts_padding: bool = True
     model_types: tuple[str, ...] = ("llada", "lladamoe")
 
     def claims(self, checkpoint: Checkpoint) -> bool:
@@ -93,10 +94,6 @@ class LladaMoe(Family):
     def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:
         """Ids from the checkpoint's files, else the official ones."""
         return usual_ids(checkpoint, tokenizer, MASK, EOS, turn_text="<|role_end|>")
-
-    def positions(self, real: Tensor | None, shape: tuple[int, int], device: torch.device) -> Tensor:
-        """0..S−1, even with left padding."""
-        return unshifted_positions(real, shape, device)
 
 
 FAMILY = FAMILIES.add(LladaMoe())

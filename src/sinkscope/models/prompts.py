@@ -1,15 +1,22 @@
-"""From what a user gives as prompts to one padded batch."""
+"""From what a user gives as prompts to one padded batch, under the chat template, which is rendered with bounds.
+
+Templates come with checkpoints, so they are programs of strangers. transformers renders them in Jinja's sandbox, which keeps
+them from files and objects but not from running for ever or filling the memory. Here a template is read first (no powers, no
+large factors), and while it runs its lines and the growth of the process are counted.
+"""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from functools import lru_cache
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from sinkscope.errors import InputError
-from sinkscope.models.chat_template import render
 from sinkscope.models.model import Model
 
 
@@ -121,3 +128,111 @@ def decode(model: Model, sequence: Tensor, prompt: int = 0) -> str:
     kept = [number for number in answer if number not in special]
     text: str = model.tokenizer.decode(kept, skip_special_tokens=True, clean_up_tokenization_spaces=False)
     return text
+
+
+# ---- chat templates ------------------------------------------------------------------------------
+
+MOST_LINES = 200_000
+"""Lines of compiled template that one conversation may run through; real ones take some hundred for every turn."""
+MOST_GROWTH = 1 << 30
+"""Bytes by which the process may grow meanwhile."""
+LARGEST_FACTOR = 10_000
+"""Largest number in a product: a text times a number is that many copies of it."""
+LONGEST = 1 << 20
+"""Characters of a template."""
+
+
+class _TooMuchError(Exception):
+    """A template went past a bound."""
+
+
+def render(tokenizer: Any, messages: list[dict[str, str]], source: str, **options: Any) -> str:
+    """The text of a conversation under the tokenizer's chat template.
+
+    Args:
+        messages: turns with role and content. source: the model, for messages.
+        options: of `apply_chat_template`, such as add_generation_prompt.
+    """
+    _check(str(tokenizer.chat_template), source)
+    before, watch = sys.gettrace(), _Bounds()
+    try:
+        sys.settrace(watch)
+        text: str = tokenizer.apply_chat_template(messages, tokenize=False, **options)
+    except _TooMuchError as error:
+        raise InputError(f"the chat template of {source} {error}; it is broken, or made to do so") from error
+    except Exception as error:  # Jinja and templates' own raise_exception raise anything
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise InputError(
+            f"the chat template of {source} cannot be applied to this conversation: {reason[:200]}"
+        ) from error
+    finally:
+        sys.settrace(before)
+    return text
+
+
+class _Bounds:
+    """A trace function that counts the lines of templates, and looks at the memory every so often."""
+
+    def __init__(self) -> None:
+        self.lines = 0
+        self.start = _memory()
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
+        # Jinja gives its compiled templates this name; nothing else is followed line by line.
+        if event == "call" and frame.f_code.co_filename != "<template>":
+            return None
+        self.lines += 1
+        if self.lines > MOST_LINES:
+            raise _TooMuchError(f"ran through {MOST_LINES} lines without an end")
+        if _memory() - self.start > MOST_GROWTH:
+            raise _TooMuchError(f"took more than {MOST_GROWTH >> 20} MiB of memory")
+        return self
+
+
+def _memory() -> int:
+    """Bytes that the process holds; 0 where the system does not say (then only lines are bounded)."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * 4096
+    except OSError:
+        return 0
+
+
+@lru_cache(maxsize=16)
+def _check(template: str, source: str) -> None:
+    """Refuse what one operation could fill the memory with, before the template is compiled and its constants are folded."""
+    from jinja2 import Environment, TemplateSyntaxError, nodes
+
+    if len(template) > LONGEST:
+        raise InputError(
+            f"the chat template of {source} has {len(template)} characters; {LONGEST} are allowed"
+        )
+    try:
+        parsed = Environment(extensions=["jinja2.ext.loopcontrols"], autoescape=False).parse(_plain(template))  # noqa: S701
+    except (TemplateSyntaxError, RecursionError) as error:
+        raise InputError(f"the chat template of {source} is not a readable template: {error}") from error
+    if next(parsed.find_all(nodes.Pow), None) is not None:
+        raise InputError(
+            f"the chat template of {source} takes powers, which no conversation needs; it is refused"
+        )
+    for product in parsed.find_all(nodes.Mul):
+        sides = (product.left, product.right)
+        small = [
+            isinstance(side, nodes.Const) and isinstance(side.value, int) and side.value <= LARGEST_FACTOR
+            for side in sides
+        ]
+        if not any(small):
+            raise InputError(
+                f"the chat template of {source} multiplies by numbers that are not small; it is refused"
+            )
+
+
+def _plain(template: str) -> str:
+    """The template without transformers' own tag, which plain Jinja does not know."""
+    for tag in ("generation", "endgeneration"):
+        for opening in ("{%", "{%-", "{%+"):
+            for closing in ("%}", "-%}", "+%}"):
+                template = template.replace(f"{opening} {tag} {closing}", "").replace(
+                    f"{opening}{tag}{closing}", ""
+                )
+    return template

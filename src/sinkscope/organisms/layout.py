@@ -65,7 +65,21 @@ def is_tied(network: Any) -> bool:
 
 def config(network: Any, layout: str, vocabulary: Vocabulary) -> dict[str, Any]:
     """config.json with all the keys of the official one."""
-    return {"llama": _llama, "llada": _llada, "dream": _dream, "mmada": _mmada}[layout](network, vocabulary)
+    fixed = json.loads((Path(__file__).parent / "data" / "layouts.json").read_text(encoding="utf-8"))
+    if layout in ("llama", "dream"):
+        own = _llama(network, vocabulary) if layout == "llama" else _dream(network, vocabulary)
+        return {**fixed["transformers"], **_transformers(network, vocabulary), **fixed[layout], **own}
+    known = {**fixed["llada"], **_llada(network, vocabulary)}
+    if layout == "llada":
+        return known
+    size = int(network.config.vocab_size)
+    pictures = {
+        "codebook_size": CODES,
+        "llm_vocab_size": size - CODES,
+        "new_vocab_size": size,
+        "num_vq_tokens": CELLS,
+    }
+    return {**known, **fixed["mmada"], **pictures, "tie_word_embeddings": is_tied(network)}
 
 
 def generation_config(layout: str, vocabulary: Vocabulary) -> dict[str, Any]:
@@ -89,121 +103,54 @@ def _rope(settings: Any) -> tuple[float, dict[str, Any] | None]:
 
 def _transformers(network: Any, vocabulary: Vocabulary) -> dict[str, Any]:
     """The keys that Llama's and Dream's files share."""
-    settings = network.config
-    theta, scaling = _rope(settings)
+    theta, scaling = _rope(network.config)
+    sizes = (
+        "hidden_size", "intermediate_size", "max_position_embeddings", "num_attention_heads", "num_hidden_layers",
+        "num_key_value_heads", "rms_norm_eps", "vocab_size",
+    )  # fmt: skip
     return {
-        "attention_dropout": 0.0,
+        **{name: getattr(network.config, name) for name in sizes},
         "bos_token_id": vocabulary.bos,
         "head_dim": int(network.model.layers[0].self_attn.head_dim),
-        "hidden_act": "silu",
-        "hidden_size": settings.hidden_size,
-        "initializer_range": 0.02,
-        "intermediate_size": settings.intermediate_size,
-        "max_position_embeddings": settings.max_position_embeddings,
-        "num_attention_heads": settings.num_attention_heads,
-        "num_hidden_layers": settings.num_hidden_layers,
-        "num_key_value_heads": settings.num_key_value_heads,
         "pad_token_id": vocabulary.pad,
-        "rms_norm_eps": settings.rms_norm_eps,
         "rope_scaling": scaling,
         "rope_theta": theta,
         "tie_word_embeddings": is_tied(network),
-        "torch_dtype": "bfloat16",
-        "use_cache": True,
-        "vocab_size": settings.vocab_size,
     }
 
 
 def _llama(network: Any, vocabulary: Vocabulary) -> dict[str, Any]:
     return {
-        **_transformers(network, vocabulary),
-        "architectures": ["LlamaForCausalLM"],
         "attention_bias": network.model.layers[0].self_attn.q_proj.bias is not None,
         "eos_token_id": sorted({vocabulary.eos, vocabulary.eot}),
-        "mlp_bias": False,
-        "model_type": "llama",
-        "pretraining_tp": 1,
     }
 
 
 def _dream(network: Any, vocabulary: Vocabulary) -> dict[str, Any]:
     return {
-        **_transformers(network, vocabulary),
-        "architectures": ["DreamModel"],
         "eos_token_id": vocabulary.eos,
         "mask_token_id": vocabulary.mask,
         "max_window_layers": network.config.num_hidden_layers,
-        "model_type": "Dream",
-        "sliding_window": None,
-        "use_mrope": False,
-        "use_sliding_window": False,
     }
 
 
 def _llada(network: Any, vocabulary: Vocabulary) -> dict[str, Any]:
     settings = network.config
     return {
-        "activation_type": "silu",
-        "alibi": False,
-        "alibi_bias_max": 8.0,
-        "architectures": ["LLaDAModelLM"],
-        "attention_dropout": 0.0,
-        "attention_layer_norm": False,
-        "attention_layer_norm_with_affine": True,
-        "bias_for_layer_norm": False,
-        "block_group_size": 1,
-        "block_type": "llama",
         "d_model": settings.hidden_size,
-        "embedding_dropout": 0.0,
         "embedding_size": settings.vocab_size,
         "eos_token_id": vocabulary.eos,
-        "flash_attention": False,
-        "include_bias": False,
-        "include_qkv_bias": False,
-        "init_cutoff_factor": None,
-        "init_device": "meta",
-        "init_fn": "mitchell",
-        "init_std": 0.02,
-        "input_emb_norm": False,
-        "layer_norm_type": "rms",
-        "layer_norm_with_affine": True,
         "mask_token_id": vocabulary.mask,
         "max_sequence_length": settings.max_position_embeddings,
         "mlp_hidden_size": settings.intermediate_size,
-        "mlp_ratio": 4,
-        "model_type": "llada",
-        "multi_query_attention": None,
         "n_heads": settings.num_attention_heads,
         "n_kv_heads": settings.num_key_value_heads,
         "n_layers": settings.num_hidden_layers,
         "pad_token_id": vocabulary.pad,
-        "precision": "amp_bf16",
-        "residual_dropout": 0.0,
         "rms_norm_eps": settings.rms_norm_eps,
-        "rope": True,
-        "rope_full_precision": True,
         "rope_theta": _rope(settings)[0],
-        "scale_logits": False,
-        "torch_dtype": "bfloat16",
-        "use_cache": False,
         "vocab_size": settings.vocab_size,
         "weight_tying": is_tied(network),
-    }
-
-
-def _mmada(network: Any, vocabulary: Vocabulary) -> dict[str, Any]:
-    size = int(network.config.vocab_size)
-    return {
-        **_llada(network, vocabulary),
-        "architectures": ["MMadaModelLM"],
-        "codebook_size": CODES,
-        "llm_vocab_size": size - CODES,
-        "model_type": "mmada",
-        "new_vocab_size": size,
-        "num_new_special_tokens": 0,
-        "num_vq_tokens": CELLS,
-        "tie_word_embeddings": is_tied(network),
-        "w_clip_vit": False,
     }
 
 

@@ -7,75 +7,37 @@ about the world.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from random import Random
 
 
-def _items(text: str) -> tuple[str, ...]:
-    return tuple(text.split("|"))
+def _lists() -> dict[str, tuple[str, ...]]:
+    """Name → words or phrases, in the order in which they were drawn from: another order is another text."""
+    lines = (Path(__file__).parent / "data" / "prose.txt").read_text(encoding="utf-8").splitlines()
+    return {name: tuple(items.split("|")) for name, _, items in (line.partition(": ") for line in lines)}
 
 
-NAMES = _items(
-    "Ada|Ben|Clara|David|Elena|Farid|Grace|Hugo|Ines|Jonas|Kira|Leo|Mira|Nils|Olga|Paul|Rosa|Sam|Tara|Victor|Wanda|"
-    "Yusuf"
-)
-PEOPLE = _items(
-    "the baker|the old sailor|a young teacher|the farmer|the painter|the doctor|a quiet neighbour|the clockmaker|"
-    "the librarian|the gardener"
-)
-PLACES = _items(
-    "the harbour|the market|the old mill|the library|the station|the river|the garden|the forest|the workshop|"
-    "the school|the bridge|the tower|the kitchen|the village square|the lighthouse"
-)
-THINGS = _items(
-    "a lamp|a letter|a wooden box|a map|a bicycle|a silver key|a basket of apples|a blue coat|a broken clock|"
-    "a small dog|a book|a bell|a rope|a kettle|a violin|a jar of honey|a ladder|a red kite|a stone|a mirror"
-)
-FOODS = _items(
-    "bread|butter|milk|rice|onions|apples|cheese|salt|flour|eggs|tea|pears|carrots|beans|sugar|lemons"
-)
-TOOLS = _items(
-    "hammer|brush|saw|rope|nails|paint|gloves|glue|wire|lamp oil|sandpaper|a spare wheel|two buckets|a long board"
-)
-WEATHER = _items(
-    "it was raining|the sun was shining|a cold wind blew from the north|fog lay over the fields|"
-    "snow fell without a sound|the air smelled of salt|the sky was clear|thunder rolled far away"
-)
-TIMES = _items(
-    "One morning|In the evening|Late at night|On Monday|Last summer|Before breakfast|After the storm|At noon|"
-    "Many years ago|On the first day of spring"
-)
-MOODS = _items("happy|tired|curious|worried|proud|hungry|calm|surprised|angry|patient")
-COLOURS = _items("red|blue|green|yellow|white|black|brown|grey")
-WENT = _items("walked to|ran to|stopped at|came back from|looked at|waited near|drove past|found the way to")
-DID = _items("found|lost|carried|bought|repaired|hid|sold|remembered|dropped|painted")
-WANTED = _items(
-    "to see the sea|to go home|to learn the song|to help|to sleep|to open the door|to know the truth|"
-    "to finish the work|to tell a story|to thank everyone"
-)
-ENDINGS = _items(
-    "Nobody spoke for a while.|That was the end of it.|The next day everything was different.|They laughed.|"
-    "It was enough.|The door closed slowly.|And so the work began again.|No one ever found out why.|"
-    "Then the lights went out!|It had been a good day."
-)
-QUESTIONS = _items(
-    "Where did you put it?|Did you see that?|What time is it?|Who left the door open?|Why are you so late?|"
-    "Can you help me with this?|How far is it to the station?|Is there any bread left?|Shall we go?"
-)
-REPLIES = _items(
-    "I don't know.|Not yet, I think.|Of course!|It's in the kitchen.|Ask the others.|Well, maybe tomorrow.|"
-    "Yes; but be careful.|No, that can't be right.|I'll be there soon.|You're right, as always.|Wait a moment..."
-)
-SAID = _items("said|asked|whispered|answered|called|replied")
-CHORES = _items(
-    "water the plants|call the doctor|send the letter|clean the stove|feed the cat|fix the roof|sweep the floor|"
-    "return the books|buy stamps|sharpen the knives|wash the coats"
-)
-SUBJECTS = _items("The heron|A candle|The moon|A river|The oak|Glass|Salt|A bee|The tide|Iron")
-FACTS = _items(
-    "is older than it looks|changes with the seasons|can be found near water|was once worth more than gold|"
-    "needs light and time|moves slowly, but never stops|is lighter than stone|keeps its shape when it is cold|"
-    "has many names|is made by patient hands"
-)
+LISTS = _lists()
+NAMES = LISTS["names"]
+PEOPLE = LISTS["people"]
+PLACES = LISTS["places"]
+THINGS = LISTS["things"]
+FOODS = LISTS["foods"]
+TOOLS = LISTS["tools"]
+WEATHER = LISTS["weather"]
+TIMES = LISTS["times"]
+MOODS = LISTS["moods"]
+COLOURS = LISTS["colours"]
+WENT = LISTS["went"]
+DID = LISTS["did"]
+WANTED = LISTS["wanted"]
+ENDINGS = LISTS["endings"]
+QUESTIONS = LISTS["questions"]
+REPLIES = LISTS["replies"]
+SAID = LISTS["said"]
+CHORES = LISTS["chores"]
+SUBJECTS = LISTS["subjects"]
+FACTS = LISTS["facts"]
 
 
 def prose(seed: int) -> str:

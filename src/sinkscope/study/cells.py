@@ -172,11 +172,16 @@ def identify(cells: Sequence[Cell], facts: Mapping[str, Facts]) -> list[Cell]:
 
 
 def outline(
-    study: Study, facts: Mapping[str, Facts], samples: int | None = None, sandbox: str = "auto"
+    study: Study,
+    facts: Mapping[str, Facts],
+    samples: int | None = None,
+    sandbox: str = "auto",
+    exact: bool = True,
 ) -> list[Cell]:
     """All cells of a study but the maps of exemplars, without identities.
 
-    `samples`: the number for "auto"; None: the least of the budget.
+    `samples`: the number for "auto"; None: the least of the budget. Without `exact`, for an estimate, traced documents are not
+    chosen by their length: that would read the data of a task, perhaps from the hub.
     """
     auto = study.budget.least if samples is None else samples
     kinds: list[tuple[Kind, Sequence[Grid]]] = [
@@ -187,7 +192,7 @@ def outline(
         for kind, grids in kinds
         for grid in grids
         for model in study.models_of(grid)
-        for cell in _cells(study, kind, grid, model, facts[model.name].family, auto, sandbox)
+        for cell in _cells(study, kind, grid, model, facts[model.name].family, auto, sandbox, exact)
     ]
     if not cells:
         raise InputError(f"study {study.name} has no models; give one with --model")
@@ -195,7 +200,7 @@ def outline(
 
 
 def _cells(
-    study: Study, kind: Kind, grid: Grid, model: StudyModel, family: str, auto: int, sandbox: str
+    study: Study, kind: Kind, grid: Grid, model: StudyModel, family: str, auto: int, sandbox: str, exact: bool
 ) -> list[Cell]:
     """The cells of one block and model."""
     task = grid.task_for(family)
@@ -208,7 +213,7 @@ def _cells(
         from sinkscope.trace.capture import Capture
 
         base = replace(base, capture=Capture(**grid.capture).to_json())
-    base = replace(base, documents=_places(study, grid, base, auto))
+    base = replace(base, documents=_places(study, grid, base, auto, exact))
     made = []
     for name in grid.decodings:
         decoding = _decoding(study, base, name)
@@ -220,15 +225,12 @@ def _cells(
     return made
 
 
-def _places(study: Study, grid: Grid, cell: Cell, auto: int) -> tuple[int, ...]:
+def _places(study: Study, grid: Grid, cell: Cell, auto: int, exact: bool) -> tuple[int, ...]:
     """The documents of a block's cells: the same for all models, policies and decodings."""
     task = cell.parsed_task()
     count = documents.count_of(grid.samples, task, auto)
-    if cell.kind == "trace":
-        try:
-            return documents.varied(task, count)
-        except (InputError, ImportError):  # an estimate without data
-            return tuple(range(count))
+    if cell.kind == "trace" and exact:
+        return documents.varied(task, count)
     if grid.batches:
         return documents.in_batches(study.models[0], cell.task, cell.family, count, grid.batches)
     return tuple(range(count))

@@ -104,7 +104,9 @@ def choose_samples(study: Study, facts: Mapping[str, Facts], speeds: Speeds, wor
     Rounded down to a multiple of 8, so that two measurements of nearly the same speed agree more often.
     """
     least = study.budget.least
-    once, twice = (seconds(outline(study, facts, count), speeds, workers) for count in (least, 2 * least))
+    once, twice = (
+        seconds(outline(study, facts, count, exact=False), speeds, workers) for count in (least, 2 * least)
+    )
     each = (twice - once) / least
     fixed = once - each * least
     count = int((study.budget.seconds - fixed) / each) if each > 0 else study.budget.most
@@ -204,6 +206,7 @@ class Estimate:
     workers: int
     missing: tuple[str, ...]
     speeds: Speeds
+    facts: Mapping[str, Facts]
     gpu: bool
 
 
@@ -220,14 +223,15 @@ def estimate(study: Study, place: Place) -> Estimate:
 
         executor = LocalExecutor(replace(place, modules=study.modules))
         try:
-            speeds = measure(executor, [cell for cell in outline(study, facts) if cell.model.name in local])
+            here = [cell for cell in outline(study, facts, exact=False) if cell.model.name in local]
+            speeds = measure(executor, here)
         finally:
             executor.close()
         workers = executor.workers
     samples = None
     if has_auto(study) and len(speeds) == len(study.models):
         samples = choose_samples(study, facts, speeds, workers)
-    cells = outline(study, facts, samples)
+    cells = outline(study, facts, samples, exact=False)
 
     def line(name: str) -> Line:
         mine = [cell for cell in cells if cell.model.name == name]
@@ -248,5 +252,6 @@ def estimate(study: Study, place: Place) -> Estimate:
         workers=workers,
         missing=tuple(name for name in facts if name not in local),
         speeds=speeds,
+        facts=facts,
         gpu=torch.cuda.is_available(),
     )

@@ -1,6 +1,7 @@
 """Executors, which run the jobs of a study. A job is idempotent: a lost worker costs only its unsaved answers.
 
 local   processes on this machine, one per GPU, or one per core for small models
+here    this process, one job after the other
 ray     actors on a Ray cluster that is running, or a new one on this machine
 slurm   job arrays through submitit
 """
@@ -17,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -25,7 +26,7 @@ from sinkscope.errors import InputError, SinkscopeError, nearest
 from sinkscope.study.spec import StudyModel
 from sinkscope.study.worker import Job, JobResult, Worker
 
-NAMES = ("local", "ray", "slurm")
+NAMES = ("local", "here", "ray", "slurm")
 TRIES = 4
 """Times that a job is begun before its loss is an error."""
 
@@ -70,6 +71,7 @@ class Place:
         memory: bytes that one model takes; it limits the workers on a CPU.
         modules: Python modules that workers import.
         options: of the executor.
+        grade: answers are graded by the workers; False: they are only saved.
     """
 
     root: Path
@@ -79,12 +81,19 @@ class Place:
     memory: int = 0
     modules: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
+    grade: bool = True
+
+    def worker(self, device: str, threads: int | None) -> Worker:
+        """A worker of this place."""
+        return Worker(self.root, device, threads, self.batch_size, self.modules, self.grade)
 
 
 def executor_class(name: str) -> type[Any]:
     """The executor called `name`; raises InputError when it is not known, or its libraries are not installed."""
     if name == "local":
         return LocalExecutor
+    if name == "here":
+        return HereExecutor
     if name == "ray":
         from sinkscope.study.on_ray import RayExecutor
 
@@ -154,7 +163,7 @@ class WarmExecutor:
         """Refuse unknown options."""
         for name in place.options:
             if name not in cls.options:
-                known = nearest(name, cls.options) if cls.options else "local workers have none"
+                known = nearest(name, cls.options) if cls.options else "workers on this machine have none"
                 raise InputError(f"--option {name}=… is not known; {known}")
 
     def __init__(self, place: Place, devices: Sequence[str]) -> None:
@@ -270,14 +279,17 @@ class LocalExecutor(WarmExecutor):
         """A pool of one process, which begins to read its libraries."""
         import loky
 
-        worker = Worker(self.place.root, device, self._threads, self.place.batch_size, self.place.modules)
         environment = {
             "OMP_NUM_THREADS": str(self._threads),
             "TOKENIZERS_PARALLELISM": "false",
             "LOKY_MAX_MEMORY_LEAK_SIZE": "1e18",  # a second, larger model is no leak: the process must not be replaced
         }
         pool = loky.ProcessPoolExecutor(
-            1, timeout=None, initializer=_start_process, initargs=(os.getpid(), worker), env=environment
+            1,
+            timeout=None,
+            initializer=_start_process,
+            initargs=(os.getpid(), self.place.worker(device, self._threads)),
+            env=environment,
         )
         with _ctrl_c_ignored():
             pool.submit(_read_libraries)
@@ -291,6 +303,26 @@ class LocalExecutor(WarmExecutor):
     def stop(self, handle: Any) -> None:
         """Kill the process."""
         handle.shutdown(wait=True, kill_workers=True)
+
+
+class HereExecutor(WarmExecutor):
+    """This process, one job after the other: for a machine with one GPU and few libraries, and for a debugger."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place, local_devices(replace(place, workers=1)))
+
+    def start(self, device: str) -> Worker:
+        """A worker in this process."""
+        return self.place.worker(device, None)
+
+    def submit(self, handle: Worker, job: Job) -> Future[JobResult]:
+        """Do a job."""
+        future: Future[JobResult] = Future()
+        future.set_result(handle.run(job))
+        return future
+
+    def stop(self, handle: Worker) -> None:
+        """Nothing to do: the worker goes with the process."""
 
 
 @contextlib.contextmanager

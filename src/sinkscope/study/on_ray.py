@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 from sinkscope.errors import InputError
@@ -55,10 +56,8 @@ class RayExecutor(WarmExecutor):
 
     def start(self, device: str) -> _Actor:
         """An actor, which waits for a node with room for it."""
-        place = self.place
-        handle = self._actor.remote(
-            place.root, device, 1 if device == "cpu" else None, place.batch_size, place.modules
-        )
+        worker = self.place.worker(device, 1 if device == "cpu" else None)
+        handle = self._actor.remote(**{field.name: getattr(worker, field.name) for field in fields(worker)})
         return _Actor(handle, handle.__ray_ready__.remote())
 
     def ready(self, handle: _Actor) -> bool:

@@ -63,7 +63,7 @@ class SlurmExecutor:
         self.workers = place.workers or WORKERS
         self._submit, parameters = _submitit_executor(place)
         threads = None if "gpus_per_node" in parameters else int(parameters["cpus_per_task"])
-        self._worker = Worker(place.root, place.device, threads, place.batch_size, place.modules)
+        self._worker = place.worker(place.device, threads)
         self._tasks: list[Any] = []
 
     @staticmethod

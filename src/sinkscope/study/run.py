@@ -23,7 +23,7 @@ from typing import Any
 from sinkscope.errors import InputError
 from sinkscope.files import write_atomically
 from sinkscope.locks import LockHeldError
-from sinkscope.study import documents, estimate, shipped, tables
+from sinkscope.study import documents, estimate, evidence, shipped, tables
 from sinkscope.study.cells import SCIENCE, Cell, identify, map_cells, outline
 from sinkscope.study.executors import Executor, Place, executor_class
 from sinkscope.study.facts import Facts, facts_of
@@ -35,7 +35,7 @@ from sinkscope.tasks.records import RunFolder
 from sinkscope.tasks.task import digest
 from sinkscope.version import __version__
 
-OUTPUT = "output/5"
+OUTPUT = "output/6"
 """Count up when the same records would give other tables, figures or another report."""
 
 SHARD_ANSWERS = 64
@@ -90,19 +90,22 @@ def run_study(
     sandbox: str = "auto",
     options: Mapping[str, str] | None = None,
     progress: Progress | None = None,
+    tables: bool = True,
 ) -> Outcome:
     """Run a study into a folder, or what is missing of it, and make its tables.
 
     Everything that can be wrong without computing is said before the folder is made and the first model is loaded.
 
     Args:
-        on: "local", "ray" or "slurm". options: of that executor.
+        on: "local", "here", "ray" or "slurm". options: of that executor.
         workers: at a time; None: one per GPU, else one per core.
         shard: answers in a shard. Shards and executor may change between two calls.
         sandbox: how programs that models wrote are confined. Where they cannot be, answers are kept and not graded.
+        tables: False computes the answers of evaluations and stops: no grades, traces, replays and tables, and none of the
+            libraries that they need. The same call with tables, here or elsewhere, does the rest.
     """
     progress = progress or Progress()
-    check_libraries()
+    check_libraries(LIBRARIES if tables else ("filelock", "tomli_w"))
     executor = executor_class(on)
     check_names(study)
     store = Store(Path(out).resolve())
@@ -112,16 +115,16 @@ def run_study(
     facts = {model.name: facts_of(model, device) for model in study.models}
     cells = outline(store.resolved(study), facts, sandbox=sandbox)
     identify(cells, facts)  # reads the documents: a file that is missing is found now
-    if line := sandbox_line(cells, sandbox):
+    if tables and (line := sandbox_line(cells, sandbox)):
         progress.say(line)
     memory = max((known.parameters for known in facts.values()), default=0) * 6 + 300_000_000
-    place = Place(store.root, device, workers, batch_size, memory, study.modules, options or {})
+    place = Place(store.root, device, workers, batch_size, memory, study.modules, options or {}, tables)
     executor.check(place)
     new = not store.root.exists()
     try:
         with store.lock():
             try:
-                return _Run(store, study, facts, executor, on, place, shard, sandbox, progress).do()
+                return _Run(store, study, facts, executor, on, place, shard, sandbox, progress, tables).do()
             finally:
                 if new and not store.study_file.exists():
                     remove_empty(store.root)
@@ -145,6 +148,7 @@ class _Run:
     shard: int
     sandbox: str
     progress: Progress
+    tables: bool = True
     begun: float = field(default_factory=time.monotonic)
     computed: int = 0
     graded: int = 0
@@ -157,6 +161,9 @@ class _Run:
             cells = identify(outline(study, self.facts, sandbox=self.sandbox), self.facts)
             self.store.check_foreign(cells)
             self.store.add_cells(cells)
+            if not self.tables:
+                self._compute([cell for cell in cells if cell.kind == "evaluate"], speeds, ())
+                return Outcome(self.store.root, study, {}, (), (), self.computed)
             size = estimate.sentences(self.asked, study, speeds)
             self._compute(cells, speeds, size)
             maps = identify(map_cells(study, cells, self._sinks(cells)), self.facts)
@@ -252,7 +259,9 @@ class _Run:
         old = self.store.manifest()
         shipped_results = shipped.digest_of([model.source for model in study.models])
         grades = tables.grades_of(self.store, cells)
-        inputs = digest([OUTPUT, SCIENCE, __version__, sorted(grades.items()), shipped_results])
+        known = evidence.read(cells, [Path(name) for name in self.asked.evidence])
+        earlier = {model: one.made for model, one in known.items()}
+        inputs = digest([OUTPUT, SCIENCE, __version__, sorted(grades.items()), shipped_results, earlier])
         not_graded = tables.not_graded(cells, grades)
         files = {name: self.store.table_file(name) for name in old.get("tables", {})}
         if (
@@ -264,7 +273,7 @@ class _Run:
             return Outcome(self.store.root, study, frames, tuple(old.get("notes", ())), not_graded, 0, old)
         self.progress.say("making the tables")
         begun = time.monotonic()
-        made = tables.build(self.store, cells, not_graded)
+        made = tables.build(self.store, cells, not_graded, evidence.check(self.store, cells, known))
         tables.write(self.store, made)
         self.timings["tables"] = round(time.monotonic() - begun, 2)
         self.timings["whole run"] = round(time.monotonic() - self.begun, 2)

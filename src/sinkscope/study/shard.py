@@ -93,8 +93,8 @@ def by_length(cell: Cell) -> list[int]:
     return sorted(numbers, key=lambda number: (lengths[cell.documents[number // len(cell.seeds)]], number))
 
 
-def run_shard(root: Path, shard: Shard, model: Model, batch_size: Any = "auto") -> None:
-    """Do the missing answers of a shard.
+def run_shard(root: Path, shard: Shard, model: Model, batch_size: Any = "auto", grade: bool = True) -> None:
+    """Do the missing answers of a shard, and grade them where that can be done here; without `grade` they are only saved.
 
     Raises InputError when the model, task or documents here are not those of the cell.
     """
@@ -109,7 +109,7 @@ def run_shard(root: Path, shard: Shard, model: Model, batch_size: Any = "auto") 
             items = cell.items(task)
             wanted = [items[n] for n in shard.numbers if items[n].key not in elsewhere]
             if cell.kind == "evaluate":
-                _evaluate(cell, model, task, wanted, run, batch_size)
+                _evaluate(cell, model, task, wanted, run, batch_size, grade)
             else:
                 _one_by_one(cell, store, model, task, wanted, run)
     except OSError as error:
@@ -142,22 +142,14 @@ def _elsewhere(store: Store, cell: Cell, run: RunFolder) -> set[Key]:
 
 
 def _evaluate(
-    cell: Cell, model: Model, task: Task, wanted: list[Item], run: RunFolder, batch_size: Any
+    cell: Cell, model: Model, task: Task, wanted: list[Item], run: RunFolder, batch_size: Any, grade: bool
 ) -> None:
     from sinkscope.tasks.answer import answer
     from sinkscope.tasks.grading import can_grade
 
     if wanted:
-        answer(
-            model,
-            task,
-            wanted,
-            cell.parsed_decoding(),
-            cell.parsed_policy(),
-            run,
-            batch_size,
-            can_grade(task),
-        )
+        graded = grade and can_grade(task)
+        answer(model, task, wanted, cell.parsed_decoding(), cell.parsed_policy(), run, batch_size, graded)
 
 
 def _one_by_one(

@@ -31,7 +31,8 @@ BUILTIN = Path(__file__).parent / "builtin"
 SCHEME = "scheme"
 """The decoding that a task's scheme has for the model's family."""
 
-NOT_IN_RECORDS = ("budget", "data", "about", "modules")
+OF_THE_CALL = ("data", "modules", "evidence")
+NOT_IN_RECORDS = ("budget", "about", *OF_THE_CALL)
 """Fields that may differ between two calls on one folder: each record's own settings hold what matters of them."""
 
 Samples = int | Literal["auto", "all"]
@@ -158,6 +159,7 @@ class Study:
         decodings: name → family → options of that family's decoding.
         data: task → JSON-lines file in the original format; tasks that are not named here are fetched or generated.
         modules: Python modules to import first, here and in every worker: they register policies, tasks, decodings, families.
+        evidence: files of earlier studies on the same models (`study.evidence`); those beside the organisms are always read.
     """
 
     name: str
@@ -169,6 +171,7 @@ class Study:
     budget: Budget = field(default_factory=Budget)
     data: Mapping[str, str] = field(default_factory=dict)
     modules: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
     about: str = ""
 
     def __post_init__(self) -> None:
@@ -250,6 +253,40 @@ def builtin_names() -> list[str]:
 def read(name: str | Path) -> Study:
     """A built-in study by name, or one from a TOML file; its modules are imported and its names checked."""
     return from_data(read_data(name), str(name))
+
+
+def changed(
+    name: str | Path,
+    models: Sequence[str] = (),
+    task: str | None = None,
+    samples: int | None = None,
+    dtype: str | None = None,
+    data: Mapping[str, str] | None = None,
+) -> Study:
+    """A built-in study or one from a TOML file, with other models, another task, number of documents, dtype or data files."""
+    given = read_data(name)
+    kinds = ("evaluate", "trace", "replay")
+    if models:
+        given["models"] = list(models)
+        for kind in kinds:
+            for block in given.get(kind, []):
+                if block.get("models"):
+                    block["models"] = [known for known in block["models"] if known in models]
+            given[kind] = [block for block in given.get(kind, []) if block.get("models") != []]
+    for kind in kinds if task is not None else ():
+        for block in given.get(kind, []):
+            block["task"] = task
+    for block in given.get("evaluate", []) if samples is not None else ():
+        block["samples"] = samples
+    study = from_data(given, str(name))
+    if not study.models:
+        raise InputError(
+            f"study {study.name} is for any one model: name it with --model, such as --model organism/scratch"
+        )
+    if dtype is not None:
+        named = tuple(dataclasses.replace(model, dtype=dtype) for model in study.models)
+        study = dataclasses.replace(study, models=named)
+    return dataclasses.replace(study, data={**study.data, **(data or {})})
 
 
 def read_data(name: str | Path) -> dict[str, Any]:

@@ -111,9 +111,13 @@ class Store:
         return spec.from_data(spec.read_data(self.study_file), str(self.study_file), names=False)
 
     def resolved(self, asked: spec.Study) -> spec.Study:
-        """The study of this folder, with the data files and modules of this call; the given one in a new folder."""
+        """The study of this folder, with the data files, modules and evidence of this call; the given one in a new folder."""
         known = self.study()
-        return asked if known is None else replace(known, data=asked.data, modules=asked.modules)
+        return (
+            asked
+            if known is None
+            else replace(known, **{name: getattr(asked, name) for name in spec.OF_THE_CALL})
+        )
 
     def manifest(self) -> dict[str, Any]:
         """manifest.json; empty when there is none yet."""
@@ -263,7 +267,12 @@ class Store:
 
 
 def save_statistics(part: xr.Dataset, path: Path) -> None:
-    """Write the statistics of a trace as one .npz: arrays, and a JSON text with dimensions, coordinates and attributes."""
+    """Write the statistics of a trace."""
+    write_atomically(path, statistics_bytes(part))
+
+
+def statistics_bytes(part: xr.Dataset, compressed: bool = True) -> bytes:
+    """Statistics as one .npz: arrays, and a JSON text with dimensions, coordinates and attributes."""
     about = {
         "dims": {str(name): [str(dim) for dim in part[name].dims] for name in part.variables},
         "coords": [str(name) for name in part.coords],
@@ -272,11 +281,11 @@ def save_statistics(part: xr.Dataset, path: Path) -> None:
     arrays: dict[str, Any] = {str(name): np.asarray(part[name].values) for name in part.variables}
     arrays[ABOUT] = np.asarray(json.dumps(about))
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays)
-    write_atomically(path, buffer.getvalue())
+    (np.savez_compressed if compressed else np.savez)(buffer, **arrays)
+    return buffer.getvalue()
 
 
-def load_statistics(path: Path) -> xr.Dataset:
+def load_statistics(path: Path | io.BytesIO) -> xr.Dataset:
     """Read what `save_statistics` wrote."""
     import xarray
 

@@ -8,6 +8,8 @@ diagnosis      the verdicts on each model, with their evidence
 replay         the changes by a policy at single steps of a run that was made without it
 pairs          the changes between traces without and with a policy
 not_graded     evaluations whose answers could not be graded on this machine
+evidence       earlier studies of the same models: how much was computed here as well, and is the same
+earlier_records, earlier_pairs   their graded answers and pairs of traces; `sinks` and `depth` have their traces in them
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ from sinkscope.text import csv_text
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
+
+    from sinkscope.study.evidence import Known
 
 
 class NotGraded(NamedTuple):
@@ -76,9 +80,16 @@ def not_graded(cells: Sequence[Cell], grades: Grades) -> tuple[NotGraded, ...]:
     )  # fmt: skip
 
 
-def build(store: Store, cells: Sequence[Cell], ungraded: Sequence[NotGraded] = ()) -> Tables:
-    """All tables of a finished study; cells that are not graded have no accuracy and are left out of `results`."""
+def build(
+    store: Store, cells: Sequence[Cell], ungraded: Sequence[NotGraded] = (), known: Known | None = None
+) -> Tables:
+    """All tables of a finished study; cells that are not graded have no accuracy and are left out of `results`.
+
+    known: evidence of earlier studies; its traces are merged with those of this study.
+    """
     import pandas as pd
+
+    from sinkscope.study import evidence
 
     left_out = {entry.cell for entry in ungraded}
     traced = [cell for cell in cells if cell.kind == "trace"]
@@ -88,7 +99,7 @@ def build(store: Store, cells: Sequence[Cell], ungraded: Sequence[NotGraded] = (
         for cell in cells
         if cell.kind == "evaluate" and cell.id not in left_out
     }
-    statistics = {cell.id: trace_statistics(store, cell) for cell in traced}
+    statistics = {cell.id: trace_statistics(store, cell, known) for cell in traced}
     frames: dict[str, Any] = {}
     notes: list[str] = []
     if evaluations:
@@ -102,6 +113,9 @@ def build(store: Store, cells: Sequence[Cell], ungraded: Sequence[NotGraded] = (
     changed = pairs(store, traced)
     if changed is not None:
         frames["pairs"] = changed
+    if known is not None:
+        frames |= evidence.tables(known, cells)
+        notes += known.sentences()
     if ungraded:
         frames["not_graded"] = pd.DataFrame(ungraded)
     for task in sorted({entry.task for entry in ungraded}):
@@ -126,14 +140,19 @@ def evaluation(store: Store, cell: Cell) -> Evaluation:
     return Evaluation(tuple(rows), settings)
 
 
-def trace_statistics(store: Store, cell: Cell) -> xr.Dataset:
-    """The statistics of all traces of a cell."""
+def trace_statistics(store: Store, cell: Cell, known: Known | None = None) -> xr.Dataset:
+    """The statistics of all traces of a cell, and of those of earlier studies of other documents."""
     from sinkscope.sinks import merge
 
     rows = [row for row, _ in store.answers(cell.id).values()]
-    return merge(
-        [load_statistics(store.statistics_file(cell.id, row.index, row.seed)) for row in rows], relabel=True
-    )
+    parts = [load_statistics(store.statistics_file(cell.id, row.index, row.seed)) for row in rows]
+    earlier = None if known is None else known.traces(cell)
+    if earlier is not None:
+        here = {row.document for row in rows}
+        others = [place for place, document in enumerate(earlier[0]) if document not in here]
+        name = parts[0].attrs["model"]  # the weights are the same, wherever they lie
+        parts += [earlier[1].isel(sample=others).assign_attrs(model=name)] if others else []
+    return merge(parts, relabel=True).assign_attrs(here=len(rows))
 
 
 def _about(cell: Cell) -> dict[str, Any]:
@@ -265,7 +284,8 @@ def _stacked(
     frames = []
     for cell in cells:
         samples = int(statistics[cell.id].sizes["sample"])
-        about = {"traces": cell.group, "samples": samples, **_about(cell)}
+        here = statistics[cell.id].attrs.get("here", samples)
+        about = {"traces": cell.group, "samples": samples, "here": here, **_about(cell)}
         frames.append(_with_columns(table(statistics[cell.id]), about))
     return pd.concat(frames, ignore_index=True)
 

@@ -55,6 +55,7 @@ class Worker:
     Attributes:
         threads: of this process; None: as many as the libraries choose.
         modules: imported before the first job; they register policies, tasks, decodings and families.
+        grade: False leaves the grading of answers to another call.
     """
 
     root: Path
@@ -62,6 +63,7 @@ class Worker:
     threads: int | None = None
     batch_size: Any = "auto"
     modules: tuple[str, ...] = ()
+    grade: bool = True
     _loaded: StudyModel | None = None
     _model: Model | None = None
 
@@ -73,7 +75,7 @@ class Worker:
             model = self.model(job.cell.model)
             if isinstance(job, Measurement):
                 return JobResult(measure(job.cell, model))
-            run_shard(self.root, job, model, self.batch_size)
+            run_shard(self.root, job, model, self.batch_size, self.grade)
             return JobResult(None)
         except SinkscopeError as error:
             return JobResult(None, str(error))

@@ -99,7 +99,8 @@ def answer(
         right += _right(run, task, documents, rest)
     progress = progress or (lambda done, right, total: None)
     progress(done, right, len(keys))
-    queue = list(_batches(model, decoding, left, prompts, batch_size))
+    lengths = [len(prompts[item.document.id].ids) for item in left]
+    queue = [[left[index] for index in part] for part in batches(model, decoding, lengths, batch_size)]
     while queue:
         batch = queue.pop(0)
         try:
@@ -132,33 +133,22 @@ def _check(model: Model, decoding: Decoding, policy: Policy | None, prompts: dic
         check_policy(policy, model.shape.layers, length + decoding.new_tokens)
 
 
-def _batches(
-    model: Model,
-    decoding: Decoding,
-    left: Sequence[Item],
-    prompts: dict[str, Encoded],
-    batch_size: BatchSize,
-) -> Iterator[list[Item]]:
-    """Equally long prompts together, the longest first: a prompt that does not fit is found at once.
+def batches(
+    model: Model, decoding: Decoding, lengths: Sequence[int], batch_size: BatchSize
+) -> Iterator[list[int]]:
+    """Which prompts run together, as indices into `lengths`; the longest first: a prompt that does not fit is found at once.
 
-    On a GPU prompts of different lengths run together, padded to the longest of them (see `decoding.groups`).
+    On a GPU prompts of different lengths run together, padded to the longest of them (see `decoding.groups`); on a CPU
+    equally long ones.
     """
-    if model.device.type == "cuda":
-        queue = sorted(left, key=lambda item: -len(prompts[item.document.id].ids))
-        while queue:
-            size = rows_at_once(
-                model, len(prompts[queue[0].document.id].ids) + decoding.new_tokens, batch_size
-            )
-            yield queue[:size]
-            queue = queue[size:]
-        return
-    by_length: dict[int, list[Item]] = {}
-    for item in left:
-        by_length.setdefault(len(prompts[item.document.id].ids), []).append(item)
-    for length in sorted(by_length, reverse=True):
-        size = rows_at_once(model, length + decoding.new_tokens, batch_size)
-        group = by_length[length]
-        yield from (group[start : start + size] for start in range(0, len(group), size))
+    queue = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+    while queue:
+        longest = lengths[queue[0]]
+        size = rows_at_once(model, longest + decoding.new_tokens, batch_size)
+        if model.device.type != "cuda":
+            size = min(size, sum(lengths[index] == longest for index in queue))
+        yield queue[:size]
+        queue = queue[size:]
 
 
 def rows_at_once(model: Model, columns: int, batch_size: BatchSize) -> int:

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from sinkscope.errors import InputError
 from sinkscope.tasks.extraction import extract, is_right
-from sinkscope.tasks.schemes import choose, compose, of_the_paper
+from sinkscope.tasks.schemes import choose, compose, read_schemes
 from sinkscope.tasks.sources import Example, HubData, read_examples, read_rows
 from sinkscope.tasks.task import Document, Prompt, Scheme, Task, Verdict, cut
 
@@ -25,137 +23,7 @@ _REVISION = "e53f048856ff4f594e959d75785d2c2d37b678ee"
 TEST = HubData("openai/gsm8k", "main", "test", "GSM8K's test.jsonl (1319 lines)", 1319, _FIELDS, _REVISION)
 TRAIN = HubData("openai/gsm8k", "main", "train", "GSM8K's train.jsonl (7473 lines)", 7473, _FIELDS, _REVISION)
 
-_OPENCOMPASS: dict[str, Any] = {
-    "family": "llada",
-    "shots": "gsm8k_4shot_opencompass",
-    "count": 4,
-    "question": "Question: {question}\nLet's think step by step\nAnswer:",
-    "extraction": "gsm8k-opencompass",
-}
-_COT: dict[str, Any] = {
-    "question": "Q: {question}\nA:",
-    "until": ("Q:", "</s>", "<|im_end|>"),
-    "extraction": "gsm8k-flexible",
-}
-_FIVE: dict[str, Any] = {
-    "shots": "train",
-    "count": 5,
-    "question": "Question: {question}\nAnswer:",
-    "until": ("Question:", "</s>", "<|im_end|>"),
-    "extraction": "gsm8k-flexible",
-}
-_THINK = (
-    "You should first think about the reasoning process in the mind and then provide the user with the "
-    "answer. The reasoning process is enclosed within <think> </think> tags, i.e. <think> reasoning process "
-    "here </think> answer here\n"
-)
-_DREAM: dict[str, Any] = {"algorithm": "entropy", "alg_temp": 0.0}
-
-_SCHEMES = (
-    Scheme(
-        name="llada-blocks",
-        source="ML-GSAI/LLaDA, OpenCompass configuration gsm8k_gen_1d7fe4, in blocks; bf16, batch 1",
-        decoding={"length": 256, "steps": 256, "block": 8},
-        published={"ML-GSAI/LLaDA EVAL.md, internal": 0.786, "ML-GSAI/LLaDA EVAL.md, OpenCompass": 0.789},
-        **_OPENCOMPASS,
-    ),
-    Scheme(
-        name="llada-pure",
-        source="ML-GSAI/LLaDA, OpenCompass configuration gsm8k_gen_1d7fe4, one block; bf16, batch 1",
-        decoding={"length": 512, "steps": 512, "block": 512, "confidence_eos_eot_inf": True},
-        published={"ML-GSAI/LLaDA EVAL.md, internal": 0.694, "ML-GSAI/LLaDA EVAL.md, OpenCompass": 0.688},
-        **_OPENCOMPASS,
-    ),
-    Scheme(
-        name="llada-base",
-        family="llada",
-        source="ML-GSAI/LLaDA, lm-eval 0.4.8 task gsm8k on LLaDA-8B-Base, one block",
-        layout="plain",
-        decoding={"length": 1024, "steps": 1024, "block": 1024},
-        published={"ML-GSAI/LLaDA EVAL.md": 0.703},
-        **_FIVE,
-    ),
-    Scheme(
-        name="dream-instruct",
-        family="dream",
-        source="DreamLM/Dream eval_instruct/eval.sh, lm-eval task gsm8k_cot, no examples; which filter is "
-        "reported is not stated, here the flexible one",
-        keep_special=True,
-        prompt_tokens=1024,
-        decoding={"length": 256, "steps": 256, "temperature": 0.1, "top_p": 0.9, **_DREAM},
-        published={"Dream paper": 0.81},
-        **{**_COT, "until": ("<|endoftext|>", *_COT["until"])},
-    ),
-    Scheme(
-        name="dream-base",
-        family="dream",
-        source="DreamLM/Dream eval/, lm-eval task gsm8k_cot with 8 examples on Dream-v0-Base-7B",
-        shots="gsm8k_8shot_cot",
-        count=8,
-        layout="plain",
-        bos=True,
-        decoding={"length": 256, "steps": 256, "temperature": 0.0, **_DREAM},
-        published={"Dream paper": 0.772},
-        **_COT,
-    ),
-    Scheme(
-        name="mmada-mixcot",
-        family="mmada",
-        source="Gen-Verse/MMaDA evaluation/lm/eval.sh, lm-eval task gsm8k, 5 examples in one user turn after "
-        "the thinking sentence; its authors say results are not aligned with their internal ones",
-        layout="one_turn",
-        preamble=_THINK,
-        decoding={"length": 256, "steps": 256, "block": 64},
-        published={"MMaDA paper, other checkpoint and settings": 0.734},
-        **_FIVE,
-    ),
-    Scheme(
-        name="llama-cot",
-        family="causal",
-        source="lm-eval 0.4.13 task gsm8k_cot_llama with --apply_chat_template --fewshot_as_multiturn; the "
-        "length is the harness's default",
-        shots="gsm8k_8shot_llama",
-        count=8,
-        question="Given the following problem, reason and give a final answer to the problem.\n"
-        'Problem: {question}\nYour response should end with "The final answer is [answer]" where [answer] is '
-        "the response to the problem.\n",
-        until=("<|eot_id|>", "<|start_header_id|>user<|end_header_id|>", "Q:", "</s>", "<|im_end|>"),
-        keep_special=True,
-        extraction="gsm8k-flexible",
-        decoding={"length": 256},
-    ),
-    Scheme(
-        name="causal-base",
-        family="causal",
-        source="lm-eval task gsm8k, 5 examples, for models without a chat template",
-        layout="plain",
-        decoding={"length": 256},
-        **_FIVE,
-    ),
-)
-_of_the_paper = partial(of_the_paper, _SCHEMES, "prompt or examples")
-_ONE_TURN = "lm-eval's gsm8k, 5 examples in one user turn"
-SCHEMES = (
-    *_SCHEMES,
-    _of_the_paper(
-        "llada-base",
-        "llada",
-        0.76,
-        _ONE_TURN,
-        layout="one_turn",
-        decoding={"length": 256, "steps": 256, "block": 32},
-    ),
-    _of_the_paper("dream-instruct", "dream", 0.82, "Dream's own evaluation"),
-    _of_the_paper("mmada-mixcot", "mmada", 0.54, "MMaDA's evaluation script"),
-    _of_the_paper("causal-base", "causal", 0.85, _ONE_TURN, layout="one_turn"),
-)
-
-DEFAULTS = {
-    "llada": "llada-blocks",
-    "dream": "dream-instruct",
-    "mmada": "mmada-mixcot",
-    "causal": "llama-cot",
-}
+SCHEMES, DEFAULTS = read_schemes("gsm8k")
 
 _SHOTS_SEED = 1234  # lm-eval's default seed of the examples
 

@@ -10,16 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from sinkscope.errors import InputError, nearest
 from sinkscope.tasks import bounded
 from sinkscope.tasks.bounded import Reading
 from sinkscope.tasks.code_text import RULES
 from sinkscope.tasks.programs import grade_programs
-from sinkscope.tasks.schemes import choose, compose, of_the_paper
+from sinkscope.tasks.schemes import choose, compose, read_schemes
 from sinkscope.tasks.sources import HubData, read_rows
 from sinkscope.tasks.task import Document, Prompt, Scheme, Task, Verdict, cut
 
@@ -33,113 +31,7 @@ TEST = HubData(
     "7dce6050a7d6d172f3cc5c32aa97f52fa1a2e544",
 )
 
-_ENTROPY = {"algorithm": "entropy", "alg_temp": 0.0}
-_STOPS = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
-_OPENCOMPASS: dict[str, Any] = {
-    "family": "llada",
-    "question": "Complete the following python code:\n{question}",
-    "extraction": "first-block",
-}
-_INSTRUCT: dict[str, Any] = {  # lm-eval 0.4.13
-    "question": "Write a solution to the following problem and make sure that it passes the tests:\n"
-    "```python\n{question}\n```\n",
-    "prefix": "Here is the completed function:\n```python\n{question}\n",
-    "until": _STOPS,
-    "extraction": "completion-before-fence",
-}
-_DREAM_INSTRUCT: dict[str, Any] = {  # the fork of lm-eval in Dream's repository: no closing fence
-    "family": "dream",
-    "question": "Write a solution to the following problem and make sure that it passes the tests:\n"
-    "```{question}",
-    "prefix": "Here is the completed function:\n```python\n{question}\n",
-    "until": ("<|endoftext|>", *_STOPS),
-    "keep_special": True,
-    "prompt_tokens": 1024,
-    "extraction": "sanitized",
-    "decoding": {"length": 768, "steps": 768, "temperature": 0.1, "top_p": 0.9, **_ENTROPY},
-}
-
-_SCHEMES = (
-    Scheme(
-        name="llada-pure",
-        source="ML-GSAI/LLaDA, OpenCompass configuration of HumanEval, one block; bf16, batch 1",
-        decoding={"length": 512, "steps": 512, "block": 512, "logits_eos_inf": True},
-        published={"ML-GSAI/LLaDA EVAL.md, internal": 0.494, "ML-GSAI/LLaDA EVAL.md, OpenCompass": 0.47},
-        **_OPENCOMPASS,
-    ),
-    Scheme(
-        name="llada-blocks",
-        source="ML-GSAI/LLaDA, OpenCompass configuration of HumanEval, in blocks; no score is published",
-        decoding={"length": 512, "steps": 512, "block": 32},
-        **_OPENCOMPASS,
-    ),
-    Scheme(
-        name="llada-base",
-        family="llada",
-        source="ML-GSAI/LLaDA, lm-eval 0.4.8 task humaneval on LLaDA-8B-Base, one block",
-        layout="plain",
-        until=_STOPS,
-        extraction="completion",
-        decoding={"length": 1024, "steps": 1024, "block": 1024},
-        published={"ML-GSAI/LLaDA EVAL.md": 0.354},
-    ),
-    Scheme(
-        name="dream-instruct",
-        source="DreamLM/Dream eval_instruct/eval.sh, task humaneval_instruct of its lm-eval fork",
-        published={"Dream paper": 0.555},
-        **_DREAM_INSTRUCT,
-    ),
-    Scheme(
-        name="dream-base",
-        family="dream",
-        source="DreamLM/Dream eval/, lm-eval task humaneval on Dream-v0-Base-7B, and its postprocess_code.py",
-        layout="plain",
-        bos=True,
-        extraction="sanitized",
-        decoding={"length": 512, "steps": 512, "temperature": 0.2, "top_p": 0.95, **_ENTROPY},
-        published={"Dream paper": 0.579},
-    ),
-    Scheme(
-        name="mmada-instruct",
-        family="mmada",
-        source="ours: MMaDA publishes no HumanEval; lm-eval's humaneval_instruct with twice the lengths "
-        "of its GSM8K script",
-        decoding={"length": 512, "steps": 512, "block": 64},
-        **_INSTRUCT,
-    ),
-    Scheme(
-        name="llama-instruct",
-        family="causal",
-        source="lm-eval 0.4.13 task humaneval_instruct with --apply_chat_template",
-        decoding={"length": 1024},
-        **_INSTRUCT,
-    ),
-    Scheme(
-        name="causal-base",
-        family="causal",
-        source="lm-eval 0.4.13 task humaneval, for models without a chat template",
-        layout="plain",
-        until=_STOPS,
-        extraction="completion",
-        decoding={"length": 1024},
-    ),
-)
-_of_the_paper = partial(of_the_paper, _SCHEMES, "the prompt")
-_IN_BLOCKS = {"length": 512, "steps": 512, "block": 32}
-SCHEMES = (
-    *_SCHEMES,
-    _of_the_paper("mmada-instruct", "llada", 0.37, "lm-eval's humaneval_instruct", decoding=_IN_BLOCKS),
-    _of_the_paper("dream-instruct", "dream", 0.60, "Dream's own evaluation"),
-    _of_the_paper("mmada-instruct", "mmada", 0.16, "as mmada-instruct"),
-    _of_the_paper("llama-instruct", "causal", 0.66, "lm-eval's humaneval_instruct"),
-)
-
-DEFAULTS = {
-    "llada": "llada-pure",
-    "dream": "dream-instruct",
-    "mmada": "mmada-instruct",
-    "causal": "llama-instruct",
-}
+SCHEMES, DEFAULTS = read_schemes("humaneval")
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,8 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from sinkscope.decoding import Decoding, decoding_from_options, option_names
 from sinkscope.errors import InputError, nearest
 from sinkscope.generation.generate import generate
-from sinkscope.models.chat_template import render
 from sinkscope.models.load import load
-from sinkscope.models.prompts import decode
+from sinkscope.models.prompts import decode, render
 from sinkscope.policies import parse_policy
 from sinkscope.tasks.answer import rows_at_once
 from sinkscope.tasks.likelihood import DRAWS, Likelihood, bound, exact

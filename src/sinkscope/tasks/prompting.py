@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from sinkscope.errors import InputError
-from sinkscope.models.chat_template import render
 from sinkscope.models.model import Model
-from sinkscope.models.prompts import decode
+from sinkscope.models.prompts import decode, render
 from sinkscope.tasks.task import Prompt, Scheme
 
 

@@ -1,14 +1,23 @@
-"""Choosing a scheme, and turning a document into a prompt by it."""
+"""Reading and choosing schemes, and turning a document into a prompt by one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from pathlib import Path
+
+import tomllib
 
 from sinkscope.errors import InputError, nearest
 from sinkscope.tasks.sources import Example
 from sinkscope.tasks.task import Prompt, Scheme, Turn
+
+
+def read_schemes(task: str) -> tuple[tuple[Scheme, ...], dict[str, str]]:
+    """The schemes in data/TASK.toml, and for each family the name of its default."""
+    path = Path(__file__).parent / "data" / f"{task}.toml"
+    data = tomllib.loads(path.read_text(encoding="utf-8"))
+    schemes = [Scheme(**{**fields, "until": tuple(fields.get("until", ()))}) for fields in data["schemes"]]
+    return tuple(schemes), data["defaults"]
 
 
 def choose(
@@ -29,28 +38,6 @@ def choose(
     if scheme not in known:
         raise InputError(f"{task} has no scheme {scheme!r}: {nearest(scheme, known)}")
     return known[scheme]
-
-
-def of_the_paper(
-    schemes: Sequence[Scheme],
-    unstated: str,
-    base: str,
-    family: str,
-    accuracy: float,
-    here: str,
-    **changes: Any,
-) -> Scheme:
-    """A scheme of arXiv 2510.15731, which states lengths, steps and block; the rest is that of the scheme `base`."""
-    [scheme] = [scheme for scheme in schemes if scheme.name == base]
-    return replace(
-        scheme,
-        name=f"paper-{'llama' if family == 'causal' else family}",
-        family=family,
-        source="arXiv 2510.15731, section 4.3; the paper states lengths, steps and block, not "
-        f"{unstated}: here {here}",
-        published={"arXiv 2510.15731, unmasked": accuracy},
-        **changes,
-    )
 
 
 def compose(scheme: Scheme, question: str, examples: Sequence[Example] = ()) -> Prompt:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sinkscope.trace.frame import Array
+from sinkscope.trace.capture import Array
 
 LEVEL = 1
 """zstd's fastest level: received attention hardly gets smaller at higher ones."""

@@ -1,11 +1,16 @@
-"""The recorder: puts what groups of rows recorded, and what their loops decided, into the frame of one trace, step by step."""
+"""The recorder: puts what groups of rows recorded, and what their loops decided, into the frame of one trace, step by step.
+
+On a GPU a step's tensors are copied without waiting, and delivered in order by a thread (`Outbox`).
+"""
 
 from __future__ import annotations
 
 import os
+import queue
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,9 +20,7 @@ from torch import Tensor, nn
 from sinkscope.attention.context import current
 from sinkscope.decoding.engine import Step
 from sinkscope.errors import CheckpointError
-from sinkscope.trace.capture import Capture
-from sinkscope.trace.frame import Array, Frame, Variable, variables
-from sinkscope.trace.outbox import Outbox, Parcel
+from sinkscope.trace.capture import Array, Capture, Frame, Variable, variables
 from sinkscope.trace.step_recorder import StepRecorder
 
 WITHOUT_KEYS = ("median_activation", "hidden_share", "sinks_hit", "masked_keys")
@@ -88,39 +91,43 @@ class Recorder:
                 self._note_decisions(step, parcel)
         if step % self.capture.every:
             return
-        whole = (
-            parcels[0] if len(parcels) == 1 and parcels[0] is not None and self._fills(parcels[0]) else None
-        )
-        names = [name for name, variable in self.variables.items() if variable.stepwise]
-        if whole is not None:  # nothing to put together: what arrived is the step
-            arrays = {name: _own(whole.arrays[name]) for name in names if name in whole.arrays}
-            names = [name for name in names if name not in arrays]
-            parcels = [
-                replace(
-                    whole, arrays={name: whole.arrays[name] for name in whole.arrays if name not in arrays}
-                )
-            ]
-        else:
-            arrays = {}
-        arrays |= {name: self._blank(self.variables[name]) for name in names}
+        arrays: dict[str, Array] = {}
+        if len(parcels) == 1 and parcels[0] is not None and self._is_whole(parcels[0]):
+            arrays, parcels = self._taken(parcels[0])
+        for name, variable in self.variables.items():
+            if variable.stepwise and name not in arrays:
+                arrays[name] = self._blank(variable)
         for parcel in parcels:
             if parcel is not None:
                 self._place(arrays, parcel)
         self.writer.write(self.recorded, step, arrays)
         self.recorded += 1
 
-    def _fills(self, parcel: Parcel) -> bool:
-        """Whether a parcel holds every row and column of the frame, so that its arrays can be taken as they are."""
-        received = parcel.arrays.get("received")
-        return (
-            len(parcel.rows) == self.frame.rows
-            and parcel.offset == 0
-            and received is not None
-            and received.shape[-1] == self.frame.columns
-            and bool(parcel.step["alive"].all())
-            and parcel.rows == sorted(parcel.rows)
-            and not any(name in NORMS or name == "attention" for name in parcel.arrays)
-        )
+    def _is_whole(self, parcel: Parcel) -> bool:
+        """Whether a parcel holds every row of the frame."""
+        return parcel.rows == list(range(self.frame.rows)) and bool(parcel.step["alive"].all())
+
+    def _taken(self, parcel: Parcel) -> tuple[dict[str, Array], list[Parcel | None]]:
+        """The large arrays of a whole parcel at their place in the frame, and a parcel of the rest.
+
+        `_place` would write them three times: an empty array, the rows that are alive, their places. At a few milliseconds a step
+        that is most of the time.
+        """
+        arrays: dict[str, Array] = {}
+        rest: dict[str, Tensor] = {}
+        for name, values in parcel.arrays.items():
+            if name in (*NORMS, "attention", "prefill_received"):
+                rest[name] = values
+            elif name in WITHOUT_KEYS:
+                arrays[name] = values.numpy().copy()
+            else:
+                variable, first = self.variables[name], parcel.offset
+                array = np.empty((*values.shape[:-1], self.frame.columns), dtype=variable.dtype)
+                last = first + values.shape[-1]
+                array[..., :first], array[..., last:] = variable.empty, variable.empty
+                array[..., first:last] = values.numpy()
+                arrays[name] = array
+        return arrays, [replace(parcel, arrays=rest)]
 
     def _note_decisions(self, step: int, parcel: Parcel) -> None:
         decided = parcel.step["decided"].numpy()
@@ -206,7 +213,7 @@ class Recorder:
         handles = []
         try:
             if self.capture.anatomy:
-                for layer, block in enumerate(decoder_layers(network, self.frame)):
+                for layer, block in enumerate(decoder_layers(network, self.frame.layers[-1])):
                     handles.append(block.register_forward_pre_hook(_residual_hook(layer), with_kwargs=True))
             yield
         finally:
@@ -238,22 +245,16 @@ def trace_writer(
     return Folder(out, frame, capture, attributes)
 
 
-def decoder_layers(network: nn.Module, frame: Frame) -> nn.ModuleList:
-    """The list of decoder layers of a network: its one ModuleList whose members hold the attention modules."""
+def decoder_layers(network: nn.Module, last: int) -> nn.ModuleList:
+    """The decoder layers of a network, up to layer `last` at least: its one ModuleList whose members hold attention modules."""
     for module in network.modules():
-        if isinstance(module, nn.ModuleList) and len(module) > frame.layers[-1]:
+        if isinstance(module, nn.ModuleList) and len(module) > last:
             holds = any(getattr(inner, "layer_idx", None) is not None for inner in module[0].modules())
             if holds:
                 return module
     raise CheckpointError(
         f"{type(network).__name__} has no list of decoder layers; anatomy cannot be recorded for it"
     )
-
-
-def _own(values: Tensor) -> Array:
-    """An array of its own: pinned memory is scarce, and wanted for the next step."""
-    array: Array = values.numpy()
-    return array.copy() if values.is_pinned() else array
 
 
 def _fields(result: Step, frame: Frame) -> dict[str, Tensor]:
@@ -272,3 +273,91 @@ def _fields(result: Step, frame: Frame) -> dict[str, Tensor]:
         "ties": result.ties,
         "alive": result.alive,
     }
+
+
+# ---- from the GPU to the recorder ----------------------------------------------------------------
+
+WAITING = 4
+"""Parcels under way at most: a slow disk then slows the generation instead of filling the memory."""
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """What one group of rows sends in one step.
+
+    Attributes:
+        rows: their places in the batch. offset: their first column in the frame.
+        step: fields of the loop's Step → tensor. arrays: variable → [B, layer, …].
+    """
+
+    rows: list[int]
+    offset: int
+    step: dict[str, Tensor]
+    arrays: dict[str, Tensor]
+
+
+Delivery = Callable[[int, "list[Parcel | None]"], None]
+
+
+class Outbox:
+    """Sends parcels to `deliver(step, parcels)`, whose tensors then lie on the CPU."""
+
+    def __init__(self, deliver: Delivery) -> None:
+        self._deliver = deliver
+        self._queue: queue.Queue[tuple[int, list[Parcel | None], torch.cuda.Event] | None] = queue.Queue(
+            WAITING
+        )
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def send(self, step: int, parcels: list[Parcel | None]) -> None:
+        """Takes one step of all groups; the tensors may be overwritten by what runs on the GPU afterwards."""
+        if self._error is not None:
+            self.close()
+        on_gpu = any(one.is_cuda for parcel in parcels if parcel is not None for one in parcel.step.values())
+        if not on_gpu:
+            self._deliver(step, parcels)
+            return
+        copies = [None if parcel is None else _copied(parcel) for parcel in parcels]
+        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        done.record()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="sinkscope-recorder", daemon=True)
+            self._thread.start()
+        self._queue.put((step, copies, done))
+
+    def close(self) -> None:
+        """Waits until everything is delivered; raises what went wrong on the way."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+            self._thread = None
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def _work(self) -> None:
+        while (item := self._queue.get()) is not None:
+            if self._error is not None:
+                continue  # keep taking, so that nobody waits for a full queue
+            step, parcels, done = item
+            try:
+                done.synchronize()
+                self._deliver(step, parcels)
+            except BaseException as error:
+                self._error = error
+
+
+def _copied(parcel: Parcel) -> Parcel:
+    """The parcel in pinned memory, once the stream gets there."""
+    step, arrays = (
+        {name: _to_host(value) for name, value in tensors.items()} for tensors in (parcel.step, parcel.arrays)
+    )
+    return Parcel(parcel.rows, parcel.offset, step, arrays)
+
+
+def _to_host(value: Tensor) -> Tensor:
+    if not value.is_cuda:
+        return value
+    host = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
+    return host.copy_(value, non_blocking=True)

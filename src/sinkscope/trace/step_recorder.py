@@ -18,8 +18,7 @@ from sinkscope.decoding.engine import BlockPass
 from sinkscope.policies.numbers import mixed
 from sinkscope.policies.runtime import StepAccount
 from sinkscope.sink_rule import torch_sinks_of
-from sinkscope.trace.capture import Capture
-from sinkscope.trace.frame import Frame
+from sinkscope.trace.capture import Capture, Frame
 
 SEEN_BY = 16
 """Received attention over all queries so far is NaN for a key seen by fewer queries: the newest keys have too few."""

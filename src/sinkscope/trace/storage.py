@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sinkscope.errors import InputError, SinkscopeError
-from sinkscope.trace.capture import QUERY_KINDS, Capture
+from sinkscope.trace.capture import QUERY_KINDS, REGIONS, Array, Capture, Frame, variables
 from sinkscope.trace.chunks import ChunkedArray, write_whole
-from sinkscope.trace.frame import REGIONS, Array, Frame, variables
 from sinkscope.trace.store_check import check_store
 from sinkscope.trace.trace import UNITS, Trace, coordinates
 

@@ -11,6 +11,7 @@ from sinkscope.report.figures import look
 from sinkscope.report.figures.paper_figure import PaperFigure
 from sinkscope.report.figures.sources import by_trace, caption, named
 from sinkscope.sinks import composition
+from sinkscope.statistics import Estimate
 
 
 def plot_composition_table(traces: Any, *, top: int = 5) -> PaperFigure:
@@ -40,7 +41,7 @@ def plot_composition_table(traces: Any, *, top: int = 5) -> PaperFigure:
 
 
 def _row(row: dict[Any, Any]) -> list[str]:
-    known = row["enrichment_low"] == row["enrichment_low"]
+    known = Estimate(row["enrichment"], row["enrichment_low"], row["enrichment_high"]).known
     interval = f" ({row['enrichment_low']:.1f}–{row['enrichment_high']:.1f})" if known else ""
     token = printable(str(row["text"])) or str(row["token"])
     return [

@@ -186,7 +186,7 @@ def judge(evidence: Iterable[Evidence]) -> dict[str, dict[str, tuple[Judgement, 
     return {
         claim.name: {
             model: tuple(
-                claim.decide(one)._replace(about=one.about)
+                claim.decide(one)._replace(about=one.about, rests=one.rests)
                 for one in known
                 if one.model == model and one.kind == claim.kind
             )

@@ -72,6 +72,7 @@ def _cell(claim: Claim, model: str, judgements: tuple[Judgement, ...]) -> Safe:
 
 def _judgement(claim: Claim, model: str, judgement: Judgement, several: bool) -> Safe:
     about = [tag("small", tag("b", judgement.about))] if several else []
+    about += [tag("small", judgement.rests)] if judgement.rests else []
     return tag(
         "div", _badge(judgement.status), tag("small", judgement.evidence, class_="evidence"), *about, data_claim=claim.name,
         data_model=model, data_about=judgement.about, data_status=judgement.status,

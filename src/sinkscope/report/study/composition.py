@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sinkscope.report.study.markup import Safe, figure, join, link, panels, section, table, tag
-from sinkscope.report.study.numbers import missing, number, valued
+from sinkscope.report.study.numbers import missing, number, valued, within
 from sinkscope.report.study.source import Row, Source
 from sinkscope.report.study.svg import Plot
 from sinkscope.report.study.words import colour, short
@@ -29,7 +29,8 @@ def composition(source: Source) -> Safe | None:
     picture = figure(
         pictures,
         "Enrichment of each kind of token among the sinks: 1 (dashed) is as often as any other key of the same step and region, "
-        "4 is four times as often. Values under 1/16 stand at the edge.",
+        "4 is four times as often. Values under 1/16 stand at the edge. A kind that was never a sink, or that stands in one "
+        "prompt only, has no interval.",
         "detections (step, layer, head, key) at ε = 3 divided by what chance would give in the same steps and regions; 95 % "
         "intervals are over prompts (Student’s t).",
         "A cause: a token can be a sink for where it stands and not for what it is. Frequency alone says little: averaged over "
@@ -69,7 +70,7 @@ def _panel(model: str, rows: Measures, kinds: Sequence[str], series: str) -> Saf
         at, row = rows.get(f"{kind}: enrichment", (0, {"value": None}))
         if not missing(row["value"]):
             interval = (row["low"], row["high"])
-            text = f"{kind}: {row['value']:.2f} ({interval[0]:.2f} to {interval[1]:.2f}) times chance"
+            text = f"{kind}: {row['value']:.2f} ({within(*interval, '.2f') or 'no interval'}) times chance"
             plot.dot(row["value"], place, series, text, f"sinks/{at}/value", interval, flat=True)
     return plot.svg()
 

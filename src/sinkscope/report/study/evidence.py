@@ -1,4 +1,4 @@
-"""What a study measured, as plain numbers: the only thing that decides on claims.
+"""What a study measured, and earlier ones that it checked, as plain numbers: the only thing that decides on claims.
 
 One `Evidence` for each model and task (accuracies), for each model and set of traces, and for each model and set of trace pairs.
 """
@@ -11,7 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
+from sinkscope.report.study.numbers import missing
 from sinkscope.report.study.source import Source
 from sinkscope.statistics import Estimate, kept_share, mean_interval, paired_interval
 from sinkscope.study.comparison import control
@@ -30,6 +32,8 @@ class Evidence:
         kind: ACCURACIES, TRACES or PAIRS.
         about: the task, or the set of traces.
         prompts: over how many prompts the intervals of traces are.
+        here: how many of the documents or prompts this study ran itself; the others are of earlier studies, which it
+            checked. None: all.
         measures: measure of the table `sinks` (or `pairs`) → value with its interval.
         scores: policy → scores; controls are averaged over their draws, "random(top:1)" and "random(top:1),match=mass".
         hits: policy → share of the step's own sinks that it hid.
@@ -41,6 +45,7 @@ class Evidence:
     kind: str = ACCURACIES
     about: str = ""
     prompts: int = 0
+    here: int | None = None
     measures: Mapping[str, Estimate] = field(default_factory=dict)
     scores: Mapping[str, Scores] = field(default_factory=dict)
     hits: Mapping[str, float] = field(default_factory=dict)
@@ -50,6 +55,14 @@ class Evidence:
     def n(self) -> int:
         """Documents."""
         return max(map(len, self.scores.values()), default=0)
+
+    @property
+    def rests(self) -> str:
+        """How much evidence there is, and how much of it is of this study."""
+        count, word = (self.n, "documents") if self.kind == ACCURACIES else (self.prompts, "prompts")
+        return (
+            "" if self.here is None or self.here >= count else f"{count} {word}, {self.here} of them run here"
+        )
 
     def accuracy(self, policy: str) -> float:
         """The mean score under a policy, NaN when it was not run."""
@@ -94,31 +107,59 @@ def _accuracies(source: Source) -> Iterable[Evidence]:
     frame = source.frames.get("records")
     if frame is None:
         return
+    columns = ["model", "task", "decoding_name", "policy", "document", "passed"]
+    earlier = source.frames.get("earlier_records")
+    frame = frame[columns].assign(here=True)
+    if earlier is not None:
+        frame = pd.concat([frame, earlier[[*columns, "sinks_hit"]].assign(here=False)], ignore_index=True)
     decodings = {str(task): part["decoding_name"].nunique() for task, part in frame.groupby("task")}
     for model in source.models:
         own = frame[frame["model"] == model]
         for (task, decoding), part in own.groupby(["task", "decoding_name"], sort=False):
-            results = source.rows("results", model=model, task=task, decoding_name=decoding)
+            rows = source.rows("results", model=model, task=task, decoding_name=decoding)
+            hits: Any = (
+                {}
+                if earlier is None
+                else part.dropna(subset="sinks_hit").groupby("policy")["sinks_hit"].first()
+            )
+            hits = {
+                **hits,
+                **{row["policy"]: row["sinks_hit"] for _, row in rows if not missing(row.get("sinks_hit"))},
+            }
             yield Evidence(
                 model=model,
                 family=source.families.get(model, ""),
                 about=f"{task}, {decoding}" if decodings[str(task)] > 1 else str(task),
                 scores=_scores(part),
-                hits={
-                    row["policy"]: float(row["sinks_hit"])
-                    for _, row in results
-                    if row.get("sinks_hit") is not None
-                },
+                hits={str(policy): float(hit) for policy, hit in hits.items()},
+                here=part.loc[part["here"], "document"].nunique(),
             )
 
 
 def _scores(frame: Any) -> dict[str, Scores]:
-    """Policy → scores, seeds and draws of a control averaged."""
+    """Policy → scores, seeds and draws of a control averaged; an answer that was given here counts before an earlier one.
+
+    With evidence of earlier studies, the documents that all policies have in common: losses are paired.
+    """
+    ran = frame[frame["here"]]
+    known = set(zip(ran["policy"], ran["document"], strict=True))
+    new = [
+        here or pair not in known
+        for here, pair in zip(
+            frame["here"], zip(frame["policy"], frame["document"], strict=True), strict=True
+        )
+    ]
     scores: dict[str, Scores] = {}
-    for policy, part in frame.groupby(frame["policy"].map(_pooled), sort=False):
+    for policy, part in frame[new].groupby(frame["policy"].map(_pooled), sort=False):
         mean = part["passed"].astype(float).groupby(part["document"]).mean()
         scores[str(policy)] = {str(name): float(score) for name, score in mean.items()}
-    return scores
+    if frame["here"].all():
+        return scores
+    common = set.intersection(*(set(one) for one in scores.values()))
+    return {
+        policy: {name: score for name, score in one.items() if name in common}
+        for policy, one in scores.items()
+    }
 
 
 def _pooled(policy: str) -> str:
@@ -139,16 +180,18 @@ def _traces(source: Source) -> Iterable[Evidence]:
                 family=source.families.get(model, ""),
                 kind=TRACES,
                 about=f"{rows[0]['traces']}, {rows[0]['task']}",
-                prompts=int(measures["prompts"].value) if "prompts" in measures else 0,
+                prompts=(prompts := int(measures["prompts"].value) if "prompts" in measures else 0),
+                here=int(rows[0].get("here", prompts)),
                 measures=measures,
             )
 
 
 def _pairs(source: Source) -> Iterable[Evidence]:
     """Changes under top:1 by document, less those under its control where that was traced too."""
-    frame = source.frames.get("pairs")
+    frame = source.frames.get("pairs", source.frames.get("earlier_pairs"))
     if frame is None or "measure" not in frame:
         return
+    here = "pairs" in source.frames
     for model in source.models:
         own = frame[frame["model"] == model]
         for decoding, part in own.groupby("decoding_name", sort=False):
@@ -166,6 +209,7 @@ def _pairs(source: Source) -> Iterable[Evidence]:
                 kind=PAIRS,
                 about=f"top:1 {'beside none' if other is None else 'beside its control'}, {decoding}",
                 prompts=len(change),
+                here=len(change) if here else 0,
                 measures={
                     str(name): mean_interval(np.asarray(change[name], dtype=np.float64)) for name in change
                 },

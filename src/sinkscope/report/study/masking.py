@@ -10,7 +10,7 @@ from typing import Any
 
 from sinkscope.report.study.curves import curves
 from sinkscope.report.study.markup import Safe, details, figure, link, section, table, tag
-from sinkscope.report.study.numbers import SHOWN, cited, missing, number, result, setting
+from sinkscope.report.study.numbers import SHOWN, cited, missing, number, result, setting, within
 from sinkscope.report.study.source import Row, Source
 from sinkscope.report.study.words import policy_words
 from sinkscope.study.comparison import control, natural
@@ -183,5 +183,5 @@ def _interval(row: Mapping[str, Any], name: str, form: str) -> str:
     value = row.get(name)
     stem = "" if name == "accuracy" else f"{name}_"
     low, high = row.get(f"{stem}low"), row.get(f"{stem}high")
-    text = number(value, form)
-    return text if missing(value) or missing(low) else f"{text} ({number(low, form)} to {number(high, form)})"
+    text, interval = number(value, form), within(low, high, form)
+    return f"{text} ({interval})" if text and interval else text

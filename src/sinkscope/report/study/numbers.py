@@ -47,12 +47,21 @@ def number(value: Any, form: str = ".3f") -> str:
     return text.lstrip("−+") if set(text) <= set("−+0.%") else text  # no zero below zero
 
 
+def within(low: Any, high: Any, form: str = ".3f") -> str:
+    """An interval as text; empty when one of its bounds is not known.
+
+    >>> within(0.36, 2.91, ".2f"), within(0.0, float("nan"))
+    ('0.36 to 2.91', '')
+    """
+    return "" if missing(low) or missing(high) else f"{number(low, form)} to {number(high, form)}"
+
+
 def shown(row: Mapping[Any, Any], column: str) -> str:
     """One number of the result table as text."""
     sign = "+" if column in SIGNED else ""
     if column in PAIRS:
         low, high = (row.get(name) for name in PAIRS[column])
-        return "" if missing(low) else f"{number(low, sign + '.2f')} to {number(high, sign + '.2f')}"
+        return within(low, high, sign + ".2f")
     value = row.get(column)
     if missing(value):
         return ""
@@ -93,6 +102,7 @@ def valued(row: Mapping[Any, Any], table: str, at: int, form: str = ".3g", stem:
     value, low, high = (row.get(name) for name in names)
     if missing(value):
         return "–"
-    if missing(low):
+    interval = within(low, high, form)
+    if not interval:
         return cited(number(value, form), table, at, names[0])
-    return cited(f"{number(value, form)} ({number(low, form)} to {number(high, form)})", table, at, *names)
+    return cited(f"{number(value, form)} ({interval})", table, at, *names)

@@ -34,6 +34,7 @@ def provenance(source: Source) -> Safe:
         ("traced documents", manifest.get("traced_documents", "")),
         ("exemplars", manifest.get("exemplars", "")),
         ("intervals", INTERVALS),
+        ("earlier evidence", _evidence(source)),
         ("programs graded by", _sandbox(source)),
         ("policies", CHOSEN),
         ("versions", ", ".join(f"{name} {version}" for name, version in manifest.get("versions", {}).items())),
@@ -55,6 +56,16 @@ def _sandbox(source: Source) -> str:
     calls = source.manifest.get("calls", [])
     rungs = dict.fromkeys(str(call["sandbox"]) for call in calls if call.get("sandbox"))
     return ", ".join(rungs)
+
+
+def _evidence(source: Source) -> str:
+    """How the evidence of earlier studies compares with what was computed here; empty without any."""
+    notes = [note for note in source.notes if note.startswith("evidence of ")]
+    return (
+        f"{'; '.join(notes)}. The claims, and the measures of traces, rest on all that is used."
+        if notes
+        else ""
+    )
 
 
 def _documents(source: Source) -> str:

@@ -21,11 +21,15 @@ SUPPORTED, CONTRADICTED, OPEN = "supported", "contradicted", "not testable"
 
 
 class Judgement(NamedTuple):
-    """supported, contradicted or not testable, the numbers or the reason in words, and the task or set of traces."""
+    """supported, contradicted or not testable, the numbers or the reason in words, and what it rests on.
+
+    about: the task or set of traces. rests: how many documents or prompts, and how many of them ran here.
+    """
 
     status: str
     evidence: str
     about: str = ""
+    rests: str = ""
 
 
 Rule = Callable[[Evidence], Judgement]
@@ -37,7 +41,8 @@ def side(estimate: Estimate | None, limit: float, above: bool, said: str) -> Jud
     if estimate is None or not math.isfinite(estimate.value):
         return NOT_MEASURED
     if not estimate.known:
-        return Judgement(OPEN, f"{said}; one prompt has no interval")
+        why = "none was seen, which has no interval" if estimate.value == 0 else "one prompt has no interval"
+        return Judgement(OPEN, f"{said}; {why}")
     if estimate.above(limit):
         return Judgement(SUPPORTED if above else CONTRADICTED, said)
     if estimate.below(limit):

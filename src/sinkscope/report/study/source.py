@@ -31,6 +31,9 @@ TABLES = (
     "likelihood",
     "inspection",
     "reuse",
+    "evidence",
+    "earlier_records",
+    "earlier_pairs",
 )
 LEFT_OUT = "left_out.json"
 Row = dict[str, Any]

@@ -107,7 +107,7 @@ class Plot:
 
     def band(self, points: Sequence[tuple[float, float, float]], kind: str) -> None:
         """An area between low and high."""
-        kept = [point for point in points if not missing(point[1])]
+        kept = [point for point in points if not any(map(missing, point))]
         if len(kept) > 1:
             forth = [f"{self.across(x):g},{self.down(high):g}" for x, _, high in kept]
             back = [f"{self.across(x):g},{self.down(low):g}" for x, low, _ in reversed(kept)]
@@ -124,10 +124,10 @@ class Plot:
         flat: bool = False,
         shape: str = "circle",
     ) -> None:
-        """A value with its interval. flat: the interval lies along x. at: the cell of a table that it shows."""
+        """A value with its interval, if both bounds are known. flat: the interval lies along x. at: the cell that it shows."""
         cx, cy = self.across(x), self.down(y)
         inside: list[Safe] = [tag("title", title)]
-        if whisker is not None and not missing(whisker[0]):
+        if whisker is not None and not any(map(missing, whisker)):
             low, high = whisker
             ends = (
                 {"x1": self.across(low), "x2": self.across(high), "y1": cy, "y2": cy}

@@ -1,0 +1,123 @@
+"""`sinkscope bench job`: a whole cell of a study beside the steady speed of its batches and the official loop.
+
+The prompts have the lengths of GSM8K's first 64 test documents (the paper's four examples, LLaDA's tokenizer and chat template);
+their tokens are random, because speed does not depend on them. Batches are cut by the function that evaluations use, and the
+clock runs from the first prompt to the last answer: padding, graph capture and the last small batch are in it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from sinkscope.bench.clock import Clock, timed
+from sinkscope.bench.rivals import attention, official_steps
+from sinkscope.decoding import Decoding, LladaDecoding
+from sinkscope.generation.generate import generate
+from sinkscope.models.model import Model
+from sinkscope.models.prompts import pad
+from sinkscope.policies.policy import Policy
+from sinkscope.policies.text import as_policy
+from sinkscope.tasks.answer import batches
+
+LENGTHS = (
+    1075, 1078, 1092, 832, 1105, 780, 928, 1033, 1115, 825, 974, 1358, 1403, 1174, 838, 946, 1253, 857, 812, 940, 1171, 1280,
+    1216, 990, 1120, 1096, 1030, 817, 898, 919, 928, 1147, 1077, 850, 1044, 928, 941, 1252, 833, 1022, 1091, 1110, 840, 1290,
+    935, 1116, 1006, 1213, 874, 965, 1011, 850, 904, 1427, 1012, 1074, 1098, 1140, 1273, 1024, 991, 866, 1206, 881,
+)  # fmt: skip
+"""Prompt tokens of the documents of `gsm8k:paper-llada`."""
+SMALL = 16
+"""A CPU's prompts are so many times shorter."""
+POLICIES = ("none", "top:5")
+OFFICIAL_STEPS = 8
+
+
+def cases(model: Model, decoding: LladaDecoding, say: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Measures the cell under every policy.
+
+    Returns:
+        One dictionary per policy: documents, rows of each batch, steps, seconds of the job, tokens per second of the job and of a
+        steady step (real tokens, answers included, times steps), seconds of a step of the official loop, one prompt at a time.
+    """
+    shorter = 1 if model.device.type == "cuda" else SMALL
+    draw = torch.Generator().manual_seed(0)
+    vocabulary = min(1000, model.shape.vocabulary // 2)
+    prompts = [
+        torch.randint(0, vocabulary, (length // shorter,), generator=draw).tolist() for length in LENGTHS
+    ]
+    columns = [len(prompt) + decoding.length for prompt in prompts]
+    parts = list(batches(model, decoding, [len(prompt) for prompt in prompts], "auto"))
+    official = _official(model, decoding, sum(columns) // len(columns))
+    measured = []
+    for text in POLICIES:
+        policy = as_policy(text)
+        steady = _steady(
+            model, decoding, prompts, parts, policy
+        )  # first: kernels are compiled once on a machine, not per job
+        seconds = _job(model, decoding, prompts, parts, policy)
+        work = sum(columns) * decoding.steps
+        measured.append(
+            {
+                "policy": text,
+                "documents": len(prompts),
+                "batches": [len(part) for part in parts],
+                "steps": decoding.steps,
+                "seconds": seconds,
+                "tokens_per_second": work / seconds,
+                "steady_tokens_per_second": steady,
+                "official_seconds": official,
+            }
+        )
+        say(f"{text}: {seconds:.1f} s")
+    return measured
+
+
+def _job(
+    model: Model,
+    decoding: Decoding,
+    prompts: Sequence[list[int]],
+    parts: Sequence[list[int]],
+    policy: Policy | None,
+) -> float:
+    """Seconds from the first prompt to the last answer."""
+    _wait(model)
+    begun = time.perf_counter()
+    for part in parts:
+        padded = pad(model, [prompts[index] for index in part])
+        generate(model, padded.ids, decoding, policy, seed=list(part), attention_mask=padded.real)
+    _wait(model)
+    return time.perf_counter() - begun
+
+
+def _steady(
+    model: Model,
+    decoding: Decoding,
+    prompts: Sequence[list[int]],
+    parts: Sequence[list[int]],
+    policy: Policy | None,
+) -> float:
+    """Tokens per second of the median step of the middle batch, with its prompts cut to its shortest: nothing is padded."""
+    part = parts[len(parts) // 2]
+    shortest = min(len(prompts[index]) for index in part)
+    ids = torch.tensor([prompts[index][:shortest] for index in part])
+    clock = Clock(model.device)
+    generate(model, ids, decoding, policy, seed=list(part), progress=clock.tick)
+    return len(part) * (shortest + decoding.new_tokens) / clock.timing().seconds
+
+
+def _official(model: Model, decoding: LladaDecoding, columns: int) -> float:
+    """Seconds of a step of the official loop for one prompt of the mean length."""
+    prompt = torch.zeros(1, columns - decoding.length, dtype=torch.long)
+    masks = torch.full((1, decoding.length), int(model.ids.mask or 0))
+    x = torch.cat([prompt, masks], 1).to(model.device)
+    with attention(model, "official"):
+        steps = official_steps(model, x, prompt.shape[1], decoding.block, OFFICIAL_STEPS)
+        return timed(model.device, steps).seconds
+
+
+def _wait(model: Model) -> None:
+    if model.device.type == "cuda":
+        torch.cuda.synchronize(model.device)

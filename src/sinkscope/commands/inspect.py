@@ -1,0 +1,151 @@
+"""`sinkscope inspect`: what the sinks of a model hold, from a trace or from prompts of tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from sinkscope.commands.output import console, say, show_json, show_table, working
+from sinkscope.commands.trace import make_decoding
+from sinkscope.errors import InputError
+from sinkscope.files import write_atomically
+from sinkscope.generation.generate import generate
+from sinkscope.inspection.inspect import Inspection, inspect_run, run_of_trace
+from sinkscope.models.load import load
+from sinkscope.models.model import Model
+from sinkscope.models.prompts import pad
+from sinkscope.tasks.evaluate import decoding_options, prepare
+from sinkscope.tasks.grading import can_grade
+from sinkscope.tasks.prompting import decode_answer, encode_prompt
+from sinkscope.text import csv_text
+from sinkscope.trace.trace import Trace
+
+
+class Request(NamedTuple):
+    """A command line; `decoding` holds the decoding options that were given, by name."""
+
+    source: str
+    tasks: tuple[str, ...]
+    limit: int
+    looks: int
+    out: Path | None
+    decoding: dict[str, Any]
+    load_options: tuple[str, str, str | None]
+    json: bool
+    force: bool = False
+
+
+def inspect(request: Request) -> None:
+    """Inspect, print what was found, and write table and picture where `out` says."""
+    out = request.out
+    if out is not None and not request.force and (out / "inspection.csv").exists():
+        raise InputError(
+            f"{out / 'inspection.csv'} exists already; give another --out, or --force to replace it"
+        )
+    is_trace = request.source.endswith((".zarr.zip", ".partial"))
+    found = _of_trace(request) if is_trace else _of_tasks(request)
+    files = [] if out is None else _write(found, out)
+    if request.json:
+        show_json(
+            {
+                "model": found.model,
+                "holdings": found.holdings,
+                "void": found.void,
+                "table": found.table,
+                "files": files,
+            }
+        )
+        return
+    show_table(
+        ("question", "answer", "on what it rests"),
+        [(holding.question, holding.answer, holding.sentence) for holding in found.holdings],
+        f"What the sinks of {found.model} hold",
+    )
+    say(
+        *(f"void: {name}: {why}" for name, why in found.void.items()), *(f"written: {path}" for path in files)
+    )
+
+
+def _of_trace(request: Request) -> Inspection:
+    trace = Trace.open(Path(request.source))
+    about = trace.attributes
+    device, dtype, revision = request.load_options
+    recorded = str(about.get("dtype") or "auto") if dtype == "auto" else dtype
+    with working(f"loading {about.get('model')}"):
+        model = load(str(about.get("model")), device, recorded, revision or about.get("revision") or None)
+    run = run_of_trace(model, trace)
+    if run.states.shape[1] < 2:
+        raise InputError(
+            "this trace has one prompt; patches need a second one: record several, or give a model and --task"
+        )
+    with _watching("inspecting") as tell:
+        return inspect_run(model, run, request.looks, progress=tell)
+
+
+def _of_tasks(request: Request) -> Inspection:
+    if request.limit < 2:
+        raise InputError("--limit should be at least 2: patches take their vectors from another prompt")
+    with working(f"loading {request.source}"):
+        model = load(request.source, *request.load_options)
+    rows: list[list[int]] = []
+    documents: list[Any] = []
+    options: dict[str, Any] = {}
+    for number, name in enumerate(request.tasks):
+        task = prepare(model.family, name, grade=False)
+        share = request.limit // len(request.tasks) + (number < request.limit % len(request.tasks))
+        for document in task.documents(share):
+            rows.append(list(encode_prompt(model, task.prompt(document), task.scheme).ids))
+            documents.append((task, document))
+        options = options or decoding_options(task, model.family)
+    decoding = make_decoding(model, {**options, **request.decoding})
+    batch = pad(model, rows)
+    seeds = list(range(len(rows)))
+    with _watching("generating") as tell:
+        run = generate(
+            model, batch.ids, decoding, seed=seeds, attention_mask=None if batch.real is None else batch.real.long(),
+            progress=lambda done, expected, _: tell(done, expected),
+        )  # fmt: skip
+    labels: dict[str, list[Any]] = {"task": [task.name for task, _ in documents]}
+    if all(can_grade(task) for task, _ in documents):
+        labels["right"] = _right(model, run.sequences[:, run.prompt :], documents)
+    with _watching("inspecting") as tell:
+        return inspect_run(model, run, request.looks, labels, progress=tell)
+
+
+def _right(model: Model, answers: torch.Tensor, documents: list[Any]) -> list[float]:
+    """1 or 0 for each answer; tasks are graded one after the other."""
+    grades: dict[int, float] = {}
+    for name in dict.fromkeys(task.name for task, _ in documents):
+        places = [place for place, (task, _) in enumerate(documents) if task.name == name]
+        task = documents[places[0]][0]
+        texts = [decode_answer(model, answers[place].tolist(), task.scheme) for place in places]
+        verdicts = task.grade_many(
+            [(documents[place][1], text) for place, text in zip(places, texts, strict=True)]
+        )
+        grades |= {place: float(verdict.passed) for place, verdict in zip(places, verdicts, strict=True)}
+    return [grades[place] for place in range(len(documents))]
+
+
+def _write(found: Inspection, out: Path) -> list[Path]:
+    from sinkscope.report.figures.holdings import plot_holdings
+
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomically(out / "inspection.csv", csv_text(found.table))
+    return [
+        out / "inspection.csv",
+        *plot_holdings(found.table, f"What the sinks of {found.model} hold").save(out),
+    ]
+
+
+@contextmanager
+def _watching(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr."""
+    columns = (TextColumn(what), BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, expected: bar.update(task, completed=done, total=expected)

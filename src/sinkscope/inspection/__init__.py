@@ -1,0 +1,1 @@
+"""What a sink holds: measures of the network's inside along a run, and interventions on it."""

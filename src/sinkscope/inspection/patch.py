@@ -1,0 +1,275 @@
+"""`ss.patch`: put another vector in a sink's place, and see what the predictions make of it.
+
+The new key (value) of a place in a layer is the one that this layer computes *there* from a donor's residual vector, so its
+rotation is that of the place and any architecture will do: the donor's vector runs along in a shadow of the row, and only its
+key or value is taken over. "residual" puts the donor's vector into the stream itself. Donors are of the same kind of position
+(prompt, mask, written) as what they replace. Two questions are told apart:
+
+- a value from another run's sink changes predictions: what is read there belongs to this run (content);
+- no value at all changes nothing, but the key of an ordinary place does: attention has to go somewhere (a drain). Where the
+  missing value matters and another run's does not, the sink holds the same in every run.
+
+All need the control: the same change at as many random non-sinks of the same kinds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sinkscope.checks import one_of
+from sinkscope.errors import InputError
+from sinkscope.generation.run import Run
+from sinkscope.inspection.observation import (
+    MASK,
+    PROMPT,
+    WRITTEN,
+    Observation,
+    chosen_steps,
+    forward_inside,
+    matched,
+    observe,
+    read_predictions,
+)
+from sinkscope.models.load import as_model
+from sinkscope.models.model import Model
+from sinkscope.statistics import Estimate, mean_interval
+
+What = Literal["key", "value", "both", "residual"]
+PARTS = ("key", "value", "both", "residual")
+MEASURES = {
+    "kl": "nats, KL(as it was ‖ patched) of the predictions",
+    "flipped": "share of predictions with another best candidate",
+    "confidence_change": "change of the best candidate's probability",
+    "written_flipped": "share of the tokens written in the step that would be others",
+    "answer_lost": "share of predictions that agreed with the final answer and no longer do",
+}
+
+
+@dataclass(frozen=True)
+class Patch:
+    """What a patch changes, for each row of the run.
+
+    Attributes:
+        sinks, control: measure → Float [B], mean over the chosen steps; NaN where nothing was patched or predicted. Units are
+            in `MEASURES`. Predictions that are read from a patched place are left out.
+        patched: Float [B]: patched places, mean over layers and steps.
+    """
+
+    what: str
+    donor: str
+    sinks: dict[str, np.ndarray[Any, Any]]
+    control: dict[str, np.ndarray[Any, Any]]
+    patched: np.ndarray[Any, Any]
+
+    def effect(self, measure: str = "kl") -> Estimate:
+        """The effect at sinks less that at the control, mean over rows with its 95 % interval; 0: no more than anywhere."""
+        return mean_interval(self.sinks[measure] - self.control[measure])
+
+    def __repr__(self) -> str:
+        at, other = (
+            ", ".join(f"{name} {np.nanmean(values):.3g}" for name, values in part.items())
+            for part in (self.sinks, self.control)
+        )
+        return f"<patch of {self.what} from {self.donor}: at sinks {at}; at random places {other}>"
+
+
+class _TakeOver:
+    """Takes keys or values of the shadow rows, which stand behind the rows themselves, at the marked places."""
+
+    def __init__(self, where: Tensor, what: str, nothing: bool) -> None:
+        self.where, self.what, self.nothing = where, what, nothing
+
+    def inputs(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        rows, here = self.where.shape[1], self.where[layer][..., None]
+        if self.nothing:
+            return key, value.masked_fill(here, 0.0)
+        if self.what in ("key", "both"):
+            key = torch.cat([torch.where(here, key[rows:], key[:rows]), key[rows:]])
+        if self.what in ("value", "both"):
+            value = torch.cat([torch.where(here, value[rows:], value[:rows]), value[rows:]])
+        return key, value
+
+    def output(self, layer: int, output: Tensor) -> Tensor:
+        return output
+
+
+def patched_logits(seen: Observation, where: Tensor, donors: Tensor | None, what: str) -> Tensor:
+    """Predictions Float32 [N, V] of an observation with other vectors at some places.
+
+    Args:
+        where: Bool [L, B, G, S]: the places, for each KV head; for "residual" a place counts when any head has it.
+        donors: Float [L, B, 3, width]: the residual vector for each kind of place (see `donors_of`);
+            None: no value at all.
+    """
+    tokens = seen.tokens.clamp(min=0)
+    if donors is None:
+        last, _ = forward_inside(seen.model, tokens, seen.real, _TakeOver(where, what, True), record=False)
+        return read_predictions(seen.model, last[-1], seen.predicted, seen.shift)
+    anywhere, kind = where.any(2), seen.kind.clamp(min=0)
+    rows = torch.arange(len(kind), device=kind.device)[:, None]
+
+    def stream(layer: int, hidden: Tensor) -> Tensor:
+        own = hidden[: len(kind)]
+        vectors = donors[layer][rows, kind].to(own.dtype)
+        replaced = torch.where(anywhere[layer][..., None], vectors, own)
+        return replaced if what == "residual" else torch.cat([own, replaced])
+
+    editor = None if what == "residual" else _TakeOver(where, what, False)
+    last, _ = forward_inside(seen.model, tokens, seen.real, editor, stream, record=False)
+    return read_predictions(seen.model, last[-1], seen.predicted, seen.shift)
+
+
+def donors_of(seen: Observation, ordinary: bool = False) -> Tensor:
+    """Float [L, B, 3, width]: for each layer and kind of position, the vector that stands for it in each row.
+
+    The position of that kind that receives most attention; ordinary: one that is no sink, at random. Where a row has no such
+    position, the one that receives most attention (or a random one) of any kind.
+    """
+    real = seen.kind >= 0
+    score = seen.strength
+    if ordinary:
+        draws = [
+            torch.rand(seen.kind.shape[1], generator=torch.Generator().manual_seed(key + 1))
+            for key in seen.keys
+        ]
+        score = torch.stack(draws).to(score.device)[None] - 2.0 * seen.layer_sinks
+    chosen = []
+    for kind in (PROMPT, MASK, WRITTEN):
+        here = (seen.kind == kind)[None]
+        chosen.append((score + 10.0**6 * (here.float() + real[None].float())).argmax(-1))
+    columns = torch.stack(chosen, -1)  # [L, B, 3]
+    width = seen.residual.shape[-1]
+    return seen.residual[:-1].gather(2, columns[..., None].expand(-1, -1, -1, width))
+
+
+def effects(seen: Observation, after: Tensor, where: Tensor) -> dict[str, Tensor]:
+    """Measure → Float64 [B]: what changed at predictions that are not read from a patched place Bool [L, B, G, S]."""
+    row, column = seen.predicted.nonzero(as_tuple=True)
+    touched = where.any(2).any(0)[row, (column - seen.shift).clamp(min=0)]
+    one, two = seen.logits.double().log_softmax(-1), after.double().log_softmax(-1)
+    best, other = one.argmax(-1), two.argmax(-1)
+    truth = seen.final[row, column]
+    values = {
+        "kl": (one.exp() * (one - two)).sum(-1).clamp(min=0),
+        "flipped": (best != other).double(),
+        "confidence_change": two.amax(-1).exp() - one.amax(-1).exp(),
+        "written_flipped": torch.where(seen.decided[row, column], (best != other).double(), float("nan")),
+        "answer_lost": ((best == truth) & (other != truth)).double(),
+    }
+    return {name: _by_row(value, row, ~touched, len(seen.rows)) for name, value in values.items()}
+
+
+def _by_row(values: Tensor, row: Tensor, kept: Tensor, rows: int) -> Tensor:
+    kept = kept & ~values.isnan()
+    total, count = (torch.zeros(rows, dtype=torch.float64, device=values.device) for _ in range(2))
+    total.index_add_(0, row[kept], values[kept].double())
+    count.index_add_(0, row[kept], torch.ones_like(values[kept], dtype=torch.float64))
+    return total / count.masked_fill(count == 0, float("nan"))
+
+
+def places(seen: Observation) -> tuple[Tensor, Tensor]:
+    """Bool [L, B, G, S] each: the sinks of every KV head, and as many random non-sinks of the same kinds."""
+    kind = seen.kind[None, :, None].expand_as(seen.kv_sinks)
+    return seen.kv_sinks, matched(seen.kv_sinks, kind, [key + 2 for key in seen.keys])
+
+
+def patch(
+    model: Model,
+    run: Run,
+    other: Run | Literal["mean", "ordinary", "nothing"] = "mean",
+    at: Literal["sinks", "random"] = "sinks",
+    what: What = "value",
+    step: int | None = None,
+    steps: int = 3,
+    layers: tuple[int, ...] | None = None,
+) -> Patch:
+    """Replace what stands at the sinks of a run, and measure what the predictions of the same step make of it.
+
+    Args:
+        run: without a policy. other: a run with as many rows, whose row b gives the vectors for row b at the same share of its
+            steps; "mean": the mean of the other rows of this run; "ordinary": a non-sink of the same row;
+            "nothing": a value of 0 (attention stays as it is).
+        at: "sinks"; "random" gives the control alone, in both places of the result.
+        what: "key", "value", "both" or "residual".
+        step: the step; None: `steps` of them, evenly spread.
+        layers: where to patch; None: all.
+    """
+    model = as_model(model)
+    one_of("what", what, PARTS)
+    one_of("at", at, ("sinks", "random"))
+    if isinstance(other, Run) and other.states.shape[1] != run.states.shape[1]:
+        raise InputError(f"the other run has {other.states.shape[1]} rows, this one {run.states.shape[1]}")
+    rows = run.states.shape[1]
+    if other == "mean" and rows < 2:
+        raise InputError("the mean of the other rows needs a run with at least two rows; give another run")
+    if other == "nothing" and what != "value":
+        raise InputError(f"only a value can be nothing; what is {what!r}: use what='value', or another donor")
+    wanted = [step] if step is not None else chosen_steps(run, steps)
+    sums: dict[tuple[str, str], list[np.ndarray[Any, Any]]] = {}
+    counted = []
+    for number in wanted:
+        donors = {} if other == "nothing" else _donors(model, run, other, number)
+        part = {
+            key: np.full(rows, np.nan) for key in ((w, m) for w in ("sinks", "control") for m in MEASURES)
+        }
+        count = np.zeros(rows)
+        for seen in observe(model, run, number):
+            here, control = (_in_layers(mask, layers) for mask in places(seen))
+            here = control if at == "random" else here
+            count[seen.rows] = here.any(2).float().sum(-1).mean(0).cpu().numpy()
+            for name, where in (("sinks", here), ("control", control)):
+                vectors = None if other == "nothing" else donors[name][:, seen.rows].to(model.device)
+                after = patched_logits(seen, where, vectors, what)
+                for measure, value in effects(seen, after, where).items():
+                    empty = ~where.any(3).any(2).any(0)
+                    part[name, measure][seen.rows] = value.masked_fill(empty, float("nan")).cpu().numpy()
+        for key, values in part.items():
+            sums.setdefault(key, []).append(values)
+        counted.append(count)
+    means = {key: mean_known(values) for key, values in sums.items()}
+    sides = [{m: means[side, m] for m in MEASURES} for side in ("sinks", "control")]
+    donor = other if isinstance(other, str) else "another run"
+    return Patch(what, donor, sides[0], sides[1], np.mean(counted, 0))
+
+
+def _donors(model: Model, run: Run, other: Run | str, step: int) -> dict[str, Tensor]:
+    """ "sinks", "control" → Float [L, B, 3, width] on the CPU."""
+    source = other if isinstance(other, Run) else run
+    number = step if source is run else min(source.steps - 1, step * source.steps // run.steps)
+    kinds = {"sinks": other == "ordinary", "control": True}
+    made: dict[str, list[Tensor]] = {"sinks": [], "control": []}
+    rows: list[int] = []
+    for seen in observe(model, source, number):
+        rows += seen.rows
+        for name, ordinary in kinds.items():
+            made[name].append(donors_of(seen, ordinary).cpu())
+    order = torch.tensor(rows).argsort()
+    found = {name: torch.cat(parts, 1)[:, order] for name, parts in made.items()}
+    if other == "mean":
+        found = {
+            name: (vectors.sum(1, keepdim=True) - vectors) / (vectors.shape[1] - 1)
+            for name, vectors in found.items()
+        }
+    return found
+
+
+def _in_layers(where: Tensor, layers: tuple[int, ...] | None) -> Tensor:
+    if layers is None:
+        return where
+    kept = torch.zeros(len(where), dtype=torch.bool, device=where.device)
+    kept[list(layers)] = True
+    return where & kept[:, None, None, None]
+
+
+def mean_known(values: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    """Mean over the first axis of what is known; NaN where nothing is."""
+    stacked = np.stack(values)
+    known = ~np.isnan(stacked)
+    total = np.where(known, stacked, 0.0).sum(0)
+    mean: np.ndarray[Any, Any] = np.where(known.any(0), total / np.maximum(known.sum(0), 1), np.nan)
+    return mean

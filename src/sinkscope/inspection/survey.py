@@ -1,0 +1,383 @@
+"""All measures of a run at once, kept for each prompt, and the table that many prompts give.
+
+A part is what one prompt gave: numbers by layer under names "section/measure/place", and under "vectors/…" what probes read.
+Parts of a study come from many workers; `survey_table` is a function of the parts alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sinkscope.errors import InputError
+from sinkscope.generation.run import Run
+from sinkscope.inspection.channels import channels
+from sinkscope.inspection.destinations import DESTINATIONS, destinations
+from sinkscope.inspection.dormant import dormant
+from sinkscope.inspection.foresight import over_depth, over_time
+from sinkscope.inspection.lens import joined, read
+from sinkscope.inspection.movement import movement
+from sinkscope.inspection.observation import MASK, Observation, check_read_out, chosen_steps, matched, observe
+from sinkscope.inspection.patch import What, donors_of, effects, mean_known, patched_logits, places
+from sinkscope.inspection.probes import probe, shuffled
+from sinkscope.inspection.scores import scores
+from sinkscope.inspection.tuned_lens import TunedLens
+from sinkscope.inspection.union import TOP, union
+from sinkscope.inspection.void import void
+from sinkscope.models.model import Model
+from sinkscope.statistics import mean_interval
+
+if TYPE_CHECKING:
+    import pandas
+
+Array = np.ndarray[Any, Any]
+Part = dict[str, Array]
+
+PATCHES: tuple[tuple[str, What, str, int | None], ...] = (
+    ("value of another run", "value", "other", None),
+    ("value of another run, at masks", "value", "other", MASK),
+    ("no value", "value", "nothing", None),
+    ("no value, at masks", "value", "nothing", MASK),
+    ("key of an ordinary place", "key", "ordinary", None),
+)
+"""Name of a patch, what is replaced, what comes in its place, and the kind of place; None: all."""
+
+SHOWN = ("kl", "flipped", "answer_lost")
+VECTORS = ("residual", "key", "value")
+LABELS = ("masks left", "step", "block", "answer length", "next decided", "task", "right")
+PLACES = ("sinks", "others")
+ALL = -1
+"""The layer of a row that is the mean over layers, or does not go by layer."""
+
+
+def survey(
+    model: Model,
+    run: Run,
+    other: Run | None = None,
+    steps: int = 2,
+    labels: Mapping[str, Sequence[Any]] | None = None,
+    tuned: TunedLens | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Part]:
+    """Every measure of every row of a run.
+
+    Args:
+        other: gives vectors for patches, row by row; None: the next row of the same run.
+        steps: how many steps are looked at, evenly spread; a causal run has one observation.
+        labels: "task", "right": a value for each row, for probes.
+        progress: called with rows done, counted over all steps that are looked at, and in all.
+    """
+    rows = run.states.shape[1]
+    if other is None and rows < 2:
+        raise InputError("a survey of one row needs another run, whose vectors are put in place of its own")
+    check_read_out(model)
+    source, turn = (run, 1) if other is None else (other, 0)
+    numbers = chosen_steps(run, steps)
+    found: list[dict[str, list[Array]]] = [{} for _ in range(rows)]
+    done = 0
+    for place, number in enumerate(numbers):
+        there = min(source.steps - 1, number * source.steps // run.steps)
+        donors = [donor.roll(-turn, 1) for donor in _all_donors(model, source, there)]
+        first = _first_of_block(run, number)
+        later = observe(model, run, number + 1) if not model.spec.causal and number + 1 < run.steps else None
+        begin = observe(model, run, first) if first < number else None
+        for seen in observe(model, run, number):
+            after, start = (None if stream is None else next(stream) for stream in (later, begin))
+            values = _step(
+                seen, after, start, [donor[:, seen.rows] for donor in donors], tuned, place, len(numbers)
+            )
+            values |= _labels(run, seen)
+            done += len(seen.rows)
+            if progress is not None:
+                progress(done, rows * len(numbers))
+            for index, row in enumerate(seen.rows):
+                for name, value in values.items():
+                    found[row].setdefault(name, []).append(value[index])
+    parts = []
+    for row, lists in enumerate(found):
+        part = {
+            name: np.stack(v) if name.startswith(("vectors/", "label/")) else mean_known(v)
+            for name, v in lists.items()
+        }
+        for name, given in (labels or {}).items():
+            part[f"label/{name}"] = np.array([given[row]] * len(numbers))
+        parts.append(part)
+    return parts
+
+
+def _all_donors(model: Model, run: Run, step: int) -> list[Tensor]:
+    """The strongest and an ordinary vector of each kind, Float [L, B, 3, width] each, of all rows."""
+    rows: list[int] = []
+    made: list[list[Tensor]] = [[], []]
+    for seen in observe(model, run, step):
+        rows += seen.rows
+        for ordinary in (False, True):
+            made[ordinary].append(donors_of(seen, ordinary))
+    order = torch.tensor(rows).argsort().to(model.device)
+    return [torch.cat(parts, 1)[:, order] for parts in made]
+
+
+def _first_of_block(run: Run, step: int) -> int:
+    """The first step that could write in the same columns as this one."""
+    same = [run.decoding.reachable(run.states[0], run.prompt, number) for number in range(step + 1)]
+    return next(number for number, reach in enumerate(same) if torch.equal(reach, same[step]))
+
+
+def _step(
+    seen: Observation, after: Observation | None, start: Observation | None, donors: list[Tensor], tuned: TunedLens | None,
+    place: int, count: int,
+) -> dict[str, Array]:  # fmt: skip
+    """Name → [B, …] for one step."""
+    found: dict[str, Tensor] = {}  # [L, B] or [B]
+    drift = {} if after is None else movement(seen, after)
+    for name in ("key", "value"):
+        for to, where in zip(PLACES, ("at sinks", "elsewhere"), strict=True):
+            if drift:
+                found[f"movement/drift of the {name}/{to}"] = drift[f"{name} {where}"]
+    for name, value in union(seen).items():
+        found[f"union/keys for a block, per k = {TOP}/{name}"] = value
+    if start is not None:
+        for name, value in over_time(start, seen).items():
+            found[f"foresight/from the block's first step/{name}"] = value
+    for name, value in over_depth(seen).items():
+        found[f"foresight/of the sinks behind/{name}"] = value
+    shares = destinations(seen)
+    for name in (*DESTINATIONS, "sinks"):
+        found[f"attention/share to/{name}"] = shares[name].mean(2)
+    beyond = torch.stack([shares[name] - shares[f"even: {name}"] for name in DESTINATIONS])  # [4, L, B, H]
+    score = scores(seen)
+    for name in ("key length", "cosine"):
+        for to, where in zip(PLACES, ("at sinks", "elsewhere"), strict=True):
+            found[f"scores/{name}/{to}"] = score[f"{name} {where}"]
+    for name in ("query length", "gap", "angle's part"):
+        found[f"scores/{name}/all"] = score[name]
+    sleeping = dormant(seen)
+    found |= {f"dormant/{name}/all": sleeping[name] for name in ("heads", "sink heads")}
+    found |= {
+        "dormant/cost of zeroing/sinks": sleeping["cost"],
+        "dormant/cost of zeroing/others": sleeping["cost of others"],
+    }
+    large = channels(seen)
+    when = f", at {(place + 0.5) / count:.0%} of the run" if count > 1 else ""
+    for to, where in zip(PLACES, ("at sinks", "elsewhere"), strict=True):
+        found[f"channels/largest entry{when}/{to}"] = large[where]
+    found["channels/in the largest channel/sinks"] = large["same channel"]
+    found["channels/massive/all"] = large["massive"]
+    found |= _patches(seen, donors)
+    values = {name: value.movedim(-1, 0).cpu().numpy() for name, value in found.items()}
+    values["heads/beyond even/all"] = beyond.movedim(2, 0).cpu().numpy()
+    for section, affine in (("lens", None), ("tuned lens", tuned)):
+        if section == "lens" or affine is not None:
+            values |= _lens(seen, section, affine)
+    return values | _vectors(seen)
+
+
+def _patches(seen: Observation, donors: list[Tensor]) -> dict[str, Tensor]:
+    strongest, ordinary = donors
+    found = {}
+    own = donors_of(seen, ordinary=True)
+    for name, what, source, kind in PATCHES:
+        here = (
+            seen.kind[:, None] == kind
+            if kind is not None
+            else torch.ones_like(seen.kind[:, None], dtype=torch.bool)
+        )
+        for to, where in zip(PLACES, places(seen), strict=True):
+            where = where & here
+            vectors = {"nothing": None, "ordinary": own, "other": strongest if to == "sinks" else ordinary}[
+                source
+            ]
+            empty = ~where.flatten(2).any(-1).any(0)
+            if bool(empty.all()):
+                changed = dict.fromkeys(
+                    SHOWN, torch.zeros(len(seen.rows), dtype=torch.float64, device=empty.device)
+                )
+            else:
+                changed = effects(seen, patched_logits(seen, where, vectors, what), where)
+            for measure in SHOWN:
+                found[f"patch/{name}: {measure}/{to}"] = changed[measure].masked_fill(empty, float("nan"))
+    return found
+
+
+def _lens(seen: Observation, section: str, tuned: TunedLens | None) -> dict[str, Array]:
+    layers = tuple(range(len(seen.calls) + 1))
+    lens = joined(seen.model, [read(seen, layers, "sinks", tuned)], layers, tuned is not None)
+    rows, found = max(seen.rows) + 1, {}
+    for measure, words in (
+        ("own", "its own token"),
+        ("elsewhere", "a token due elsewhere"),
+        ("probability", "probability"),
+    ):
+        for to, chosen in zip(PLACES, (True, False), strict=True):
+            found[f"{section}/{words}/{to}"] = lens.by_row(measure, chosen, rows)[seen.rows]
+    return found
+
+
+def probe_layers(layers: int) -> tuple[int, ...]:
+    """Layers whose vectors are probed: a quarter, half and three quarters of the way."""
+    return tuple(sorted({layers // 4, layers // 2, 3 * layers // 4}))
+
+
+def _vectors(seen: Observation) -> dict[str, Array]:
+    """ "vectors/NAME": Float32 [B, layers, 2, features]: at a layer's strongest sink and at a random non-sink of its kind."""
+    kept = list(probe_layers(len(seen.calls)))
+    sinks = seen.layer_sinks[kept]
+    best = seen.strength[kept].masked_fill(~sinks, -1.0).argmax(-1, keepdim=True)
+    strongest = torch.zeros_like(sinks).scatter(-1, best, True) & sinks
+    hidden = seen.kind.expand_as(sinks).masked_fill(sinks & ~strongest, -1)
+    other = matched(strongest, hidden, [key + 5 for key in seen.keys])
+    found = {}
+    rows = torch.arange(len(seen.rows), device=best.device)
+    for name in VECTORS:
+        stacked = []
+        for index, layer in enumerate(kept):
+            inside = seen.calls[layer]
+            vectors = (
+                seen.residual[layer]
+                if name == "residual"
+                else getattr(inside, name).transpose(1, 2).flatten(2)
+            )
+            each = []
+            for where in (strongest[index], other[index]):
+                vector = vectors[rows, where.long().argmax(-1)].float()
+                each.append(vector.masked_fill(~where.any(-1)[:, None], float("nan")))
+            stacked.append(torch.stack(each, 1))
+        found[f"vectors/{name}"] = torch.stack(stacked, 1).cpu().numpy()
+    return found
+
+
+def _labels(run: Run, seen: Observation) -> dict[str, Array]:
+    """Labels that the run itself gives, Float [B]; NaN where they mean nothing."""
+    prompt, model = run.prompt - seen.offset, seen.model
+    answer = seen.final[:, prompt:]
+    length = answer.shape[1]
+    ends = torch.tensor(
+        [*model.ids.eos, -1, -1 if model.ids.pad is None else model.ids.pad], device=answer.device
+    )
+    written = (~torch.isin(answer, ends)).cumprod(1).sum(1).double()
+    nothing = torch.full_like(written, float("nan"))
+    causal = model.spec.causal
+    columns = torch.arange(answer.shape[1], device=answer.device)
+    decided = seen.decided[:, prompt:]
+    mean_column = (decided * columns).sum(1) / decided.sum(1).double().masked_fill(
+        decided.sum(1) == 0, float("nan")
+    )
+    block = seen.reachable.sum().double().expand_as(written) / length
+    values = {
+        "masks left": nothing if causal else seen.predicted.sum(1).double() / length,
+        "step": nothing if causal else torch.full_like(written, seen.step / run.steps),
+        "block": nothing if causal else block,
+        "answer length": written,
+        "next decided": nothing if causal else mean_column / length,
+    }
+    return {f"label/{name}": value.cpu().numpy() for name, value in values.items()}
+
+
+def void_flags(model: Model, run: Run) -> dict[str, str]:
+    """Measure → why it is void for this model (see `void`), from a step in the middle of the run."""
+    return void(next(observe(model, run, run.steps // 2)))
+
+
+# ---- many prompts ---------------------------------------------------------------------------------
+
+
+def survey_table(parts: Sequence[Part]) -> pandas.DataFrame:
+    """One row for each section, measure, place and layer: value, low, high (95 % over prompts), n.
+
+    Layer −1: mean over layers. "difference" is sinks less others, paired by prompt. Sections and their measures are those of
+    docs/inside.md.
+    """
+    import pandas
+
+    rows: list[dict[str, Any]] = []
+
+    def add(section: str, measure: str, place: str, values: Array) -> None:
+        """values: Float [P] or [P, layers]."""
+        layered = values if values.ndim == 2 else values[:, None]
+        every = [(ALL, mean_known(list(layered.T)))] if layered.shape[1] else []
+        if values.ndim == 2:
+            every += list(enumerate(values.T))
+        for layer, column in every:
+            n = int(np.isfinite(column).sum())
+            found = mean_interval(column) if n else (np.nan,) * 3
+            rows.append(dict(zip(
+                ("section", "measure", "place", "layer", "value", "low", "high", "n"),
+                (section, measure, place, layer, *found, n), strict=True,
+            )))  # fmt: skip
+
+    names = [
+        name
+        for name in dict.fromkeys(n for part in parts for n in part)
+        if not name.startswith(("vectors/", "label/"))
+    ]
+    pairs: dict[tuple[str, str], dict[str, Array]] = {}
+    for name in names:
+        shape = next(part[name].shape for part in parts if name in part)
+        values = np.stack([part.get(name, np.full(shape, np.nan)) for part in parts]).astype(np.float64)
+        section, measure, place = name.split("/")
+        if section == "heads":
+            kinds = mean_known(list(values)).argmax(0)  # [L, H]
+            for number, kind in enumerate(DESTINATIONS):
+                add(
+                    "heads",
+                    "share of heads that look most beyond even at",
+                    kind,
+                    np.tile((kinds == number).mean(1), (len(parts), 1)),
+                )
+            continue
+        add(section, measure, place, values)
+        pairs.setdefault((section, measure), {})[place] = values
+    for (section, measure), sides in pairs.items():
+        if set(PLACES) <= set(sides):
+            add(section, measure, "difference", sides["sinks"] - sides["others"])
+    rows += probe_rows(parts)
+    return pandas.DataFrame(rows)
+
+
+def probe_rows(parts: Sequence[Part]) -> list[dict[str, Any]]:
+    """Skill of probes for every label and vector: at sinks, at others, with labels in a random order, and the difference.
+
+    The residual at a quarter, half and three quarters of the layers; key and value at half.
+    """
+    steps = len(parts[0]["label/answer length"])
+    prompts = np.repeat(np.arange(len(parts)), steps)
+    layers = parts[0]["vectors/residual"].shape[1]
+    rows = []
+    for name, layer in [("residual", each) for each in range(layers)] + [
+        (each, layers // 2) for each in VECTORS[1:]
+    ]:
+        vectors = np.concatenate([part[f"vectors/{name}"][:, layer] for part in parts]).astype(np.float64)
+        known = np.isfinite(vectors).all((1, 2))
+        at, elsewhere = vectors[known].swapaxes(0, 1)
+        for label in LABELS:
+            if f"label/{label}" not in parts[0]:
+                continue
+            labels = np.concatenate([part[f"label/{label}"] for part in parts])[known]
+            found = [
+                probe(features, given, prompts[known])
+                for features, given in ((at, labels), (elsewhere, labels), (at, shuffled(labels)))
+            ]
+            here, control, chance = found
+            if here is None or control is None or chance is None:
+                continue
+            gain = (control.probe - here.probe) / here.nothing.mean()
+            estimates = {
+                "sinks": here.skill,
+                "others": control.skill,
+                "shuffled": chance.skill,
+                "difference": mean_interval(gain),
+            }
+            where = f"layer {LAYER_WORDS[layer]}" if layers == len(LAYER_WORDS) else f"layer {layer}"
+            rows += [
+                {"section": "probe", "measure": f"{label} from the {name}, {where}", "place": place, "layer": ALL,
+                 "value": e.value, "low": e.low, "high": e.high, "n": len(here.probe)}
+                for place, e in estimates.items()
+            ]  # fmt: skip
+    return rows
+
+
+LAYER_WORDS = ("at a quarter", "at half", "at three quarters")

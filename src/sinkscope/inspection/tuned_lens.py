@@ -1,0 +1,86 @@
+"""The tuned lens: an affine map for each layer from its residual stream to what the head is given, fitted once and cached.
+
+Belrose et al. 2023 (arXiv 2303.08112) train the maps by gradient descent on the KL to the final prediction. Here they are the
+least squares solution with a ridge, from the stream divided by its root mean square to the normed stream behind the last layer:
+no learning rate, the same bits every time, seconds on a CPU.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from sinkscope.generation.run import Run
+from sinkscope.inspection.observation import Observation, chosen_steps, last_norm, observe
+from sinkscope.models.fetched import cache_folder
+from sinkscope.models.model import Model
+
+TOKENS = 4096
+"""Vectors that a lens is fitted on, at most."""
+
+RIDGE = 1e-2
+"""Of the mean square of the inputs, which is 1."""
+
+
+@dataclass(frozen=True)
+class TunedLens:
+    """Maps [L, width + 1, width]: rows 0..width−1 are the matrix, the last is the constant. tokens: what they were fitted on."""
+
+    maps: Tensor
+    tokens: int
+
+    def logits(self, model: Model, layer: int, residual: Tensor) -> Tensor:
+        """Float32 [..., V] from the stream [..., width] after `layer` layers; the last one needs no map."""
+        if layer == len(self.maps):
+            return model.head(last_norm(model)(residual.to(model.dtype))).float()
+        weights = self.maps[layer].to(residual.device)
+        return model.head((_scaled(residual) @ weights[:-1] + weights[-1]).to(model.dtype)).float()
+
+
+def tuned_lens(model: Model, run: Run, cache: Path | None = None) -> TunedLens:
+    """A lens fitted on the steps of a run, or the cached one of the same weights and run.
+
+    Args:
+        cache: the folder; None: sinkscope's.
+    """
+    from safetensors.torch import load_file, save_file
+
+    run_hash = hashlib.sha256(run.states.numpy().tobytes()).hexdigest()[:16]
+    folder = (cache or cache_folder()) / "lenses"
+    path = folder / f"{model.digest[:16]}-{str(model.dtype).removeprefix('torch.')}-{run_hash}.safetensors"
+    if path.is_file():
+        stored = load_file(path)
+        return TunedLens(stored["maps"], int(stored["tokens"]))
+    lens = fit(model, [seen for step in chosen_steps(run, 4) for seen in observe(model, run, step)])
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    save_file({"maps": lens.maps, "tokens": torch.tensor(lens.tokens)}, partial)
+    partial.replace(path)
+    return lens
+
+
+def fit(model: Model, observations: list[Observation], tokens: int = TOKENS) -> TunedLens:
+    """Fit on at most `tokens` real positions of the observations, evenly taken."""
+    streams = [seen.residual[:, seen.kind >= 0] for seen in observations]  # [L + 1, n, width]
+    inside = torch.cat(streams, 1)
+    kept = torch.linspace(0, inside.shape[1] - 1, min(tokens, inside.shape[1])).long()
+    inside = inside[:, kept]
+    with torch.no_grad():
+        target = last_norm(model)(inside[-1].to(model.dtype)).double()
+    maps = []
+    for layer in inside[:-1]:
+        x = torch.cat(
+            [_scaled(layer).double(), torch.ones(len(layer), 1, device=layer.device, dtype=torch.float64)], 1
+        )
+        ridge = RIDGE * len(x) * torch.eye(x.shape[1], device=x.device, dtype=torch.float64)
+        ridge[-1, -1] = 0.0
+        maps.append(torch.linalg.solve(x.T @ x + ridge, x.T @ target))
+    return TunedLens(torch.stack(maps).float().cpu(), inside.shape[1])
+
+
+def _scaled(residual: Tensor) -> Tensor:
+    return residual / residual.pow(2).mean(-1, keepdim=True).sqrt().clamp(min=1e-12)

@@ -1,0 +1,96 @@
+"""What sinks hold: patches, lens, probes and movement of an inspection, sinks beside their controls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sinkscope.report.figures import look
+from sinkscope.report.figures.paper_figure import PaperFigure
+from sinkscope.report.figures.sources import caption
+
+COLOURS = {"sinks": "#cf4173", "others": "#7f7f7f", "shuffled": "#c7c7c7"}
+WORDS = {
+    "sinks": "at sinks",
+    "others": "at random places of the same kind",
+    "shuffled": "labels in a random order",
+}
+
+
+def plot_holdings(table: pd.DataFrame, title: str = "What sinks hold") -> PaperFigure:
+    """Four panels from the table of an inspection (see `sinkscope.inspection.survey.survey_table`)."""
+    shown = table[
+        ((table["section"] == "patch") & table["measure"].str.endswith(": kl"))
+        | ((table["section"] == "lens") & (table["measure"] == "a token due elsewhere"))
+        | ((table["section"] == "probe") & table["measure"].str.contains("from the residual"))
+        | ((table["section"] == "movement") & (table["measure"] == "drift of the value"))
+    ]
+    shown = shown[shown["place"].isin(COLOURS)].reset_index(drop=True)
+    with look.style():
+        figure, axes = look.sheet(2, 2, look.PAGE, 4.6)
+        patch = shown[shown["section"] == "patch"].assign(
+            measure=lambda t: t["measure"].str.removesuffix(": kl")
+        )
+        _dots(axes[0][0], patch, "KL of the predictions, nats")
+        axes[0][0].set_xscale("symlog", linthresh=1e-3)
+        _lines(axes[0][1], shown[shown["section"] == "lens"], "reads a token due elsewhere")
+        probes = shown[shown["section"] == "probe"]
+        parts = probes["measure"].str.extract(r"^(?P<label>.*) from the residual, layer (?P<layer>.*)$")
+        half = parts["layer"].isin(["at half", *sorted(parts["layer"].dropna())[:1]])
+        probes = probes.assign(measure=parts["label"])[half.to_numpy()].drop_duplicates(["measure", "place"])
+        _dots(axes[1][0], probes, "skill of a held-out probe on the residual")
+        axes[1][0].set_xlim(-0.5, 1.05)
+        axes[1][0].axvline(0, color="#7f7f7f", linewidth=0.5)
+        _lines(axes[1][1], shown[shown["section"] == "movement"], "drift of values, 1 − cosine")
+        handles = [
+            axes[0][0].plot([], [], "o", color=colour, label=WORDS[place])[0]
+            for place, colour in COLOURS.items()
+        ]
+        figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    n = int(table["n"].max()) if len(table) else 0
+    words = caption(
+        f"{title}: what changes when vectors are replaced, what a lens and probes read, how far values move; {n} prompts.",
+        "means over prompts with 95 % intervals; the control is as many random non-sinks of the same kind, in the same rows.",
+        "that the model uses what a probe or a lens reads; only a patch shows use, and only in the step that was patched.",
+    )
+    return PaperFigure("holdings", title, figure, shown, words)
+
+
+def _dots(axes: Any, rows: pd.DataFrame, label: str) -> None:
+    rows = rows[rows["layer"] == -1]
+    names = list(dict.fromkeys(rows["measure"]))
+    for shift, place in zip((-0.2, 0.0, 0.2), COLOURS, strict=True):
+        part = rows[rows["place"] == place].dropna(subset="value")
+        if len(part):
+            y = [names.index(name) + shift for name in part["measure"]]
+            apart = np.clip(np.stack([part["value"] - part["low"], part["high"] - part["value"]]), 0, None)
+            axes.errorbar(
+                part["value"],
+                y,
+                xerr=np.nan_to_num(apart),
+                fmt="o",
+                markersize=3,
+                color=COLOURS[place],
+                linewidth=0.8,
+            )
+    axes.set(yticks=range(len(names)), yticklabels=names, xlabel=label)
+    if names:
+        axes.set_ylim(len(names) - 0.5, -0.5)
+    else:
+        axes.text(0.5, 0.5, "too few prompts", ha="center", va="center", transform=axes.transAxes)
+
+
+def _lines(axes: Any, rows: pd.DataFrame, label: str) -> None:
+    rows = rows[rows["layer"] >= 0]
+    for place, part in rows.groupby("place", sort=False):
+        part = part.sort_values("layer")
+        axes.plot(part["layer"], part["value"], color=COLOURS[str(place)], marker="o", markersize=2.5)
+        axes.fill_between(
+            part["layer"], part["low"], part["high"], color=COLOURS[str(place)], alpha=0.2, linewidth=0
+        )
+    axes.set(xlabel="layer", ylabel=label)
+    axes.locator_params(axis="x", integer=True)
+    if not len(rows):
+        axes.text(0.5, 0.5, "void for this model", ha="center", va="center", transform=axes.transAxes)
