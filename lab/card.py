@@ -204,6 +204,8 @@ def _masking(results: dict[str, Any] | None) -> str:
         "document, with bootstrap intervals. Effects are policy minus control: below zero, the strongest keys matter more than "
         "the control's. * marks p < .05 after Holm's correction over all tests of this card."
     )
+    if "older_rules" in results:
+        said = f"{said} {results['older_rules']}"
     rows = whole_rows(results)
     return "\n\n".join([NO_PROOF, said, *masking_tables(rows), bullets(masking_notes(rows))]).rstrip("\n")
 

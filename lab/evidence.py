@@ -2,7 +2,7 @@
 
     python -m lab.evidence --where "two CPU cores" --studies DIR DIR --masking DIR
 
-A study gives graded answers, statistics of traces and pairs of traces (`study.evidence.from_study`); a masking run
+A study gives graded answers, statistics of traces and pairs of traces (`study.evidence.of_folder`); a masking run
 (`lab.masking`) gives answers, which are graded here. The shares of sinks that a masking run hit are left out: those of
 2026-11-16 were counted by an earlier rule.
 """
@@ -15,30 +15,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from lab.results import graded, read_cells
-from sinkscope.errors import InputError, plainly
+from sinkscope.errors import plainly
 from sinkscope.models.load import ORGANISMS, find
 from sinkscope.study import evidence
-from sinkscope.study.cells import identify, outline
 from sinkscope.study.evidence import Answers, Evidence
-from sinkscope.study.facts import facts_of
-from sinkscope.study.store import Store
 
 POLICIES = (
     "none", "top:1", "random(top:1)", "random(top:1),match=mass", "top:1,effect=silence", "top:5", "random(top:5)",
     "top:10", "random(top:10)", "top:1@model", "random(top:1@model)",
 )  # fmt: skip
 """What the claims read."""
-
-
-def of_study(folder: Path, where: str) -> dict[str, Evidence]:
-    """Model → the evidence of a finished study."""
-    store = Store(folder)
-    study, calls = store.study(), store.manifest().get("calls")
-    if study is None or not calls:
-        raise InputError(f"{folder} holds no finished study; run it to its end first")
-    facts = {model.name: facts_of(model, "cpu") for model in study.models}
-    made = f"{calls[-1]['when'][:10]}, {where}, sinkscope study"
-    return evidence.from_study(store, identify(outline(study, facts), facts), made)
 
 
 def of_masking(folder: Path, name: str, policies: Sequence[str] = POLICIES) -> Evidence:
@@ -79,7 +65,7 @@ def main(words: Sequence[str] | None = None) -> None:
     given = parser.parse_args(words)
     parts: dict[str, list[Evidence]] = {}
     for folder in given.studies:
-        for model, one in of_study(folder, given.where).items():
+        for model, one in evidence.of_folder(folder, given.where).items():
             parts.setdefault(model.removeprefix("organism/"), []).append(one)
     for name in (
         sorted(path.name.partition(".")[0] for path in given.masking.glob("*.jsonl.gz"))

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         parse_policy,
     )
     from sinkscope.registration import register
+    from sinkscope.reuse import DriftReuse, PrefixReuse, Reuse, SparseReuse, parse_reuse
     from sinkscope.sinks import compare_traces, detect, diagnose, sink_table, summary
     from sinkscope.tasks.evaluate import Evaluation, evaluate
     from sinkscope.trace.capture import Capture
@@ -75,6 +76,7 @@ _NAMES = {
         "parse_policy",
     ),
     "sinkscope.registration": ("register",),
+    "sinkscope.reuse": ("DriftReuse", "PrefixReuse", "Reuse", "SparseReuse", "parse_reuse"),
     "sinkscope.decoding": (
         "CausalDecoding",
         "Decoding",
@@ -111,6 +113,7 @@ __all__ = [
     "CheckpointError",
     "Decoding",
     "DreamDecoding",
+    "DriftReuse",
     "Evaluation",
     "FastDllmDecoding",
     "FixedRule",
@@ -132,13 +135,16 @@ __all__ = [
     "OpenDcoderDecoding",
     "Patch",
     "Policy",
+    "PrefixReuse",
     "Replay",
+    "Reuse",
     "Rnd1Decoding",
     "Run",
     "SamplingDecoding",
     "ScoredRule",
     "SdarDecoding",
     "SinkscopeError",
+    "SparseReuse",
     "Trace",
     "Window",
     "__version__",
@@ -150,6 +156,7 @@ __all__ = [
     "lens",
     "load",
     "parse_policy",
+    "parse_reuse",
     "patch",
     "register",
     "replay",

@@ -1,7 +1,7 @@
-"""`ss.register`: make a policy, decoding, family or task of one's own known to sinkscope.
+"""`ss.register`: make a policy, decoding, reuse rule, family or task of one's own known to sinkscope.
 
 The same things can be announced by an installed package through the entry-point groups `sinkscope.policies`,
-`sinkscope.decodings`, `sinkscope.families` and `sinkscope.tasks`; then nothing has to be called.
+`sinkscope.decodings`, `sinkscope.reuse`, `sinkscope.families` and `sinkscope.tasks`; then nothing has to be called.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Thing = TypeVar("Thing")
 
 
 def register(thing: Thing) -> Thing:
-    """Register a policy or decoding (a class), a family (an object) or a task (an object), and return it.
+    """Register a policy, decoding or reuse rule (a class), a family (an object) or a task (an object), and return it.
 
     Can be used as a decorator. Registered things are known to `--policy`, to `parse_policy`, to studies and their workers
     (a study file names the modules to import) like our own.
@@ -36,6 +36,7 @@ def register(thing: Thing) -> Thing:
     from sinkscope.decoding.base import DECODINGS, Decoding
     from sinkscope.models.family import FAMILIES, Family
     from sinkscope.policies.policy import POLICIES, Policy
+    from sinkscope.reuse.rule import REUSES, Reuse
     from sinkscope.tasks.registry import REGISTERED
     from sinkscope.tasks.task import Task
 
@@ -44,12 +45,14 @@ def register(thing: Thing) -> Thing:
         POLICIES.add(anything)
     elif isinstance(thing, type) and issubclass(thing, Decoding):
         DECODINGS.add(anything)
+    elif isinstance(thing, type) and issubclass(thing, Reuse):
+        REUSES.add(anything)
     elif isinstance(thing, Family):
         FAMILIES.add(anything)
     elif isinstance(thing, Task):
         REGISTERED.add(anything)
     else:
         raise InputError(
-            f"register takes a policy or decoding class, a family or a task, got {thing!r}; see CONTRIBUTING on adding one"
+            f"register takes a policy, decoding or reuse class, a family or a task, got {thing!r}; see CONTRIBUTING on adding one"
         )
     return thing

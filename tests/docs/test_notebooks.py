@@ -11,7 +11,7 @@ NOTEBOOKS = sorted((Path(__file__).resolve().parents[2] / "docs" / "tutorials").
 
 
 def test_there_are_tutorials() -> None:
-    assert len(NOTEBOOKS) == 7
+    assert len(NOTEBOOKS) == 8
 
 
 @pytest.mark.slow

@@ -224,7 +224,7 @@ def test_measurements_that_some_studies_have_get_a_section(planted: Path, tmp_pa
     table = pd.DataFrame(
         [{"model": found.models[0], "policy": "top:1", "nll": 2.345, "low": 2.2, "high": 2.5}]
     )
-    for name in ("likelihood", "inspection", "reuse"):
+    for name in ("likelihood", "reuse"):
         page = report_page(replace(found, frames={**found.frames, name: table}))
         assert f'id="{name}"' in page
         assert f'data-at="{name}/0/nll"' in page
@@ -251,3 +251,36 @@ def test_half_an_interval_is_not_drawn():
     assert plot.svg().count("whisker") == 1
     row = {"value": 0.0, "low": 0.0, "high": math.nan}
     assert valued(row, "sinks", 3) == '<span data-at="sinks/3/value">0</span>'
+
+
+def test_what_sinks_hold_gets_a_section(planted: Path):
+    found = source.read(planted)
+    asked = {
+        "answer": "not shown",
+        "sentence": "the interval does not decide it",
+        "low": 0.1,
+        "high": 0.9,
+        "n": 30,
+    }
+    holdings = pd.DataFrame(
+        [
+            {
+                "model": found.models[0],
+                "question": "What kind of sinks are they?",
+                **asked,
+                "value": math.nan,
+            },
+            {
+                "model": found.models[0],
+                "question": "Is content of this run read there?",
+                **asked,
+                "value": 0.345,
+            },
+        ]
+    )
+    measured = pd.DataFrame([{"model": found.models[0], "section": "patch", "value": 0.345, "layer": -1}])
+    page = report_page(replace(found, frames={**found.frames, "holdings": holdings, "inspection": measured}))
+    assert 'id="inspection"' in page
+    assert "not shown: the interval does not decide it" in page
+    assert 'data-at="holdings/1/value"' in page
+    assert 'data-at="inspection/0/value"' in page

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from unittest import mock
 
 import pytest
 from tests.study import small
@@ -30,8 +29,7 @@ def study_of(folder: Path, samples: int, traces: int) -> spec.Study:
 
 def compute(study: spec.Study, out: Path) -> run.Outcome:
     """The study in this process."""
-    with mock.patch.object(run, "executor_class", return_value=small._InThisProcess):
-        return run.run_study(study, out, device="cpu")
+    return run.run_study(study, out, on="here", device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +107,16 @@ def test_evidence_on_other_weights_is_left_out(
     outcome = again(replace(earlier, weights="other"))
     assert "evidence" not in outcome.frames
     assert set(outcome.frames["sinks"]["samples"]) == {2}
+
+
+def test_the_folder_of_a_study_is_evidence_too(tmp_path: Path) -> None:
+    compute(study_of(tmp_path / "first", 4, 2), tmp_path / "earlier")
+    study = replace(study_of(tmp_path / "first", 2, 2), evidence=(str(tmp_path / "earlier"),))
+    outcome = compute(study, tmp_path / "out")
+    checks = outcome.frames["evidence"].set_index("kind")
+    assert checks.loc["answers", ["items", "checked", "same", "used"]].tolist() == [12, 6, 6, True]
+    with pytest.raises(InputError, match="no finished study"):
+        evidence.of_folder(tmp_path / "first")
 
 
 def test_a_file_holds_all_of_it(earlier: evidence.Evidence, tmp_path: Path) -> None:

@@ -57,13 +57,37 @@ class CallRecorder(Protocol):
 
 
 class CallEditor(Protocol):
-    """What changes attention calls (see inspection.patch); the recorder sees the changed ones."""
+    """What changes attention calls (see inspection.patch, reuse.columns); the recorder sees the changed ones."""
 
     def inputs(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Key [B, G, K, D] and value [B, G, K, E], after RoPE, as the call is to have them."""
+        """Key [B, G, K, D] and value [B, G, K, E], after RoPE, as the call is to have them; K may be another."""
 
     def output(self, layer: int, output: Tensor) -> Tensor:
         """The output [B, H, Q, E] as the model is to go on with it."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where the keys of a call stand in the sequence, when a reuse rule let only some of them take part.
+
+    Attributes:
+        columns: layer → Long [B, K]: the column of each key. real: Bool [B, S]: all keys that there are.
+    """
+
+    columns: Mapping[int, Tensor]
+    real: Tensor
+
+    def spread(self, layer: int, received: Tensor, seen: Tensor) -> Tensor:
+        """Received attention Float [B, H, C, K] on all columns, [B, H, C, S]: 0 for keys that took no part, NaN in padding.
+
+        Args:
+            seen: Bool [B, K]: the keys that took part. Uniform attention is over all keys that there are.
+        """
+        share = self.real.sum(1) / seen.sum(1).clamp(min=1)
+        found = received.nan_to_num(0.0) * share[:, None, None, None].to(received.dtype)
+        whole = found.new_zeros(*received.shape[:3], self.real.shape[1])
+        whole.scatter_add_(3, self.columns[layer][:, None, None].expand(found.shape), found)
+        return whole.masked_fill_(~self.real[:, None, None], float("nan"))
 
 
 @dataclass(frozen=True)
@@ -78,8 +102,10 @@ class ForwardContext:
         active: how many of the last queries belong to the block that is being denoised; None: all.
         queries: further classes of queries by name: Float [B, C, Q], 1 where a query belongs to a class.
         policy: masks keys; None: none. recorder: records; None: nothing.
-        newest: the only query is the newest token of a static cache, and sees every key of `real`.
+        newest: the queries are real and see every key of `real`, wherever they stand: the newest token of a static cache, the
+            active columns under a reuse rule.
         editor: changes keys, values and outputs; None: nothing.
+        placed: where the keys stand, when not all take part; None: they are the columns of the sequence.
     """
 
     real: Tensor | None = None
@@ -92,6 +118,7 @@ class ForwardContext:
     block: int | None = None
     active: int | None = None
     editor: CallEditor | None = None
+    placed: Placed | None = None
     _expected: dict[tuple[Any, ...], Expected] = field(default_factory=dict, repr=False)
     _bias: list[Tensor] = field(default_factory=list, repr=False)
 
@@ -130,10 +157,10 @@ class ForwardContext:
         return known
 
     def _weights(self, name: str, query: Tensor) -> Tensor | None:
-        if name == ALL:
-            return None
         if name in self.queries:
             return self.queries[name]
+        if name == ALL:
+            return None
         rows, queries = query.shape[0], query.shape[2]
         weights = torch.ones(rows, 1 if name in (NEWEST, ACTIVE) else 2, queries, device=query.device)
         last = 1 if name in (NEWEST, NEWEST_AND_ALL) else min(self.active or queries, queries)

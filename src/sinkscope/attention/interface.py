@@ -49,10 +49,10 @@ def sinkscope_attention(
     # LLaDA rotates q and k in float32 and casts back; its rotary module leaves the casting to this line.
     query, key = query.to(value.dtype), key.to(value.dtype)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    visibility = _visibility(module, query, key, attention_mask, is_causal, sliding_window, context)
     layer = int(getattr(module, "layer_idx", 0) or 0)
     if context.editor is not None:
         key, value = context.editor.inputs(layer, key, value)
+    visibility = _visibility(module, query, key, attention_mask, is_causal, sliding_window, context)
     key_mask = None
     if context.policy is not None:
         key_mask = context.policy.mask(layer, query, key, visibility, scale)

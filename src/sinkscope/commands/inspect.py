@@ -111,24 +111,25 @@ def _of_tasks(request: Request) -> Inspection:
             progress=lambda done, expected, _: tell(done, expected),
         )  # fmt: skip
     labels: dict[str, list[Any]] = {"task": [task.name for task, _ in documents]}
-    if all(can_grade(task) for task, _ in documents):
-        labels["right"] = _right(model, run.sequences[:, run.prompt :], documents)
+    labels["right"] = _right(model, run.sequences[:, run.prompt :], documents)
     with _watching("inspecting") as tell:
         return inspect_run(model, run, request.looks, labels, progress=tell)
 
 
 def _right(model: Model, answers: torch.Tensor, documents: list[Any]) -> list[float]:
-    """1 or 0 for each answer; tasks are graded one after the other."""
+    """1 or 0 for each answer; NaN where its task cannot be graded on this machine."""
     grades: dict[int, float] = {}
     for name in dict.fromkeys(task.name for task, _ in documents):
         places = [place for place, (task, _) in enumerate(documents) if task.name == name]
         task = documents[places[0]][0]
+        if not can_grade(task):
+            continue
         texts = [decode_answer(model, answers[place].tolist(), task.scheme) for place in places]
         verdicts = task.grade_many(
             [(documents[place][1], text) for place, text in zip(places, texts, strict=True)]
         )
         grades |= {place: float(verdict.passed) for place, verdict in zip(places, verdicts, strict=True)}
-    return [grades[place] for place in range(len(documents))]
+    return [grades.get(place, float("nan")) for place in range(len(documents))]
 
 
 def _write(found: Inspection, out: Path) -> list[Path]:

@@ -37,6 +37,7 @@ class Decoding:
         causal: new tokens are appended one by one; else masks in a sequence of fixed length are replaced.
         replayable: whether `ss.replay` can compare candidates along it.
         cached: whether the official loop keeps finished blocks in a KV cache; None: it has no blocks to keep.
+        reusable: whether its loop says which columns it wants, so that a reuse rule can act.
     """
 
     kind: ClassVar[str] = ""
@@ -44,6 +45,7 @@ class Decoding:
     causal: ClassVar[bool] = False
     replayable: ClassVar[bool] = True
     cached: ClassVar[bool | None] = None
+    reusable: ClassVar[bool] = False
 
     # ---- what it knows about itself
 

@@ -35,6 +35,7 @@ class CausalDecoding(Decoding):
 
     families: ClassVar[tuple[str, ...]] = ("causal",)
     causal: ClassVar[bool] = True
+    reusable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         whole("length", self.length, 1)

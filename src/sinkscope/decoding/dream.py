@@ -20,6 +20,7 @@ from sinkscope.decoding.engine import Engine, Step, marked, select
 from sinkscope.decoding.streams import Streams
 from sinkscope.errors import InputError
 from sinkscope.models.model import Model
+from sinkscope.reuse.rule import Wanted
 
 ALGORITHMS = ("origin", "maskgit_plus", "topk_margin", "entropy")
 
@@ -49,6 +50,7 @@ class DreamDecoding(Decoding):
 
     kind: ClassVar[str] = "dream"
     families: ClassVar[tuple[str, ...]] = ("dream",)
+    reusable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         whole("length", self.length, 1)
@@ -104,7 +106,7 @@ class DreamDecoding(Decoding):
         streams: Streams | None,
         alive: Tensor,
     ) -> Step:
-        logits = engine.model.head(shifted(engine.hidden(x), masked))
+        logits = engine.model.head(shifted(self._hidden(engine, x, masked, alive), masked))
         candidate, confidence = self.sample(logits, streams, masked)
         tokens, seen = placed(x, masked, candidate, confidence)
         chosen, ties = self.choose(seen.masked_fill(~masked, float("-inf")), counts, streams)
@@ -131,7 +133,7 @@ class DreamDecoding(Decoding):
         streams: Streams | None,
         alive: Tensor,
     ) -> Step:
-        logits = engine.model.head(shifted(engine.hidden(x), masked))
+        logits = engine.model.head(shifted(self._hidden(engine, x, masked, alive), masked))
         chosen = _by_chance(masked, part, last, streams)
         confidence, candidate = self.probabilities(logits).max(-1)
         if self.temperature > 0:
@@ -142,6 +144,17 @@ class DreamDecoding(Decoding):
         after[chosen] = tokens[chosen]
         decided = chosen & (tokens != engine.mask_id)
         return Step(x, after, masked, seen, tokens, decided, torch.zeros(len(x), dtype=torch.long), alive)
+
+    def _hidden(self, engine: Engine, x: Tensor, masked: Tensor, alive: Tensor) -> Tensor:
+        """Hidden states [B, S, width]; under a reuse rule the answer, and the columns before masks, are what is wanted."""
+        if engine.reuse is None:
+            return engine.hidden(x)
+        start = x.shape[1] - self.length
+        before = torch.cat([masked[:, 1:], masked[:, :1]], 1)  # a mask in column 0 reads itself
+        before[:, 0] |= masked[:, 0]
+        before[:, -1] = False
+        answer = (torch.arange(x.shape[1], device=x.device) >= start - 1).expand_as(x)
+        return engine.hidden(x, alive, Wanted(answer | before | masked, before, start))
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """The distribution after temperature, top_p and top_k: Float [N, V]."""

@@ -15,6 +15,9 @@ from sinkscope.decoding.graphs import Graphs, Recorded
 from sinkscope.models.model import Model
 from sinkscope.models.static_cache import StaticCache, prefilled
 from sinkscope.policies.runtime import PolicyRuntime, StepAccount
+from sinkscope.reuse.causal import CausalReuseRuntime
+from sinkscope.reuse.rule import Wanted
+from sinkscope.reuse.runtime import ReuseRuntime
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class Step:
         alive: Bool [B]: rows that took part; the others had already ended.
         codes: Long [B, N]: image codes sampled so far; None for text.
         kind: "denoise", or "store" for a step whose forward also put a finished block into the cache.
+        fresh: Bool [B, S]: under a reuse rule, the columns whose keys and values were computed in this step; None: all.
         idle: the schedule decides nothing in this step, so no forward was run and nothing was recorded.
     """
 
@@ -46,6 +50,7 @@ class Step:
     codes: Tensor | None = None
     idle: bool = False
     kind: str = "denoise"
+    fresh: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -121,6 +126,7 @@ class Engine:
     Attributes:
         real: Bool [B, S]: padding of the whole sequence, or None.
         policy: the policy while it runs, or None. recorder: what records, or None.
+        reuse: the reuse rule while it runs, or None: every forward is computed in full.
         everything: confidence and candidates are wanted for all masked positions, not only the selectable ones.
         cached: whether a block loop keeps finished blocks in a KV cache.
         prompts: what the loop may want to know of the whole batch.
@@ -137,10 +143,12 @@ class Engine:
         everything: bool = False,
         cached: bool = False,
         prompts: Prompts | None = None,
+        reuse: ReuseRuntime | CausalReuseRuntime | None = None,
     ) -> None:
         self.model, self.real, self.policy, self.recorder = model, real, policy, recorder
         self.everything, self.cached = everything, cached
         self.prompts = prompts or Prompts()
+        self.reuse = reuse
         self.forwards: int | Tensor = 0
         self.account: StepAccount | None = None
         self._padding = (
@@ -155,13 +163,18 @@ class Engine:
             raise RuntimeError("a masked loop was given a model without a mask token")
         return self.model.ids.mask
 
-    def hidden(self, x: Tensor, alive: Tensor | None = None) -> Tensor:
+    def hidden(self, x: Tensor, alive: Tensor | None = None, wanted: Wanted | None = None) -> Tensor:
         """Last hidden states [B, S, width] of the state x; they may be overwritten by the next call.
 
         Args:
             alive: Bool [B]: rows that have not ended; None: all. The others run along and count for nothing.
+            wanted: what the loop needs, so that a reuse rule can act; None: everything.
         """
         recorded = self._count(1, alive)
+        if isinstance(self.reuse, ReuseRuntime) and wanted is not None:
+            hidden = self.reuse.hidden(x, wanted, self._context(x, self.real, 1), alive)
+            self._end()
+            return hidden
         if not self._replayable or not graphs_wanted(x.device):
             return self._forward(x)[0]
         if self._graphs is None:
@@ -234,8 +247,12 @@ class Engine:
         so_far = state[:, :written]
         real = None if self.real is None else self.real[:, :written]
         context = self._context(so_far, real, 1)
+        if isinstance(self.reuse, CausalReuseRuntime):
+            context = self.reuse.begin(context, len(so_far), written, fed, alive)
         logits = self.model.forward(so_far[:, fed:], context, keep=1, cache=cache.dynamic)
         self._end()
+        if self.reuse is not None:
+            return logits[:, -1]
         steady = self.recorder is None or (self.recorder.replayable and self.recorder.steady)
         windowed = self.policy is not None and self.policy.windowed  # a window asks where the query stands
         if fed == 0 and steady and not windowed and self.model.decodes_statically(state):

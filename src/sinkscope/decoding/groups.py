@@ -8,7 +8,7 @@ a forward of few rows costs as much as one of many, they run together, padded on
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 
 import torch
@@ -23,6 +23,9 @@ from sinkscope.models.model import Model
 from sinkscope.models.prompts import Batch
 from sinkscope.policies.policy import Policy
 from sinkscope.policies.runtime import PolicyRuntime
+from sinkscope.reuse.causal import CausalReuseRuntime
+from sinkscope.reuse.rule import Reuse
+from sinkscope.reuse.runtime import ReuseRuntime
 
 
 @dataclass(frozen=True)
@@ -70,18 +73,25 @@ class Group:
             self.ended = True
         else:
             self.state, self.codes = step.after, step.codes
+            if self.engine.reuse is not None:
+                step = replace(step, fresh=self.engine.reuse.fresh)
         return step
 
 
-def grouped(columns: int, lengths: list[int], per_row: bool, together: bool = False) -> list[Rows]:
+def grouped(
+    columns: int, lengths: list[int], per_row: bool, together: bool = False, alone: bool = False
+) -> list[Rows]:
     """Rows that run together: all of them, or with a stream per row those whose prompts are equally long.
 
     Args:
         columns: of the padded prompts. lengths: real tokens of each prompt.
         together: rows with streams of their own run together whatever their lengths, padded.
+        alone: rows with streams of their own run one by one.
     """
     if not per_row:
         return [Rows(list(range(len(lengths))), 0, False)]
+    if alone:
+        return [Rows([row], columns - length, True) for row, length in enumerate(lengths)]
     if together and len(set(lengths)) > 1:
         return [Rows(list(range(len(lengths))), 0, True, tuple(columns - length for length in lengths))]
     by_length: dict[int, list[int]] = {}
@@ -116,6 +126,7 @@ def start_group(
     recorder: ForwardRecorder | None,
     alone: bool = True,
     cached: bool = False,
+    reuse: Reuse | None = None,
 ) -> Group:
     """A group with its loop, not started yet.
 
@@ -144,7 +155,11 @@ def start_group(
         max(batch.lengths) - unseen if not alone else own[0],
         alone,
     )
-    engine = Engine(model, real, runtime, recorder, recorder is not None, cached, prompts)
+    reusing = None
+    if reuse is not None:
+        kind = CausalReuseRuntime if model.spec.causal else ReuseRuntime
+        reusing = kind(reuse, model, real, row_keys(seed, rows.rows))
+    engine = Engine(model, real, runtime, recorder, recorder is not None, cached, prompts, reusing)
     streams = None
     if seed is not None and decoding.draws:
         seeds = [seed[row] for row in rows.rows] if isinstance(seed, list) else seed

@@ -21,6 +21,7 @@ from sinkscope.decoding.streams import Streams
 from sinkscope.errors import InputError
 from sinkscope.models.llada import EOT
 from sinkscope.models.model import Model
+from sinkscope.reuse.rule import Wanted
 
 REMASKING = ("low_confidence", "random")
 
@@ -109,7 +110,12 @@ class BlockDecoding(Decoding):
         # To learn how many positions there are the host waits for the GPU: once, before the forward, and never behind it.
         here = selectable.nonzero(as_tuple=True)
         rest = (masked & ~selectable).nonzero(as_tuple=True) if engine.everything else None
-        hidden, twin = self._forward(engine, x, given, alive)
+        wanted = None
+        if engine.reuse is not None and isinstance(end, int):
+            columns = torch.arange(x.shape[1], device=x.device)
+            inside = ((columns >= end - self.block) & (columns < end)).expand_as(x)
+            wanted = Wanted(inside | selectable, selectable, end - self.block)
+        hidden, twin = self._forward(engine, x, given, alive, wanted)
         noise = None
         if self.temperature > 0 and streams is not None:
             noise = streams.uniform((*x.shape, engine.model.shape.vocabulary), torch.float64)
@@ -140,12 +146,12 @@ class BlockDecoding(Decoding):
         return Step(x, after, masked, seen, tokens, decided, ties, alive)
 
     def _forward(
-        self, engine: Engine, x: Tensor, given: Tensor, alive: Tensor | None
+        self, engine: Engine, x: Tensor, given: Tensor, alive: Tensor | None, wanted: Wanted | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """Hidden states [B, S, width] of a state, and of its unconditional twin under guidance."""
         if self.guided:
             return engine.guided(x, torch.where(given, engine.mask_id, x), engine.real, alive)
-        return engine.hidden(x, alive), None
+        return engine.hidden(x, alive, wanted), None
 
     def _guide(self, model: Model, hidden: Tensor, twin: Tensor | None) -> Tensor:
         """Logits [N, V] of hidden states [N, width], guidance applied."""
@@ -222,6 +228,7 @@ class LladaDecoding(BlockDecoding):
 
     kind: ClassVar[str] = "llada"
     families: ClassVar[tuple[str, ...]] = ("llada", "llada_moe", "masked")
+    reusable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

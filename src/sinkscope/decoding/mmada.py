@@ -32,6 +32,7 @@ class MmadaDecoding(BlockDecoding):
 
     kind: ClassVar[str] = "mmada"
     families: ClassVar[tuple[str, ...]] = ("mmada",)
+    reusable: ClassVar[bool] = True
     exact: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

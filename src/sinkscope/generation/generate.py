@@ -23,6 +23,9 @@ from sinkscope.models.model import Model
 from sinkscope.models.prompts import Batch, decode, encode
 from sinkscope.policies.policy import Policy, check_policy
 from sinkscope.policies.text import as_policy
+from sinkscope.reuse.rule import Reuse
+from sinkscope.reuse.text import as_reuse
+from sinkscope.reuse.work import Work
 from sinkscope.trace.capture import Capture, Frame
 from sinkscope.trace.recorder import Recorder, trace_writer
 from sinkscope.trace.trace import provenance, token_texts
@@ -42,9 +45,10 @@ def generate(
     out: str | os.PathLike[str] | None = None,
     unconditional: Any = None,
     progress: Progress | None = None,
+    reuse: Reuse | str | None = None,
     cache: bool | None = None,
 ) -> Run:
-    """Generate step by step, exactly as the official loop of the decoding does.
+    """Generate step by step, exactly as the official loop of the decoding does, unless `reuse` allows approximate steps.
 
     Args:
         model: from `ss.load`, or what `ss.load` takes.
@@ -59,12 +63,15 @@ def generate(
         out: a path ending in .zarr.zip; the trace streams there instead of staying in memory.
         unconditional: (ids, attention_mask) of the unconditional twin, for image guidance.
         progress: called after every step.
+        reuse: what of earlier forwards is used again; a rule or its text. None: nothing, every step is exact.
         cache: whether a block loop keeps finished blocks in a KV cache; None: as officially.
     """
     model = model if isinstance(model, Model) else as_model(model)
     policy = None if policy is None else as_policy(policy)
     decoding = default_decoding(model.family) if decoding is None else decoding
     check_decoding(model, decoding)
+    reuse = None if reuse is None else as_reuse(reuse)
+    acting = check_reuse(model, decoding, policy, capture, reuse)
     batch = encode(model, prompts, attention_mask)
     _check_length(model, batch, decoding)
     twin = _twin(model, batch, decoding, unconditional)
@@ -80,17 +87,19 @@ def generate(
     recorder = None
     if capture is not None or out is not None:
         capture = capture or Capture()
-        about = provenance(model, decoding, policy, capture, seed)
+        about = provenance(model, decoding, policy, capture, seed, reuse)
         frame = _frame(model, batch, decoding, capture, checked is not None, cached, alone)
+        frame = replace(frame, reuse=reuse is not None)
         writer = trace_writer(out, frame, capture, about)
         recorder = Recorder(frame, capture, writer, batch.ids.cpu().numpy())
     groups: list[Group] = []
     try:
         with recorder.hooks(model.network) if recorder is not None else nullcontext():
-            for rows in _rows(model, batch, decoding, checked, isinstance(seed, list), alone):
+            apart = acting is not None and acting.alone
+            for rows in _rows(model, batch, decoding, checked, isinstance(seed, list), alone, apart):
                 own = None if recorder is None else recorder.for_rows(rows.rows, rows.offset)
                 groups.append(
-                    start_group(model, batch, rows, decoding, seed, twin, checked, own, alone, cached)
+                    start_group(model, batch, rows, decoding, seed, twin, checked, own, alone, cached, acting)
                 )
             states, ties = _drive(model, groups, batch, decoding, recorder, progress)
     except BaseException:
@@ -126,16 +135,24 @@ def generate(
         trace=trace,
         hidden_share=_by_row(groups, [_of_policy(group, "hidden_share") for group in groups]),
         sinks_hit=_by_row(groups, [_of_policy(group, "sinks_hit") for group in groups]),
+        reuse=reuse,
+        work=_work(groups),
     )
 
 
 def _rows(
-    model: Model, batch: Batch, decoding: Decoding, policy: Policy | None, per_row: bool, alone: bool
+    model: Model,
+    batch: Batch,
+    decoding: Decoding,
+    policy: Policy | None,
+    per_row: bool,
+    alone: bool,
+    apart: bool,
 ) -> list[Rows]:
-    """The groups of rows that run together."""
+    """The groups of rows that run together; apart: rows with streams of their own run one by one."""
     if not batch.right:
         together = runs_together(model, decoding, policy)
-        return grouped(batch.ids.shape[1], batch.lengths, per_row, together)
+        return grouped(batch.ids.shape[1], batch.lengths, per_row, together, apart)
     if not alone:
         return grouped_right(batch.lengths, per_row, model.spec.padding, decoding.unseen(min(batch.lengths)))
     groups = grouped_right(batch.lengths, per_row, model.spec.padding)
@@ -161,6 +178,41 @@ def check_decoding(model: Model, decoding: Decoding) -> None:
     if not decoding.causal and model.ids.mask is None:
         raise InputError(f"{model.source} names no mask token; add mask_token_id to its config.json")
     decoding.check_ids(model.shape.vocabulary)
+
+
+def check_reuse(
+    model: Model, decoding: Decoding, policy: Policy | None, capture: Capture | None, reuse: Reuse | None
+) -> Reuse | None:
+    """The rule, which must suit what it is used with; None when there is none or every step is exact under it."""
+    if reuse is None or reuse.exact:
+        return None
+    if policy is not None:
+        raise InputError(
+            f"reuse {reuse} and policy {policy} cannot act together: a policy asks for every key; leave one out"
+        )
+    if not decoding.reusable or decoding.guided:
+        what = "guidance" if decoding.guided else f"{type(decoding).__name__}'s loop"
+        raise InputError(f"reuse {reuse} cannot act under {what}; leave it out, or use refresh 1")
+    if model.spec.causal and not reuse.causal:
+        raise InputError(
+            f"reuse {reuse} is for diffusion models: a causal model's cache never goes stale; use sparse:…"
+        )
+    config = model.network.config.get_text_config()
+    if model.spec.causal and "sliding_attention" in (getattr(config, "layer_types", None) or ()):
+        raise InputError(f"{model.source} has sliding windows, in which reuse {reuse} cannot choose keys")
+    if capture is not None and (capture.level == "maps" or capture.anatomy or model.spec.causal):
+        what = "a causal model" if model.spec.causal else "maps and anatomy"
+        raise InputError(f"reuse {reuse}: {what} cannot be recorded while steps are approximate")
+    return reuse
+
+
+def _work(groups: list[Group]) -> Work | None:
+    """Multiply-adds of every row of the batch under a reuse rule."""
+    counts = [group.engine.reuse.work for group in groups if group.engine.reuse is not None]
+    if not counts:
+        return None
+    done, exact = (_by_row(groups, [getattr(count, name) for count in counts]) for name in ("done", "exact"))
+    return Work(*([int(number) for number in part.tolist()] for part in (done, exact) if part is not None))
 
 
 def _check_length(model: Model, batch: Batch, decoding: Decoding) -> None:

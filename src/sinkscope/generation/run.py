@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from sinkscope.decoding.base import Decoding
+from sinkscope.reuse.rule import Reuse
+from sinkscope.reuse.work import Work
 from sinkscope.text import html_table
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ class Run:
         trace: what was recorded; None without capture.
         hidden_share: Float [B]: under a policy, the share of attention that it masked, mean over all layers and heads and
             the steps in which it masked anything. A policy that misses the sinks shows here.
+        reuse: the rule by which steps were approximate; None: they were exact.
+        work: multiply-adds of every row under a reuse rule, and as the exact loop would have done them; None without one.
         sinks_hit: Float [B]: the share of all sinks (ε = 3) of those steps, pooled over layers and heads, that it masked; NaN
             when there were none.
     """
@@ -53,6 +57,8 @@ class Run:
     sinks_hit: Tensor | None = None
     output: Tensor | None = None
     answers: list[list[int]] = field(default_factory=list)
+    reuse: Reuse | None = None
+    work: Work | None = None
 
     @property
     def steps(self) -> int:
@@ -62,7 +68,8 @@ class Run:
     def __repr__(self) -> str:
         rows, length = self.sequences.shape
         traced = "" if self.trace is None else ", traced"
-        return f"<sinkscope run: {rows} × {length} tokens, {self.steps} steps, policy {self.policy or 'none'}{traced}>"
+        reuse = "" if self.reuse is None else f", reuse {self.reuse}"
+        return f"<sinkscope run: {rows} × {length} tokens, {self.steps} steps, policy {self.policy or 'none'}{reuse}{traced}>"
 
     def _repr_html_(self) -> str:
         """The answers and how they were made, for a notebook."""
@@ -70,6 +77,9 @@ class Run:
             ("decoding", self.decoding), ("policy", self.policy or "none"), ("seed", self.seed), ("steps", self.steps),
             ("forward passes", ", ".join(map(str, self.forwards))),
         ]  # fmt: skip
+        if self.reuse is not None:
+            saved = "" if self.work is None else f", {self.work.saved:.0%} of the multiply-adds saved"
+            facts.append(("reuse (approximate steps)", f"{self.reuse}{saved}"))
         shares = (("attention hidden", self.hidden_share), ("sinks hit", self.sinks_hit))
         facts += [
             (name, ", ".join(f"{share:.1%}" for share in values.tolist()))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sinkscope.inspection.observation import Observation, forward_inside, read_predictions
+from sinkscope.inspection.observation import Observation, drawn, forward_inside, read_predictions
 from sinkscope.inspection.patch import effects
 
 SHARE = 0.1
@@ -43,13 +43,7 @@ def dormant(seen: Observation, share: float = SHARE) -> dict[str, Tensor]:
     sleeping = output_norms(seen) < share
     number = sleeping.sum((0, 2)).double()
     has_sink = seen.sinks.any(-1)
-    draws = torch.stack(
-        [
-            torch.rand(sleeping[:, 0].shape, generator=torch.Generator().manual_seed(key + 4))
-            for key in seen.keys
-        ],
-        1,
-    ).to(sleeping.device)
+    draws = drawn([key + 4 for key in seen.keys], sleeping[:, 0].shape).to(sleeping.device)
     rank = draws.masked_fill(sleeping, 2.0).argsort(-1).argsort(-1)
     others = (rank < sleeping.sum(-1, keepdim=True)) & ~sleeping
     found = {

@@ -6,7 +6,7 @@ forward over the whole sequence is all of its steps: such a run has one observat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -272,7 +272,7 @@ def _observation(
         received = received.masked_fill(seen[:, :, None] < SEEN_BY, float("nan"))
     shift = int(causal or model.spec.shifted)
     received = received.masked_fill((kind == PADDING)[None, :, None], float("nan"))
-    keys = [key * 1_000_003 + step for key in row_keys(run.seed, rows)]
+    keys = [(key * 1_000_003 + step) % 2**62 for key in row_keys(run.seed, rows)]
     return Observation(
         model, rows, step, offset, tokens, final, kind, predicted, decided, reachable, shift, padding, residual, calls,
         received, keys,
@@ -296,10 +296,7 @@ def matched(sinks: Tensor, kind: Tensor, keys: list[int]) -> Tensor:
     Args:
         kind: Long of the same shape. keys: a number for each row, which decides its draw.
     """
-    draws = torch.stack(
-        [torch.rand(sinks[:, 0].shape, generator=torch.Generator().manual_seed(key % 2**63)) for key in keys],
-        1,
-    ).to(sinks.device)
+    draws = drawn(keys, sinks[:, 0].shape).to(sinks.device)
     chosen = torch.zeros_like(sinks)
     for each in (PROMPT, MASK, WRITTEN):
         candidates = (kind == each) & ~sinks
@@ -307,6 +304,12 @@ def matched(sinks: Tensor, kind: Tensor, keys: list[int]) -> Tensor:
         rank = draws.masked_fill(~candidates, 2.0).argsort(-1).argsort(-1)
         chosen |= candidates & (rank < count)
     return chosen
+
+
+def drawn(keys: list[int], shape: Sequence[int]) -> Tensor:
+    """Float [shape[0], B, …]: random numbers between 0 and 1 for each row, by its key alone."""
+    rows = [torch.rand(shape, generator=torch.Generator().manual_seed(key)) for key in keys]
+    return torch.stack(rows, 1)
 
 
 def chosen_steps(run: Run, count: int) -> list[int]:

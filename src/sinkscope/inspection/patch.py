@@ -30,6 +30,7 @@ from sinkscope.inspection.observation import (
     WRITTEN,
     Observation,
     chosen_steps,
+    drawn,
     forward_inside,
     matched,
     observe,
@@ -133,11 +134,8 @@ def donors_of(seen: Observation, ordinary: bool = False) -> Tensor:
     real = seen.kind >= 0
     score = seen.strength
     if ordinary:
-        draws = [
-            torch.rand(seen.kind.shape[1], generator=torch.Generator().manual_seed(key + 1))
-            for key in seen.keys
-        ]
-        score = torch.stack(draws).to(score.device)[None] - 2.0 * seen.layer_sinks
+        draws = drawn([key + 1 for key in seen.keys], (1, seen.kind.shape[1]))
+        score = draws.to(score.device) - 2.0 * seen.layer_sinks
     chosen = []
     for kind in (PROMPT, MASK, WRITTEN):
         here = (seen.kind == kind)[None]

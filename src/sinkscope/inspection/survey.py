@@ -84,7 +84,7 @@ def survey(
         donors = [donor.roll(-turn, 1) for donor in _all_donors(model, source, there)]
         first = _first_of_block(run, number)
         later = observe(model, run, number + 1) if not model.spec.causal and number + 1 < run.steps else None
-        begin = observe(model, run, first) if first < number else None
+        begin = observe(model, run, first) if not model.spec.causal and first < number else None
         for seen in observe(model, run, number):
             after, start = (None if stream is None else next(stream) for stream in (later, begin))
             values = _step(

@@ -187,17 +187,25 @@ class Model:
         return self.head(hidden if keep is None else hidden[:, -keep:])
 
     @torch.no_grad()
-    def hidden(self, ids: Tensor, context: ForwardContext | None = None, cache: Any = None) -> Tensor:
+    def hidden(
+        self,
+        ids: Tensor,
+        context: ForwardContext | None = None,
+        cache: Any = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
         """The last hidden states [B, Q, width] of a diffusion model, so that the head can run where it is needed.
 
         Args:
             ids: Long [B, Q]: with a cache, the columns behind those that are in it.
             cache: transformers' KV cache, to which the keys and values of ids are added; None: none.
+            positions: Long [B|1, Q], where ids are single columns of a sequence; None: they follow one another.
         """
         context = context or self.context()
-        before = 0 if cache is None else cache.get_seq_length()
-        shape = (ids.shape[0], before + ids.shape[1])
-        positions = self.spec.positions(context.real, shape, ids.device)[:, before:]
+        if positions is None:
+            before = 0 if cache is None else cache.get_seq_length()
+            shape = (ids.shape[0], before + ids.shape[1])
+            positions = self.spec.positions(context.real, shape, ids.device)[:, before:]
         with forward(context):
             if cache is None and self._fused is not None and self._fused.applies(ids):
                 return self._fused(ids, positions)

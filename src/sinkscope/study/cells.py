@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from sinkscope.errors import CheckpointError, InputError
 from sinkscope.study import documents
 from sinkscope.study.facts import Facts
-from sinkscope.study.spec import SCHEME, Grid, Study, StudyModel, TraceGrid
+from sinkscope.study.spec import SCHEME, Grid, InspectGrid, Study, StudyModel, TraceGrid
 from sinkscope.tasks.task import Task, digest, fingerprint
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SCIENCE = "study/1"
 """Part of every cell's identity: count up when the same cell would give other results."""
 
-Kind = Literal["evaluate", "trace", "maps", "replay"]
+Kind = Literal["evaluate", "trace", "maps", "replay", "inspect"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Cell:
         decoding: JSON; decoding_name: its name in the study.
         policy: its text form, which `parse_policy` reads; "none" without one.
         documents: places in the task.
-        capture: JSON of ss.Capture, "" without.
+        capture: JSON of ss.Capture, or of what an inspection looks at; "" without.
         group: the name of the block of traces.
         sandbox: how programs are confined when answers are graded; part of the records, not of the identity.
         identity: everything that can change a result, as JSON data; empty before `identified`.
@@ -185,7 +185,8 @@ def outline(
     """
     auto = study.budget.least if samples is None else samples
     kinds: list[tuple[Kind, Sequence[Grid]]] = [
-        ("evaluate", study.evaluate), ("trace", study.trace), ("replay", study.replay)
+        ("evaluate", study.evaluate), ("trace", study.trace), ("replay", study.replay),
+        ("inspect", study.inspect),
     ]  # fmt: skip
     cells = [
         cell
@@ -213,6 +214,8 @@ def _cells(
         from sinkscope.trace.capture import Capture
 
         base = replace(base, capture=Capture(**grid.capture).to_json())
+    if isinstance(grid, InspectGrid):
+        base = replace(base, capture=json.dumps({"looks": grid.looks}))
     base = replace(base, documents=_places(study, grid, base, auto, exact))
     made = []
     for name in grid.decodings:

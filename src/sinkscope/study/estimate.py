@@ -24,6 +24,8 @@ UNKNOWN_PROMPT = 64
 def forwards(cell: Cell) -> int:
     """Forward passes of a cell, at most."""
     each = cell.parsed_decoding().passes
+    if cell.kind == "inspect":  # two generations, and what is looked at and patched
+        return cell.answers * (2 * each + 20 * int(json.loads(cell.capture)["looks"]))
     return cell.answers * each * (3 if cell.kind == "replay" else 1)
 
 
@@ -32,6 +34,8 @@ def storage(cell: Cell, facts: Facts) -> int:
     records = 2048 * cell.answers
     if not cell.capture:
         return records
+    if cell.kind == "inspect":
+        return records + (64 << 10) * cell.answers
     capture = json.loads(cell.capture)
     steps = -(-(forwards(cell) // max(1, cell.answers)) // int(capture["every"]))
     keys = UNKNOWN_PROMPT + cell.parsed_decoding().new_tokens

@@ -3,8 +3,8 @@
 The report decides on claims from all of it. What a study computed itself is the check: `check` says how many of its answers
 are the same in the file, and a file that disagrees with this machine is not used.
 
-`evidence.zip` of a model holds evidence.json and one array file for each set of traces. `lab.ship` writes it from the folder of a
-finished study; any study can name such files (`evidence = ["mine.zip"]`), and those beside the organisms are always read.
+A study names the folders of earlier ones (`evidence = ["last-week"]`), or files that `save` wrote; `evidence.zip` beside an
+organism is always read. It holds evidence.json and one array file for each set of traces.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sinkscope.errors import InputError
-from sinkscope.study.cells import Cell
+from sinkscope.study.cells import Cell, identify, outline
+from sinkscope.study.facts import facts_of
 from sinkscope.study.store import Store, load_statistics, statistics_bytes
 from sinkscope.tasks.task import digest
 
@@ -30,6 +31,9 @@ FORMAT = "sinkscope-evidence-1"
 NAME = "evidence.zip"
 LEAST_AGREEMENT = 0.9
 """Evidence of which a smaller share is graded alike on this machine is not used."""
+
+CHECKED = "evidence of "
+"""How a sentence on what was checked begins."""
 
 DETECTIONS_APART = 0.05
 """Two recordings of one document agree when their numbers of sinks differ by at most this share."""
@@ -141,9 +145,7 @@ def load(path: Path, weights: str) -> Evidence | None:
         with zipfile.ZipFile(path) as file:
             about = json.loads(file.read("evidence.json"))
             if about.get("format") != FORMAT:
-                raise InputError(
-                    f"{path} is no evidence that this version reads; make it again with lab.ship"
-                )
+                raise InputError(f"{path} is no evidence that this version reads; make it again")
             if about["weights"] != weights:
                 return None
             arrays = [io.BytesIO(file.read(f"{place}.npz")) for place in range(len(about["traces"]))]
@@ -207,6 +209,17 @@ def from_study(store: Store, cells: Iterable[Cell], made: str) -> dict[str, Evid
     return found
 
 
+def of_folder(folder: Path, where: str = "") -> dict[str, Evidence]:
+    """Model → the evidence in the folder of a finished study. where: the machine, in words; "": its name."""
+    store = Store(folder)
+    study, calls = store.study(), store.manifest().get("calls")
+    if study is None or not calls:
+        raise InputError(f"{folder} holds no finished study to take evidence from; run it to its end first")
+    facts = {model.name: facts_of(model, "cpu") for model in study.models}
+    made = f"{calls[-1]['when'][:10]}, {where or calls[-1].get('host', 'unknown machine')}, sinkscope study"
+    return from_study(store, identify(outline(study, facts), facts), made)
+
+
 # ---- beside a study ------------------------------------------------------------------------------
 
 
@@ -234,16 +247,19 @@ class Known:
             alike = f" word for word, and {row['alike']} are graded alike" if row["kind"] == "answers" else ""
             unused = "it was not checked" if not row["checked"] else "this machine does not reproduce it"
             lines.append(
-                f"evidence of {row['made']}: {row['checked']} of its {row['items']:,} {row['kind']} were computed here as well, "
+                f"{CHECKED}{row['made']}: {row['checked']} of its {row['items']:,} {row['kind']} were computed here as well, "
                 f"{row['same']} are the same{alike}{'' if row['used'] else f'; it is not used, because {unused}'}"
             )
         return lines
 
 
 def read(cells: Sequence[Cell], files: Sequence[Path] = ()) -> dict[str, Evidence]:
-    """Model → the evidence beside its weights, or in one of these files."""
+    """Model → the evidence in one of these files or folders of finished studies, or beside its weights."""
     from sinkscope.models.load import ORGANISMS
 
+    folders = {
+        path: {one.weights: one for one in of_folder(path).values()} for path in files if path.is_dir()
+    }
     found: dict[str, Evidence] = {}
     for cell in cells:
         if cell.model.name in found:
@@ -252,7 +268,7 @@ def read(cells: Sequence[Cell], files: Sequence[Path] = ()) -> dict[str, Evidenc
         beside = ORGANISMS / cell.model.source.removeprefix("organism/") / NAME
         shipped = [beside] if cell.model.source.startswith("organism/") and beside.is_file() else []
         for path in (*files, *shipped):
-            evidence = load(path, weights)
+            evidence = folders[path].get(weights) if path in folders else load(path, weights)
             if evidence is not None:
                 found[cell.model.name] = evidence
                 break

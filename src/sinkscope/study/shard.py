@@ -10,7 +10,7 @@ import itertools
 import json
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +22,7 @@ from sinkscope.locks import LOST
 from sinkscope.study.cells import Cell, identified
 from sinkscope.study.documents import prompt_lengths
 from sinkscope.study.facts import facts_of_loaded
-from sinkscope.study.store import Key, Store, save_statistics
+from sinkscope.study.store import Key, Store, save_part, save_statistics
 from sinkscope.tasks.records import Generation, RunFolder
 from sinkscope.tasks.task import Task, fingerprint
 
@@ -137,7 +137,7 @@ def _elsewhere(store: Store, cell: Cell, run: RunFolder) -> set[Key]:
         for other in store.runs(cell.id)
         if other.path != run.path
         for row in other.generations
-        if cell.kind not in ("trace", "maps") or store.trace_file(cell.id, row.index, row.seed).is_file()
+        if (file := store.result_file(cell, row.index, row.seed)) is None or file.is_file()
     }
 
 
@@ -155,10 +155,12 @@ def _evaluate(
 def _one_by_one(
     cell: Cell, store: Store, model: Model, task: Task, wanted: list[Item], run: RunFolder
 ) -> None:
-    """Traces, maps and replays: one document at a time."""
-    record = _replayed if cell.kind == "replay" else _traced
+    """Traces, maps, replays and inspections: one document at a time."""
+    kinds: dict[str, Callable[..., Generation]] = {"replay": _replayed, "inspect": _Inspector()}
+    record = kinds.get(cell.kind, _traced)
     for item in wanted:
-        lost = cell.kind != "replay" and not store.trace_file(cell.id, item.index, item.seed).is_file()
+        file = store.result_file(cell, item.index, item.seed)
+        lost = file is not None and not file.is_file()
         if item.key in run.generations and not lost:
             continue
         row = record(cell, store, model, task, item)
@@ -213,6 +215,37 @@ def _replayed(cell: Cell, store: Store, model: Model, task: Task, item: Item) ->
     changes = replay(model, run, policy).summary()
     more = {name: None if math.isnan(value) else round(value, 6) for name, value in changes.items()}
     return _row(model, task, item, run, text, more)
+
+
+class _Inspector:
+    """Measures the inside of generations; patches take their vectors from the cell's next answer, which is kept for its turn."""
+
+    def __init__(self) -> None:
+        self.runs: dict[tuple[str, int], tuple[Run, str]] = {}
+
+    def __call__(self, cell: Cell, store: Store, model: Model, task: Task, item: Item) -> Generation:
+        from sinkscope.inspection.survey import survey, void_flags
+        from sinkscope.tasks.grading import can_grade
+        from sinkscope.tasks.prompting import decode_answer
+
+        items = cell.items(task)
+        if len(items) < 2:
+            raise InputError(f"{cell.title} has one document; an inspection needs at least two")
+        place = [one.key for one in items].index(item.key)
+        pair = (item, items[(place + 1) % len(items)])
+        self.runs = {
+            one.key: self.runs.get(one.key) or _generate(cell, model, task, one, None) for one in pair
+        }
+        (run, text), (other, _) = (self.runs[one.key] for one in pair)
+        labels: dict[str, list[Any]] = {"task": [task.name]}
+        if can_grade(task):
+            output = decode_answer(model, run.sequences[0, run.prompt :].tolist(), task.scheme)
+            labels["right"] = [float(task.grade(item.document, output).passed)]
+        (part,) = survey(model, run, other, int(json.loads(cell.capture)["looks"]), labels)
+        path = store.refuse_links(store.statistics_file(cell.id, item.index, item.seed))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_part(part, path)
+        return _row(model, task, item, run, text, {"void": void_flags(model, run)})
 
 
 def _row(model: Model, task: Task, item: Item, run: Run, text: str, more: dict[str, Any]) -> Generation:

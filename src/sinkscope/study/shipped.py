@@ -55,6 +55,8 @@ def digest_of(models: Sequence[str], shelf: Path = SHELF) -> str:
 def _results(model: str, folder: Path, data: dict[str, Any]) -> Shipped:
     made_by = data.get("made_by", "study full")
     label = f"shipped result of {data.get('date', 'unknown date')}, {data.get('where', 'unknown machine')}, {made_by}"
+    if data.get("older_rules"):
+        label += f". {data['older_rules']}"
     return Shipped(label, tuple(whole_rows(data)))
 
 

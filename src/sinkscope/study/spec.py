@@ -132,6 +132,25 @@ class TraceGrid(Grid):
 
 
 @dataclass(frozen=True)
+class InspectGrid(Grid):
+    """Generations without a policy whose inside is measured: what their sinks hold (sinkscope.inspection).
+
+    Attributes:
+        looks: steps of each generation that are looked at, evenly spread.
+    """
+
+    looks: int = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole("looks", self.looks, 1)
+        if self.policies != ("none",):
+            raise InputError(
+                f"[[inspect]] looks at runs without a policy, got {', '.join(self.policies)}; leave policies out"
+            )
+
+
+@dataclass(frozen=True)
 class Budget:
     """The limits of samples = "auto".
 
@@ -159,7 +178,7 @@ class Study:
         decodings: name → family → options of that family's decoding.
         data: task → JSON-lines file in the original format; tasks that are not named here are fetched or generated.
         modules: Python modules to import first, here and in every worker: they register policies, tasks, decodings, families.
-        evidence: files of earlier studies on the same models (`study.evidence`); those beside the organisms are always read.
+        evidence: folders of earlier studies on the same models, or their files (`study.evidence`); the organisms have their own.
     """
 
     name: str
@@ -167,6 +186,7 @@ class Study:
     evaluate: tuple[Grid, ...] = ()
     trace: tuple[TraceGrid, ...] = ()
     replay: tuple[Grid, ...] = ()
+    inspect: tuple[InspectGrid, ...] = ()
     decodings: Mapping[str, Mapping[str, Options]] = field(default_factory=dict)
     budget: Budget = field(default_factory=Budget)
     data: Mapping[str, str] = field(default_factory=dict)
@@ -179,7 +199,9 @@ class Study:
         for module in self.modules:
             _text("name of a module", module)
         if not self.grids:
-            raise InputError(f"study {self.name} does nothing; give it [[evaluate]], [[trace]] or [[replay]]")
+            raise InputError(
+                f"study {self.name} does nothing; give it [[evaluate]], [[trace]], [[replay]] or [[inspect]]"
+            )
         names = [model.name for model in self.models]
         if len(set(names)) < len(names):
             raise InputError(f"study {self.name} has two models of the same name; give them different names")
@@ -196,7 +218,7 @@ class Study:
     @property
     def grids(self) -> tuple[Grid, ...]:
         """All blocks."""
-        return (*self.evaluate, *self.trace, *self.replay)
+        return (*self.evaluate, *self.trace, *self.replay, *self.inspect)
 
     def models_of(self, grid: Grid) -> list[StudyModel]:
         """The models of a block."""
@@ -265,7 +287,7 @@ def changed(
 ) -> Study:
     """A built-in study or one from a TOML file, with other models, another task, number of documents, dtype or data files."""
     given = read_data(name)
-    kinds = ("evaluate", "trace", "replay")
+    kinds = ("evaluate", "trace", "replay", "inspect")
     if models:
         given["models"] = list(models)
         for kind in kinds:
@@ -319,6 +341,7 @@ def from_data(data: Mapping[str, Any], where: str = "the study", *, names: bool 
         "evaluate": (Grid, given.pop("evaluate", [])),
         "trace": (TraceGrid, given.pop("trace", [])),
         "replay": (Grid, given.pop("replay", [])),
+        "inspect": (InspectGrid, given.pop("inspect", [])),
     }
     made = {
         name: tuple(_make(kind, item, f"{where}, {name}") for item in _tables(name, items, where))
@@ -381,9 +404,10 @@ def with_samples(study: Study, samples: int) -> Study:
             dataclasses.replace(grid, samples=samples) if grid.samples == "auto" else grid for grid in grids
         )
 
-    return dataclasses.replace(
-        study, evaluate=fixed(study.evaluate), trace=fixed(study.trace), replay=fixed(study.replay)
-    )
+    changed: dict[str, Any] = {
+        kind: fixed(getattr(study, kind)) for kind in ("evaluate", "trace", "replay", "inspect")
+    }
+    return dataclasses.replace(study, **changed)
 
 
 def has_auto(study: Study) -> bool:

@@ -87,6 +87,12 @@ class Store:
         """The mergeable statistics of a recorded generation, from which tables are made."""
         return self.root / "traces" / cell_id / f"{place:06d}-{seed}.analysis.npz"
 
+    def result_file(self, cell: Cell, place: int, seed: int) -> Path | None:
+        """The file that an answer is not complete without; None: its record is all."""
+        if cell.kind == "inspect":
+            return self.statistics_file(cell.id, place, seed)
+        return self.trace_file(cell.id, place, seed) if cell.kind in ("trace", "maps") else None
+
     def lock(self) -> Lock:
         """The right to run the study."""
         return Lock(self.root / "lock")
@@ -146,14 +152,14 @@ class Store:
         if known is None:
             return
         old, new = spec.to_data(known), spec.to_data(wanted)
-        for kind in ("evaluate", "trace", "replay"):
+        for kind in ("evaluate", "trace", "replay", "inspect"):
             for known_block, new_block in zip(old[kind], new[kind], strict=False):
                 if new_block["samples"] == "auto" and isinstance(known_block["samples"], int):
                     new_block["samples"] = known_block["samples"]
         for data in (old, new):
             for name in spec.NOT_IN_RECORDS:
                 data.pop(name)
-            for kind in ("evaluate", "trace", "replay"):
+            for kind in ("evaluate", "trace", "replay", "inspect"):
                 data[kind] = {str(number): block for number, block in enumerate(data[kind])}
             data["models"] = {model["name"]: model for model in data["models"]}
         different = list(differences(old, new))
@@ -257,12 +263,11 @@ class Store:
         """The answers of a cell that are there, by their number in `cell.items`; recorded ones when their file is there too."""
         places = {place: number for number, place in enumerate(cell.documents)}
         seeds = {seed: number for number, seed in enumerate(cell.seeds)}
-        recorded = cell.kind in ("trace", "maps")
         return {
             places[row.index] * len(seeds) + seeds[row.seed]
             for row, _ in self.answers(cell.id).values()
             if row.index in places and row.seed in seeds
-            if not recorded or self.trace_file(cell.id, row.index, row.seed).is_file()
+            if (file := self.result_file(cell, row.index, row.seed)) is None or file.is_file()
         }
 
 
@@ -299,3 +304,19 @@ def load_statistics(path: Path | io.BytesIO) -> xr.Dataset:
         ) from error
     coords = {name: arrays.pop(name) for name in about["coords"]}
     return xarray.Dataset(arrays, coords=coords, attrs=about["attrs"])
+
+
+def save_part(part: dict[str, Any], path: Path) -> None:
+    """Write what the inspection of one generation gave (see inspection.survey) as one .npz."""
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **{name.replace("/", "|"): value for name, value in part.items()})
+    write_atomically(path, buffer.getvalue())
+
+
+def load_part(path: Path) -> dict[str, Any]:
+    """Read what `save_part` wrote."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name.replace("|", "/"): file[name] for name in file.files}
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"{path} is damaged ({error}); remove it, and run the same command again") from error

@@ -6,6 +6,8 @@ sinks          `sinkscope.summary` of each set of traces
 depth          sinks by layer
 diagnosis      the verdicts on each model, with their evidence
 replay         the changes by a policy at single steps of a run that was made without it
+inspection     measures of the inside at sinks and at their controls
+holdings       what follows from them, in sentences
 pairs          the changes between traces without and with a policy
 not_graded     evaluations whose answers could not be graded on this machine
 evidence       earlier studies of the same models: how much was computed here as well, and is the same
@@ -24,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sinkscope.errors import InputError
 from sinkscope.files import write_atomically
 from sinkscope.study.cells import Cell
-from sinkscope.study.store import Store, load_statistics
+from sinkscope.study.store import Store, load_part, load_statistics
 from sinkscope.tasks.evaluate import Evaluation, record_of
 from sinkscope.tasks.task import scheme_name
 from sinkscope.text import csv_text
@@ -110,6 +112,9 @@ def build(
     frames["diagnosis"] = diagnosis(cells, evaluations, statistics)
     if replayed:
         frames["replay"] = replay(store, replayed)
+    inspected = [cell for cell in cells if cell.kind == "inspect"]
+    if inspected:
+        frames["inspection"], frames["holdings"] = inspection(store, inspected)
     changed = pairs(store, traced)
     if changed is not None:
         frames["pairs"] = changed
@@ -338,6 +343,24 @@ def replay(store: Store, cells: Sequence[Cell]) -> pd.DataFrame:
             means[name] = sum(values) / len(values) if values else None
         rows.append(means)
     return pd.DataFrame(rows)
+
+
+def inspection(store: Store, cells: Sequence[Cell]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The measures of each inspected cell, and the answers of the rules over them."""
+    import pandas as pd
+
+    from sinkscope.inspection.holdings import holdings
+    from sinkscope.inspection.survey import survey_table
+
+    measures, answers = [], []
+    for cell in cells:
+        rows = [row for row, _ in store.answers(cell.id).values()]
+        table = survey_table([load_part(store.statistics_file(cell.id, row.index, row.seed)) for row in rows])
+        flags = [dict(row.more.get("void") or {}) for row in rows]
+        void = {name: why for name, why in flags[0].items() if all(name in flag for flag in flags)}
+        measures.append(_with_columns(table, _about(cell)))
+        answers.append(_with_columns(pd.DataFrame(holdings(table, void)), _about(cell)))
+    return pd.concat(measures, ignore_index=True), pd.concat(answers, ignore_index=True)
 
 
 def pairs(store: Store, cells: Sequence[Cell]) -> pd.DataFrame | None:

@@ -116,6 +116,7 @@ class Frame:
     block: int | None = None
     cached: bool = False
     edits: bool = False
+    reuse: bool = False
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -184,6 +185,8 @@ def variables(frame: Frame, capture: Capture) -> dict[str, Variable]:
             known["store_received"] = Variable(
                 ("sample", "block", *static[1:]), "float32", nan, relative + ", from a block as it was stored"
             )
+    if frame.reuse:
+        known["fresh"] = Variable(per_key, "bool", 0, "key and value were computed in this step")
     if frame.guided:
         known["received_uncond"] = Variable(scored, "float32", nan, relative + ", unconditional branch")
     if frame.policy:

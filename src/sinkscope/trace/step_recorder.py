@@ -185,6 +185,9 @@ class StepRecorder:
 
     def _bidirectional(self, call: AttentionCall) -> None:
         received = call.received(self._queries)
+        placed, seen = call.context.placed, call.context.real
+        if placed is not None and seen is not None:
+            received = placed.spread(call.layer, received, seen)
         rows = len(self.rows)
         self._keep_scores("received", received[:rows, :, 0])
         if self.capture.level == "layers":

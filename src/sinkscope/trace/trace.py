@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from sinkscope.decoding import Decoding
     from sinkscope.models.model import Model
     from sinkscope.policies.policy import Policy
+    from sinkscope.reuse.rule import Reuse
 
 
 UNITS = {
@@ -213,7 +214,12 @@ def coordinates(frame: Frame, capture: Capture, steps: list[int], names: set[str
 
 
 def provenance(
-    model: Model, decoding: Decoding, policy: Policy | None, capture: Capture, seed: int | list[int] | None
+    model: Model,
+    decoding: Decoding,
+    policy: Policy | None,
+    capture: Capture,
+    seed: int | list[int] | None,
+    reuse: Reuse | None = None,
 ) -> dict[str, Any]:
     """What a trace must be able to say about where it came from; all values are JSON or text."""
     import torch
@@ -237,6 +243,7 @@ def provenance(
         "device": str(model.device),
         "decoding": decoding.to_json(),
         "policy": "" if policy is None else str(policy),
+        **({} if reuse is None else {"reuse": str(reuse)}),
         "capture": capture.to_json(),
         "seed": json.dumps(seed),
         "versions": json.dumps(versions),

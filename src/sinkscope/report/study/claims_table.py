@@ -9,6 +9,7 @@ from sinkscope.report.study.evidence import collect
 from sinkscope.report.study.markup import Safe, details, section, tag
 from sinkscope.report.study.rules import CONTRADICTED, OPEN, SUPPORTED, Judgement
 from sinkscope.report.study.source import Source
+from sinkscope.study.evidence import CHECKED
 
 MARKS = {SUPPORTED: "✓", CONTRADICTED: "✗", OPEN: "?"}
 
@@ -50,8 +51,13 @@ def claims_table(source: Source) -> Safe:
         "exceed what hiding as many random keys costs. Intervals of traces are over prompts (Student’s t). How often each rule "
         "errs, and how large an effect it needs, is on the page on the report."
     )
+    checked = [
+        tag("p", f"{note[:1].upper()}{note[1:]}.", class_="quiet")
+        for note in source.notes
+        if note.startswith(CHECKED)
+    ]
     return section(
-        "claims", "The paper’s claims", tag("p", about), counts,
+        "claims", "The paper’s claims", tag("p", about), counts, *checked,
         tag("div", grid, class_="scroll", tabindex="0", role="region", aria_label="claims of the paper"),
     )  # fmt: skip
 
@@ -71,8 +77,9 @@ def _cell(claim: Claim, model: str, judgements: tuple[Judgement, ...]) -> Safe:
 
 
 def _judgement(claim: Claim, model: str, judgement: Judgement, several: bool) -> Safe:
-    about = [tag("small", tag("b", judgement.about))] if several else []
-    about += [tag("small", judgement.rests)] if judgement.rests else []
+    words = [tag("b", judgement.about)] if several else []
+    words += [Safe(": ")] if several and judgement.rests else []
+    about = [tag("small", *words, judgement.rests)] if words or judgement.rests else []
     return tag(
         "div", _badge(judgement.status), tag("small", judgement.evidence, class_="evidence"), *about, data_claim=claim.name,
         data_model=model, data_about=judgement.about, data_status=judgement.status,

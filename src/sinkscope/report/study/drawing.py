@@ -11,7 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import SinkscopeError
-from sinkscope.report.figures import FIGURES, MAPS, TOGETHER, Saved, check_free, check_names, save_all
+from sinkscope.report.figures import (
+    FIGURES,
+    MAPS,
+    TOGETHER,
+    Saved,
+    check_free,
+    check_names,
+    file_name,
+    save_all,
+)
+from sinkscope.report.figures.holdings import plot_holdings
 from sinkscope.report.study.source import LEFT_OUT, read
 from sinkscope.report.study.words import short
 
@@ -62,9 +72,13 @@ def save_study(
     saved = _in_processes(jobs, out, processes) if processes > 1 else [_draw(*job, out) for job in jobs]
     drawn = {name: files for part in saved for name, files in part.files.items()}
     left_out = {name: why for part in saved for name, why in part.left_out.items()}
+    if not only and "inspection" in source.frames:
+        for model, rows in source.frames["inspection"].groupby("model", sort=False):
+            figure = plot_holdings(rows, f"What the sinks of {model} hold")
+            drawn.setdefault("holdings", []).extend(figure.save(out, file_name(short(str(model)))))
     out.mkdir(parents=True, exist_ok=True)
     (out / LEFT_OUT).write_text(json.dumps(left_out, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    return Saved({name: drawn[name] for name in names if name in drawn}, left_out)
+    return Saved({name: drawn[name] for name in (*names, "holdings") if name in drawn}, left_out)
 
 
 def _in_processes(

@@ -14,6 +14,7 @@ from sinkscope.report.study.numbers import SHOWN, cited, missing, number, result
 from sinkscope.report.study.source import Row, Source
 from sinkscope.report.study.words import policy_words
 from sinkscope.study.comparison import control, natural
+from sinkscope.study.evidence import CHECKED
 from sinkscope.study.shipped import Shipped
 
 LIMITS = (
@@ -39,7 +40,10 @@ SHIPPED_COLUMNS = (
 def masking(source: Source) -> Safe | None:
     """The section; None for a study without accuracies."""
     frame = source.frames.get("results")
-    notes = [*source.notes, *map(_not_graded, source.manifest.get("not_graded", []))]
+    notes = [
+        *(note for note in source.notes if not note.startswith(CHECKED)),
+        *map(_not_graded, source.manifest.get("not_graded", [])),
+    ]
     if frame is None and not source.manifest.get("not_graded"):
         return None
     parts: list[Any] = [tag("p", LIMITS, class_="warning")]

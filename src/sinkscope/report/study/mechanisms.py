@@ -29,12 +29,6 @@ MEASURED = {
         "How well a model predicts text under a policy. A lower likelihood shows that something was lost, not what.",
         "nll: negative log-likelihood, in nats per token; low and high: its 95 % interval over documents",
     ),
-    "inspection": (
-        "What sinks hold",
-        "What can be read from the content of sinks, or follows from exchanging it. A probe that finds something does not show "
-        "that the model uses it.",
-        "Measures of single positions, with 95 % intervals over prompts",
-    ),
     "reuse": (
         "Approximate steps",
         "Steps in which part of the computation is taken from an earlier one: what is saved, and what the answers lose.",

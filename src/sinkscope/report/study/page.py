@@ -11,6 +11,7 @@ from sinkscope.report.study.composition import composition
 from sinkscope.report.study.dynamics import dynamics
 from sinkscope.report.study.emergence import emergence
 from sinkscope.report.study.exemplars import maps, traces
+from sinkscope.report.study.holdings import what_they_hold
 from sinkscope.report.study.markup import Safe, join, tag
 from sinkscope.report.study.masking import masking
 from sinkscope.report.study.mechanisms import measured, mechanisms
@@ -31,7 +32,7 @@ CONTENTS = {
     "anatomy": "Anatomy",
     "mechanisms": "Single steps and pairs",
     "likelihood": "Likelihood of text",
-    "inspection": "What sinks hold",
+    "inspection": "What they hold",
     "reuse": "Approximate steps",
     "emergence": "When they appear",
     "traces": "The traces",
@@ -53,7 +54,7 @@ def report_page(source: Source) -> str:
         "anatomy": anatomy(source),
         "mechanisms": mechanisms(source),
         "likelihood": measured(source, "likelihood"),
-        "inspection": measured(source, "inspection"),
+        "inspection": what_they_hold(source),
         "reuse": measured(source, "reuse"),
         "emergence": emergence(source),
         "traces": None if embedded is None else embedded.section,

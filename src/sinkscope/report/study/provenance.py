@@ -8,6 +8,7 @@ from typing import Any
 from sinkscope.report.study.markup import Safe, details, join, link, listing, section, table, tag
 from sinkscope.report.study.source import Source
 from sinkscope.report.study.words import policy_words
+from sinkscope.study.evidence import CHECKED
 from sinkscope.study.spec import to_toml
 
 INTERVALS = (
@@ -60,7 +61,7 @@ def _sandbox(source: Source) -> str:
 
 def _evidence(source: Source) -> str:
     """How the evidence of earlier studies compares with what was computed here; empty without any."""
-    notes = [note for note in source.notes if note.startswith("evidence of ")]
+    notes = [note for note in source.notes if note.startswith(CHECKED)]
     return (
         f"{'; '.join(notes)}. The claims, and the measures of traces, rest on all that is used."
         if notes

@@ -30,6 +30,7 @@ TABLES = (
     "pairs",
     "likelihood",
     "inspection",
+    "holdings",
     "reuse",
     "evidence",
     "earlier_records",

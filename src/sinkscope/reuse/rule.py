@@ -1,0 +1,158 @@
+"""The base of every reuse rule: frozen data with a text form that names all of it.
+
+Between two full forwards ("refreshes") only some columns, the active ones, go through the layers; keys and values of the others
+are kept. A rule says when a refresh is due, which columns are active, and which kept keys stay. `runtime.py` runs it. A new rule
+is one file and one `REUSES.add` (or `ss.register`, or an entry point).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor
+
+from sinkscope.checks import whole
+from sinkscope.errors import InputError
+from sinkscope.registry import Registry
+
+Refresh = int | Literal["block"]
+"""Steps from one full forward to the next; "block": only where a block begins (the prompt, where there are no blocks)."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a loop needs of a forward.
+
+    Attributes:
+        block: Bool [B, S]: the columns that the loop works on until `start` changes, masks left before them included.
+        read: Bool [B, S]: the columns whose hidden states are read in this step.
+        start: the first column of the block.
+    """
+
+    block: Tensor
+    read: Tensor
+    start: int
+
+
+@dataclass(frozen=True)
+class State:
+    """What a rule may look at before a partial forward: all Bool [B, S].
+
+    Attributes:
+        masked: mask tokens. changed: columns whose token differs from that of the forward before.
+        later: the block's first column and all behind it.
+    """
+
+    wanted: Wanted
+    masked: Tensor
+    changed: Tensor
+    later: Tensor
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """What a rule may choose the kept keys of one layer from.
+
+    Attributes:
+        keys: Bool [B, S]: real keys that are not active.
+        sinks: Float [B, S]: attention received from all queries so far, relative to uniform: the sink score.
+        received: Float [B, S]: attention received from the active queries; of causal models the running sum over all queries.
+        near: Float [B, S]: higher for keys nearer to the active columns.
+        random: Float64 [B, S]: numbers keyed by seed, row, layer and refresh.
+    """
+
+    keys: Tensor
+    sinks: Tensor
+    received: Tensor
+    near: Tensor
+    random: Tensor
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """Base of all rules. `str(rule)` is its text form, which `parse_reuse` reads.
+
+    Attributes:
+        word: the first word of the text form, and the name under which the rule is registered.
+        causal: whether it can run on causal models too.
+        moves: whether the active columns are chosen anew in every step.
+        selects: whether only some of the kept keys stay.
+        tracks: whether the most attended key of each layer is active too, so that its drift can be seen.
+        alone: whether rows with random streams of their own must run one by one, because what one shows changes all.
+    """
+
+    word: ClassVar[str] = ""
+    causal: ClassVar[bool] = False
+    moves: ClassVar[bool] = False
+    selects: ClassVar[bool] = False
+    tracks: ClassVar[bool] = False
+    alone: ClassVar[bool] = False
+
+    @property
+    def exact(self) -> bool:
+        """Whether every step is a full forward, so that the plain loop runs bit for bit."""
+        return False
+
+    def due(self, age: int, begins: bool) -> bool:
+        """Whether a full forward is due, `age` steps after the last one; begins: a block begins."""
+        raise NotImplementedError
+
+    def active(self, state: State) -> Tensor:
+        """Bool [B, S]: the columns that go through the layers; those that are read must be among them."""
+        return state.wanted.block
+
+    def choose(self, candidates: Candidates) -> Tensor:
+        """Bool [B, S]: the kept keys of a layer that stay."""
+        return candidates.keys
+
+    def drifted(self, cosine: Tensor) -> bool:
+        """Whether keys moved too far, from Float [layer, B]: cosine of each layer's most attended key with what was kept."""
+        return False
+
+    def identity(self) -> str:
+        """A text that differs whenever two rules differ: the word and every field that is not at its default."""
+        first, *rest = dataclasses.fields(self)
+        options = [item for item in rest if getattr(self, item.name) != item.default]
+        return ",".join(
+            [
+                f"{self.word}:{written(getattr(self, first.name))}",
+                *(f"{item.name}={written(getattr(self, item.name))}" for item in options),
+            ]
+        )
+
+    def __str__(self) -> str:
+        return self.identity()
+
+
+def written(value: Any) -> str:
+    """A value in a text form: a share keeps its point, so that it is not read as a count."""
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+def check_refresh(value: object) -> None:
+    """Raise InputError unless the value is a number of steps or "block"."""
+    if value != "block":
+        try:
+            whole("refresh", value, 1)
+        except InputError as error:
+            raise InputError(f"{error}, or 'block' for the first step of each block") from error
+
+
+def is_due(refresh: Refresh, age: int, begins: bool) -> bool:
+    """The usual rule: where a block begins, and every so many steps behind it."""
+    return begins or (refresh != "block" and age >= refresh)
+
+
+def _name_of(thing: object) -> str:
+    if not (isinstance(thing, type) and issubclass(thing, Reuse) and dataclasses.is_dataclass(thing)):
+        raise InputError(
+            f"a reuse rule is registered as a frozen dataclass that derives from Reuse, got {thing!r}"
+        )
+    if not thing.word.isidentifier() or not dataclasses.fields(thing):
+        raise InputError(f"{thing.__name__} needs a word, the first of its text form, and at least one field")
+    return thing.word
+
+
+REUSES: Registry[type[Reuse]] = Registry("reuse rule", "sinkscope.reuse", _name_of)

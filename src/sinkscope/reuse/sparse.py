@@ -1,0 +1,113 @@
+"""SparseReuse: of the keys that are kept only some stay, chosen by what they received, by distance, or at random."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from sinkscope.checks import one_of, share, whole
+from sinkscope.errors import InputError
+from sinkscope.policies.policy import top
+from sinkscope.reuse.rule import REUSES, Candidates, Refresh, Reuse, check_refresh, is_due
+
+BY = ("sinks", "received", "recent", "first", "random")
+
+
+@REUSES.add
+@dataclass(frozen=True)
+class SparseReuse(Reuse):
+    """Computes the current block, and lets it look at itself and at some of the other keys only.
+
+    One set of keys for each layer, chosen in every full forward. A causal model keeps its cache; in each step the newest token
+    looks at the chosen keys and at itself.
+
+    Attributes:
+        keep: how many of the other keys stay: a whole number, or a share of them (above 0, at most 1).
+        by: which: "sinks" (most attention from all queries), "received" (most from the queries of the block; in a causal model
+            the running sum of H2O, arXiv 2306.14048), "recent" (nearest to the block), "first", "random". Rules joined by + share
+            the number equally, unless one has its own behind a colon: "first:4+recent" is StreamingLLM (arXiv 2309.17453).
+        refresh: steps from one full forward to the next, or "block". In a causal model a refresh looks at all keys again, and
+            "block" means that a key which was dropped stays dropped. 1 is the exact loop.
+        seed: of "random".
+
+    >>> str(SparseReuse(0.5, by="sinks+recent", refresh=8))
+    'sparse:0.5,by=sinks+recent,refresh=8'
+    """
+
+    keep: int | float
+    by: str = "sinks"
+    refresh: Refresh = "block"
+    seed: int = 0
+
+    word: ClassVar[str] = "sparse"
+    causal: ClassVar[bool] = True
+    selects: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if isinstance(self.keep, int) and not isinstance(self.keep, bool):
+            whole("keep", self.keep, 1)
+        else:
+            share("keep", self.keep, "; a whole number such as 64 is a count of keys")
+        fixed = [count for _, count in self.parts() if count is not None]
+        if isinstance(self.keep, int) and sum(fixed) > self.keep:
+            raise InputError(f"by {self.by!r} names {sum(fixed)} keys, but keep is {self.keep}")
+        check_refresh(self.refresh)
+        whole("seed", self.seed, 0)
+
+    @property
+    def exact(self) -> bool:
+        """With refresh 1."""
+        return self.refresh == 1
+
+    def due(self, age: int, begins: bool) -> bool:
+        """Where a block begins, and every `refresh` steps."""
+        return is_due(self.refresh, age, begins)
+
+    def parts(self) -> list[tuple[str, int | None]]:
+        """The single rules of `by`, each with its own number of keys or None."""
+        found: list[tuple[str, int | None]] = []
+        for part in str(self.by).split("+"):
+            name, colon, count = part.strip().partition(":")
+            one_of("by", name, BY)
+            if colon and not count.isdecimal():
+                raise InputError(f"by: behind {name}: comes a whole number of keys, got {count!r}")
+            found.append((name, int(count) if colon else None))
+        return found
+
+    def counts(self, available: Tensor) -> Tensor:
+        """How many of so many keys stay: Long [B] → Long [B]."""
+        if isinstance(self.keep, int):
+            return available.clamp(max=self.keep)
+        # In whole numbers of the host: a rounding error must not make one key more.
+        wanted = [math.ceil(self.keep * number - 1e-9) for number in available.tolist()]
+        return torch.tensor(wanted, device=available.device).minimum(available)
+
+    def choose(self, candidates: Candidates) -> Tensor:
+        """Each rule of `by` takes the best of what those before it have left."""
+        columns = torch.arange(candidates.keys.shape[1], device=candidates.keys.device)
+        scores = {
+            "sinks": candidates.sinks,
+            "received": candidates.received,
+            "recent": candidates.near,
+            "first": (-columns.double()).expand(candidates.keys.shape),
+            "random": candidates.random,
+        }
+        left = self.counts(candidates.keys.sum(1))
+        parts = self.parts()
+        open_parts = sum(count is None for _, count in parts)
+        chosen = torch.zeros_like(candidates.keys)
+        spare = (left - sum(count or 0 for _, count in parts)).clamp(min=0)
+        for name, count in parts:
+            if count is None:
+                number = -(-spare // open_parts)
+                spare, open_parts = spare - number, open_parts - 1
+            else:
+                number = left.clamp(max=count)
+            number = number.minimum(left)
+            chosen |= top(scores[name].nan_to_num(float("-inf")), candidates.keys & ~chosen, number[:, None])
+            left = left - number
+        return chosen

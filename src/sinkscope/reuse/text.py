@@ -1,0 +1,121 @@
+"""Reuse rules as text: `prefix:8`, `sparse:0.5,by=sinks,refresh=8`, `drift:0.9`, or the name of a published setting."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+from sinkscope.errors import InputError, nearest
+from sinkscope.reuse.rule import REUSES, Reuse
+
+ALLOWED = (
+    "prefix:STEPS,fresh=block|rest|masks, sparse:KEEP,by=sinks|received|recent|first|random,refresh=STEPS, drift:COSINE "
+    "(STEPS may be block), or a published setting"
+)
+
+
+class Preset(NamedTuple):
+    """A published setting in our words: the rule, the decoding options that go with it, where it is from, what differs."""
+
+    rule: str
+    decoding: dict[str, Any]
+    source: str
+    differs: str
+
+
+PRESETS = {
+    "fast-dllm": Preset(
+        "prefix:block,fresh=rest",
+        {"block": 32, "threshold": 0.9},
+        "arXiv 2505.22618; block 32, threshold 0.9 in its evaluation scripts",
+        "nothing known",
+    ),
+    "fast-dllm-dual": Preset(
+        "prefix:block",
+        {"block": 32, "threshold": 0.9},
+        "arXiv 2505.22618; block 32, threshold 0.9 in its evaluation scripts",
+        "nothing known",
+    ),
+    "dkv-cache": Preset(
+        "prefix:8,fresh=masks",
+        {},
+        "arXiv 2505.15781, the decode variant; a refresh every 8 steps for LLaDA is from memory",
+        "its rotation of cached and fresh columns is not needed here",
+    ),
+    "sparse-dllm": Preset(
+        "sparse:0.5,by=received",
+        {"block": 32},
+        "arXiv 2508.02558; keep_ratio 0.5",
+        "it scores by the mean query without a softmax, pools over 3 neighbours, and decides one step into the block",
+    ),
+    "elastic-cache": Preset(
+        "drift:0.9",
+        {"threshold": 0.9},
+        "arXiv 2510.14973; 0.9 is from memory",
+        "it compares attention weights, refreshes from the drifting layer on only, and decodes in a sliding window",
+    ),
+    "streaming": Preset(
+        "sparse:1024,by=first:4+recent",
+        {},
+        "arXiv 2309.17453; start_size 4",
+        "positions stay those of the text, where it counts within the cache",
+    ),
+    "h2o": Preset(
+        "sparse:0.2,by=received+recent",
+        {},
+        "arXiv 2306.14048; a tenth heavy, a tenth recent",
+        "one set for all heads of a layer, where it has one for each",
+    ),
+}
+"""Name → a published operating point."""
+
+
+def parse_reuse(text: str) -> Reuse | None:
+    """Read the text form of a rule or the name of a published setting; "none" is no rule.
+
+    >>> str(parse_reuse("sparse:0.5,by=received"))
+    'sparse:0.5,by=received'
+    >>> str(parse_reuse("dkv-cache"))
+    'prefix:8,fresh=masks'
+    """
+    if not isinstance(text, str) or not text.strip():
+        raise InputError(f"reuse is a text such as prefix:8, got {text!r}; allowed are {ALLOWED}")
+    text = text.strip()
+    if text == "none":
+        return None
+    preset = PRESETS.get(text)
+    head, *options = (preset.rule if preset else text).split(",")
+    word, colon, argument = head.partition(":")
+    if word not in REUSES:
+        raise InputError(
+            f"reuse {text!r}: {word!r} is not known; {nearest(word, [*REUSES, *PRESETS])} Allowed are {ALLOWED}"
+        )
+    names = [item.name for item in dataclasses.fields(REUSES[word])]
+    given: dict[str, Any] = {names[0]: _value(argument)} if colon else {}
+    for option in options:
+        name, equals, value = (part.strip() for part in option.partition("="))
+        if not equals or not value:
+            raise InputError(f"reuse {text!r}: options are written as name=value, got {option!r}")
+        if name not in names:
+            raise InputError(f"reuse {text!r} has no option {name!r}; {nearest(name, names)}")
+        given[name] = _value(value)
+    try:
+        return REUSES[word](**given)
+    except TypeError as error:
+        raise InputError(f"reuse {text!r}: {word} is written {word}:{names[0].upper()}") from error
+
+
+def as_reuse(reuse: Reuse | str | None) -> Reuse | None:
+    """A rule, given as one or as its text."""
+    if reuse is None or isinstance(reuse, Reuse):
+        return reuse
+    return parse_reuse(reuse)
+
+
+def _value(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -1,0 +1,58 @@
+"""Work: multiply-adds of the layers, done and as the exact loop would have done them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Work:
+    """Multiply-adds of each row's forwards through the layers (embedding and head aside, which cost the same either way).
+
+    Attributes:
+        done: what was computed. exact: what full forwards in the same steps would have been.
+    """
+
+    done: list[int]
+    exact: list[int]
+
+    @property
+    def saved(self) -> float:
+        """The share of the exact work that was not done, over all rows."""
+        return 1 - sum(self.done) / max(1, sum(self.exact))
+
+
+class WorkCount:
+    """Adds up the work of one group of rows.
+
+    Attributes:
+        done, exact: Float64 [B], on the CPU (whole numbers up to 2⁵³).
+    """
+
+    def __init__(self, model: Any, rows: int) -> None:
+        network, shape = model.network, model.shape
+        outer = {id(network.get_input_embeddings().weight)}
+        head = network.get_output_embeddings()
+        if head is not None:
+            outer.add(id(head.weight))
+        self._per_query = sum(
+            weight.numel() for weight in network.parameters() if weight.dim() > 1 and id(weight) not in outer
+        )
+        self._per_pair = 2 * shape.layers * shape.heads * shape.head_dim  # q·k and its product with the value
+        self.done = torch.zeros(rows, dtype=torch.float64)
+        self.exact = torch.zeros(rows, dtype=torch.float64)
+
+    def add(self, queries: Tensor, keys: Tensor, full: tuple[Tensor, Tensor], alive: Tensor | None) -> None:
+        """Count a forward of so many queries over so many keys, Long [B] each; full: the same of the exact loop."""
+        counts = torch.ones(1) if alive is None else alive
+        self.done += self._cost(queries, keys) * counts.cpu()
+        self.exact += self._cost(*full) * counts.cpu()
+
+    def _cost(self, queries: Tensor, keys: Tensor) -> Tensor:
+        queries, keys = queries.double().cpu(), keys.double().cpu()
+        cost: Tensor = queries * self._per_query + queries * keys * self._per_pair
+        return cost

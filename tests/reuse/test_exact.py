@@ -1,0 +1,44 @@
+"""With a refresh in every step a reuse rule is the exact loop, bit for bit, on every golden generation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tests.decoding.golden_runs import generate, plain
+from tests.helpers import golden
+
+import sinkscope as ss
+
+EXACT = ("prefix:1", "prefix:1,fresh=masks", "sparse:0.5,refresh=1", "drift:1")
+CASES = golden.cases("generate")
+
+
+@pytest.mark.parametrize(("family", "name"), CASES)
+def test_refresh_at_every_step_is_the_exact_loop(family: str, name: str) -> None:
+    exact = plain(family, name)
+    number = CASES.index((family, name))
+    text = EXACT[number % len(EXACT)]
+    run = generate(family, name, reuse=text)
+    assert torch.equal(run.states, exact.states)
+    assert torch.equal(run.ties, exact.ties)
+    assert run.reuse == ss.parse_reuse(text)
+    assert run.work is None
+
+
+@pytest.mark.parametrize("family", ["llada", "mmada", "dream"])
+def test_full_forwards_that_leave_something_behind_are_the_exact_ones(family: str) -> None:
+    """One step per block: every step is a refresh, and what it measures and keeps may not change a bit."""
+    model = golden.model(family)
+    prompt = torch.arange(5, 16)[None]
+    kind = ss.MmadaDecoding if family == "mmada" else ss.LladaDecoding
+    decoding = ss.DreamDecoding(8, steps=1) if family == "dream" else kind(8, steps=2, block=4)
+    exact = ss.generate(model, prompt, decoding, capture=ss.Capture())
+    for text in ("prefix:block", "prefix:block,fresh=masks", "sparse:3", "drift:0.9"):
+        run = ss.generate(model, prompt, decoding, reuse=text, capture=ss.Capture())
+        assert torch.equal(run.states, exact.states), text
+        assert run.work is not None
+        assert run.work.done == run.work.exact, text
+        received, before = (one.trace.dataset["received"].values for one in (run, exact))
+        np.testing.assert_allclose(received, before, rtol=1e-5, err_msg=text)
+        assert bool(run.trace.dataset["fresh"].all()), text
