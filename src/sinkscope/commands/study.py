@@ -22,7 +22,7 @@ from sinkscope.study.executors import Place
 from sinkscope.study.gpu_hours import cheapest, gpu_hours, gpu_names, source, together
 from sinkscope.study.status import read as read_status
 from sinkscope.tasks.sandbox import UnconfinedWarning
-from sinkscope.text import visible
+from sinkscope.text import aligned, pairs, visible
 
 
 @dataclass(frozen=True)
@@ -79,17 +79,6 @@ def resolve(request: Request) -> spec.Study:
     """The study with the changes of the command line."""
     data = pairs(request.data, "--data")
     return spec.changed(request.name, request.models, request.task, request.samples, request.dtype, data)
-
-
-def pairs(texts: tuple[str, ...], flag: str) -> dict[str, str]:
-    """NAME=VALUE as often as it was given."""
-    values = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not (name and equals and value):
-            raise InputError(f"{flag} is written as NAME=VALUE, got {text!r}")
-        values[name] = value
-    return values
 
 
 def update_report(root: Path, wanted: bool, progress: run.Progress) -> Path | None:
@@ -234,14 +223,6 @@ def accuracy(row: Mapping[str, Any]) -> str:
     """An accuracy, and that of its control in brackets."""
     control = f" ({row['control_accuracy']:.2f})" if isinstance(row["control"], str) else ""
     return f"{row['accuracy']:.2f}{control}"
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns under each other, two spaces between."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
 
 
 # ---- before a study ------------------------------------------------------------------------------

@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from sinkscope.text import aligned
+
 if TYPE_CHECKING:
     from sinkscope.statistics import Interval
     from sinkscope.study.comparison import Row, Table
@@ -30,7 +32,8 @@ def text(table: Table) -> str:
             else f", which detect a difference of {seen:.3f} or more (80 % power, unrelated runs)"
         )
         parts.append(f"{model} · {task}:{rows[0].scheme} · {rows[0].n} documents{detect}\n{rows[0].decoding}")
-        parts.append(_aligned(_cells(rows)))
+        head, *lines = aligned(_cells(rows))
+        parts.append("\n".join([head, "─" * max(map(len, (head, *lines))), *lines]))
     parts += [LEGEND, *([PAPER] if any(row.paper for row in table.rows) else []), *table.notes]
     return "\n\n".join(parts)
 
@@ -62,15 +65,6 @@ def _cells(rows: list[Row]) -> list[list[str]]:
             cells.append("" if row.paper is None else f"{row.paper.value:.2f} ± {row.paper.plus_minus:.2f}")
         found.append(cells)
     return found
-
-
-def _aligned(cells: list[list[str]]) -> str:
-    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in cells
-    ]
-    return "\n".join([lines[0], "─" * max(map(len, lines)), *lines[1:]])
 
 
 def _interval(interval: Interval, signed: bool = False) -> str:

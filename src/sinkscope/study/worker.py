@@ -6,6 +6,7 @@ Jobs are plain data that any executor can send: a shard to do, or a model whose 
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 import traceback
 from dataclasses import dataclass
@@ -91,6 +92,24 @@ class Worker:
             self._model = load(wanted.source, self.device, wanted.dtype, wanted.revision)
             self._loaded = wanted
         return self._model
+
+
+def cores() -> int:
+    """Processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def threads(workers: int) -> int:
+    """Threads of each worker: an equal share of the cores, or OMP_NUM_THREADS where it is set."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return int(asked) if asked.isdigit() and int(asked) else max(1, cores() // workers)
+
+
+def cpu_workers(memory: int) -> int:
+    """As many as there are cores, while a model for each fits into half the memory."""
+    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    fit = int(installed * 0.5 // memory) if memory else cores()
+    return max(1, min(cores(), fit))
 
 
 def set_threads(threads: int | None) -> None:
