@@ -17,22 +17,27 @@ from sinkscope.decoding.mdlm import MdlmDecoding
 from sinkscope.decoding.mmada import MmadaDecoding
 from sinkscope.decoding.mmada_image import MmadaImageDecoding
 from sinkscope.decoding.open_dcoder import OpenDcoderDecoding
+from sinkscope.decoding.reading import CausalReading, DenoisingReading, MaskedReading, Reading
 from sinkscope.decoding.rnd1 import Rnd1Decoding
 from sinkscope.decoding.sdar import SdarDecoding
 
 __all__ = [
     "DECODINGS",
     "CausalDecoding",
+    "CausalReading",
     "Decoding",
+    "DenoisingReading",
     "DreamDecoding",
     "FastDllmDecoding",
     "GreedyDecoding",
     "Llada2Decoding",
     "LladaDecoding",
+    "MaskedReading",
     "MdlmDecoding",
     "MmadaDecoding",
     "MmadaImageDecoding",
     "OpenDcoderDecoding",
+    "Reading",
     "Rnd1Decoding",
     "SamplingDecoding",
     "SdarDecoding",
