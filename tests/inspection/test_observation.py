@@ -73,6 +73,8 @@ def test_what_cannot_be_observed_is_refused() -> None:
     guided = replace(run, decoding=replace(run.decoding, cfg=1.0))  # type: ignore[type-var]
     with pytest.raises(ss.InputError, match="cannot be inspected"):
         next(observe(model, guided, 0))
+    with pytest.raises(ss.InputError, match="without a policy"):
+        next(observe(model, replace(run, policy=ss.MaskTop(1)), 0))
     with pytest.raises(ss.InputError, match="has the steps 0 to 7"):
         next(observe(model, run, 8))
     with pytest.raises(ss.InputError, match="at least two rows"):

@@ -101,9 +101,10 @@ def run_of_trace(model: Model, trace: Trace) -> Run:
         raise InputError(
             f"this trace was made with other weights than {model.source} has; inspect it with the model that made it"
         )
-    if about.get("policy"):
+    if about.get("policy") or about.get("reuse"):
+        made_under = about.get("policy") or about["reuse"]
         raise InputError(
-            f"this trace was made under {about['policy']}; inspection needs one without a policy"
+            f"this trace was made under {made_under}; inspection needs one without a policy or reuse"
         )
     if json.loads(str(about["capture"])).get("every", 1) != 1:
         raise InputError("this trace has not every step; record one with every=1")

@@ -222,6 +222,10 @@ def observe(model: Model, run: Run, step: int) -> Iterator[Observation]:
             f"{decoding.kind} runs of {model.family} models cannot be inspected: images, guidance and block caches have "
             "more than one forward for a step; use a text decoding with cfg=0"
         )
+    if run.policy is not None or run.reuse is not None:
+        raise InputError(
+            "inspection computes steps anew, exactly: it needs a run without a policy and without reuse"
+        )
     if not 0 <= step < run.steps:
         raise InputError(f"step {step} is not in this run, which has the steps 0 to {run.steps - 1}")
     lengths = [run.prompt] * run.states.shape[1] if run.real is None else run.real.sum(1).tolist()

@@ -200,6 +200,8 @@ def patch(
     model = as_model(model)
     one_of("what", what, PARTS)
     one_of("at", at, ("sinks", "random"))
+    if not isinstance(other, Run):
+        one_of("other", other, ("mean", "ordinary", "nothing"))
     if isinstance(other, Run) and other.states.shape[1] != run.states.shape[1]:
         raise InputError(f"the other run has {other.states.shape[1]} rows, this one {run.states.shape[1]}")
     rows = run.states.shape[1]
@@ -208,59 +210,69 @@ def patch(
     if other == "nothing" and what != "value":
         raise InputError(f"only a value can be nothing; what is {what!r}: use what='value', or another donor")
     wanted = [step] if step is not None else chosen_steps(run, steps)
-    sums: dict[tuple[str, str], list[np.ndarray[Any, Any]]] = {}
+    sides: dict[str, dict[str, list[np.ndarray[Any, Any]]]] = {"sinks": {}, "control": {}}
     counted = []
     for number in wanted:
-        donors = {} if other == "nothing" else _donors(model, run, other, number)
-        part = {
-            key: np.full(rows, np.nan) for key in ((w, m) for w in ("sinks", "control") for m in MEASURES)
-        }
+        donors = None if other == "nothing" else _donors(model, run, other, number)
         count = np.zeros(rows)
+        values = {side: {name: np.full(rows, np.nan) for name in MEASURES} for side in sides}
         for seen in observe(model, run, number):
-            here, control = (_in_layers(mask, layers) for mask in places(seen))
-            here = control if at == "random" else here
-            count[seen.rows] = here.any(2).float().sum(-1).mean(0).cpu().numpy()
-            for name, where in (("sinks", here), ("control", control)):
-                vectors = None if other == "nothing" else donors[name][:, seen.rows].to(model.device)
-                after = patched_logits(seen, where, vectors, what)
-                for measure, value in effects(seen, after, where).items():
-                    empty = ~where.any(3).any(2).any(0)
-                    part[name, measure][seen.rows] = value.masked_fill(empty, float("nan")).cpu().numpy()
-        for key, values in part.items():
-            sums.setdefault(key, []).append(values)
+            masks = dict(zip(sides, (_in_layers(mask, layers) for mask in places(seen)), strict=True))
+            count[seen.rows] = masks["sinks"].any(2).float().sum(-1).mean(0).cpu().numpy()
+            for side, where in masks.items():
+                vectors = None if donors is None else donors[side][:, seen.rows]
+                empty = ~where.any(3).any(2).any(0)
+                for name, value in effects(seen, patched_logits(seen, where, vectors, what), where).items():
+                    values[side][name][seen.rows] = value.masked_fill(empty, float("nan")).cpu().numpy()
         counted.append(count)
-    means = {key: mean_known(values) for key, values in sums.items()}
-    sides = [{m: means[side, m] for m in MEASURES} for side in ("sinks", "control")]
-    donor = other if isinstance(other, str) else "another run"
-    return Patch(what, donor, sides[0], sides[1], np.mean(counted, 0))
+        for side, measures in values.items():
+            for name, array in measures.items():
+                sides[side].setdefault(name, []).append(array)
+    means = {
+        side: {name: mean_known(arrays) for name, arrays in lists.items()} for side, lists in sides.items()
+    }
+    at_sinks = means["control" if at == "random" else "sinks"]
+    return Patch(
+        what,
+        other if isinstance(other, str) else "another run",
+        at_sinks,
+        means["control"],
+        np.mean(counted, 0),
+    )
 
 
 def _donors(model: Model, run: Run, other: Run | str, step: int) -> dict[str, Tensor]:
-    """ "sinks", "control" → Float [L, B, 3, width] on the CPU."""
+    """ "sinks", "control" → Float [L, B, 3, width]."""
     source = other if isinstance(other, Run) else run
-    number = step if source is run else min(source.steps - 1, step * source.steps // run.steps)
-    kinds = {"sinks": other == "ordinary", "control": True}
-    made: dict[str, list[Tensor]] = {"sinks": [], "control": []}
-    rows: list[int] = []
-    for seen in observe(model, source, number):
-        rows += seen.rows
-        for name, ordinary in kinds.items():
-            made[name].append(donors_of(seen, ordinary).cpu())
-    order = torch.tensor(rows).argsort()
-    found = {name: torch.cat(parts, 1)[:, order] for name, parts in made.items()}
+    strongest, ordinary = all_donors(model, source, same_share(run, source, step))
+    found = {"sinks": ordinary if other == "ordinary" else strongest, "control": ordinary}
     if other == "mean":
-        found = {
-            name: (vectors.sum(1, keepdim=True) - vectors) / (vectors.shape[1] - 1)
-            for name, vectors in found.items()
-        }
+        total = {name: vectors.sum(1, keepdim=True) for name, vectors in found.items()}
+        found = {name: (total[name] - vectors) / (vectors.shape[1] - 1) for name, vectors in found.items()}
     return found
+
+
+def same_share(run: Run, other: Run, step: int) -> int:
+    """The step of another run that is as far in it as `step` is in this one."""
+    return step if run.steps == other.steps else min(other.steps - 1, step * other.steps // run.steps)
+
+
+def all_donors(model: Model, run: Run, step: int) -> tuple[Tensor, Tensor]:
+    """The strongest and an ordinary vector of each kind (see `donors_of`), Float [L, B, 3, width] each, of all rows."""
+    rows: list[int] = []
+    strongest, ordinary = [], []
+    for seen in observe(model, run, step):
+        rows += seen.rows
+        strongest.append(donors_of(seen))
+        ordinary.append(donors_of(seen, ordinary=True))
+    order = torch.tensor(rows, device=model.device).argsort()
+    return torch.cat(strongest, 1)[:, order], torch.cat(ordinary, 1)[:, order]
 
 
 def _in_layers(where: Tensor, layers: tuple[int, ...] | None) -> Tensor:
     if layers is None:
         return where
-    kept = torch.zeros(len(where), dtype=torch.bool, device=where.device)
-    kept[list(layers)] = True
+    kept = torch.tensor([layer in layers for layer in range(len(where))], device=where.device)
     return where & kept[:, None, None, None]
 
 

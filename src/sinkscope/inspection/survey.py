@@ -22,7 +22,16 @@ from sinkscope.inspection.foresight import over_depth, over_time
 from sinkscope.inspection.lens import joined, read
 from sinkscope.inspection.movement import movement
 from sinkscope.inspection.observation import MASK, Observation, check_read_out, chosen_steps, matched, observe
-from sinkscope.inspection.patch import What, donors_of, effects, mean_known, patched_logits, places
+from sinkscope.inspection.patch import (
+    What,
+    all_donors,
+    donors_of,
+    effects,
+    mean_known,
+    patched_logits,
+    places,
+    same_share,
+)  # fmt: skip
 from sinkscope.inspection.probes import probe, shuffled
 from sinkscope.inspection.scores import scores
 from sinkscope.inspection.tuned_lens import TunedLens
@@ -80,8 +89,9 @@ def survey(
     found: list[dict[str, list[Array]]] = [{} for _ in range(rows)]
     done = 0
     for place, number in enumerate(numbers):
-        there = min(source.steps - 1, number * source.steps // run.steps)
-        donors = [donor.roll(-turn, 1) for donor in _all_donors(model, source, there)]
+        donors = [
+            donor.roll(-turn, 1) for donor in all_donors(model, source, same_share(run, source, number))
+        ]
         first = _first_of_block(run, number)
         later = observe(model, run, number + 1) if not model.spec.causal and number + 1 < run.steps else None
         begin = observe(model, run, first) if not model.spec.causal and first < number else None
@@ -107,18 +117,6 @@ def survey(
             part[f"label/{name}"] = np.array([given[row]] * len(numbers))
         parts.append(part)
     return parts
-
-
-def _all_donors(model: Model, run: Run, step: int) -> list[Tensor]:
-    """The strongest and an ordinary vector of each kind, Float [L, B, 3, width] each, of all rows."""
-    rows: list[int] = []
-    made: list[list[Tensor]] = [[], []]
-    for seen in observe(model, run, step):
-        rows += seen.rows
-        for ordinary in (False, True):
-            made[ordinary].append(donors_of(seen, ordinary))
-    order = torch.tensor(rows).argsort().to(model.device)
-    return [torch.cat(parts, 1)[:, order] for parts in made]
 
 
 def _first_of_block(run: Run, step: int) -> int:

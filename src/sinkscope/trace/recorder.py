@@ -120,13 +120,21 @@ class Recorder:
             elif name in WITHOUT_KEYS:
                 arrays[name] = values.numpy().copy()
             else:
-                variable, first = self.variables[name], parcel.offset
-                array = np.empty((*values.shape[:-1], self.frame.columns), dtype=variable.dtype)
-                last = first + values.shape[-1]
-                array[..., :first], array[..., last:] = variable.empty, variable.empty
-                array[..., first:last] = values.numpy()
-                arrays[name] = array
+                arrays[name] = self._widened(values, parcel.offset, self.variables[name])
         return arrays, [replace(parcel, arrays=rest)]
+
+    def _widened(self, values: Tensor, first: int, variable: Variable) -> Array:
+        """Values [B, …, keys] at their columns of the frame; pinned memory is copied, because it is wanted for the next step."""
+        columns, last = self.frame.columns, first + values.shape[-1]
+        if values.shape[-1] == columns and not values.is_pinned():
+            whole: Array = values.numpy()
+            return whole
+        # torch copies with all threads: tens of megabytes a step, most of whose time goes into fresh pages.
+        wide = torch.empty((*values.shape[:-1], columns), dtype=values.dtype)
+        wide[..., :first], wide[..., last:] = variable.empty, variable.empty
+        wide[..., first:last] = values
+        array: Array = wide.numpy()
+        return array
 
     def _note_decisions(self, step: int, parcel: Parcel) -> None:
         decided = parcel.step["decided"].numpy()
