@@ -8,6 +8,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sinkscope.errors import InputError
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -67,3 +69,22 @@ def html_table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]
         f"<tr>{cell('th', first)}{''.join(cell('td', value) for value in rest)}</tr>" for first, *rest in rows
     )
     return f"<table><caption><b>{escape(visible(title))}</b></caption>{top}<tbody>{body}</tbody></table>"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns under each other, two spaces between."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+
+
+def pairs(texts: Sequence[str], flag: str) -> dict[str, str]:
+    """NAME=VALUE as often as it was given."""
+    values = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals and value):
+            raise InputError(f"{flag} is written as NAME=VALUE, got {text!r}")
+        values[name] = value
+    return values

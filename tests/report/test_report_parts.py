@@ -256,6 +256,7 @@ def test_half_an_interval_is_not_drawn():
 def test_what_sinks_hold_gets_a_section(planted: Path):
     found = source.read(planted)
     asked = {
+        "task": "word_problems",
         "answer": "not shown",
         "sentence": "the interval does not decide it",
         "low": 0.1,
@@ -278,7 +279,9 @@ def test_what_sinks_hold_gets_a_section(planted: Path):
             },
         ]
     )
-    measured = pd.DataFrame([{"model": found.models[0], "section": "patch", "value": 0.345, "layer": -1}])
+    measured = pd.DataFrame(
+        [{"model": found.models[0], "task": "word_problems", "section": "patch", "value": 0.345, "layer": -1}]
+    )
     page = report_page(replace(found, frames={**found.frames, "holdings": holdings, "inspection": measured}))
     assert 'id="inspection"' in page
     assert "not shown: the interval does not decide it" in page

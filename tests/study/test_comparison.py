@@ -80,7 +80,7 @@ def test_the_paper_table_with_controls() -> None:
     )
     assert set(rows["top:1"].over_control) == {"mass"}
     assert rows["random(top:10)"].draws == 3
-    assert rows["random(top:10)"].accuracy == pytest.approx(draws.mean())
+    assert rows["random(top:10)"].value == pytest.approx(draws.mean())
     assert rows["random(top:10)"].control_of == "top:10"
     assert rows["none"].against_none is None
     assert rows["none"].hidden_share is None

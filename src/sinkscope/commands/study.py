@@ -22,7 +22,8 @@ from sinkscope.study.executors import Place
 from sinkscope.study.gpu_hours import cheapest, gpu_hours, gpu_names, source, together
 from sinkscope.study.status import read as read_status
 from sinkscope.tasks.sandbox import UnconfinedWarning
-from sinkscope.text import visible
+from sinkscope.tasks.task import ACCURACY, NATS
+from sinkscope.text import aligned, pairs, visible
 
 
 @dataclass(frozen=True)
@@ -79,17 +80,6 @@ def resolve(request: Request) -> spec.Study:
     """The study with the changes of the command line."""
     data = pairs(request.data, "--data")
     return spec.changed(request.name, request.models, request.task, request.samples, request.dtype, data)
-
-
-def pairs(texts: tuple[str, ...], flag: str) -> dict[str, str]:
-    """NAME=VALUE as often as it was given."""
-    values = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not (name and equals and value):
-            raise InputError(f"{flag} is written as NAME=VALUE, got {text!r}")
-        values[name] = value
-    return values
 
 
 def update_report(root: Path, wanted: bool, progress: run.Progress) -> Path | None:
@@ -184,13 +174,16 @@ def show_outcome(outcome: run.Outcome, out: Path, report: Path | None, json: boo
         show_json(
             {
                 "study": outcome.study.name, "folder": out, "report": report, "answers_computed": outcome.computed,
-                "verdicts": sentences_by_model, "results": outcome.frames.get("results"), "notes": outcome.notes,
+                "verdicts": sentences_by_model, "results": outcome.frames.get("results"),
+                "likelihood": outcome.frames.get("likelihood"), "notes": outcome.notes,
                 "not_graded": [entry._asdict() for entry in outcome.not_graded],
             }
         )  # fmt: skip
         return
     say(*(f"{model}: {sentence}" for model, sentence in sentences_by_model.items()), "")
-    say(*accuracy_lines(outcome.frames.get("results"), outcome.study), *outcome.notes)
+    for name in ("results", "likelihood"):
+        say(*result_lines(outcome.frames.get(name), outcome.study))
+    say(*outcome.notes)
     computed = f"{outcome.computed} answers computed" if outcome.computed else "nothing was left to compute"
     say(f"{computed}; tables: {out}/tables")
     if report is not None:
@@ -209,14 +202,16 @@ def verdicts(diagnosis: Any) -> dict[str, str]:
     return {model: sentence(questions) for model, questions in findings.items()}
 
 
-def accuracy_lines(results: Any, wanted: spec.Study) -> list[str]:
-    """Accuracies, a row for each model and a column for each policy, the count-matched control in brackets."""
+def result_lines(results: Any, wanted: spec.Study) -> list[str]:
+    """Accuracies or nats, a row for each model and a column for each policy, the count-matched control in brackets."""
     if results is None:
         return []
+    measure = ACCURACY if ACCURACY in results else NATS
+    words = {ACCURACY: "accuracy", NATS: "nats per token"}[measure]
     lines: list[str] = []
     for (task, decoding), group in results.groupby(["task", "decoding_name"], sort=False):
         rows = [row for row in group.to_dict("records") if not isinstance(row["control_of"], str)]
-        cells = {(row["model"], row["policy"]): accuracy(row) for row in rows}
+        cells = {(row["model"], row["policy"]): result(row, measure) for row in rows}
         named = [policy for grid in wanted.evaluate for policy in expanded(grid.policies, 1)]
         policies = [name for name in dict.fromkeys(named) if any(row["policy"] == name for row in rows)]
         models = [model.name for model in wanted.models if any(row["model"] == model.name for row in rows)]
@@ -224,24 +219,16 @@ def accuracy_lines(results: Any, wanted: spec.Study) -> list[str]:
         table += [[model, *(cells.get((model, policy), "") for policy in policies)] for model in models]
         counts = sorted({int(row["n"]) for row in rows})
         controlled = any(isinstance(row["control"], str) for row in rows)
-        about = f"{task}, decoding {decoding}, {' or '.join(map(str, counts))} documents: accuracy"
+        about = f"{task}, decoding {decoding}, {' or '.join(map(str, counts))} documents: {words}"
         about += " (of the control that hides as many random keys)" if controlled else ""
         lines += [about, *aligned(table), ""]
     return lines
 
 
-def accuracy(row: Mapping[str, Any]) -> str:
-    """An accuracy, and that of its control in brackets."""
-    control = f" ({row['control_accuracy']:.2f})" if isinstance(row["control"], str) else ""
-    return f"{row['accuracy']:.2f}{control}"
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns under each other, two spaces between."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
+def result(row: Mapping[str, Any], measure: str) -> str:
+    """An accuracy or nats, and that of the control in brackets."""
+    control = f" ({row[f'control_{measure}']:.2f})" if isinstance(row["control"], str) else ""
+    return f"{row[measure]:.2f}{control}"
 
 
 # ---- before a study ------------------------------------------------------------------------------

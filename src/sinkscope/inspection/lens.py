@@ -8,7 +8,7 @@ column of the answer; end and padding tokens do not count. Control: as many rand
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -47,7 +47,7 @@ class Lens:
         token: Long [N, n]: the likeliest token. probability: Float [N, n].
         own, elsewhere: Float [N, n]: 1 or 0 (see the module); NaN where there is nothing to agree with.
         settled: Long [N]: the first of the read layers from which on the likeliest token stays the same.
-        tuned: whether an affine map for each layer was applied.
+        tuned: whether an affine map for each layer was applied. texts: token → its text, where there is a tokenizer.
     """
 
     row: np.ndarray[Any, Any]
@@ -61,7 +61,7 @@ class Lens:
     elsewhere: np.ndarray[Any, Any]
     settled: np.ndarray[Any, Any]
     tuned: bool
-    texts: tuple[str, ...] = ()
+    texts: dict[int, str] = field(default_factory=dict)
 
     def by_row(self, measure: str, chosen: bool, rows: int) -> np.ndarray[Any, Any]:
         """Float [rows, n]: a measure ("own", "elsewhere", "probability"), mean over a row's places; NaN where it has none."""
@@ -122,20 +122,13 @@ def lens(
     parts = [
         read(seen, chosen, positions, affine) for number in numbers for seen in observe(model, run, number)
     ]
-    return joined(model, parts, chosen, affine is not None)
-
-
-def joined(
-    model: Model, parts: list[dict[str, np.ndarray[Any, Any]]], layers: tuple[int, ...], tuned: bool
-) -> Lens:
-    """One result from what `read` gave for each observation."""
-    arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    texts: tuple[str, ...] = ()
+    arrays: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    texts: dict[int, str] = {}
     if model.tokenizer is not None:
-        known = sorted(set(arrays["token"].ravel().tolist()))
-        words = {token: str(model.tokenizer.decode([token])) for token in known}
-        texts = tuple(words.get(token, "") for token in range(max(known, default=-1) + 1))
-    return Lens(layers=layers, tuned=tuned, texts=texts, **arrays)
+        texts = {
+            token: str(model.tokenizer.decode([token])) for token in set(arrays["token"].ravel().tolist())
+        }
+    return Lens(layers=chosen, tuned=affine is not None, texts=texts, **arrays)
 
 
 def read(

@@ -19,7 +19,7 @@ from sinkscope.inspection.channels import channels
 from sinkscope.inspection.destinations import DESTINATIONS, destinations
 from sinkscope.inspection.dormant import dormant
 from sinkscope.inspection.foresight import over_depth, over_time
-from sinkscope.inspection.lens import joined, read
+from sinkscope.inspection.lens import Lens, read
 from sinkscope.inspection.movement import movement
 from sinkscope.inspection.observation import MASK, Observation, check_read_out, chosen_steps, matched, observe
 from sinkscope.inspection.patch import (
@@ -203,7 +203,8 @@ def _patches(seen: Observation, donors: list[Tensor]) -> dict[str, Tensor]:
 
 def _lens(seen: Observation, section: str, tuned: TunedLens | None) -> dict[str, Array]:
     layers = tuple(range(len(seen.calls) + 1))
-    lens = joined(seen.model, [read(seen, layers, "sinks", tuned)], layers, tuned is not None)
+    arrays: dict[str, Any] = read(seen, layers, "sinks", tuned)
+    lens = Lens(layers=layers, tuned=tuned is not None, **arrays)
     rows, found = max(seen.rows) + 1, {}
     for measure, words in (
         ("own", "its own token"),

@@ -73,10 +73,7 @@ def read_corpus(source: str) -> list[str]:
     """
     path = Path(source).expanduser()
     if path.is_file():
-        try:
-            paragraphs = _paragraphs(path.read_text(encoding="utf-8"))
-        except UnicodeDecodeError as error:
-            raise InputError(f"the corpus {source} is not UTF-8 text ({error}); convert it first") from error
+        paragraphs = _paragraphs(read_text(path))
     elif path.exists() or source.count("/") != 1:
         raise InputError(
             f"there is no corpus file {source!r}; give a UTF-8 text file, or a hub data set owner/name"
@@ -87,6 +84,14 @@ def read_corpus(source: str) -> list[str]:
         raise InputError(f"the corpus {source} has no text in it")
     Random(0).shuffle(paragraphs)  # noqa: S311 (order of paragraphs)
     return paragraphs
+
+
+def read_text(path: Path) -> str:
+    """The text of a UTF-8 file."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text ({error}); convert it first") from error
 
 
 def _paragraphs(text: str) -> list[str]:

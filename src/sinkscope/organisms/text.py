@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from sinkscope.errors import InputError
 from sinkscope.organisms.batches import Batch
-from sinkscope.organisms.documents import hub_texts
+from sinkscope.organisms.documents import hub_texts, read_text
 from sinkscope.organisms.layout import write_json
 
 END_OF_DOCUMENT = "\n\f\n"
@@ -69,10 +69,7 @@ def read_documents(source: str) -> tuple[list[str], list[str]]:
 def _of_files(paths: Sequence[Path]) -> list[str]:
     documents = []
     for path in paths:
-        try:
-            text = path.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise InputError(f"{path} is not UTF-8 text ({error}); convert it first") from error
+        text = read_text(path)
         parts = text.split(END_OF_DOCUMENT) if END_OF_DOCUMENT in text else text.split("\n\n")
         documents += [part.strip() for part in parts if part.strip()]
     return documents

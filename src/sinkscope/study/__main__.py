@@ -12,6 +12,7 @@ from pathlib import Path
 
 from sinkscope.errors import plainly
 from sinkscope.study import run, spec
+from sinkscope.text import pairs
 
 
 class Lines(run.Progress):
@@ -42,13 +43,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="the study's folder; default: study-NAME")
     parser.add_argument("--model", action="append", default=[], help="in place of the study's; several times")
     parser.add_argument("--samples", type=int, help="documents per cell in place of the study's")
+    parser.add_argument("--data", action="append", default=[], help="a task's file, TASK=FILE; several times")
     parser.add_argument("--dtype", help="in place of the study's; the same on every machine")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--shard", type=int, default=256, help="answers in a unit of work")
     parser.add_argument("--on", default="here", help="here, local, ray or slurm")
     given = parser.parse_args()
     with plainly():
-        study = spec.changed(given.name, given.model, None, given.samples, given.dtype)
+        data = pairs(given.data, "--data")
+        study = spec.changed(given.name, given.model, None, given.samples, given.dtype, data)
         out = given.out or Path(f"study-{study.name}")
         outcome = run.run_study(
             study, out, given.on, given.device, shard=given.shard, progress=Lines(), tables=False

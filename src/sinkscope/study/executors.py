@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Protocol
 
 from sinkscope.errors import InputError, SinkscopeError, nearest
 from sinkscope.study.spec import StudyModel
-from sinkscope.study.worker import Job, JobResult, Worker
+from sinkscope.study.worker import Job, JobResult, Worker, cpu_workers, threads
 
 NAMES = ("local", "here", "ray", "slurm")
 TRIES = 4
@@ -371,24 +371,6 @@ def end_with(parent: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-def cores() -> int:
-    """Processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def threads(workers: int) -> int:
-    """Threads of each worker: an equal share of the cores, or OMP_NUM_THREADS where it is set."""
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    return int(asked) if asked.isdigit() and int(asked) else max(1, cores() // workers)
-
-
-def cpu_workers(memory: int) -> int:
-    """As many as there are cores, while a model for each fits into half the memory."""
-    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    fit = int(installed * 0.5 // memory) if memory else cores()
-    return max(1, min(cores(), fit))
 
 
 def local_devices(place: Place) -> list[str]:

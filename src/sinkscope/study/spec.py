@@ -287,19 +287,17 @@ def changed(
 ) -> Study:
     """A built-in study or one from a TOML file, with other models, another task, number of documents, dtype or data files."""
     given = read_data(name)
-    kinds = ("evaluate", "trace", "replay", "inspect")
     if models:
         given["models"] = list(models)
-        for kind in kinds:
-            for block in given.get(kind, []):
-                if block.get("models"):
-                    block["models"] = [known for known in block["models"] if known in models]
-            given[kind] = [block for block in given.get(kind, []) if block.get("models") != []]
-    for kind in kinds if task is not None else ():
+    for kind in ("evaluate", "trace", "replay", "inspect"):
         for block in given.get(kind, []):
-            block["task"] = task
-    for block in given.get("evaluate", []) if samples is not None else ():
-        block["samples"] = samples
+            if models and block.get("models"):
+                block["models"] = [known for known in block["models"] if known in models]
+            if task is not None:
+                block["task"] = task
+            if samples is not None and kind == "evaluate":
+                block["samples"] = samples
+        given[kind] = [block for block in given.get(kind, []) if not models or block.get("models") != []]
     study = from_data(given, str(name))
     if not study.models:
         raise InputError(
@@ -383,17 +381,15 @@ def to_data(study: Study) -> dict[str, Any]:
 
 
 def to_toml(study: Study) -> str:
-    """The study as TOML text that `from_data` reads back."""
+    """The study as TOML text that `from_data` reads back; None, which TOML does not have, is the default and left out."""
     import tomli_w
 
-    return tomli_w.dumps(_without_none(to_data(study)))
+    def known(data: Any) -> Any:
+        if isinstance(data, dict):
+            return {name: known(value) for name, value in data.items() if value is not None}
+        return [known(value) for value in data] if isinstance(data, list) else data
 
-
-def _without_none(data: Any) -> Any:
-    """The data without None, which TOML does not have: a field that is left out takes its default, None."""
-    if isinstance(data, dict):
-        return {name: _without_none(value) for name, value in data.items() if value is not None}
-    return [_without_none(value) for value in data] if isinstance(data, list) else data
+    return tomli_w.dumps(known(to_data(study)))
 
 
 def with_samples(study: Study, samples: int) -> Study:

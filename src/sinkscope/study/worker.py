@@ -6,6 +6,7 @@ Jobs are plain data that any executor can send: a shard to do, or a model whose 
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 import traceback
 from dataclasses import dataclass
@@ -93,6 +94,24 @@ class Worker:
         return self._model
 
 
+def cores() -> int:
+    """Processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def threads(workers: int) -> int:
+    """Threads of each worker: an equal share of the cores, or OMP_NUM_THREADS where it is set."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return int(asked) if asked.isdigit() and int(asked) else max(1, cores() // workers)
+
+
+def cpu_workers(memory: int) -> int:
+    """As many as there are cores, while a model for each fits into half the memory."""
+    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    fit = int(installed * 0.5 // memory) if memory else cores()
+    return max(1, min(cores(), fit))
+
+
 def set_threads(threads: int | None) -> None:
     """Limit the threads of torch, and of the BLAS and OpenMP libraries that numpy and others have loaded."""
     if threads is None:
@@ -116,6 +135,7 @@ def measure(cell: Cell, model: Model) -> Speed:
     """
     import torch
 
+    from sinkscope.decoding import default_decoding
     from sinkscope.policies import MaskTop
     from sinkscope.tasks.prompting import encode_prompt
     from sinkscope.trace.capture import Capture
@@ -131,6 +151,8 @@ def measure(cell: Cell, model: Model) -> Speed:
     rows = torch.tensor([list(ids) for ids, _ in equal])
     streams = [stream for _, stream in equal]
     decoding = cell.parsed_decoding()
+    if not decoding.generates:  # a forward of a reading takes about as long
+        decoding = default_decoding(model.family)
     _timed(model, rows[:1], streams[:1], decoding)  # the first passes of a process are slow
     return Speed(
         _timed(model, rows, streams, decoding),

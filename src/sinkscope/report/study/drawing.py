@@ -18,10 +18,10 @@ from sinkscope.report.figures import (
     Saved,
     check_free,
     check_names,
-    file_name,
     save_all,
 )
 from sinkscope.report.figures.holdings import plot_holdings
+from sinkscope.report.study.holdings import figure_stem, title
 from sinkscope.report.study.source import LEFT_OUT, read
 from sinkscope.report.study.words import short
 
@@ -73,9 +73,10 @@ def save_study(
     drawn = {name: files for part in saved for name, files in part.files.items()}
     left_out = {name: why for part in saved for name, why in part.left_out.items()}
     if not only and "inspection" in source.frames:
-        for model, rows in source.frames["inspection"].groupby("model", sort=False):
-            figure = plot_holdings(rows, f"What the sinks of {model} hold")
-            drawn.setdefault("holdings", []).extend(figure.save(out, file_name(short(str(model)))))
+        for (model, task), rows in source.frames["inspection"].groupby(["model", "task"], sort=False):
+            figure = plot_holdings(rows, f"What the sinks of {title(source, str(model), str(task))} hold")
+            suffix = figure_stem(source, str(model), str(task)).removeprefix("holdings_")
+            drawn.setdefault("holdings", []).extend(figure.save(out, suffix))
     out.mkdir(parents=True, exist_ok=True)
     (out / LEFT_OUT).write_text(json.dumps(left_out, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return Saved({name: drawn[name] for name in (*names, "holdings") if name in drawn}, left_out)

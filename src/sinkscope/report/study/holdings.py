@@ -22,23 +22,23 @@ def what_they_hold(source: Source) -> Safe | None:
     """The section; None for a study without [[inspect]]."""
     if "holdings" not in source.frames:
         return None
-    models = [model for model in source.models if any(True for _ in source.rows("holdings", model=model))]
-    asked = dict.fromkeys(str(row["question"]) for _, row in source.rows("holdings"))
-    known = {
-        (str(row["question"]), model): (at, row)
-        for model in models
-        for at, row in source.rows("holdings", model=model)
+    cells = {
+        (model, str(row["task"])): title(source, model, str(row["task"]))
+        for model in source.models
+        for _, row in source.rows("holdings", model=model)
     }
-    body = [
-        [question, *(_answer(known.get((question, model))) for model in models)]
-        for question in asked
-        if question != KIND
-    ]
-    lead = [tag("li", tag("b", model), ": ", _kind(known.get((KIND, model)))) for model in models]
+    known = {
+        (str(row["question"]), model, task): (at, row)
+        for model, task in cells
+        for at, row in source.rows("holdings", model=model, task=task)
+    }
+    asked = [question for question in dict.fromkeys(question for question, *_ in known) if question != KIND]
+    body = [[question, *(_answer(known.get((question, *cell))) for cell in cells)] for question in asked]
+    lead = [tag("li", tag("b", name), ": ", _kind(known.get((KIND, *cell)))) for cell, name in cells.items()]
     answers = table(
         "What rules say about the sinks. Yes and no need the whole 95 % interval over prompts, widened by a quarter, on one side "
         "of the limit, and 20 prompts; everything else is not shown",
-        ("question", *models), body,
+        ("question", *cells.values()), body,
     )  # fmt: skip
     measures = plain_table(
         source,
@@ -47,7 +47,7 @@ def what_they_hold(source: Source) -> Safe | None:
     )
     return section(
         "inspection", "What they hold", tag("ul", *lead), tag("p", NOTE, class_="warning"), answers,
-        *(_picture(source, model) for model in models), details("all measures", measures),
+        *(_picture(source, *cell) for cell in cells), details("all measures", measures),
     )  # fmt: skip
 
 
@@ -66,8 +66,19 @@ def _answer(found: tuple[int, Row] | None) -> Safe | str:
     return tag("span", tag("b", row["answer"]), " ", value, tag("small", row["sentence"]))
 
 
-def _picture(source: Source, model: str) -> Safe:
-    stem = f"holdings_{file_name(short(model))}"
+def title(source: Source, model: str, task: str) -> str:
+    """The model, and the task where the study inspects several."""
+    several = source.frames["inspection"]["task"].nunique() > 1
+    return f"{model} · {task}" if several else model
+
+
+def figure_stem(source: Source, model: str, task: str) -> str:
+    """The name of a picture's files, without their ending."""
+    return f"holdings_{file_name(title(source, short(model), task))}"
+
+
+def _picture(source: Source, model: str, task: str) -> Safe:
+    stem = figure_stem(source, model, task)
     path = source.figure(f"{stem}.svg")
     if path is None:
         return tag("p", f"{model}: not drawn", class_="quiet")
