@@ -31,8 +31,8 @@ def test_the_default_study_is_the_one_described() -> None:
     words, code = study.evaluate
     assert words.task == "word_problems"
     assert set(words.policies) == {
-        "none", "top:1", "random(top:1)", "top:5", "random(top:5)", "top:10", "random(top:10)", "top:1@model",
-        "top:1,effect=silence",
+        "none", "top:1", "random(top:1)", "random(top:1),match=mass", "top:5", "random(top:5)", "top:10", "random(top:10)",
+        "top:1@model", "top:1,effect=silence",
     }  # fmt: skip
     assert (code.task, code.models, code.policies) == (
         "small_code", ("organism/causal", "organism/scratch"), ("none", "top:1"),

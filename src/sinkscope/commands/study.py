@@ -295,7 +295,7 @@ def hours_by_model(cost: Estimate) -> dict[str, dict[str, float | None]]:
 
 def gpu_lines(cost: Estimate) -> list[str]:
     """GPU-hours of each model on named GPUs, and the cheapest runs that decide on each claim."""
-    from sinkscope.report.study.power import needs
+    from sinkscope.report.study.claims import needs
 
     table = hours_by_model(cost)
     if not table:

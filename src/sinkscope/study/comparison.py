@@ -172,7 +172,7 @@ class _Gaps:
     def notes(self) -> tuple[str, ...]:
         """One sentence for each kind of gap."""
         notes = [
-            f"{', '.join(where)}: the decoding draws and has {seeds} seed(s); without at least {LEAST_SEEDS} no difference "
+            f"{', '.join(where)}: the decoding draws and has {_seeds(seeds)}; without at least {LEAST_SEEDS} no difference "
             "is tested"
             for seeds, where in self.drawing.items()
         ]
@@ -183,7 +183,7 @@ class _Gaps:
         for (match, seeds), policies in self.controls.items():
             where = list(dict.fromkeys(model for models in policies.values() for model in models))
             notes.append(
-                f"the {match}-matched controls of {', '.join(policies)} have {seeds} seed(s) ({', '.join(where)}); an effect "
+                f"the {match}-matched controls of {', '.join(policies)} have {_seeds(seeds)} ({', '.join(where)}); an effect "
                 f"over a control needs at least {LEAST_SEEDS}"
             )
         return tuple(notes)
@@ -439,3 +439,7 @@ def _flat(row: Row) -> dict[str, Any]:
         "paper": None if row.paper is None else row.paper.value,
         "paper_plus_minus": None if row.paper is None else row.paper.plus_minus,
     }
+
+
+def _seeds(count: int) -> str:
+    return "one seed" if count == 1 else f"{count} seeds"
