@@ -25,6 +25,7 @@ from sinkscope.commands.options import (
     Sandbox,
     Source,
     with_decoding,
+    with_reading,
 )
 from sinkscope.commands.train import train
 from sinkscope.errors import InputError, SinkscopeError
@@ -199,13 +200,14 @@ def inspect(
 
 
 @app.command(cls=Command)
-@with_decoding
+@with_reading
 def evaluate(
     source: Source,
     task: Annotated[
         str,
         typer.Option(
-            help="word_problems, small_code, gsm8k or humaneval; gsm8k:paper-llada for a named scheme",
+            help="word_problems, small_code, gsm8k (gsm8k:paper-llada: a named scheme), humaneval; text: nats per token; "
+            "blimp, piqa, sciq, arc_easy, hellaswag: choices by likelihood",
             metavar="TASK",
         ),
     ],

@@ -219,30 +219,44 @@ def sign_flip(differences: ArrayLike, draws: int = 10_000, seed: int = 0) -> flo
     return (as_large + 1) / (draws + 1)
 
 
-def compare(first: ArrayLike, second: ArrayLike, draws: int = 10_000, seed: int = 0) -> Comparison:
-    """Two runs over the same documents, in the same order (see `align`)."""
+def mean_difference(first: ArrayLike, second: ArrayLike) -> Estimate:
+    """mean(first) − mean(second), paired: Student's t over documents, for scores without bounds such as nats per token."""
     a, b = _pair(first, second)
-    found = paired_interval(a, b)
+    return mean_interval(a - b)
+
+
+def compare(
+    first: ArrayLike, second: ArrayLike, draws: int = 10_000, seed: int = 0, *, shares: bool = True
+) -> Comparison:
+    """Two runs over the same documents, in the same order (see `align`).
+
+    Args:
+        shares: scores lie between 0 and 1; else the interval is that of `mean_difference`.
+    """
+    a, b = _pair(first, second)
+    found = paired_interval(a, b) if shares else mean_difference(a, b)
     return Comparison(
         n=len(a),
         first=float(a.mean()),
         second=float(b.mean()),
         difference=found.value,
         interval=Interval(found.low, found.high),
-        p=mcnemar(a, b) if _binary(a) and _binary(b) else sign_flip(a - b, draws, seed),
+        p=mcnemar(a, b) if shares and _binary(a) and _binary(b) else sign_flip(a - b, draws, seed),
         only_first=int(np.sum(a > b)),
         only_second=int(np.sum(b > a)),
     )
 
 
-def effect_over_control(policy: ArrayLike, controls: ArrayLike, draws: int = 10_000, seed: int = 0) -> Effect:
-    """`policy`: scores [n]. `controls`: scores [seeds, n] of the same documents, at least 3 seeds.
+def effect_over_control(
+    policy: ArrayLike, controls: ArrayLike, draws: int = 10_000, seed: int = 0, *, shares: bool = True
+) -> Effect:
+    """`policy`: scores [n]. `controls`: scores [seeds, n] of the same documents, at least 3 seeds. `shares`: as for `compare`.
 
     Documents vary, seeds do not: the interval is about these control draws; `control_spread` says how much the draws themselves
     vary.
     """
     a, b = _pair(policy, over_seeds(controls))
-    found = paired_interval(a, b)
+    found = paired_interval(a, b) if shares else mean_difference(a, b)
     each = np.asarray(controls, dtype=np.float64)
     return Effect(
         n=len(a),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import typer.main
+from tests.report import browser as chromium
 
 import sinkscope
 from sinkscope import cli
@@ -58,3 +59,29 @@ def test_every_link_between_pages_leads_to_a_file(site: Path) -> None:
         for target in re.findall(r'\shref="([^"#:]+)(?:#[^"]*)?"', page.read_text(encoding="utf-8")):
             if page.name != "404.html":
                 assert (page.parent / target.split("?")[0]).exists(), (page.relative_to(site), target)
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@pytest.mark.skipif(chromium.find() is None, reason="needs Chromium (apt-get install chromium)")
+def test_every_page_fits_a_screen_a_tablet_and_a_phone(site: Path) -> None:
+    pages = [page for page in sorted(site.rglob("*.html")) if page.name != "404.html"]
+    assert len(pages) > 25
+    browser = chromium.Browser(1400, 1000)
+    try:
+        for wide in (1400, 760, 390):
+            browser.call(
+                "Emulation.setDeviceMetricsOverride",
+                width=wide,
+                height=1000,
+                deviceScaleFactor=1,
+                mobile=False,
+            )
+            for page in pages:
+                browser.open(
+                    page, ready="document.readyState === 'complete' && location.protocol === 'file:'"
+                )
+                assert browser.js("document.documentElement.scrollWidth <= innerWidth"), (page.name, wide)
+                assert browser.problems() == [], page.name
+    finally:
+        browser.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -11,7 +12,7 @@ from tests.sinks import synthetic
 
 from sinkscope.report.study import masking_rules, trace_rules
 from sinkscope.report.study.claims import CLAIMS, DIFFUSION, judge
-from sinkscope.report.study.evidence import ACCURACIES, PAIRS, TRACES, Evidence, collect
+from sinkscope.report.study.evidence import ACCURACIES, PAIRS, TRACES, Evidence, TextEvidence, collect
 from sinkscope.report.study.masking_rules import LEAST_DOCUMENTS
 from sinkscope.report.study.rules import CONTRADICTED, NOT_MEASURED, OPEN, SUPPORTED, side
 from sinkscope.report.study.source import Source
@@ -102,6 +103,63 @@ def test_an_effect_within_noise_is_never_support_and_the_least_n_is_said():
     for n, status in ((LEAST_DOCUMENTS - 1, OPEN), (LEAST_DOCUMENTS, SUPPORTED)):
         assert masking_rules.keeps("top:1")(masked(n=n, none=n, top=n)).status == status
         assert paired_interval([1.0] * n, [1.0] * n).below(POINTS_LOST) == (status == SUPPORTED)
+
+
+def read(hits: float = 0.9, family: str = "llada", model: str = "m", **nats: float) -> TextEvidence:
+    """Nats per token by policy, of twenty texts that differ much from each other and little between policies."""
+    noise = [0.02 * ((7 * i) % 5 - 2) for i in range(20)]
+    by_policy = {
+        NAMES[key]: {
+            f"t{i}": value + 0.3 * (i % 4) + small * (key != "none") for i, small in enumerate(noise)
+        }
+        for key, value in nats.items()
+    }
+    return TextEvidence(model=model, family=family, scores=by_policy, hits={"top:1": hits})
+
+
+@pytest.mark.parametrize(
+    ("nats", "status"),
+    [
+        ({"none": 3.0, "top": 3.01, "count": 3.0}, SUPPORTED),
+        ({"none": 3.0, "top": 3.9, "count": 3.01}, CONTRADICTED),
+        ({"none": 3.0, "top": 3.9, "count": 3.9}, OPEN),  # random keys cost as much
+        ({"none": 3.0, "top": 3.9}, OPEN),  # no control
+        ({"none": 3.0, "top": 3.05, "count": 3.0}, OPEN),  # around the limit, a perplexity 5 % higher
+        ({"none": 7.0, "top": 7.0, "count": 7.0}, OPEN),  # nothing to lose
+    ],
+)
+def test_texts_are_judged_by_the_same_rules(nats, status):
+    assert masking_rules.keeps("top:1")(read(**nats)).status == status
+
+
+def test_a_text_collapses_where_perplexity_doubles_and_models_are_compared_by_what_they_keep():
+    collapses = masking_rules.collapses("top:1")
+    found = collapses(read(none=3.0, top=3.0 + math.log(2) + 0.1, count=3.0))
+    assert found.status == SUPPORTED
+    assert "left of a token's probability (3.45 nats)" in found.evidence
+    assert collapses(read(none=3.0, top=3.0 + math.log(2) - 0.1, count=3.0)).status == CONTRADICTED
+    causal = read(family="causal", model="c", none=3.0, top=4.0, count=3.01)
+    for top, status in ((3.3, SUPPORTED), (4.5, CONTRADICTED), (4.0, OPEN)):
+        twin = read(family="dream", none=3.0, top=top, count=3.01)
+        assert masking_rules.loses_more(causal, twin, "top:1").status == status
+    explained = read(none=3.0, top=4.0, count=3.01, mass=3.2, silence=3.9)
+    assert masking_rules.due_to_sinks("top:1")(explained).status == SUPPORTED
+
+
+def test_a_table_of_passages_becomes_evidence_of_its_own():
+    row = {"model": "m", "task": "text", "decoding_name": "reading", "document": "a"}
+    frames = {
+        "passages": pd.DataFrame(
+            [{**row, "policy": "none", "nll": 3.0}, {**row, "policy": "top:1", "nll": 4.0}]
+        ),
+        "likelihood": pd.DataFrame([{**row, "policy": "top:1", "sinks_hit": 0.8}]),
+    }
+    study = spec.from_data({"name": "s", "models": ["m"], "evaluate": [{"task": "text"}]})
+    found = collect(Source(Path(), study, frames, {"models": {"m": {"family": "dream"}}}))
+    assert [type(one) for one in found] == [TextEvidence]
+    assert found[0].kind == ACCURACIES
+    assert found[0].scores == {"none": {"a": 3.0}, "top:1": {"a": 4.0}}
+    assert found[0].hits == {"top:1": 0.8}
 
 
 def test_robustness_needs_a_mask_that_hit_the_sinks():

@@ -80,7 +80,7 @@ def test_the_paper_table_with_controls() -> None:
     )
     assert set(rows["top:1"].over_control) == {"mass"}
     assert rows["random(top:10)"].draws == 3
-    assert rows["random(top:10)"].accuracy == pytest.approx(draws.mean())
+    assert rows["random(top:10)"].value == pytest.approx(draws.mean())
     assert rows["random(top:10)"].control_of == "top:10"
     assert rows["none"].against_none is None
     assert rows["none"].hidden_share is None
@@ -111,13 +111,13 @@ def test_few_control_seeds_give_no_effect_and_a_note() -> None:
     table = compare_runs(runs)
     assert not _rows(table)["top:1"].over_control
     assert table.notes == (
-        "the count-matched controls of top:1 have 2 seed(s) (organism/causal); an effect over a control needs at least 3",
+        "the count-matched controls of top:1 have 2 seeds (organism/causal); an effect over a control needs at least 3",
     )
     # One sentence for all models and policies, not one for each.
     both = [replace_source(run, source) for run in (*runs, _run("top:5"), _run("random(top:5)"), _run("random(top:5),seed=1"))
             for source in ("organism/causal", "other")]  # fmt: skip
     assert compare_runs(both).notes == (
-        "the count-matched controls of top:1, top:5 have 2 seed(s) (organism/causal, other); an effect over a control needs "
+        "the count-matched controls of top:1, top:5 have 2 seeds (organism/causal, other); an effect over a control needs "
         "at least 3",
     )
     # seeds of one run are draws of the control as well
@@ -128,7 +128,7 @@ def test_few_control_seeds_give_no_effect_and_a_note() -> None:
 def test_sampled_decodings_need_seeds() -> None:
     few = compare_runs([_run(None, decoding=SAMPLING), _run("top:1", decoding=SAMPLING)])
     assert _rows(few)["top:1"].against_none is None
-    assert any("the decoding draws and has 1 seed(s)" in note for note in few.notes)
+    assert any("the decoding draws and has one seed" in note for note in few.notes)
     many = compare_runs([_run(policy, decoding=SAMPLING, seeds=(0, 1, 2)) for policy in (None, "top:1")])
     against = _rows(many)["top:1"].against_none
     assert against is not None

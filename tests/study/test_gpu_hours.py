@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sinkscope.policies import parse_policy
-from sinkscope.report.study.claims import CLAIMS
+from sinkscope.report.study.claims import CLAIMS, needs
 from sinkscope.report.study.evidence import ACCURACIES
-from sinkscope.report.study.power import needs
 from sinkscope.study import gpu_hours as hours
 from sinkscope.study import spec
 from sinkscope.study.cells import Cell, outline

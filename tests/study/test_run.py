@@ -233,7 +233,7 @@ def test_the_terminal_ends_with_verdicts_accuracies_and_the_report(study: Path, 
     assert "4 documents" in lines[table - 1]
     model, none, masked, control = lines[table + 1].split()
     assert (model, none, masked, control) == ("llada", "0.00", "0.00", "(0.00)")
-    assert sum("seed(s)" in line for line in lines) == 1
+    assert sum("one seed" in line for line in lines) == 1
     assert lines[-1] == f"report: {finished}/report.html"
     shown = json.loads(small.run_here(study, finished, "--json"))
     assert list(shown["verdicts"]) == ["llada"]

@@ -13,7 +13,7 @@ SMALL = {"name": "s", "models": ["organism/scratch"], "evaluate": [{"task": "wor
 
 
 def test_the_studies_that_issue_eight_lists_are_built_in() -> None:
-    assert spec.builtin_names() == ["full", "inside", "mechanisms", "organisms", "paper", "quick"]
+    assert spec.builtin_names() == ["english", "full", "inside", "mechanisms", "organisms", "paper", "quick"]
 
 
 @pytest.mark.parametrize("name", spec.builtin_names())
@@ -31,8 +31,8 @@ def test_the_default_study_is_the_one_described() -> None:
     words, code = study.evaluate
     assert words.task == "word_problems"
     assert set(words.policies) == {
-        "none", "top:1", "random(top:1)", "top:5", "random(top:5)", "top:10", "random(top:10)", "top:1@model",
-        "top:1,effect=silence",
+        "none", "top:1", "random(top:1)", "random(top:1),match=mass", "top:5", "random(top:5)", "top:10", "random(top:10)",
+        "top:1@model", "top:1,effect=silence",
     }  # fmt: skip
     assert (code.task, code.models, code.policies) == (
         "small_code", ("organism/causal", "organism/scratch"), ("none", "top:1"),

@@ -129,8 +129,6 @@ def test_batches_do_not_matter() -> None:
 
 
 def test_what_has_no_likelihood_is_refused() -> None:
-    with pytest.raises(InputError, match="decides from the step before"):
-        bound(golden.model("llada"), (CONTEXT, CONTINUATION), ss.MaskTop(1))
     with pytest.raises(InputError, match="no exact log-likelihood"):
         exact(golden.model("llada"), [(CONTEXT, CONTINUATION)])
     with pytest.raises(InputError, match="its log-likelihood is exact"):
@@ -139,6 +137,19 @@ def test_what_has_no_likelihood_is_refused() -> None:
         bound(golden.model("llada"), (CONTEXT, CONTINUATION), draws=1)
     with pytest.raises(InputError, match="passes the context"):
         exact(golden.model("llama"), [([1], [2] * 600)])
+
+
+def test_a_policy_that_looks_at_the_step_before_sees_the_masked_text_twice() -> None:
+    """So it hides what the same policy with when="same" hides in the first layer, and later what an unmasked pass shows."""
+    model, pair = golden.model("llada"), (CONTEXT, CONTINUATION)
+    plain, waiting = (bound(model, pair, policy, 16) for policy in (None, ss.MaskTop(1)))
+    assert waiting.forwards == 2 * plain.forwards == 32
+    assert 0 < waiting.hidden_share < 1
+    early = [
+        bound(model, pair, ss.MaskTop(1, when=when, layers=(0,)), 16, greedy=False).value
+        for when in ("previous", "same")
+    ]
+    assert early[0] == pytest.approx(early[1], abs=1e-5)
 
 
 def test_a_long_context_loses_its_beginning() -> None:

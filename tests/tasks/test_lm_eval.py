@@ -177,8 +177,10 @@ def test_bounds_say_what_they_are(folder: Path, caplog: pytest.LogCaptureFixture
     assert about["draws"] == 8
     assert about["values"] == 4
     assert 0 < about["error_median"] <= about["error_largest"]
-    with pytest.raises(InputError, match="decides from the step before"):
-        _evaluate(folder, "llada", "local_choice", ",draws=8,policy=top:1", limit=1)
+    masked = _evaluate(folder, "llada", "local_choice", ",draws=8,policy=top:1", limit=1)
+    value = masked["samples"]["local_choice"][0]["filtered_resps"][0][0]
+    pair = (list(f"Q: {QUESTIONS[0]}\nA:".encode()), list(b" yes"))
+    assert value == pytest.approx(bound(model, pair, ss.MaskTop(1), draws=8).value, abs=1e-3)
     same = _evaluate(folder, "llada", "local_choice", ",draws=8,policy=top:1;when=same", limit=1)
     assert same["config"]["sinkscope"]["policy"] == "top:1,when=same"
 

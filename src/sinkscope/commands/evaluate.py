@@ -25,6 +25,7 @@ from sinkscope.tasks.evaluate import (
     write_answers,
 )
 from sinkscope.tasks.evaluate import evaluate as run_evaluation
+from sinkscope.tasks.task import ACCURACY
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,8 @@ def evaluate(request: Request) -> None:
     decoding = make_decoding(model, {**decoding_options(task, family), **given})
     limit, out, seeds = request.limit, request.out, request.seeds
     try:
-        with watching(f"{task.name}:{task.scheme.name}", request.grade) as progress:
+        shares = task.settings().get("measure", ACCURACY) == ACCURACY
+        with watching(f"{task.name}:{task.scheme.name}", request.grade and shares) as progress:
             if out is not None and not request.grade:
                 keys = write_answers(
                     model, task, decoding, policy, out, limit, seeds, batch_size, False, progress
@@ -106,7 +108,7 @@ def show(evaluation: Evaluation, json: bool, folder: Path | None = None) -> None
         low, high = evaluation.interval
         show_json(
             {
-                "accuracy": evaluation.accuracy, "stderr": evaluation.stderr, "low": low, "high": high,
+                evaluation.measure: evaluation.value, "stderr": evaluation.stderr, "low": low, "high": high,
                 "documents": evaluation.n, "seeds": evaluation.seeds, "settings": evaluation.settings, "folder": folder,
                 "records": evaluation.table(),
             }

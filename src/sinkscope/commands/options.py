@@ -62,11 +62,24 @@ DECODING: dict[str, tuple[Any, str, str]] = {
 }
 """Option → its type, what stands for its value in help, and its help; the names are those of the decoding dataclasses."""
 
+READING: dict[str, tuple[Any, str, str]] = {
+    "scored": (int, "N", "task text: the last so many tokens are scored; default: 128 (causal), else all"),
+    "share": (
+        float,
+        "NUMBER",
+        "task text, diffusion models: share of the tokens that is masked; default: the bound",
+    ),
+    "masks": (int, "N", "task text and choices, diffusion models: masked copies that are averaged"),
+}
+"""The same for readings: how a given text is read (--length: so many of its tokens; --steps: masks are filled step by step)."""
+
 KINDS = {"int": "N", "integer": "N", "float": "NUMBER", "path": "PATH"}
 """A parameter's type, as click or typer call it → what stands for its value in help."""
 
 
-def with_decoding(command: Callable[..., None]) -> Callable[..., None]:
+def with_decoding(
+    command: Callable[..., None], known: dict[str, tuple[Any, str, str]] = DECODING
+) -> Callable[..., None]:
     """Add an option for each entry of DECODING to a command; its parameter `decoding` gets those that were given."""
     plain = inspect.signature(command, eval_str=True)
     options = [
@@ -78,7 +91,7 @@ def with_decoding(command: Callable[..., None]) -> Callable[..., None]:
                 kind | None, typer.Option(help=words, rich_help_panel=PANEL, metavar=metavar)
             ],
         )
-        for name, (kind, metavar, words) in DECODING.items()
+        for name, (kind, metavar, words) in known.items()
     ]
     kept = [
         parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
@@ -88,7 +101,7 @@ def with_decoding(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def wrapped(**given: Any) -> None:
-        decoding = {name: given.pop(name) for name in DECODING}
+        decoding = {name: given.pop(name) for name in known}
         command(**given, decoding={name: value for name, value in decoding.items() if value is not None})
 
     parameters = [*kept, *options]
@@ -96,6 +109,10 @@ def with_decoding(command: Callable[..., None]) -> Callable[..., None]:
     wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     del wrapped.__wrapped__  # its signature is not this one's
     return wrapped
+
+
+with_reading = functools.partial(with_decoding, known=DECODING | READING)
+"""The same with the options of readings."""
 
 
 def _in_plain_words(parameter: Any) -> Any:

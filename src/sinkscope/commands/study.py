@@ -22,6 +22,7 @@ from sinkscope.study.executors import Place
 from sinkscope.study.gpu_hours import cheapest, gpu_hours, gpu_names, source, together
 from sinkscope.study.status import read as read_status
 from sinkscope.tasks.sandbox import UnconfinedWarning
+from sinkscope.tasks.task import ACCURACY, NATS
 from sinkscope.text import aligned, pairs, visible
 
 
@@ -173,13 +174,16 @@ def show_outcome(outcome: run.Outcome, out: Path, report: Path | None, json: boo
         show_json(
             {
                 "study": outcome.study.name, "folder": out, "report": report, "answers_computed": outcome.computed,
-                "verdicts": sentences_by_model, "results": outcome.frames.get("results"), "notes": outcome.notes,
+                "verdicts": sentences_by_model, "results": outcome.frames.get("results"),
+                "likelihood": outcome.frames.get("likelihood"), "notes": outcome.notes,
                 "not_graded": [entry._asdict() for entry in outcome.not_graded],
             }
         )  # fmt: skip
         return
     say(*(f"{model}: {sentence}" for model, sentence in sentences_by_model.items()), "")
-    say(*accuracy_lines(outcome.frames.get("results"), outcome.study), *outcome.notes)
+    for name in ("results", "likelihood"):
+        say(*result_lines(outcome.frames.get(name), outcome.study))
+    say(*outcome.notes)
     computed = f"{outcome.computed} answers computed" if outcome.computed else "nothing was left to compute"
     say(f"{computed}; tables: {out}/tables")
     if report is not None:
@@ -198,14 +202,16 @@ def verdicts(diagnosis: Any) -> dict[str, str]:
     return {model: sentence(questions) for model, questions in findings.items()}
 
 
-def accuracy_lines(results: Any, wanted: spec.Study) -> list[str]:
-    """Accuracies, a row for each model and a column for each policy, the count-matched control in brackets."""
+def result_lines(results: Any, wanted: spec.Study) -> list[str]:
+    """Accuracies or nats, a row for each model and a column for each policy, the count-matched control in brackets."""
     if results is None:
         return []
+    measure = ACCURACY if ACCURACY in results else NATS
+    words = {ACCURACY: "accuracy", NATS: "nats per token"}[measure]
     lines: list[str] = []
     for (task, decoding), group in results.groupby(["task", "decoding_name"], sort=False):
         rows = [row for row in group.to_dict("records") if not isinstance(row["control_of"], str)]
-        cells = {(row["model"], row["policy"]): accuracy(row) for row in rows}
+        cells = {(row["model"], row["policy"]): result(row, measure) for row in rows}
         named = [policy for grid in wanted.evaluate for policy in expanded(grid.policies, 1)]
         policies = [name for name in dict.fromkeys(named) if any(row["policy"] == name for row in rows)]
         models = [model.name for model in wanted.models if any(row["model"] == model.name for row in rows)]
@@ -213,16 +219,16 @@ def accuracy_lines(results: Any, wanted: spec.Study) -> list[str]:
         table += [[model, *(cells.get((model, policy), "") for policy in policies)] for model in models]
         counts = sorted({int(row["n"]) for row in rows})
         controlled = any(isinstance(row["control"], str) for row in rows)
-        about = f"{task}, decoding {decoding}, {' or '.join(map(str, counts))} documents: accuracy"
+        about = f"{task}, decoding {decoding}, {' or '.join(map(str, counts))} documents: {words}"
         about += " (of the control that hides as many random keys)" if controlled else ""
         lines += [about, *aligned(table), ""]
     return lines
 
 
-def accuracy(row: Mapping[str, Any]) -> str:
-    """An accuracy, and that of its control in brackets."""
-    control = f" ({row['control_accuracy']:.2f})" if isinstance(row["control"], str) else ""
-    return f"{row['accuracy']:.2f}{control}"
+def result(row: Mapping[str, Any], measure: str) -> str:
+    """An accuracy or nats, and that of the control in brackets."""
+    control = f" ({row[f'control_{measure}']:.2f})" if isinstance(row["control"], str) else ""
+    return f"{row[measure]:.2f}{control}"
 
 
 # ---- before a study ------------------------------------------------------------------------------
@@ -289,7 +295,7 @@ def hours_by_model(cost: Estimate) -> dict[str, dict[str, float | None]]:
 
 def gpu_lines(cost: Estimate) -> list[str]:
     """GPU-hours of each model on named GPUs, and the cheapest runs that decide on each claim."""
-    from sinkscope.report.study.power import needs
+    from sinkscope.report.study.claims import needs
 
     table = hours_by_model(cost)
     if not table:

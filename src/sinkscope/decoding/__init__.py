@@ -13,16 +13,21 @@ from sinkscope.decoding.dream import DreamDecoding
 from sinkscope.decoding.llada import LladaDecoding
 from sinkscope.decoding.mmada import MmadaDecoding
 from sinkscope.decoding.mmada_image import MmadaImageDecoding
+from sinkscope.decoding.reading import CausalReading, DenoisingReading, MaskedReading, Reading
 
 __all__ = [
     "DECODINGS",
     "CausalDecoding",
+    "CausalReading",
     "Decoding",
+    "DenoisingReading",
     "DreamDecoding",
     "GreedyDecoding",
     "LladaDecoding",
+    "MaskedReading",
     "MmadaDecoding",
     "MmadaImageDecoding",
+    "Reading",
     "SamplingDecoding",
     "decoding_from_json",
     "decoding_from_options",

@@ -36,6 +36,7 @@ class Decoding:
         families: names of the model families that it is for.
         causal: new tokens are appended one by one; else masks in a sequence of fixed length are replaced.
         replayable: whether `ss.replay` can compare candidates along it.
+        generates: it writes tokens; readings do not.
         reusable: whether its loop says which columns it wants, so that a reuse rule can act.
     """
 
@@ -43,9 +44,15 @@ class Decoding:
     families: ClassVar[tuple[str, ...]] = ()
     causal: ClassVar[bool] = False
     replayable: ClassVar[bool] = True
+    generates: ClassVar[bool] = True
     reusable: ClassVar[bool] = False
 
     # ---- what it knows about itself
+
+    @classmethod
+    def fits(cls, family: str) -> bool:
+        """Whether it is for models of a family."""
+        return family in cls.families
 
     @property
     def new_tokens(self) -> int:
@@ -152,10 +159,7 @@ def default_decoding(family: str) -> Decoding:
 def option_names(family: str) -> set[str]:
     """The options of all decodings of a family."""
     return {
-        item.name
-        for kind in DECODINGS.values()
-        if family in kind.families
-        for item in dataclasses.fields(kind)
+        item.name for kind in DECODINGS.values() if kind.fits(family) for item in dataclasses.fields(kind)
     }
 
 
@@ -166,8 +170,8 @@ def decoding_from_options(family: str, options: Mapping[str, Any], where: str = 
         where: what the options belong to, for messages.
     """
     prefix = f"{where}: " if where else ""
-    fitting = [kind for kind in DECODINGS.values() if family in kind.families]
-    if not fitting:
+    fitting = [kind for kind in DECODINGS.values() if kind.fits(family)]
+    if not any(kind.generates for kind in fitting):
         families = {name for kind in DECODINGS.values() for name in kind.families}
         raise InputError(
             f"{prefix}there is no decoding for the family {family!r}; {nearest(family, families)}"

@@ -137,7 +137,7 @@ def check_decoding(model: Model, decoding: Decoding) -> None:
     """A decoding must belong to the model's family, and its ids to the vocabulary."""
     if not isinstance(decoding, Decoding):
         raise InputError(f"decoding should be one such as ss.LladaDecoding(), got {type(decoding).__name__}")
-    if model.family not in decoding.families:
+    if not decoding.fits(model.family):
         fitting = type(default_decoding(model.family)).__name__
         raise InputError(
             f"{type(decoding).__name__} is for {' and '.join(decoding.families)} models, but {model.source} is a "

@@ -62,6 +62,9 @@ PACKAGES = {
     ),
 }
 """Name for `ss.load` → package."""
+TWIN = "smollm2-twin"
+NAMES = (*PACKAGES, TWIN)
+"""Names that stand for a checkpoint on this machine."""
 
 
 def cache_folder() -> Path:
@@ -83,7 +86,13 @@ def find_fetched(name: str) -> Checkpoint | None:
 
 
 def how_to_fetch(name: str) -> str:
-    """A sentence for a model of PACKAGES that is not there."""
+    """A sentence for a model of NAMES that is not there."""
+    if name == TWIN:
+        return (
+            f"{TWIN}, SmolLM2 as a diffusion model, does not come with sinkscope: train it into a folder of this name with "
+            f"`sinkscope train adapt --from smollm2 --lora 16 --mask-token '<empty_output>' --text TEXT --out {TWIN}` (minutes "
+            "on a GPU; docs/english.md says where the text comes from)"
+        )
     package = PACKAGES[name]
     return f"{name} is not on this machine: run `sinkscope fetch {name}` ({package.megabytes} MB, {package.license})"
 

@@ -28,7 +28,7 @@ from sinkscope.models.adapter import CONFIG as ADAPTER
 from sinkscope.models.adapter import AdapterCheckpoint, read_adapter
 from sinkscope.models.checkpoint import Checkpoint
 from sinkscope.models.family import FAMILIES, family_of
-from sinkscope.models.fetched import PACKAGES, find_fetched, how_to_fetch
+from sinkscope.models.fetched import NAMES, find_fetched, how_to_fetch
 from sinkscope.models.model import Model
 from sinkscope.models.tokenizer import read_tokenizer
 
@@ -110,7 +110,7 @@ def find(source: str | os.PathLike[str], revision: str | None = None) -> Checkpo
     name = os.fspath(source)
     if name.startswith("organism/"):
         return _organism(name, revision)
-    if name in PACKAGES and not Path(name).is_dir():
+    if name in NAMES and not Path(name).is_dir():
         fetched = find_fetched(name)
         if fetched is None:
             raise CheckpointError(how_to_fetch(name))

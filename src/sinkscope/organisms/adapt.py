@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -104,9 +104,10 @@ class AdaptTraining(Loop):
         self.rotary = rotation(self.network, self.settings.length, self.device)
         compiled = self.device.type == "cuda" if options.compile is None else options.compile
         objective: Objective = "next" if self.causal else "shifted" if self.settings.shift else "masked"
-        # Layer by layer: one graph serves all layers, and the head's logits come for a few rows at a time.
-        run_layer = torch.compile(decoder_layer, dynamic=False) if compiled else None
-        self.weighted_loss = Loss(self.network, objective, run_layer)
+        # Layer by layer: one graph serves all layers, and the head's logits come for a few rows at a time. Checks are rare and
+        # run as they are: without gradients they would need another graph.
+        self.weighted_loss = Loss(self.network, objective, _compiled_layer() if compiled else None)
+        self.checked_loss = Loss(self.network, objective)
         self.probe_rows = (
             emergence.probe_of(self._held_out(PROBED_ROWS), source.vocabulary, self.causal)
             if self.probed
@@ -134,13 +135,20 @@ class AdaptTraining(Loop):
         pairs = self._visible_pairs(step)
         for first in range(0, len(seen), self.adapting.rows_at_a_time):
             part = slice(first, first + self.adapting.rows_at_a_time)
-            yield self._loss(seen[part], batch.ids[part], weight[part], pairs) / targets
+            yield self._loss(self.weighted_loss, seen[part], batch.ids[part], weight[part], pairs) / targets
 
-    def _loss(self, seen: Tensor, ids: Tensor, weight: Tensor, pairs: Tensor | None = None) -> Tensor:
-        seen, ids, weight = (tensor.to(self.device, non_blocking=True) for tensor in (seen, ids, weight))
+    def _loss(
+        self, loss: Loss, seen: Tensor, ids: Tensor, weight: Tensor, pairs: Tensor | None = None
+    ) -> Tensor:
+        targets = weight.flatten().nonzero()[
+            :, 0
+        ]  # before the GPU sees it, which would have to be waited for
+        seen, ids, weight, targets = (
+            tensor.to(self.device, non_blocking=True) for tensor in (seen, ids, weight, targets)
+        )
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
-            loss: Tensor = self.weighted_loss(seen, ids, weight, None, *self.rotary, pairs)
-        return loss
+            value: Tensor = loss(seen, ids, weight, None, *self.rotary, pairs, targets)
+        return value
 
     def _visible_pairs(self, step: int) -> Tensor | None:
         """Bool [S, S] while attention is annealed; None: as the objective has it."""
@@ -179,7 +187,7 @@ class AdaptTraining(Loop):
         size, total = self.adapting.rows_at_a_time, 0.0
         for first in range(0, len(seen), size):
             part = slice(first, first + size)
-            total += float(self._loss(seen[part], batch.ids[part], weight[part]))
+            total += float(self._loss(self.checked_loss, seen[part], batch.ids[part], weight[part]))
         return round(total / max(1.0, float(weight.sum())), 4)
 
     def finish(self, checked: dict[str, Any]) -> dict[str, Any]:
@@ -216,6 +224,12 @@ class AdaptTraining(Loop):
             return
         write_json(out / "config.json", self.source.config | {"dtype": "bfloat16"})
         save_tensors(tensors(self.network, "llama"), out / "model.safetensors")
+
+
+@cache
+def _compiled_layer() -> Callable[..., Tensor]:
+    """One for all runs of a process, so that it is compiled once."""
+    return torch.compile(decoder_layer, dynamic=False)
 
 
 def adapt_command(

@@ -125,6 +125,8 @@ def hidden_states(
     if pairs is not None:
         mask, causal = pairs if mask is None else pairs & mask, False
     x: Tensor = network.model.embed_tokens(ids)
+    if run_layer is not None and torch.is_grad_enabled() and not x.requires_grad:
+        x.requires_grad_()  # a frozen embedding: the first layer is compiled as the others are
     for number, layer in enumerate(network.model.layers):
         if observe is None:
             x = (run_layer or decoder_layer)(layer, x, cos, sin, mask, causal)
@@ -226,18 +228,25 @@ class Loss(nn.Module):
         cos: Tensor,
         sin: Tensor,
         pairs: Tensor | None = None,
+        targets: Tensor | None = None,
     ) -> Tensor:
         """Σ weight · cross-entropy; dividing by the number of targets is left to the caller, who knows the whole batch.
 
         Args:
             seen: Long [B, S], what the model sees. ids: Long [B, S], what it should say. weight: Float [B, S].
             real: Bool [B, S], False in padding. pairs: Bool [S, S], the keys that each query sees; None: as the objective has it.
+            targets: Long [N], where weight is not 0 in [B · S], so that only these get logits; None: all do.
         """
         causal = self.objective == "next"
         hidden = hidden_states(self.network, seen, (cos, sin), causal, real, None, pairs, self.run_layer)
-        if self.objective != "masked":
-            # Position j − 1 says what stands at j.
+        shift = int(self.objective != "masked")  # position j − 1 says what stands at j
+        if targets is not None:
+            hidden, ids, weight = (
+                tensor.flatten(0, 1)[places]
+                for tensor, places in ((hidden, targets - shift), (ids, targets), (weight, targets))
+            )
+        elif shift:
             hidden, ids, weight = hidden[:, :-1], ids[:, 1:], weight[:, 1:]
         logits = self.network.lm_head(hidden).float()
-        each = functional.cross_entropy(logits.flatten(0, 1), ids.flatten(), reduction="none")
+        each = functional.cross_entropy(logits.flatten(0, -2), ids.flatten(), reduction="none")
         return (each * weight.flatten()).sum()

@@ -29,14 +29,15 @@ from sinkscope.statistics import (
     compare,
     effect_over_control,
     holm,
+    mean_interval,
     minimal_detectable_effect,
     same_settings,
     standard_error,
     wilson,
 )
 from sinkscope.study.paper import Published, published
-from sinkscope.tasks.evaluate import Evaluation, Record
-from sinkscope.tasks.task import scheme_name
+from sinkscope.tasks.evaluate import Evaluation, Record, score_of
+from sinkscope.tasks.task import ACCURACY, scheme_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,6 +50,7 @@ class Row:
     Attributes:
         policy: "none", or its text form; controls of one policy are one row over their seeds.
         control_of: for a control, the policy whose control it is; match: "count" or "mass".
+        value: the accuracy, or nats per token, as `measure` says; a positive difference of the latter is a loss.
         draws: runs that are averaged per document: seeds of a decoding or of a control.
         detectable: the smallest difference to none that these documents detect with 80 % power if the two runs are unrelated.
         against_none: the paired comparison with the unmasked run (this − none).
@@ -63,7 +65,7 @@ class Row:
     policy: str
     n: int
     draws: int
-    accuracy: float
+    value: float
     stderr: float
     interval: Interval
     hidden_share: float | None
@@ -77,6 +79,7 @@ class Row:
     over_control: dict[str, Effect] = field(default_factory=dict)
     corrected: dict[str, float] = field(default_factory=dict)
     paper: Published | None = None
+    measure: str = ACCURACY
 
 
 @dataclass(frozen=True, repr=False)
@@ -169,7 +172,7 @@ class _Gaps:
     def notes(self) -> tuple[str, ...]:
         """One sentence for each kind of gap."""
         notes = [
-            f"{', '.join(where)}: the decoding draws and has {seeds} seed(s); without at least {LEAST_SEEDS} no difference "
+            f"{', '.join(where)}: the decoding draws and has {_seeds(seeds)}; without at least {LEAST_SEEDS} no difference "
             "is tested"
             for seeds, where in self.drawing.items()
         ]
@@ -180,7 +183,7 @@ class _Gaps:
         for (match, seeds), policies in self.controls.items():
             where = list(dict.fromkeys(model for models in policies.values() for model in models))
             notes.append(
-                f"the {match}-matched controls of {', '.join(policies)} have {seeds} seed(s) ({', '.join(where)}); an effect "
+                f"the {match}-matched controls of {', '.join(policies)} have {_seeds(seeds)} ({', '.join(where)}); an effect "
                 f"over a control needs at least {LEAST_SEEDS}"
             )
         return tuple(notes)
@@ -228,7 +231,9 @@ def _row(
     policy, source = run.settings["policy"], run.settings["model"]["source"]
     against = None
     if none is not None and policy is not None and tested:
-        against = compare(*align(run.scores(), none.scores(), (policy, "none")))
+        against = compare(
+            *align(run.scores(), none.scores(), (policy, "none")), shares=run.measure == ACCURACY
+        )
     effects: dict[str, Effect] = {}
     for match, group in controls.items():
         draws = [scores for control_run in group for scores in by_seed(control_run)]
@@ -236,7 +241,9 @@ def _row(
             gaps.controls[match, len(draws)][policy].append(source)
         elif tested:
             pairs = [align(run.scores(), scores, (policy, f"random({policy})")) for scores in draws]
-            effects[match] = effect_over_control(pairs[0][0], np.stack([pair[1] for pair in pairs]))
+            effects[match] = effect_over_control(
+                pairs[0][0], np.stack([pair[1] for pair in pairs]), shares=run.measure == ACCURACY
+            )
     paper = published(source, run.settings["task"]["task"], policy)
     row = _plain_row([run], policy or "none", none)
     return replace(row, against_none=against, over_control=effects, paper=paper)
@@ -250,7 +257,8 @@ def _control_row(group: list[Evaluation], match: str, none: Evaluation | None, t
     if none is None or not tested:
         return row
     mean = _mean([scores for run in group for scores in by_seed(run)])
-    return replace(row, against_none=compare(*align(mean, none.scores(), (kind.name, "none"))))
+    pair = align(mean, none.scores(), (kind.name, "none"))
+    return replace(row, against_none=compare(*pair, shares=none.measure == ACCURACY))
 
 
 def _plain_row(runs: list[Evaluation], policy: str, none: Evaluation | None) -> Row:
@@ -259,6 +267,7 @@ def _plain_row(runs: list[Evaluation], policy: str, none: Evaluation | None) -> 
     settings = runs[0].settings
     records = [record for run in runs for record in run.records]
     values = np.array(list(scores.values()))
+    shares = runs[0].measure == ACCURACY
     return Row(
         model=settings["model"]["source"],
         task=settings["task"]["task"],
@@ -266,14 +275,17 @@ def _plain_row(runs: list[Evaluation], policy: str, none: Evaluation | None) -> 
         policy=policy,
         n=len(scores),
         draws=len(draws),
-        accuracy=float(values.mean()),
+        value=float(values.mean()),
         stderr=standard_error(values),
-        interval=wilson(min(float(len(scores)), float(values.sum())), len(scores)),
+        interval=wilson(min(float(len(scores)), float(values.sum())), len(scores))
+        if shares
+        else Interval(*mean_interval(values)[1:]),
         hidden_share=_average(records, "hidden_share"),
         sinks_hit=_average(records, "sinks_hit"),
         key_share=_average(records, "key_share"),
         decoding=", ".join(f"{name}={value}" for name, value in settings["decoding"].items()),
-        detectable=None if none is None else detectable(none.n, none.accuracy),
+        detectable=detectable(none.n, none.accuracy) if shares and none is not None else None,
+        measure=runs[0].measure,
     )
 
 
@@ -374,7 +386,7 @@ def by_seed(run: Evaluation) -> list[dict[str, float]]:
     """Scores by document, for each seed."""
     scores: dict[int, dict[str, float]] = defaultdict(dict)
     for record in run.records:
-        scores[record.seed][record.document] = float(record.passed)
+        scores[record.seed][record.document] = score_of(record)
     return [scores[seed] for seed in sorted(scores)]
 
 
@@ -396,8 +408,13 @@ def _average(records: Sequence[Record], name: str) -> float | None:
 
 
 def _flat(row: Row) -> dict[str, Any]:
-    nested = ("interval", "against_none", "over_control", "corrected", "paper")
-    flat = {item.name: getattr(row, item.name) for item in fields(row) if item.name not in nested}
+    nested = ("interval", "against_none", "over_control", "corrected", "paper", "measure")
+    named = {"value": row.measure}
+    flat = {
+        named.get(item.name, item.name): getattr(row, item.name)
+        for item in fields(row)
+        if item.name not in nested
+    }
     flat |= {"low": row.interval.low, "high": row.interval.high}
 
     def part(stem: str, value: str, test: Comparison | Effect | None, p: float | None) -> dict[str, Any]:
@@ -422,3 +439,7 @@ def _flat(row: Row) -> dict[str, Any]:
         "paper": None if row.paper is None else row.paper.value,
         "paper_plus_minus": None if row.paper is None else row.paper.plus_minus,
     }
+
+
+def _seeds(count: int) -> str:
+    return "one seed" if count == 1 else f"{count} seeds"

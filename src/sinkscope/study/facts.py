@@ -42,12 +42,13 @@ class Facts:
 
 def facts_of(model: StudyModel, device: str = "auto", fetch: bool = True) -> Facts:
     """The facts about a model; without `fetch` nothing is downloaded."""
+    from sinkscope.models.fetched import NAMES
     from sinkscope.models.load import FAMILIES, family_of, find, resolve_device, resolve_dtype
 
     try:
         checkpoint = find(model.source, model.revision) if fetch else local_checkpoint(model)
     except CheckpointError:
-        if fetch:
+        if fetch or model.source in NAMES:
             raise
         checkpoint = None
     if checkpoint is None:
@@ -82,9 +83,15 @@ def facts_of_loaded(model: Model) -> Facts:
 
 def local_checkpoint(model: StudyModel) -> Checkpoint | None:
     """The checkpoint when it is on this machine, else None."""
+    from sinkscope.models.fetched import NAMES
     from sinkscope.models.load import find
 
-    if model.source.startswith("organism/") or Path(model.source).expanduser().is_dir():
+    # A name of a fetched model is found here, or says how to get it.
+    if (
+        model.source.startswith("organism/")
+        or model.source in NAMES
+        or Path(model.source).expanduser().is_dir()
+    ):
         return find(model.source, model.revision)
     from huggingface_hub import scan_cache_dir
     from huggingface_hub.errors import CacheNotFound

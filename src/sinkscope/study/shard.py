@@ -85,7 +85,7 @@ def cut(cells: Sequence[Cell], answered: Mapping[str, AbstractSet[int]], size: i
 def by_length(cell: Cell) -> list[int]:
     """The numbers of a cell's answers, those with the shortest prompts first; in order where lengths are not known."""
     numbers = list(range(cell.answers))
-    if cell.kind != "evaluate":
+    if cell.kind != "evaluate" or not cell.parsed_decoding().generates:
         return numbers
     lengths = prompt_lengths(cell.model, cell.task, cell.family, max(cell.documents) + 1, cell.data)
     if not lengths:

@@ -2,6 +2,8 @@
 
 results        one row per model, task, decoding and policy: n, accuracy, interval, differences, control, settings
 records        one row per answer
+likelihood     the same as results for texts that were read: nats per token
+passages       one row per text that was read
 sinks          `sinkscope.summary` of each set of traces
 depth          sinks by layer
 diagnosis      the verdicts on each model, with their evidence
@@ -28,7 +30,7 @@ from sinkscope.files import write_atomically
 from sinkscope.study.cells import Cell
 from sinkscope.study.store import Store, load_part, load_statistics
 from sinkscope.tasks.evaluate import Evaluation, record_of
-from sinkscope.tasks.task import scheme_name
+from sinkscope.tasks.task import ACCURACY, NATS, scheme_name
 from sinkscope.text import csv_text
 
 if TYPE_CHECKING:
@@ -104,12 +106,22 @@ def build(
     statistics = {cell.id: trace_statistics(store, cell, known) for cell in traced}
     frames: dict[str, Any] = {}
     notes: list[str] = []
-    if evaluations:
-        frames["results"], notes = results(cells, evaluations)
-        frames["records"] = records(cells, evaluations)
+    graded = {name: found for name, found in evaluations.items() if found.measure == ACCURACY}
+    for table, rows, own in (
+        ("results", "records", graded),
+        (
+            "likelihood",
+            "passages",
+            {name: found for name, found in evaluations.items() if name not in graded},
+        ),
+    ):
+        if own:
+            frames[table], said = results(cells, own)
+            frames[rows] = records(cells, own)
+            notes += said
     if statistics:
         frames["sinks"], frames["depth"] = sinks(traced, statistics), depth(traced, statistics)
-    frames["diagnosis"] = diagnosis(cells, evaluations, statistics)
+    frames["diagnosis"] = diagnosis(cells, graded, statistics)
     if replayed:
         frames["replay"] = replay(store, replayed)
     inspected = [cell for cell in cells if cell.kind == "inspect"]
@@ -227,11 +239,12 @@ def _beside(
     controls: Sequence[Cell],
     evaluations: Mapping[str, Evaluation],
 ) -> dict[str, Any]:
-    """The count-matched control of a row: its accuracy and the attention it hid, and the paired difference to it."""
+    """The count-matched control of a row: its accuracy (or nats), the attention it hid, and the paired difference to it."""
     from sinkscope.statistics import align, compare
 
+    measure = evaluations[cell.id].measure
     empty = dict.fromkeys(
-        ("control", "control_draws", "control_accuracy", "control_hidden_share", "over_control", "over_control_low",
+        ("control", "control_draws", f"control_{measure}", "control_hidden_share", "over_control", "over_control_low",
          "over_control_high")
     )  # fmt: skip
     if beside is None:
@@ -240,11 +253,12 @@ def _beside(
     for draw in controls:
         for document, score in evaluations[draw.id].scores().items():
             mean[document] += score / len(controls)
-    paired = compare(*align(evaluations[cell.id].scores(), mean, ("the policy", "its control")))
+    pair = align(evaluations[cell.id].scores(), mean, ("the policy", "its control"))
+    paired = compare(*pair, shares=measure == ACCURACY)
     return {
         "control": beside["policy"],
         "control_draws": int(beside["draws"]),
-        "control_accuracy": beside["accuracy"],
+        f"control_{measure}": beside[measure],
         "control_hidden_share": beside["hidden_share"],
         "over_control": paired.difference,
         "over_control_low": paired.interval.low,
@@ -256,9 +270,15 @@ def records(cells: Sequence[Cell], evaluations: dict[str, Evaluation]) -> pd.Dat
     """Every answer, with its cell's settings."""
     import pandas as pd
 
-    frames = [
-        _with_columns(evaluations[cell.id].table(), _about(cell)) for cell in cells if cell.id in evaluations
-    ]
+    frames = []
+    for cell in cells:
+        if cell.id in evaluations:
+            frame = evaluations[cell.id].table()
+            if evaluations[cell.id].measure == NATS:  # nothing was answered, and nothing graded
+                frame = frame.drop(
+                    columns=["prompt", "output", "extracted", "passed", "reason", "ties", "sandbox"]
+                )
+            frames.append(_with_columns(frame, _about(cell)))
     return pd.concat([frame.dropna(axis=1, how="all") for frame in frames], ignore_index=True)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from sinkscope.tasks.task import ACCURACY, NATS
 from sinkscope.text import aligned
 
 if TYPE_CHECKING:
@@ -17,6 +18,11 @@ LEGEND = (
     "of this table; hidden: share of attention taken; hits: share of each step's own sinks taken; keys: k as a share of "
     "the keys"
 )
+NATS_LEGEND = (
+    "nats per token: mean over documents ± standard error [Student's t, 95 %]; − none and over control: paired differences, a "
+    "positive one is a loss [Student's t over documents]; otherwise as above"
+)
+WORDS = {ACCURACY: "accuracy", NATS: "nats per token"}
 PAPER = "paper: arXiv 2510.15731, table 1; which keys it masked, and its prompts, are unpublished"
 
 
@@ -34,14 +40,17 @@ def text(table: Table) -> str:
         parts.append(f"{model} · {task}:{rows[0].scheme} · {rows[0].n} documents{detect}\n{rows[0].decoding}")
         head, *lines = aligned(_cells(rows))
         parts.append("\n".join([head, "─" * max(map(len, (head, *lines))), *lines]))
-    parts += [LEGEND, *([PAPER] if any(row.paper for row in table.rows) else []), *table.notes]
+    parts.append(LEGEND)
+    if any(row.measure == NATS for row in table.rows):
+        parts.append(NATS_LEGEND)
+    parts += [*([PAPER] if any(row.paper for row in table.rows) else []), *table.notes]
     return "\n\n".join(parts)
 
 
 def _cells(rows: list[Row]) -> list[list[str]]:
     mass = any("mass" in row.over_control for row in rows)
     paper = any(row.paper for row in rows)
-    head = ["policy", "draws", "accuracy", "− none", "p", "over control", "p"]
+    head = ["policy", "draws", WORDS[rows[0].measure], "− none", "p", "over control", "p"]
     head += ["over mass control", "p"] if mass else []
     head += ["hidden", "hits", "keys"] + (["paper"] if paper else [])
     found = [head]
@@ -50,7 +59,7 @@ def _cells(rows: list[Row]) -> list[list[str]]:
         cells = [
             f"  {row.policy}" if row.control_of else row.policy,
             str(row.draws),
-            f"{row.accuracy:.3f} ± {row.stderr:.3f} {_interval(row.interval)}",
+            f"{row.value:.3f} ± {row.stderr:.3f} {_interval(row.interval)}",
             "" if against is None else f"{against.difference:+.3f} {_interval(against.interval, True)}",
             _p(row.corrected.get("none")),
         ]

@@ -135,6 +135,7 @@ def measure(cell: Cell, model: Model) -> Speed:
     """
     import torch
 
+    from sinkscope.decoding import default_decoding
     from sinkscope.policies import MaskTop
     from sinkscope.tasks.prompting import encode_prompt
     from sinkscope.trace.capture import Capture
@@ -150,6 +151,8 @@ def measure(cell: Cell, model: Model) -> Speed:
     rows = torch.tensor([list(ids) for ids, _ in equal])
     streams = [stream for _, stream in equal]
     decoding = cell.parsed_decoding()
+    if not decoding.generates:  # a forward of a reading takes about as long
+        decoding = default_decoding(model.family)
     _timed(model, rows[:1], streams[:1], decoding)  # the first passes of a process are slow
     return Speed(
         _timed(model, rows, streams, decoding),

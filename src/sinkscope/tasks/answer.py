@@ -22,6 +22,7 @@ from sinkscope.models.prompts import pad
 from sinkscope.policies.policy import Policy, check_policy
 from sinkscope.tasks.grading import check_documents, grade_in_parts
 from sinkscope.tasks.prompting import Encoded, decode_answer, encode_prompt
+from sinkscope.tasks.reading import ReadTask, check_reading, in_parts
 from sinkscope.tasks.records import Generation, RunFolder
 from sinkscope.tasks.task import Document, Task, fingerprint
 
@@ -86,10 +87,11 @@ def answer(
     left = [item for item in wanted if item.key not in run.generations]
     done = len(keys) - len(left)
     right = sum(row.passed for row in run.grades if (row.document, row.seed) in keys) if grade else 0
-    prompts = {
-        item.document.id: encode_prompt(model, task.prompt(item.document), task.scheme) for item in left
-    }
-    _check(model, decoding, policy, prompts)
+    rows = (
+        _read(model, task, left, decoding, policy, batch_size)
+        if isinstance(task, ReadTask)
+        else _answers(model, task, left, decoding, policy, batch_size)
+    )
     if grade:  # what was saved, but not graded, before a kill
         rest = [
             row
@@ -99,24 +101,67 @@ def answer(
         right += _right(run, task, documents, rest)
     progress = progress or (lambda done, right, total: None)
     progress(done, right, len(keys))
+    for part in rows:
+        run.generations.append(part)
+        done += len(part)
+        if grade:
+            right += _right(run, task, documents, part)
+        progress(done, right, len(keys))
+
+
+def _read(
+    model: Model,
+    task: ReadTask,
+    left: Sequence[Item],
+    decoding: Decoding,
+    policy: Policy | None,
+    batch_size: BatchSize,
+) -> Iterator[list[Generation]]:
+    """Records by likelihood, some documents at a time."""
+    check_reading(model, decoding)
+    return (
+        task.read(model, part, decoding, policy, batch_size)  # type: ignore[arg-type]  # it was checked
+        for part in in_parts(left)
+    )
+
+
+def _answers(
+    model: Model,
+    task: Task,
+    left: Sequence[Item],
+    decoding: Decoding,
+    policy: Policy | None,
+    batch_size: BatchSize,
+) -> Iterator[list[Generation]]:
+    """Generated answers, batch by batch; a batch that does not fit into a GPU is halved."""
+    prompts = {
+        item.document.id: encode_prompt(model, task.prompt(item.document), task.scheme) for item in left
+    }
+    _check(model, decoding, policy, prompts)
     lengths = [len(prompts[item.document.id].ids) for item in left]
     queue = [[left[index] for index in part] for part in batches(model, decoding, lengths, batch_size)]
+    return _generated(model, task, queue, prompts, decoding, policy, batch_size)
+
+
+def _generated(
+    model: Model,
+    task: Task,
+    queue: list[list[Item]],
+    prompts: dict[str, Encoded],
+    decoding: Decoding,
+    policy: Policy | None,
+    batch_size: BatchSize,
+) -> Iterator[list[Generation]]:
     while queue:
         batch = queue.pop(0)
         try:
-            rows = _generate(model, task, batch, prompts, decoding, policy)
+            yield _generate(model, task, batch, prompts, decoding, policy)
         except torch.cuda.OutOfMemoryError:
             if len(batch) == 1 or batch_size != "auto":
                 raise
             torch.cuda.empty_cache()
             half = -(-len(batch) // 2)
             queue[:0] = [batch[:half], batch[half:]]
-            continue
-        run.generations.append(rows)
-        done += len(rows)
-        if grade:
-            right += _right(run, task, documents, rows)
-        progress(done, right, len(keys))
 
 
 def _right(run: RunFolder, task: Task, documents: dict[str, Document], rows: Sequence[Generation]) -> int:

@@ -8,6 +8,7 @@ The folder is the result: run the same call again and only what is missing is do
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from collections import defaultdict
@@ -17,11 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sinkscope.errors import InputError
-from sinkscope.statistics import Interval, standard_error, wilson
+from sinkscope.statistics import Interval, mean_interval, standard_error, wilson
 from sinkscope.tasks import registry, sandbox
 from sinkscope.tasks.grading import GRADER_BROKE
 from sinkscope.tasks.records import Generation, Grade, RunFolder
-from sinkscope.tasks.task import Task
+from sinkscope.tasks.task import ACCURACY, NATS, Task
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,6 +49,7 @@ class Record:
         seed: the run's; stream: of this answer's own random stream (`ss.generate(…, seed=[stream])`).
         settings: model, task and scheme, decoding, policy: the same for all records of a run.
         sandbox: the rung that a program ran on; "" where none ran.
+        nll: nats per token, for tasks that measure likelihood; nats: of every scored token. `passed` says nothing there.
     """
 
     document: str
@@ -69,6 +71,8 @@ class Record:
     fingerprint: str
     settings: Mapping[str, Any]
     sandbox: str = ""
+    nll: float | None = None
+    nats: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, repr=False)
@@ -83,16 +87,21 @@ class Evaluation:
     records: tuple[Record, ...]
     settings: Mapping[str, Any]
 
+    @property
+    def measure(self) -> str:
+        """ "accuracy", or "nll" for a task that measures likelihood."""
+        return str(self.settings["task"].get("measure", ACCURACY))
+
     def scores(self) -> dict[str, float]:
-        """Document → 1 or 0; with several seeds the share of them that were right."""
-        grades: dict[str, list[bool]] = defaultdict(list)
+        """Document → 1 or 0, or its nats per token; with several seeds the mean over them."""
+        values: dict[str, list[float]] = defaultdict(list)
         for record in self.records:
-            grades[record.document].append(record.passed)
-        return {document: sum(passed) / len(passed) for document, passed in grades.items()}
+            values[record.document].append(score_of(record))
+        return {document: sum(each) / len(each) for document, each in values.items()}
 
     @property
     def n(self) -> int:
-        """The number of documents."""
+        """How many documents."""
         return len(self.scores())
 
     @property
@@ -103,6 +112,22 @@ class Evaluation:
     @property
     def accuracy(self) -> float:
         """The mean over documents."""
+        if self.measure != ACCURACY:
+            raise InputError(
+                f"{self.settings['task'].get('task')} has no right answers, so there is no accuracy: use .nll"
+            )
+        return self.value
+
+    @property
+    def nll(self) -> float:
+        """Nats per token: the mean over documents of the negative log-likelihood of their scored tokens."""
+        if self.measure != NATS:
+            raise InputError(f"{self.settings['task'].get('task')} is graded: use .accuracy")
+        return self.value
+
+    @property
+    def value(self) -> float:
+        """The accuracy, or nats per token, as `measure` says."""
         scores = self.scores()
         return sum(scores.values()) / len(scores)
 
@@ -113,8 +138,11 @@ class Evaluation:
 
     @property
     def interval(self) -> Interval:
-        """Wilson's 95 % interval."""
+        """A 95 % interval: Wilson's of an accuracy; Student's over documents of nats per token."""
         scores = self.scores()
+        if self.measure == NATS:
+            _, low, high = mean_interval(list(scores.values()))
+            return Interval(float(low), float(high))
         return wilson(min(float(len(scores)), sum(scores.values())), len(scores))
 
     def mean(self, name: str) -> float | None:
@@ -126,7 +154,7 @@ class Evaluation:
         """The records as a DataFrame, without their settings."""
         import pandas as pd
 
-        names = [name for name in Record.__dataclass_fields__ if name != "settings"]
+        names = [name for name in Record.__dataclass_fields__ if name not in ("settings", "nats")]
         return pd.DataFrame([{name: getattr(record, name) for name in names} for record in self.records])
 
     def __repr__(self) -> str:
@@ -137,7 +165,6 @@ def summary(evaluation: Evaluation) -> list[tuple[str, str]]:
     """The lines that are printed about an evaluation: name, value."""
     settings, records = evaluation.settings, evaluation.records
     model, task, decoding = settings["model"], settings["task"], settings["decoding"]
-    low, high = evaluation.interval
     options = ", ".join(f"{name}={value}" for name, value in decoding.items() if name != "kind")
     scheme = task.get("scheme") or {}  # a task of one's own may have none
     wording = ", ".join(
@@ -154,10 +181,7 @@ def summary(evaluation: Evaluation) -> list[tuple[str, str]]:
         ("scheme", wording if len(wording) <= 300 else f"{wording[:300]}…"),
         ("decoding", f"{decoding['kind']}: {options}"),
         ("policy", settings["policy"] or "none"),
-        (
-            "accuracy",
-            f"{evaluation.accuracy:.4f} ± {evaluation.stderr:.4f}, 95 % interval {low:.4f} to {high:.4f}",
-        ),
+        _measured(evaluation),
         ("documents", f"{evaluation.n}{seeds}"),
     ]
     if settings["policy"]:
@@ -178,6 +202,15 @@ def summary(evaluation: Evaluation) -> list[tuple[str, str]]:
     ties, forwards = sum(record.ties for record in records), sum(record.forwards for record in records)
     lines.append(("forwards", f"{forwards}, {ties} selections decided by ties"))
     return [(name, value) for name, value in lines if value]
+
+
+def _measured(evaluation: Evaluation) -> tuple[str, str]:
+    low, high = evaluation.interval
+    between = f"± {evaluation.stderr:.4f}, 95 % interval {low:.4f} to {high:.4f}"
+    if evaluation.measure == NATS:
+        nll = evaluation.nll
+        return "nll", f"{nll:.4f} nats per token {between}; perplexity {math.exp(nll):.2f}"
+    return "accuracy", f"{evaluation.accuracy:.4f} {between}"
 
 
 def evaluate(
@@ -361,4 +394,11 @@ def record_of(row: Generation, grade: Grade, settings: Mapping[str, Any]) -> Rec
         fingerprint=str(more.get("fingerprint", "")),
         settings=settings,
         sandbox=grade.sandbox,
+        nll=more.get("nll"),
+        nats=tuple(more.get("nats", ())),
     )
+
+
+def score_of(record: Record) -> float:
+    """What a record counts for: 1 or 0, or its nats per token."""
+    return float(record.passed) if record.nll is None else record.nll

@@ -1,9 +1,12 @@
-"""The likelihood of a continuation: exact for causal models, a Monte Carlo bound for diffusion models.
+"""Negative log-probabilities of given tokens, in nats: exact for causal models, of masked tokens for diffusion models.
+
+A policy acts as in generation. One that looks at the step before sees a text token by token (causal models), step by step
+(`denoised`), or twice (`masked`: the first time nothing is hidden, and those scores decide what is hidden the second time).
 
 The bound is that of masked diffusion training (LLaDA, arXiv 2502.09992, eq. 6): with l uniform on 1..L and exactly l of the L
-continuation tokens masked, log p ≥ E[L/l · Σ log p(masked token)]. It is a bound and an estimate; it must not be compared
-with a causal model's value. Masks depend on seed and context alone, so that policies and choices share them: what they have
-in common cancels in their differences.
+tokens masked, log p ≥ E[L/l · Σ log p(masked token)]. It is a bound and an estimate; it must not be compared with a causal
+model's value. Masks depend on seed and context (or the text's id) alone, so that policies and choices share them: what they
+have in common cancels in their differences.
 """
 
 from __future__ import annotations
@@ -19,18 +22,166 @@ import torch
 from torch import Tensor
 
 from sinkscope.checks import whole
-from sinkscope.decoding import decoding_from_options, dream, option_names
-from sinkscope.decoding.engine import Engine
+from sinkscope.decoding import decoding_from_options, default_decoding, option_names
+from sinkscope.decoding.engine import Engine, select
 from sinkscope.errors import InputError
 from sinkscope.generation.generate import generate
 from sinkscope.models.model import Model
 from sinkscope.policies.policy import Policy, check_policy
-from sinkscope.policies.runtime import PolicyRuntime, single_forward
+from sinkscope.policies.runtime import PolicyRuntime
 
 DRAWS = 128
 
 Pair = tuple[Sequence[int], Sequence[int]]
 """Token ids of a context (at least one) and of its continuation."""
+
+
+# ---- single forwards and loops -------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Nats:
+    """Some rows of equal shape.
+
+    Attributes:
+        values: Float64 on the CPU: −log p of each scored token.
+        best: Bool, like values: whether the true token is the most likely one.
+        forwards: forward passes of each row.
+        hidden_share, sinks_hit: Float [B]: what the policy did, NaN where it never acted; None without one.
+    """
+
+    values: Tensor
+    best: Tensor
+    forwards: int
+    hidden_share: Tensor | None = None
+    sinks_hit: Tensor | None = None
+
+
+def causal(model: Model, ids: Tensor, given: int, policy: Policy | None, keys: Sequence[int]) -> Nats:
+    """Of every token behind the given ones, under a causal model: values [B, S − given].
+
+    A policy that looks at the step before begins once twice as many keys are there as it masks, so that its random control
+    has others to choose from and begins in the same step.
+
+    Args:
+        ids: Long [B, S]. keys: one number per row, for random controls.
+    """
+    acting = check_policy(policy, model.shape.layers, ids.shape[1])
+    runtime = None if acting is None else PolicyRuntime(acting, keys, True, given)
+    target = ids[:, given:]
+    if acting is None or _fixed(acting):
+        if runtime is not None:
+            runtime.begin()
+        context = model.context(policy=runtime)
+        logits = model.forward(ids[:, :-1], context, keep=ids.shape[1] - given)
+        if runtime is not None:
+            runtime.end()
+        return _counted(*_nats(logits, target), 1, runtime)
+    begin = min(max(given, 2 * _most(acting)), ids.shape[1] - 1)
+    engine = Engine(model, None, runtime)
+    cache = engine.new_cache()
+    parts = []
+    if begin > given:
+        early = model.forward(ids[:, : begin - 1], keep=begin - given)
+        parts += [_nats(early[:, place], ids[:, given + place]) for place in range(begin - given)]
+    for column in range(begin, ids.shape[1]):
+        logits = engine.next_logits(ids, column, 0 if column == begin else column - 1, cache)
+        parts.append(_nats(logits, ids[:, column]))
+    values, best = (torch.stack(part, 1) for part in zip(*parts, strict=True))
+    return _counted(values, best, ids.shape[1] - begin + (begin > given), runtime)
+
+
+def masked(
+    model: Model, ids: Tensor, where: Tensor, given: int, policy: Policy | None, keys: Sequence[int]
+) -> Nats:
+    """Of every masked token, under a diffusion model: values [N], row by row.
+
+    Args:
+        ids: Long [B, S], the true tokens. where: Bool [B, S], N of them masked, all behind the given ones.
+        keys: as for `causal`.
+    """
+    engine = _engine(model, ids, policy, keys, given)
+    x = torch.where(where, engine.mask_id, ids)
+    twice = engine.policy is not None and any(rule.waits for rule in engine.policy.rules)
+    if twice:
+        engine.hidden(x)
+    logits = default_decoding(model.family).predictions(engine, x, ~where, where)
+    return _counted(*_nats(logits, ids[where]), 2 if twice else 1, engine.policy)
+
+
+def denoised(
+    model: Model, ids: Tensor, given: int, steps: int, policy: Policy | None, keys: Sequence[int]
+) -> Nats:
+    """Of every token behind the given ones, when a diffusion model decides on them: values [B, S − given].
+
+    In each step the family's loop chooses the positions that it is surest of; the true tokens are written there.
+
+    Args:
+        ids: Long [B, S]. steps: as even as possible; the first ones take the remainder. keys: as for `causal`.
+    """
+    engine = _engine(model, ids, policy, keys, given)
+    rows, length = len(ids), ids.shape[1] - given
+    decoding = decoding_from_options(model.family, _whole_answer(model, length))
+    left = torch.zeros_like(ids, dtype=torch.bool)
+    left[:, given:] = True
+    known = ~left
+    values = torch.zeros(ids.shape, dtype=torch.float64)
+    best = torch.zeros(ids.shape, dtype=torch.bool)
+    for step in range(steps):
+        count = length // steps + (step < length % steps)
+        x = torch.where(left, engine.mask_id, ids)
+        logits = decoding.predictions(engine, x, known, left)
+        confidence = torch.full(ids.shape, float("-inf"), dtype=torch.float64, device=ids.device)
+        confidence[left] = decoding.best(model, logits)[1]
+        chosen, _ = select(confidence, [count] * rows)
+        decided = chosen[left]
+        values[chosen.cpu()], best[chosen.cpu()] = _nats(logits[decided], ids[chosen])
+        left = left & ~chosen
+    engine.release()
+    return _counted(values[:, given:], best[:, given:], steps, engine.policy)
+
+
+def _engine(model: Model, ids: Tensor, policy: Policy | None, keys: Sequence[int], first: int) -> Engine:
+    if model.spec.causal or model.ids.mask is None:
+        why = "is a causal model" if model.spec.causal else "names no mask token"
+        raise InputError(f"{model.source} {why}, so no token of a text can be masked")
+    acting = check_policy(policy, model.shape.layers, ids.shape[1])
+    return Engine(model, None, None if acting is None else PolicyRuntime(acting, keys, False, first))
+
+
+def _nats(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """−log p of the targets, and whether they are the most likely tokens; on the CPU."""
+    logits = logits.float()
+    values = logits.logsumexp(-1) - logits.gather(-1, target[..., None])[..., 0]
+    return values.double().cpu(), (logits.argmax(-1) == target).cpu()
+
+
+def _counted(values: Tensor, best: Tensor, forwards: int, runtime: PolicyRuntime | None) -> Nats:
+    if runtime is None:
+        return Nats(values, best, forwards)
+    return Nats(values, best, forwards, runtime.hidden_share, runtime.sinks_hit)
+
+
+def _fixed(policy: Policy) -> bool:
+    """True when one forward over the whole sequence equals the steps of a generation."""
+    return all(
+        not rule.scored and rule.control is None and rule.regions is None and rule.steps is None
+        for rule in policy.parts()
+    )
+
+
+def _most(policy: Policy) -> int:
+    """The keys that a policy masks at most; 1 where that is not known beforehand."""
+    rules = [rule if rule.control is None else rule.control.like for rule in policy.parts()]
+    return sum(one.most or 1 for rule in rules for one in rule.parts())
+
+
+def _whole_answer(model: Model, length: int) -> dict[str, Any]:
+    """Decoding options for an answer of one block."""
+    return {name: length for name in ("length", "block") if name in option_names(model.family)}
+
+
+# ---- continuations -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -39,13 +190,18 @@ class Likelihood:
 
     Attributes:
         value: log-likelihood in nats, exact or a lower bound's estimate.
-        greedy: whether greedy generation of the same length would write it.
+        greedy: whether greedy generation of the same length would write it; None: not asked for.
         error: Monte Carlo standard error of the estimate; None where the value is exact.
+        forwards: forward passes.
+        hidden_share, sinks_hit: what the policy did; NaN without one, or where it never acted.
     """
 
     value: float
-    greedy: bool
+    greedy: bool | None
     error: float | None = None
+    forwards: int = 1
+    hidden_share: float = math.nan
+    sinks_hit: float = math.nan
 
 
 def exact(
@@ -65,30 +221,36 @@ def exact(
     for number, (context, continuation) in enumerate(pairs):
         by_shape[len(context), len(continuation)].append(number)
     likelihoods: dict[int, Likelihood] = {}
-    for (prompt, _), numbers in by_shape.items():
+    for (given, _), numbers in by_shape.items():
         for start in range(0, len(numbers), rows):
             part = numbers[start : start + rows]
             ids = torch.tensor([[*pairs[n][0], *pairs[n][1]] for n in part], device=model.device)
-            acting = check_policy(policy, model.shape.layers, ids.shape[1])
-            logits = (
-                _one_forward(model, ids, prompt, acting)
-                if acting is None or _fixed(acting)
-                else _token_by_token(model, ids, prompt, acting)
-            )
-            spread = logits.float().log_softmax(-1)
-            target = ids[:, prompt:]
-            values = spread.gather(-1, target[..., None])[..., 0].double().sum(1).tolist()
-            greedy = (spread.argmax(-1) == target).all(1).tolist()
-            likelihoods |= {n: Likelihood(v, g) for n, v, g in zip(part, values, greedy, strict=True)}
+            nats = causal(model, ids, given, policy, [_row_key(pairs[n][0]) for n in part])
+            for row, number in enumerate(part):
+                likelihoods[number] = Likelihood(
+                    -float(nats.values[row].sum()),
+                    bool(nats.best[row].all()),
+                    None,
+                    nats.forwards,
+                    _of_row(nats.hidden_share, row),
+                    _of_row(nats.sinks_hit, row),
+                )
     return [likelihoods[number] for number in range(len(pairs))]
 
 
 def bound(
-    model: Model, pair: Pair, policy: Policy | None = None, draws: int = DRAWS, seed: int = 0, rows: int = 16
+    model: Model,
+    pair: Pair,
+    policy: Policy | None = None,
+    draws: int = DRAWS,
+    seed: int = 0,
+    rows: int = 16,
+    greedy: bool = True,
 ) -> Likelihood:
     """An estimate of a diffusion model's lower bound.
 
-    A policy must not need an earlier step: a single forward has none. Use when="same".
+    Args:
+        greedy: also find out what the model would write itself, which takes a forward for each token.
     """
     if model.spec.causal:
         raise InputError(f"{model.source} is a causal model; its log-likelihood is exact, use `exact`")
@@ -97,22 +259,28 @@ def bound(
     if not context or not continuation:
         raise InputError("a bound needs at least one token of context and one of continuation")
     ids = torch.tensor([*context, *continuation], device=model.device)
-    single_forward(policy, model.shape.layers, len(ids), 1, False)  # refuses what needs an earlier step
     length = len(continuation)
-    masked = masks(context, length, draws, seed).to(model.device)
-    values = torch.cat(
-        [
-            _masked_values(
-                model, ids, masked[start : start + rows], policy, range(start, min(start + rows, draws))
-            )
-            for start in range(0, draws, rows)
-        ]
-    )
-    values = values * (length / masked.sum(1).double().cpu())
+    where = masks(context, length, draws, seed).to(model.device)
+    where = torch.cat([where.new_zeros(draws, len(context)), where], 1)
+    values, shares, hits, forwards = [], [], [], 0
+    for start in range(0, draws, rows):
+        part = where[start : start + rows]
+        numbers = range(start, start + len(part))
+        nats = masked(model, ids.expand(len(part), -1), part, len(context), policy, numbers)
+        row = part.nonzero()[:, 0].cpu()
+        values.append(torch.zeros(len(part), dtype=torch.float64).index_add_(0, row, -nats.values))
+        forwards += nats.forwards * len(part)
+        if nats.hidden_share is not None and nats.sinks_hit is not None:
+            shares.append(nats.hidden_share)
+            hits.append(nats.sinks_hit)
+    each = torch.cat(values) * (length / where.sum(1).double().cpu())
     return Likelihood(
-        float(values.mean()),
-        _greedy(model, context, continuation, policy),
-        float(values.std(correction=1)) / math.sqrt(draws),
+        float(each.mean()),
+        _greedy(model, context, continuation, policy) if greedy else None,
+        float(each.std(correction=1)) / math.sqrt(draws),
+        forwards,
+        float(torch.cat(shares).nanmean()) if shares else math.nan,
+        float(torch.cat(hits).nanmean()) if hits else math.nan,
     )
 
 
@@ -121,14 +289,39 @@ def masks(context: Sequence[int], length: int, draws: int, seed: int = 0) -> Ten
 
     The numbers depend on seed and context alone; a longer continuation sees those of a shorter one first.
     """
-    text = f"{seed}/{','.join(map(str, context))}".encode()
-    stream = torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(text).digest()[:6], "big"))
+    stream = _stream(f"{seed}/{','.join(map(str, context))}")
     counts = 1 + (torch.rand(draws, generator=stream, dtype=torch.float64) * length).long().clamp(
         max=length - 1
     )
     order = torch.rand(length, draws, generator=stream, dtype=torch.float64).T.argsort(1)
-    rank = torch.empty_like(order).scatter_(1, order, torch.arange(length).expand_as(order))
-    return rank < counts[:, None]
+    return _ranks(order) < counts[:, None]
+
+
+def text_masks(name: str, length: int, count: int, share: float | None) -> Tensor:
+    """Bool [count, length]: which tokens of a text are masked in each of its copies, at least one.
+
+    The numbers depend on the text's name alone; the tokens of a smaller share are among those of a larger one.
+
+    Args:
+        share: of the tokens; None: the copies have every number of masked tokens from 1 to all equally often: they are spread
+            evenly over that range, from a random start.
+    """
+    stream = _stream(f"text/{name}")
+    ranks = _ranks(torch.rand(count, length, generator=stream, dtype=torch.float64).argsort(1))
+    if share is not None:
+        return ranks < max(1, round(share * length))
+    start = torch.rand(1, generator=stream, dtype=torch.float64)
+    counts = 1 + (((torch.arange(count) + start) / count) % 1 * length).long().clamp(max=length - 1)
+    return ranks < counts[:, None]
+
+
+def _stream(text: str) -> torch.Generator:
+    return torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big"))
+
+
+def _ranks(order: Tensor) -> Tensor:
+    """Long [draws, length]: the place of every column in an order."""
+    return torch.empty_like(order).scatter_(1, order, torch.arange(order.shape[1]).expand_as(order))
 
 
 def _fitted(model: Model, pair: Pair) -> tuple[list[int], list[int]]:
@@ -144,63 +337,17 @@ def _fitted(model: Model, pair: Pair) -> tuple[list[int], list[int]]:
     return context, continuation
 
 
-def _fixed(policy: Policy) -> bool:
-    """True when one forward over the whole sequence equals the steps of a generation."""
-    return all(
-        not rule.scored and rule.control is None and rule.regions is None and rule.steps is None
-        for rule in policy.parts()
-    )
-
-
-def _one_forward(model: Model, ids: Tensor, prompt: int, policy: Policy | None) -> Tensor:
-    fed = ids[:, :-1]
-    runtime = single_forward(policy, model.shape.layers, ids.shape[1], len(ids), True)
-    return model.forward(fed, model.context(policy=runtime), keep=ids.shape[1] - prompt)
-
-
-def _token_by_token(model: Model, ids: Tensor, prompt: int, policy: Policy) -> Tensor:
-    keys = [_row_key(row) for row in ids[:, :prompt].tolist()]
-    engine = Engine(model, None, PolicyRuntime(policy, keys, True, prompt))
-    cache = engine.new_cache()
-    logits = [
-        engine.next_logits(ids, column, 0 if column == prompt else column - 1, cache)
-        for column in range(prompt, ids.shape[1])
-    ]
-    return torch.stack(logits, 1)
-
-
-def _row_key(context: list[int]) -> int:
+def _row_key(context: Sequence[int]) -> int:
     """The key of a row's random controls: its context, so that choices share them and batches do not matter."""
-    return int.from_bytes(hashlib.sha256(repr(context).encode()).digest()[:6], "big")
+    return int.from_bytes(hashlib.sha256(repr(list(context)).encode()).digest()[:6], "big")
 
 
-def _masked_values(
-    model: Model, ids: Tensor, masked: Tensor, policy: Policy | None, numbers: range
-) -> Tensor:
-    """Float64 [draws] on the CPU: Σ log p over the masked tokens of each draw."""
-    if model.ids.mask is None:
-        raise InputError(f"{model.source} names no mask token; add mask_token_id to its config.json")
-    prompt = len(ids) - masked.shape[1]
-    where = torch.cat([masked.new_zeros(len(masked), prompt), masked], 1)
-    x = torch.where(where, model.ids.mask, ids.expand(len(masked), -1))
-    checked = check_policy(policy, model.shape.layers, len(ids))
-    runtime = None
-    if checked is not None:
-        runtime = PolicyRuntime(checked, list(numbers), False, prompt)
-        runtime.begin()
-    hidden = model.hidden(x, model.context(policy=runtime))
-    states = dream.shifted(hidden, where) if model.spec.shifted else hidden[where]
-    spread = model.head(states).float().log_softmax(-1)
-    each = spread.gather(-1, ids.expand(len(masked), -1)[where][:, None])[:, 0].double()
-    row = where.nonzero()[:, 0]
-    return torch.zeros(len(masked), dtype=torch.float64, device=ids.device).index_add_(0, row, each).cpu()
+def _of_row(values: Tensor | None, row: int) -> float:
+    return math.nan if values is None else float(values[row])
 
 
 def _greedy(model: Model, context: Sequence[int], continuation: Sequence[int], policy: Policy | None) -> bool:
     """True when the family's loop, one token at a time by confidence, writes exactly this continuation."""
-    length = len(continuation)
-    options: dict[str, Any] = {
-        name: length for name in ("length", "block") if name in option_names(model.family)
-    }
-    run = generate(model, [list(context)], decoding_from_options(model.family, options), policy, seed=[0])
+    decoding = decoding_from_options(model.family, _whole_answer(model, len(continuation)))
+    run = generate(model, [list(context)], decoding, policy, seed=[0])
     return run.sequences[0, run.prompt :].tolist() == list(continuation)

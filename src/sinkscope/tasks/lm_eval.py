@@ -28,6 +28,7 @@ from sinkscope.models.prompts import decode, render
 from sinkscope.policies import parse_policy
 from sinkscope.tasks.answer import rows_at_once
 from sinkscope.tasks.likelihood import DRAWS, Likelihood, bound, exact
+from sinkscope.tasks.prompting import start_token
 from sinkscope.tasks.task import cut, digest
 
 LENGTH = 256  # lm-eval's own default, where neither task nor user says
@@ -89,7 +90,8 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
     @property
     def prefix_token_id(self) -> int:
         """The token in place of an empty context."""
-        return self.eot_token_id if self.model.ids.bos is None else self.model.ids.bos
+        start = start_token(self.model)
+        return self.eot_token_id if start is None else start
 
     @property
     def tokenizer_name(self) -> str:
@@ -215,7 +217,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
         **more: Any,
     ) -> list[tuple[float, bool]]:
         pairs = [(context, continuation) for _, context, continuation in requests]
-        values = [(item.value, item.greedy) for item in self._likelihoods(pairs, disable_tqdm)]
+        values = [(item.value, bool(item.greedy)) for item in self._likelihoods(pairs, disable_tqdm)]
         for (texts, _, _), value in zip(requests, values, strict=True):
             if texts is not None:
                 self.cache_hook.add_partial("loglikelihood", texts, value)

@@ -12,6 +12,8 @@ from sinkscope.models.model import Model
 from sinkscope.models.prompts import decode, render
 from sinkscope.tasks.task import Prompt, Scheme
 
+SEPARATOR = "<|endoftext|>"
+
 
 @dataclass(frozen=True)
 class Encoded:
@@ -39,8 +41,9 @@ def encode_prompt(model: Model, prompt: Prompt, scheme: Scheme) -> Encoded:
             )
         text = prompt.text()
         ids = list(tokenizer(text).input_ids)
-        if scheme.bos and model.ids.bos is not None and ids[:1] != [model.ids.bos]:
-            ids.insert(0, model.ids.bos)
+        start = start_token(model) if scheme.bos else None
+        if start is not None and ids[:1] != [start]:
+            ids.insert(0, start)
     else:
         text = _template(model, prompt)
         ids = list(tokenizer(text, add_special_tokens=False).input_ids)
@@ -49,6 +52,22 @@ def encode_prompt(model: Model, prompt: Prompt, scheme: Scheme) -> Encoded:
     if not ids:
         raise InputError(f"scheme {scheme.name} gives an empty prompt; is the document's question empty?")
     return Encoded(text, tuple(ids))
+
+
+def start_token(model: Model) -> int | None:
+    """The id that stands before a text in training: bos; where that opens a turn of a chat, or is missing, `<|endoftext|>`.
+
+    `sinkscope train adapt` puts the same token before documents. None: the model has neither, nor an end token.
+    """
+    tokenizer, ids = model.tokenizer, model.ids
+    template = getattr(tokenizer, "chat_template", None) or ""
+    bos = getattr(tokenizer, "bos_token", None)
+    if ids.bos is not None and not (bos and bos in template):
+        return ids.bos
+    known = {} if tokenizer is None else tokenizer.get_vocab()
+    if SEPARATOR in known:
+        return int(known[SEPARATOR])
+    return ids.bos if ids.bos is not None else next(iter(ids.eos), None)
 
 
 def _template(model: Model, prompt: Prompt) -> str:

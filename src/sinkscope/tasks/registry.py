@@ -13,11 +13,15 @@ from sinkscope.registry import Registry
 if TYPE_CHECKING:
     from sinkscope.tasks.task import Task
 
-TASKS = {  # name: module with a function `task(scheme, family, data)`
+TASKS = {  # name: module with a function `task(scheme, family, data)`, or module:function
     "word_problems": "sinkscope.tasks.word_problems",
     "small_code": "sinkscope.tasks.small_code",
     "gsm8k": "sinkscope.tasks.gsm8k",
     "humaneval": "sinkscope.tasks.humaneval",
+    "text": "sinkscope.tasks.text",
+    **{
+        name: f"sinkscope.tasks.choices:{name}" for name in ("blimp", "piqa", "sciq", "arc_easy", "hellaswag")
+    },
 }
 
 
@@ -57,7 +61,9 @@ def get(name: str, family: str | None = None, data: str | Path | None = None, sa
                 f"the task {base!r} was registered as it is: it takes no other scheme and no data file"
             )
     elif base in TASKS:
-        made = import_module(TASKS[base]).task(scheme=scheme or None, family=family, data=data)
+        module, _, function = TASKS[base].partition(":")
+        make = getattr(import_module(module), function or "task")
+        made = make(scheme=scheme or None, family=family, data=data)
     else:
         raise InputError(f"unknown task {base!r}: {nearest(base, names())}")
     if sandbox != "auto" and made.runs_code and hasattr(made, "sandbox"):

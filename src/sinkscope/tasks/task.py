@@ -14,6 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+ACCURACY, NATS = "accuracy", "nll"
+"""What a task measures: the share of right answers, or nats per token. Its settings name the second as `measure`."""
+
 
 @dataclass(frozen=True)
 class Document:

@@ -48,7 +48,9 @@ def claims_table(source: Source) -> Safe:
         "Each claim is decided by a rule that is stated with it, for every task and every set of traces. The whole 95 % interval "
         "must lie on one side of the limit; an effect within noise is not testable at this n, and never supported. Losses are "
         "paired by document, with score intervals that do not shrink to nothing when all documents agree (Tango), and must "
-        "exceed what hiding as many random keys costs. Intervals of traces are over prompts (Student’s t). How often each rule "
+        "exceed what hiding as many random keys costs. Texts that were read are "
+        "judged by the same rules: in place of an accuracy stands the probability of a token, relative to that without a policy, "
+        "with Student’s t over texts. Intervals of traces are over prompts (Student’s t). How often each rule "
         "errs, and how large an effect it needs, is on the page on the report."
     )
     checked = [

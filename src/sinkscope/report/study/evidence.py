@@ -8,20 +8,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 
 from sinkscope.report.study.numbers import missing
 from sinkscope.report.study.source import Source
-from sinkscope.statistics import Estimate, kept_share, mean_interval, paired_interval
+from sinkscope.sinks.diagnosis import BASE_ACCURACY
+from sinkscope.statistics import Estimate, kept_share, mean_difference, mean_interval, paired_interval
 from sinkscope.study.comparison import control
 
 Scores = Mapping[str, float]
 """Document → share of its answers that were right."""
 
 ACCURACIES, TRACES, PAIRS = "accuracies", "traces", "pairs of traces"
+MOST_NATS = 6.5
+"""Nats per token above which a text is hardly predicted better than from the frequencies of its tokens."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,10 @@ class Evidence:
     hits: Mapping[str, float] = field(default_factory=dict)
     others: tuple[Evidence, ...] = ()
 
+    word: ClassVar[str] = "an accuracy"
+    counted: ClassVar[bool] = True
+    """Answers are right or wrong, so that few of them say little even when all agree."""
+
     @property
     def n(self) -> int:
         """Documents."""
@@ -68,6 +75,17 @@ class Evidence:
         """The mean score under a policy, NaN when it was not run."""
         scores = self.scores.get(policy, {})
         return sum(scores.values()) / len(scores) if scores else math.nan
+
+    @property
+    def weak(self) -> str:
+        """Why nothing can be lost, empty where something can."""
+        base = self.accuracy("none")
+        return f"an accuracy of {base:.2f}" if base < BASE_ACCURACY else ""
+
+    @property
+    def whole(self) -> str:
+        """What a share that is left is a share of."""
+        return f"{self.accuracy('none'):.2f}"
 
     def lost(self, policy: str, base: str = "none") -> Estimate | None:
         """Accuracy lost between two policies, paired by document; None: not both were run."""
@@ -91,9 +109,50 @@ class Evidence:
         return [before[name] for name in order], [after[name] for name in order]
 
 
+class TextEvidence(Evidence):
+    """The same for texts that were read, whose scores are nats per token.
+
+    In place of the accuracy stands the probability of a token (the geometric mean over a text), relative to that without a
+    policy: exp(−Δ nats). A loss of 5 points is a perplexity that is 5 % higher; where half is left, it has doubled.
+    """
+
+    word: ClassVar[str] = "a share"
+    counted: ClassVar[bool] = False
+
+    def accuracy(self, policy: str) -> float:
+        """The share of a token's probability that is left, at most 1."""
+        return math.exp(min(0.0, self._nats("none") - self._nats(policy)))
+
+    @property
+    def weak(self) -> str:
+        """Why nothing can be lost, empty where something can."""
+        nats = self._nats("none")
+        return f"a likelihood of {nats:.2f} nats per token" if nats > MOST_NATS else ""
+
+    @property
+    def whole(self) -> str:
+        """What a share that is left is a share of."""
+        return f"a token's probability ({self._nats('none'):.2f} nats)"
+
+    def lost(self, policy: str, base: str = "none") -> Estimate | None:
+        """The share of a token's probability that is lost between two policies, paired by text."""
+        pair = self._pair(policy, base)
+        if pair is None:
+            return None
+        return Estimate(*(1.0 - math.exp(-nats) for nats in mean_difference(pair[1], pair[0])))
+
+    def kept(self, policy: str) -> Estimate | None:
+        """The share of a token's probability that is left."""
+        lost = self.lost(policy)
+        return None if lost is None else Estimate(1.0 - lost.value, 1.0 - lost.high, 1.0 - lost.low)
+
+    def _nats(self, policy: str) -> float:
+        return super().accuracy(policy)
+
+
 def collect(source: Source) -> list[Evidence]:
     """The evidence on every model of a study, in the study's order."""
-    evidence = [*_accuracies(source), *_traces(source), *_pairs(source)]
+    evidence = [*_accuracies(source), *_texts(source), *_traces(source), *_pairs(source)]
     settings: dict[tuple[str, str], list[Evidence]] = {}
     for one in evidence:
         settings.setdefault((one.kind, one.about), []).append(one)
@@ -133,6 +192,25 @@ def _accuracies(source: Source) -> Iterable[Evidence]:
                 scores=_scores(part),
                 hits={str(policy): float(hit) for policy, hit in hits.items()},
                 here=part.loc[part["here"], "document"].nunique(),
+            )
+
+
+def _texts(source: Source) -> Iterable[Evidence]:
+    frame = source.frames.get("passages")
+    if frame is None:
+        return
+    frame = frame.assign(here=True, passed=frame["nll"])
+    for model in source.models:
+        own = frame[frame["model"] == model]
+        for (task, decoding), part in own.groupby(["task", "decoding_name"], sort=False):
+            rows = source.rows("likelihood", model=model, task=task, decoding_name=decoding)
+            hits = {row["policy"]: row["sinks_hit"] for _, row in rows if not missing(row.get("sinks_hit"))}
+            yield TextEvidence(
+                model=model,
+                family=source.families.get(model, ""),
+                about=f"{task}, {decoding} (points: per cent of a token's probability)",
+                scores=_scores(part),
+                hits=hits,
             )
 
 

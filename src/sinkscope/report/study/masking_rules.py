@@ -45,11 +45,8 @@ def keeps(policy: str) -> Rule:
             return Judgement(OPEN, f"{said}: hiding any keys costs that")
         if lost.above(POINTS_LOST):
             return Judgement(OPEN, f"{said}: the control may lose as much")
-        few = (
-            f"; under {LEAST_DOCUMENTS} documents it cannot be supported"
-            if evidence.n < LEAST_DOCUMENTS
-            else ""
-        )
+        too_few = evidence.counted and evidence.n < LEAST_DOCUMENTS
+        few = f"; under {LEAST_DOCUMENTS} documents it cannot be supported" if too_few else ""
         return Judgement(OPEN, f"{said}: not testable at n = {evidence.n}{few}")
 
     return decide
@@ -63,7 +60,7 @@ def collapses(policy: str) -> Rule:
         kept = evidence.kept(policy)
         if stop is not None or kept is None:
             return stop or NOT_MEASURED
-        said = f"{shares(kept)} left of {evidence.accuracy('none'):.2f}"
+        said = f"{shares(kept)} left of {evidence.whole}"
         if kept.above(0.5):
             return hit_enough(evidence, policy, Judgement(CONTRADICTED, said))
         if not kept.below(0.5):
@@ -194,9 +191,8 @@ def nothing_to_lose(evidence: Evidence, policy: str) -> Judgement | None:
     """Why a policy cannot be judged at all; None when it can."""
     if "none" not in evidence.scores or policy not in evidence.scores:
         return NOT_MEASURED
-    base = evidence.accuracy("none")
-    if base < BASE_ACCURACY:
-        return Judgement(OPEN, f"an accuracy of {base:.2f} without a policy leaves nothing to lose")
+    if evidence.weak:
+        return Judgement(OPEN, f"{evidence.weak} without a policy leaves nothing to lose")
     return None
 
 
@@ -206,7 +202,7 @@ def nothing_left(evidence: Evidence, policy: str) -> Judgement | None:
         return NOT_MEASURED
     left, n = evidence.accuracy(policy), len(evidence.scores[policy])
     if left < BASE_ACCURACY or wilson(left * n, n).low <= POINTS_LOST:
-        return Judgement(OPEN, f"{policy} leaves an accuracy of {left:.2f}: too little to lose more")
+        return Judgement(OPEN, f"{policy} leaves {evidence.word} of {left:.2f}: too little to lose more")
     return None
 
 

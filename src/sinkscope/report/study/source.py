@@ -29,6 +29,7 @@ TABLES = (
     "replay",
     "pairs",
     "likelihood",
+    "passages",
     "inspection",
     "holdings",
     "reuse",

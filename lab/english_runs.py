@@ -1,0 +1,192 @@
+"""The runs of the English experiment: SmolLM2 as a diffusion model (the twin) and continued as it was, with several seeds.
+
+    python -m lab.english_runs --text TOKENS --work RUNS --out RESULTS --seconds 180
+
+TOKENS holds train.npy, held_out.npy and text.json (`lab/english_text.py tokens` writes them into ids/); `smollm2` must have been
+fetched. Two processes share the device, one for the twins and one for the continued models, so that one computes while the
+other loads, compiles or writes. They time a few steps together: all runs then get the same number of steps, as many as fit.
+The twin and the continued model of one seed read the same rows in the same order. Finished runs are kept, interrupted ones
+resumed: the same command goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sinkscope.files import write_atomically
+from sinkscope.organisms.adapt import AdaptOptions, AdaptTraining
+from sinkscope.organisms.adaptation import Adaptation, Source, adaptation, source_of
+from sinkscope.organisms.loop import finished, prepare
+from sinkscope.organisms.parallel import World, world
+
+OBJECTIVES = {"twin": "diffusion", "causal": "causal"}
+WARM, TIMED = 3, 8
+"""Steps before those that are timed, and timed steps."""
+OVERHEAD = 4.0
+"""Seconds of a run besides its steps, as far as the other process cannot use them."""
+KEPT = ("training.json", "emergence.json", "log.jsonl", "adapter_config.json", "config.json")
+
+
+class Runs:
+    """The runs of one objective, in one process."""
+
+    def __init__(self, kind: str, arguments: argparse.Namespace, processes: World) -> None:
+        self.kind, self.given, self.processes = kind, arguments, processes
+        self.alone = False
+        self.names = [f"{kind}-{seed}" for seed in range(arguments.seeds)]
+
+    def settings(self, name: str, steps: int) -> Adaptation:
+        """The adaptation of a run such as twin-0."""
+        given = self.given
+        masked = {"mask_token": given.mask_token} if self.kind == "twin" else {}
+        return adaptation(
+            given.source, objective=OBJECTIVES[self.kind], lora=given.lora, seed=int(name.partition("-")[2]), steps=steps,
+            batch=given.batch, length=given.length, learning_rate=given.rate, **masked,
+        )  # fmt: skip
+
+    def load(self, name: str, steps: int) -> Source:
+        """The network that a run starts from."""
+        return source_of(self.settings(name, steps))
+
+    def options(self, name: str, steps: int, probe: bool = True) -> AdaptOptions:
+        """A run, with the tokens put where it looks for them."""
+        given = self.given
+        options = AdaptOptions(
+            adaptation=self.settings(name, steps), text="text", out=given.work / (name if probe else f"timing-{name}"),
+            device=given.device, rows_at_a_time=given.rows, check_rows=64, check_every=100, save_every=250, report_every=20,
+            probe=probe,
+        )  # fmt: skip
+        prepare(options)
+        if not (options.out / "text").exists():
+            (options.out / "text").symlink_to(given.text.resolve(), target_is_directory=True)
+        return options
+
+    def planned(self) -> int:
+        """Steps of every run: given, found before, or as many as fit."""
+        if self.given.steps is not None:
+            return int(self.given.steps)
+        plan = self.given.work / "plan.json"
+        if not plan.exists():
+            taken = max(self._exchanged("seconds", self._seconds_per_step()).values())
+            began = min(self._exchanged("began", self.given.began).values())
+            left = self.given.seconds - (time.time() - began) - OVERHEAD * self.given.seeds
+            steps = max(10, int(left / (taken * self.given.seeds)) // 10 * 10)
+            steps = min(self._exchanged("steps", steps).values())
+            write_atomically(plan, json.dumps({"steps": steps, "seconds_per_pair_of_steps": taken}))
+        return int(json.loads(plan.read_text())["steps"])
+
+    def _seconds_per_step(self) -> float:
+        """Measured while the other process does the same, on a run that is thrown away."""
+        name = self.names[0]
+        training = AdaptTraining(self.options(name, 1000, False), self.load(name, 1000), self.processes)
+        began = 0.0
+        for step in range(WARM + TIMED):
+            if step == WARM:
+                self._exchanged("ready", 1)
+                began = _now()
+            training.step = step
+            training._train_step()
+        taken = (_now() - began) / TIMED
+        tokens = self.given.batch * self.given.length
+        print(
+            f"{self.kind}: {taken:.3f} s a step, {tokens / taken:,.0f} tokens/s beside the other", flush=True
+        )
+        return taken
+
+    def _exchanged(self, name: str, value: Any, patience: float = 60.0) -> dict[str, Any]:
+        """What each process says; one that says nothing for long is given up."""
+        place = {kind: self.given.work / f"{name}-{kind}.json" for kind in OBJECTIVES}
+        write_atomically(place[self.kind], json.dumps(value))
+        until = time.monotonic() + patience
+        while not self.alone and not all(path.exists() for path in place.values()):
+            time.sleep(0.05)
+            self.alone = time.monotonic() > until
+        return {kind: json.loads(path.read_text()) for kind, path in place.items() if path.exists()}
+
+    def run(self) -> None:
+        """All seeds, one after the other; the next one's network is loaded meanwhile."""
+        steps = self.planned()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        print(f"{self.kind}: {steps} steps of {self.given.batch} rows, {self.given.seeds} seeds", flush=True)
+        with ThreadPoolExecutor(1) as ahead:
+            following = ahead.submit(self.load, self.names[0], steps)
+            for place, name in enumerate(self.names):
+                source = following.result()
+                if place + 1 < len(self.names):
+                    following = ahead.submit(self.load, self.names[place + 1], steps)
+                options = self.options(name, steps)
+                wanted = {"adaptation": options.adaptation.as_dict(), "source_digest": source.digest}
+                if finished(options, wanted) is None:
+                    AdaptTraining(options, source, self.processes).run()
+                self.bring_out(self.names[: place + 1])
+                print(f"{name} is out after {time.time() - self.given.began:.0f} s", flush=True)
+
+    def bring_out(self, names: list[str]) -> None:
+        """The adapters as NAME.safetensors, and everything else of the runs in one archive."""
+        out = self.given.out
+        out.mkdir(parents=True, exist_ok=True)
+        with tarfile.open(out / f"{self.kind}.tar.xz", "w:xz", preset=1) as tar:
+            for name in names:
+                folder = self.given.work / name
+                shutil.copyfile(folder / "adapter_model.safetensors", out / f"{name}.safetensors")
+                for file in sorted(folder.glob("*.json*")):
+                    if file.name in KEPT:
+                        tar.add(file, f"{name}/{file.name}")
+
+
+def _now() -> float:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.monotonic()
+
+
+def main() -> None:
+    """The command; with --only it is one of the two processes."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name, words in (
+        ("text", "the folder of tokens"),
+        ("work", "for the runs"),
+        ("out", "for their results"),
+    ):
+        parser.add_argument(f"--{name}", type=Path, required=True, help=words)
+    parser.add_argument("--source", default="smollm2")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--seconds", type=float, default=180.0, help="for everything, from the beginning")
+    parser.add_argument("--steps", type=int, help="instead of as many as fit")
+    for name, default in (("seeds", 3), ("lora", 16), ("batch", 64), ("rows", 64), ("length", 512)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--mask-token", default="<empty_output>")
+    parser.add_argument("--rate", type=float, default=1.5e-3)
+    parser.add_argument("--only", choices=list(OBJECTIVES), help=argparse.SUPPRESS)
+    parser.add_argument("--began", type=float, default=time.time(), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    if arguments.only:
+        torch.set_float32_matmul_precision("high")
+        with world(arguments.device) as processes:
+            Runs(arguments.only, arguments, processes).run()
+        return
+    for old in arguments.work.glob("*-*.json"):
+        old.unlink()
+    command = [sys.executable, "-m", "lab.english_runs", *sys.argv[1:], "--began", str(arguments.began)]
+    running = [subprocess.Popen([*command, "--only", kind]) for kind in OBJECTIVES]  # noqa: S603
+    if any(code for code in [process.wait() for process in running]):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""Readings: a given text is not generated but read, and the model's probability of its tokens is measured.
+
+They stand beside the decodings, because a study treats both alike: options with a name and a JSON form, part of a result's
+identity. `sinkscope.tasks.likelihood` does the reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from torch import Tensor
+
+from sinkscope.checks import share, whole
+from sinkscope.decoding.base import DECODINGS, Decoding, Twin
+from sinkscope.errors import InputError
+
+if TYPE_CHECKING:
+    from sinkscope.decoding.engine import Engine, Step
+    from sinkscope.decoding.streams import Streams
+
+CAUSAL = "causal"
+
+
+@dataclass(frozen=True)
+class Reading(Decoding):
+    """Base of all readings.
+
+    Attributes:
+        length: tokens of a text that are read, its start token included; a shorter text is refused.
+        scored: the last so many of them are scored, what stands before is given; None: all but the start token.
+    """
+
+    length: int = 256
+    scored: int | None = None
+
+    replayable: ClassVar[bool] = False
+    generates: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        whole("length", self.length, 2)
+        if self.scored is not None and whole("scored", self.scored, 1) >= self.length:
+            raise InputError(
+                f"scored is {self.scored} of {self.length} tokens: at least one token must stand before the scored ones"
+            )
+
+    @property
+    def targets(self) -> int:
+        """How many tokens are scored."""
+        return self.length - 1 if self.scored is None else self.scored
+
+    @property
+    def given(self) -> int:
+        """How many tokens stand before the scored ones."""
+        return self.length - self.targets
+
+    @property
+    def new_tokens(self) -> int:
+        """None: nothing is generated."""
+        return 0
+
+    def begin(
+        self, engine: Engine, ids: Tensor, streams: Streams | None, per_row: bool, twin: Twin | None = None
+    ) -> tuple[Tensor, Iterator[Step]]:
+        """Refused: nothing is generated."""
+        raise InputError(
+            f"{type(self).__name__} reads a text and generates none; use it with ss.evaluate(model, 'text')"
+        )
+
+
+@DECODINGS.add
+@dataclass(frozen=True)
+class CausalReading(Reading):
+    """A causal model reads from left to right; a policy that looks at the step before is given one token at a time."""
+
+    scored: int | None = 128
+
+    kind: ClassVar[str] = "causal-reading"
+    families: ClassVar[tuple[str, ...]] = (CAUSAL,)
+
+    @property
+    def max_steps(self) -> int:
+        """One for each scored token, under a policy that looks at the step before."""
+        return self.targets
+
+
+@dataclass(frozen=True)
+class _DiffusionReading(Reading):
+    """A reading for every family that replaces masks."""
+
+    families: ClassVar[tuple[str, ...]] = ("llada", "dream", "mmada")
+
+    @classmethod
+    def fits(cls, family: str) -> bool:
+        """All families but the causal one, those of other packages too."""
+        return family != CAUSAL
+
+
+@DECODINGS.add
+@dataclass(frozen=True)
+class MaskedReading(_DiffusionReading):
+    """A diffusion model sees a text with random tokens masked, and its probability of those is measured.
+
+    The masks of a text depend on nothing but the text's id, so all policies and models see the same ones; those of a smaller
+    share are among those of a larger one. A policy that looks at the step before sees the same masked text twice: the first
+    time nothing is hidden, and its scores decide what is hidden the second time.
+
+    Attributes:
+        share: the share of the scored tokens that is masked, at least one of them; None: every number of masked tokens from 1
+            to all equally often, whose mean is the bound that diffusion models are trained on (nats per token, an upper
+            bound of the negative log-likelihood).
+        masks: how many masked copies of a text are averaged; for the bound, numbers of masked tokens are spread evenly over
+            them.
+    """
+
+    share: float | None = None
+    masks: int = 8
+
+    kind: ClassVar[str] = "masked-reading"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.share is not None:
+            share("share", self.share)
+        whole("masks", self.masks, 1)
+
+    @property
+    def max_steps(self) -> int:
+        """Two for each mask, under a policy that looks at the step before."""
+        return 2 * self.masks
+
+
+@DECODINGS.add
+@dataclass(frozen=True)
+class DenoisingReading(_DiffusionReading):
+    """A diffusion model fills a masked end in its own order, and is given the true tokens.
+
+    In each step the family's loop says which positions it would decide; the probability of the true tokens there is taken,
+    and the true tokens are written. One position a step (the default) gives an exact likelihood: that of the model with this
+    order. So policies have a step before, as in generation.
+
+    Attributes:
+        steps: left out: one for each scored token.
+    """
+
+    scored: int | None = 64
+    steps: int = None  # type: ignore[assignment]  # filled in below
+
+    kind: ClassVar[str] = "denoising-reading"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "steps", self.targets if self.steps is None else self.steps)
+        if whole("steps", self.steps, 1) > self.targets:
+            raise InputError(f"steps is {self.steps}, but only {self.targets} tokens are scored")
+
+    @property
+    def max_steps(self) -> int:
+        """As given."""
+        return self.steps

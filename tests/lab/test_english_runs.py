@@ -1,0 +1,57 @@
+"""The runs of the English experiment, tiny: both processes agree on the steps, and what comes out can be loaded."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import sinkscope as ss
+from sinkscope.models.load import find
+from sinkscope.models.tokenizer import read_tokenizer
+from sinkscope.organisms.prose import prose
+from sinkscope.organisms.text import tokenise
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_pairs_of_runs(tmp_path: Path) -> None:
+    folder = tmp_path / "text"
+    folder.mkdir()
+    for part, count in (("train", 300), ("valid", 40)):
+        words = "\n\f\n".join(prose(seed) for seed in range(count))
+        (folder / f"{part}-0.txt").write_text(words, encoding="utf-8")
+    tokenizer = read_tokenizer(find("organism/causal").folder, None)
+    tokenise(str(folder), tokenizer, tokenizer.get_vocab()["<|endoftext|>"], None, tmp_path / "tokens")
+    places = [f"--{name}={tmp_path / name}" for name in ("work", "out")]
+    small = (
+        "--source organism/causal --device cpu --seconds 1 --batch 4 --rows 2 --length 32 --lora 2 --seeds 1"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "lab.english_runs",
+        f"--text={tmp_path / 'tokens'}",
+        *places,
+        *small.split(),
+    ]
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    for _ in range(2):  # the second time nothing is left to do
+        subprocess.run([*command, "--mask-token", "<|mask|>"], cwd=ROOT, env=environment, check=True)
+    about = {}
+    for kind in ("twin", "causal"):
+        with tarfile.open(tmp_path / "out" / f"{kind}.tar.xz") as tar:
+            tar.extractall(tmp_path / "found", filter="data")
+        place = tmp_path / "found" / f"{kind}-0"
+        shutil.copyfile(tmp_path / "out" / f"{kind}-0.safetensors", place / "adapter_model.safetensors")
+        about[kind] = json.loads((place / "training.json").read_text())
+        model = ss.load(place, device="cpu")
+        assert model.family == ("dream" if kind == "twin" else "causal")
+        assert len(json.loads((place / "emergence.json").read_text())["points"]) > 5
+    assert about["twin"]["adaptation"]["steps"] == about["causal"]["adaptation"]["steps"] == 10
+    assert about["twin"]["text"] == about["causal"]["text"]
