@@ -134,6 +134,20 @@ def trace(
     device: Device = "auto",
     dtype: Dtype = "auto",
     revision: Revision = None,
+    family: Annotated[
+        str | None, typer.Option(help="the model's family, where its files do not say", metavar="NAME")
+    ] = None,
+    mask_token_id: Annotated[
+        int | None, typer.Option(help="the mask token, where the model's files do not say", metavar="ID")
+    ] = None,
+    cache: Annotated[
+        bool | None,
+        typer.Option(
+            "--cache/--no-cache",
+            help="block diffusion: keep finished blocks in a KV cache; default: as officially",
+            rich_help_panel="Decoding",
+        ),
+    ] = None,
     json: Json = False,
     decoding: dict[str, Any] | None = None,
 ) -> None:
@@ -159,6 +173,8 @@ def trace(
         json,
         maps_at,
         live,
+        (family, mask_token_id),
+        cache,
     )
 
 

@@ -57,6 +57,8 @@ def trace(
     json: bool = False,
     maps_at: str = "",
     live: bool = False,
+    named: tuple[str | None, int | None] = (None, None),
+    cache: bool | None = None,
 ) -> None:
     """Record one generation of each prompt in `out` and print what was found.
 
@@ -66,13 +68,14 @@ def trace(
         json: print one JSON document in place of lines.
         maps_at: steps whose whole attention maps are added when the generation is done, such as "12,13".
         live: open the viewer in the browser and follow the generation.
+        named: family and mask token, where the checkpoint's files do not say. cache: as in `ss.generate`.
     """
     policy = None if policy_text is None else parse_policy(policy_text)
     steps = parse_steps(maps_at)
     check_out(out)
     given = read_prompts(prompts)
     with working(f"loading {source}"):
-        model = load(source, *load_options)
+        model = load(source, *load_options, family=named[0], mask_token_id=named[1])
     if str(model.source).startswith("organism/") and "length" not in options:
         options = {
             "length": ANSWER,
@@ -86,7 +89,18 @@ def trace(
         say(repr(model), f"decoding {decoding.to_json()}, policy {policy or 'none'}, seed {seeds}")
     try:
         with following(out) if live else nullcontext(), progress(model, batch.ids.shape[1]) as show:
-            run = generate(model, batch.ids, decoding, policy, capture, seeds, batch.real, out, progress=show)
+            run = generate(
+                model,
+                batch.ids,
+                decoding,
+                policy,
+                capture,
+                seeds,
+                batch.real,
+                out,
+                progress=show,
+                cache=cache,
+            )
     except BaseException:
         if partial_path(out).exists():
             where = f'sinkscope.Trace.open("{partial_path(out)}")'
@@ -221,16 +235,21 @@ def make_decoding(model: Model, options: dict[str, Any]) -> Decoding:
         raise InputError(
             f"{flags} is not an option of a {model.family} model, which {model.source} is; it has {own}"
         )
-    if isinstance(given.get("eos"), str) and given["eos"] != "model":
-        given["eos"] = None if given["eos"] == "none" else _ends(given["eos"])
+    for name in ("eos", "stop"):
+        if isinstance(given.get(name), str) and given[name] != "model":
+            given[name] = None if given[name] == "none" else _ends(name, given[name])
+    if isinstance(given.get("stop"), tuple) and len(given["stop"]) == 1:
+        given["stop"] = given["stop"][0]
     return decoding_from_options(model.family, given)
 
 
-def _ends(text: str) -> tuple[int, ...]:
+def _ends(name: str, text: str) -> tuple[int, ...]:
     try:
         return tuple(int(word) for word in text.split(","))
     except ValueError as error:
-        raise InputError(f"--eos should be model, none, or token ids such as 2,13, got {text!r}") from error
+        raise InputError(
+            f"--{name} should be model, none, or token ids such as 2,13, got {text!r}"
+        ) from error
 
 
 @contextmanager

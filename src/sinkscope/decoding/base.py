@@ -36,6 +36,7 @@ class Decoding:
         families: names of the model families that it is for.
         causal: new tokens are appended one by one; else masks in a sequence of fixed length are replaced.
         replayable: whether `ss.replay` can compare candidates along it.
+        cached: whether the official loop keeps finished blocks in a KV cache; None: it has no blocks to keep.
         generates: it writes tokens; readings do not.
         reusable: whether its loop says which columns it wants, so that a reuse rule can act.
     """
@@ -44,6 +45,7 @@ class Decoding:
     families: ClassVar[tuple[str, ...]] = ()
     causal: ClassVar[bool] = False
     replayable: ClassVar[bool] = True
+    cached: ClassVar[bool | None] = None
     generates: ClassVar[bool] = True
     reusable: ClassVar[bool] = False
 
@@ -58,6 +60,23 @@ class Decoding:
     def new_tokens(self) -> int:
         """Columns that it adds to the prompt."""
         return int(getattr(self, "length", 0))
+
+    def columns(self, prompt: int) -> int:
+        """Columns of the state at most, for prompts of up to so many tokens."""
+        return prompt + self.new_tokens
+
+    def alone(self, rows: int, per_row: bool) -> bool:
+        """Whether each of so many rows runs as in a batch of one; per_row: rows have random streams of their own."""
+        return per_row or rows == 1
+
+    def unseen(self, shortest: int) -> int:
+        """Columns at the beginning of every prompt that the official loop never shows to the model."""
+        return 0
+
+    @property
+    def edits(self) -> bool:
+        """Whether a token that was written or given may change again; traces then count it (`edited`)."""
+        return False
 
     @property
     def max_steps(self) -> int:
@@ -107,6 +126,20 @@ class Decoding:
     def answer_columns(self, model: Model, ids: Tensor) -> tuple[int, int | None]:
         """The first column of the answer and the one behind its last (None: the end of the sequence)."""
         return ids.shape[1], None
+
+    def output(self, model: Model, states: Tensor, starts: list[int], alone: bool) -> list[Tensor]:
+        """What the official function returns for each row: Long [n].
+
+        Args:
+            states: Long [steps + 1, B, S], −1 where a row has no column. starts: the first column behind each prompt.
+            alone: each row ran as in a batch of one.
+        """
+        return [row[row >= 0] for row in states[-1]]
+
+    def answer(self, model: Model, sequence: Tensor, start: int) -> Tensor:
+        """The tokens of the answer in the last state Long [S] of a row whose prompt ends before column `start`: Long [n]."""
+        answer = sequence[start:]
+        return answer[answer >= 0]
 
     def filler(self, model: Model) -> int | None:
         """The token that fills a row once it has ended; None: rows keep what they have."""

@@ -108,18 +108,20 @@ class DreamDecoding(Decoding):
     ) -> Step:
         logits = engine.model.head(shifted(self._hidden(engine, x, masked, alive), masked))
         candidate, confidence = self.sample(logits, streams, masked)
-        tokens, seen = _placed(x, masked, candidate, confidence)
-        scores = seen.masked_fill(~masked, float("-inf"))
-        ties = torch.zeros(len(x), dtype=torch.long)
-        if self.alg_temp and streams is not None:
-            spread = (scores / self.alg_temp).softmax(-1)
-            chosen = marked(streams.some_without_replacement(spread, counts), masked)
-        else:
-            chosen, ties = select(scores, counts)
+        tokens, seen = placed(x, masked, candidate, confidence)
+        chosen, ties = self.choose(seen.masked_fill(~masked, float("-inf")), counts, streams)
         # A batch mean can exceed a row's masks: the official loop then writes the mask token over other tokens.
         written = torch.where(masked, tokens, engine.mask_id)
         decided = chosen & (written != engine.mask_id)
         return Step(x, torch.where(chosen, written, x), masked, seen, tokens, decided, ties, alive)
+
+    def choose(self, scores: Tensor, counts: list[int], streams: Streams | None) -> tuple[Tensor, Tensor]:
+        """The positions that are decided, Bool [B, S], and ties Long [B]; scores: Float [B, S], −inf where nothing is masked."""
+        if self.alg_temp and streams is not None:
+            spread = (scores / self.alg_temp).softmax(-1)
+            chosen = marked(streams.some_without_replacement(spread, counts), scores)
+            return chosen, torch.zeros(len(scores), dtype=torch.long)
+        return select(scores, counts)
 
     def _random_positions(
         self,
@@ -137,7 +139,7 @@ class DreamDecoding(Decoding):
         if self.temperature > 0:
             picked = chosen[masked]
             candidate[picked], confidence[picked] = self.sample(logits[picked], streams, chosen)
-        tokens, seen = _placed(x, masked, candidate, confidence)
+        tokens, seen = placed(x, masked, candidate, confidence)
         after = x.clone()
         after[chosen] = tokens[chosen]
         decided = chosen & (tokens != engine.mask_id)
@@ -156,6 +158,10 @@ class DreamDecoding(Decoding):
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """The distribution after temperature, top_p and top_k: Float [N, V]."""
+        return self.truncated(logits).softmax(-1)
+
+    def truncated(self, logits: Tensor) -> Tensor:
+        """Logits [N, V] after temperature, top_p and top_k."""
         if self.temperature > 0:
             logits = logits / self.temperature
         lowest = torch.finfo(logits.dtype).min
@@ -165,10 +171,10 @@ class DreamDecoding(Decoding):
             # Moved by one, so that the token which passes the bound is still inside, and the first always is.
             outside = torch.cat([torch.zeros_like(outside[:, :1]), outside[:, :-1]], 1)
             logits = logits.masked_fill(torch.zeros_like(outside).scatter_(-1, order, outside), lowest)
-        if self.top_k is not None:
+        if self.top_k:
             most = min(self.top_k, logits.shape[-1])
             logits = logits.masked_fill(logits < torch.topk(logits, most)[0][..., -1, None], lowest)
-        return logits.softmax(-1)
+        return logits
 
     def sample(self, logits: Tensor, streams: Streams | None, where: Tensor) -> tuple[Tensor, Tensor]:
         """A candidate for each row of logits [N, V], with the algorithm's confidence: Long [N], Float [N].
@@ -189,8 +195,12 @@ class DreamDecoding(Decoding):
             ordered, _ = torch.sort(spread, -1, descending=True)
             return ordered[:, 0] - ordered[:, 1]
         if self.algorithm == "entropy":
-            return (spread * torch.log(spread + 1e-10)).sum(-1)
+            return self.negative_entropy(spread)
         return confidence
+
+    def negative_entropy(self, spread: Tensor) -> Tensor:
+        """Σ p log p of each row of Float [N, V]."""
+        return (spread * torch.log(spread + 1e-10)).sum(-1)
 
     def predictions(self, engine: Engine, x: Tensor, given: Tensor, masked: Tensor) -> Tensor:
         """Logits of the position before each mask."""
@@ -203,7 +213,7 @@ class DreamDecoding(Decoding):
         return candidate, self._confidence(spread, confidence).double()
 
 
-def _placed(x: Tensor, masked: Tensor, candidate: Tensor, confidence: Tensor) -> tuple[Tensor, Tensor]:
+def placed(x: Tensor, masked: Tensor, candidate: Tensor, confidence: Tensor) -> tuple[Tensor, Tensor]:
     """Candidates and confidence of the masked positions in frames of the state: Long [B, S] (−1), Float [B, S] (NaN)."""
     tokens = torch.full_like(x, -1)
     seen = torch.full(x.shape, float("nan"), dtype=confidence.dtype, device=x.device)

@@ -34,6 +34,7 @@ class Step:
         ties: Long [B]: selections that could have gone to another position of equal confidence.
         alive: Bool [B]: rows that took part; the others had already ended.
         codes: Long [B, N]: image codes sampled so far; None for text.
+        kind: "denoise", or "store" for a step whose forward also put a finished block into the cache.
         fresh: Bool [B, S]: under a reuse rule, the columns whose keys and values were computed in this step; None: all.
         idle: the schedule decides nothing in this step, so no forward was run and nothing was recorded.
     """
@@ -48,7 +49,43 @@ class Step:
     alive: Tensor
     codes: Tensor | None = None
     idle: bool = False
+    kind: str = "denoise"
     fresh: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class BlockPass:
+    """One forward of a block loop over the first columns of a state.
+
+    Attributes:
+        queries: the columns that are fed; those before them are in the cache.
+        active: how many of the last queries belong to the block that is being denoised.
+        block: columns of the blocks that attention stands in; None: every query sees every key.
+        kind: "denoise", "prefill" or "store". step: whether it is a step of the loop, or comes between two.
+        stored: whether earlier blocks are in a cache, so that their queries are not seen again.
+    """
+
+    queries: slice
+    active: int
+    block: int | None
+    kind: str = "denoise"
+    step: bool = True
+    stored: bool = False
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """The prompts of a batch, as a loop sees them.
+
+    Attributes:
+        lengths: tokens of each row of the group. shortest, longest: of the whole batch.
+        alone: each row runs as in a batch of one, else as the official loop does for a batch.
+    """
+
+    lengths: tuple[int, ...] = ()
+    shortest: int = 0
+    longest: int = 0
+    alone: bool = True
 
 
 class ForwardRecorder(CallRecorder, Protocol):
@@ -65,12 +102,15 @@ class ForwardRecorder(CallRecorder, Protocol):
     def next_forward(self) -> bool:
         """Count a forward, and say whether it is recorded."""
 
-    def begin(self, real: Tensor | None, masked: Tensor, branches: int) -> Mapping[str, Tensor]:
+    def begin(
+        self, real: Tensor | None, masked: Tensor, branches: int, block_pass: BlockPass | None = None
+    ) -> Mapping[str, Tensor]:
         """Prepare for a forward, and name the classes of queries whose attention is wanted (see ForwardContext.queries).
 
         Args:
             real: Bool [B, S] or None. masked: Bool [B, S]: mask tokens.
             branches: 1, or 2 with guidance: attention calls then hold the conditional rows first.
+            block_pass: of a block loop; None: of any other.
         """
 
     def end(self, account: StepAccount | None) -> Recorded:
@@ -88,6 +128,8 @@ class Engine:
         policy: the policy while it runs, or None. recorder: what records, or None.
         reuse: the reuse rule while it runs, or None: every forward is computed in full.
         everything: confidence and candidates are wanted for all masked positions, not only the selectable ones.
+        cached: whether a block loop keeps finished blocks in a KV cache.
+        prompts: what the loop may want to know of the whole batch.
         forwards: forward passes so far, one number for all rows or one each (a guided step counts two).
         account: what the policy did in the last forward.
     """
@@ -99,10 +141,13 @@ class Engine:
         policy: PolicyRuntime | None = None,
         recorder: ForwardRecorder | None = None,
         everything: bool = False,
+        cached: bool = False,
+        prompts: Prompts | None = None,
         reuse: ReuseRuntime | CausalReuseRuntime | None = None,
     ) -> None:
         self.model, self.real, self.policy, self.recorder = model, real, policy, recorder
-        self.everything = everything
+        self.everything, self.cached = everything, cached
+        self.prompts = prompts or Prompts()
         self.reuse = reuse
         self.forwards: int | Tensor = 0
         self.account: StepAccount | None = None
@@ -235,6 +280,21 @@ class Engine:
             self._graphs = Graphs(step, remember, warm_ups=2)
         return self._replayed(inputs, kind)
 
+    def block_hidden(
+        self, x: Tensor, block_pass: BlockPass, cache: Any = None, alive: Tensor | None = None
+    ) -> Tensor:
+        """Last hidden states [B, Q, width] of the queries of a block loop's forward.
+
+        Args:
+            x: Long [B, S]: the state up to the last key, −1 in rows that have ended before. cache: from `blocks`, or None.
+        """
+        self._count(1, alive, block_pass.step)
+        real = None if self.real is None else self.real[:, : x.shape[1]]
+        context = self._context(x, real, 1, block_pass=block_pass)
+        hidden = self.model.hidden(x[:, block_pass.queries].clamp(min=0), context, cache)
+        self._end()
+        return hidden
+
     def idle_step(self, x: Tensor, alive: Tensor) -> Step:
         """A step in which nothing is decided: no forward runs."""
         if self.recorder is not None:
@@ -247,15 +307,22 @@ class Engine:
         )
 
     def _context(
-        self, x: Tensor, real: Tensor | None, branches: int, written: int | None = None
+        self,
+        x: Tensor,
+        real: Tensor | None,
+        branches: int,
+        written: int | None = None,
+        block_pass: BlockPass | None = None,
     ) -> ForwardContext:
         """What is wanted of the forward of state x [B, S]: built before it, for both branches of a guided one.
 
         Args:
             written: x is the visible columns of a static cache, Bool [B, S], of which at least so many are written.
         """
+        active = None if block_pass is None else block_pass.active
         if self.policy is not None:
-            self.policy.begin(branches, (x.shape[1] if written is None else written) - self._padding)
+            least = (x.shape[1] if written is None else written) - self._padding
+            self.policy.begin(branches, least, active, block_pass is None or block_pass.step)
         queries: Mapping[str, Tensor] = {}
         if self.recorder is not None:
             mask_id = self.model.ids.mask
@@ -264,17 +331,24 @@ class Engine:
                 if mask_id is None or written is not None
                 else x == mask_id
             )
-            queries = self.recorder.begin(None if real is None else real[: len(x)], masked, branches)
+            own = None if real is None else real[: len(x)]
+            queries = self.recorder.begin(own, masked, branches, block_pass)
         return self.model.context(
-            real, policy=self.policy, recorder=self.recorder, queries=queries, newest=written is not None
+            real,
+            policy=self.policy,
+            recorder=self.recorder,
+            queries=queries,
+            newest=written is not None,
+            block="model" if block_pass is None else block_pass.block,
+            active=active,
         )
 
-    def _count(self, passes: int, alive: Tensor | None) -> bool:
-        """Count a forward; whether it is recorded."""
+    def _count(self, passes: int, alive: Tensor | None, step: bool = True) -> bool:
+        """Count a forward; whether it is recorded. One that is no step of the loop is counted as a forward only."""
         self.forwards = self.forwards + (passes if alive is None else passes * alive.long())
         if self.policy is not None:
             self.policy.set_alive(alive)
-        return self.recorder is not None and self.recorder.next_forward()
+        return step and self.recorder is not None and self.recorder.next_forward()
 
 
 class DecodeCache:

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from sinkscope.decoding.base import Decoding, Twin
-from sinkscope.decoding.engine import Engine, ForwardRecorder, Step
+from sinkscope.decoding.engine import Engine, ForwardRecorder, Prompts, Step
 from sinkscope.decoding.streams import Streams
 from sinkscope.errors import InputError
+from sinkscope.models.family import Padding
 from sinkscope.models.model import Model
 from sinkscope.models.prompts import Batch
 from sinkscope.policies.policy import Policy
@@ -35,17 +36,19 @@ class Rows:
         rows: their places in the batch. offset: their first column in the batch's frame.
         per_row: every row has a random stream and a schedule of its own.
         padding: of each row, in columns, where a row with a stream of its own is padded.
+        end: the column behind their prompts; None: behind those of the whole batch.
     """
 
     rows: list[int]
     offset: int
     per_row: bool
     padding: tuple[int, ...] = ()
+    end: int | None = None
 
     @property
     def padded(self) -> bool:
         """Whether rows keep the padding that the batch gives them."""
-        return not self.per_row or any(self.padding)
+        return self.end is None and (not self.per_row or any(self.padding))
 
 
 @dataclass
@@ -53,7 +56,7 @@ class Group:
     """Rows that run together, and their loop.
 
     Attributes:
-        state: Long [b, S − offset]: the latest state. codes: Long [b, N]: image codes; None for text.
+        state: Long [b, n]: the latest state, of the columns from the offset on. codes: Long [b, N]: image codes; None for text.
     """
 
     rows: Rows
@@ -97,6 +100,21 @@ def grouped(
     return [Rows(by_length[length], columns - length, True) for length in sorted(by_length)]
 
 
+def grouped_right(lengths: list[int], per_row: bool, padding: Padding, unseen: int = 0) -> list[Rows]:
+    """Rows that run together where every prompt begins in column 0.
+
+    Args:
+        padding: "right": unequal rows of one stream run together, padded; "apart": only equally long ones run together.
+        unseen: columns at the beginning that no forward sees.
+    """
+    if not per_row and padding == "right":
+        return [Rows(list(range(len(lengths))), 0, False)]
+    by_length: dict[int, list[int]] = {}
+    for row, length in enumerate(lengths):
+        by_length.setdefault(length, []).append(row)
+    return [Rows(by_length[length], unseen, per_row, end=length) for length in sorted(by_length)]
+
+
 def start_group(
     model: Model,
     batch: Batch,
@@ -106,27 +124,46 @@ def start_group(
     twin: Twin | None,
     policy: Policy | None,
     recorder: ForwardRecorder | None,
+    alone: bool = True,
+    cached: bool = False,
     reuse: Reuse | None = None,
 ) -> Group:
-    """A group with its loop, not started yet."""
-    ids = batch.ids[rows.rows][:, rows.offset :]
+    """A group with its loop, not started yet.
+
+    Args:
+        alone: each row runs as in a batch of one. cached: a block loop keeps finished blocks in a KV cache.
+    """
+    ids = batch.ids[rows.rows][:, rows.offset : rows.end]
+    own = [batch.lengths[row] - (rows.offset if batch.right else 0) for row in rows.rows]
     real = None
     if batch.real is not None and rows.padded:
         real = batch.real[rows.rows]
-        real = torch.cat([real, real.new_ones(len(ids), decoding.new_tokens)], 1)
+        new = real.new_ones(len(ids), decoding.new_tokens)
+        # With padding on the right the answer follows each prompt at once.
+        real = torch.cat([new, real] if batch.right else [real, new], 1)
     runtime = None
     if policy is not None:
+        first: int | Tensor
         first, last = decoding.answer_columns(model, ids)
+        if batch.right and len(set(own)) > 1:
+            first = torch.tensor(own, device=model.device)[:, None, None]
         runtime = PolicyRuntime(policy, row_keys(seed, rows.rows), model.spec.causal, first, last)
+    unseen = rows.offset if batch.right else 0
+    prompts = Prompts(
+        tuple(own),
+        min(batch.lengths) - unseen if not alone else own[0],
+        max(batch.lengths) - unseen if not alone else own[0],
+        alone,
+    )
     reusing = None
     if reuse is not None:
         kind = CausalReuseRuntime if model.spec.causal else ReuseRuntime
         reusing = kind(reuse, model, real, row_keys(seed, rows.rows))
-    engine = Engine(model, real, runtime, recorder, everything=recorder is not None, reuse=reusing)
+    engine = Engine(model, real, runtime, recorder, recorder is not None, cached, prompts, reusing)
     streams = None
     if seed is not None and decoding.draws:
-        own = [seed[row] for row in rows.rows] if isinstance(seed, list) else seed
-        streams = Streams(own, model.device, rows.padding)
+        seeds = [seed[row] for row in rows.rows] if isinstance(seed, list) else seed
+        streams = Streams(seeds, model.device, rows.padding)
     if twin is not None:
         parts = [None if part is None else part[rows.rows][:, rows.offset :] for part in twin]
         twin = (parts[0], parts[1])  # type: ignore[assignment]

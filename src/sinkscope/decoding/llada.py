@@ -99,14 +99,14 @@ class BlockDecoding(Decoding):
         engine: Engine,
         x: Tensor,
         given: Tensor,
-        end: int,
+        end: int | Tensor,
         counts: list[int],
         streams: Streams | None,
         alive: Tensor,
     ) -> Step:
+        """One step; end: the first column, of all rows or of each [B, 1], that cannot be selected yet."""
         masked = x == engine.mask_id
-        selectable = masked.clone()
-        selectable[:, end:] = False
+        selectable = masked & (torch.arange(x.shape[1], device=x.device) < end)
         # To learn how many positions there are the host waits for the GPU: once, before the forward, and never behind it.
         here = selectable.nonzero(as_tuple=True)
         rest = (masked & ~selectable).nonzero(as_tuple=True) if engine.everything else None
@@ -227,7 +227,7 @@ class LladaDecoding(BlockDecoding):
     eot_id: int | None = None
 
     kind: ClassVar[str] = "llada"
-    families: ClassVar[tuple[str, ...]] = ("llada",)
+    families: ClassVar[tuple[str, ...]] = ("llada", "llada_moe", "masked")
     reusable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

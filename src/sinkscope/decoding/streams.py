@@ -38,6 +38,17 @@ class Streams:
             numbers[row, skipped:] = torch.rand(own, generator=generator, dtype=dtype, device=self._device)[0]
         return numbers
 
+    def skip(self, rows: Tensor, shape: Sequence[int], dtype: torch.dtype) -> None:
+        """Draw numbers of this shape for each of the rows Bool [B], and use none of them: an official loop does so."""
+        if not self.per_row:
+            torch.rand(
+                (int(rows.sum()), *shape), generator=self._generators[0], dtype=dtype, device=self._device
+            )
+            return
+        for generator, taken in zip(self._generators, rows.tolist(), strict=True):
+            if taken:
+                torch.rand((1, *shape), generator=generator, dtype=dtype, device=self._device)
+
     def uniform_where(self, where: Tensor) -> Tensor:
         """Float32 numbers in [0, 1), one for each marked position of Bool [B, S], flattened in row-major order."""
         if not self.per_row:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.decoding.base import Decoding, Twin, default_decoding
-from sinkscope.decoding.groups import Group, check_seeds, grouped, start_group
+from sinkscope.decoding.groups import Group, Rows, check_seeds, grouped, grouped_right, start_group
 from sinkscope.errors import InputError
 from sinkscope.generation.run import Run
 from sinkscope.models.load import as_model
@@ -46,6 +46,7 @@ def generate(
     unconditional: Any = None,
     progress: Progress | None = None,
     reuse: Reuse | str | None = None,
+    cache: bool | None = None,
 ) -> Run:
     """Generate step by step, exactly as the official loop of the decoding does, unless `reuse` allows approximate steps.
 
@@ -58,11 +59,12 @@ def generate(
         capture: what to record; None: nothing.
         seed: a number for the official single random stream over the batch, or one per row; each row then has its own
             stream and equals its run alone.
-        attention_mask: [B, P], 0 in left padding.
+        attention_mask: [B, P], 0 in padding: on the left; of block diffusion and A2D models on the right.
         out: a path ending in .zarr.zip; the trace streams there instead of staying in memory.
         unconditional: (ids, attention_mask) of the unconditional twin, for image guidance.
         progress: called after every step.
         reuse: what of earlier forwards is used again; a rule or its text. None: nothing, every step is exact.
+        cache: whether a block loop keeps finished blocks in a KV cache; None: as officially.
     """
     model = model if isinstance(model, Model) else as_model(model)
     policy = None if policy is None else as_policy(policy)
@@ -76,23 +78,29 @@ def generate(
     seed = check_seeds(seed, len(batch.ids))
     if seed is None and decoding.draws:
         seed = int(torch.randint(0, 2**31, (1,)))
+    if cache is not None and decoding.cached is None:
+        raise InputError(f"{type(decoding).__name__} has no blocks to keep in a cache; leave out cache")
+    cached = bool(decoding.cached) if cache is None else cache
+    alone = decoding.alone(len(batch.ids), isinstance(seed, list))
     shortest = min(batch.lengths) + decoding.new_tokens
     checked = None if policy is None else check_policy(policy, model.shape.layers, shortest)
     recorder = None
     if capture is not None or out is not None:
         capture = capture or Capture()
         about = provenance(model, decoding, policy, capture, seed, reuse)
-        frame = replace(_frame(model, batch, decoding, capture, checked is not None), reuse=reuse is not None)
+        frame = _frame(model, batch, decoding, capture, checked is not None, cached, alone)
+        frame = replace(frame, reuse=reuse is not None)
         writer = trace_writer(out, frame, capture, about)
         recorder = Recorder(frame, capture, writer, batch.ids.cpu().numpy())
     groups: list[Group] = []
     try:
-        together = runs_together(model, decoding, checked)
-        alone = acting is not None and acting.alone
-        for rows in grouped(batch.ids.shape[1], batch.lengths, isinstance(seed, list), together, alone):
-            own = None if recorder is None else recorder.for_rows(rows.rows, rows.offset)
-            groups.append(start_group(model, batch, rows, decoding, seed, twin, checked, own, acting))
         with recorder.hooks(model.network) if recorder is not None else nullcontext():
+            apart = acting is not None and acting.alone
+            for rows in _rows(model, batch, decoding, checked, isinstance(seed, list), alone, apart):
+                own = None if recorder is None else recorder.for_rows(rows.rows, rows.offset)
+                groups.append(
+                    start_group(model, batch, rows, decoding, seed, twin, checked, own, alone, cached, acting)
+                )
             states, ties = _drive(model, groups, batch, decoding, recorder, progress)
     except BaseException:
         if recorder is not None:
@@ -107,10 +115,15 @@ def generate(
         trace = recorder.finish(lambda ids: {**about, **token_texts(model, ids), **total})
     sequences, prompt = states[-1], batch.ids.shape[1]
     codes = _by_row(groups, [group.codes for group in groups])
+    starts = batch.starts
+    answers = [decoding.answer(model, row, start) for row, start in zip(sequences, starts, strict=True)]
+    output = decoding.output(model, states, starts, alone)
     return Run(
         sequences=sequences,
         states=states,
-        texts=[decode(model, row, prompt) if codes is None else "" for row in sequences],
+        output=torch.nn.utils.rnn.pad_sequence(output, batch_first=True, padding_value=-1),
+        answers=[answer.tolist() for answer in answers],
+        texts=[decode(model, answer) if codes is None else "" for answer in answers],
         ties=ties,
         forwards=_by_row(groups, [_forwards(group) for group in groups]).tolist(),  # type: ignore[union-attr]
         decoding=decoding,
@@ -125,6 +138,25 @@ def generate(
         reuse=reuse,
         work=_work(groups),
     )
+
+
+def _rows(
+    model: Model,
+    batch: Batch,
+    decoding: Decoding,
+    policy: Policy | None,
+    per_row: bool,
+    alone: bool,
+    apart: bool,
+) -> list[Rows]:
+    """The groups of rows that run together; apart: rows with streams of their own run one by one."""
+    if not batch.right:
+        together = runs_together(model, decoding, policy)
+        return grouped(batch.ids.shape[1], batch.lengths, per_row, together, apart)
+    if not alone:
+        return grouped_right(batch.lengths, per_row, model.spec.padding, decoding.unseen(min(batch.lengths)))
+    groups = grouped_right(batch.lengths, per_row, model.spec.padding)
+    return [replace(rows, offset=decoding.unseen(batch.lengths[rows.rows[0]])) for rows in groups]
 
 
 def runs_together(model: Model, decoding: Decoding, policy: Policy | None) -> bool:
@@ -220,12 +252,23 @@ def _is_matrix(ids: Any) -> bool:
     return bool(torch.as_tensor(ids).dim() == 2)
 
 
-def _frame(model: Model, batch: Batch, decoding: Decoding, capture: Capture, policy: bool) -> Frame:
+def _frame(
+    model: Model,
+    batch: Batch,
+    decoding: Decoding,
+    capture: Capture,
+    policy: bool,
+    cached: bool,
+    alone: bool,
+) -> Frame:
     """The sizes of the trace."""
     shape, prompt = model.shape, batch.ids.shape[1]
     capture.check(shape.layers, shape.heads)
-    real = torch.ones(len(batch.ids), prompt + decoding.new_tokens, dtype=torch.bool)
-    if batch.real is not None:
+    real = torch.ones(len(batch.ids), decoding.columns(prompt), dtype=torch.bool)
+    if batch.right and (alone or not model.spec.blocks):
+        for row, length in enumerate(batch.lengths):
+            real[row, decoding.columns(length) :] = False
+    elif batch.real is not None and not batch.right:
         real[:, :prompt] = batch.real.cpu()
     first, last = decoding.answer_columns(model, batch.ids)
     return Frame(
@@ -241,6 +284,10 @@ def _frame(model: Model, batch: Batch, decoding: Decoding, capture: Capture, pol
         policy=policy,
         guided=decoding.guided,
         image=None if last is None else (first, last),
+        starts=tuple(batch.starts),
+        block=None if decoding.cached is None else int(getattr(decoding, "block", 1)),
+        cached=cached,
+        edits=decoding.edits,
     )
 
 
@@ -255,10 +302,13 @@ def _drive(
     """Advance all groups in step until each has ended; states [steps + 1, B, S] and ties [steps, B]."""
     prompt, filler = batch.ids.shape[1], decoding.filler(model)
     # States stay on the device until the end: copying them after every step would make a GPU wait.
-    frame = torch.full((len(batch.ids), prompt + decoding.new_tokens), -1, device=batch.ids.device)
-    frame[:, :prompt] = batch.ids
+    frame = torch.full((len(batch.ids), decoding.columns(prompt)), -1, device=batch.ids.device)
+    if not batch.right:
+        frame[:, :prompt] = batch.ids
     for group in groups:
-        frame[group.rows.rows, group.rows.offset :] = group.state
+        rows, offset = group.rows.rows, group.rows.offset
+        frame[rows, :offset] = batch.ids[rows, :offset]
+        frame[rows, offset : offset + group.state.shape[1]] = group.state
     states, ties = [frame], []
     while True:
         steps = [group.advance() for group in groups]
@@ -268,7 +318,8 @@ def _drive(
         tied = torch.zeros(len(batch.ids), dtype=torch.long, device=frame.device)
         for group, step in zip(groups, steps, strict=True):
             if step is not None:
-                frame[group.rows.rows, group.rows.offset :] = step.after
+                offset = group.rows.offset
+                frame[group.rows.rows, offset : offset + step.after.shape[1]] = step.after
                 tied[group.rows.rows] = step.ties.to(tied.device)
             elif filler is not None:  # its rows have all ended: padding, as for rows that end inside a group
                 frame[group.rows.rows, prompt + len(states) - 1] = filler
@@ -281,6 +332,8 @@ def _drive(
     stacked = torch.stack(states).cpu()
     if decoding.causal:
         stacked = stacked[..., : prompt + len(states) - 1]
+    elif decoding.cached is not None:  # a sequence that grows may have ended before its last column
+        stacked = stacked[..., : int((stacked >= 0).flatten(0, 1).any(0).nonzero()[-1]) + 1]
     return stacked, torch.stack(ties).cpu() if ties else torch.zeros(0, len(batch.ids), dtype=torch.long)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -21,9 +21,12 @@ class Run:
     """What a generation gave.
 
     Attributes:
-        sequences: Long [B, S], prompt and answer.
+        sequences: Long [B, S]: the last state, prompt and answer; −1 where a row has no column.
+        output: Long [B, n]: what the official function returns; −1 behind rows that are shorter. None: read from a trace.
+        answers: the token ids of each answer.
         states: Long [steps + 1, B, S]: states[0] is the prompt with masks, states[i + 1] the state after step i. Causal
-            models: positions that are not written yet are −1, step 0 is the prefill, after the end comes padding.
+            models: positions that are not written yet are −1, step 0 is the prefill, after the end comes padding. Fast-dLLM's
+            sequence grows too.
         texts: the answers, decoded; token ids as text where there is no tokenizer.
         ties: Long [steps, B]: selections that could have gone to another position of equal confidence.
         forwards: forward passes of each row (guidance counts two per step).
@@ -52,6 +55,8 @@ class Run:
     trace: Trace | None = None
     hidden_share: Tensor | None = None
     sinks_hit: Tensor | None = None
+    output: Tensor | None = None
+    answers: list[list[int]] = field(default_factory=list)
     reuse: Reuse | None = None
     work: Work | None = None
 

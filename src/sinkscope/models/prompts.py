@@ -1,4 +1,4 @@
-"""From what a user gives as prompts to one left-padded batch, under the chat template, which is rendered with bounds.
+"""From what a user gives as prompts to one padded batch, under the chat template, which is rendered with bounds.
 
 Templates come with checkpoints, so they are programs of strangers. transformers renders them in Jinja's sandbox, which keeps
 them from files and objects but not from running for ever or filling the memory. Here a template is read first (no powers, no
@@ -25,12 +25,14 @@ class Batch:
     """Prompts as one tensor.
 
     Attributes:
-        ids: Long [B, P] on the model's device, padded on the left.
+        ids: Long [B, P] on the model's device, padded on the side where the family has it.
         real: Bool [B, P], or None when nothing is padded.
+        right: padding stands on the right, and every prompt begins in column 0.
     """
 
     ids: Tensor
     real: Tensor | None
+    right: bool = False
 
     @property
     def lengths(self) -> list[int]:
@@ -39,13 +41,19 @@ class Batch:
             return [self.ids.shape[1]] * len(self.ids)
         return [int(count) for count in self.real.sum(1)]
 
+    @property
+    def starts(self) -> list[int]:
+        """The column behind each prompt."""
+        return self.lengths if self.right else [self.ids.shape[1]] * len(self.ids)
+
 
 def encode(model: Model, prompts: Any, attention_mask: Any = None) -> Batch:
     """Text becomes chat turns, then ids; ids are taken as they are.
 
     Args:
-        prompts: a text, a list of texts (the chat template is applied to each), or whole numbers [B, P].
-        attention_mask: [B, P], 0 in left padding; only with ids.
+        prompts: a text, a list of texts (the chat template is applied to each), whole numbers [B, P]; for families
+            padded on the right also lists of different lengths.
+        attention_mask: [B, P], 0 in padding; only with ids.
     """
     if isinstance(prompts, str):
         prompts = [prompts]
@@ -57,6 +65,8 @@ def encode(model: Model, prompts: Any, attention_mask: Any = None) -> Batch:
         raise InputError("there is no prompt; give a text, a list of texts, or token ids [batch, length]")
     if isinstance(prompts, (list, tuple)) and any(isinstance(one, str) for one in prompts):
         raise InputError("prompts mixes texts and other things; give texts only, or token ids only")
+    if attention_mask is None and model.spec.padding != "left" and _ragged(prompts):
+        return pad(model, [[int(number) for number in row] for row in prompts])
     try:
         ids = torch.as_tensor(prompts)
     except (ValueError, TypeError, RuntimeError) as error:
@@ -67,7 +77,18 @@ def encode(model: Model, prompts: Any, attention_mask: Any = None) -> Batch:
     if ids.dim() == 2 and not ids.numel():
         raise InputError("the prompt is empty; give at least one token")
     ids, real = model.real_tokens(ids, attention_mask)
-    return Batch(ids, real)
+    right = model.spec.padding != "left"
+    if right and real is not None and not bool(real[:, 0].all()):
+        return pad(model, [row[here].tolist() for row, here in zip(ids, real, strict=True)])
+    return Batch(ids, real, right)
+
+
+def _ragged(prompts: Any) -> bool:
+    """Whether prompts are lists of whole numbers of different lengths."""
+    if not isinstance(prompts, (list, tuple)) or not all(isinstance(row, (list, tuple)) for row in prompts):
+        return False
+    whole = all(isinstance(number, int) and not isinstance(number, bool) for row in prompts for number in row)
+    return whole and all(prompts) and len({len(row) for row in prompts}) > 1
 
 
 def encode_text(model: Model, text: str) -> list[int]:
@@ -86,16 +107,19 @@ def encode_text(model: Model, text: str) -> list[int]:
 
 
 def pad(model: Model, rows: list[list[int]]) -> Batch:
-    """Rows of different length as one left-padded batch."""
-    longest = max(len(row) for row in rows)
+    """Rows of different length as one batch, padded on the side where the family has it."""
+    longest, right = max(len(row) for row in rows), model.spec.padding != "left"
     filler = next((one for one in (model.ids.pad, *model.ids.eos) if one is not None), 0)
-    ids = torch.tensor([[filler] * (longest - len(row)) + row for row in rows])
-    mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows])
-    ids, real = model.real_tokens(ids, mask)
-    return Batch(ids, real)
+    ids, mask = [], []
+    for row in rows:
+        padding = longest - len(row)
+        ids.append(row + [filler] * padding if right else [filler] * padding + row)
+        mask.append([1] * len(row) + [0] * padding if right else [0] * padding + [1] * len(row))
+    checked, real = model.real_tokens(torch.tensor(ids), torch.tensor(mask))
+    return Batch(checked, real, right)
 
 
-def decode(model: Model, sequence: Tensor, prompt: int) -> str:
+def decode(model: Model, sequence: Tensor, prompt: int = 0) -> str:
     """The answer's text: everything after the prompt, special tokens left out; ids where there is no tokenizer."""
     answer = [int(number) for number in sequence[prompt:] if number >= 0]
     if model.tokenizer is None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention import columns, fused
-from sinkscope.attention.context import ALL, NEWEST, AttentionCall
+from sinkscope.attention.context import ACTIVE, ALL, NEWEST, AttentionCall
 from sinkscope.attention.key_mask import Band, KeyMask
 from sinkscope.attention.received import query_weights, received
 from sinkscope.attention.visibility import Visibility
@@ -58,11 +58,16 @@ class PolicyRuntime:
     Args:
         row_keys: one number per row that keys random controls (its seed).
         causal: scores are those of the last query's row, and the newest key is never masked.
-        first, last: columns of the answer; last None: to the end of the sequence.
+        first, last: columns of the answer; last None: to the end of the sequence. A tensor Long [B, 1, 1]: of each row.
     """
 
     def __init__(
-        self, policy: Policy, row_keys: Sequence[int], causal: bool, first: int, last: int | None = None
+        self,
+        policy: Policy,
+        row_keys: Sequence[int],
+        causal: bool,
+        first: int | Tensor,
+        last: int | Tensor | None = None,
     ) -> None:
         self.policy = policy
         self.rules = [rule for rule in policy.parts() if not rule.empty_rule]
@@ -71,6 +76,7 @@ class PolicyRuntime:
         self.step = -1
         self.branches = 1
         self.queries = NEWEST if causal else ALL
+        self.active: int | None = None
         self.previous: Scores = {"raw": {}, "masked": {}}
         self.model_scores: dict[str, Tensor] = {}
         self.memory: dict[tuple[int, int], Any] = {}
@@ -79,6 +85,7 @@ class PolicyRuntime:
         self._masked_scores = any(rule.reads_masked_scores for rule in self.rules)
         self._least: int | None = None  # real keys that every row has at least; None: not known
         self._alive: Tensor | None = None  # Bool [B]: rows whose totals go on; None: all
+        self._between = False  # whether this forward comes between two steps
         self._layers: list[_Layer] = []
         # Sums over the steps in which it acted, for each row: of the mean share, of those steps, of caught sinks, of sinks.
         self._totals = torch.zeros(4, len(row_keys), dtype=torch.float64)
@@ -129,16 +136,26 @@ class PolicyRuntime:
         else:
             self._alive.copy_(alive)
 
-    def begin(self, branches: int = 1, least: int | None = None) -> None:
+    def begin(
+        self, branches: int = 1, least: int | None = None, active: int | None = None, step: bool = True
+    ) -> None:
         """Start a forward: what was measured in the last one is now the step before.
 
         Args:
             branches: 2 with guidance. least: real keys that every row has at least, where that is known.
+            active: how many of the last queries give the scores, those of the block that is being denoised; None: all.
+            step: whether the forward is a step of the loop. One between two steps (a prefill, a block that is stored) is masked
+                by the scores of the step before it, and gives none itself.
         """
+        if not self.causal:
+            self.active, self.queries = active, ALL if active is None else ACTIVE
         self._layers = []
-        self.previous, self._current = self._current, {"raw": {}, "masked": {}}
+        self._between = not step
+        self.previous = self._current
+        if step:
+            self._current = {"raw": {}, "masked": {}}
+            self.step += 1
         self.model_scores, self.chosen = {}, {}
-        self.step += 1
         self.branches, self._least = branches, least
 
     def mask(
@@ -150,7 +167,7 @@ class PolicyRuntime:
         most: int | None = 0
         sure, masking = False, []
         for number, rule in enumerate(self.rules):
-            if not rule.acts(layer, self.step):
+            if not rule.acts(layer, max(0, self.step)):
                 continue
             window = rule.band()
             if window is not None:
@@ -190,16 +207,17 @@ class PolicyRuntime:
         return mask
 
     def reads(self, layer: int) -> tuple[str, ...]:
-        """Scores are over all real queries; a causal model's are over the last one, and come by another way."""
-        return () if self.causal else (ALL,)
+        """Scores are over all real queries, or those of a block; a causal model's are over the last, and come by another way."""
+        return () if self.causal else (self.queries,)
 
     def measure(self, call: AttentionCall) -> None:
         """Measure one layer: scores for the next step, and what was masked in this one."""
         rows = len(self.row_keys)
         raw = call.received(self.queries, raw=True)[:rows, :, 0]
-        self._current["raw"][call.layer] = raw
         mask = call.key_mask
-        if self._masked_scores:
+        if not self._between:
+            self._current["raw"][call.layer] = raw
+        if self._masked_scores and not self._between:
             acted = raw if mask is None else call.received(self.queries)[:rows, :, 0]
             self._current["masked"][call.layer] = acted
         keys = None if mask is None or mask.keys is None else mask.keys[:rows]
@@ -207,7 +225,10 @@ class PolicyRuntime:
             # A query that would lose every key keeps them; the last one stands for those that score.
             keys = keys & ~mask.stranded(call.visibility, raw.device)[:rows, :, -1:]
         kept = None if call.kept is None else call.kept[:rows]
-        weights = query_weights(call.visibility, None, call.query)[:rows]
+        if self.causal:
+            weights = query_weights(call.visibility, None, call.query)[:rows]
+        else:
+            weights = call.expected(self.queries).weights[:rows]
         self._layers.append(
             _Layer(call.layer, raw, keys, kept, weights, mask is not None and mask.band is not None)
         )
@@ -248,7 +269,8 @@ class PolicyRuntime:
             raw,
             acted,
         )
-        self._add(account)
+        if not self._between:
+            self._add(account)
         return account
 
     def _add(self, account: StepAccount) -> None:
@@ -330,8 +352,8 @@ class LayerView:
 
     @property
     def step(self) -> int:
-        """Forward passes before this one."""
-        return self.runtime.step
+        """Steps before this one."""
+        return max(0, self.runtime.step)
 
     @property
     def rows(self) -> int:
@@ -406,9 +428,10 @@ class LayerView:
         # The plain kernel gives the log-sum-exp; the keys stand in for values that are not used.
         _, lse = fused.attend(self.query, self.key, self.key, self.whole, None, self.scale)
         weights = None
-        if self.runtime.causal:
+        last = 1 if self.runtime.causal else self.runtime.active
+        if last is not None:
             weights = torch.zeros(self.query.shape[0], 1, self.query.shape[2], device=self.device)
-            weights[..., -1] = 1.0
+            weights[..., -last:] = 1.0
         scores = received(self.query, self.key, lse, self.whole, None, self.scale, weights)[: self.rows, :, 0]
         return scores.mean(1, keepdim=True) if scope == "layer" else scores
 

@@ -55,15 +55,15 @@ def scores_name(data: xr.Dataset, scores: str = "auto") -> str:
         str(name) for name in data.data_vars if str(name).startswith("received") and name != "received_by"
     ]
     if scores == "auto":
-        return "received_all" if "received_all" in data else "received"
+        return "received_all" if is_causal(data) and "received_all" in data else "received"
     if scores not in known:
         raise InputError(f"scores {scores!r} are not in this trace: {nearest(scores, [*known, 'auto'])}")
     return scores
 
 
 def is_causal(data: xr.Dataset) -> bool:
-    """Whether each query sees only the keys up to itself."""
-    return data.attrs.get("family") == "causal" or "received_all" in data
+    """Whether each query sees only the keys up to itself; block diffusion has `received_all` too, and kinds of forwards."""
+    return data.attrs.get("family") == "causal" or ("received_all" in data and "forward_kind" not in data)
 
 
 def decoding_options(data: xr.Dataset) -> dict[str, Any]:

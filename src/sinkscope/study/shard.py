@@ -257,7 +257,7 @@ def _row(model: Model, task: Task, item: Item, run: Run, text: str, more: dict[s
         index=item.index,
         seed=item.seed,
         prompt=text,
-        output=decode_answer(model, run.sequences[0, run.prompt :].tolist(), task.scheme),
+        output=decode_answer(model, run.answers[0], task.scheme),
         steps=run.forwards[0] // (2 if run.decoding.guided else 1),
         forwards=run.forwards[0],
         hidden=None if share is None or math.isnan(share) else round(share, 5),

@@ -225,7 +225,7 @@ def _generate(
     rows = []
     for row, item in enumerate(batch):
         steps = run.forwards[row] // guided
-        tokens = run.sequences[row, run.prompt :].tolist()
+        tokens = run.answers[row]
         if decoding.causal:
             tokens = tokens[:steps]  # what follows the end is padding, whose amount depends on the batch
         more: dict[str, Any] = {

@@ -350,4 +350,4 @@ def _greedy(model: Model, context: Sequence[int], continuation: Sequence[int], p
     """True when the family's loop, one token at a time by confidence, writes exactly this continuation."""
     decoding = decoding_from_options(model.family, _whole_answer(model, len(continuation)))
     run = generate(model, [list(context)], decoding, policy, seed=[0])
-    return run.sequences[0, run.prompt :].tolist() == list(continuation)
+    return run.answers[0] == list(continuation)

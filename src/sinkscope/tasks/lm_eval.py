@@ -144,7 +144,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
                 seeds = [self.stream(requests[number].args[0], repeats[number]) for number in part]
                 run = generate(self.model, ids, decoding, self.policy, seed=seeds)
                 for row, number in enumerate(part):
-                    answer = run.sequences[row, run.prompt :].tolist()
+                    answer = run.answers[row]
                     if decoding.causal:
                         answer = answer[: run.forwards[row]]
                     answers[number] = self._text(answer, requests[number].args[1])

@@ -95,6 +95,9 @@ class Frame:
         rows: B. columns: S, prompt and answer. prompt: P, the padded prompt.
         real: Bool [B, S], False in padding.
         steps: recorded steps at most.
+        starts: the first column of each row's answer; empty: P for all.
+        block: columns of a block of block diffusion; None: no blocks. cached: finished blocks are kept in a KV cache.
+        edits: tokens may change after they were written.
     """
 
     rows: int
@@ -109,6 +112,10 @@ class Frame:
     guided: bool = False
     policy: bool = False
     image: tuple[int, int] | None = None
+    starts: tuple[int, ...] = ()
+    block: int | None = None
+    cached: bool = False
+    edits: bool = False
     reuse: bool = False
 
     @property
@@ -124,11 +131,13 @@ class Frame:
             "query": self.columns,
             "query_kind": len(QUERY_KINDS),
             "byte": -(-self.columns // 8),
+            "block": -(-self.columns // (self.block or self.columns)),
         }
 
     def region(self) -> Array:
         """Int8 [B, S]: codes of REGIONS."""
-        codes = np.where(np.arange(self.columns) < self.prompt, 1, 2)
+        starts = np.array(self.starts or (self.prompt,) * self.rows)
+        codes = np.where(np.arange(self.columns) < starts[:, None], 1, 2)
         if self.image is not None:
             codes = np.ones(self.columns, dtype=int)
             codes[self.image[0] : self.image[1]] = 2
@@ -160,6 +169,22 @@ def variables(frame: Frame, capture: Capture) -> dict[str, Variable]:
         known["received_all"] = Variable(scored, "float32", nan, relative + ", over all queries so far")
         static = tuple(dim for dim in scored if dim != "step")
         known["prefill_received"] = Variable(static, "float32", nan, relative + ", over all prompt queries")
+    if frame.edits:
+        known["edited"] = Variable(
+            ("sample", "key"), "int16", 0, "how often a token was changed after it was written"
+        )
+    if frame.block is not None:
+        known["received"] = Variable(scored, "float32", nan, relative + ", from the active block")
+        known["received_all"] = Variable(scored, "float32", nan, relative + ", from all blocks so far")
+        known["forward_kind"] = Variable(("sample", "step"), "int8", 0, "0: denoising, 1: storing a block")
+        if frame.cached:
+            static = tuple(dim for dim in scored if dim != "step")
+            known["prefill_received"] = Variable(
+                static, "float32", nan, relative + ", over all prompt queries"
+            )
+            known["store_received"] = Variable(
+                ("sample", "block", *static[1:]), "float32", nan, relative + ", from a block as it was stored"
+            )
     if frame.reuse:
         known["fresh"] = Variable(per_key, "bool", 0, "key and value were computed in this step")
     if frame.guided:

@@ -57,6 +57,7 @@ class Recorder:
         self.groups: list[tuple[StepRecorder, int]] = []
         self.recorded = 0
         self._decided_step = np.full((frame.rows, frame.columns), -1, dtype=np.int64)
+        self._edited = np.zeros((frame.rows, frame.columns), dtype=np.int16)
         self._prefill: Array | None = None
         self._ids: set[int] = set()
         self._outbox = Outbox(self._deliver)
@@ -76,7 +77,7 @@ class Recorder:
             None
             if result is None or result.idle
             else Parcel(
-                recorder.rows, offset, _fields(result, self.frame.reuse), recorder.arrays if recorded else {}
+                recorder.rows, offset, _fields(result, self.frame), recorder.arrays if recorded else {}
             )
             for (recorder, offset), result in zip(self.groups, results, strict=True)
         ]
@@ -141,6 +142,9 @@ class Recorder:
         for index, row in enumerate(parcel.rows):
             columns = np.flatnonzero(decided[index]) + parcel.offset
             self._decided_step[row, columns] = step
+            if "edited" in parcel.step:
+                columns = np.flatnonzero(parcel.step["edited"][index]) + parcel.offset
+                self._edited[row, columns] += 1
 
     def _blank(self, variable: Variable) -> Array:
         sizes = self.frame.sizes
@@ -151,8 +155,11 @@ class Recorder:
         """Copies a group's rows into the frame; rows that had ended stay empty."""
         offset, given = parcel.offset, {name: value.numpy() for name, value in parcel.step.items()}
         alive = given.pop("alive").astype(bool)
+        given.pop("edited", None)
         rows = np.asarray(parcel.rows)[alive]
-        arrays["ties"][rows] = given.pop("ties")[alive]
+        for name in ("ties", "forward_kind"):
+            if name in given:
+                arrays[name][rows] = given.pop(name)[alive]
         for name, values in given.items():
             arrays[name][rows, offset : offset + values.shape[1]] = values[alive]
         arrays["tokens"][rows, :offset] = self.prompts[rows, :offset]
@@ -196,6 +203,16 @@ class Recorder:
         }
         if self._prefill is not None:
             static["prefill_received"] = self._prefill
+        if self.frame.edits:
+            static["edited"] = self._edited
+        for name in ("prefill_received", "store_received"):
+            if any(name == kind for recorder, _ in self.groups for kind, _, _ in recorder.between):
+                static[name] = self._blank(self.variables[name])
+        for recorder, offset in self.groups:
+            for name, start, received in recorder.between:
+                block = (offset + start) // (self.frame.block or 1)
+                here = static[name][:, block] if name == "store_received" else static[name]
+                here[recorder.rows, ..., offset : offset + received.shape[-1]] = received.numpy()
         return self.writer.close(static, attributes(sorted(number for number in self._ids if number >= 0)))
 
     @contextmanager
@@ -248,11 +265,16 @@ def decoder_layers(network: nn.Module, last: int) -> nn.ModuleList:
     )
 
 
-def _fields(result: Step, reuse: bool) -> dict[str, Tensor]:
-    """Variable → tensor of what the loop decided; `alive` and `ties` besides."""
-    fresh = torch.ones_like(result.masked) if result.fresh is None else result.fresh
-    return {
-        **({"fresh": fresh} if reuse else {}),
+def _fields(result: Step, frame: Frame) -> dict[str, Tensor]:
+    """Variable → tensor of what the loop decided; `alive`, `ties` and `edited` besides."""
+    more: dict[str, Tensor] = {}
+    if frame.edits:
+        more["edited"] = (result.before >= 0) & ~result.masked & (result.after != result.before)
+    if frame.block is not None:
+        more["forward_kind"] = torch.full_like(result.ties, int(result.kind == "store"))
+    if frame.reuse:
+        more["fresh"] = torch.ones_like(result.masked) if result.fresh is None else result.fresh
+    return more | {
         "tokens": result.before,
         "masked": result.masked,
         "confidence": result.confidence.float(),

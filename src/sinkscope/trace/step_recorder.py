@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sinkscope.attention.context import ALL, NEWEST_AND_ALL, AttentionCall, Expected
+from sinkscope.attention.context import ACTIVE_AND_ALL, ALL, NEWEST_AND_ALL, AttentionCall, Expected
+from sinkscope.decoding.engine import BlockPass
 from sinkscope.policies.numbers import mixed
 from sinkscope.policies.runtime import StepAccount
 from sinkscope.sink_rule import torch_sinks_of
@@ -23,6 +24,7 @@ SEEN_BY = 16
 """Received attention over all queries so far is NaN for a key seen by fewer queries: the newest keys have too few."""
 
 KINDS = "all, masked, decided, prompt, two random classes"
+BLOCK_KINDS = f"active, {KINDS}"
 """The classes of queries under `by_query`, by the name that the forward's context knows them by."""
 
 
@@ -72,6 +74,13 @@ class StepRecorder:
         self._causal_layers: list[_CausalLayer] = []
         self._sums: tuple[Tensor, Tensor, Tensor] | None = None
         self._prompt_sums: tuple[Tensor, Tensor] | None = None
+        self._pass: BlockPass | None = None
+        self._stored: dict[
+            int, tuple[Tensor, Tensor]
+        ] = {}  # mass and uniform of the queries that are in the cache
+        self.between: list[
+            tuple[str, int, Tensor]
+        ] = []  # name, first query, received [B, layer, …] of a forward that is no step
         self._residual: dict[int, tuple[Tensor, Tensor, Tensor, Tensor]] = {}
         self._first_token: dict[int, Tensor] = {}
 
@@ -93,18 +102,26 @@ class StepRecorder:
         self._forwards += 1
         return self._active
 
-    def begin(self, real: Tensor | None, masked: Tensor, branches: int) -> Mapping[str, Tensor]:
+    @property
+    def _wanted(self) -> bool:
+        """Whether this forward is recorded; what is put into a cache always is, because later steps go on from it."""
+        return self._active or (self._pass is not None and self._pass.kind != "denoise")
+
+    def begin(
+        self, real: Tensor | None, masked: Tensor, branches: int, block_pass: BlockPass | None = None
+    ) -> Mapping[str, Tensor]:
         """Prepare for a forward; the classes of queries that are wanted besides those that every context knows.
 
         Args:
             real: Bool [B, S] or None. masked: Bool [B, S]: mask tokens. branches: 2 with guidance.
+            block_pass: of a block loop; None: of any other.
         """
         self._recorded = {}
-        self._branches, self._real = branches, real
+        self._branches, self._real, self._pass = branches, real, block_pass
         if self.frame.causal or not self.capture.by_query:
-            self._queries = ALL
+            self._queries = ALL if block_pass is None else ACTIVE_AND_ALL
             return {}
-        self._queries = KINDS
+        self._queries = KINDS if block_pass is None else BLOCK_KINDS
         # By comparison, on the device: writing a constant into a slice is a copy from the host, which no CUDA graph can repeat.
         columns = torch.arange(masked.shape[1], device=masked.device)
         last = masked.shape[1] if self.last is None else self.last
@@ -118,11 +135,14 @@ class StepRecorder:
             drawn,
             ~drawn & answer,
         ]
-        return {KINDS: torch.stack(classes, 1).float().repeat(branches, 1, 1)}
+        if block_pass is not None:
+            active = (columns >= block_pass.queries.stop - block_pass.active).expand_as(masked)
+            classes = [part[:, block_pass.queries] for part in (active, *classes)]
+        return {self._queries: torch.stack(classes, 1).float().repeat(branches, 1, 1)}
 
     def reads(self, layer: int) -> tuple[str, ...]:
         """The classes of queries that are recorded; those of causal models come by another way."""
-        wanted = self._active and layer in self._layer_indices and not self.frame.causal
+        wanted = self._wanted and layer in self._layer_indices and not self.frame.causal
         return (self._queries,) if wanted else ()
 
     def record(self, call: AttentionCall) -> None:
@@ -131,9 +151,12 @@ class StepRecorder:
             return
         if self.frame.causal:
             self._causal(call)
+        elif self._pass is not None:
+            if self._wanted:
+                self._block(call, self._pass)
         elif self._active:
             self._bidirectional(call)
-        if not self._active:
+        if not self._active or (self._pass is not None and not self._pass.step):
             return
         rows = len(self.rows)
         if self.capture.level == "maps":
@@ -145,6 +168,10 @@ class StepRecorder:
     def end(self, account: StepAccount | None) -> dict[str, Tensor]:
         """Finish a forward; account: what the policy did in it. Variable → [B, layer, …]."""
         self._settle()
+        if self._pass is not None and not self._pass.step:
+            for name, layers in self._recorded.items():
+                self.between.append((name, self._pass.queries.start, _stacked(layers).cpu()))
+            return {}
         if account is not None and self._active:
             self._policy(account)
         self.arrays = {name: _stacked(layers) for name, layers in self._recorded.items()}
@@ -169,6 +196,33 @@ class StepRecorder:
             self._keep_scores("received_uncond", received[rows:, :, 0])
         if self.capture.by_query:
             by = received[:rows, :, 1:]
+            self._keep("received_by", by.mean(1) if self.capture.level == "layers" else self._heads(by))
+
+    def _block(self, call: AttentionCall, taken: BlockPass) -> None:
+        """Received from the active block, and from all queries so far: those of this forward, and those behind the cache."""
+        rows = len(self.rows)
+        received = call.received(self._queries)[:rows]
+        every = received[:, :, 1]
+        if not taken.step:
+            self._keep_scores(f"{taken.kind}_received", every)
+        if taken.stored:
+            uniform = call.expected(self._queries).uniform[:, 1].expand(rows, -1)
+            mass = every.nan_to_num(0.0).double() * uniform[:, None]
+            if call.layer in self._stored:
+                grown = mass.shape[-1] - self._stored[call.layer][0].shape[-1]
+                before = (torch.nn.functional.pad(part, (0, grown)) for part in self._stored[call.layer])
+                mass, uniform = (now + old for now, old in zip((mass, uniform), before, strict=True))
+            if taken.kind != "denoise":
+                self._stored[call.layer] = mass, uniform
+            every = _over(mass[None], uniform[None])[0]
+        if not taken.step or not self._active:
+            return
+        self._keep_scores("received", received[:, :, 0])
+        self._keep_scores("received_all", every)
+        if self.capture.level == "layers":
+            self._keep("sink_heads", sink_heads(received[:, :, 0]))
+        if self.capture.by_query:
+            by = received[:, :, 2:]
             self._keep("received_by", by.mean(1) if self.capture.level == "layers" else self._heads(by))
 
     def _causal(self, call: AttentionCall) -> None:
@@ -260,23 +314,25 @@ class StepRecorder:
 
     def residual(self, layer: int, hidden: Tensor) -> None:
         """Norms and largest activations of the residual stream [B·branches, Q, width] entering a layer."""
-        if layer not in self._layer_indices or not (self._active or self.frame.causal):
+        if layer not in self._layer_indices or not (self._wanted or self.frame.causal):
             return
         hidden = hidden[: len(self.rows)].float()
         size = hidden.abs()
         norm, largest = size.norm(dim=-1), size.amax(-1)
         median = self._median(size)
         cosine = self._cosine(layer, hidden)
-        if self.frame.causal and layer in self._residual:
+        kept = self.frame.causal or (self._pass is not None and self._pass.stored)
+        if kept and layer in self._residual:
             # Cached positions are not computed again: their hidden states are those of the step that wrote them. The
             # median stays that of the prompt.
             before = self._residual[layer]
             norm, largest, cosine = (
                 torch.cat([old, new], 1) for old, new in zip(before, (norm, largest, cosine), strict=False)
             )
-            median = before[3]
-        self._residual[layer] = (norm, largest, cosine, median)
-        if self._active:
+            median = before[3] if self.frame.causal else median
+        if kept and (self._pass is None or self._pass.kind != "denoise"):
+            self._residual[layer] = (norm, largest, cosine, median)
+        if self._active and (self._pass is None or self._pass.step):
             self._keep("hidden_norm", norm)
             self._keep("largest_activation", largest)
             self._keep("hidden_cosine", cosine)
@@ -284,7 +340,8 @@ class StepRecorder:
 
     def _cosine(self, layer: int, hidden: Tensor) -> Tensor:
         """Cosine of every hidden state with that of the first real token: Float [B, Q, width] → [B, Q]."""
-        if layer not in self._first_token or not self.frame.causal:
+        again = not self.frame.causal and (self._pass is None or self._pass.queries.start == 0)
+        if layer not in self._first_token or again:
             begin = torch.zeros(len(hidden), dtype=torch.long, device=hidden.device)
             if self._real is not None:
                 begin = self._real.long().argmax(-1)

@@ -123,10 +123,10 @@ class Folder:
         write_whole(
             self._group, "decided_step", ("sample", "key"), static["decided_step"], _units("decided_step")
         )
-        if "prefill_received" in static:
-            about = self._variables["prefill_received"]
-            values = halve(static["prefill_received"])
-            write_whole(self._group, "prefill_received", about.dims, values, {"units": about.unit})
+        for name, about in self._variables.items():
+            if not about.stepwise and name in static:
+                values = halve(static[name]) if is_halved(name) else static[name]
+                write_whole(self._group, name, about.dims, values, {"units": about.unit})
         self._group.attrs.update(attributes)
         pack(self.folder, self.out)
         shutil.rmtree(self.folder)
@@ -269,7 +269,9 @@ def _units(name: str) -> dict[str, str]:
 
 def is_halved(name: str) -> bool:
     """Whether a variable is stored as float16."""
-    return name.startswith("received") or name in ("attention", "attention_at", "prefill_received")
+    return name.startswith("received") or name in (
+        "attention", "attention_at", "prefill_received", "store_received"
+    )  # fmt: skip
 
 
 def stored_dtype(name: str, dtype: str) -> str:

@@ -1,0 +1,77 @@
+"""From a golden generation of the later families to the call of ss.generate that must reproduce it."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from tests.helpers import golden
+
+import sinkscope as ss
+
+NAMES = {
+    "gen_length": "length",
+    "max_new_tokens": "length",
+    "block_length": "block",
+    "block_size": "block",
+    "small_block_size": "small_block",
+    "denoising_steps": "steps",
+    "num_steps": "steps",
+    "cfg_scale": "cfg",
+    "remasking_strategy": "remasking",
+    "confidence_threshold": "threshold",
+    "stopping_criteria_idx": "stop",
+    "stop_token": "stop",
+    "use_block_cache": "block_cache",
+    "alg": "algorithm",
+}
+"""The official keyword → our option."""
+
+UNUSED = ("mask_id", "eos_id", "eb_threshold", "stop_after_eos_block", "seq_len")
+
+DECODINGS = {
+    "llada_moe": ss.LladaDecoding,
+    "llada2": ss.Llada2Decoding,
+    "sdar": ss.SdarDecoding,
+    "fast_dllm_v2": ss.FastDllmDecoding,
+    "a2d_qwen3": ss.MdlmDecoding,
+    "a2d_llama": ss.MdlmDecoding,
+    "rnd1": ss.Rnd1Decoding,
+    "open_dcoder": ss.OpenDcoderDecoding,
+}
+BLOCKS = ("llada2", "sdar", "fast_dllm_v2")
+"""Families whose loops have a cache that can be switched on and off."""
+
+
+def decoding_of(family: str, name: str) -> Any:
+    """The decoding of a fixture, from the manifest's official keyword arguments."""
+    about = golden.manifest(family)["generate"][name]
+    given = dict(about["kwargs"])
+    options = {NAMES.get(key, key): value for key, value in given.items() if key not in UNUSED}
+    if about.get("loop") == "sdar_eval":
+        options = {**options, "scoring": "raw", "remasking": "low_confidence_dynamic"}
+    if family == "rnd1":
+        options["length"] = given["seq_len"] - about["prompt_lens"][0] - 1
+    return DECODINGS[family](**options)
+
+
+def generate(family: str, name: str, **more: Any) -> ss.Run:
+    """Runs a fixture: its prompts, mask, seed, sink columns; `more` goes to ss.generate."""
+    about, stored = golden.manifest(family)["generate"][name], golden.arrays(family, name)
+    prompt: Any = golden.tensor(family, name, "prompt")
+    options: dict[str, Any] = {"seed": about["seed"]}
+    lengths = about.get("prompt_lens") or about.get("seq_len")
+    if lengths and len(set(lengths)) > 1:
+        prompt = [row[:length].tolist() for row, length in zip(prompt, lengths, strict=True)]
+    if "attention_mask" in stored:
+        options["attention_mask"] = golden.tensor(family, name, "attention_mask")[:, : prompt.shape[1]]
+    if about.get("sink_columns_per_layer"):
+        columns = {int(layer): list(found) for layer, found in about["sink_columns_per_layer"].items()}
+        options["policy"] = ss.MaskKeys(columns)
+    return ss.generate(golden.model(family), prompt, decoding_of(family, name), **(options | more))
+
+
+@cache
+def recorded(family: str, name: str, cached: bool | None = None) -> ss.Run:
+    """A fixture's run with its trace, once per process."""
+    return generate(family, name, capture=ss.Capture(), cache=cached)

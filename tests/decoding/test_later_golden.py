@@ -1,0 +1,141 @@
+"""Every golden generation of the later families: states, output and attention of the official loops, with and without cache."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tests.decoding.later_runs import BLOCKS, DECODINGS, generate, recorded
+from tests.helpers import golden
+
+import sinkscope as ss
+from sinkscope.decoding import default_decoding
+
+CASES = golden.cases("generate", families=golden.LATER)
+RAGGED = [case for case in CASES if case[1].startswith("gen_batch_ragged")]
+BLOCK_CASES = [case for case in CASES if case[0] in BLOCKS]
+WITH_STEPS = [
+    case
+    for case in CASES
+    if "unmask_step" in golden.arrays(*case) and "blockcache" not in case[1] and case not in RAGGED
+]
+
+
+def test_all_loops_have_fixtures() -> None:
+    loops = {golden.manifest(family)["generate"][name].get("loop", "llada") for family, name in CASES}
+    kept = {
+        "llada2",
+        "llada2.1",
+        "sdar",
+        "sdar_eval",
+        "fast_dllm_v2",
+        "fast_dllm_v2_batch",
+        "mdlm",
+        "open_dcoder",
+    }
+    assert loops >= kept
+
+
+@pytest.mark.parametrize(("family", "name"), CASES)
+def test_states_and_output_are_the_official_ones(family: str, name: str) -> None:
+    run = generate(family, name)
+    if (family, name) not in RAGGED:  # rows of unequal length run apart there, so their steps fall otherwise
+        assert torch.equal(run.states, golden.tensor(family, name, "states"))
+    if "output" in golden.arrays(family, name):
+        assert torch.equal(run.output, golden.tensor(family, name, "output"))
+    assert torch.equal(run.sequences, run.states[-1])
+
+
+@pytest.mark.parametrize(("family", "name"), BLOCK_CASES)
+def test_the_cache_changes_nothing(family: str, name: str) -> None:
+    """The other way than officially: LLaDA2 with a cache, the others without."""
+    if "blockcache" in name:
+        with pytest.raises(ss.InputError, match="block_cache"):
+            generate(family, name, cache=False)
+        return
+    run = generate(family, name, cache=not DECODINGS[family].cached)
+    if (family, name) not in RAGGED:
+        assert torch.equal(run.states, golden.tensor(family, name, "states"))
+    assert torch.equal(run.output, golden.tensor(family, name, "output"))
+
+
+@pytest.mark.parametrize(("family", "name"), [case for case in BLOCK_CASES if case not in RAGGED])
+def test_forwards_are_counted_as_officially(family: str, name: str) -> None:
+    """A row that waits for others counts none."""
+    assert (
+        max(generate(family, name).forwards) == golden.manifest(family)["generate"][name]["n_forward_calls"]
+    )
+
+
+@pytest.mark.parametrize(("family", "name"), WITH_STEPS)
+def test_decided_step_is_the_last_change(family: str, name: str) -> None:
+    run = recorded(family, name)
+    about, data = golden.manifest(family)["generate"][name], run.trace.dataset
+    assert torch.equal(run.states, golden.tensor(family, name, "states"))
+    np.testing.assert_array_equal(data["decided_step"].values, golden.arrays(family, name)["unmask_step"])
+    if "edited_tokens" in about and run.decoding.edits:
+        assert int(data["edited"].sum()) == about["edited_tokens"]
+    assert ("edited" in data) == run.decoding.edits
+
+
+@pytest.mark.parametrize(
+    ("family", "name"), [case for case in WITH_STEPS if "x0" in golden.arrays(*case) and case[0] in BLOCKS]
+)
+def test_candidates_and_confidence_are_the_official_ones(family: str, name: str) -> None:
+    """Of the masked positions of the active block."""
+    data, stored = recorded(family, name).trace.dataset, golden.arrays(family, name)
+    for step, start in enumerate(stored["active_start"]):
+        here = slice(int(start), int(start) + stored["x0"].shape[-1])
+        masked = data["masked"].values[0, step, here]
+        np.testing.assert_array_equal(
+            data["candidate"].values[0, step, here], np.where(masked, stored["x0"][step, 0], -1)
+        )
+        np.testing.assert_allclose(
+            data["confidence"].values[0, step, here],
+            np.where(masked, stored["x0_p"][step, 0], np.nan),
+            atol=2e-5,
+        )
+
+
+@pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.parametrize(
+    ("family", "name"), golden.cases("generation_attention", families=("llada2", "sdar", "fast_dllm_v2"))
+)
+def test_received_in_block_loops(family: str, name: str, cached: bool) -> None:
+    """`received` is of the active block, `received_all` of all queries; stored blocks are a kind of their own."""
+    about, stored = golden.manifest(family)["generation_attention"][name], golden.arrays(family, name)
+    data = recorded(family, about["of"], cached).trace.dataset
+    expected = np.moveaxis(stored.get("incoming_active", stored["incoming"]), 2, 0)
+    denoising = data["forward_kind"].values[0] == 0
+    keys = (~np.isnan(expected)).sum(-1, keepdims=True)
+    np.testing.assert_allclose(data["received"].values[:, denoising] / keys, expected, atol=2e-6)
+    every = data["received_all"].values[:, denoising]
+    np.testing.assert_array_equal(np.isnan(every), np.isnan(expected))
+    assert ("store_received" in data) == (cached and family != "fast_dllm_v2")
+    assert ("prefill_received" in data) == cached
+    if "incoming_active" in stored:
+        starts = golden.arrays(family, about["of"])["active_start"]
+        uniform = [_uniform(int(start) + 8, 8, every.shape[-1]) for start in starts]
+        official = np.moveaxis(stored["incoming"], 2, 0) / np.stack(uniform)[None, :, None, None]
+        np.testing.assert_allclose(every, official, atol=5e-5)
+
+
+def _uniform(window: int, block: int, columns: int) -> np.ndarray:
+    """Float [columns]: what a key receives on average if all queries of a window look at all they see alike."""
+    place = np.arange(window) // block
+    share = (place[None] <= place[:, None]) / ((place + 1) * block)[:, None]
+    return np.pad(share.mean(0), (0, columns - window), constant_values=np.nan)
+
+
+@pytest.mark.parametrize("family", BLOCKS)
+def test_what_all_queries_give_does_not_depend_on_the_cache(family: str) -> None:
+    name = next(iter(golden.manifest(family)["generation_attention"].values()))["of"]
+    one, two = (
+        recorded(family, name, cached).trace.dataset["received_all"].values for cached in (True, False)
+    )
+    np.testing.assert_allclose(one, two, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", golden.LATER)
+def test_the_default_decoding(family: str) -> None:
+    assert type(default_decoding(golden.model(family).family)) is DECODINGS[family]
