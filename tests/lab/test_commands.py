@@ -87,9 +87,7 @@ def made(digest: str) -> dict[str, Any]:
 
 def test_answers_are_graded_for_the_weights_that_gave_them_alone(tmp_path: Path) -> None:
     folder = tmp_path / "causal"
-    folder.mkdir()
-    for name in ("config.json", "model.safetensors", "accuracy.json"):
-        shutil.copy(WEIGHTS / "causal" / name, folder)
+    shutil.copytree(WEIGHTS / "causal", folder)  # the digest is over config and tokenizer, too
     path, graded = tmp_path / "causal.answers.json", folder / "accuracy.json"
     before = graded.read_bytes()
     path.write_text(json.dumps(made("0123456789abcdef")), encoding="utf-8")
