@@ -6,6 +6,7 @@ unexpected, safetensors only, no remote code) and its attention function.
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import inspect
 import math
@@ -167,7 +168,9 @@ def architecture(checkpoint: Checkpoint, head: str = "CAUSAL") -> tuple[Any, Any
     checkpoint.check_layers()
     try:
         # Whether it is quantised is asked of the weights (see Checkpoint.quantised).
-        settings = {key: value for key, value in checkpoint.config.items() if key != "quantization_config"}
+        # A copy: transformers writes into nested settings, and the checkpoint's digest is over what its file says.
+        settings = copy.deepcopy(checkpoint.config)
+        settings.pop("quantization_config", None)
         config = CONFIG_MAPPING[kind].from_dict(settings)
         network_class = getattr(modeling_auto, f"MODEL_FOR_{head}_LM_MAPPING")[type(config)]
     except Exception as error:  # a config class may raise anything for a missing or wrong key

@@ -38,9 +38,10 @@ def plot_holdings(table: pd.DataFrame, title: str = "What sinks hold") -> PaperF
         _lines(axes[0][1], shown[shown["section"] == "lens"], "reads a token due elsewhere")
         probes = shown[shown["section"] == "probe"]
         parts = probes["measure"].str.extract(r"^(?P<label>.*) from the residual, layer (?P<layer>.*)$")
-        half = parts["layer"].isin(["at half", *sorted(parts["layer"].dropna())[:1]])
-        probes = probes.assign(measure=parts["label"])[half.to_numpy()].drop_duplicates(["measure", "place"])
-        _dots(axes[1][0], probes, "skill of a held-out probe on the residual")
+        layers = list(dict.fromkeys(parts["layer"].dropna()))
+        chosen = "at half" if "at half" in layers else layers[-1] if layers else ""
+        probes = probes.assign(measure=parts["label"])[(parts["layer"] == chosen).to_numpy()]
+        _dots(axes[1][0], probes, f"skill of a held-out probe, residual of layer {chosen}")
         axes[1][0].set_xlim(-0.5, 1.05)
         axes[1][0].axvline(0, color="#7f7f7f", linewidth=0.5)
         _lines(axes[1][1], shown[shown["section"] == "movement"], "drift of values, 1 − cosine")

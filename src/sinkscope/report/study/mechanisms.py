@@ -24,11 +24,6 @@ TABLES = {
     "pairs": "Pairs: what changed between the traces of a document without and with a policy (ss.compare_traces)",
 }
 MEASURED = {
-    "likelihood": (
-        "Likelihood of text",
-        "How well a model predicts text under a policy. A lower likelihood shows that something was lost, not what.",
-        "nll: negative log-likelihood, in nats per token; low and high: its 95 % interval over documents",
-    ),
     "reuse": (
         "Approximate steps",
         "Steps in which part of the computation is taken from an earlier one: what is saved, and what the answers lose.",

@@ -12,6 +12,7 @@ from sinkscope.report.study.dynamics import dynamics
 from sinkscope.report.study.emergence import emergence
 from sinkscope.report.study.exemplars import maps, traces
 from sinkscope.report.study.holdings import what_they_hold
+from sinkscope.report.study.likelihood import likelihood
 from sinkscope.report.study.markup import Safe, join, tag
 from sinkscope.report.study.masking import masking
 from sinkscope.report.study.mechanisms import measured, mechanisms
@@ -53,7 +54,7 @@ def report_page(source: Source) -> str:
         "dynamics": dynamics(source),
         "anatomy": anatomy(source),
         "mechanisms": mechanisms(source),
-        "likelihood": measured(source, "likelihood"),
+        "likelihood": likelihood(source),
         "inspection": what_they_hold(source),
         "reuse": measured(source, "reuse"),
         "emergence": emergence(source),
