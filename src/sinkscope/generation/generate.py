@@ -221,7 +221,7 @@ def _check_length(model: Model, batch: Batch, decoding: Decoding) -> None:
         raise InputError(
             f"the prompt has {longest} tokens, but the context of {model.source} is {context}; shorten it"
         )
-    if context is not None and decoding.causal and longest + new > context:
+    if context is not None and (decoding.causal or model.spec.bounded) and longest + new > context:
         raise InputError(
             f"prompt ({longest} tokens) and answer ({new}) pass the context of {context}; "
             f"use length={context - longest} or less"

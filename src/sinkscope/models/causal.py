@@ -57,55 +57,15 @@ class Causal(Family):
 
     def build(self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> nn.Module:
         """transformers' network with sinkscope's attention."""
-        network_class, config = architecture(checkpoint)
-        if not getattr(network_class, "_supports_attention_backend", False):
-            raise CheckpointError(
-                f"{checkpoint.source}: transformers' {network_class.__name__} does not go through its attention interface, "
-                "so its attention cannot be measured; try a model of a newer architecture"
-            )
-        if checkpoint.quantised:
-            raise CheckpointError(
-                f"{checkpoint.source} is quantised; sinkscope measures models in float32, bfloat16 or float16: "
-                "give the original checkpoint"
-            )
-        _check_sizes(checkpoint, network_class, config)  # it opens every shard: a broken one is named here
-        register()
-        placed = {"device_map": {"": device}} if device.type != "cpu" and _has_accelerate() else {}
-        try:
-            with _quiet(bars=sys.stderr.isatty()):
-                network, report = network_class.from_pretrained(
-                    str(checkpoint.folder),
-                    config=config,
-                    dtype=dtype,
-                    attn_implementation=NAME,
-                    use_safetensors=True,
-                    local_files_only=True,
-                    output_loading_info=True,
-                    ignore_mismatched_sizes=True,  # they are in the report, and then in our error
-                    **placed,
-                )
-        except SinkscopeError:
-            raise
-        except (
-            Exception
-        ) as error:  # transformers raises anything from KeyError to RuntimeError for a bad checkpoint
-            raise CheckpointError(f"{checkpoint.source} could not be loaded: {one_line(error)}") from error
-        misshapen = sorted(
-            f"{name} {list(found)} instead of {list(wanted)}"
-            for name, found, wanted in report["mismatched_keys"]
-        )
-        complain(
-            checkpoint.source, sorted(report["missing_keys"]), sorted(report["unexpected_keys"]), misshapen
-        )
+        network = pretrained(checkpoint, *architecture(checkpoint), device, dtype)
         if any(getattr(module, "is_causal", None) is False for module in network.modules()):
             raise CheckpointError(
                 f"{checkpoint.source} is a {checkpoint.model_type} model whose attention looks both ways, and none of the "
                 "diffusion families; sinkscope measures causal models and those families"
             )
-        loaded: nn.Module = network.to(device).eval().requires_grad_(False)
-        if possible(device) and has_llama_layers(loaded):
-            lay_side_by_side(loaded)
-        return loaded
+        if possible(device) and has_llama_layers(network):
+            lay_side_by_side(network)
+        return network
 
     def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:
         """Ids from generation_config.json (it may name several eos ids), config.json and the tokenizer."""
@@ -134,17 +94,69 @@ class Causal(Family):
         )
 
 
-def architecture(checkpoint: Checkpoint) -> tuple[Any, Any]:
-    """transformers' network class and config object for a checkpoint, without asking `auto_map`."""
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-    from transformers.models.auto.modeling_auto import (
-        MODEL_FOR_CAUSAL_LM_MAPPING,
-        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+def pretrained(
+    checkpoint: Checkpoint,
+    network_class: Any,
+    config: Any,
+    device: torch.device,
+    dtype: torch.dtype,
+    unused: tuple[str, ...] = (),
+) -> nn.Module:
+    """A network that transformers builds and fills, with sinkscope's attention and its strictness.
+
+    Args:
+        unused: parts of the names of weights that the checkpoint may hold and the network does not have.
+    """
+    if not getattr(network_class, "_supports_attention_backend", False):
+        raise CheckpointError(
+            f"{checkpoint.source}: transformers' {network_class.__name__} does not go through its attention interface, "
+            "so its attention cannot be measured; try a model of a newer architecture"
+        )
+    if checkpoint.quantised:
+        raise CheckpointError(
+            f"{checkpoint.source} is quantised; sinkscope measures models in float32, bfloat16 or float16: "
+            "give the original checkpoint"
+        )
+    _check_sizes(checkpoint, network_class, config)  # it opens every shard: a broken one is named here
+    register()
+    placed = {"device_map": {"": device}} if device.type != "cpu" and _has_accelerate() else {}
+    try:
+        with _quiet(bars=sys.stderr.isatty()):
+            network, report = network_class.from_pretrained(
+                str(checkpoint.folder),
+                config=config,
+                dtype=dtype,
+                attn_implementation=NAME,
+                use_safetensors=True,
+                local_files_only=True,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # they are in the report, and then in our error
+                **placed,
+            )
+    except SinkscopeError:
+        raise
+    except (
+        Exception
+    ) as error:  # transformers raises anything from KeyError to RuntimeError for a bad checkpoint
+        raise CheckpointError(f"{checkpoint.source} could not be loaded: {one_line(error)}") from error
+    misshapen = sorted(
+        f"{name} {list(found)} instead of {list(wanted)}" for name, found, wanted in report["mismatched_keys"]
     )
+    surplus = sorted(name for name in report["unexpected_keys"] if not any(part in name for part in unused))
+    complain(checkpoint.source, sorted(report["missing_keys"]), surplus, misshapen)
+    loaded: nn.Module = network.to(device).eval().requires_grad_(False)
+    return loaded
+
+
+def architecture(checkpoint: Checkpoint, head: str = "CAUSAL") -> tuple[Any, Any]:
+    """transformers' network class and config object for a checkpoint, without asking `auto_map`; head: "CAUSAL" or "MASKED"."""
+    from transformers.models.auto import modeling_auto
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     kind = checkpoint.model_type
-    if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-        known = [*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, "llada", "Dream", "mmada"]
+    names = getattr(modeling_auto, f"MODEL_FOR_{head}_LM_MAPPING_NAMES")
+    if kind not in names:
+        known = [*names, "llada", "Dream", "mmada"]
         hint = (
             nearest(kind, known)
             if len(nearest(kind, known)) < 200
@@ -160,7 +172,7 @@ def architecture(checkpoint: Checkpoint) -> tuple[Any, Any]:
         settings = copy.deepcopy(checkpoint.config)
         settings.pop("quantization_config", None)
         config = CONFIG_MAPPING[kind].from_dict(settings)
-        network_class = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+        network_class = getattr(modeling_auto, f"MODEL_FOR_{head}_LM_MAPPING")[type(config)]
     except Exception as error:  # a config class may raise anything for a missing or wrong key
         _require_sizes(checkpoint, CONFIG_MAPPING[kind])
         raise CheckpointError(

@@ -59,6 +59,7 @@ class Family:
         padding: where rows of unequal length are padded. "apart": on the right, and in generation not at all: rows of
             another length run by themselves (blocks and learned positions count from the first column).
         blocks: attention stands in blocks, whose size a decoding chooses.
+        bounded: positions are learned, so that no sequence can be longer than the context.
         shifted: the raw logits at position j predict token j + 1, as a causal model's do.
         counts_padding: positions are 0..S−1 whatever is padded; otherwise they count from the first real token, padding at 1.
         chat_template: replaces the tokenizer's; None: the tokenizer's own.
@@ -72,6 +73,7 @@ class Family:
     padded: Padded = "none"
     padding: Padding = "left"
     blocks: bool = False
+    bounded: bool = False
     shifted: bool = False
     counts_padding: bool = False
     chat_template: str | None = None

@@ -19,6 +19,7 @@ from sinkscope.models import (  # noqa: F401 (they register their families)
     llada,
     llada2,
     llada_moe,
+    masked,
     mmada,
     open_dcoder,
     rnd1,

@@ -1,0 +1,85 @@
+"""Masked language models: every encoder of transformers with a masked-LM head and its attention interface (BERT, RoBERTa, …).
+
+They predict all masks from one forward, so LLaDA's loop decodes them; one step is what they were trained for. transformers builds
+the network; its heads differ, so what `states` gives are the logits. Positions may be learned and count from the first column:
+prompts of other lengths run by themselves. Tested against transformers' eager attention.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sinkscope.attention.visibility import Padded
+from sinkscope.models.causal import architecture, pretrained
+from sinkscope.models.checkpoint import Checkpoint
+from sinkscope.models.family import FAMILIES, Family, Known, Padding, SpecialIds, tokenizer_id, usual_ids
+
+UNUSED = ("pooler", "seq_relationship", "position_ids")
+"""Parts of the names of weights that other heads use; they are often stored beside."""
+
+KNOWN = (
+    Known("answerdotai/ModernBERT-base", "trained with 30 % of the tokens masked; one step: steps 1"),
+    Known("google-bert/bert-base-uncased", "trained with 15 % of the tokens masked; one step: steps 1"),
+    Known("FacebookAI/roberta-base", "trained with 15 % of the tokens masked; one step: steps 1"),
+    Known("facebook/esm2_t6_8M_UR50D", "proteins; trained with 15 % of the residues masked"),
+)
+
+
+@dataclass(frozen=True)
+class Masked(Family):
+    """Encoders whose architecture is …ForMaskedLM."""
+
+    name: str = "masked"
+    about: str = "any masked language model of transformers (BERT, RoBERTa, ModernBERT, ESM, …), decoded by LLaDA's loop"
+    known: tuple[Known, ...] = KNOWN
+    padded: Padded = "keys"
+    padding: Padding = "apart"
+    bounded: bool = True
+
+    def claims(self, checkpoint: Checkpoint) -> bool:
+        """Whether its architecture has a masked-LM head."""
+        named = checkpoint.config.get("architectures")
+        return isinstance(named, list) and any(str(name).endswith("ForMaskedLM") for name in named)
+
+    def config(self, checkpoint: Checkpoint) -> Any:
+        """The config that transformers reads."""
+        return architecture(checkpoint, "MASKED")[1]
+
+    def build(self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> nn.Module:
+        """transformers' network with sinkscope's attention; every attention module knows its layer."""
+        network_class, config = architecture(checkpoint, "MASKED")
+        network = pretrained(checkpoint, network_class, config, device, dtype, UNUSED)
+        layers = next(
+            module
+            for module in network.modules()
+            if isinstance(module, nn.ModuleList) and len(module) == config.num_hidden_layers
+        )
+        for index, layer in enumerate(layers):
+            for module in layer.modules():
+                if "Attention" in type(module).__name__:
+                    module.layer_idx = index  # type: ignore[assignment]
+        return network
+
+    def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:
+        """Ids from the checkpoint's files and the tokenizer."""
+        texts = ("[MASK]", "<mask>")
+        found = (tokenizer_id(tokenizer, "mask_token_id", text) for text in texts)
+        return usual_ids(checkpoint, tokenizer, next((one for one in found if one is not None), None))
+
+    def states(
+        self, network: Any, ids: Tensor, real: Tensor | None, positions: Tensor, cache: Any = None
+    ) -> Tensor:
+        """Logits [B, S, V]: the network makes its own positions, and its head belongs to it."""
+        logits: Tensor = network(input_ids=ids, attention_mask=None if real is None else real.long()).logits
+        return logits
+
+    def head(self, network: Any, hidden: Tensor) -> Tensor:
+        """What `states` gave."""
+        return hidden
+
+
+FAMILY = FAMILIES.add(Masked())
