@@ -8,6 +8,7 @@ hold. From Python: `sinkscope.lm_eval.register()`, then `lm_eval.simple_evaluate
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Sequence
 
@@ -52,11 +53,15 @@ def handed_over(words: Sequence[str]) -> list[str]:
 
 def main(words: Sequence[str] | None = None) -> None:
     """Run lm-eval's command line; a mistake that a person can mend ends it with one line."""
+    words = handed_over(sys.argv[1:] if words is None else words)
     with plainly():
+        if {"-h", "--help"} & set(words) and importlib.util.find_spec("lm_eval") is None:
+            print(__doc__, "Its options are shown here once it is installed: pip install 'sinkscope[eval]'", sep="\n")
+            return
         register()
         from lm_eval.__main__ import cli_evaluate
 
-        sys.argv = ["lm-eval", *handed_over(sys.argv[1:] if words is None else words)]
+        sys.argv = ["lm-eval", *words]
         cli_evaluate()
 
 

@@ -76,7 +76,7 @@ def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             (tmp_path / f"{tomllib.loads(block.text).get('name', 'page')}.toml").write_text(block.text)
         if block.language != "python":
             continue
-        code = compile("\n" * block.line + block.text, str(page), "exec")
+        code = compile("\n" * block.line + block.text, str(page), "exec", dont_inherit=True)
         if block.reason is None:
             exec(code, space)
         else:

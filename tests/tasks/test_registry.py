@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from sinkscope.decoding.base import decoding_from_options
 from sinkscope.errors import InputError
 from sinkscope.tasks import Task, get, names
 from sinkscope.tasks.task import cut, digest
@@ -22,7 +23,9 @@ def test_every_task_has_a_default_for_every_family(name: str, family: str) -> No
     assert isinstance(task, Task)
     assert task.name == name
     assert task.scheme.family == family
-    assert task.scheme.decoding["length"] >= 64
+    decoding = decoding_from_options(family, task.scheme.decoding)
+    assert decoding.generates or decoding.length >= 64
+    assert decoding.new_tokens >= 64 or not decoding.generates
     settings = task.settings()
     assert json.loads(json.dumps(settings)) == settings
     assert digest(settings) == digest(get(name, family=family).settings())

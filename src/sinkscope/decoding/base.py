@@ -185,7 +185,7 @@ DECODINGS: Registry[type[Decoding]] = Registry("decoding", "sinkscope.decodings"
 
 
 def default_decoding(family: str) -> Decoding:
-    """The decoding a family gets when none is given: the first that is registered for it."""
+    """The decoding a family gets when none is given: the first registered for it that generates."""
     return decoding_from_options(family, {})
 
 
@@ -197,13 +197,15 @@ def option_names(family: str) -> set[str]:
 
 
 def decoding_from_options(family: str, options: Mapping[str, Any], where: str = "") -> Decoding:
-    """The decoding of a family with these options: the first registered one that has them all.
+    """The decoding of a family with these options: the first registered one that has them all, readings last.
 
     Args:
         where: what the options belong to, for messages.
     """
     prefix = f"{where}: " if where else ""
-    fitting = [kind for kind in DECODINGS.values() if kind.fits(family)]
+    fitting = sorted(
+        (kind for kind in DECODINGS.values() if kind.fits(family)), key=lambda kind: not kind.generates
+    )
     if not any(kind.generates for kind in fitting):
         families = {name for kind in DECODINGS.values() for name in kind.families}
         raise InputError(
