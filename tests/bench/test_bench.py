@@ -136,9 +136,9 @@ def test_bad_input_is_one_line(arguments: list[str], said: str) -> None:
     assert "Traceback" not in done.output
 
 
-def test_the_docs_show_the_kept_results() -> None:
-    """docs/speed.md holds the tables that the program makes of bench/results."""
+def test_the_log_shows_the_kept_results() -> None:
+    """lab/speed.md holds the tables that the program makes of bench/results."""
     assert RESULTS
-    page = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
+    page = (ROOT / "lab" / "speed.md").read_text(encoding="utf-8")
     for path in RESULTS:
         assert table.markdown([json.loads(path.read_text(encoding="utf-8"))]).strip() in page, path.name
