@@ -95,7 +95,7 @@ def generate(
     groups: list[Group] = []
     try:
         with recorder.hooks(model.network) if recorder is not None else nullcontext():
-            apart = acting is not None and acting.alone
+            apart = acting is not None and (acting.alone or decoding.own_pace)
             for rows in _rows(model, batch, decoding, checked, isinstance(seed, list), alone, apart):
                 own = None if recorder is None else recorder.for_rows(rows.rows, rows.offset)
                 groups.append(
