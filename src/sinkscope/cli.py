@@ -21,6 +21,7 @@ from sinkscope.commands.options import (
     Group,
     Json,
     PolicyText,
+    ReuseText,
     Revision,
     Sandbox,
     Source,
@@ -110,6 +111,7 @@ def trace(
         Path | None, typer.Option(help="a file of token ids, one prompt per line, or JSON", metavar="FILE")
     ] = None,
     policy: PolicyText = None,
+    reuse: ReuseText = None,
     seed: Annotated[
         int | None, typer.Option(help="random seed; several prompts get seed, seed + 1, …")
     ] = None,
@@ -175,6 +177,7 @@ def trace(
         live,
         (family, mask_token_id),
         cache,
+        reuse,
     )
 
 
@@ -228,6 +231,7 @@ def evaluate(
         ),
     ],
     policy: PolicyText = None,
+    reuse: ReuseText = None,
     limit: Annotated[int | None, typer.Option(help="the first so many documents; default: all")] = None,
     out: Annotated[
         Path | None,
@@ -257,7 +261,7 @@ def evaluate(
     command.evaluate(
         command.Request(
             source, task, policy, limit, out, data, batch_size, tuple(seed or (0,)), grade, sandbox, decoding or {},
-            device, dtype, revision, json,
+            device, dtype, revision, json, reuse,
         )
     )  # fmt: skip
 

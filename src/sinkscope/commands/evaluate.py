@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from sinkscope.commands.output import console, say, show_json, show_pairs, working
 from sinkscope.errors import InputError
 from sinkscope.policies import parse_policy
+from sinkscope.reuse import as_reuse
 from sinkscope.tasks import sandbox
 from sinkscope.tasks.evaluate import (
     Evaluation,
@@ -47,12 +48,14 @@ class Request:
     dtype: str
     revision: str | None
     json: bool = False
+    reuse: str | None = None
 
 
 def evaluate(request: Request) -> None:
     """Run the request. Everything that can be wrong without a model is said before one is loaded."""
     warnings.simplefilter("ignore", sandbox.UnconfinedWarning)  # said in a line of its own
     policy = None if request.policy is None else parse_policy(request.policy)
+    reuse = as_reuse(request.reuse)
     batch_size = _batch_size(request.batch_size)
     if not request.grade and request.out is None:
         raise InputError("--no-grade keeps answers for later; say where with --out")
@@ -76,11 +79,11 @@ def evaluate(request: Request) -> None:
         with watching(f"{task.name}:{task.scheme.name}", request.grade and shares) as progress:
             if out is not None and not request.grade:
                 keys = write_answers(
-                    model, task, decoding, policy, out, limit, seeds, batch_size, False, progress
+                    model, task, decoding, policy, out, limit, seeds, batch_size, False, progress, reuse
                 )
             else:
                 evaluation = run_evaluation(
-                    model, task, decoding, policy, limit, batch_size, out, seeds, progress=progress
+                    model, task, decoding, policy, limit, batch_size, out, seeds, progress=progress, reuse=reuse
                 )
     except KeyboardInterrupt:
         if out is not None:
@@ -106,11 +109,12 @@ def show(evaluation: Evaluation, json: bool, folder: Path | None = None) -> None
     """The result, one line for each thing that it depends on, or as JSON."""
     if json:
         low, high = evaluation.interval
+        reused = evaluation.work_saved
         show_json(
             {
                 evaluation.measure: evaluation.value, "stderr": evaluation.stderr, "low": low, "high": high,
                 "documents": evaluation.n, "seeds": evaluation.seeds, "settings": evaluation.settings, "folder": folder,
-                "records": evaluation.table(),
+                "records": evaluation.table(), **({} if reused is None else {"work_saved": reused}),
             }
         )  # fmt: skip
         return

@@ -36,6 +36,13 @@ PolicyText = Annotated[
         help="which keys to hide: top:5, top:1@layer, random(top:5), window:64,first=4, …", metavar="POLICY"
     ),
 ]
+ReuseText = Annotated[
+    str | None,
+    typer.Option(
+        help="approximate steps: prefix:8, sparse:0.5,by=sinks, drift:0.9, or a published setting such as fast-dllm",
+        metavar="RULE",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document in place of text")]
 Data = Annotated[
     Path | None,

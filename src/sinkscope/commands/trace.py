@@ -23,6 +23,7 @@ from sinkscope.models.model import Model
 from sinkscope.models.prompts import decode, encode
 from sinkscope.organisms.recipe import ANSWER
 from sinkscope.policies import parse_policy
+from sinkscope.reuse import as_reuse
 from sinkscope.text import visible
 from sinkscope.trace.capture import Capture
 from sinkscope.trace.storage import SUFFIX, partial_path
@@ -59,6 +60,7 @@ def trace(
     live: bool = False,
     named: tuple[str | None, int | None] = (None, None),
     cache: bool | None = None,
+    reuse_text: str | None = None,
 ) -> None:
     """Record one generation of each prompt in `out` and print what was found.
 
@@ -69,8 +71,10 @@ def trace(
         maps_at: steps whose whole attention maps are added when the generation is done, such as "12,13".
         live: open the viewer in the browser and follow the generation.
         named: family and mask token, where the checkpoint's files do not say. cache: as in `ss.generate`.
+        reuse_text: the rule of approximate steps.
     """
     policy = None if policy_text is None else parse_policy(policy_text)
+    reuse = as_reuse(reuse_text)
     steps = parse_steps(maps_at)
     check_out(out)
     given = read_prompts(prompts)
@@ -86,7 +90,8 @@ def trace(
     rows = len(batch.ids)
     seeds: Any = seed if rows == 1 else [(seed or 0) + row for row in range(rows)]
     if not json:
-        say(repr(model), f"decoding {decoding.to_json()}, policy {policy or 'none'}, seed {seeds}")
+        approximate = "" if reuse is None else f", reuse {reuse}"
+        say(repr(model), f"decoding {decoding.to_json()}, policy {policy or 'none'}{approximate}, seed {seeds}")
     try:
         with following(out) if live else nullcontext(), progress(model, batch.ids.shape[1]) as show:
             run = generate(
@@ -100,6 +105,7 @@ def trace(
                 out,
                 progress=show,
                 cache=cache,
+                reuse=reuse,
             )
     except BaseException:
         if partial_path(out).exists():
@@ -293,6 +299,7 @@ def report(run: Run, seeds: Any, out: Path, json: bool) -> None:
                 "model": run.trace.attributes.get("model"),
                 "decoding": run.decoding.as_dict(),
                 "policy": "none" if run.policy is None else str(run.policy),
+                **({} if run.reuse is None else {"reuse": str(run.reuse), "work_saved": run.work and run.work.saved}),
                 "seed": seeds,
                 "answers": run.texts,
                 "steps": run.steps,
@@ -335,6 +342,8 @@ def report(run: Run, seeds: Any, out: Path, json: bool) -> None:
         say(
             f"policy {run.policy}: took {hidden:.1%} of the attention and hit {hit:.1%} of each step's own sinks"
         )
+    if run.work is not None:
+        say(f"reuse {run.reuse}: approximate steps; {run.work.saved:.1%} of the multiply-adds saved")
     say(f"trace: {out} ({out.stat().st_size / 1e6:.1f} MB)", f"next: sinkscope summary {out}")
 
 

@@ -95,6 +95,15 @@ class Reuse:
         """Whether every step is a full forward, so that the plain loop runs bit for bit."""
         return False
 
+    @property
+    def draws(self) -> bool:
+        """Whether it chooses at random, keyed by each row's seed."""
+        return False
+
+    def with_seed(self, seed: int) -> Reuse:
+        """The rule with other random choices; itself where it makes none."""
+        return dataclasses.replace(self, seed=seed) if self.draws else self  # type: ignore[call-arg]
+
     def due(self, age: int, begins: bool) -> bool:
         """Whether a full forward is due, `age` steps after the last one; begins: a block begins."""
         raise NotImplementedError

@@ -63,6 +63,11 @@ class SparseReuse(Reuse):
         """With refresh 1."""
         return self.refresh == 1
 
+    @property
+    def draws(self) -> bool:
+        """Where "random" is among the rules, unless every step is exact."""
+        return not self.exact and any(name == "random" for name, _ in self.parts())
+
     def due(self, age: int, begins: bool) -> bool:
         """Where a block begins, and every `refresh` steps."""
         return is_due(self.refresh, age, begins)

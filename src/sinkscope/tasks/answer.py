@@ -16,10 +16,12 @@ import torch
 from sinkscope.checks import whole
 from sinkscope.decoding import Decoding
 from sinkscope.errors import InputError
-from sinkscope.generation.generate import check_decoding, generate
+from sinkscope.generation.generate import check_decoding, check_reuse, generate
+from sinkscope.generation.run import Run
 from sinkscope.models.model import Model
 from sinkscope.models.prompts import pad
 from sinkscope.policies.policy import Policy, check_policy
+from sinkscope.reuse.rule import Reuse
 from sinkscope.tasks.grading import check_documents, grade_in_parts
 from sinkscope.tasks.prompting import Encoded, decode_answer, encode_prompt
 from sinkscope.tasks.reading import ReadTask, check_reading, in_parts
@@ -72,12 +74,13 @@ def answer(
     batch_size: BatchSize = "auto",
     grade: bool = True,
     progress: Progress | None = None,
+    reuse: Reuse | None = None,
 ) -> None:
     """Answer what is not in the folder yet, and grade it.
 
     Args:
         wanted: from `items`, or a part of it.
-        run: open for writing, with the settings of this model, task, decoding and policy.
+        run: open for writing, with the settings of this model, task, decoding, policy and reuse rule.
         batch_size: answers at a time; "auto": by the model's size and the memory that is free. No record depends on it.
         grade: False leaves the grades to `grading.grade_run`, on a machine that has a sandbox.
     """
@@ -88,9 +91,9 @@ def answer(
     done = len(keys) - len(left)
     right = sum(row.passed for row in run.grades if (row.document, row.seed) in keys) if grade else 0
     rows = (
-        _read(model, task, left, decoding, policy, batch_size)
+        _read(model, task, left, decoding, policy, batch_size, reuse)
         if isinstance(task, ReadTask)
-        else _answers(model, task, left, decoding, policy, batch_size)
+        else _answers(model, task, left, decoding, policy, batch_size, reuse)
     )
     if grade:  # what was saved, but not graded, before a kill
         rest = [
@@ -116,9 +119,12 @@ def _read(
     decoding: Decoding,
     policy: Policy | None,
     batch_size: BatchSize,
+    reuse: Reuse | None,
 ) -> Iterator[list[Generation]]:
     """Records by likelihood, some documents at a time."""
     check_reading(model, decoding)
+    if reuse is not None:
+        raise InputError(f"{task.name} reads texts, and reuse {reuse} is for steps of a generation; leave it out")
     return (
         task.read(model, part, decoding, policy, batch_size)  # type: ignore[arg-type]  # it was checked
         for part in in_parts(left)
@@ -132,15 +138,17 @@ def _answers(
     decoding: Decoding,
     policy: Policy | None,
     batch_size: BatchSize,
+    reuse: Reuse | None,
 ) -> Iterator[list[Generation]]:
     """Generated answers, batch by batch; a batch that does not fit into a GPU is halved."""
     prompts = {
         item.document.id: encode_prompt(model, task.prompt(item.document), task.scheme) for item in left
     }
     _check(model, decoding, policy, prompts)
+    check_reuse(model, decoding, policy, None, reuse)
     lengths = [len(prompts[item.document.id].ids) for item in left]
     queue = [[left[index] for index in part] for part in batches(model, decoding, lengths, batch_size)]
-    return _generated(model, task, queue, prompts, decoding, policy, batch_size)
+    return _generated(model, task, queue, prompts, decoding, policy, batch_size, reuse)
 
 
 def _generated(
@@ -151,11 +159,12 @@ def _generated(
     decoding: Decoding,
     policy: Policy | None,
     batch_size: BatchSize,
+    reuse: Reuse | None,
 ) -> Iterator[list[Generation]]:
     while queue:
         batch = queue.pop(0)
         try:
-            yield _generate(model, task, batch, prompts, decoding, policy)
+            yield _generate(model, task, batch, prompts, decoding, policy, reuse)
         except torch.cuda.OutOfMemoryError:
             if len(batch) == 1 or batch_size != "auto":
                 raise
@@ -216,11 +225,12 @@ def _generate(
     prompts: dict[str, Encoded],
     decoding: Decoding,
     policy: Policy | None,
+    reuse: Reuse | None,
 ) -> list[Generation]:
     """One batch of prompts, each with its own stream."""
     padded = pad(model, [list(prompts[item.document.id].ids) for item in batch])
     seeds = [item.stream for item in batch]
-    run = generate(model, padded.ids, decoding, policy, seed=seeds, attention_mask=padded.real)
+    run = generate(model, padded.ids, decoding, policy, seed=seeds, attention_mask=padded.real, reuse=reuse)
     guided = 2 if decoding.guided else 1
     rows = []
     for row, item in enumerate(batch):
@@ -235,6 +245,7 @@ def _generate(
             "ties": int(run.ties[:, row].sum()),
             "sinks_hit": _known(run.sinks_hit, row),
             "key_share": None if policy is None else policy.key_share(padded.lengths[row] + len(tokens)),
+            **approximated(run, row),
         }
         rows.append(
             Generation(
@@ -252,6 +263,14 @@ def _generate(
     return rows
 
 
+def approximated(run: Run, row: int) -> dict[str, Any]:
+    """What a record says of approximate steps: the rule, and the multiply-adds done and of the exact loop; {} where all are exact."""
+    if run.reuse is None:
+        return {}
+    work = {} if run.work is None else {"macs": run.work.done[row], "macs_exact": run.work.exact[row]}
+    return {"reuse": str(run.reuse), **work}
+
+
 def _known(values: torch.Tensor | None, row: int) -> float | None:
     """A policy's number for one answer; None when it never acted. Rounded: the last bits depend on the batch."""
     if values is None or bool(values[row].isnan()):
@@ -259,7 +278,7 @@ def _known(values: torch.Tensor | None, row: int) -> float | None:
     return round(float(values[row]), 5)
 
 
-def varies(decoding: Decoding, policy: Policy | None) -> bool:
+def varies(decoding: Decoding, policy: Policy | None, reuse: Reuse | None = None) -> bool:
     """True when another seed can give another answer."""
     random = policy is not None and any(rule.control is not None for rule in policy.parts())
-    return random or decoding.draws
+    return random or decoding.draws or (reuse is not None and reuse.draws)
