@@ -78,13 +78,14 @@ class Evidence:
 def key_of(cell: Cell, policy: str | None = None) -> str:
     """What a result depends on, but for the documents, the dtype and the machine; those are what is checked."""
     identity = cell.identity
+    capture = identity.get("capture")
     return key(
         str(identity["model"]["weights"]),
         identity["task"],
         identity["decoding"],
         policy or str(identity["policy"]),
         identity["seeds"],
-        identity.get("capture"),
+        capture if "reuse" not in identity else {"capture": capture, "reuse": identity["reuse"]},
     )
 
 
@@ -182,6 +183,8 @@ def from_study(store: Store, cells: Iterable[Cell], made: str) -> dict[str, Evid
         label = f"{made}, {dtype}"
         answers, traces = [], {}
         for cell in mine:
+            if cell.reuse != "none":  # approximate steps are no evidence on the model
+                continue
             if cell.kind == "evaluate":
                 graded = evaluation(store, cell)
                 rows = graded.records
@@ -195,7 +198,7 @@ def from_study(store: Store, cells: Iterable[Cell], made: str) -> dict[str, Evid
             elif cell.kind == "trace" and cell.policy == "none" and '"maps"' not in cell.capture:
                 ids = tuple(row.document for row, _ in store.answers(cell.id).values())
                 traces[key_of(cell)] = (ids, trace_statistics(store, cell))
-        frame = pairs(store, [cell for cell in mine if cell.kind == "trace" and '"maps"' in cell.capture])
+        frame = pairs(store, [cell for cell in mine if cell.kind == "trace" and '"maps"' in cell.capture and cell.reuse == "none"])
         columns = ["decoding", "task", "policy", "document", "measure", "value"]
         if frame is not None:  # what the claims read
             frame = frame[frame["measure"].str.endswith("of dependent less other tokens")]
