@@ -104,6 +104,15 @@ class Reuse:
         """The rule with other random choices; itself where it makes none."""
         return dataclasses.replace(self, seed=seed) if self.draws else self  # type: ignore[call-arg]
 
+    @property
+    def series(self) -> str:
+        """What rules have in common that differ in size only: the name of their curve in a figure."""
+        return self.word
+
+    def choosing(self, by: str) -> Reuse | None:
+        """The rule of the same cost that chooses its kept keys in another way; None where it does not choose any."""
+        return None
+
     def due(self, age: int, begins: bool) -> bool:
         """Whether a full forward is due, `age` steps after the last one; begins: a block begins."""
         raise NotImplementedError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import ClassVar
@@ -67,6 +68,15 @@ class SparseReuse(Reuse):
     def draws(self) -> bool:
         """Where "random" is among the rules, unless every step is exact."""
         return not self.exact and any(name == "random" for name, _ in self.parts())
+
+    @property
+    def series(self) -> str:
+        """By what it chooses."""
+        return self.by
+
+    def choosing(self, by: str) -> SparseReuse:
+        """As many keys, chosen in another way."""
+        return dataclasses.replace(self, by=by, seed=0)
 
     def due(self, age: int, begins: bool) -> bool:
         """Where a block begins, and every `refresh` steps."""

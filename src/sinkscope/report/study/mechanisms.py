@@ -23,15 +23,6 @@ TABLES = {
     ),
     "pairs": "Pairs: what changed between the traces of a document without and with a policy (ss.compare_traces)",
 }
-MEASURED = {
-    "reuse": (
-        "Approximate steps",
-        "Steps in which part of the computation is taken from an earlier one: what is saved, and what the answers lose.",
-        "Accuracy and forward work under each rule, with 95 % intervals over documents",
-    ),
-}
-"""Table → title of its section, what to keep in mind, caption."""
-
 NOTE = (
     "A replay follows the states of the unmasked run, so what it shows is the direct effect of a policy in one step, not "
     "what comes of it over a generation; a changed prediction is not a wrong one."
@@ -46,14 +37,6 @@ def mechanisms(source: Source) -> Safe | None:
     if "pairs" in parts:
         parts["pairs"] = details(f"pairs of traces, {len(source.frames['pairs'])} rows", parts["pairs"])
     return section("mechanisms", "Single steps and pairs", tag("p", NOTE), *parts.values())
-
-
-def measured(source: Source, name: str) -> Safe | None:
-    """The section of a measurement that some studies have; None for the others."""
-    if name not in source.frames:
-        return None
-    title, note, caption = MEASURED[name]
-    return section(name, title, tag("p", note), plain_table(source, name, caption))
 
 
 def plain_table(source: Source, name: str, caption: str) -> Safe:

@@ -15,8 +15,9 @@ from sinkscope.report.study.holdings import what_they_hold
 from sinkscope.report.study.likelihood import likelihood
 from sinkscope.report.study.markup import Safe, join, tag
 from sinkscope.report.study.masking import masking
-from sinkscope.report.study.mechanisms import measured, mechanisms
+from sinkscope.report.study.mechanisms import mechanisms
 from sinkscope.report.study.provenance import provenance
+from sinkscope.report.study.reuse import approximate_steps
 from sinkscope.report.study.source import Source
 from sinkscope.report.study.summary import summary
 from sinkscope.report.study.verdicts import verdicts
@@ -56,7 +57,7 @@ def report_page(source: Source) -> str:
         "mechanisms": mechanisms(source),
         "likelihood": likelihood(source),
         "inspection": what_they_hold(source),
-        "reuse": measured(source, "reuse"),
+        "reuse": approximate_steps(source),
         "emergence": emergence(source),
         "traces": None if embedded is None else embedded.section,
         "settings": provenance(source),
