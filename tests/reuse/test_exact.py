@@ -58,7 +58,7 @@ CAN_REUSE = [
 def test_full_forwards_in_every_step_are_the_golden_ones(
     family: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Refresh 1 takes the plain loop; here the rule itself runs, and every forward of it is a full one that leaves keys behind."""
+    """Refresh 1 takes the plain loop; here the rule itself runs, and each forward is a full one that leaves keys behind."""
     texts = ("sparse:0.5,refresh=1",) if family == "llama" else ("prefix:1", "sparse:3,refresh=1", "drift:1")
     exact = plain(family, name)
     for text in texts:

@@ -36,7 +36,14 @@ def write_study(folder: Path) -> Path:
         own = [*common, f'models = ["{family}"]', "controls = 2"]
         lines += ["[[evaluate]]", *own, "samples = 4", f"reuse = {json.dumps(rules)}"]
         lines += ["[[replay]]", *own, "samples = 3", f"reuse = {json.dumps(rules[1:])}"]
-    lines += ["[[trace]]", *common, 'models = ["llada"]', "samples = 1", "maps = 1", 'reuse = ["none", "prefix:2"]']
+    lines += [
+        "[[trace]]",
+        *common,
+        'models = ["llada"]',
+        "samples = 1",
+        "maps = 1",
+        'reuse = ["none", "prefix:2"]',
+    ]
     path = folder / "small.toml"
     path.write_text("\n".join(lines), encoding="utf-8")
     return path
@@ -137,7 +144,9 @@ def test_killed_and_resumed_gives_the_same_tables(tmp_path: Path, done: tuple[Pa
         lines = 0
         while process.poll() is None and lines < wanted:
             time.sleep(0.02)
-            lines = sum(path.read_bytes().count(b"\n") for path in out.glob("cells/*/shards/*/generations.jsonl"))
+            lines = sum(
+                path.read_bytes().count(b"\n") for path in out.glob("cells/*/shards/*/generations.jsonl")
+            )
         assert process.poll() is None
         process.kill()
         process.wait()

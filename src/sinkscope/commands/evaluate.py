@@ -83,7 +83,16 @@ def evaluate(request: Request) -> None:
                 )
             else:
                 evaluation = run_evaluation(
-                    model, task, decoding, policy, limit, batch_size, out, seeds, progress=progress, reuse=reuse
+                    model,
+                    task,
+                    decoding,
+                    policy,
+                    limit,
+                    batch_size,
+                    out,
+                    seeds,
+                    progress=progress,
+                    reuse=reuse,
                 )
     except KeyboardInterrupt:
         if out is not None:

@@ -66,7 +66,11 @@ DECODING: dict[str, tuple[Any, str, str]] = {
         "NUMBER",
         "llada2, sdar, fast_dllm_v2: all tokens of higher probability are written; llada, mmada, dream: the same, by choice",
     ),
-    "factor": (float, "NUMBER", "llada, mmada, dream: n tokens are written while (n + 1)(1 − probability) < it"),
+    "factor": (
+        float,
+        "NUMBER",
+        "llada, mmada, dream: n tokens are written while (n + 1)(1 − probability) < it",
+    ),
     "minimal_topk": (int, "N", "llada2: bounds the steps of a block by length / N"),
     "eos_early_stop": (bool, "", "llada2: stop as soon as nothing before the end token is masked"),
     "editing_threshold": (

@@ -91,7 +91,10 @@ def trace(
     seeds: Any = seed if rows == 1 else [(seed or 0) + row for row in range(rows)]
     if not json:
         approximate = "" if reuse is None else f", reuse {reuse}"
-        say(repr(model), f"decoding {decoding.to_json()}, policy {policy or 'none'}{approximate}, seed {seeds}")
+        say(
+            repr(model),
+            f"decoding {decoding.to_json()}, policy {policy or 'none'}{approximate}, seed {seeds}",
+        )
     try:
         with following(out) if live else nullcontext(), progress(model, batch.ids.shape[1]) as show:
             run = generate(
@@ -299,7 +302,11 @@ def report(run: Run, seeds: Any, out: Path, json: bool) -> None:
                 "model": run.trace.attributes.get("model"),
                 "decoding": run.decoding.as_dict(),
                 "policy": "none" if run.policy is None else str(run.policy),
-                **({} if run.reuse is None else {"reuse": str(run.reuse), "work_saved": run.work and run.work.saved}),
+                **(
+                    {}
+                    if run.reuse is None
+                    else {"reuse": str(run.reuse), "work_saved": run.work and run.work.saved}
+                ),
                 "seed": seeds,
                 "answers": run.texts,
                 "steps": run.steps,

@@ -75,7 +75,7 @@ class Decoding:
 
     @property
     def own_pace(self) -> bool:
-        """Whether rows with streams of their own reach their blocks in different steps; a reuse rule then runs them one by one."""
+        """Whether rows with streams of their own reach blocks in different steps; under reuse they then run one by one."""
         return False
 
     @property
@@ -104,10 +104,13 @@ class Decoding:
         return False
 
     def as_dict(self) -> dict[str, Any]:
-        """The options by name, with the kind of decoding first; those that came later (`parallel.later_option`) where they are set."""
+        """The options by name, the kind of decoding first; those that came later (`parallel.later_option`) where set."""
         later = {item.name for item in dataclasses.fields(self) if item.metadata.get("later")}
         options = dataclasses.asdict(self).items()
-        return {"kind": self.kind, **{name: value for name, value in options if value is not None or name not in later}}
+        return {
+            "kind": self.kind,
+            **{name: value for name, value in options if value is not None or name not in later},
+        }
 
     def to_json(self) -> str:
         """One line of JSON; `decoding_from_json` reads it back."""

@@ -181,8 +181,8 @@ class Engine:
             self._end()
             if self.shadow is not None:
                 exact = self.model.hidden(x, self.model.context(self.real))
-                logits = (self.model.head(states[wanted.read]) for states in (exact, hidden))
-                self.shadow.compare(*logits, wanted.read, alive)
+                before, found = (self.model.head(states[wanted.read]) for states in (exact, hidden))
+                self.shadow.compare(before, found, wanted.read, alive)
             return hidden
         if not self._replayable or not graphs_wanted(x.device):
             return self._forward(x)[0]

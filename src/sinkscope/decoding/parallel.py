@@ -1,4 +1,4 @@
-"""Parallel unmasking: a step decides every mask that the model is sure enough of, and at least one (Fast-dLLM, arXiv 2505.22618)."""
+"""Parallel unmasking (Fast-dLLM, arXiv 2505.22618): a step decides every mask that the model is sure of, and at least one."""
 
 from __future__ import annotations
 

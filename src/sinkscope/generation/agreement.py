@@ -14,7 +14,7 @@ class Agreement(NamedTuple):
     """The agreement of one row with its exact run.
 
     Attributes:
-        tokens_equal: share of the answer's places that hold the same token; of the longer answer where a causal model ended early.
+        tokens_equal: share of the answer's places that hold the same token; of the longer answer where one ended early.
         first_step: the first step after which the states differ; None: they never do.
         kl: of the approximate run, KL(exact ‖ approximate) of the predictions at its own states in nats, mean over its steps;
             None where it was generated without shadow=True.
@@ -39,7 +39,10 @@ def _prompts(run: Run) -> torch.Tensor:
 
 
 def _row(exact: Run, other: Run, row: int) -> Agreement:
-    answers = [run.answers[row][: run.forwards[row]] if run.decoding.causal else run.answers[row] for run in (exact, other)]
+    answers = [
+        run.answers[row][: run.forwards[row]] if run.decoding.causal else run.answers[row]
+        for run in (exact, other)
+    ]
     length = max(map(len, answers))
     equal = sum(one == two for one, two in zip(*answers, strict=False))
     columns = min(run.states.shape[-1] for run in (exact, other))

@@ -1,7 +1,7 @@
 """Cells: the units of a study, each known by the hash of everything that can change its result.
 
-A cell is one model, task, decoding, policy, reuse rule and set of seeds over a list of documents. It is plain data that travels to
-workers; a worker loads what the cell names, computes the identity again, and refuses when it is another one.
+A cell is one model, task, decoding, policy, reuse rule and set of seeds over a list of documents. It is plain data that travels
+to workers; a worker loads what the cell names, computes the identity again, and refuses when it is another one.
 """
 
 from __future__ import annotations

@@ -244,9 +244,9 @@ def _row(
     for match, group in controls.items():
         draws = [scores for control_run in group for scores in by_seed(control_run)]
         if len(draws) < LEAST_SEEDS:
-            gaps.controls[match, len(draws)][policy].append(source)
+            gaps.controls[match, len(draws)][str(policy)].append(source)
         elif tested:
-            pairs = [align(run.scores(), scores, (policy, f"random({policy})")) for scores in draws]
+            pairs = [align(run.scores(), scores, (str(policy), f"random({policy})")) for scores in draws]
             effects[match] = effect_over_control(
                 pairs[0][0], np.stack([pair[1] for pair in pairs]), shares=run.measure == ACCURACY
             )
@@ -340,7 +340,8 @@ def _comparable(first: Evaluation, other: Evaluation) -> None:
     try:
         same_settings(first.settings, other.settings, may_differ=("policy", "reuse"))
     except InputError as error:
-        named = differences(*({**run.settings, "policy": None, "reuse": None} for run in (first, other)))
+        apart = {"policy": None, "reuse": None}
+        named = differences({**first.settings, **apart}, {**other.settings, **apart})
         raise InputError(
             f"the runs under {names[0]} and {names[1]} of {first.settings['model']['source']} do not belong in one table: "
             f"{next(named, '')}. {error}"

@@ -198,7 +198,14 @@ def from_study(store: Store, cells: Iterable[Cell], made: str) -> dict[str, Evid
             elif cell.kind == "trace" and cell.policy == "none" and '"maps"' not in cell.capture:
                 ids = tuple(row.document for row, _ in store.answers(cell.id).values())
                 traces[key_of(cell)] = (ids, trace_statistics(store, cell))
-        frame = pairs(store, [cell for cell in mine if cell.kind == "trace" and '"maps"' in cell.capture and cell.reuse == "none"])
+        frame = pairs(
+            store,
+            [
+                cell
+                for cell in mine
+                if cell.kind == "trace" and '"maps"' in cell.capture and cell.reuse == "none"
+            ],
+        )
         columns = ["decoding", "task", "policy", "document", "measure", "value"]
         if frame is not None:  # what the claims read
             frame = frame[frame["measure"].str.endswith("of dependent less other tokens")]

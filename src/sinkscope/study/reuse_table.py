@@ -87,7 +87,7 @@ def reuse_table(
             own = dict(about[known.cells[0].id]) | {"cell": " ".join(cell.id for cell in known.cells)}
             rows.append({**own, "reuse": name, **_row(known, group)})
     frame = pd.DataFrame(rows)
-    tests = [name for name in frame if name.endswith("_p")]
+    tests = [name for name in map(str, frame) if name.endswith("_p")]
     if tests:
         corrected = holm(frame[tests].to_numpy(dtype=np.float64, na_value=np.nan).ravel())
         table = corrected.reshape(len(frame), len(tests)).T
@@ -117,7 +117,12 @@ def _accuracy(known: _Rule, exact: _Rule | None) -> dict[str, Any]:
         return empty
     scores = known.scores()
     low, high = wilson(min(float(len(scores)), sum(scores.values())), len(scores))
-    found = empty | {"n": len(scores), "accuracy": sum(scores.values()) / len(scores), "low": low, "high": high}
+    found = empty | {
+        "n": len(scores),
+        "accuracy": sum(scores.values()) / len(scores),
+        "low": low,
+        "high": high,
+    }
     if exact is None or not exact.graded or exact is known:
         return found
     texts = {record.document: record.output for record in exact.graded[0].records}
@@ -138,7 +143,9 @@ def _agreement(known: _Rule) -> dict[str, Any]:
     """Tokens equal, first step that differs, divergence and time, with intervals over documents."""
     names = ("agreement_n", "same_tokens", "first_step")
     stems = ("tokens_equal", "kl", "time_saved")
-    found: dict[str, Any] = dict.fromkeys([*names, *(name for stem in stems for name in (stem, f"{stem}_low", f"{stem}_high"))])
+    found: dict[str, Any] = dict.fromkeys(
+        [*names, *(name for stem in stems for name in (stem, f"{stem}_low", f"{stem}_high"))]
+    )
     if not known.agreed:
         return found
     equal, divergence = known.of("tokens_equal"), known.of("kl")
@@ -187,5 +194,7 @@ def _names(stem: str) -> tuple[str, str, str, str]:
 def _mean(draws: Sequence[Scores]) -> Scores:
     """The mean over draws of each document; draws of other documents are refused."""
     if any(other.keys() != draws[0].keys() for other in draws[1:]):
-        raise InputError("the draws of a random rule answered different documents; run the same command again")
+        raise InputError(
+            "the draws of a random rule answered different documents; run the same command again"
+        )
     return {name: sum(one[name] for one in draws) / len(draws) for name in draws[0]} if draws else {}

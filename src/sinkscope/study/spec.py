@@ -63,7 +63,7 @@ class Grid:
         policies: their text forms (policies are taken too); "none" is no policy. Controls, random(…), are run with
             `controls` seeds each.
         reuse: text forms of reuse rules (approximate steps), or names of published settings; "none": every step is exact. Random
-            ones are run with `controls` seeds each. In [[replay]] each is compared with the exact run. Not together with policies.
+            ones are run with `controls` seeds. In [[replay]] each is compared with the exact run. Not together with policies.
         decodings: names from the study's `decodings`, or "scheme".
         models: names of the study's models; empty: all.
         samples: documents per cell; "auto": as many as the budget allows; "all" that the task has.

@@ -302,9 +302,13 @@ def approximate(
     from sinkscope.study.reuse_table import reuse_table
 
     reused = [cell for cell in cells if cell.reuse != "none"]
-    graded = {cell.id: evaluations[cell.id] for cell in cells if cell.kind == "evaluate" and cell.id in evaluations}
+    graded = {
+        cell.id: evaluations[cell.id] for cell in cells if cell.kind == "evaluate" and cell.id in evaluations
+    }
     agreed = {
-        cell.id: [row for row, _ in store.answers(cell.id).values()] for cell in reused if cell.kind == "replay"
+        cell.id: [row for row, _ in store.answers(cell.id).values()]
+        for cell in reused
+        if cell.kind == "replay"
     }
     if not reused:
         return {}
@@ -314,7 +318,14 @@ def approximate(
     if answered:
         frames["reuse_records"] = records(reused, dict(answered))
     rows = [
-        {**about[cell.id], "n": 1, "document": row.document, "steps": row.steps, "forwards": row.forwards, **row.more}
+        {
+            **about[cell.id],
+            "n": 1,
+            "document": row.document,
+            "steps": row.steps,
+            "forwards": row.forwards,
+            **row.more,
+        }
         for cell in reused
         for row in agreed.get(cell.id, ())
     ]

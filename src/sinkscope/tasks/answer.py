@@ -124,7 +124,9 @@ def _read(
     """Records by likelihood, some documents at a time."""
     check_reading(model, decoding)
     if reuse is not None:
-        raise InputError(f"{task.name} reads texts, and reuse {reuse} is for steps of a generation; leave it out")
+        raise InputError(
+            f"{task.name} reads texts, and reuse {reuse} is for steps of a generation; leave it out"
+        )
     return (
         task.read(model, part, decoding, policy, batch_size)  # type: ignore[arg-type]  # it was checked
         for part in in_parts(left)
@@ -264,7 +266,7 @@ def _generate(
 
 
 def approximated(run: Run, row: int) -> dict[str, Any]:
-    """What a record says of approximate steps: the rule, and the multiply-adds done and of the exact loop; {} where all are exact."""
+    """What a record says of approximate steps: the rule, multiply-adds done and in full; {} where there is no rule."""
     if run.reuse is None:
         return {}
     work = {} if run.work is None else {"macs": run.work.done[row], "macs_exact": run.work.exact[row]}

@@ -166,7 +166,11 @@ class Evaluation:
         """The records as a DataFrame, without their settings."""
         import pandas as pd
 
-        left_out = ("settings", "nats") if self.settings.get("reuse") else ("settings", "nats", "reuse", "macs", "macs_exact")
+        left_out = (
+            ("settings", "nats")
+            if self.settings.get("reuse")
+            else ("settings", "nats", "reuse", "macs", "macs_exact")
+        )
         names = [name for name in Record.__dataclass_fields__ if name not in left_out]
         return pd.DataFrame([{name: getattr(record, name) for name in names} for record in self.records])
 
@@ -223,7 +227,11 @@ def _reused(evaluation: Evaluation) -> str:
     rule, saved = evaluation.settings.get("reuse"), evaluation.work_saved
     if rule is None:
         return ""
-    return f"{rule}, approximate steps: {saved:.1%} of the multiply-adds saved" if saved is not None else f"{rule}, exact"
+    return (
+        f"{rule}, approximate steps: {saved:.1%} of the multiply-adds saved"
+        if saved is not None
+        else f"{rule}, exact"
+    )
 
 
 def _measured(evaluation: Evaluation) -> tuple[str, str]:

@@ -45,7 +45,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
     Args (of --model_args):
         pretrained: what `ss.load` takes.
         policy: a policy's text form, with ";" for "," (lm-eval splits its arguments there): "random(top:5);seed=1".
-        reuse: a reuse rule's text form (approximate steps), likewise with ";" for ",": "sparse:0.5;by=sinks". For generation only.
+        reuse: a reuse rule's text form (approximate steps), likewise with ";": "sparse:0.5;by=recent". For generation only.
         device: None, or a GPU that is not there (lm-eval's default): the best device that is.
         seed: of every random stream; each request has its own, so nothing depends on the batch.
         draws: of the Monte Carlo bound.
@@ -247,7 +247,9 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
 
     def _likelihoods(self, pairs: Sequence[tuple[list[int], list[int]]], quiet: bool) -> list[Likelihood]:
         if self.reuse is not None:
-            raise InputError(f"reuse {self.reuse} is for steps of a generation, and this task reads likelihoods; leave it out")
+            raise InputError(
+                f"reuse {self.reuse} is for steps of a generation, and this task reads likelihoods; leave it out"
+            )
         longest = max((len(context) + len(continuation) for context, continuation in pairs), default=1)
         rows = self._rows(longest)
         if self.model.spec.causal:

@@ -46,7 +46,7 @@ def plot_frontier(table: pd.DataFrame, title: str = "Approximate steps") -> Pape
         figure.legend(handles=handles, loc="outside lower center", ncols=min(6, len(series)))
     counts = sorted({int(n) for name in ("n", "agreement_n") for n in shown[name].dropna()})
     words = caption(
-        f"{title}: what each rule keeps of the exact run against the work that it saves; {' or '.join(map(str, counts))} documents.",
+        f"{title}: what a rule keeps of the exact run against the work it saves; {' or '.join(map(str, counts))} documents.",
         "work: multiply-adds through the layers of the same steps in full; accuracy with Wilson's, tokens equal with Student's "
         "95 % interval over documents; a line joins the sizes of one rule.",
         "time, which also depends on the machine; and other tasks or longer texts, where more is kept and less computed.",
@@ -59,4 +59,6 @@ def _points(axis: Any, rows: pd.DataFrame, names: tuple[str, str, str], colour: 
         line = line.sort_values("work_saved")
         value, low, high = (line[name].astype(float).to_numpy() for name in names)
         error = [(value - low).clip(0), (high - value).clip(0)]
-        axis.errorbar(line["work_saved"], value, yerr=error, fmt="o-", color=colour, markersize=3, linewidth=0.8)
+        axis.errorbar(
+            line["work_saved"], value, yerr=error, fmt="o-", color=colour, markersize=3, linewidth=0.8
+        )

@@ -15,8 +15,8 @@ NOTE = (
     "something about the keys that it keeps."
 )
 COLUMNS = (
-    "rule", "accuracy (95 %)", "− exact (paired 95 %)", "− random keys", "− nearest keys", "work saved", "time saved", "tokens equal",
-    "− random keys", "first step that differs", "KL, nats",
+    "rule", "accuracy (95 %)", "− exact (paired 95 %)", "− random keys", "− nearest keys", "work saved", "time saved",
+    "tokens equal", "− random keys", "first step that differs", "KL, nats",
 )  # fmt: skip
 
 
@@ -32,12 +32,15 @@ def approximate_steps(source: Source) -> Safe | None:
             rows = list(source.rows("reuse", model=model, task=task, decoding_name=decoding))
             counts = [
                 f"{max(found):.0f} {words}"
-                for name, words in (("n", "answers graded"), ("agreement_n", "runs compared with the exact one"))
+                for name, words in (
+                    ("n", "answers graded"),
+                    ("agreement_n", "runs compared with the exact one"),
+                )
                 if (found := [row[name] for _, row in rows if not missing(row.get(name))])
             ]
             caption = (
-                f"{model}: {task} · {decoding}, {' and '.join(counts)} under each rule ({rows[0][1]['decoding']}). Work: multiply-adds "
-                "through the layers; first step: median of the runs that part from the exact one. Data: "
+                f"{model}: {task} · {decoding}, {' and '.join(counts)} under each rule ({rows[0][1]['decoding']}). Work: "
+                "multiply-adds through the layers; first step: median of the runs that part from the exact one. Data: "
             )
             body = [_row(at, row) for at, row in rows]
             parts.append(table(tag("span", caption, link("tables/reuse.csv")), COLUMNS, body))
@@ -72,8 +75,13 @@ def _picture(source: Source) -> Safe:
     if path is None:
         return tag("p", "the frontier was not drawn", class_="quiet")
     return figure(
-        tag("img", src=embedded_svg(path.read_bytes()), alt="accuracy and agreement against work saved", class_="tinted"),
-        "Each rule’s accuracy and agreement with the exact run against the work that it saves; a line joins the sizes of one rule.",
+        tag(
+            "img",
+            src=embedded_svg(path.read_bytes()),
+            alt="accuracy and agreement against work saved",
+            class_="tinted",
+        ),
+        "Each rule’s accuracy and agreement with the exact run against the work it saves; a line joins the sizes of one rule.",
         "means over documents with 95 % intervals (docs/reuse.md states every measure).",
         "Time, which also depends on the machine, and other tasks or longer texts.",
         link(f"figures/{FIGURE}.csv"),
