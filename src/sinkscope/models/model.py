@@ -240,7 +240,7 @@ class Model:
         return logits if scale is None else logits * scale
 
     def _causal_logits(self, ids: Tensor, context: ForwardContext, keep: int | None, cache: Any) -> Tensor:
-        real = context.real
+        real = context.real if context.placed is None else context.placed.real  # positions count all columns
         keys = ids.shape[1] + (cache.get_seq_length() if cache is not None else 0)
         # Without a mask transformers would take positions that start anew for packed sequences.
         mask = (

@@ -61,6 +61,7 @@ class Candidates:
         received: Float [B, S]: attention received from the active queries; of causal models the running sum over all queries.
         near: Float [B, S]: higher for keys nearer to the active columns.
         random: Float64 [B, S]: numbers keyed by seed, row, layer and refresh.
+        total: Long [B]: how many keys a share is of: in a causal model all keys so far, those that were dropped included.
     """
 
     keys: Tensor
@@ -68,6 +69,7 @@ class Candidates:
     received: Tensor
     near: Tensor
     random: Tensor
+    total: Tensor
 
 
 @dataclass(frozen=True)
