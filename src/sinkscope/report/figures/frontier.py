@@ -35,7 +35,8 @@ def plot_frontier(table: pd.DataFrame, title: str = "Approximate steps") -> Pape
                 for name in series:
                     _points(axis, own[own["series"] == name], names, colours[name])
                 axis.set_ylim(-0.03, 1.03)
-                axis.set_xlim(-0.03, max(0.1, float(shown["work_saved"].max()) + 0.03))
+                most = max(0.001, float(shown.loc[shown["model"] == model, "work_saved"].max()))
+                axis.set_xlim(-0.05 * most, 1.05 * most)  # each model's own: a causal cache saves far less
                 if row == 0:
                     axis.set_title(str(model).removeprefix("organism/"))
                 if row == len(measures) - 1:
