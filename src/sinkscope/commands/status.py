@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from sinkscope.commands.output import say, show_json, show_table
-from sinkscope.study import status
+from sinkscope.study.status import Status, read
 
 
-def show(folder: Path, json: bool = False) -> None:
+def status(folder: Path, json: bool = False) -> None:
     """A row for each cell that is not finished, a line for each model, and last a line about the whole."""
-    study = status.read(folder)
+    study = read(folder)
     if json:
         show_json(
             {
@@ -47,7 +47,7 @@ def show(folder: Path, json: bool = False) -> None:
         say(f"report: {study.report}")
 
 
-def last_line(study: status.Status) -> str:
+def last_line(study: Status) -> str:
     """The study in one line: how much is done, and who runs it."""
     share = study.done / study.wanted if study.wanted else 0.0
     line = f"study {study.study}: {study.done} of {study.wanted} answers ({share:.0%})"
