@@ -9,24 +9,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from sinkscope.report.study.curves import curves
-from sinkscope.report.study.markup import Safe, details, figure, link, section, table, tag
+from sinkscope.report.study.markup import Safe, details, link, section, table, tag
 from sinkscope.report.study.numbers import SHOWN, cited, missing, number, result, setting, within
 from sinkscope.report.study.source import Row, Source
-from sinkscope.report.study.words import policy_words
+from sinkscope.report.study.words import captioned, note, policy_words
 from sinkscope.study.comparison import control, natural
 from sinkscope.study.evidence import CHECKED
 from sinkscope.study.shipped import Shipped
 
-LIMITS = (
-    "Losing accuracy when keys are hidden does not show that a sink matters. It does only when the controls that hide as many "
-    "random keys and as much attention keep their accuracy, and when silencing the same keys (their attention stays, their "
-    "content goes) costs accuracy too. Hiding a key removes its information and spreads its attention over the others."
-)
-NUMBERS = (
-    "Paired intervals are score intervals over documents (Tango), here and in the claims. p: McNemar’s exact test, corrected "
-    "over the table by Holm. Attention hidden: mean share that the mask took. "
-    "Sinks hit: share of the step’s own sinks that it really hid. Keys: k as a share of the keys."
-)
 FOLDED = 6
 """Rows from which on a shipped table is folded."""
 
@@ -40,21 +30,21 @@ SHIPPED_COLUMNS = (
 def masking(source: Source) -> Safe | None:
     """The section; None for a study without accuracies."""
     frame = source.frames.get("results")
-    notes = [
-        *(note for note in source.notes if not note.startswith(CHECKED)),
+    remarks = [
+        *(remark for remark in source.notes if not remark.startswith(CHECKED)),
         *map(_not_graded, source.manifest.get("not_graded", [])),
     ]
     if frame is None and not source.manifest.get("not_graded"):
         return None
-    parts: list[Any] = [tag("p", LIMITS, class_="warning")]
+    parts: list[Any] = [tag("p", note("masking"), class_="warning")]
     settings = [] if frame is None else zip(frame["task"], frame["decoding_name"], strict=True)
     for key in dict.fromkeys(settings):
         task, decoding = map(str, key)
         rows = list(source.rows("results", task=task, decoding_name=decoding))
         parts += [_wide(source, task, decoding, rows), _curves(source, task, decoding, rows)]
         parts.append(details(f"all numbers of {task} · {decoding}", *_long(source, rows)))
-    if notes:
-        parts.append(tag("ul", *(tag("li", note) for note in notes), class_="quiet"))
+    if remarks:
+        parts.append(tag("ul", *(tag("li", remark) for remark in remarks), class_="quiet"))
     return section("masking", "What breaks without them", *parts, shipped_results(source.shipped))
 
 
@@ -111,17 +101,7 @@ def _curves(source: Source, task: str, decoding: str, rows: list[tuple[int, Row]
     picture = curves(by_model)
     if picture is None:
         return None
-    return figure(
-        picture,
-        f"Accuracy on {task} (decoding {decoding}) as more keys are masked in every head, from none at the left.",
-        "share of documents answered right, with Wilson 95 % intervals; every policy answered the same documents. Keys "
-        "are ranked by received attention in the step before. Controls draw anew where the set changes; they are means over "
-        "their draws.",
-        "That a sink matters: read the blue curve beside its grey control, and beside silencing. A control with as many keys "
-        "takes less attention than the sinks do; only a mass-matched one takes as much. What lies within the intervals of a few "
-        "documents is noise.",
-        link("tables/results.csv"),
-    )
+    return captioned(picture, "masking", link("tables/results.csv"), task=task, decoding=decoding)
 
 
 def _long(source: Source, rows: list[tuple[int, Row]]) -> list[Safe]:
@@ -132,7 +112,7 @@ def _long(source: Source, rows: list[tuple[int, Row]]) -> list[Safe]:
         if own:
             body = [[result(row, at, column) for column, _ in SHOWN] for at, row in own]
             parts.append(table(f"{model}: {setting(own[0][1])}", [title for _, title in SHOWN], body))
-    return [*parts, tag("p", NUMBERS, " Data: ", link("tables/results.csv"), ".")]
+    return [*parts, tag("p", note("numbers"), " Data: ", link("tables/results.csv"), ".")]
 
 
 def shipped_results(shipped: list[Shipped]) -> Safe:
@@ -147,14 +127,7 @@ def shipped_results(shipped: list[Shipped]) -> Safe:
             by_task.setdefault(key, []).append((0, dict(row)))
     picture = curves(((title, label, rows) for (title, label, _), rows in by_task.items()), cited=False)
     if picture is not None:
-        parts.append(
-            figure(
-                picture,
-                "Accuracy as more keys are masked, from the larger tables that came with these weights.",
-                "as above, on more documents and with more draws of each control; date and machine stand over each panel.",
-                "Anything about this machine or this run: they were not computed here, and no claim above rests on them.",
-            )
-        )
+        parts.append(captioned(picture, "shipped"))
     for result_set in shipped:
         made = _shipped_table(result_set)
         title = f"{result_set.rows[0]['model']}: {result_set.label}" if result_set.rows else result_set.label

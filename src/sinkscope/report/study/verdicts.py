@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from sinkscope.report.study.markup import Safe, details, section, table, tag
 from sinkscope.report.study.numbers import cited
 from sinkscope.report.study.source import Row, Source
-from sinkscope.report.study.words import FAMILIES
+from sinkscope.report.study.words import FAMILIES, note
 from sinkscope.sinks.diagnosis import NO_EVIDENCE
 
 KINDS = {"drains": "mostly drains", "hubs": "mostly hubs rather than drains", "both": "drains and hubs"}
@@ -20,12 +20,6 @@ MOVES = {
     "intermittent": "most of them coming and going in one place",
     "mixed": "some fixed and some moving",
 }
-
-WORDS = (
-    "A head-step is one head in one step. A drain takes attention and gives little back; a hub may carry content. top-1 hides "
-    "from each head the key that it attended to most in the step before; points are hundredths of accuracy; in brackets 95 % "
-    "intervals."
-)
 
 
 def sentence(findings: Mapping[str, tuple[str, str]]) -> str:
@@ -66,7 +60,10 @@ def verdicts(source: Source) -> Safe | None:
     if not cards:
         return None
     return section(
-        "verdict", "Verdict", tag("div", *cards, class_="verdicts"), tag("p", WORDS, class_="quiet")
+        "verdict",
+        "Verdict",
+        tag("div", *cards, class_="verdicts"),
+        tag("p", note("verdicts"), class_="quiet"),
     )
 
 
