@@ -18,12 +18,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sinkscope.errors import InputError
 from sinkscope.files import write_atomically
 from sinkscope.locks import LockHeldError
-from sinkscope.study import documents, estimate, evidence, shipped, tables
+from sinkscope.study import documents, estimate, evidence, shipped
 from sinkscope.study.cells import SCIENCE, Cell, identify, map_cells, outline
 from sinkscope.study.executors import Executor, Place, executor_class
 from sinkscope.study.facts import Facts, facts_of
@@ -34,6 +34,9 @@ from sinkscope.study.worker import Job
 from sinkscope.tasks.records import RunFolder
 from sinkscope.tasks.task import digest
 from sinkscope.version import __version__
+
+if TYPE_CHECKING:
+    from sinkscope.study.tables import NotGraded
 
 OUTPUT = "output/6"
 """Count up when the same records would give other tables, figures or another report."""
@@ -74,7 +77,7 @@ class Outcome:
     study: Study
     frames: Mapping[str, Any]
     notes: tuple[str, ...]
-    not_graded: tuple[tables.NotGraded, ...]
+    not_graded: tuple[NotGraded, ...]
     computed: int
     manifest: Mapping[str, Any] = field(default_factory=dict)
 
@@ -255,6 +258,8 @@ class _Run:
     def _finish(self, study: Study, cells: Sequence[Cell], size: Sequence[str]) -> Outcome:
         """Tables and manifest; what is there already for the same records is read."""
         import pandas as pd
+
+        from sinkscope.study import tables
 
         old = self.store.manifest()
         shipped_results = shipped.digest_of([model.source for model in study.models])

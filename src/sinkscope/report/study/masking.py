@@ -141,17 +141,9 @@ def _shipped_table(shipped: Shipped) -> Safe:
     body = []
     for row in rows:
         draws = row.get("draws")
-        many = f"{row.get('n')}" + (
-            f", {int(draws)} draws" if not missing(draws) and draws and draws > 1 else ""
-        )
-        body.append(
-            [
-                row.get("policy"),
-                row.get("task"),
-                many,
-                *(_interval(row, name, form) for name, _, form in columns),
-            ]
-        )
+        several = f", {int(draws)} draws" if not missing(draws) and draws and draws > 1 else ""
+        values = [_interval(row, name, form) for name, _, form in columns]
+        body.append([row.get("policy"), row.get("task"), f"{row.get('n')}{several}", *values])
     caption = f"{rows[0]['model'] if rows else ''}: {shipped.label}"
     return table(caption, ("policy", "task", "n", *(title for _, title, _ in columns)), body)
 

@@ -26,11 +26,8 @@ def sentence(findings: Mapping[str, tuple[str, str]]) -> str:
     """One sentence from question → (verdict, evidence)."""
     present, seen = findings.get("sinks", (NO_EVIDENCE, "no trace was given"))
     if present != "present":
-        first = (
-            f"No sinks were found ({seen})"
-            if present == "none"
-            else f"Where its sinks are is not known ({seen})"
-        )
+        why = "No sinks were found" if present == "none" else "Where its sinks are is not known"
+        first = f"{why} ({seen})"
     else:
         parts = [f"It has sinks in {seen.partition(';')[0].removesuffix(' have a sink')}"]
         parts += [
@@ -52,11 +49,11 @@ def sentence(findings: Mapping[str, tuple[str, str]]) -> str:
 
 def verdicts(source: Source) -> Safe | None:
     """The section."""
-    cards = []
-    for model in source.models:
-        rows = list(source.rows("diagnosis", model=model))
-        if rows:
-            cards.append(_card(source, model, rows))
+    cards = [
+        _card(source, model, rows)
+        for model in source.models
+        if (rows := list(source.rows("diagnosis", model=model)))
+    ]
     if not cards:
         return None
     return section(
@@ -71,21 +68,16 @@ def _card(source: Source, model: str, rows: list[tuple[int, Row]]) -> Safe:
     findings = {row["question"]: (row["verdict"], row["evidence"]) for _, row in rows}
     about = source.manifest.get("models", {}).get(model, {})
     size = f"{about['parameters'] / 1e6:,.1f}M parameters" if about.get("parameters") else ""
-    kind = ", ".join(
-        part
-        for part in (FAMILIES.get(about.get("family", ""), ""), size, str(about.get("dtype", "")))
-        if part
-    )
+    facts = (FAMILIES.get(about.get("family", ""), ""), size, str(about.get("dtype", "")))
+    kind = ", ".join(filter(None, facts))
+    body = [
+        [row["question"], *(cited(row[name], "diagnosis", at, name) for name in ("verdict", "evidence", "thresholds"))]
+        for at, row in rows
+    ]  # fmt: skip
     evidence = table(
         f"Findings on {model}: the numbers they rest on and the thresholds that decided",
         ("question", "verdict", "evidence", "rule"),
-        [
-            [
-                row["question"],
-                *(cited(row[name], "diagnosis", at, name) for name in ("verdict", "evidence", "thresholds")),
-            ]
-            for at, row in rows
-        ],
+        body,
         kind="findings",
     )
     return tag(

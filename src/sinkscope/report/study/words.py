@@ -75,9 +75,8 @@ def policy_words(policy: str) -> str:
     many = "strongest key" if found.k == 1 else f"{found.k} strongest keys"
     if found.match:
         equal = "as many random keys" if found.match == "count" else "random keys with as much attention"
-        return f"control: {equal} as top:{found.k}" + (
-            "" if found.scope == "head" else f", {SCOPES[found.scope]}"
-        )
+        scope = "" if found.scope == "head" else f", {SCOPES[found.scope]}"
+        return f"control: {equal} as top:{found.k}{scope}"
     return f"{many} {'silenced' if found.silence else 'hidden'}, {SCOPES.get(found.scope, found.scope)}"
 
 
