@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sinkscope.commands.output import say, show_json, show_table
-from sinkscope.study.status import Status, read
+from sinkscope.study.status import CellStatus, Status, read
 
 
 def status(folder: Path, json: bool = False) -> None:
@@ -22,19 +22,12 @@ def status(folder: Path, json: bool = False) -> None:
         return
     rest = [cell for cell in study.cells if cell.done < cell.wanted]
     if rest:
-        show_table(
-            ("cell", "what", "answers", "right"),
-            [
-                (
-                    cell.id[:8],
-                    f"{cell.title}{' ◂ in work' if cell.working else ''}",
-                    f"{cell.done}/{cell.wanted}",
-                    f"{cell.right / cell.graded:.0%}" if cell.right is not None and cell.graded else "",
-                )
-                for cell in rest
-            ],
-            title=f"study {study.study}: cells that are not finished",
-        )
+        rows = [
+            (cell.id[:8], f"{cell.title}{' ◂ in work' if cell.working else ''}", f"{cell.done}/{cell.wanted}", _right(cell))
+            for cell in rest
+        ]  # fmt: skip
+        title = f"study {study.study}: cells that are not finished"
+        show_table(("cell", "what", "answers", "right"), rows, title)
     for model in dict.fromkeys(cell.model for cell in study.cells):
         cells = [cell for cell in study.cells if cell.model == model]
         finished = sum(cell.done >= cell.wanted for cell in cells)
@@ -45,6 +38,10 @@ def status(folder: Path, json: bool = False) -> None:
     say(last_line(study))
     if study.report is not None:
         say(f"report: {study.report}")
+
+
+def _right(cell: CellStatus) -> str:
+    return f"{cell.right / cell.graded:.0%}" if cell.right is not None and cell.graded else ""
 
 
 def last_line(study: Status) -> str:

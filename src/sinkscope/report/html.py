@@ -178,7 +178,5 @@ def write_viewer(path: str | os.PathLike[str], trace: Any, other: Any = None, **
         raise InputError(f"the page should end in .html, got {str(path)!r}; try {target.name}.html")
     if not target.parent.is_dir():
         raise InputError(f"the folder {target.parent} does not exist; make it first")
-    write_atomically(
-        target, viewer_page(trace, other, **options)
-    )  # a link at this path is replaced, not followed
+    write_atomically(target, viewer_page(trace, other, **options))  # replaces a link, and does not follow it
     return target

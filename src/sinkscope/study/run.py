@@ -29,7 +29,7 @@ from sinkscope.study.executors import Executor, Place, executor_class
 from sinkscope.study.facts import Facts, facts_of
 from sinkscope.study.shard import Shard, cut
 from sinkscope.study.spec import Study, check_names, has_auto, with_samples
-from sinkscope.study.store import LEFT_BY_A_KILL, Store
+from sinkscope.study.store import Store
 from sinkscope.study.worker import Job
 from sinkscope.tasks.records import RunFolder
 from sinkscope.tasks.task import digest
@@ -129,8 +129,9 @@ def run_study(
             try:
                 return _Run(store, study, facts, executor, on, place, shard, sandbox, progress, tables).do()
             finally:
-                if new and not store.study_file.exists():
-                    remove_empty(store.root)
+                # A study that was refused before it began leaves no folder, unless something else is in it.
+                if new and not store.study_file.exists() and not store.strange():
+                    shutil.rmtree(store.root, ignore_errors=True)
     except LockHeldError as error:
         who = f"process {error.holder.get('pid', '?')} on {error.holder.get('host', '?')}"
         raise InputError(
@@ -378,14 +379,6 @@ def check_writable(root: Path) -> None:
     folder = next(path for path in (root, *root.parents) if path.exists())
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         raise InputError(f"{root} cannot be written: {folder} is read-only or no folder; give another --out")
-
-
-def remove_empty(root: Path) -> None:
-    """Remove the folder of a study that was refused before it began, unless something else is in it."""
-    if root.is_dir() and all(
-        path.name in LEFT_BY_A_KILL or path.name.startswith(".") for path in root.iterdir()
-    ):
-        shutil.rmtree(root, ignore_errors=True)
 
 
 def versions() -> dict[str, str]:

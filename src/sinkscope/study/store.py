@@ -122,14 +122,16 @@ class Store:
         """Refuse to start a study in a folder that holds something else."""
         if self.root.exists() and not self.root.is_dir():
             raise InputError(f"{self.root} is a file; give a folder with --out")
-        if not self.study_file.exists() and self.root.is_dir():
-            names = sorted(path.name for path in self.root.iterdir())
-            strange = [name for name in names if name not in LEFT_BY_A_KILL and not name.startswith(".")]
-            if strange:
-                raise InputError(
-                    f"{self.root} is no folder of a study (it has no study.toml) and holds {', '.join(strange[:3])}; "
-                    "give another --out"
-                )
+        if not self.study_file.exists() and (strange := self.strange()):
+            raise InputError(
+                f"{self.root} is no folder of a study (it has no study.toml) and holds {', '.join(strange[:3])}; "
+                "give another --out"
+            )
+
+    def strange(self) -> list[str]:
+        """Names in the folder besides those that a command leaves when it is killed at its start."""
+        names = sorted(path.name for path in self.root.iterdir()) if self.root.is_dir() else []
+        return [name for name in names if name not in LEFT_BY_A_KILL and not name.startswith(".")]
 
     def check_study(self, wanted: spec.Study) -> None:
         """Refuse a folder of another study, with the difference named; "auto" agrees with any number."""

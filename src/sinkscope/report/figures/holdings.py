@@ -61,15 +61,8 @@ def _dots(axes: Any, rows: pd.DataFrame, label: str) -> None:
         if len(part):
             y = [names.index(name) + shift for name in part["measure"]]
             apart = np.clip(np.stack([part["value"] - part["low"], part["high"] - part["value"]]), 0, None)
-            axes.errorbar(
-                part["value"],
-                y,
-                xerr=np.nan_to_num(apart),
-                fmt="o",
-                markersize=3,
-                color=COLOURS[place],
-                linewidth=0.8,
-            )
+            look_of = {"fmt": "o", "markersize": 3, "linewidth": 0.8, "color": COLOURS[place]}
+            axes.errorbar(part["value"], y, xerr=np.nan_to_num(apart), **look_of)
     axes.set(yticks=range(len(names)), yticklabels=names, xlabel=label)
     if names:
         axes.set_ylim(len(names) - 0.5, -0.5)

@@ -86,5 +86,5 @@ def colour(model: str, models: Sequence[str]) -> str:
 
 
 def short(model: str) -> str:
-    """A model's name in figures, as `study.drawings` writes it."""
+    """A model's name in figures, as `drawing` writes it."""
     return model.removeprefix("organism/")
