@@ -38,7 +38,7 @@ from sinkscope.sinks.depth import depth_table
 from sinkscope.statistics import align, compare
 from sinkscope.study import evidence
 from sinkscope.study.cells import Cell
-from sinkscope.study.comparison import compare_runs, control, holm_over
+from sinkscope.study.comparison import compare_runs, holm_over, pooled
 from sinkscope.study.store import Store, load_part, load_statistics
 from sinkscope.tasks.evaluate import Evaluation, record_of
 from sinkscope.tasks.task import ACCURACY, NATS, scheme_name
@@ -206,22 +206,21 @@ def results(cells: Sequence[Cell], evaluations: dict[str, Evaluation]) -> tuple[
         notes += table.notes
         draws: dict[tuple[str, str], list[Cell]] = defaultdict(list)
         for cell in group:
-            kind = control(cell.policy)
-            draws[cell.model.name, cell.policy if kind is None else kind.name].append(cell)
+            draws[cell.model.name, pooled(cell.policy)].append(cell)
         compared = {(str(row["model"]), str(row["policy"])): row for row in table.frame().to_dict("records")}
+        controls = {
+            (model, row["control_of"]): name
+            for (model, name), row in compared.items()
+            if row["match"] == "count"
+        }
         for (model, policy), row in compared.items():
             used = draws[model, policy]
             about = _about(used[0]) | {"policy": policy, "cell": " ".join(cell.id for cell in used)}
-            matched = [
-                name
-                for (other, name), beside in compared.items()
-                if (other, beside["control_of"], beside["match"]) == (model, policy, "count")
-            ]
-            beside = compared[model, matched[0]] if matched else None
+            name = controls.get((model, policy), "")
             rows.append(
                 about
-                | {str(name): value for name, value in row.items() if name not in about}
-                | _beside(used[0], beside, draws[model, matched[0]] if matched else [], evaluations)
+                | {str(key): value for key, value in row.items() if key not in about}
+                | _beside(used[0], compared.get((model, name)), draws.get((model, name), []), evaluations)
             )
     return holm_over(pd.DataFrame(rows)), list(dict.fromkeys(notes))
 

@@ -17,7 +17,7 @@ from sinkscope.report.study.numbers import missing
 from sinkscope.report.study.source import Source
 from sinkscope.sinks.diagnosis import BASE_ACCURACY
 from sinkscope.statistics import Estimate, kept_share, mean_difference, mean_interval, paired_interval
-from sinkscope.study.comparison import control
+from sinkscope.study.comparison import pooled
 
 Scores = Mapping[str, float]
 """Document → share of its answers that were right."""
@@ -225,7 +225,7 @@ def _scores(frame: Any) -> dict[str, Scores]:
     answers = pd.MultiIndex.from_frame(frame[["policy", "document"]])
     new = frame["here"].to_numpy() | ~answers.isin(answers[frame["here"].to_numpy()])
     scores: dict[str, Scores] = {}
-    for policy, part in frame[new].groupby(frame["policy"].map(_pooled), sort=False):
+    for policy, part in frame[new].groupby(frame["policy"].map(pooled), sort=False):
         mean = part["passed"].astype(float).groupby(part["document"]).mean()
         scores[str(policy)] = {str(name): float(score) for name, score in mean.items()}
     if frame["here"].all():
@@ -235,12 +235,6 @@ def _scores(frame: Any) -> dict[str, Scores]:
         policy: {name: score for name, score in one.items() if name in common}
         for policy, one in scores.items()
     }
-
-
-def _pooled(policy: str) -> str:
-    """The name of a control without its seed."""
-    kind = control(policy)
-    return policy if kind is None else kind.name
 
 
 def _traces(source: Source) -> Iterable[Evidence]:
