@@ -213,12 +213,12 @@ def _finished(dataset: xarray.Dataset) -> xarray.Dataset:
     """Float32 instead of float16, lazily, and names instead of codes for the regions."""
     import xarray
 
-    for name in JSON_ATTRIBUTES & set(dataset.attrs):
+    for attribute in JSON_ATTRIBUTES & set(dataset.attrs):
         try:
-            json.loads(str(dataset.attrs[name]) or "null")
+            json.loads(str(dataset.attrs[attribute]) or "null")
         except ValueError as error:
             raise InputError(
-                f"the trace is damaged: its attribute {name!r} is not JSON ({error}); record it again"
+                f"the trace is damaged: its attribute {attribute!r} is not JSON ({error}); record it again"
             ) from error
     for name in dataset.data_vars:
         if is_halved(str(name)):
