@@ -223,7 +223,9 @@ def test_measurements_that_some_studies_have_get_a_section(planted: Path, tmp_pa
     found = source.read(planted)
     about = {"model": found.models[0], "task": "text", "decoding_name": "reading", "decoding": "{}", "n": 16}
     texts = pd.DataFrame([{**about, "policy": "top:1", "nll": 2.345, "low": 2.2, "high": 2.5}])
-    rules = pd.DataFrame([{**about, "reuse": "prefix:8", "accuracy": 0.5, "low": 0.4, "high": 0.6, "work_saved": 0.3}])
+    rules = pd.DataFrame(
+        [{**about, "reuse": "prefix:8", "accuracy": 0.5, "low": 0.4, "high": 0.6, "work_saved": 0.3}]
+    )
     for name, table, column in (("likelihood", texts, "nll"), ("reuse", rules, "accuracy")):
         page = report_page(replace(found, frames={**found.frames, name: table}))
         assert f'id="{name}"' in page

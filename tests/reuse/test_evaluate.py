@@ -1,4 +1,4 @@
-"""Evaluations under reuse rules: no record depends on the batch, random rules differ by seed, and traces keep to what they know."""
+"""Evaluations under reuse rules: no record depends on the batch, random rules differ by seed, traces say what is stale."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 from tests.helpers.tokenizers import golden_with_tokenizer
+from typer.testing import CliRunner
 
 import sinkscope as ss
-from sinkscope.commands.trace import Prompts, trace
+from sinkscope import cli
 from sinkscope.generation.maps import with_maps
 
 
@@ -56,17 +57,22 @@ def test_a_text_that_is_read_has_no_steps(model: ss.Model) -> None:
         ss.evaluate(model, "text", limit=1, reuse="prefix:2")
 
 
-def test_the_trace_command_says_it(
-    model: ss.Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_trace_command_says_it(model: ss.Model, tmp_path: Path) -> None:
     out = tmp_path / "run.zarr.zip"
-    options = {"length": 8, "block": 4}
-    trace(
-        str(model.source), out, Prompts(("hello",), None, None), options, None, None, ss.Capture(), ("cpu", "auto", None),
-        reuse_text="prefix:2",
-    )  # fmt: skip
-    printed = capsys.readouterr().out
-    assert "reuse prefix:2: approximate steps" in printed
+    words = [
+        "trace",
+        str(model.source),
+        "--prompt",
+        "hello",
+        "--length",
+        "8",
+        "--block",
+        "4",
+        "--reuse",
+        "prefix:2",
+    ]
+    done = CliRunner().invoke(cli.app, [*words, "--device", "cpu", "--out", str(out)], catch_exceptions=False)
+    assert "reuse prefix:2: approximate steps" in done.stdout
     made = ss.Trace.open(out)
     assert made.attributes["reuse"] == "prefix:2"
     assert 0 < float(made.dataset["fresh"].mean()) < 1

@@ -27,8 +27,8 @@ class SparseReuse(Reuse):
     looks at the chosen keys and at itself.
 
     Attributes:
-        keep: how many of the other keys stay: a whole number, or a share of them (above 0, at most 1); in a causal model a share of
-            all keys so far.
+        keep: how many of the other keys stay: a whole number, or a share of them (above 0, at most 1); in a causal model
+            a share of all keys so far.
         by: which: "sinks" (most attention from all queries), "received" (most from the queries of the block; in a causal model
             the running sum of H2O, arXiv 2306.14048), "recent" (nearest to the block), "first", "random". Rules joined by + share
             the number equally, unless one has its own behind a colon: "first:4+recent" is StreamingLLM (arXiv 2309.17453).

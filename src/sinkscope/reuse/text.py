@@ -28,8 +28,8 @@ PRESETS = {
         "prefix:block,fresh=rest",
         {"block": 32, "threshold": 0.9},
         "arXiv 2505.22618, prefix cache; block 32, threshold 0.9 in its evaluation scripts",
-        "confidence is in the logits' dtype (LLaDA), where it computes float64; Dream has no blocks here, so its cache is refreshed "
-        "once, at the prompt",
+        "confidence is in the logits' dtype (LLaDA), where it computes float64; Dream has no blocks here, so its cache is "
+        "refreshed once, at the prompt",
     ),
     "fast-dllm-dual": Preset(
         "prefix:block",
@@ -41,21 +41,21 @@ PRESETS = {
         "prefix:8,fresh=masks",
         {"block": 64},
         "arXiv 2505.15781, the decode variant; cache_reloading_step 8 and block 64 in its README's example for LLaDA",
-        "it begins every block anew with two full forwards, and here the refreshes run on over blocks; its reordering of cached and "
-        "fresh columns is not needed",
+        "it begins every block anew with two full forwards, and here the refreshes run on over blocks; its reordering of "
+        "cached and fresh columns is not needed",
     ),
     "sparse-dllm": Preset(
         "sparse:0.5,by=received",
         {"block": 32},
         "arXiv 2508.02558; keep_ratio 0.5, block 32, one step per token in its evaluation",
-        "it scores by the mean query without a softmax, pools over 3 neighbours, and decides in the second step of a block, which is "
-        "a full forward too",
+        "it scores by the mean query without a softmax, pools over 3 neighbours, and decides in the second step of a block, "
+        "which is a full forward too",
     ),
     "elastic-cache": Preset(
         "drift:0.9",
         {"block": 32, "threshold": 0.9},
         "arXiv 2510.14973; its code was not at hand: both numbers are from memory",
-        "it compares attention weights, refreshes from the drifting layer on only, and decodes in a sliding window in place of blocks",
+        "it compares attention weights, refreshes from the drifting layer on only, and decodes in a sliding window",
     ),
     "streaming": Preset(
         "sparse:1024,by=first:4+recent",

@@ -326,12 +326,9 @@ def map_cells(study: Study, cells: Sequence[Cell], sinks: Mapping[str, Mapping[i
         for cell in cells:
             if cell.kind != "trace" or cell.group != grid.name or not grid.maps or cell.reuse != "none":
                 continue
-            places = documents.exemplars(sinks[cell.id], grid.maps)
             options = {**json.loads(cell.capture), "level": "maps", "every": grid.maps_every}
-            capture = Capture(**options).to_json()
-            made.append(
-                replace(
-                    cell, kind="maps", documents=places, seeds=cell.seeds[:1], capture=capture, identity={}
-                )
+            second = replace(
+                cell, kind="maps", seeds=cell.seeds[:1], capture=Capture(**options).to_json(), identity={}
             )
+            made.append(replace(second, documents=documents.exemplars(sinks[cell.id], grid.maps)))
     return made

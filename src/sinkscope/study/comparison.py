@@ -133,6 +133,12 @@ def name_of(settings: Mapping[str, Any]) -> str | None:
     return policy if rule is None else " · ".join(part for part in (policy, f"reuse {rule}") if part)
 
 
+def pooled(policy: str) -> str:
+    """The text of a policy; for a draw of a random control, the name of all its draws together."""
+    kind = control(policy)
+    return policy if kind is None else kind.name
+
+
 def compare_runs(evaluations: Sequence[Evaluation]) -> Table:
     """The table of these evaluations."""
     if not evaluations:

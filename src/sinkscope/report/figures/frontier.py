@@ -7,8 +7,7 @@ from typing import Any
 import pandas as pd
 
 from sinkscope.report.figures import look
-from sinkscope.report.figures.paper_figure import PaperFigure
-from sinkscope.report.figures.sources import caption
+from sinkscope.report.figures.paper_figure import PaperFigure, finished
 
 COLOURS = {
     "exact": "#000000", "sinks": "#cf4173", "received": "#e08214", "recent": "#2b7bba", "first": "#1b9e77", "random": "#7f7f7f",
@@ -18,7 +17,7 @@ MEASURES = (("accuracy", "low", "high"), ("tokens_equal", "tokens_equal_low", "t
 COLUMNS = ("model", "task", "decoding_name", "reuse", "series", "n", "agreement_n", "work_saved")
 
 
-def plot_frontier(table: pd.DataFrame, title: str = "Approximate steps") -> PaperFigure:
+def plot_frontier(table: pd.DataFrame) -> PaperFigure:
     """A column of panels for each model of the table `reuse` (see `sinkscope.study.reuse_table`), one row for each measure."""
     shown = table[[*COLUMNS, *(name for names in MEASURES for name in names)]].reset_index(drop=True)
     models = list(dict.fromkeys(shown["model"]))
@@ -46,13 +45,7 @@ def plot_frontier(table: pd.DataFrame, title: str = "Approximate steps") -> Pape
         handles = [axes[0][0].plot([], [], "o", color=colours[name], label=name)[0] for name in series]
         figure.legend(handles=handles, loc="outside lower center", ncols=min(6, len(series)))
     counts = sorted({int(n) for name in ("n", "agreement_n") for n in shown[name].dropna()})
-    words = caption(
-        f"{title}: what a rule keeps of the exact run against the work it saves; {' or '.join(map(str, counts))} documents.",
-        "work: multiply-adds through the layers of the same steps in full; accuracy with Wilson's, tokens equal with Student's "
-        "95 % interval over documents; a line joins the sizes of one rule.",
-        "time, which also depends on the machine; and other tasks or longer texts, where more is kept and less computed.",
-    )
-    return PaperFigure("frontier", title, figure, shown, words)
+    return finished("frontier", figure, shown, n=" or ".join(map(str, counts)))
 
 
 def _points(axis: Any, rows: pd.DataFrame, names: tuple[str, str, str], colour: str) -> None:

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from sinkscope.report.study.exemplars import embedded_svg
-from sinkscope.report.study.markup import Safe, figure, link, section, table, tag
+from sinkscope.report.study.markup import Safe, link, section, table, tag
 from sinkscope.report.study.numbers import cited, missing, number, valued, within
 from sinkscope.report.study.source import Row, Source
+from sinkscope.report.study.words import captioned, note
 
 FIGURE = "frontier"
-NOTE = (
-    "In an approximate step only some columns go through the layers; keys and values of the others are those of an earlier step, "
-    "and under a sparse rule only some of them are looked at. All but the rows without a rule are approximate. A sparse rule "
-    "stands beside as many random keys, and as many of the nearest ones, at the same cost: only a difference to these says "
-    "something about the keys that it keeps."
-)
 COLUMNS = (
     "rule", "accuracy (95 %)", "− exact (paired 95 %)", "− random keys", "− nearest keys", "work saved", "time saved",
     "tokens equal", "− random keys", "first step that differs", "KL, nats",
@@ -38,13 +33,11 @@ def approximate_steps(source: Source) -> Safe | None:
                 )
                 if (found := [row[name] for _, row in rows if not missing(row.get(name))])
             ]
-            caption = (
-                f"{model}: {task} · {decoding}, {' and '.join(counts)} under each rule ({rows[0][1]['decoding']}). Work: "
-                "multiply-adds through the layers; first step: median of the runs that part from the exact one. Data: "
-            )
+            words = {"model": model, "task": task, "decoding": decoding, "options": rows[0][1]["decoding"]}
+            caption = note("reuse_table", counts=" and ".join(counts), **words)
             body = [_row(at, row) for at, row in rows]
             parts.append(table(tag("span", caption, link("tables/reuse.csv")), COLUMNS, body))
-    return section("reuse", "Approximate steps", tag("p", NOTE), _picture(source), *parts)
+    return section("reuse", "Approximate steps", tag("p", note("reuse")), _picture(source), *parts)
 
 
 def _row(at: int, row: Row) -> list[Safe | str]:
@@ -74,15 +67,6 @@ def _picture(source: Source) -> Safe:
     path = source.figure(f"{FIGURE}.svg")
     if path is None:
         return tag("p", "the frontier was not drawn", class_="quiet")
-    return figure(
-        tag(
-            "img",
-            src=embedded_svg(path.read_bytes()),
-            alt="accuracy and agreement against work saved",
-            class_="tinted",
-        ),
-        "Each rule’s accuracy and agreement with the exact run against the work it saves; a line joins the sizes of one rule.",
-        "means over documents with 95 % intervals (docs/reuse.md states every measure).",
-        "Time, which also depends on the machine, and other tasks or longer texts.",
-        link(f"figures/{FIGURE}.csv"),
-    )
+    alt = "accuracy and agreement against work saved"
+    picture = tag("img", src=embedded_svg(path.read_bytes()), alt=alt, class_="tinted")
+    return captioned(picture, FIGURE, link(f"figures/{FIGURE}.csv"))
