@@ -179,11 +179,8 @@ def _register(random: Random) -> str:
     rows = [(_name(random), random.randint(100, 9999), _word(random, 2)) for _ in range(random.randint(3, 5))]
     lines = [f"{name}, {number}, {word};" for name, number, word in rows]
     for name, number, word in random.sample(rows, 3):
-        lines.append(
-            random.choice(
-                (f"{number} is {name}.", f"{name} has {word}.", f"{word}: {number}.", f"{name}: {number}.")
-            )
-        )
+        ways = (f"{number} is {name}.", f"{name} has {word}.", f"{word}: {number}.", f"{name}: {number}.")
+        lines.append(random.choice(ways))
     return "\n".join(lines)
 
 

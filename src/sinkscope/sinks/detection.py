@@ -165,11 +165,8 @@ def filtered_share(
             above[block.cut[0], i] += sinks_of(values, level, rule).sum(axis=(1, 2, 3, 4))
     with np.errstate(invalid="ignore", divide="ignore"):
         share = 1.0 - above / cells[:, None]
-    note = (
-        ""
-        if longest == FIGURE_10_KEYS
-        else f"sequences of up to {longest} keys; the paper's figure 10 has 64"
-    )
+    other = longest != FIGURE_10_KEYS
+    note = f"sequences of up to {longest} keys; the paper's figure 10 has 64" if other else ""
     coords = {"sample": labels(data, "sample"), "epsilon": levels}
     return labelled(
         share, "filtered", coords, units="share of tokens", rule=rule, scores=name, keys=longest, note=note

@@ -94,13 +94,9 @@ class Scan:
     @cached_property
     def kinds(self) -> Array:
         """int8 [L, H], index into kinds.KINDS."""
-        order = decoding_rank(self.state)
-        return np.stack(
-            [
-                kinds_of(self.path[:, i], self.sets(i), self.observed[:, i], self.state.position, order)
-                for i in range(len(self.layers))
-            ]
-        )
+        place, order = self.state.position, decoding_rank(self.state)
+        parts = ((self.path[:, i], self.sets(i), self.observed[:, i]) for i in range(len(self.layers)))
+        return np.stack([kinds_of(*part, place, order) for part in parts])
 
     @cached_property
     def residences(self) -> Residences:

@@ -127,9 +127,8 @@ def absorbed_share(
             else:
                 use = np.broadcast_to(state.position == 0, filled.shape)
             out[sample, step, block.cut[2]] = (filled * mass_weight(state, step, name) * use).sum(axis=-1)
-    coords = {dim: labels(data, dim) for dim in ("sample", "step", "layer")} | {
-        "head": head_labels(data, name)
-    }
+    coords = {dim: labels(data, dim) for dim in ("sample", "step", "layer")}
+    coords["head"] = head_labels(data, name)
     note = HEAD_MEANS_NOTE if head_means(data, name) else ""
     return labelled(out, "absorbed", coords, units="share of attention", sinks=sinks, note=note)
 
