@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -482,12 +483,20 @@ def main() -> None:
     except BrokenPipeError:
         sys.exit(1)
     except Exception as error:
+        if _while_reading(error):
+            _fail(f"the trace is damaged: its numbers cannot be read ({error}); record it again", 2)
         # Usage errors are click's or, from typer 0.29 on, of the copy of click inside typer: known by what they can do.
         if not hasattr(error, "show") or not hasattr(error, "exit_code"):
             raise
         error.show()
         sys.exit(error.exit_code)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _while_reading(error: Exception) -> bool:
+    """Whether zarr raised it while it decoded a trace; arrays are read when they are used, long after the trace was opened."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(str(frame.f_globals.get("__name__")).startswith("zarr.codecs") for frame, _ in frames)
 
 
 def _fail(message: str, code: int) -> None:
