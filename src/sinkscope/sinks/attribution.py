@@ -64,11 +64,8 @@ class Observations(NamedTuple):
     @classmethod
     def pooled(cls, samples: list[Observations]) -> Observations:
         """The rows of several samples; their lengths are given up."""
-        return samples[0]._replace(
-            prompt_length=0,
-            length=0,
-            **{name: np.concatenate([getattr(rows, name) for rows in samples]) for name in COLUMNS},
-        )
+        joined = {name: np.concatenate([getattr(rows, name) for rows in samples]) for name in COLUMNS}
+        return samples[0]._replace(prompt_length=0, length=0, **joined)
 
 
 class Attribution(NamedTuple):

@@ -62,6 +62,12 @@ def scores_name(data: xr.Dataset, scores: str = "auto") -> str:
     return scores
 
 
+def scored(trace: Any, scores: str) -> tuple[xr.Dataset, str]:
+    """The dataset of a trace, and the variable that holds its scores."""
+    data = dataset_of(trace)
+    return data, scores_name(data, scores)
+
+
 def is_causal(data: xr.Dataset) -> bool:
     """Whether each query sees only the keys up to itself; block diffusion has `received_all` too, and kinds of forwards."""
     return data.attrs.get("family") == "causal" or ("received_all" in data and "forward_kind" not in data)

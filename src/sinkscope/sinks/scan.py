@@ -23,14 +23,13 @@ from sinkscope.sinks.dataset import (
     all_heads,
     as_slice,
     blocks,
-    dataset_of,
     head_count,
     head_labels,
     head_means,
     labels,
     mass_weight,
     sample_state,
-    scores_name,
+    scored,
 )
 from sinkscope.sinks.detection import HISTOGRAM_EDGES, SWEEP, check_rule, threshold_line
 from sinkscope.sinks.drift import decoding_rank, set_overlap
@@ -135,8 +134,7 @@ def scans(
     budget: int = BLOCK_BYTES,
 ) -> Iterator[Scan]:
     """One `Scan` per sample, in order, reading the scores once. sweep: also the ε sweep and the histogram."""
-    data = dataset_of(trace)
-    name = scores_name(data, scores)
+    data, name = scored(trace, scores)
     check_rule(rule, epsilon)
     names = [name] + (["value_norm"] if "value_norm" in data else [])
     working: dict[int, Scan] = {}

@@ -251,8 +251,9 @@ def evaluate(
     decoding = decoding_for(chosen, model.family) if decoding is None else decoding
     with tempfile.TemporaryDirectory(prefix="sinkscope-") as scratch:
         folder = Path(scratch, "run") if out is None else Path(out)
-        how = limit, seeds, batch_size
-        keys = write_answers(model, chosen, decoding, policy, folder, *how, progress=progress)
+        keys = write_answers(
+            model, chosen, decoding, policy, folder, limit, seeds, batch_size, progress=progress
+        )
         return collect(RunFolder.read(folder), keys)
 
 
