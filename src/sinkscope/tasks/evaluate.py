@@ -189,11 +189,9 @@ def summary(evaluation: Evaluation) -> list[tuple[str, str]]:
     )
     named = f", scheme {scheme['name']}" if "name" in scheme else ""
     seeds = f" × {len(evaluation.seeds)} seeds" if len(evaluation.seeds) > 1 else ""
+    about = f"{model['family']}, {model['dtype']}, weights {model['weights'][:12]}"
     lines = [
-        (
-            "model",
-            f"{model['source']} ({model['family']}, {model['dtype']}, weights {model['weights'][:12]})",
-        ),
+        ("model", f"{model['source']} ({about})"),
         ("task", f"{task.get('task', '?')}{named} ({task.get('version', 'no version')})"),
         ("scheme", wording if len(wording) <= 300 else f"{wording[:300]}…"),
         ("decoding", f"{decoding['kind']}: {options}"),
@@ -374,15 +372,14 @@ def run_settings(
     model: Model, task: Task, decoding: Decoding, policy: Policy | None, reuse: Reuse | None = None
 ) -> dict[str, Any]:
     """Everything that can change a record, as JSON data: a run's identity."""
-    about = {
-        "source": model.source,
-        "family": model.family,
-        "dtype": str(model.dtype).removeprefix("torch."),
-        "weights": model.revision or model.digest,
-    }
     return {
         "version": VERSION,
-        "model": about,
+        "model": {
+            "source": model.source,
+            "family": model.family,
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "weights": model.revision or model.digest,
+        },
         "task": task.settings(),
         "decoding": decoding.as_dict(),
         "policy": None if policy is None else str(policy),
@@ -401,9 +398,8 @@ def collect(run: RunFolder, keys: set[tuple[str, int]] | None = None) -> Evaluat
         raise InputError(
             f"{run.path} has {len(missing)} answers without a grade, such as {missing[0]}: run `sinkscope grade {run.path}`"
         )
-    return Evaluation(
-        tuple(record_of(row, grades[row.document, row.seed], run.settings) for row in rows), run.settings
-    )
+    records = (record_of(row, grades[row.document, row.seed], run.settings) for row in rows)
+    return Evaluation(tuple(records), run.settings)
 
 
 def open_evaluation(path: str | os.PathLike[str]) -> Evaluation:
@@ -414,32 +410,15 @@ def open_evaluation(path: str | os.PathLike[str]) -> Evaluation:
 def record_of(row: Generation, grade: Grade, settings: Mapping[str, Any]) -> Record:
     """An answer with its grade, and the settings of its run."""
     more = row.more
-    return Record(
-        document=row.document,
-        index=row.index,
-        seed=row.seed,
-        prompt=row.prompt,
-        output=row.output,
-        extracted=grade.extracted,
-        passed=grade.passed,
-        reason=grade.reason,
-        steps=row.steps,
-        forwards=row.forwards,
-        ties=int(more.get("ties", 0)),
-        hidden_share=row.hidden,
-        sinks_hit=more.get("sinks_hit"),
-        key_share=more.get("key_share"),
-        prompt_tokens=int(more.get("prompt_tokens", 0)),
-        stream=int(more.get("stream", 0)),
-        fingerprint=str(more.get("fingerprint", "")),
-        settings=settings,
-        sandbox=grade.sandbox,
-        nll=more.get("nll"),
-        nats=tuple(more.get("nats", ())),
-        reuse=more.get("reuse"),
-        macs=more.get("macs"),
-        macs_exact=more.get("macs_exact"),
-    )
+    answered = ("document", "index", "seed", "prompt", "output", "steps", "forwards")
+    known: dict[str, Any] = {name: getattr(row, name) for name in answered}
+    known |= {name: getattr(grade, name) for name in ("extracted", "passed", "reason", "sandbox")}
+    known |= {
+        name: more.get(name) for name in ("sinks_hit", "key_share", "nll", "reuse", "macs", "macs_exact")
+    }
+    known |= {name: int(more.get(name, 0)) for name in ("ties", "prompt_tokens", "stream")}
+    known |= {"hidden_share": row.hidden, "fingerprint": str(more.get("fingerprint", ""))}
+    return Record(**known, settings=settings, nats=tuple(more.get("nats", ())))
 
 
 def score_of(record: Record) -> float:

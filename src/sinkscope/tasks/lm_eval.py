@@ -7,7 +7,6 @@ What it does not do: run model-written code outside our sandbox (such tasks are 
 from __future__ import annotations
 
 import gc
-import hashlib
 import inspect
 import json
 import logging
@@ -30,7 +29,7 @@ from sinkscope.reuse import parse_reuse
 from sinkscope.tasks.answer import rows_at_once
 from sinkscope.tasks.likelihood import DRAWS, Likelihood, bound, exact
 from sinkscope.tasks.prompting import start_token
-from sinkscope.tasks.task import cut, digest
+from sinkscope.tasks.task import cut, digest, seed_of
 
 LENGTH = 256  # lm-eval's own default, where neither task nor user says
 LONGEST = 2048  # windows of rolling likelihoods, where a model states no context
@@ -187,8 +186,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
 
     def stream(self, context: str, repeat: int = 0) -> int:
         """The seed of the random stream of one answer."""
-        text = f"{self.seed}/{context}/{repeat}".encode()
-        return int.from_bytes(hashlib.sha256(text).digest()[:6], "big")
+        return seed_of(f"{self.seed}/{context}/{repeat}")
 
     def _decoding(self, wishes: dict[str, Any]) -> Decoding:
         """The user's options first, then the task's wishes, then lm-eval's default length."""
