@@ -39,6 +39,10 @@ class Decoding:
         cached: whether the official loop keeps finished blocks in a KV cache; None: it has no blocks to keep.
         generates: it writes tokens; readings do not.
         reusable: whether its loop says which columns it wants, so that a reuse rule can act.
+
+    >>> decoding = ss.LladaDecoding(length=16, block=8)
+    >>> decoding.kind, decoding.new_tokens, decoding.steps
+    ('llada', 16, 16)
     """
 
     kind: ClassVar[str] = ""

@@ -40,6 +40,9 @@ class DreamDecoding(Decoding):
         eps: where the time schedule ends.
         threshold, factor: a step decides every mask that the model is sure of, and at least one, until none is left (not
             official; see LladaDecoding and `parallel`); for maskgit_plus and topk_margin.
+
+    >>> ss.generate("organism/adapted", prompts, ss.DreamDecoding(length=8, temperature=0.0, top_p=None)).states.shape
+    torch.Size([9, 1, 44])
     """
 
     length: int = 128

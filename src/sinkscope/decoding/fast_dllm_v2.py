@@ -45,6 +45,9 @@ class FastDllmDecoding(Decoding):
         stop: the id that ends an answer; "model": the model's end id, None: none.
         block_cache: keys and values of the active block are kept too, and those of other sub-blocks grow stale: another
             trajectory.
+
+    >>> ss.FastDllmDecoding(length=64, threshold=0.8).new_tokens
+    64
     """
 
     length: int = 256

@@ -58,6 +58,9 @@ class Llada2Decoding(Decoding):
         editing_threshold: written tokens are replaced by others of a higher probability than this (LLaDA2.1); None: never.
         max_post_steps: steps of a block, at most, in which only edits are left. num_to_transfer: masks that a step of 2.1
             decides at least.
+
+    >>> ss.Llada2Decoding(length=64, block=32, editing_threshold=0.9).new_tokens
+    64
     """
 
     length: int = 256

@@ -31,6 +31,9 @@ class OpenDcoderDecoding(DreamDecoding):
         algorithm: Dream's, or p2: in every step all answer positions are scored,
             the least confident become masks again, and the other masks are written.
         top_k: None or 0: off. alg_temp: above 0 positions are drawn by Gumbel noise on confidence / alg_temp (not with p2).
+
+    >>> ss.OpenDcoderDecoding(length=32, steps=16, algorithm="p2").steps
+    16
     """
 
     steps: int = 128

@@ -72,7 +72,12 @@ class Reading(Decoding):
 @DECODINGS.add
 @dataclass(frozen=True)
 class CausalReading(Reading):
-    """A causal model reads from left to right; a policy that looks at the step before is given one token at a time."""
+    """A causal model reads from left to right; a policy that looks at the step before is given one token at a time.
+
+    >>> reading = ss.CausalReading(length=32, scored=8)
+    >>> ss.evaluate("organism/causal", "text", reading, limit=1).nll > 6.5    # nats per token: it does not know English
+    True
+    """
 
     scored: int | None = 128
 
@@ -112,6 +117,10 @@ class MaskedReading(_DiffusionReading):
             bound of the negative log-likelihood).
         masks: how many masked copies of a text are averaged; for the bound, numbers of masked tokens are spread evenly over
             them.
+
+    >>> half = ss.evaluate(model, "text", ss.MaskedReading(share=0.5, masks=2, length=32), limit=1)
+    >>> half.nll > 6.5    # nats per masked token: it does not know English
+    True
     """
 
     share: float | None = None
@@ -142,6 +151,9 @@ class DenoisingReading(_DiffusionReading):
 
     Attributes:
         steps: left out: one for each scored token.
+
+    >>> ss.evaluate(model, "text", ss.DenoisingReading(length=32, scored=4), limit=1).records[0].steps
+    4
     """
 
     scored: int | None = 64

@@ -67,6 +67,12 @@ def generate(
         reuse: what of earlier forwards is used again; a rule or its text. None: nothing, every step is exact.
         cache: whether a block loop keeps finished blocks in a KV cache; None: as officially.
         shadow: under a reuse rule, run an exact forward beside each approximate one; `run.error` then has the divergence.
+
+    >>> done = ss.generate(model, prompts, decoding, policy=ss.MaskTop(1), capture=ss.Capture())
+    >>> done.sequences.shape, done.hidden_share.shape    # Long [B, S]; Float [B]
+    (torch.Size([1, 55]), torch.Size([1]))
+    >>> dict(done.trace.dataset["received"].sizes)
+    {'sample': 1, 'step': 16, 'layer': 8, 'head': 8, 'key': 55}
     """
     model = model if isinstance(model, Model) else as_model(model)
     policy = None if policy is None else as_policy(policy)

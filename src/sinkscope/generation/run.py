@@ -41,6 +41,9 @@ class Run:
             positions that were read; NaN where no forward ran.
         sinks_hit: Float [B]: the share of all sinks (ε = 3) of those steps, pooled over layers and heads, that it masked; NaN
             when there were none.
+
+    >>> run.texts[0], run.sequences.shape, run.states.shape
+    ('He has 6*6=36 seeds.\\nThen 36', torch.Size([1, 55]), torch.Size([17, 1, 55]))
     """
 
     sequences: Tensor

@@ -50,7 +50,12 @@ class Control:
 
 @dataclass(frozen=True)
 class Policy:
-    """Base of all policies. `str(policy)` is its text form, which `parse_policy` reads; `a & b` masks what either masks."""
+    """Base of all policies. `str(policy)` is its text form, which `parse_policy` reads; `a & b` masks what either masks.
+
+    >>> both = ss.MaskFirst(1) & ss.Window(16)
+    >>> str(both), ss.parse_policy(str(both)) == both
+    ('first:1 & window:16', True)
+    """
 
     def __and__(self, other: Policy) -> Policy:
         from sinkscope.policies.both import Both
@@ -200,7 +205,14 @@ class Rule(Policy):
 
 @dataclass(frozen=True)
 class FixedRule(Rule):
-    """A rule that does not look at the scores: it acts in every forward, the first included."""
+    """A rule that does not look at the scores: it acts in every forward, the first included.
+
+    >>> isinstance(ss.MaskFirst(1), ss.FixedRule), isinstance(ss.MaskTop(1), ss.FixedRule)
+    (True, False)
+    >>> first = ss.generate(model, prompts, decoding, policy=ss.MaskFirst(1), capture=ss.Capture())
+    >>> bool(first.trace.masked_keys().sel(key=0).all())    # in every step, layer and head
+    True
+    """
 
     def columns(self, layer: int, visibility: Visibility, device: torch.device) -> Tensor | None:
         """Bool [B|1, 1, K]: the keys to mask, or None."""
@@ -222,6 +234,10 @@ class ScoredRule(Rule):
         scores: "raw": attention over all keys with the q and k of the same (masked) forward. "masked": what acted, in which
             a hidden key has received nothing.
         when: "previous": scores of step t − 1 act in step t, as in the paper. "same": this forward's own, layer by layer.
+
+    >>> rule = ss.MaskTop(1, scope="layer", when="same", effect="silence")
+    >>> isinstance(rule, ss.ScoredRule), str(rule)
+    (True, 'top:1@layer,effect=silence,when=same')
     """
 
     scored: ClassVar[bool] = True

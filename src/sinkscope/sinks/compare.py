@@ -76,6 +76,11 @@ def compare_traces(
 
     Source: the explanations offered in arXiv 2510.15731 (sections 4.3 and 5). `mechanisms(comparison)` gives the table.
     Limits: after the first difference in the text, steps of the two runs are no longer the same situation.
+
+    >>> masked = ss.generate(model, prompts, decoding, policy="top:1", capture=ss.Capture(anatomy=True)).trace
+    >>> changed = ss.compare_traces(trace, masked)
+    >>> changed["flow"].dims, bool(abs(changed["flow"].sum("destination")).max() < 1e-3)
+    (('sample', 'layer', 'destination'), True)
     """
     first, second = dataset_of(a), dataset_of(b)
     check_rule(rule, epsilon)

@@ -113,6 +113,12 @@ def detect(trace: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: s
 
     Limits: on a trace of head means a sink of one head can vanish in the mean, and the note says so. For causal models "mean" and
     "percent" divide by the keys so far.
+
+    >>> sinks = ss.detect(trace)
+    >>> sinks.dims, str(sinks.dtype)
+    (('sample', 'step', 'layer', 'head', 'key'), 'bool')
+    >>> 0 < float(sinks.any("key").mean()) < 1    # the share of head-steps that have a sink
+    True
     """
     data, name = scored(trace, scores)
     note = check_rule(rule, epsilon)

@@ -115,6 +115,10 @@ def diagnose(
     intermittent, mixed), "drift", "semantic or positional", "only at the start", "ARM-like dependency" and "fixed-anchor
     reliance". The last two are decided by whole 95 % intervals of paired losses, against the random control and against 5
     points. Limits: the thresholds are conventions, and printed.
+
+    >>> found = {finding.question: finding.verdict for finding in ss.diagnose(trace).findings}
+    >>> found["sinks"], found["drains or hubs"]
+    ('present', 'hubs')
     """
     statistics = None
     if traces is not None:

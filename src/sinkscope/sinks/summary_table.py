@@ -87,6 +87,11 @@ def summary(
     in `attrs`. Causal models have a section "newest query" besides: sinks of the newest query alone, which a mask ranks and
     hides, where all other sections are over all queries so far. A trace of 256 steps × 32 layers × 32 heads × 512 keys takes
     under 30 s on two cores and under 1 GB.
+
+    >>> table = ss.summary(trace)
+    >>> rows = table.set_index("measure")["value"]
+    >>> int(rows["steps"]), int(rows["heads"])
+    (16, 64)
     """
     options: dict[str, Any] = {"scores": scores, "tokenizer": tokenizer, "categories": categories}
     statistics = as_statistics(trace, epsilon, rule, **options)

@@ -88,6 +88,10 @@ class Evaluation:
     Attributes:
         records: one for each document and seed, in order.
         settings: what was run, as JSON data; it identifies the run.
+
+    >>> result = ss.evaluate(model, "word_problems", limit=1)
+    >>> result.accuracy, result.records[0].passed
+    (1.0, True)
     """
 
     records: tuple[Record, ...]
@@ -270,6 +274,10 @@ def evaluate(
         sandbox: "auto" (the first rung that holds here), "bubblewrap", "landlock", or by explicit choice "none".
         progress: called with answers there, right, and wanted.
         reuse: what of earlier forwards is used again, as in `ss.generate`; a rule or its text. None: every step is exact.
+
+    >>> result = ss.evaluate(model, "word_problems", policy="top:1", limit=2)
+    >>> len(result.records), 0 <= result.accuracy <= 1
+    (2, True)
     """
     from sinkscope.models.load import load
     from sinkscope.models.model import Model

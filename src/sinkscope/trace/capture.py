@@ -36,6 +36,10 @@ class Capture:
         anatomy: norms of values, keys and hidden states, and the largest activations.
         layers, heads: record only these; None: all.
         every: record every n-th step.
+
+    >>> small = ss.generate(model, prompts, decoding, capture=ss.Capture(level="layers", every=4)).trace
+    >>> dict(small.dataset["received"].sizes)
+    {'sample': 1, 'step': 4, 'layer': 8, 'key': 55}
     """
 
     level: Literal["heads", "layers", "maps"] = "heads"

@@ -43,6 +43,14 @@ class Trace:
 
     `trace.dataset` holds the labelled arrays (see docs/traces.md for every variable), `trace.save(path)` writes them as one
     `.zarr.zip`, `Trace.open(path)` reads them back lazily. `len(trace)` is the number of recorded steps.
+
+    >>> len(trace), dict(trace.dataset["received"].sizes)
+    (16, {'sample': 1, 'step': 16, 'layer': 8, 'head': 8, 'key': 55})
+    >>> trace.dataset["received"].attrs["units"]
+    'attention received, uniform attention = 1'
+    >>> cache = trace.to_activation_cache(sample=0, step=3)
+    >>> cache["blocks.2.attn.hook_received"].shape    # [1, head, key]
+    torch.Size([1, 8, 55])
     """
 
     def __init__(self, dataset: xarray.Dataset | None = None, parts: Parts | None = None) -> None:
