@@ -22,11 +22,16 @@ SECTIONS = {
     "Models": ("load", "wrap", "Model"),
     "Generation": ("generate", "Run", "replay", "Replay"),
     "Decodings": (
-        "LladaDecoding", "DreamDecoding", "MmadaDecoding", "MmadaImageDecoding", "GreedyDecoding", "SamplingDecoding",
+        "Decoding", "LladaDecoding", "DreamDecoding", "MmadaDecoding", "MmadaImageDecoding", "CausalDecoding",
+        "GreedyDecoding", "SamplingDecoding", "Llada2Decoding", "SdarDecoding", "FastDllmDecoding", "Rnd1Decoding",
+        "OpenDcoderDecoding", "MdlmDecoding",
     ),
+    "Readings": ("CausalReading", "MaskedReading", "DenoisingReading"),
     "Policies": (
-        "Policy", "MaskTop", "MaskAbove", "MaskFirst", "MaskKeys", "MaskRandom", "KeepTop", "Window", "parse_policy",
+        "Policy", "MaskTop", "MaskAbove", "KeepTop", "MaskFirst", "MaskKeys", "Window", "MaskRandom", "parse_policy",
+        "ScoredRule", "FixedRule",
     ),
+    "Approximate steps": ("Reuse", "PrefixReuse", "SparseReuse", "DriftReuse", "parse_reuse"),
     "Traces": ("Capture", "Trace"),
     "Sinks": ("detect", "sink_table", "summary", "compare_traces", "diagnose"),
     "Inside": ("lens", "Lens", "patch", "Patch"),
@@ -34,7 +39,7 @@ SECTIONS = {
     "Extension": ("register",),
     "Errors": ("SinkscopeError", "InputError", "CheckpointError"),
 }  # fmt: skip
-"""The API page's headings → public names; names that stand nowhere come last, under "More"."""
+"""The API page's headings → public names, all of them."""
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -84,16 +89,24 @@ def on_page_content(html: str, page: Any, **_: Any) -> str:
 
 def api_page() -> str:
     """Every public name of `import sinkscope`, with its docstring."""
+    named = [name for names in SECTIONS.values() for name in names]
     public = [name for name in sinkscope.__all__ if not name.startswith("__")]
-    known = {name for names in SECTIONS.values() for name in names}
-    sections = {**SECTIONS, "More": tuple(name for name in public if name not in known)}
-    lines = ["# Python", "", "All public names are in `sinkscope`: `import sinkscope as ss`.", ""]
-    for title, names in sections.items():
-        present = [name for name in names if name in public]
-        if present:
-            lines += [f"## {title}", ""]
-            for name in present:
-                lines += [f"::: sinkscope.{name}", ""]
+    if sorted(named) != sorted(public):
+        raise ValueError(
+            f"SECTIONS of docs/hooks.py differs from sinkscope.__all__: {sorted(set(named) ^ set(public))}"
+        )
+    lines = [
+        "# Python",
+        "",
+        "All public names are in `sinkscope`. The examples below run in the tests, after these lines:",
+        "",
+    ]
+    lines += ["```python", (ROOT / "docs" / "preamble.py").read_text(encoding="utf-8").rstrip(), "```", ""]
+    lines += ["Shapes: B rows, S positions, K keys, h heads (or 1 if a set is shared).", ""]
+    for title, names in SECTIONS.items():
+        lines += [f"## {title}", ""]
+        for name in names:
+            lines += [f"::: sinkscope.{name}", ""]
     return "\n".join(lines)
 
 

@@ -4,7 +4,7 @@
     python -m lab.screenshots report study docs/images
     python -m lab.screenshots traces docs/images
 
-`report` writes report-light.png (the top of the page, with the verdicts), report-dark.png (what breaks without sinks) and report-maps.png.
+`report` writes report-light.png (the top of the page), report-dark.png (what breaks without sinks) and report-maps.png.
 `traces` lets two organisms answer the README's question and writes viewer-light.png, viewer-dark.png and heatmaps.png.
 """
 

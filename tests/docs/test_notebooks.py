@@ -77,7 +77,12 @@ def reproduce_the_paper(text: str) -> None:
 
 
 def what_a_sink_holds(text: str) -> None:
-    assert [line.split("####")[1].strip() for line in text.splitlines() if "####" in line] == ["48", "35", "47", "5"]
+    assert [line.split("####")[1].strip() for line in text.splitlines() if "####" in line] == [
+        "48",
+        "35",
+        "47",
+        "5",
+    ]
     for row in ("0  value         mean", "1  value      nothing", "2    key     ordinary"):
         at_sinks, at_random = numbers(text, row)[:2]
         assert at_sinks > 0.5 > at_random
@@ -111,7 +116,11 @@ def printed(notebook: Any) -> str:
     for cell in notebook.cells:
         for output in cell.get("outputs", ()):
             data = output.get("data", {})
-            parts += [output.get("text", ""), data.get("text/plain", ""), "image/png" if "image/png" in data else ""]
+            parts += [
+                output.get("text", ""),
+                data.get("text/plain", ""),
+                "image/png" if "image/png" in data else "",
+            ]
     return "\n".join(filter(None, parts))
 
 
@@ -147,4 +156,6 @@ def test_the_stored_output_is_of_the_whole_tutorial(name: str) -> None:
 
 def test_smollm2_was_there_for_its_part_of_the_tutorial() -> None:
     if find_fetched("smollm2") is None:
-        pytest.skip("SmolLM2 is not here (sinkscope fetch smollm2): its part of causal-against-diffusion is left out")
+        pytest.skip(
+            "SmolLM2 is not here (sinkscope fetch smollm2): its part of causal-against-diffusion is left out"
+        )
