@@ -21,8 +21,8 @@ FOLDER = Path(__file__).resolve().parents[2] / "docs" / "tutorials"
 
 
 def numbers(text: str, line: str) -> list[float]:
-    """The numbers after a word that begins a line of a notebook's output."""
-    found = re.search(rf"^\W*{re.escape(line)}\s+(.*)$", text, re.MULTILINE)
+    """The numbers of the first line of a notebook's output that begins with a word and goes on with a number."""
+    found = re.search(rf"^\W*{re.escape(line)}\s+(-?\d.*)$", text, re.MULTILINE)
     assert found, f"no line {line!r} in:\n{text}"
     return [float(number) for number in re.findall(r"-?\d+(?:\.\d+)?(?![\w.])", found[1])]
 
