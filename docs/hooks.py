@@ -76,7 +76,7 @@ def site_link(found: re.Match[str], folder: Path, here: Path) -> str:
         place = Path("lab") / file.name
     else:
         name = file.relative_to(ROOT)
-        return words if str(name) in words else f"{words} (`{name}`)"
+        return f"`{name}`" if words.strip("`") in (str(name), name.name) else f"{words} (`{name}`)"
     return f"{found['mark']}[{words}]({os.path.relpath(place, here)}{anchor})"
 
 

@@ -26,7 +26,7 @@ class CausalDecoding(Decoding):
     """The loop that greedy search and sampling share.
 
     Attributes:
-        length: new tokens at most.
+        length: at most this many new tokens.
         eos: "model": stop at the model's end ids; None: never stop; or the id(s) to stop at.
 
     >>> isinstance(ss.GreedyDecoding(length=8), ss.CausalDecoding)

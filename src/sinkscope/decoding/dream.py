@@ -32,10 +32,10 @@ class DreamDecoding(Decoding):
     """Dream's diffusion_generate: no blocks, any masked position may be decided.
 
     Attributes:
-        steps: left out: one per new token.
+        steps: by default one per new token.
         algorithm: origin (random positions), maskgit_plus (probability), topk_margin (p1 − p2), entropy (its negative).
         top_p, top_k: candidates outside are cut off, and confidence is that of the truncated distribution; None: off.
-            (The official loop takes top_k = 50 when a caller leaves it out; here None means none.)
+            (The official loop uses top_k = 50 if a caller leaves it out; here None means no limit.)
         alg_temp: above 0 positions are drawn by softmax(confidence / alg_temp) instead of taken from the top.
         eps: where the time schedule ends.
         threshold, factor: a step decides every mask that the model is sure of, and at least one, until none is left (not

@@ -187,13 +187,13 @@ def patch(
     steps: int = 3,
     layers: tuple[int, ...] | None = None,
 ) -> Patch:
-    """Replace what stands at the sinks of a run, and measure what the predictions of the same step make of it.
+    """Replace the vectors at the sinks of a run, and measure how the predictions of the same step change.
 
     Args:
-        run: without a policy. other: a run with as many rows, whose row b gives the vectors for row b at the same share of its
-            steps; "mean": the mean of the other rows of this run; "ordinary": a non-sink of the same row;
+        run: without a policy. other: a run with the same number of rows, whose row b gives the vectors for row b at the same
+            share of its steps; "mean": the mean of the other rows of this run; "ordinary": a non-sink of the same row;
             "nothing": a value of 0 (attention stays as it is).
-        at: "sinks"; "random" gives the control alone, in both places of the result.
+        at: "sinks"; "random" gives only the control, in both places of the result.
         what: "key", "value", "both" or "residual".
         step: the step; None: `steps` of them, evenly spread.
         layers: where to patch; None: all.

@@ -38,7 +38,7 @@ class Shape:
 
 
 class Model:
-    """A checkpoint in memory, ready to run with its attention in view.
+    """A checkpoint in memory, ready to run with its attention recorded or masked.
 
     Made by `ss.load`. The network is transformers'; its attention goes through sinkscope's function, whose output is that
     of the device's fused kernel, recorded or not.

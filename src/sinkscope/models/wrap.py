@@ -47,7 +47,7 @@ class InMemory(Checkpoint):
 
 
 def wrap(network: Any, tokenizer: Any = None, family: str | None = None, source: str | None = None) -> Model:
-    """A transformers network in memory, ready to run with its attention in view; PEFT adapters stay active.
+    """Make a model of a transformers network that is already in memory; PEFT adapters stay active.
 
     The network itself is used, not a copy: it is put into eval mode, and its attention goes through sinkscope's function
     from now on.

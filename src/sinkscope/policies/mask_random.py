@@ -39,10 +39,10 @@ class Draw:
 @POLICIES.add
 @dataclass(frozen=True)
 class MaskRandom(Rule):
-    """Masks random keys that `like` would not mask: in every head, row and step as many ("count"), or keys that received as
-    much attention in all, as near as it gets ("mass"; what was reached is recorded as the hidden share).
+    """Masks random keys that `like` would not mask: the same number in every head, row and step ("count"), or keys that together
+    received the same amount of attention, as near as possible ("mass"; what was reached is recorded as the hidden share).
 
-    It has the scope, timing, effect and restrictions of its policy. A set is drawn anew only where the policy's own set has
+    It has the scope, timing, effect and restrictions of its policy. A set is redrawn only if the policy's own set has
     changed, from numbers keyed by the seed, the row's seed, layer, head and step: nothing depends on the rest of the batch.
 
     >>> from sinkscope.policies import MaskTop

@@ -62,8 +62,8 @@ def compare_traces(
         sinks (of b only), the rest of the prompt, masked and decided answer. It sums to zero over destinations (bidirectional
         traces, and the last row of causal ones).
     flow_same_input [sample, layer, destination]
-        The same over the steps in which both had the same input tokens, so that the difference is the policy's alone and not that
-        of a text that has come apart.
+        The same over the steps in which both had the same input tokens, so that the difference is due to the policy and not to
+        texts that have diverged.
     same_input [sample, step]
         bool: both had the same input tokens.
     confidence_change [sample, step], confidence_change_key [sample, key]

@@ -95,8 +95,8 @@ def detect(trace: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: s
 
     - "sum", the default: `received_j > mean_{k≠j} received_k + ε` over the real keys of one head in one step. ε = 3 is about
       four times uniform attention at any length, and at most a quarter of the keys can be sinks.
-    - "mean": the equation as printed; it never fires at ε ≥ 1, and says so.
-    - "percent": stricter, in multiples of uniform, the longer the sequence.
+    - "mean": the equation as printed; no key can exceed it at ε ≥ 1, and a warning says so.
+    - "percent": in multiples of uniform, the threshold grows with sequence length.
     - "zscore": depends on the spread of the row; used by the code of "Attention Floating".
 
     Parameters
