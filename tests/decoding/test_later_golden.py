@@ -23,17 +23,9 @@ WITH_STEPS = [
 
 def test_all_loops_have_fixtures() -> None:
     loops = {golden.manifest(family)["generate"][name].get("loop", "llada") for family, name in CASES}
-    kept = {
-        "llada2",
-        "llada2.1",
-        "sdar",
-        "sdar_eval",
-        "fast_dllm_v2",
-        "fast_dllm_v2_batch",
-        "mdlm",
-        "open_dcoder",
-    }
-    assert loops >= kept
+    blocks = {"llada2", "llada2.1", "sdar", "sdar_eval", "fast_dllm_v2", "fast_dllm_v2_batch"}
+    assert loops == {*blocks, "llada", "mdlm", "rnd1", "open_dcoder"}
+    assert len(CASES) == 71
 
 
 @pytest.mark.parametrize(("family", "name"), CASES)
@@ -118,6 +110,32 @@ def test_received_in_block_loops(family: str, name: str, cached: bool) -> None:
         uniform = [_uniform(int(start) + 8, 8, every.shape[-1]) for start in starts]
         official = np.moveaxis(stored["incoming"], 2, 0) / np.stack(uniform)[None, :, None, None]
         np.testing.assert_allclose(every, official, atol=5e-5)
+
+
+def test_received_in_the_loop_of_a_mixture_of_experts() -> None:
+    """All queries see all keys, so uniform attention is 1 / keys."""
+    name = "genattn_b8_s16.npz"
+    data = recorded(
+        "llada_moe", golden.manifest("llada_moe")["generation_attention"][name]["of"]
+    ).trace.dataset
+    expected = np.moveaxis(golden.arrays("llada_moe", name)["incoming"], 2, 0)
+    np.testing.assert_allclose(data["received"].values / data.sizes["key"], expected, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("family", "name"), golden.cases("generation_attention", families=("llada_moe", *BLOCKS))
+)
+def test_maps_are_the_official_ones(family: str, name: str) -> None:
+    """Of one denoising step: rows are the queries that the official forward had, at their columns."""
+    stored, about = golden.arrays(family, name), golden.manifest(family)["generation_attention"][name]
+    data = generate(family, about["of"], capture=ss.Capture(level="maps")).trace.dataset
+    maps = data["attention"].values[0]
+    if "forward_kind" in data:
+        maps = maps[data["forward_kind"].values[0] == 0]
+    found, expected = maps[int(stored["mid_index"])], stored["mid_attn"]
+    queries, keys = expected.shape[-2:]
+    np.testing.assert_allclose(found[..., keys - queries : keys, :keys], expected, atol=2e-5)
+    assert np.isfinite(found).sum() == expected.size
 
 
 def _uniform(window: int, block: int, columns: int) -> np.ndarray:
