@@ -155,7 +155,12 @@ def _rows(
         return grouped(batch.ids.shape[1], batch.lengths, per_row, together, apart)
     if not alone:
         return grouped_right(batch.lengths, per_row, model.spec.padding, decoding.unseen(min(batch.lengths)))
-    groups = grouped_right(batch.lengths, per_row, model.spec.padding)
+    # In a block loop rows wait for each other, so that a step of the batch is not each row's own.
+    counted = policy is not None and any(
+        getattr(rule, "like", rule).steps is not None for rule in policy.parts()
+    )
+    apart = counted and decoding.cached is not None
+    groups = grouped_right(batch.lengths, per_row, model.spec.padding, alone=apart)
     return [replace(rows, offset=decoding.unseen(batch.lengths[rows.rows[0]])) for rows in groups]
 
 
