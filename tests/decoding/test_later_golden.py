@@ -157,3 +157,38 @@ def test_what_all_queries_give_does_not_depend_on_the_cache(family: str) -> None
 @pytest.mark.parametrize("family", golden.LATER)
 def test_the_default_decoding(family: str) -> None:
     assert type(default_decoding(golden.model(family).family)) is DECODINGS[family]
+
+
+@pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.parametrize("family", BLOCKS)
+def test_received_by_kind_of_query(family: str, cached: bool) -> None:
+    """From the maps of the same run: masked, decided and prompt queries apart, over the queries that a forward had."""
+    name = next(iter(golden.manifest(family)["generation_attention"].values()))["of"]
+    if cached:  # one short prompt too, which no forward runs before the first step
+        name = min(
+            golden.names(family, "generate"), key=lambda one: golden.arrays(family, one)["prompt"].size
+        )
+    run = generate(family, name, capture=ss.Capture(level="maps", by_query=True), cache=cached)
+    data = run.trace.dataset.isel(sample=0)
+    block, start = run.decoding.block, run.prompt
+    place = np.arange(data.sizes["key"]) // block
+    for step in range(run.steps):
+        maps = data["attention"].values[step].astype(np.float64)
+        queries = np.isfinite(maps[0, 0]).any(-1)
+        if not queries.any():  # a row that waits for others
+            continue
+        keys = np.isfinite(maps[0, 0, queries.argmax()])
+        seen = (place[None] <= place[:, None]) & keys
+        masked = data["masked"].values[step] & queries
+        answer = (np.arange(len(queries)) >= start) & queries
+        kinds = {"masked": masked, "decided": ~masked & answer, "prompt": ~masked & ~answer & queries}
+        for kind, own in kinds.items():
+            uniform = (
+                (seen[own] / seen[own].sum(-1, keepdims=True)).sum(0) if own.any() else np.zeros(len(keys))
+            )
+            with np.errstate(divide="ignore", invalid="ignore"):
+                expected = np.where(uniform > 0, maps[:, :, own].sum(2) / uniform, np.nan)
+            found = data["received_by"].sel(query_kind=kind).values[step]
+            np.testing.assert_allclose(
+                found, expected, atol=1e-4, rtol=1e-4, err_msg=f"{kind} at step {step}"
+            )
