@@ -440,8 +440,8 @@ def bench(
     shape: Annotated[
         str | None,
         typer.Argument(
-            help="llada-8b, dream-7b, llama-8b, llada-small, llama-small (random weights), a checkpoint, or job (a whole cell of "
-            "a study); default: by device",
+            help="llada-8b, dream-7b, llama-8b, llada2-mini, sdar-8b, llada-small, llama-small (random weights), a checkpoint, "
+            "or job (a whole cell of a study); default: by device",
             metavar="SHAPE",
         ),
     ] = None,

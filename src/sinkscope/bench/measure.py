@@ -17,7 +17,14 @@ from torch import Tensor
 from sinkscope.bench import causal, job, rivals
 from sinkscope.bench.clock import Clock, Device, Timing, forward_flops, limits, pooled, timed, weight_bytes
 from sinkscope.bench.shapes import model_of
-from sinkscope.decoding import Decoding, DreamDecoding, LladaDecoding, MmadaDecoding
+from sinkscope.decoding import (
+    Decoding,
+    DreamDecoding,
+    Llada2Decoding,
+    LladaDecoding,
+    MmadaDecoding,
+    SdarDecoding,
+)
 from sinkscope.errors import InputError
 from sinkscope.generation.generate import generate
 from sinkscope.models.load import resolve_device
@@ -87,9 +94,10 @@ def run(
             "timings": {
                 name: timing if isinstance(timing, str) else vars(timing) for name, timing in timings.items()
             },
-            "compute_limit": _step_flops(model, batch, length) / best.flops,
-            "bandwidth_limit": weight_bytes(model) / best.bandwidth,
         }
+        if not model.spec.blocks:  # a step there reads some of the experts, or asks a few queries of a cache
+            case["compute_limit"] = _step_flops(model, batch, length) / best.flops
+            case["bandwidth_limit"] = weight_bytes(model) / best.bandwidth
         cases.append(case)
         parts = (f"{name} {timing}" for name, timing in timings.items())
         say(f"{batch} × {length}: {', '.join(parts)}")
@@ -127,16 +135,18 @@ def _timings(
         new = min(2 * steps, length // 2)
         return _in_turns(causal.measurements(model, batch, length, new, rivalry, MASKED), turns)
     answer = min(ANSWER, length // 2 // BLOCK * BLOCK)
+    decoding = decoding_of(model, answer, steps)
+    answer = decoding.new_tokens
     draw = torch.Generator().manual_seed(0)
     vocabulary = min(1000, model.shape.vocabulary // 2)
     prompt = torch.randint(0, vocabulary, (batch, length - answer), generator=draw)
-    ours = partial(_ours, model, prompt, decoding_of(model, answer, steps))
+    ours = partial(_ours, model, prompt, decoding)
     measurements: dict[str, Callable[[], Timing]] = {
         "untraced": ours,
         "traced": partial(ours, capture=Capture()),
         "masked": partial(ours, capture=Capture(), policy=parse_policy(MASKED)),
     }
-    if rivalry:
+    if rivalry and not model.spec.blocks:
         masks = torch.full((batch, answer), int(model.ids.mask or 0))
         x = torch.cat([prompt, masks], 1).to(model.device)
         measurements["official"] = partial(_official, model, x[:1], length - answer, steps)
@@ -158,7 +168,12 @@ def _step_flops(model: Model, batch: int, length: int) -> float:
 
 
 def decoding_of(model: Model, answer: int, steps: int) -> Decoding:
-    """A deterministic decoding of the model's family with `steps` steps."""
+    """A deterministic decoding of the model's family with about `steps` steps; thresholds that nothing passes keep their number."""
+    if model.family == "sdar":
+        return SdarDecoding(length=max(4, steps // 4 * 4), top_k=1, scoring="raw", threshold=1.0)
+    if model.family == "llada2":
+        each = max(1, steps * BLOCK // answer)
+        return Llada2Decoding(length=answer, block=BLOCK, steps=each, threshold=1.0)
     if model.family == "dream":
         return DreamDecoding(length=answer, steps=steps, temperature=0.0, top_p=None)
     kind = LladaDecoding if model.family == "llada" else MmadaDecoding

@@ -42,6 +42,30 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 8, "intermediate_size": 432, "vocab_size": 1792, "max_position_embeddings": 32768,
         "rope_theta": 10000.0, "rms_norm_eps": 1e-5, "eos_token_id": 1790, "hidden_act": "silu",
     },
+    "sdar-8b": {
+        "model_type": "sdar", "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+        "num_hidden_layers": 36, "intermediate_size": 12288, "vocab_size": 151936, "max_position_embeddings": 32768,
+        "rope_theta": 1000000.0, "rms_norm_eps": 1e-6, "block_size": 4, "mask_token_id": 151669, "eos_token_id": 151643,
+    },
+    "sdar-small": {
+        "model_type": "sdar", "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+        "num_hidden_layers": 2, "intermediate_size": 96, "vocab_size": 512, "max_position_embeddings": 32768,
+        "rope_theta": 10000.0, "rms_norm_eps": 1e-6, "block_size": 4, "mask_token_id": 511, "eos_token_id": 510,
+    },
+    "llada2-mini": {
+        "model_type": "llada2_moe", "hidden_size": 2048, "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 128,
+        "num_hidden_layers": 20, "intermediate_size": 5120, "moe_intermediate_size": 512, "num_experts": 256,
+        "num_experts_per_tok": 8, "num_shared_experts": 1, "n_group": 8, "topk_group": 4, "first_k_dense_replace": 1,
+        "routed_scaling_factor": 2.5, "partial_rotary_factor": 0.5, "vocab_size": 157184, "max_position_embeddings": 32768,
+        "rope_theta": 600000.0, "rms_norm_eps": 1e-6, "mask_token_id": 156895, "eos_token_id": 156892,
+    },
+    "llada2-small": {
+        "model_type": "llada2_moe", "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+        "num_hidden_layers": 2, "intermediate_size": 96, "moe_intermediate_size": 32, "num_experts": 8,
+        "num_experts_per_tok": 2, "num_shared_experts": 1, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1,
+        "routed_scaling_factor": 2.5, "partial_rotary_factor": 0.5, "vocab_size": 512, "max_position_embeddings": 32768,
+        "rope_theta": 10000.0, "rms_norm_eps": 1e-6, "mask_token_id": 511, "eos_token_id": 510,
+    },
 }  # fmt: skip
 """Sizes as in the models' config.json, but room for longer sequences; llada-small has the sizes of the organisms."""
 
@@ -58,9 +82,7 @@ class RandomCheckpoint(Checkpoint):
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Tensor name → shape, in the official layout."""
-        if self.model_type == "llada":
-            return llada_tensors(self.config)
-        return llama_tensors(self.config, biased=self.model_type == "Dream")
+        return tensors_of(self.config)
 
     @cached_property
     def stored_dtype(self) -> torch.dtype:
@@ -85,6 +107,20 @@ class RandomCheckpoint(Checkpoint):
                 yield name, drawn.mul_(shape[-1] ** -0.5)
 
 
+def tensors_of(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Tensor name → shape of a checkpoint with this config.json, in the official layout of its family."""
+    kind = config["model_type"]
+    if kind in ("llada", "mmada") and "d_model" in config:
+        return llada_tensors(config)
+    if kind == "llada2_moe":
+        return llada2_tensors(config)
+    experts = config.get("expert_intermediate_size") or config.get("moe_intermediate_size")
+    if experts:
+        return llama_tensors(config, normed=True, expert=experts)
+    biased = kind in ("Dream", "Fast_dLLM_Qwen", "qwen2", "a2d-qwen2")
+    return llama_tensors(config, biased, normed=kind in ("sdar", "qwen3", "a2d-qwen3"))
+
+
 def llada_tensors(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     """Tensor name → shape of a LLaDA checkpoint."""
     width, mlp, vocabulary = config["d_model"], config["mlp_hidden_size"], config["vocab_size"]
@@ -102,22 +138,35 @@ def llada_tensors(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def llama_tensors(config: dict[str, Any], biased: bool) -> dict[str, tuple[int, ...]]:
-    """Tensor name → shape of a checkpoint in the names of Llama; Dream's have biases at q, k and v."""
-    width, mlp, vocabulary = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
-    grouped = width // config["num_attention_heads"] * config["num_key_value_heads"]
+def llama_tensors(
+    config: dict[str, Any], biased: bool = False, normed: bool = False, expert: int | None = None
+) -> dict[str, tuple[int, ...]]:
+    """Tensor name → shape of a checkpoint in the names of Llama.
+
+    Args:
+        biased: q, k and v have biases, as Qwen2's. normed: q and k have norms, as Qwen3's.
+        expert: width of an expert's MLP, where every layer has `num_experts` of them; None: a dense MLP.
+    """
+    width, vocabulary = config["hidden_size"], config["vocab_size"]
+    size = config.get("head_dim", width // config["num_attention_heads"])
+    heads, grouped = config["num_attention_heads"] * size, config["num_key_value_heads"] * size
     block: dict[str, tuple[int, ...]] = {
-        "self_attn.o_proj.weight": (width, width),
-        "mlp.gate_proj.weight": (mlp, width),
-        "mlp.up_proj.weight": (mlp, width),
-        "mlp.down_proj.weight": (width, mlp),
+        "self_attn.o_proj.weight": (width, heads),
         "input_layernorm.weight": (width,),
         "post_attention_layernorm.weight": (width,),
     }
-    for name, rows in (("q_proj", width), ("k_proj", grouped), ("v_proj", grouped)):
+    if normed:
+        block |= {"self_attn.q_norm.weight": (size,), "self_attn.k_norm.weight": (size,)}
+    for name, rows in (("q_proj", heads), ("k_proj", grouped), ("v_proj", grouped)):
         block |= {f"self_attn.{name}.weight": (rows, width)} | (
             {f"self_attn.{name}.bias": (rows,)} if biased else {}
         )
+    if expert is None:
+        block |= mlp_tensors("mlp", width, config["intermediate_size"])
+    else:
+        block["mlp.gate.weight"] = (config["num_experts"], width)
+        for number in range(config["num_experts"]):
+            block |= mlp_tensors(f"mlp.experts.{number}", width, expert)
     shapes: dict[str, tuple[int, ...]] = {
         "model.embed_tokens.weight": (vocabulary, width),
         "model.norm.weight": (width,),
@@ -126,6 +175,44 @@ def llama_tensors(config: dict[str, Any], biased: bool) -> dict[str, tuple[int, 
     for layer in range(config["num_hidden_layers"]):
         shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in block.items()}
     return shapes
+
+
+def llada2_tensors(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Tensor name → shape of a LLaDA2 checkpoint: q, k and v in one, routed and shared experts."""
+    width, vocabulary, size = config["hidden_size"], config["vocab_size"], config["head_dim"]
+    heads, grouped = config["num_attention_heads"] * size, config["num_key_value_heads"] * size
+    attention: dict[str, tuple[int, ...]] = {
+        "attention.query_key_value.weight": (heads + 2 * grouped, width),
+        "attention.dense.weight": (width, heads),
+        "attention.query_layernorm.weight": (size,),
+        "attention.key_layernorm.weight": (size,),
+        "input_layernorm.weight": (width,),
+        "post_attention_layernorm.weight": (width,),
+    }
+    expert, experts = config["moe_intermediate_size"], config["num_experts"]
+    routed: dict[str, tuple[int, ...]] = {
+        "mlp.gate.weight": (experts, width),
+        "mlp.gate.expert_bias": (experts,),
+        **mlp_tensors("mlp.shared_experts", width, expert * config["num_shared_experts"]),
+    }
+    for number in range(experts):
+        routed |= mlp_tensors(f"mlp.experts.{number}", width, expert)
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.word_embeddings.weight": (vocabulary, width),
+        "model.norm.weight": (width,),
+        "lm_head.weight": (vocabulary, width),
+    }
+    dense = mlp_tensors("mlp", width, config["intermediate_size"])
+    for layer in range(config["num_hidden_layers"]):
+        block = attention | (dense if layer < config["first_k_dense_replace"] else routed)
+        shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in block.items()}
+    return shapes
+
+
+def mlp_tensors(owner: str, width: int, inner: int) -> dict[str, tuple[int, ...]]:
+    """Gate, up and down of an MLP."""
+    up = {f"{owner}.{name}.weight": (inner, width) for name in ("gate_proj", "up_proj")}
+    return {**up, f"{owner}.down_proj.weight": (width, inner)}
 
 
 def model_of(name: str, device: str, dtype: str) -> Model:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+BLOCKS = ("llada2", "sdar", "fast_dllm_v2")
+"""Families whose loops go from block to block."""
+
 HEADINGS = (
     "batch × length",
     "untraced",
@@ -18,6 +21,10 @@ HEADINGS = (
     "compute limit",
     "bandwidth limit",
 )
+
+
+BLOCK_HEADINGS = (*HEADINGS[:5], "peak: traced")
+"""Block diffusion: the official code is another loop each, and is not timed."""
 
 
 CAUSAL_HEADINGS = (
@@ -50,13 +57,17 @@ def headings(result: Mapping[str, Any]) -> tuple[str, ...]:
     """The columns of a result."""
     if result["shape"] == "job":
         return JOB_HEADINGS
-    return CAUSAL_HEADINGS if result["family"] == "causal" else HEADINGS
+    if result["family"] == "causal":
+        return CAUSAL_HEADINGS
+    return BLOCK_HEADINGS if result["family"] in BLOCKS else HEADINGS
 
 
 def rows(result: Mapping[str, Any]) -> list[list[str]]:
     """One row of cells per case; ratios are of medians of the same run."""
     if result["shape"] == "job":
         return [_job_row(case) for case in result["cases"]]
+    if result["family"] in BLOCKS:
+        return [_block_row(case) for case in result["cases"]]
     row = _causal_row if result["family"] == "causal" else _row
     return [row(case) for case in result["cases"]]
 
@@ -110,6 +121,20 @@ def _row(case: Mapping[str, Any]) -> list[str]:
         ", ".join(_gib(case, name) for name in ("traced", "eager")),
         _ms(case["compute_limit"], case, ""),
         _ms(case["bandwidth_limit"], case, ""),
+    ]
+
+
+def _block_row(case: Mapping[str, Any]) -> list[str]:
+    timings = case["timings"].items()
+    time = {name: timing["seconds"] for name, timing in timings if isinstance(timing, Mapping)}
+    traced = time.get("traced")
+    return [
+        f"{case['batch']} × {case['length']}",
+        _ms(time.get("untraced"), case, "untraced"),
+        _ms(traced, case, "traced"),
+        _ratio(traced, time.get("untraced")),
+        _ratio(time.get("masked"), traced),
+        _gib(case, "traced"),
     ]
 
 

@@ -30,10 +30,19 @@ BACKBONES = {"a2d-qwen3": "Qwen3", "a2d-qwen2": "Qwen2", "a2d-llama": "Llama"}
 SETTINGS = "T=0, low_confidence; sample script: 128 tokens and steps, block 32; evaluation: 256 tokens, steps and block"
 
 KNOWN = (
-    Known("dllm-hub/Qwen3-0.6B-diffusion-mdlm-v0.1", f"{SETTINGS}; its causal source is Qwen/Qwen3-0.6B"),
+    Known(
+        "dllm-hub/Qwen3-0.6B-diffusion-mdlm-v0.1",
+        f"{SETTINGS}; its causal source is Qwen/Qwen3-0.6B",
+        28,
+        16,
+        600_000_000,
+    ),
     Known(
         "dllm-hub/Qwen2.5-Coder-0.5B-Instruct-diffusion-mdlm-v0.1",
         f"{SETTINGS}; its causal source is Qwen/Qwen2.5-Coder-0.5B-Instruct",
+        24,
+        14,
+        490_000_000,
     ),
 )
 

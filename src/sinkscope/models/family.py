@@ -39,10 +39,18 @@ class SpecialIds:
 
 @dataclass(frozen=True)
 class Known:
-    """A released checkpoint, and what its authors evaluated it with; scores are as published there, not measured by us."""
+    """A released checkpoint, and what its authors evaluated it with; scores are as published there, not measured by us.
+
+    Attributes:
+        layers, heads, parameters: its size, for plans on machines that do not have it. mixture: of experts.
+    """
 
     source: str
     settings: str
+    layers: int = 32
+    heads: int = 32
+    parameters: int = 8_000_000_000
+    mixture: bool = False
 
 
 @dataclass(frozen=True)

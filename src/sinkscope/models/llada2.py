@@ -43,14 +43,16 @@ ONLY = {
 """Settings that change the network, with the values that released models use."""
 
 SETTINGS = "T=0, block 32, 32 steps a block, threshold 0.95"
+EDITING = "T=0, block 32, threshold 0.95, editing_threshold 0.9, max_post_steps 16"
+MINI = (20, 16, 16_300_000_000, True)
+FLASH = (32, 32, 103_000_000_000, True)
+"""Layers, heads and parameters of mixtures of experts."""
 
 KNOWN = (
-    Known("inclusionAI/LLaDA2.0-mini", SETTINGS),
-    Known("inclusionAI/LLaDA2.0-flash", SETTINGS),
-    Known(
-        "inclusionAI/LLaDA2.1-mini", "T=0, block 32, threshold 0.95, editing_threshold 0.9, max_post_steps 16"
-    ),
-    Known("inclusionAI/LLaDA2.1-flash", "as LLaDA2.1-mini"),
+    Known("inclusionAI/LLaDA2.0-mini", SETTINGS, *MINI),
+    Known("inclusionAI/LLaDA2.0-flash", SETTINGS, *FLASH),
+    Known("inclusionAI/LLaDA2.1-mini", EDITING, *MINI),
+    Known("inclusionAI/LLaDA2.1-flash", EDITING, *FLASH),
 )
 
 

@@ -33,12 +33,16 @@ ONLY = {
 }
 """Settings of the official config class that change the network, with the values that released models use."""
 
+SIZE = (16, 16, 7_400_000_000, True)
+"""Layers, heads and parameters of a mixture of experts."""
+
 KNOWN = (
     Known(
         "inclusionAI/LLaDA-MoE-7B-A1B-Instruct",
         "T=0, low_confidence, LLaDA's loop; 128 tokens, 128 steps, block 32 in the model's card",
+        *SIZE,
     ),
-    Known("inclusionAI/LLaDA-MoE-7B-A1B-Base", "as the Instruct model"),
+    Known("inclusionAI/LLaDA-MoE-7B-A1B-Base", "as the Instruct model", *SIZE),
 )
 
 

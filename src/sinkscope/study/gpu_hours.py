@@ -2,7 +2,8 @@
 
 Measured once on an H200 (`gpus.toml`), for networks of 8B parameters. Denoising steps and prompts scale with parameters × tokens
 and with a GPU's bfloat16 rate; a causal model's new tokens with parameters and memory bandwidth, because its weights are read
-for each. Networks much smaller than 1B are bound by launching kernels, and get no estimate.
+for each. Networks much smaller than 1B are bound by launching kernels, and mixtures of experts by their routing: they get no
+estimate.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ def prompt_tokens(cell: Cell) -> float:
 
 
 def gpu_hours(cells: Sequence[Cell], facts: Mapping[str, Facts], gpu: str) -> float | None:
-    """Hours of one GPU for cells; None where a model does not fit into its memory, or is too small for an estimate."""
+    """Hours of one GPU for cells; None where a model does not fit into its memory, is too small, or is a mixture of experts."""
     total = 0.0
     for cell in cells:
-        size = facts[cell.model.name].parameters
+        size, mixture = facts[cell.model.name].parameters, facts[cell.model.name].mixture
         # Weights in two bytes, and a tenth of them for states and caches.
-        if size < SMALLEST or 2.2e-9 * size > _data()["gpus"][gpu]["memory"]:
+        if mixture or size < SMALLEST or 2.2e-9 * size > _data()["gpus"][gpu]["memory"]:
             return None
         total += _seconds(cell, size, gpu)
     return total / 3600
