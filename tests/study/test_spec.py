@@ -12,8 +12,10 @@ from sinkscope.study import spec
 SMALL = {"name": "s", "models": ["organism/scratch"], "evaluate": [{"task": "word_problems", "samples": 4}]}
 
 
-def test_the_studies_that_issue_eight_lists_are_built_in() -> None:
-    assert spec.builtin_names() == ["english", "full", "inside", "mechanisms", "organisms", "paper", "quick"]
+def test_the_built_in_studies() -> None:
+    assert spec.builtin_names() == [
+        "english", "families", "full", "inside", "mechanisms", "organisms", "pairs", "paper", "quick",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", spec.builtin_names())

@@ -67,10 +67,12 @@ def _seconds(cell: Cell, parameters: int, gpu: str) -> float:
     kind = "traced" if cell.capture else "plain" if cell.policy == "none" else "masked"
     token = size * compute * measured["seconds"] / measured["tokens"]
     prompt, decoding = prompt_tokens(cell), cell.parsed_decoding()
-    if not decoding.causal:
+    if not decoding.causal and not decoding.cached:
         return float(forwards(cell) * (prompt + decoding.new_tokens) * token * measured.get(kind, 1.0))
     step = size * memory * measured["new_seconds"] / measured["new_rows"] * measured.get(f"new_{kind}", 1.0)
-    return float(cell.answers * (prompt * token + decoding.new_tokens * step))
+    # Behind a cache a block's few queries cost what one new token does: the weights are read for each forward.
+    passes = decoding.passes if decoding.cached else decoding.new_tokens
+    return float(cell.answers * (prompt * token + passes * step))
 
 
 def source() -> str:
@@ -84,6 +86,15 @@ def source() -> str:
 
 
 # ---- the cheapest subset -------------------------------------------------------------------------
+
+
+DIFFUSION = ("llada", "dream", "mmada")
+"""The paper's families of diffusion models; a claim on all of them is one on every other such family, too."""
+
+
+def concerns(families: Sequence[str], family: str) -> bool:
+    """Whether a claim on these families is about models of a family."""
+    return family in families or (family != "causal" and set(DIFFUSION) <= set(families))
 
 
 class Power(NamedTuple):
@@ -112,7 +123,7 @@ def cheapest(cells: Sequence[Cell], needs: Sequence[Power]) -> list[Subset]:
     """
     subsets = []
     for power in needs:
-        mine = [cell for cell in cells if cell.kind == "evaluate" and cell.family in power.families]
+        mine = [cell for cell in cells if cell.kind == "evaluate" and concerns(power.families, cell.family)]
         choices, missing = [], "no model of this kind"
         for task in dict.fromkeys(cell.task.partition(":")[0] for cell in mine):
             here = [cell for cell in mine if cell.task.partition(":")[0] == task]

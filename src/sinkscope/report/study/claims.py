@@ -32,9 +32,7 @@ from sinkscope.report.study.trace_rules import (
     rarer,
     with_sinks,
 )
-from sinkscope.study.gpu_hours import Power
-
-DIFFUSION = ("llada", "dream", "mmada")
+from sinkscope.study.gpu_hours import DIFFUSION, Power, concerns
 
 
 @dataclass(frozen=True)
@@ -146,7 +144,7 @@ def judge(evidence: Iterable[Evidence]) -> dict[str, dict[str, tuple[Judgement, 
                 if one.model == model and one.kind == claim.kind
             )
             or (NOT_MEASURED,)
-            if family in claim.families
+            if concerns(claim.families, family)
             else ()
             for model, family in families.items()
         }
