@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 
-def interpreted(module: str) -> dict[str, dict[str, float]]:
-    """The JSON line that `python -m tests.helpers.MODULE cpu` ends with: case → numbers."""
+def interpreted(module: str, *words: str) -> dict[str, dict[str, float]]:
+    """The JSON line that `python -m tests.helpers.MODULE cpu …` ends with: case → numbers."""
     done = subprocess.run(
-        [sys.executable, "-m", f"tests.helpers.{module}", "cpu"],
+        [sys.executable, "-m", f"tests.helpers.{module}", "cpu", *words],
         cwd=Path(__file__).parents[2],
         env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
         capture_output=True,

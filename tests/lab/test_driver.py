@@ -89,7 +89,7 @@ def test_documents_of_another_mix_are_not_taken_for_these(corpus: list[str], tmp
         drive.go(60.0)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_organisms_come_back_in_flat_files(corpus: list[str], tmp_path: Path) -> None:
     jobs = [Job.parse(text) for text in ("adapted", "causal")]
     assert Drive(tmp_path / "work", tmp_path / "out", jobs, 2, [*SMOKE, *corpus], count=1, controls=False).go(
@@ -105,7 +105,7 @@ def test_organisms_come_back_in_flat_files(corpus: list[str], tmp_path: Path) ->
     assert causal.digest == bundle["training.json"]["start_digest"]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_controls_leave_numbers(corpus: list[str], tmp_path: Path) -> None:
     arguments = [
         "--controls",

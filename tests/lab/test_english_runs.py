@@ -10,6 +10,8 @@ import sys
 import tarfile
 from pathlib import Path
 
+import pytest
+
 import sinkscope as ss
 from sinkscope.models.load import find
 from sinkscope.models.tokenizer import read_tokenizer
@@ -19,6 +21,7 @@ from sinkscope.organisms.text import tokenise
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.soak
 def test_pairs_of_runs(tmp_path: Path) -> None:
     folder = tmp_path / "text"
     folder.mkdir()

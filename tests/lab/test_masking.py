@@ -99,7 +99,7 @@ def test_run_resume_and_read(shelf: Path, tmp_path: Path, capsys: pytest.Capture
     assert found.missing == ["scratch word_problems none"], "answered for 2 documents, not for 3"
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_processes_share_the_work(shelf: Path, tmp_path: Path) -> None:
     options = {
         "tasks": ["word_problems", "small_code"],

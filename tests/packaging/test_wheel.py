@@ -156,7 +156,7 @@ def fresh(wheel: Path, folder: Path) -> Path:
     return python
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # make wheel, which CI calls, runs it
 @pytest.mark.timeout(2400)
 def test_the_wheel_in_a_fresh_environment(wheel: Path, tmp_path: Path) -> None:
     python = fresh(wheel, tmp_path)

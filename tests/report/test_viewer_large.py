@@ -18,7 +18,7 @@ from sinkscope.trace.trace import Trace
 
 pytestmark = [
     pytest.mark.browser,
-    pytest.mark.slow,
+    pytest.mark.soak,
     pytest.mark.timeout(900),
     pytest.mark.skipif(
         chromium.find() is None, reason="needs Chromium (apt-get install chromium), and none is installed"
