@@ -248,7 +248,7 @@ class FastDllmDecoding(Decoding):
             return [self._cut(row, start, stop) for row, start in zip(rows, starts, strict=True)]
         widest = max(map(len, rows))
         # A stop token ends a row where it replaced a mask; as the token that follows a block it does not.
-        ends = (states[-1] == stop) & (states == model.ids.mask).any(0)
+        ends = (states[-1] == stop) & (states == int(model.ids.mask or 0)).any(0)
         if all(
             bool(end[: widest - 1].any()) for end, row in zip(ends, rows, strict=True) if len(row) == widest
         ):

@@ -11,7 +11,6 @@ from sinkscope.errors import InputError, nearest
 from sinkscope.tasks.sources import Example
 from sinkscope.tasks.task import Prompt, Scheme, Turn
 
-
 OTHER = "other"
 """Stands in a task's defaults for every family that has none of its own."""
 
