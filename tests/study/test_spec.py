@@ -99,3 +99,13 @@ def test_an_unknown_study_is_answered_with_the_nearest_ones(tmp_path: Path) -> N
     (tmp_path / "bad.toml").write_text("name = ", encoding="utf-8")
     with pytest.raises(InputError, match="not a TOML file"):
         spec.read(tmp_path / "bad.toml")
+
+
+def test_a_twin_is_another_model_of_the_study() -> None:
+    for twin in ("organism/scrath", "organism/scratch"):
+        models = [{"source": "organism/scratch", "twin": twin}, "organism/causal"]
+        with pytest.raises(InputError, match="twin of organism/scratch"):
+            spec.from_data({**SMALL, "models": models})
+    pairs = spec.read("pairs")
+    causal = [model.twin for model in pairs.models if model.twin]
+    assert causal == [model.name for model in pairs.models if not model.twin]

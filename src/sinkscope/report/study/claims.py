@@ -18,8 +18,6 @@ from sinkscope.report.study.evidence import TRACES, Evidence
 from sinkscope.report.study.rules import NOT_MEASURED, Judgement, Rule
 from sinkscope.study.gpu_hours import Power, concerns
 
-DIFFUSION = ("llada", "dream", "mmada")
-
 
 @dataclass(frozen=True)
 class Claim:
