@@ -181,7 +181,9 @@ def check_decoding(model: Model, decoding: Decoding) -> None:
             f"{model.family} model; use {fitting}"
         )
     if not decoding.causal and model.ids.mask is None:
-        raise InputError(f"{model.source} names no mask token; add mask_token_id to its config.json")
+        raise InputError(
+            f"{model.source} names no mask token; give ss.load(…, mask_token_id=…), or add mask_token_id to its config.json"
+        )
     decoding.check_ids(model.shape.vocabulary)
 
 

@@ -101,7 +101,10 @@ def replay(model: Model, run: Run, policy: Policy | str) -> Replay:
     if run.policy is not None:
         raise InputError(f"replay needs a run without a policy, this one was made under {run.policy}")
     if not decoding.replayable:
-        raise InputError("replay compares text; image decodings have no candidates to compare")
+        raise InputError(
+            f"{type(decoding).__name__} cannot be replayed: pictures have no candidates to compare, and loops with "
+            "a cache, or that edit, have more behind a step than its state"
+        )
     check_decoding(model, decoding)
     columns, lengths = run.states.shape[-1], _lengths(run)
     checked = check_policy(as_policy(policy), model.shape.layers, min(lengths) + columns - run.prompt)
