@@ -1,31 +1,28 @@
-"""The script of the rungs without bubblewrap: it confines its own process with what the kernel gives to everybody,
-then becomes the interpreter that runs the program. `landlock.py` hands it to `python -I -S -c`.
+"""What a process inside the sandbox asks of the kernel for itself: another user, Landlock, a system-call filter.
 
-A program of its own, because these calls need ctypes, which the interpreter of the program must not have, and
-because nothing is forked from the calling process, which may hold a model. Standard library alone.
+Part of the script that `process.py` hands to an interpreter: standard library alone.
 """
+
+from __future__ import annotations
 
 import ctypes
 import os
-import signal
 import struct
 import sys
 
 libc = ctypes.CDLL(None, use_errno=True)
 
 # From the kernel's headers.
-SET_PARENT_DEATH_SIGNAL, SET_KEEP_CAPABILITIES, SET_SECCOMP, SET_NO_NEW_PRIVILEGES, AMBIENT = 1, 8, 22, 38, 47
-CREATE_RULESET, ADD_RULE, RESTRICT_SELF, CAPABILITY_SET = (
-    444,
-    445,
-    446,
-    (126 if os.uname().machine == "x86_64" else 91),
-)
+SET_PARENT_DEATH_SIGNAL, SET_DUMPABLE, SET_KEEP_CAPABILITIES, SET_SECCOMP, SET_NO_NEW_PRIVILEGES = 1, 4, 8, 22, 38
+AMBIENT = 47
+CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
+CAPABILITY_SET = 126 if os.uname().machine == "x86_64" else 91
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REMOVE_FILE, MAKE_REG, TRUNCATE = (
     1 << n for n in (0, 1, 2, 3, 5, 8, 14)
 )
 RIGHTS = {1: 1 << 13, 2: 1 << 14, 3: 1 << 15, 5: 1 << 16}  # all file-system rights below this bit, by version
 READ_ANYWHERE = 2  # CAP_DAC_READ_SEARCH
+KILL = 9  # SIGKILL
 
 
 def call(what: str, function: str, *arguments: object) -> int:
@@ -60,11 +57,24 @@ def become(user: int, folder: str) -> None:
         libc.prctl(AMBIENT, 2, READ_ANYWHERE, 0, 0)
 
 
-def landlock(readable: list, folder: str) -> None:  # type: ignore[type-arg]
+def die_with(parent: int) -> None:
+    """From here on this process dies when its parent, the process with this number, does."""
+    call("cannot die with its parent", "prctl", SET_PARENT_DEATH_SIGNAL, KILL, 0, 0, 0)
+    if os.getppid() != parent:
+        sys.exit("its parent is gone")
+
+
+def hide_memory() -> None:
+    """From here on no process of the same user can look into this one, or trace it."""
+    call("cannot hide its memory", "prctl", SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def landlock(readable: list[str], folder: str) -> None:
     """From here on this process reads `readable`, writes files in `folder`, and opens nothing else."""
     version = libc.syscall(CREATE_RULESET, None, ctypes.c_size_t(0), 1)
     if version < 1:
         sys.exit("this kernel has no Landlock, or it is switched off")
+    call("cannot give up privileges", "prctl", SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
     handled = RIGHTS[max(known for known in RIGHTS if known <= version)] - 1
     fields = [handled, 3, 3][
         : 1 + (version >= 4) + (version >= 6)
@@ -86,30 +96,10 @@ def landlock(readable: list, folder: str) -> None:  # type: ignore[type-arg]
     os.close(rules)
 
 
-def main(command: list, code: bytes, own_process: int, readable: list, folder: str, user: int) -> None:  # type: ignore[type-arg]
-    """Give up one right after the other; the filter comes last, because it refuses some of these calls too.
-
-    Args:
-        command: what to become. code: the filter; `own_process` in it stands for the number of this process.
-        readable: what may be read; nothing: everything may. user: whom root becomes; 0: nobody else.
-    """
-    parent = os.getppid()
-    os.chdir(folder)
-    if user:
-        become(user, folder)
-    call("cannot die with its parent", "prctl", SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        sys.exit("its parent is gone")
+def refuse_calls(code: bytes, own_process: int) -> None:
+    """Install a system-call filter; `own_process` in it stands for the number of this process."""
     call("cannot give up privileges", "prctl", SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
-    if readable:
-        landlock(readable, folder)
-    if code:
-        code = code.replace(struct.pack("=I", own_process), struct.pack("=I", os.getpid()))
-        buffer = ctypes.create_string_buffer(code, len(code))
-        program = struct.pack("HP", len(code) // 8, ctypes.addressof(buffer))
-        call("no system-call filter", "prctl", SET_SECCOMP, 2, program, 0, 0)
-    os.execve(command[0], command, {})  # noqa: S606
-
-
-if __name__ == "__main__":
-    main(*eval(sys.argv[1]))  # noqa: S307 (written by landlock.py)
+    code = code.replace(struct.pack("=I", own_process), struct.pack("=I", os.getpid()))
+    buffer = ctypes.create_string_buffer(code, len(code))
+    program = struct.pack("HP", len(code) // 8, ctypes.addressof(buffer))
+    call("no system-call filter", "prctl", SET_SECCOMP, 2, program, 0, 0)
