@@ -8,6 +8,7 @@ the standard library alone.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,9 +86,24 @@ class HumanEval(Task):
 
     def grade_many(self, pairs: Sequence[tuple[Document, str]], workers: int | None = None) -> list[Verdict]:
         """`grade` for each pair, `workers` programs at a time."""
-        tests = [document.extra["tests"] for document, _ in pairs]
+        tests = [_tests(document) for document, _ in pairs]
         programs = list(zip(self.programs(pairs), tests, strict=True))
-        return grade_programs(programs, self.scheme.timeout, self.sandbox, workers)
+        entry_points = [document.extra["entry_point"] for document, _ in pairs]
+        return grade_programs(programs, self.scheme.timeout, self.sandbox, workers, entry_points)
+
+
+def _tests(document: Document) -> str:
+    """The tests, behind the functions that the prompt gives beside the one to complete: some tests call them, and must not
+    take the program's word for what they compute.
+    """
+    try:
+        given = ast.parse(document.question).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        given = []
+    entry_point = document.extra["entry_point"]
+    others = [node for node in given if not (isinstance(node, ast.FunctionDef) and node.name == entry_point)]
+    helps = any(isinstance(node, ast.FunctionDef) for node in others)
+    return "\n".join([*(map(ast.unparse, others) if helps else ()), document.extra["tests"]])
 
 
 def task(scheme: str | None = None, family: str | None = None, data: str | Path | None = None) -> HumanEval:

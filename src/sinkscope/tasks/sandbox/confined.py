@@ -17,7 +17,7 @@ import resource
 import sys
 
 from sinkscope.tasks.sandbox.kernel import become, die_with, hide_memory, landlock, refuse_calls
-from sinkscope.tasks.sandbox.wire import Gone, Peer, Remote
+from sinkscope.tasks.sandbox.wire import NOTHING_CAUGHT_IT, Gone, Peer, Remote
 
 TYPE_CHECKING = False  # `typing` takes as long to import as all the rest
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Job:
 def main(start: int, size: int) -> None:
     """Do the job that stands in standard input, from a place and with so many bytes."""
     parent = os.getppid()
-    job = Job(**marshal.loads(os.pread(0, size, start)))
+    job = Job(**marshal.loads(os.pread(0, size, start)))  # noqa: S302 (from process.py)
     _give_up_rights(job, parent)
     source = os.pread(0, job.source, start + size)
     questions, ask = os.pipe()
@@ -82,7 +82,10 @@ def _give_up_rights(job: Job, parent: int) -> None:
     if job.rung == "bubblewrap":
         if job.user:
             os.setgroups([])
-            for number in (job.user, 65534):  # a number of its own, or "nobody" where the container maps few users
+            for number in (
+                job.user,
+                65534,
+            ):  # a number of its own, or "nobody" where the container maps few users
                 try:
                     os.setgid(number)
                     os.setuid(number)
@@ -145,15 +148,19 @@ def _program(source: bytes, job: Job, read: int, write: int) -> None:
         leave(0)
     except BaseException as error:  # SystemExit too: a program that leaves has not run to its end
         try:
-            _without_ours(error)
+            error = _shown(error)
             complain(type(error), error, error.__traceback__)
         finally:
             leave(1)
 
 
-def _without_ours(error: BaseException) -> None:
-    """Leave our own frame out of the traceback that is printed."""
+def _shown(error: BaseException) -> BaseException:
+    """The error as it is told: without our own frame, and what only iterators understand in words."""
     error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+    if isinstance(error, StopIteration):
+        trace, error = error.__traceback__, RuntimeError(NOTHING_CAUGHT_IT)
+        error.__traceback__ = trace
+    return error
 
 
 # ---- the judge ---------------------------------------------------------------------------------------------
@@ -170,18 +177,23 @@ class Space(dict):  # type: ignore[type-arg]
         if hasattr(builtins, name) and name not in self._shadowed:
             raise KeyError(name)
         kind, value = self._look_up(name)
-        if kind == "module" and value.partition(".")[0] in sys.stdlib_module_names:
+        if kind == "module" and type(value) is str and value.partition(".")[0] in sys.stdlib_module_names:
             __import__(value)  # our own, which the program has not touched
             return sys.modules[value]
         if kind != "value":
             raise KeyError(name)
         return value
 
+    def attribute(self, name: str) -> Any:
+        """As the attribute of a module."""
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
 
 def _judge(source: bytes, job: Job, verdict: int, read: int, write: int) -> None:
     """Run the checks when the program has run to its end; the verdict is told here and nowhere else."""
-    module = type(sys)(job.name)
-    sys.modules[job.name] = module
 
     def permits(action: str, target: Any, args: Any) -> None:
         # What the checks pass to the program: functions may be called, iterators asked, and objects of the checks' own
@@ -191,7 +203,9 @@ def _judge(source: bytes, job: Job, verdict: int, read: int, write: int) -> None
             action in ("__call__", "__iter__", "__next__")
             or (action in ("__getattr__", "__setattr__") and public and type(target).__module__ == job.name)
         ):
-            raise AttributeError(f"{action} of an object that belongs to the checks is not available to the program")
+            raise AttributeError(
+                f"{action} of an object that belongs to the checks is not available to the program"
+            )
 
     peer = Peer(read, write, permits)
     told = b""
@@ -201,15 +215,18 @@ def _judge(source: bytes, job: Job, verdict: int, read: int, write: int) -> None
         if ready != "ready" or not isinstance(look_up, Remote):
             raise RuntimeError("the program broke off")
         shadowed = {name for name in names if job.shadows is None or name in job.shadows}
-        exec(code, Space(job.name, look_up, shadowed))  # type: ignore[arg-type]  # noqa: S102
+        space = Space(job.name, look_up, shadowed)  # type: ignore[arg-type]
+        module = sys.modules[job.name] = type(sys)(job.name)
+        module.__getattr__ = space.attribute  # type: ignore[method-assign]  # for `from solution import f`
+        exec(code, space)  # noqa: S102
         told = PASSED
     except Gone:
         pass
     except BaseException as error:
         try:
+            error = _shown(error)
             told = f"failed\n{type(error).__name__}".encode("utf-8", "replace")
             told = f"failed\n{type(error).__name__}: {error}".strip(": ").encode("utf-8", "replace")
-            _without_ours(error)
             sys.__excepthook__(type(error), error, error.__traceback__)
         except BaseException:  # noqa: S110 (an error that cannot be printed is a failure all the same)
             pass

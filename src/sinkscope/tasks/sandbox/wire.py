@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 MOST = 1 << 26
 """Bytes of one message."""
+NOTHING_CAUGHT_IT = "StopIteration was raised, and nothing caught it"
 
 # Builtin classes that cross by name: values, and exceptions.
 TYPES: dict[str, type] = {
@@ -155,8 +156,12 @@ class Peer:
         self._read, self._write, self._permits = read, write, permits
         self._lent: list[Any] = []  # objects of ours that the other side knows, by their number
         self._numbers: dict[int, int] = {}  # by identity
-        self._borrowed: dict[int, Any] = {}  # what stands for objects of the other side, by their numbers there
-        self._there: dict[int, tuple[int, Any]] = {}  # by identity: its number there, and itself, so that it stays
+        self._borrowed: dict[
+            int, Any
+        ] = {}  # what stands for objects of the other side, by their numbers there
+        self._there: dict[
+            int, tuple[int, Any]
+        ] = {}  # by identity: its number there, and itself, so that it stays
         self._lock = _thread.RLock()
 
     # ---- calls ---------------------------------------------------------------------------------------------
@@ -179,7 +184,7 @@ class Peer:
                     error = message[1]
                     if isinstance(error, StopIteration) and action != "__next__":
                         # As in a generator (PEP 479): `map` and its like would take it for the end of what they are given.
-                        error = RuntimeError("StopIteration was raised, and nothing caught it")
+                        error = RuntimeError(NOTHING_CAUGHT_IT)
                     raise error
                 self.answer(message)
 
@@ -303,6 +308,8 @@ class Peer:
 
     def _number_there(self, value: Any) -> int | None:
         """The number of an object of the other side, None for one of ours."""
+        if isinstance(value, Remote):
+            return value.sinkscope_number
         return self._there[id(value)][0] if id(value) in self._there else None
 
     def _value(self, data: bytes, at: int) -> tuple[Any, int]:
@@ -341,10 +348,9 @@ class Peer:
         if tag == b"o":
             return self._lent[first]
         if tag == b"C":
-            return TYPES[first]
+            return _known(first, TYPES)
         if tag == b"x":
-            if first not in MADE:
-                raise ValueError(f"a value of an unknown class {first!r}")
+            _known(first, MADE)
             module, _, name = first.rpartition(".")
             return getattr(__import__(module), name)(*rest[0])
         if tag == b"E":
@@ -365,13 +371,19 @@ class Peer:
             return (RemoteFunction if rest[0] else Remote)(self, number)
         if tag == b"K":
             return _exception_class(*rest)
-        base, held = TYPES[rest[0]], rest[1]
+        base, held = _known(rest[0], TYPES), rest[1]
         if base not in HELD or type(held) is not base:
             raise ValueError("a value that is not what it says")
         remote = Remote(self, number)
         # It compares and computes as what it holds; names that `base` does not have are asked for.
         kind = type(base.__name__, (base,), {"__getattr__": lambda value, name: getattr(remote, name)})
         return kind(held)
+
+
+def _known(name: Any, table: Mapping[str, Any]) -> Any:
+    if name not in table:
+        raise ValueError(f"a value of an unknown class {name!r}")
+    return table[name]
 
 
 def _sized(out: bytearray, tag: bytes, data: bytes) -> None:
@@ -401,7 +413,8 @@ def _become(old: Any, new: Any) -> Any:
 
 def _exception_class(name: str, module: str, above: type) -> type:
     """The class of the same name in a module that is loaded here, else one that stands for it."""
-    known = getattr(sys.modules.get(module), name, None) if module in sys.stdlib_module_names else None
+    standard = module.partition(".")[0] in sys.stdlib_module_names
+    known = getattr(sys.modules.get(module), name, None) if standard else None
     if isinstance(known, type) and issubclass(known, BaseException):
         return known
     if not issubclass(above, BaseException):
