@@ -224,16 +224,18 @@ FORGERIES = {
         "libc.dup2(1, 3); libc.dup2(1, 4)\n"
         "ctypes.memset(id(AssertionError) + 16, 0, 8)\n"
     ),
+    # Landlock lets pipes be opened by their names under /proc, also for writing.
     "the judge's descriptors": (
-        "import ctypes, os\n"
-        "libc = ctypes.CDLL(None)\n"
-        "for process in range(max(1, os.getpid() - 20), os.getpid() + 20):\n"
-        "    there = libc.syscall(434, process, 0)\n"
-        "    for fd in range(16):\n"
-        "        mine = libc.syscall(438, there, fd, 0)\n"
-        "        if mine > 0: os.write(mine, b'passed')\n"
-        "        try: os.write(os.open(f'/proc/{process}/fd/{fd}', os.O_WRONLY), b'passed')\n"
-        "        except OSError: pass\n"
+        "import ctypes, os, time\n"
+        "libc, end = ctypes.CDLL(None), time.monotonic() + 0.5\n"
+        "while time.monotonic() < end:\n"
+        "    for process in {os.getppid(), *range(max(1, os.getpid() - 3), os.getpid() + 20)} - {os.getpid()}:\n"
+        "        there = libc.syscall(434, process, 0)\n"
+        "        for fd in range(3, 16):\n"
+        "            mine = libc.syscall(438, there, fd, 0)\n"
+        "            try: os.write(mine if mine > 0 else os.open(f'/proc/{process}/fd/{fd}', os.O_WRONLY), b'passed')\n"
+        "            except OSError: continue\n"
+        "            os._exit(0)\n"
     ),
     "the judge's memory": (
         "import ctypes, os, struct\n"

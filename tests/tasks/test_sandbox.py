@@ -771,6 +771,8 @@ def test_as_an_ordinary_user(which: str) -> None:
             "assert passed('x = 1')\n"
             "assert passed('import threading\\nfor _ in range(9): threading.Thread(target=print).start()')\n"
             "for hostile in HOSTILE: assert not passed(hostile), hostile\n"
+            f"forged = run_many([Program(text, 'assert False') for text in FORGERIES], sandbox={which!r})\n"
+            "assert not any(result.passed for result in forged), forged\n"
         )
         own = Path(folder, "own")  # of the user whom the program runs as
         own.write_text("sesame")
@@ -787,7 +789,7 @@ def test_as_an_ordinary_user(which: str) -> None:
             "import sys; sys.exit(0)",
             "import os; os.fork()",
         ]
-        code = f"HOSTILE = {hostile!r}\n{code}"
+        code = f"HOSTILE, FORGERIES = {hostile!r}, {list(FORGERIES.values())!r}\n{code}"
         done = subprocess.run(
             [python, "-c", code],
             env={"PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1", "PATH": os.environ["PATH"]},

@@ -16,7 +16,7 @@ import os
 import resource
 import sys
 
-from sinkscope.tasks.sandbox.kernel import become, die_with, hide_memory, landlock, refuse_calls
+from sinkscope.tasks.sandbox.kernel import become, die_with, hide, landlock, refuse_calls
 from sinkscope.tasks.sandbox.wire import NOTHING_CAUGHT_IT, Gone, Peer, Remote
 
 TYPE_CHECKING = False  # `typing` takes as long to import as all the rest
@@ -82,10 +82,7 @@ def _give_up_rights(job: Job, parent: int) -> None:
     if job.rung == "bubblewrap":
         if job.user:
             os.setgroups([])
-            for number in (
-                job.user,
-                65534,
-            ):  # a number of its own, or "nobody" where the container maps few users
+            for number in (job.user, 65534):  # its own, or "nobody" where the container maps few users
                 try:
                     os.setgid(number)
                     os.setuid(number)
@@ -98,24 +95,31 @@ def _give_up_rights(job: Job, parent: int) -> None:
         if job.user:
             become(job.user, job.folder)
         die_with(parent)
-        if job.rung == "landlock":
-            landlock(list(job.readable), job.folder)
+    if sys.platform == "linux":
+        hide()  # before the fork, so that there is no moment at which the judge can be seen
 
 
 def _confine(job: Job, program: int, *, judge: bool) -> None:
-    """What each process does for itself: limits, and the system-call filter, which comes last."""
+    """What each process does for itself; the system-call filter comes last, because it refuses some of this.
+
+    Each has a Landlock domain of its own: pipes can be opened under /proc in spite of Landlock, but not those of another
+    domain.
+    """
+    if sys.platform == "linux":
+        if judge:
+            die_with(program)
+        elif not job.user:
+            hide(False)  # its descriptors are looked at from outside: files that were removed while they are open
+        if job.rung == "landlock":
+            landlock(list(job.readable), job.folder)
     for name, value in job.limits:
         if hasattr(resource, name):
             number = getattr(resource, name)
             hard = resource.getrlimit(number)[1]
             value = value if hard == resource.RLIM_INFINITY else min(value, hard)
             resource.setrlimit(number, (value, value))
-    if sys.platform == "linux":
-        if judge:
-            die_with(program)
-            hide_memory()
-        if job.code:
-            refuse_calls(job.code, job.own_process)
+    if job.code:
+        refuse_calls(job.code, job.own_process)
     for name in [name for name in sys.modules if name.startswith("sinkscope")]:
         del sys.modules[name]
     sys.argv = [""]

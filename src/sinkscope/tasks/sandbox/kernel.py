@@ -92,9 +92,9 @@ def die_with(parent: int) -> None:
         sys.exit("its parent is gone")
 
 
-def hide_memory() -> None:
-    """From here on no process of the same user can look into this one, or trace it."""
-    call("cannot hide its memory", "prctl", SET_DUMPABLE, 0, 0, 0, 0)
+def hide(hidden: bool = True) -> None:
+    """From here on no process of the same user sees the memory and the descriptors of this one, or traces it."""
+    call("cannot hide", "prctl", SET_DUMPABLE, int(not hidden), 0, 0, 0)
 
 
 def landlock(readable: list[str], folder: str) -> None:
