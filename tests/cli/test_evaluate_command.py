@@ -38,7 +38,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):  #
     """Runs a command line in this process: exit code, output, errors."""
 
     # One checkpoint, loaded once: what loading costs is not tested here.
-    monkeypatch.setattr("sinkscope.models.load.load", loaded)
+    monkeypatch.setattr("sinkscope.commands.evaluate.load", loaded)
 
     def go(*words: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["sinkscope", *map(str, words)])
@@ -103,7 +103,7 @@ def test_generate_now_grade_later(run, source: str, tmp_path: Path, monkeypatch:
     rungs._tried.cache_clear()
     small = ["--task", "small_code", "--limit", "2", "--length", "8", "--steps", "4", "--device", "cpu"]
     asked: list[object] = []
-    monkeypatch.setattr("sinkscope.models.load.load", asked.append)
+    monkeypatch.setattr("sinkscope.commands.evaluate.load", asked.append)
     code, _, err = run("evaluate", source, *small)
     assert code == 2
     assert "bubblewrap" in err

@@ -7,7 +7,6 @@ import sys
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,36 +25,32 @@ from sinkscope.tasks.task import ACCURACY, NATS
 from sinkscope.text import aligned, pairs, visible
 
 
-@dataclass(frozen=True)
-class Request:
-    """The options of the command line."""
-
-    name: str = "organisms"
-    out: Path | None = None
-    models: tuple[str, ...] = ()
-    task: str | None = None
-    samples: int | None = None
-    data: tuple[str, ...] = ()
-    on: str = "local"
-    device: str = "auto"
-    dtype: str | None = None
-    workers: int | None = None
-    shard: int = run.SHARD_ANSWERS
-    sandbox: str = "auto"
-    options: tuple[str, ...] = ()
-    plan: bool = False
-    report: bool = True
-
-
-def study(request: Request, json: bool = False) -> None:
+def study(
+    name: str = "organisms",
+    out: Path | None = None,
+    plan: bool = False,
+    model: Sequence[str] | None = None,
+    task: str | None = None,
+    samples: int | None = None,
+    data: Sequence[str] | None = None,
+    on: str = "local",
+    workers: int | None = None,
+    shard: int = run.SHARD_ANSWERS,
+    option: Sequence[str] | None = None,
+    sandbox: str = "auto",
+    device: str = "auto",
+    dtype: str | None = None,
+    no_report: bool = False,
+    json: bool = False,
+) -> None:
     """Estimate or run a study; with `json` one document on stdout."""
-    wanted = resolve(request)
-    out = request.out or Path(f"study-{wanted.name}")
-    options = pairs(request.options, "--option")
-    if request.plan:
-        show_plan(wanted, Place(out, request.device, request.workers, options=options), out, json)
+    wanted = spec.changed(name, model or (), task, samples, dtype, pairs(data or (), "--data"))
+    out = out or Path(f"study-{wanted.name}")
+    options = pairs(option or (), "--option")
+    if plan:
+        show_plan(wanted, Place(out, device, workers, options=options), out, json)
         return
-    if request.report:
+    if not no_report:
         run.check_libraries(("matplotlib",))
     progress = Bar()
     warnings.simplefilter("ignore", UnconfinedWarning)  # run_study says it in a line of its own
@@ -63,10 +58,8 @@ def study(request: Request, json: bool = False) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     try:
-        outcome = run.run_study(
-            wanted, out, request.on, request.device, request.workers, request.shard, "auto", request.sandbox, options, progress
-        )  # fmt: skip
-        report = update_report(outcome.root, request.report, progress)
+        outcome = run.run_study(wanted, out, on, device, workers, shard, "auto", sandbox, options, progress)
+        report = update_report(outcome.root, not no_report, progress)
     except KeyboardInterrupt:
         progress.end()
         say_stopped(out)
@@ -74,12 +67,6 @@ def study(request: Request, json: bool = False) -> None:
     finally:
         progress.end()
     show_outcome(outcome, out, report, json)
-
-
-def resolve(request: Request) -> spec.Study:
-    """The study with the changes of the command line."""
-    data = pairs(request.data, "--data")
-    return spec.changed(request.name, request.models, request.task, request.samples, request.dtype, data)
 
 
 def update_report(root: Path, wanted: bool, progress: run.Progress) -> Path | None:

@@ -90,6 +90,9 @@ class Family:
         """The network with its weights, on its device and in its dtype, in eval mode."""
         raise NotImplementedError
 
+    def adopt(self, network: nn.Module) -> None:
+        """Prepare a network that transformers built; most need nothing."""
+
     def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:
         """Special ids, from the checkpoint first, then the tokenizer, then the official ones."""
         raise NotImplementedError

@@ -71,6 +71,11 @@ def load(
     >>> load("organism/scratch", device="cpu").family
     'llada'
     """
+    if not isinstance(source, (str, os.PathLike)):
+        raise InputError(
+            f"load takes a folder or a hub id, got {type(source).__name__}; "
+            "ss.wrap(network, tokenizer) takes a transformers network"
+        )
     where = resolve_device(device)
     checkpoint = find(source, revision)
     spec = family_of(checkpoint) if family is None else FAMILIES.find(family)

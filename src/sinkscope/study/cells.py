@@ -221,10 +221,8 @@ def _cells(
     for name in grid.decodings:
         decoding = _decoding(study, base, name)
         seeds = grid.seeds if decoding.draws else grid.seeds[:1]
-        for policy in expanded(grid.policies, grid.controls):
-            made.append(
-                replace(base, decoding=decoding.to_json(), decoding_name=name, policy=policy, seeds=seeds)
-            )
+        decoded = replace(base, decoding=decoding.to_json(), decoding_name=name, seeds=seeds)
+        made += [replace(decoded, policy=policy) for policy in expanded(grid.policies, grid.controls)]
     return made
 
 
@@ -290,12 +288,9 @@ def map_cells(study: Study, cells: Sequence[Cell], sinks: Mapping[str, Mapping[i
         for cell in cells:
             if cell.kind != "trace" or cell.group != grid.name or not grid.maps:
                 continue
-            places = documents.exemplars(sinks[cell.id], grid.maps)
             options = {**json.loads(cell.capture), "level": "maps", "every": grid.maps_every}
-            capture = Capture(**options).to_json()
-            made.append(
-                replace(
-                    cell, kind="maps", documents=places, seeds=cell.seeds[:1], capture=capture, identity={}
-                )
+            second = replace(
+                cell, kind="maps", seeds=cell.seeds[:1], capture=Capture(**options).to_json(), identity={}
             )
+            made.append(replace(second, documents=documents.exemplars(sinks[cell.id], grid.maps)))
     return made

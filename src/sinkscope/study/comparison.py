@@ -127,6 +127,12 @@ def control(policy: str | None) -> ControlName | None:
     return ControlName(str(parsed.control.like), parsed.control.match, str(parsed.with_seed(0)))
 
 
+def pooled(policy: str) -> str:
+    """The text of a policy; for a draw of a random control, the name of all its draws together."""
+    kind = control(policy)
+    return policy if kind is None else kind.name
+
+
 def compare_runs(evaluations: Sequence[Evaluation]) -> Table:
     """The table of these evaluations."""
     if not evaluations:

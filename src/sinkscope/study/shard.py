@@ -14,23 +14,27 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from sinkscope.errors import InputError
 from sinkscope.files import differences
+from sinkscope.generation.generate import generate
+from sinkscope.generation.replay import replay
+from sinkscope.generation.run import Run
 from sinkscope.locks import LOST
+from sinkscope.models.model import Model
+from sinkscope.policies.policy import Policy
 from sinkscope.study.cells import Cell, identified
 from sinkscope.study.documents import prompt_lengths
 from sinkscope.study.facts import facts_of_loaded
 from sinkscope.study.store import Key, Store, save_part, save_statistics
+from sinkscope.tasks.answer import Item, answer
+from sinkscope.tasks.grading import can_grade
+from sinkscope.tasks.prompting import decode_answer, encode_prompt
 from sinkscope.tasks.records import Generation, RunFolder
 from sinkscope.tasks.task import Task, fingerprint
-
-if TYPE_CHECKING:
-    from sinkscope.generation.run import Run
-    from sinkscope.models.model import Model
-    from sinkscope.policies.policy import Policy
-    from sinkscope.tasks.answer import Item
 
 
 @dataclass(frozen=True)
@@ -108,9 +112,12 @@ def run_shard(root: Path, shard: Shard, model: Model, batch_size: Any = "auto", 
             elsewhere = _elsewhere(store, cell, run)
             items = cell.items(task)
             wanted = [items[n] for n in shard.numbers if items[n].key not in elsewhere]
-            if cell.kind == "evaluate":
-                _evaluate(cell, model, task, wanted, run, batch_size, grade)
-            else:
+            if cell.kind == "evaluate" and wanted:
+                graded = grade and can_grade(task)
+                answer(
+                    model, task, wanted, cell.parsed_decoding(), cell.parsed_policy(), run, batch_size, graded
+                )
+            elif cell.kind != "evaluate":
                 _one_by_one(cell, store, model, task, wanted, run)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -141,17 +148,6 @@ def _elsewhere(store: Store, cell: Cell, run: RunFolder) -> set[Key]:
     }
 
 
-def _evaluate(
-    cell: Cell, model: Model, task: Task, wanted: list[Item], run: RunFolder, batch_size: Any, grade: bool
-) -> None:
-    from sinkscope.tasks.answer import answer
-    from sinkscope.tasks.grading import can_grade
-
-    if wanted:
-        graded = grade and can_grade(task)
-        answer(model, task, wanted, cell.parsed_decoding(), cell.parsed_policy(), run, batch_size, graded)
-
-
 def _one_by_one(
     cell: Cell, store: Store, model: Model, task: Task, wanted: list[Item], run: RunFolder
 ) -> None:
@@ -172,11 +168,6 @@ def _one_by_one(
 def _generate(
     cell: Cell, model: Model, task: Task, item: Item, policy: Policy | None, **options: Any
 ) -> tuple[Run, str]:
-    import torch
-
-    from sinkscope.generation.generate import generate
-    from sinkscope.tasks.prompting import encode_prompt
-
     prompt = encode_prompt(model, task.prompt(item.document), task.scheme)
     ids = torch.tensor([prompt.ids])
     return generate(model, ids, cell.parsed_decoding(), policy, seed=[item.stream], **options), prompt.text
@@ -206,8 +197,6 @@ def _traced(cell: Cell, store: Store, model: Model, task: Task, item: Item) -> G
 
 def _replayed(cell: Cell, store: Store, model: Model, task: Task, item: Item) -> Generation:
     """A generation without the policy, and what the policy would have changed at each of its steps."""
-    from sinkscope.generation.replay import replay
-
     policy = cell.parsed_policy()
     if policy is None:
         raise InputError("a replay compares a policy with none; name policies other than none")
@@ -225,8 +214,6 @@ class _Inspector:
 
     def __call__(self, cell: Cell, store: Store, model: Model, task: Task, item: Item) -> Generation:
         from sinkscope.inspection.survey import survey, void_flags
-        from sinkscope.tasks.grading import can_grade
-        from sinkscope.tasks.prompting import decode_answer
 
         items = cell.items(task)
         if len(items) < 2:
@@ -249,8 +236,6 @@ class _Inspector:
 
 
 def _row(model: Model, task: Task, item: Item, run: Run, text: str, more: dict[str, Any]) -> Generation:
-    from sinkscope.tasks.prompting import decode_answer
-
     share = None if run.hidden_share is None else float(run.hidden_share[0])
     return Generation(
         document=item.document.id,

@@ -35,6 +35,9 @@ OF_THE_CALL = ("data", "modules", "evidence")
 NOT_IN_RECORDS = ("budget", "about", *OF_THE_CALL)
 """Fields that may differ between two calls on one folder: each record's own settings hold what matters of them."""
 
+BLOCKS = ("evaluate", "trace", "replay", "inspect")
+"""The kinds of blocks of a study."""
+
 Samples = int | Literal["auto", "all"]
 Options = Mapping[str, Any]
 
@@ -218,7 +221,7 @@ class Study:
     @property
     def grids(self) -> tuple[Grid, ...]:
         """All blocks."""
-        return (*self.evaluate, *self.trace, *self.replay, *self.inspect)
+        return tuple(grid for kind in BLOCKS for grid in getattr(self, kind))
 
     def models_of(self, grid: Grid) -> list[StudyModel]:
         """The models of a block."""
@@ -289,7 +292,7 @@ def changed(
     given = read_data(name)
     if models:
         given["models"] = list(models)
-    for kind in ("evaluate", "trace", "replay", "inspect"):
+    for kind in BLOCKS:
         for block in given.get(kind, []):
             if models and block.get("models"):
                 block["models"] = [known for known in block["models"] if known in models]
@@ -334,16 +337,13 @@ def from_data(data: Mapping[str, Any], where: str = "the study", *, names: bool 
     imported: for reading the folder of a study that somebody else made.
     """
     given = dict(data)
-    blocks: dict[str, Any] = {
-        "models": (StudyModel, given.pop("models", [])),
-        "evaluate": (Grid, given.pop("evaluate", [])),
-        "trace": (TraceGrid, given.pop("trace", [])),
-        "replay": (Grid, given.pop("replay", [])),
-        "inspect": (InspectGrid, given.pop("inspect", [])),
-    }
-    made = {
-        name: tuple(_make(kind, item, f"{where}, {name}") for item in _tables(name, items, where))
-        for name, (kind, items) in blocks.items()
+    made: dict[str, Any] = {
+        name: tuple(
+            _make(kind, item, f"{where}, {name}") for item in _tables(name, given.pop(name, []), where)
+        )
+        for name, kind in zip(
+            ("models", *BLOCKS), (StudyModel, Grid, TraceGrid, Grid, InspectGrid), strict=True
+        )
     }
     budget = _make(Budget, given.pop("budget", {}), f"{where}, budget")
     study = _make(Study, {**given, **made, "budget": budget}, where)
@@ -394,14 +394,12 @@ def to_toml(study: Study) -> str:
 
 def with_samples(study: Study, samples: int) -> Study:
     """The study with "auto" replaced by a number."""
-
-    def fixed(grids: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(
-            dataclasses.replace(grid, samples=samples) if grid.samples == "auto" else grid for grid in grids
-        )
-
     changed: dict[str, Any] = {
-        kind: fixed(getattr(study, kind)) for kind in ("evaluate", "trace", "replay", "inspect")
+        kind: tuple(
+            dataclasses.replace(grid, samples=samples) if grid.samples == "auto" else grid
+            for grid in getattr(study, kind)
+        )
+        for kind in BLOCKS
     }
     return dataclasses.replace(study, **changed)
 

@@ -21,22 +21,9 @@ from sinkscope.study.store import Store
 from sinkscope.text import read_csv
 
 TABLES = (
-    "results",
-    "records",
-    "sinks",
-    "depth",
-    "diagnosis",
-    "replay",
-    "pairs",
-    "likelihood",
-    "passages",
-    "inspection",
-    "holdings",
-    "reuse",
-    "evidence",
-    "earlier_records",
-    "earlier_pairs",
-)
+    "results", "records", "sinks", "depth", "diagnosis", "replay", "pairs", "likelihood", "passages", "inspection", "holdings",
+    "reuse", "evidence", "earlier_records", "earlier_pairs",
+)  # fmt: skip
 LEFT_OUT = "left_out.json"
 Row = dict[str, Any]
 
@@ -127,10 +114,7 @@ class Source:
             return None
         rows = results[["task", "policy", "model", "accuracy", "stderr"]].copy()
         if results["decoding_name"].nunique() > 1:
-            rows["task"] = [
-                f"{task}, {decoding}"
-                for task, decoding in zip(results["task"], results["decoding_name"], strict=True)
-            ]
+            rows["task"] = results["task"] + ", " + results["decoding_name"]
         return rows
 
     @cached_property
