@@ -93,17 +93,21 @@ class HumanEval(Task):
 
 
 def _tests(document: Document) -> str:
-    """The tests, behind the functions that the prompt gives beside the one to complete: some tests call them, and must not
-    take the program's word for what they compute.
+    """The tests; where they call functions that the prompt gives beside the one to complete, behind these functions.
+
+    So tests do not take the program's word for what they compute. Officially they are the program's: one that lacks
+    them fails, and does so here, by the bare names at the beginning.
     """
+    tests, entry_point = document.extra["tests"], document.extra["entry_point"]
     try:
-        given = ast.parse(document.question).body
+        given = [
+            node for node in ast.parse(document.question).body if getattr(node, "name", "") != entry_point
+        ]
+        used = {node.id for node in ast.walk(ast.parse(tests)) if isinstance(node, ast.Name)}
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        given = []
-    entry_point = document.extra["entry_point"]
-    others = [node for node in given if not (isinstance(node, ast.FunctionDef) and node.name == entry_point)]
-    helps = any(isinstance(node, ast.FunctionDef) for node in others)
-    return "\n".join([*(map(ast.unparse, others) if helps else ()), document.extra["tests"]])
+        return tests
+    names = [node.name for node in given if isinstance(node, ast.FunctionDef) and node.name in used]
+    return "\n".join([*names, *map(ast.unparse, given), tests]) if names else tests
 
 
 def task(scheme: str | None = None, family: str | None = None, data: str | Path | None = None) -> HumanEval:
