@@ -61,10 +61,8 @@ class HumanEval(Task):
     def prompt(self, document: Document) -> Prompt:
         """The function to complete, worded by the scheme."""
         # Not str.format: prompts contain braces of their own.
-        asked, prefix = (
-            text.replace("{question}", document.question)
-            for text in (self.scheme.question, self.scheme.prefix)
-        )
+        wording = (self.scheme.question, self.scheme.prefix)
+        asked, prefix = (text.replace("{question}", document.question) for text in wording)
         prompt = compose(self.scheme, asked)
         return Prompt(prompt.turns, prefix, prompt.chat)
 
@@ -73,12 +71,11 @@ class HumanEval(Task):
         rule = self.scheme.extraction
         if rule not in RULES:
             raise InputError(f"unknown extraction {rule!r}: {nearest(rule, RULES)}")
-        return bounded.apply(
-            [
-                (rule, document.question, cut(output, self.scheme.until), document.extra["entry_point"])
-                for document, output in pairs
-            ]
-        )
+        calls = []
+        for document, output in pairs:
+            found = cut(output, self.scheme.until)
+            calls.append((rule, document.question, found, document.extra["entry_point"]))
+        return bounded.apply(calls)
 
     def grade(self, document: Document, output: str) -> Verdict:
         """Right when the program passes the document's tests."""
