@@ -44,7 +44,7 @@ def run(family: str, decoding: Any, **options: Any) -> ss.Run:
         ),
         (
             lambda: ss.replay(golden.model("sdar"), run("sdar", ss.SdarDecoding(length=4)), "top:1"),
-            "SdarDecoding cannot be replayed",
+            "replay cannot follow",
         ),
     ],
 )  # fmt: skip

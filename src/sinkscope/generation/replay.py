@@ -102,8 +102,7 @@ def replay(model: Model, run: Run, policy: Policy | str) -> Replay:
         raise InputError(f"replay needs a run without a policy, this one was made under {run.policy}")
     if not decoding.replayable:
         raise InputError(
-            f"{type(decoding).__name__} cannot be replayed: pictures have no candidates to compare, and loops with "
-            "a cache, or that edit, have more behind a step than its state"
+            f"replay cannot follow {decoding}: its steps have no fixed place, or no candidates to compare"
         )
     check_decoding(model, decoding)
     columns, lengths = run.states.shape[-1], _lengths(run)

@@ -61,8 +61,7 @@ def facts_of(model: StudyModel, device: str = "auto", fetch: bool = True) -> Fac
                 "give a folder, or run once with a network"
             )
         family, entry = known[model.source]
-        size = (entry.layers, entry.heads, entry.parameters, entry.mixture)
-        return Facts(family, model.dtype, None, *size)
+        return Facts(family, model.dtype, None, *entry.size, entry.mixture)
     dtype = str(resolve_dtype(model.dtype, resolve_device(device), checkpoint)).removeprefix("torch.")
     config = checkpoint.config
 
