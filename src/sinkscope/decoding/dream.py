@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.checks import at_least, one_of, share, whole
-from sinkscope.decoding.base import DECODINGS, Decoding, Twin
+from sinkscope.decoding.base import DECODINGS, Decoding, Twin, shifted
 from sinkscope.decoding.engine import Engine, Step, marked, select
 from sinkscope.decoding.parallel import check_parallel, confident, later_option
 from sinkscope.decoding.streams import Streams
@@ -227,10 +227,6 @@ class DreamDecoding(Decoding):
         """Σ p log p of each row of Float [N, V]."""
         return (spread * torch.log(spread + 1e-10)).sum(-1)
 
-    def predictions(self, engine: Engine, x: Tensor, given: Tensor, masked: Tensor) -> Tensor:
-        """Logits of the position before each mask."""
-        return engine.model.head(shifted(engine.hidden(x), masked))
-
     def best(self, model: Model, logits: Tensor) -> tuple[Tensor, Tensor]:
         """The most likely token, and the algorithm's confidence in it."""
         spread = self.probabilities(logits)
@@ -244,15 +240,6 @@ def placed(x: Tensor, masked: Tensor, candidate: Tensor, confidence: Tensor) -> 
     seen = torch.full(x.shape, float("nan"), dtype=confidence.dtype, device=x.device)
     tokens[masked], seen[masked] = candidate, confidence
     return tokens, seen
-
-
-def shifted(hidden: Tensor, masked: Tensor) -> Tensor:
-    """Hidden states [N, width] whose logits predict the masked positions: those of the position before.
-
-    Position 0 has none before it and keeps its own, as in the official shift.
-    """
-    row, column = masked.nonzero(as_tuple=True)
-    return hidden[row, (column - 1).clamp(min=0)]
 
 
 def _by_chance(masked: Tensor, part: Tensor, last: bool, streams: Streams | None) -> Tensor:

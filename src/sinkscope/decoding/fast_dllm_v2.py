@@ -250,8 +250,11 @@ class FastDllmDecoding(Decoding):
         if alone:
             return [self._cut(row, start, stop) for row, start in zip(rows, starts, strict=True)]
         widest = max(map(len, rows))
-        last = [(row, start) for row, start in zip(rows, starts, strict=True) if len(row) == widest]
-        if all(bool((row[start:-1] == stop).any()) for row, start in last):
+        # A stop token ends a row where it replaced a mask; as the token that follows a block it does not.
+        ends = (states[-1] == stop) & (states == int(model.ids.mask or 0)).any(0)
+        if all(
+            bool(end[: widest - 1].any()) for end, row in zip(ends, rows, strict=True) if len(row) == widest
+        ):
             # All rows ended with the last block, so it was not stored and nothing follows it.
             rows = [row[:-1] if len(row) == widest else row for row in rows]
         return rows

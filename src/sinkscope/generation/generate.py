@@ -169,7 +169,12 @@ def _rows(
         return grouped(batch.ids.shape[1], batch.lengths, per_row, together, apart)
     if not alone:
         return grouped_right(batch.lengths, per_row, model.spec.padding, decoding.unseen(min(batch.lengths)))
-    groups = grouped_right(batch.lengths, per_row, model.spec.padding)
+    # In a block loop rows wait for each other, so that a step of the batch is not each row's own.
+    counted = policy is not None and any(
+        getattr(rule, "like", rule).steps is not None for rule in policy.parts()
+    )
+    apart = counted and decoding.cached is not None
+    groups = grouped_right(batch.lengths, per_row, model.spec.padding, alone=apart)
     return [replace(rows, offset=decoding.unseen(batch.lengths[rows.rows[0]])) for rows in groups]
 
 
@@ -190,7 +195,9 @@ def check_decoding(model: Model, decoding: Decoding) -> None:
             f"{model.family} model; use {fitting}"
         )
     if not decoding.causal and model.ids.mask is None:
-        raise InputError(f"{model.source} names no mask token; add mask_token_id to its config.json")
+        raise InputError(
+            f"{model.source} names no mask token; give ss.load(…, mask_token_id=…), or add mask_token_id to its config.json"
+        )
     decoding.check_ids(model.shape.vocabulary)
 
 

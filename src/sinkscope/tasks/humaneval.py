@@ -8,6 +8,7 @@ the standard library alone.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,9 +83,28 @@ class HumanEval(Task):
 
     def grade_many(self, pairs: Sequence[tuple[Document, str]], workers: int | None = None) -> list[Verdict]:
         """`grade` for each pair, `workers` programs at a time."""
-        tests = [document.extra["tests"] for document, _ in pairs]
+        tests = [_tests(document) for document, _ in pairs]
         programs = list(zip(self.programs(pairs), tests, strict=True))
-        return grade_programs(programs, self.scheme.timeout, self.sandbox, workers)
+        entry_points = [document.extra["entry_point"] for document, _ in pairs]
+        return grade_programs(programs, self.scheme.timeout, self.sandbox, workers, entry_points)
+
+
+def _tests(document: Document) -> str:
+    """The tests; where they call functions that the prompt gives beside the one to complete, behind these functions.
+
+    So tests do not take the program's word for what they compute. Officially they are the program's: one that lacks
+    them fails, and does so here, by the bare names at the beginning.
+    """
+    tests, entry_point = document.extra["tests"], document.extra["entry_point"]
+    try:
+        given = [
+            node for node in ast.parse(document.question).body if getattr(node, "name", "") != entry_point
+        ]
+        used = {node.id for node in ast.walk(ast.parse(tests)) if isinstance(node, ast.Name)}
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return tests
+    names = [node.name for node in given if isinstance(node, ast.FunctionDef) and node.name in used]
+    return "\n".join([*names, *map(ast.unparse, given), tests]) if names else tests
 
 
 def task(scheme: str | None = None, family: str | None = None, data: str | Path | None = None) -> HumanEval:
