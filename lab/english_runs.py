@@ -26,7 +26,7 @@ import torch
 
 from sinkscope.files import write_atomically
 from sinkscope.organisms.adapt import AdaptOptions, AdaptTraining
-from sinkscope.organisms.adaptation import Adaptation, Source, adaptation, source_of
+from sinkscope.organisms.adaptation import Adaptation, AdaptationSource, adaptation, source_of
 from sinkscope.organisms.loop import finished, prepare
 from sinkscope.organisms.parallel import World, world
 
@@ -55,7 +55,7 @@ class Runs:
             batch=given.batch, length=given.length, learning_rate=given.rate, **masked,
         )  # fmt: skip
 
-    def load(self, name: str, steps: int) -> Source:
+    def load(self, name: str, steps: int) -> AdaptationSource:
         """The network that a run starts from."""
         return source_of(self.settings(name, steps))
 

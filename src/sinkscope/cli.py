@@ -19,10 +19,10 @@ from sinkscope.commands.options import (
     PANEL,
     READING,
     Command,
+    CommandGroup,
     Data,
     Device,
     Dtype,
-    Group,
     Json,
     PolicyText,
     ReuseText,
@@ -39,7 +39,7 @@ from sinkscope.version import __version__
 
 app = typer.Typer(
     name="sinkscope",
-    cls=Group,
+    cls=CommandGroup,
     help="An instrument for attention sinks in language models that generate step by step.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

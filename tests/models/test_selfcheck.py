@@ -14,7 +14,7 @@ from sinkscope.attention import interface
 from sinkscope.attention.context import AttentionCall
 from sinkscope.attention.short import Attended
 from sinkscope.models import selfcheck
-from sinkscope.models.selfcheck import Finding, SelfCheck
+from sinkscope.models.selfcheck import CheckedBound, SelfCheck
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -168,8 +168,8 @@ def test_lost_causality_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nan_does_not_pass() -> None:
-    assert not Finding("anything", float("nan"), 1.0).passed
-    assert not SelfCheck("here", (Finding("a", 0.0, 0.0), Finding("b", float("nan"), 1.0))).passed
+    assert not CheckedBound("anything", float("nan"), 1.0).passed
+    assert not SelfCheck("here", (CheckedBound("a", 0.0, 0.0), CheckedBound("b", float("nan"), 1.0))).passed
 
 
 def test_bounds_are_no_wider_than_rounding() -> None:

@@ -7,8 +7,8 @@ import pytest
 from sinkscope.organisms import pictures
 from sinkscope.organisms.pictures import (
     CELLS,
+    PictureShape,
     Scene,
-    Shape,
     caption,
     describes,
     parse,
@@ -32,7 +32,7 @@ def test_one_wrong_cell_is_a_wrong_drawing() -> None:
         assert not describes(caption(drawn), codes)
 
 
-TWO = Scene("white", (Shape("ring", "red", "top left"), Shape("dot", "blue", "bottom right")))
+TWO = Scene("white", (PictureShape("ring", "red", "top left"), PictureShape("dot", "blue", "bottom right")))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from sinkscope.report.study.claims import CLAIMS, judge
 from sinkscope.report.study.evidence import ACCURACIES, PAIRS, TRACES, Evidence, TextEvidence, collect
 from sinkscope.report.study.masking_rules import LEAST_DOCUMENTS
 from sinkscope.report.study.rules import CONTRADICTED, NOT_MEASURED, OPEN, SUPPORTED, side
-from sinkscope.report.study.source import Source
+from sinkscope.report.study.source import StudySource
 from sinkscope.sinks import summary
 from sinkscope.sinks.diagnosis import POINTS_LOST
 from sinkscope.statistics import Estimate, paired_interval
@@ -156,7 +156,7 @@ def test_a_table_of_passages_becomes_evidence_of_its_own():
         "likelihood": pd.DataFrame([{**row, "policy": "top:1", "sinks_hit": 0.8}]),
     }
     study = spec.from_data({"name": "s", "models": ["m"], "evaluate": [{"task": "text"}]})
-    found = collect(Source(Path(), study, frames, {"models": {"m": {"family": "dream"}}}))
+    found = collect(StudySource(Path(), study, frames, {"models": {"m": {"family": "dream"}}}))
     assert [type(one) for one in found] == [TextEvidence]
     assert found[0].kind == ACCURACIES
     assert found[0].scores == {"none": {"a": 3.0}, "top:1": {"a": 4.0}}
@@ -483,7 +483,7 @@ def test_all_tasks_and_sets_of_traces_of_a_study_become_evidence(tmp_path):
     )  # fmt: skip
     frames = {"records": records, "results": results, "sinks": sinks, "pairs": pairs}
     families = {"a": {"family": "llada"}, "b": {"family": "causal"}}
-    found = collect(Source(tmp_path, study, frames, {"models": families}))
+    found = collect(StudySource(tmp_path, study, frames, {"models": families}))
     answered = [one for one in found if one.kind == ACCURACIES]
     assert [(one.model, one.about) for one in answered] == [
         ("a", "gsm8k"),
@@ -545,7 +545,7 @@ def test_a_model_is_compared_with_its_twin() -> None:
     frame = pd.DataFrame([{"model": model["name"], **row} for model in models])
     families = {"a": "sdar", "b": "llada", "c": "causal", "d": "causal"}
     manifest = {"models": {name: {"family": family} for name, family in families.items()}}
-    known = {one.model: one for one in collect(Source(Path(), study, {"records": frame}, manifest))}
+    known = {one.model: one for one in collect(StudySource(Path(), study, {"records": frame}, manifest))}
     assert known["a"].other("causal").model == "c"
     assert known["b"].other("causal").model == "d"
     assert [one.model for one in known["a"].others] == ["b", "c"]

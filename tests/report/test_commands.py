@@ -14,7 +14,7 @@ from sinkscope.commands.figures import find_traces, read_accuracies
 from sinkscope.commands.view import beside, parse_heads, parse_samples
 from sinkscope.errors import InputError
 from sinkscope.report.figures import save_all
-from sinkscope.report.study.source import Source, read
+from sinkscope.report.study.source import StudySource, read
 from sinkscope.trace.trace import Trace
 
 
@@ -103,7 +103,7 @@ def test_table_1_keeps_decodings_apart(planted: Path):
         }
     )
     for rows, tasks in ((results, ["t, a", "t, b"]), (results[:1], ["t"])):
-        source = Source(planted, read(planted).study, {"results": rows}, {})
+        source = StudySource(planted, read(planted).study, {"results": rows}, {})
         assert source.accuracies is not None
         assert list(source.accuracies["task"]) == tasks
 

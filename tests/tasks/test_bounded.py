@@ -29,7 +29,7 @@ def test_no_answer_stops_the_next(name: str) -> None:
     begun = time.monotonic()
     readings = bounded.apply([GOOD, ("sanitized", "", HOSTILE[name], "f"), GOOD], seconds=2.0)
     assert time.monotonic() - begun < 6
-    assert readings[0] == readings[2] == bounded.Reading("def f():\n    return 1")
+    assert readings[0] == readings[2] == bounded.BoundedResult("def f():\n    return 1")
     assert readings[1].value is None or len(readings[1].value) <= len(HOSTILE[name])
 
 
@@ -39,9 +39,9 @@ def test_what_takes_too_long_or_ends_the_child_says_so(
     slow = bounded.apply(
         [("sanitized", "", HOSTILE["a hundred long lines that do not end"], "f")], seconds=0.5
     )
-    assert slow == [bounded.Reading(None, "took more than 0.5 s to read")]
+    assert slow == [bounded.BoundedResult(None, "took more than 0.5 s to read")]
     monkeypatch.setattr(bounded, "SCRIPT", "/dev/null")  # a child that ends at once
-    assert bounded.apply([GOOD]) == [bounded.Reading(None, "ended the reader")]
+    assert bounded.apply([GOOD]) == [bounded.BoundedResult(None, "ended the reader")]
 
 
 def test_memory_is_bounded() -> None:

@@ -326,11 +326,14 @@ def test_the_command_line(folder: Path, tmp_path: Path, start: list[str]) -> Non
     assert "Traceback" not in wrong.stderr
 
 
-def test_without_lm_eval_the_command_says_what_to_install() -> None:
-    code = "import sys; sys.modules['lm_eval'] = None\nfrom sinkscope.lm_eval import main\nmain(['--help'])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "pip install 'sinkscope[eval]'" in done.stderr
+@pytest.mark.parametrize(("word", "code"), [("--help", 0), ("--tasks=gsm8k", 1)])
+def test_without_lm_eval_the_command_says_what_to_install(word: str, code: int) -> None:
+    program = (
+        f"import sys; sys.modules['lm_eval'] = None\nfrom sinkscope.lm_eval import main\nmain([{word!r}])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert "pip install 'sinkscope[eval]'" in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -120,7 +120,7 @@ class Command(TyperCommand):
         return [_in_plain_words(parameter) for parameter in super().get_params(ctx)]
 
 
-class Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """A group of commands whose help names values in plain words."""
 
     def get_params(self, ctx: Any) -> list[Any]:

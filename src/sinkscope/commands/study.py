@@ -16,7 +16,7 @@ from sinkscope.commands.output import console, say, show_json
 from sinkscope.errors import InputError
 from sinkscope.study import run, spec
 from sinkscope.study.cells import expanded
-from sinkscope.study.estimate import Estimate, Line, estimate, sentences
+from sinkscope.study.estimate import Line, StudyEstimate, estimate, sentences
 from sinkscope.study.executors import Place
 from sinkscope.study.gpu_hours import cheapest, gpu_hours, gpu_names, source, together
 from sinkscope.study.status import read as read_status
@@ -269,7 +269,7 @@ def show_plan(wanted: spec.Study, place: Place, out: Path, json: bool = False) -
     say(*lines)
 
 
-def plan_lines(cost: Estimate) -> list[str]:
+def plan_lines(cost: StudyEstimate) -> list[str]:
     """The cost of each model and of all, aligned."""
     head = ["model", "cells", "answers", "forward passes", "storage", "time here"]
     rows = [[*head, *(["GPU-hours"] if cost.gpu else [])]]
@@ -295,7 +295,7 @@ def plan_lines(cost: Estimate) -> list[str]:
     return [f"study {cost.study.name}{workers}", *aligned(rows)]
 
 
-def hours_by_model(cost: Estimate) -> dict[str, dict[str, float | None]]:
+def hours_by_model(cost: StudyEstimate) -> dict[str, dict[str, float | None]]:
     """Model → GPU → hours; models that are too small for an estimate, and mixtures of experts, are left out."""
     table = {}
     for line in cost.lines:
@@ -306,7 +306,7 @@ def hours_by_model(cost: Estimate) -> dict[str, dict[str, float | None]]:
     return table
 
 
-def gpu_lines(cost: Estimate) -> list[str]:
+def gpu_lines(cost: StudyEstimate) -> list[str]:
     """GPU-hours of each model on named GPUs, and the cheapest runs that decide on each claim."""
     from sinkscope.report.study.claims import needs
 

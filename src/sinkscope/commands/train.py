@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sinkscope.commands.options import Command, Device, Group, option
+from sinkscope.commands.options import Command, CommandGroup, Device, option
 
 RECIPES = {
     "causal": "Next-token prediction, from random weights.",
@@ -17,7 +17,7 @@ RECIPES = {
     "text_only": "Scratch continued without pictures, to compare multimodal with.",
 }
 train = typer.Typer(
-    cls=Group,
+    cls=CommandGroup,
     no_args_is_help=True,
     help="Train one of the small models, or adapt a causal model of your own.",
 )

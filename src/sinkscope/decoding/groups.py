@@ -20,7 +20,7 @@ from sinkscope.decoding.streams import Streams
 from sinkscope.errors import InputError
 from sinkscope.models.family import Padding
 from sinkscope.models.model import Model
-from sinkscope.models.prompts import Batch
+from sinkscope.models.prompts import PromptBatch
 from sinkscope.policies.policy import Policy
 from sinkscope.policies.runtime import PolicyRuntime
 from sinkscope.reuse.causal import CausalReuseRuntime
@@ -126,7 +126,7 @@ def grouped_right(
 
 def start_group(
     model: Model,
-    batch: Batch,
+    batch: PromptBatch,
     rows: Rows,
     decoding: Decoding,
     seed: int | list[int] | None,

@@ -28,7 +28,7 @@ STALLED = 8
 
 
 @dataclass
-class _Rows:
+class _BlockRows:
     """What the loop knows of its rows while it runs.
 
     Attributes:
@@ -129,10 +129,10 @@ class Llada2Decoding(Decoding):
         B, prompt = ids.shape
         state = torch.cat([ids, ids.new_full((B, self.columns(prompt) - prompt), engine.mask_id)], 1)
         alive = torch.ones(B, dtype=torch.bool, device=ids.device)
-        rows = _Rows(prompt, alive, engine.prompts.alone, _end_id(engine.model))
+        rows = _BlockRows(prompt, alive, engine.prompts.alone, _end_id(engine.model))
         return state, self._steps(engine, state, rows, streams)
 
-    def _steps(self, engine: Engine, x: Tensor, rows: _Rows, streams: Streams | None) -> Iterator[Step]:
+    def _steps(self, engine: Engine, x: Tensor, rows: _BlockRows, streams: Streams | None) -> Iterator[Step]:
         blocks = Blocks(engine, self.block)
         first = rows.prompt // self.block * self.block
         blocks.prefill(x, first)
@@ -148,7 +148,7 @@ class Llada2Decoding(Decoding):
                 blocks.store(x, start + self.block, rows.alive)
 
     def _block(
-        self, blocks: Blocks, x: Tensor, start: int, rows: _Rows, streams: Streams | None
+        self, blocks: Blocks, x: Tensor, start: int, rows: _BlockRows, streams: Streams | None
     ) -> Iterator[Step]:
         """The steps of one block of 2.0."""
         end, mask_id = start + self.block, blocks.engine.mask_id
@@ -169,7 +169,7 @@ class Llada2Decoding(Decoding):
                 return  # as dllm's sampler: on to the next block
 
     def _editing_block(
-        self, blocks: Blocks, x: Tensor, start: int, rows: _Rows, streams: Streams | None
+        self, blocks: Blocks, x: Tensor, start: int, rows: _BlockRows, streams: Streams | None
     ) -> Iterator[Step]:
         """The steps of one block of 2.1: as many as it takes."""
         end, mask_id = start + self.block, blocks.engine.mask_id
@@ -209,7 +209,7 @@ class Llada2Decoding(Decoding):
         """With attention in blocks, as in every step; a plain forward of these models would look at everything."""
         return engine.block_hidden(x, BlockPass(slice(0, x.shape[1]), x.shape[1], self.block))
 
-    def _ended(self, x: Tensor, end: int, rows: _Rows, mask_id: int) -> Tensor:
+    def _ended(self, x: Tensor, end: int, rows: _BlockRows, mask_id: int) -> Tensor:
         """Bool [B]: rows that end after the block before column `end`."""
         answer = x[:, rows.prompt : end]
         ended = (answer == rows.end_id).any(1)
@@ -254,7 +254,7 @@ def _end_id(model: Model) -> int:
     return model.ids.eos[0] if model.ids.eos else -1
 
 
-def _complete(x: Tensor, rows: _Rows, mask_id: int) -> Tensor:
+def _complete(x: Tensor, rows: _BlockRows, mask_id: int) -> Tensor:
     """Bool [B]: rows with an end token, searched from the first column on, before which no answer token is masked."""
     ends = x == rows.end_id
     columns = torch.arange(x.shape[1], device=x.device)[None]

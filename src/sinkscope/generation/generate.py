@@ -20,7 +20,7 @@ from sinkscope.errors import InputError
 from sinkscope.generation.run import Run
 from sinkscope.models.load import as_model
 from sinkscope.models.model import Model
-from sinkscope.models.prompts import Batch, decode, encode
+from sinkscope.models.prompts import PromptBatch, decode, encode
 from sinkscope.policies.policy import Policy, check_policy
 from sinkscope.policies.text import as_policy
 from sinkscope.reuse.rule import Reuse
@@ -156,7 +156,7 @@ def generate(
 
 def _rows(
     model: Model,
-    batch: Batch,
+    batch: PromptBatch,
     decoding: Decoding,
     policy: Policy | None,
     per_row: bool,
@@ -243,7 +243,7 @@ def _work(groups: list[Group]) -> Work | None:
     return Work(*([int(number) for number in part.tolist()] for part in (done, exact) if part is not None))
 
 
-def _check_length(model: Model, batch: Batch, decoding: Decoding) -> None:
+def _check_length(model: Model, batch: PromptBatch, decoding: Decoding) -> None:
     context, longest, new = model.shape.context, max(batch.lengths), decoding.new_tokens
     if context is not None and longest > context:
         raise InputError(
@@ -256,7 +256,7 @@ def _check_length(model: Model, batch: Batch, decoding: Decoding) -> None:
         )
 
 
-def _twin(model: Model, batch: Batch, decoding: Decoding, unconditional: Any) -> Twin | None:
+def _twin(model: Model, batch: PromptBatch, decoding: Decoding, unconditional: Any) -> Twin | None:
     """The unconditional twin of an image prompt, checked; text loops make theirs from the prompt."""
     if not decoding.guided or decoding.new_tokens:
         return None
@@ -282,7 +282,7 @@ def _is_matrix(ids: Any) -> bool:
 
 def _frame(
     model: Model,
-    batch: Batch,
+    batch: PromptBatch,
     decoding: Decoding,
     capture: Capture,
     policy: bool,
@@ -322,7 +322,7 @@ def _frame(
 def _drive(
     model: Model,
     groups: list[Group],
-    batch: Batch,
+    batch: PromptBatch,
     decoding: Decoding,
     recorder: Recorder | None,
     progress: Progress | None,

@@ -25,7 +25,7 @@ SKILL = 0.02
 
 
 @dataclass(frozen=True)
-class Rule:
+class HoldingRule:
     """A question to one row of a survey: yes when its value lies above the limit."""
 
     question: str
@@ -39,9 +39,9 @@ class Rule:
     place: str = "difference"
 
 
-def _rules() -> tuple[Rule, ...]:
+def _rules() -> tuple[HoldingRule, ...]:
     text = (Path(__file__).parent / "data" / "rules.toml").read_text(encoding="utf-8")
-    return tuple(Rule(**fields) for fields in tomllib.loads(text)["rules"])
+    return tuple(HoldingRule(**fields) for fields in tomllib.loads(text)["rules"])
 
 
 RULES = _rules()
@@ -69,7 +69,7 @@ def holdings(table: pandas.DataFrame, void: Mapping[str, str] | None = None) -> 
     return [_kind(made), *made, *_probed(table)]
 
 
-def _answer(rule: Rule, table: pandas.DataFrame, void: Mapping[str, str]) -> Holding:
+def _answer(rule: HoldingRule, table: pandas.DataFrame, void: Mapping[str, str]) -> Holding:
     reason = void.get(rule.void) or void.get("sinks")
     rows = table[
         (table["section"] == rule.section) & (table["measure"] == rule.measure)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sinkscope.models.backbone import BackboneFamily
 from sinkscope.models.checkpoint import Checkpoint
-from sinkscope.models.family import FAMILIES, Known
+from sinkscope.models.family import FAMILIES, KnownCheckpoint
 
 BACKBONES = {"a2d-qwen3": "Qwen3", "a2d-qwen2": "Qwen2", "a2d-llama": "Llama"}
 """model_type → transformers' name of the backbone."""
@@ -29,12 +29,12 @@ FAMILY = FAMILIES.add(
         name="a2d",
         about="causal models converted to masked diffusion by dllm; decoded by its MDLM sampler",
         known=(
-            Known(
+            KnownCheckpoint(
                 "dllm-hub/Qwen3-0.6B-diffusion-mdlm-v0.1",
                 f"{SETTINGS}; its causal source is Qwen/Qwen3-0.6B",
                 (28, 16, 600_000_000),
             ),
-            Known(
+            KnownCheckpoint(
                 "dllm-hub/Qwen2.5-Coder-0.5B-Instruct-diffusion-mdlm-v0.1",
                 f"{SETTINGS}; its causal source is Qwen/Qwen2.5-Coder-0.5B-Instruct",
                 (24, 14, 490_000_000),

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from sinkscope.attention.interface import NAME, register
 from sinkscope.errors import CheckpointError
-from sinkscope.models.checkpoint import Checkpoint, Parts, fill
+from sinkscope.models.checkpoint import Checkpoint, StoredParts, fill
 from sinkscope.models.family import Family, SpecialIds, usual_ids
 from sinkscope.models.fused_forward import possible
 from sinkscope.models.stacked import room
@@ -143,7 +143,7 @@ class BackboneFamily(Family):
         """Name of a parameter in the network → its name in the checkpoint."""
         return name
 
-    def divided(self, checkpoint: Checkpoint, network: Any) -> Mapping[str, Parts]:
+    def divided(self, checkpoint: Checkpoint, network: Any) -> Mapping[str, StoredParts]:
         """The stored tensors that are not parameters of the network, still empty, one by one (see Parts)."""
         return expert_parts(network)
 
@@ -201,14 +201,14 @@ class BackboneFamily(Family):
         return usual_ids(checkpoint, tokenizer, self.mask_id, self.eos_id, self.mask_text, self.turn_text)
 
 
-def expert_parts(network: Any, merged: bool = False) -> dict[str, Parts]:
+def expert_parts(network: Any, merged: bool = False) -> dict[str, StoredParts]:
     """Where the experts' weights of a checkpoint lie in the network's stacks of all experts of a layer.
 
     Args:
         network: on the meta device.
         merged: gate, up and down of all experts of a layer are one stored tensor [experts, …] each; otherwise each expert's are.
     """
-    found: dict[str, Parts] = {}
+    found: dict[str, StoredParts] = {}
     for index, layer in enumerate(network.model.layers):
         experts = getattr(layer.mlp, "experts", None)
         if experts is None:
@@ -222,7 +222,7 @@ def expert_parts(network: Any, merged: bool = False) -> dict[str, Parts]:
         for name, (leaf, stack, place) in stored.items():
             for part, rows in (("gate_proj", slice(0, half)), ("up_proj", slice(half, both))):
                 piece = (..., f"{owner}.gate_up_proj", (place, rows))
-                found[f"{name}.{part}{leaf}"] = Parts((*stack, half, width), (piece,))
+                found[f"{name}.{part}{leaf}"] = StoredParts((*stack, half, width), (piece,))
             piece = (..., f"{owner}.down_proj", place)
-            found[f"{name}.down_proj{leaf}"] = Parts((*stack, width, half), (piece,))
+            found[f"{name}.down_proj{leaf}"] = StoredParts((*stack, width, half), (piece,))
     return found

@@ -22,7 +22,15 @@ from torch import nn
 from sinkscope.attention.interface import NAME, register
 from sinkscope.errors import CheckpointError, SinkscopeError, nearest
 from sinkscope.models.checkpoint import Checkpoint, complain, one_line
-from sinkscope.models.family import FAMILIES, Family, Known, SpecialIds, all_ids, first_id, id_reader
+from sinkscope.models.family import (
+    FAMILIES,
+    Family,
+    KnownCheckpoint,
+    SpecialIds,
+    all_ids,
+    first_id,
+    id_reader,
+)
 from sinkscope.models.fused_forward import has_llama_layers, possible
 from sinkscope.models.stacked import lay_side_by_side
 
@@ -33,14 +41,16 @@ class Causal(Family):
 
     name: str = "causal"
     about: str = "any causal model of transformers: next-token prediction with a KV cache"
-    known: tuple[Known, ...] = (
-        Known("meta-llama/Llama-3.1-8B-Instruct", "greedy; the paper's reference model"),
-        Known("Qwen/Qwen3-8B", "the causal twin of JetLM/SDAR-8B-Chat", (36, 32, 8_200_000_000)),
-        Known(
+    known: tuple[KnownCheckpoint, ...] = (
+        KnownCheckpoint("meta-llama/Llama-3.1-8B-Instruct", "greedy; the paper's reference model"),
+        KnownCheckpoint("Qwen/Qwen3-8B", "the causal twin of JetLM/SDAR-8B-Chat", (36, 32, 8_200_000_000)),
+        KnownCheckpoint(
             "Qwen/Qwen3-0.6B", "the source of dllm-hub/Qwen3-0.6B-diffusion-mdlm-v0.1", (28, 16, 600_000_000)
         ),
-        Known("Qwen/Qwen2.5-Coder-0.5B", "the source of fredzzp/open-dcoder-0.5B", (24, 14, 490_000_000)),
-        Known(
+        KnownCheckpoint(
+            "Qwen/Qwen2.5-Coder-0.5B", "the source of fredzzp/open-dcoder-0.5B", (24, 14, 490_000_000)
+        ),
+        KnownCheckpoint(
             "Qwen/Qwen2.5-Coder-0.5B-Instruct",
             "the source of dllm-hub/Qwen2.5-Coder-0.5B-Instruct-diffusion-mdlm-v0.1",
             (24, 14, 490_000_000),

@@ -218,7 +218,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class Parts:
+class StoredParts:
     """A stored tensor that becomes parts of parameters: a piece of a larger one, or several.
 
     Attributes:
@@ -237,7 +237,7 @@ def fill(
     device: torch.device,
     dtype: torch.dtype,
     make_room: Callable[[], Mapping[str, Tensor]] | None = None,
-    parts: Mapping[str, Parts] | None = None,
+    parts: Mapping[str, StoredParts] | None = None,
     exact: Collection[str] = (),
 ) -> None:
     """Puts the checkpoint's tensors into a network that was built without memory (on the meta device).

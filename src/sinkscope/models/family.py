@@ -38,7 +38,7 @@ class SpecialIds:
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownCheckpoint:
     """A released checkpoint, and what its authors evaluated it with; scores are as published there, not measured by us.
 
     Attributes:
@@ -74,7 +74,7 @@ class Family:
     name: str = ""
     about: str = ""
     model_types: tuple[str, ...] = ()
-    known: tuple[Known, ...] = ()
+    known: tuple[KnownCheckpoint, ...] = ()
     causal: bool = False
     padded: Padded = "none"
     padding: Padding = "left"

@@ -17,7 +17,15 @@ from sinkscope.attention.visibility import Padded
 from sinkscope.errors import CheckpointError
 from sinkscope.models.backbone import FullPrecisionRotary, empty_network, side_by_side, with_bias
 from sinkscope.models.checkpoint import Checkpoint, fill
-from sinkscope.models.family import FAMILIES, Family, Known, SpecialIds, all_ids, first_id, id_reader
+from sinkscope.models.family import (
+    FAMILIES,
+    Family,
+    KnownCheckpoint,
+    SpecialIds,
+    all_ids,
+    first_id,
+    id_reader,
+)
 
 MASK, EOS, BOS, EOT = 126336, 126081, 126080, 126348
 """Ids of the official tokenizer, for checkpoints whose files do not say."""
@@ -53,13 +61,15 @@ ONLY = {
 
 
 KNOWN = (
-    Known(
+    KnownCheckpoint(
         "GSAI-ML/LLaDA-8B-Instruct",
         "T=0, cfg 0, low_confidence. GSM8K 256 tokens, 256 steps, block 8 (78.6); HumanEval 512, 512, block 512, "
         "logits_eos_inf (49.4). The paper: block 32; GSM8K 256, HumanEval 512",
     ),
-    Known("GSAI-ML/LLaDA-8B-Base", "T=0. GSM8K 5-shot and HumanEval 0-shot, 1024 tokens, steps and block"),
-    Known(
+    KnownCheckpoint(
+        "GSAI-ML/LLaDA-8B-Base", "T=0. GSM8K 5-shot and HumanEval 0-shot, 1024 tokens, steps and block"
+    ),
+    KnownCheckpoint(
         "GSAI-ML/LLaDA-1.5",
         "T=0, confidence_eos_eot_inf. GSM8K 256, block 16 (83.8); HumanEval 512, block 32 (52.4)",
     ),
@@ -72,7 +82,7 @@ class Llada(Family):
 
     name: str = "llada"
     about: str = "masked diffusion from scratch; blocks decoded left to right, low-confidence remasking"
-    known: tuple[Known, ...] = KNOWN
+    known: tuple[KnownCheckpoint, ...] = KNOWN
     padded: Padded = "keys"
     counts_padding: bool = True
     model_types: tuple[str, ...] = ("llada",)

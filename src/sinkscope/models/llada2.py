@@ -13,8 +13,8 @@ from torch import Tensor
 
 from sinkscope.errors import CheckpointError
 from sinkscope.models.backbone import BackboneFamily, expert_parts
-from sinkscope.models.checkpoint import Checkpoint, Parts
-from sinkscope.models.family import FAMILIES, Known
+from sinkscope.models.checkpoint import Checkpoint, StoredParts
+from sinkscope.models.family import FAMILIES, KnownCheckpoint
 
 NEEDED = (5, 6)
 """The first transformers whose router leaves excluded experts out; before, one with a negative score could win."""
@@ -70,7 +70,7 @@ class Llada2(BackboneFamily):
             name = name.replace(ours, theirs)
         return name
 
-    def divided(self, checkpoint: Checkpoint, network: Any) -> Mapping[str, Parts]:
+    def divided(self, checkpoint: Checkpoint, network: Any) -> Mapping[str, StoredParts]:
         """q, k and v in one, experts one by one; in one tensor a layer in checkpoints of dFactory, the training code."""
         places = range(len(network.model.layers))
         merged = any(f"model.layers.{index}.mlp.experts.gate_proj" in checkpoint.shapes for index in places)
@@ -86,7 +86,7 @@ class Llada2(BackboneFamily):
         return super().head(network, hidden).float()
 
 
-def _joined_attention(network: Any) -> dict[str, Parts]:
+def _joined_attention(network: Any) -> dict[str, StoredParts]:
     """query_key_value holds the rows of q, then k, then v."""
     found = {}
     for index, layer in enumerate(network.model.layers):
@@ -96,7 +96,7 @@ def _joined_attention(network: Any) -> dict[str, Parts]:
             pieces.append((slice(start, start + rows), f"model.layers.{index}.self_attn.{name}.weight", ...))
             start += rows
         stored = f"model.layers.{index}.attention.query_key_value.weight"
-        found[stored] = Parts((start, width), tuple(pieces))
+        found[stored] = StoredParts((start, width), tuple(pieces))
     return found
 
 
@@ -105,10 +105,10 @@ FAMILY = FAMILIES.add(
         name="llada2",
         about="block diffusion with a mixture of experts; 2.1 edits tokens that it has written",
         known=(
-            Known("inclusionAI/LLaDA2.0-mini", SETTINGS, MINI, mixture=True),
-            Known("inclusionAI/LLaDA2.0-flash", SETTINGS, FLASH, mixture=True),
-            Known("inclusionAI/LLaDA2.1-mini", EDITING, MINI, mixture=True),
-            Known("inclusionAI/LLaDA2.1-flash", EDITING, FLASH, mixture=True),
+            KnownCheckpoint("inclusionAI/LLaDA2.0-mini", SETTINGS, MINI, mixture=True),
+            KnownCheckpoint("inclusionAI/LLaDA2.0-flash", SETTINGS, FLASH, mixture=True),
+            KnownCheckpoint("inclusionAI/LLaDA2.1-mini", EDITING, MINI, mixture=True),
+            KnownCheckpoint("inclusionAI/LLaDA2.1-flash", EDITING, FLASH, mixture=True),
         ),
         model_types=("llada2_moe", "llada2_moe_veomni"),
         padding="apart",

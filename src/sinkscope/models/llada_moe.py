@@ -10,7 +10,7 @@ from typing import Any
 
 from sinkscope.models.backbone import BackboneFamily
 from sinkscope.models.checkpoint import Checkpoint
-from sinkscope.models.family import FAMILIES, Known
+from sinkscope.models.family import FAMILIES, KnownCheckpoint
 from sinkscope.models.llada import has_experts
 
 
@@ -40,13 +40,13 @@ FAMILY = FAMILIES.add(
         name="llada_moe",
         about="LLaDA with a mixture of 64 experts; decoded by LLaDA's loop",
         known=(
-            Known(
+            KnownCheckpoint(
                 "inclusionAI/LLaDA-MoE-7B-A1B-Instruct",
                 "T=0, low_confidence, LLaDA's loop; 128 tokens, 128 steps, block 32 in the model's card",
                 (16, 16, 7_400_000_000),
                 mixture=True,
             ),
-            Known(
+            KnownCheckpoint(
                 "inclusionAI/LLaDA-MoE-7B-A1B-Base",
                 "as the Instruct model",
                 (16, 16, 7_400_000_000),

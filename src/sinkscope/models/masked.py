@@ -16,16 +16,28 @@ from torch import Tensor, nn
 from sinkscope.attention.visibility import Padded
 from sinkscope.models.causal import architecture, pretrained
 from sinkscope.models.checkpoint import Checkpoint
-from sinkscope.models.family import FAMILIES, Family, Known, Padding, SpecialIds, tokenizer_id, usual_ids
+from sinkscope.models.family import (
+    FAMILIES,
+    Family,
+    KnownCheckpoint,
+    Padding,
+    SpecialIds,
+    tokenizer_id,
+    usual_ids,
+)
 
 UNUSED = ("pooler", "seq_relationship", "position_ids")
 """Parts of the names of weights that other heads use; they are often stored beside."""
 
 KNOWN = (
-    Known("answerdotai/ModernBERT-base", "trained with 30 % of the tokens masked; one step: steps 1"),
-    Known("google-bert/bert-base-uncased", "trained with 15 % of the tokens masked; one step: steps 1"),
-    Known("FacebookAI/roberta-base", "trained with 15 % of the tokens masked; one step: steps 1"),
-    Known("facebook/esm2_t6_8M_UR50D", "proteins; trained with 15 % of the residues masked"),
+    KnownCheckpoint(
+        "answerdotai/ModernBERT-base", "trained with 30 % of the tokens masked; one step: steps 1"
+    ),
+    KnownCheckpoint(
+        "google-bert/bert-base-uncased", "trained with 15 % of the tokens masked; one step: steps 1"
+    ),
+    KnownCheckpoint("FacebookAI/roberta-base", "trained with 15 % of the tokens masked; one step: steps 1"),
+    KnownCheckpoint("facebook/esm2_t6_8M_UR50D", "proteins; trained with 15 % of the residues masked"),
 )
 
 
@@ -35,7 +47,7 @@ class Masked(Family):
 
     name: str = "masked"
     about: str = "any masked language model of transformers (BERT, RoBERTa, ModernBERT, ESM, …), decoded by LLaDA's loop"
-    known: tuple[Known, ...] = KNOWN
+    known: tuple[KnownCheckpoint, ...] = KNOWN
     padded: Padded = "keys"
     padding: Padding = "apart"
     bounded: bool = True

@@ -22,7 +22,7 @@ from sinkscope.models.model import Model
 
 
 @dataclass(frozen=True)
-class Batch:
+class PromptBatch:
     """Prompts as one tensor.
 
     Attributes:
@@ -48,7 +48,7 @@ class Batch:
         return self.lengths if self.right else [self.ids.shape[1]] * len(self.ids)
 
 
-def encode(model: Model, prompts: Any, attention_mask: Any = None) -> Batch:
+def encode(model: Model, prompts: Any, attention_mask: Any = None) -> PromptBatch:
     """Text becomes chat turns, then ids; ids are taken as they are.
 
     Args:
@@ -81,7 +81,7 @@ def encode(model: Model, prompts: Any, attention_mask: Any = None) -> Batch:
     right = model.spec.padding != "left"
     if right and real is not None and not bool(real[:, 0].all()):
         return pad(model, [row[here].tolist() for row, here in zip(ids, real, strict=True)])
-    return Batch(ids, real, right)
+    return PromptBatch(ids, real, right)
 
 
 def _ragged(prompts: Any) -> bool:
@@ -107,7 +107,7 @@ def encode_text(model: Model, text: str) -> list[int]:
     return list(model.tokenizer(text).input_ids)
 
 
-def pad(model: Model, rows: list[list[int]]) -> Batch:
+def pad(model: Model, rows: list[list[int]]) -> PromptBatch:
     """Rows of different length as one batch, padded on the side where the family has it."""
     longest, right = max(len(row) for row in rows), model.spec.padding != "left"
     filler = next((one for one in (model.ids.pad, *model.ids.eos) if one is not None), 0)
@@ -117,7 +117,7 @@ def pad(model: Model, rows: list[list[int]]) -> Batch:
         ids.append(row + [filler] * padding if right else [filler] * padding + row)
         mask.append([1] * len(row) + [0] * padding if right else [0] * padding + [1] * len(row))
     checked, real = model.real_tokens(torch.tensor(ids), torch.tensor(mask))
-    return Batch(checked, real, right)
+    return PromptBatch(checked, real, right)
 
 
 def decode(model: Model, sequence: Tensor, prompt: int = 0) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from sinkscope.models.backbone import BackboneFamily
 from sinkscope.models.checkpoint import Checkpoint
-from sinkscope.models.family import FAMILIES, Known
+from sinkscope.models.family import FAMILIES, KnownCheckpoint
 
 
 class Rnd1(BackboneFamily):
@@ -33,7 +33,7 @@ FAMILY = FAMILIES.add(
         name="rnd1",
         about="masked diffusion from Qwen3-30B-A3B, a mixture of experts; the least certain positions stay masked",
         known=(
-            Known(
+            KnownCheckpoint(
                 "radicalnumerics/RND1-Base-0910",
                 "256 tokens and steps; README: T=0.01, sampled; its causal source is Qwen/Qwen3-30B-A3B",
                 (48, 32, 30_500_000_000),

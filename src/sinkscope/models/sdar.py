@@ -11,7 +11,7 @@ from typing import Any
 
 from sinkscope.models.backbone import BackboneFamily
 from sinkscope.models.checkpoint import Checkpoint
-from sinkscope.models.family import FAMILIES, Known, SpecialIds, all_ids
+from sinkscope.models.family import FAMILIES, KnownCheckpoint, SpecialIds, all_ids
 
 BLOCK = 4
 """The block size of the official models, for checkpoints whose files do not say."""
@@ -39,9 +39,9 @@ FAMILY = FAMILIES.add(
         name="sdar",
         about="block diffusion from Qwen3; small blocks decoded left to right behind a KV cache",
         known=(
-            Known("JetLM/SDAR-1.7B-Chat", EVALUATION, (28, 16, 2_000_000_000)),
-            Known("JetLM/SDAR-4B-Chat", EVALUATION, (36, 32, 4_400_000_000)),
-            Known(
+            KnownCheckpoint("JetLM/SDAR-1.7B-Chat", EVALUATION, (28, 16, 2_000_000_000)),
+            KnownCheckpoint("JetLM/SDAR-4B-Chat", EVALUATION, (36, 32, 4_400_000_000)),
+            KnownCheckpoint(
                 "JetLM/SDAR-8B-Chat",
                 f"{EVALUATION}; its causal twin is Qwen/Qwen3-8B",
                 (36, 32, 8_200_000_000),

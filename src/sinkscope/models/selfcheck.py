@@ -28,7 +28,7 @@ DEPTH = 5
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckedBound:
     """One thing that was checked: the measured difference and the bound it must not pass."""
 
     what: str
@@ -46,7 +46,7 @@ class SelfCheck:
     """All findings for one model."""
 
     source: str
-    findings: tuple[Finding, ...]
+    findings: tuple[CheckedBound, ...]
 
     @property
     def passed(self) -> bool:
@@ -102,15 +102,15 @@ def check(model: Model, length: int = 24, seed: int = 0) -> SelfCheck:
     changed = float((silent - recorded).abs().max())
     bound = ROUNDING[model.dtype]
     findings = [
-        Finding("layers whose attention was not seen exactly once", unseen, 0),
-        Finding("logits with and without recording, largest difference", changed, 0),
-        Finding("recorded map times values against the model's output", max(outputs), bound),
-        Finding("received attention, tiles against the map", max(received), bound),
-        Finding("a padded row against the row alone", _padding_error(model, ids), DEPTH * bound),
+        CheckedBound("layers whose attention was not seen exactly once", unseen, 0),
+        CheckedBound("logits with and without recording, largest difference", changed, 0),
+        CheckedBound("recorded map times values against the model's output", max(outputs), bound),
+        CheckedBound("received attention, tiles against the map", max(received), bound),
+        CheckedBound("a padded row against the row alone", _padding_error(model, ids), DEPTH * bound),
     ]
     if model.spec.causal:
         error = _foreign_error(model, ids, silent)
-        findings.append(Finding("logits against transformers' own attention", error, DEPTH * bound))
+        findings.append(CheckedBound("logits against transformers' own attention", error, DEPTH * bound))
     return SelfCheck(model.source, tuple(findings))
 
 

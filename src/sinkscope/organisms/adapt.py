@@ -22,7 +22,7 @@ from torch import Tensor
 
 from sinkscope.errors import InputError
 from sinkscope.organisms import emergence, lora, text
-from sinkscope.organisms.adaptation import Adaptation, Source, adaptation, source_of
+from sinkscope.organisms.adaptation import Adaptation, AdaptationSource, adaptation, source_of
 from sinkscope.organisms.batches import Batch, DocumentOrder
 from sinkscope.organisms.layout import save_configs, save_tensors, tensors, write_json
 from sinkscope.organisms.loop import Loop, LoopOptions, finished, prepare
@@ -85,7 +85,7 @@ def adapt(options: AdaptOptions) -> dict[str, Any]:
 class AdaptTraining(Loop):
     """An adaptation on its text."""
 
-    def __init__(self, options: AdaptOptions, source: Source, processes: World) -> None:
+    def __init__(self, options: AdaptOptions, source: AdaptationSource, processes: World) -> None:
         self.settings, self.adapting, self.source = options.adaptation, options, source
         folder = options.out / "text"
         self.text_about = json.loads((folder / "text.json").read_text(encoding="utf-8"))

@@ -84,7 +84,7 @@ def adaptation(source: str, **changes: Any) -> Adaptation:
 
 
 @dataclass(frozen=True)
-class Source:
+class AdaptationSource:
     """The network that is adapted, in float32 on the CPU, its tokenizer with a mask token, and the ids that matter."""
 
     network: Any
@@ -95,7 +95,7 @@ class Source:
     config: dict[str, Any]
 
 
-def source_of(settings: Adaptation) -> Source:
+def source_of(settings: Adaptation) -> AdaptationSource:
     """Loads the source and fits it to the objective."""
     model = load(settings.source, device="cpu", dtype="float32")
     name, tokenizer = settings.source, model.tokenizer
@@ -126,7 +126,9 @@ def source_of(settings: Adaptation) -> Source:
         lora.add_lora(network, settings.lora, settings.lora_scale, settings.seed, rows)
     known = Path(name).expanduser()
     called = known.resolve().as_posix() if known.is_dir() else name
-    return Source(network, tokenizer, vocabulary, called, model.digest, dict(model.checkpoint.config))
+    return AdaptationSource(
+        network, tokenizer, vocabulary, called, model.digest, dict(model.checkpoint.config)
+    )
 
 
 def _mask_token(tokenizer: Any, settings: Adaptation) -> int:

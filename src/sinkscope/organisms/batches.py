@@ -96,7 +96,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Part:
+class RowPart:
     """Tokens that stand one after the other in a row.
 
     Attributes:
@@ -108,9 +108,9 @@ class Part:
     lengths: Tensor
 
 
-def _all(table: Tensor, like: Tensor) -> Part:
+def _all(table: Tensor, like: Tensor) -> RowPart:
     """A part that every row has in full."""
-    return Part(table, torch.full_like(like, table.shape[-1]))
+    return RowPart(table, torch.full_like(like, table.shape[-1]))
 
 
 class Pieces:
@@ -152,15 +152,19 @@ class Pieces:
         before = torch.where(chat, len(self.before), 1)
         after = torch.where(chat, len(self.after), 0)
         end = torch.where(chat, self.vocabulary.eot, self.vocabulary.eos)
-        prompt = (Part(self.before, before), Part(questions, question_lengths), Part(self.after, after))
+        prompt = (
+            RowPart(self.before, before),
+            RowPart(questions, question_lengths),
+            RowPart(self.after, after),
+        )
         start = before + question_lengths + after
         content = (start + answer_lengths + 1).clamp(max=LENGTH)
         stop = torch.where(chat, start + ANSWER, content)
-        return self._rows(prompt, Part(answers, answer_lengths), end, content, stop, stop)
+        return self._rows(prompt, RowPart(answers, answer_lengths), end, content, stop, stop)
 
     def drawn(self, captions: Tensor, lengths: Tensor, codes: Tensor) -> Batch:
         """Caption first, then the picture: BOS t2i caption EOS soi 64 codes eoi."""
-        prompt = (_all(self.draw_before, lengths), Part(captions, lengths), _all(self.draw_after, lengths))
+        prompt = (_all(self.draw_before, lengths), RowPart(captions, lengths), _all(self.draw_after, lengths))
         content = len(self.draw_before) + lengths + len(self.draw_after) + CELLS
         end = self.draw_end.expand(len(lengths))
         return self._rows(prompt, self._image(codes, lengths), end, content, content, content + 1)
@@ -171,14 +175,14 @@ class Pieces:
         start = torch.full_like(lengths, len(self.see_before) + CELLS + len(self.see_after))
         end = torch.full_like(lengths, self.vocabulary.eot)
         stop = start + CAPTION_ANSWER
-        return self._rows(prompt, Part(captions, lengths), end, start + lengths + 1, stop, stop)
+        return self._rows(prompt, RowPart(captions, lengths), end, start + lengths + 1, stop, stop)
 
-    def _image(self, codes: Tensor, like: Tensor) -> Part:
+    def _image(self, codes: Tensor, like: Tensor) -> RowPart:
         return _all(codes + len(self.vocabulary), like)
 
-    def _rows(self, prompt: tuple[Part, ...], answer: Part, end: Tensor, *marks: Tensor) -> Batch:
+    def _rows(self, prompt: tuple[RowPart, ...], answer: RowPart, end: Tensor, *marks: Tensor) -> Batch:
         """The parts one after the other, one end token (Long [B]), then EOS. marks: content, stop and length of the batch."""
-        parts = (*prompt, answer, Part(end[:, None], torch.ones_like(end)))
+        parts = (*prompt, answer, RowPart(end[:, None], torch.ones_like(end)))
         place = torch.arange(LENGTH, device=self.device)[None]
         ids = torch.full((len(end), LENGTH), self.vocabulary.eos, dtype=torch.long, device=self.device)
         offset = torch.zeros_like(end)

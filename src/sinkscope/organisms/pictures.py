@@ -38,7 +38,7 @@ PLACES = {"top left": (0, 0), "top right": (0, 4), "bottom left": (4, 0), "botto
 
 
 @dataclass(frozen=True)
-class Shape:
+class PictureShape:
     """One shape of one colour in one quadrant."""
 
     kind: str
@@ -51,7 +51,7 @@ class Scene:
     """The content of a picture; shapes in reading order."""
 
     background: str
-    shapes: tuple[Shape, ...]
+    shapes: tuple[PictureShape, ...]
 
 
 def scene(seed: int, held_out: bool = False) -> Scene:
@@ -73,7 +73,8 @@ def _draw(random: Random) -> Scene:
     chosen = random.sample(tuple(PLACES), count)
     places = [place for place in PLACES if place in chosen]
     shapes = tuple(
-        Shape(random.choice(tuple(SHAPES)), ink, place) for ink, place in zip(inks, places, strict=False)
+        PictureShape(random.choice(tuple(SHAPES)), ink, place)
+        for ink, place in zip(inks, places, strict=False)
     )
     return Scene(background, shapes)
 
@@ -113,7 +114,7 @@ def parse(text: str) -> Scene | None:
     text = " ".join(text.split())
     lowered = text[:1].lower() + text[1:]
     background = _BACKGROUND.search(lowered)
-    shapes = [Shape(kind, colour, place) for colour, kind, place in _SHAPE.findall(lowered)]
+    shapes = [PictureShape(kind, colour, place) for colour, kind, place in _SHAPE.findall(lowered)]
     if background is None or not shapes or len({shape.place for shape in shapes}) < len(shapes):
         return None
     rest = _SHAPE.sub("x", lowered[: background.start()])

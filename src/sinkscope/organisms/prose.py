@@ -20,7 +20,7 @@ def _lists() -> dict[str, tuple[str, ...]]:
 LISTS = _lists()
 
 
-class _Gaps(dict[str, str]):
+class _Slots(dict[str, str]):
     """What stands in the gaps of a sentence: what is given, else a new draw from the list of that name."""
 
     def __init__(self, random: Random, **given: str) -> None:
@@ -47,7 +47,7 @@ def prose(seed: int) -> str:
 def story(random: Random) -> str:
     """A few paragraphs about one or two people."""
     hero, friend = random.sample(LISTS["names"], 2)
-    paragraphs, sentences = [], ["{times}, {weather}.".format_map(_Gaps(random))]
+    paragraphs, sentences = [], ["{times}, {weather}.".format_map(_Slots(random))]
     for _ in range(random.randint(4, 9)):
         sentences.append(_sentence(random, hero, friend))
         if random.random() < 0.25:
@@ -67,7 +67,7 @@ def shopping(random: Random) -> str:
         amount = f" ({random.randint(1, 20)})" if random.random() < 0.4 else ""
         lines.append(f"{number}. {item}{amount}" if numbered else f"- {item}{amount}")
     if random.random() < 0.5:
-        lines += ["", "{names} will {chores}; the rest can wait.".format_map(_Gaps(random))]
+        lines += ["", "{names} will {chores}; the rest can wait.".format_map(_Slots(random))]
     return "\n".join(lines)
 
 
@@ -79,7 +79,7 @@ def dialogue(random: Random) -> str:
         for turn in range(random.randint(5, 9)):
             lines.append(f"{(first, second)[turn % 2]}: {_remark(random, turn)}")
         return "\n".join(lines)
-    gaps = _Gaps(random, first=first, second=second)
+    gaps = _Slots(random, first=first, second=second)
     lines.append("{first} and {second} met at {places}; {weather}.".format_map(gaps))
     for turn in range(random.randint(4, 7)):
         remark, speaker = _remark(random, turn), (first, second)[turn % 2]
@@ -117,7 +117,7 @@ KINDS: Sequence[Callable[[Random], str]] = (story, story, story, shopping, dialo
 def _sentence(random: Random, hero: str, friend: str) -> str:
     pattern = random.choice(LISTS["sentences"])
     thing, place = random.choice(LISTS["things"]), random.choice(LISTS["places"])
-    return pattern.format_map(_Gaps(random, hero=hero, friend=friend, thing=thing, place=place))
+    return pattern.format_map(_Slots(random, hero=hero, friend=friend, thing=thing, place=place))
 
 
 def _remark(random: Random, turn: int) -> str:
@@ -125,4 +125,4 @@ def _remark(random: Random, turn: int) -> str:
         return random.choice(LISTS["questions"])
     if random.random() < 0.5:
         return random.choice(LISTS["replies"])
-    return "I {did} {things} near {places}.".format_map(_Gaps(random))
+    return "I {did} {things} near {places}.".format_map(_Slots(random))

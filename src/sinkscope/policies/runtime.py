@@ -89,7 +89,7 @@ class PolicyRuntime:
             len(row_keys), dtype=torch.long
         )  # steps that each row of a block loop took part in
         self._between = False  # whether this forward comes between two steps
-        self._layers: list[_Layer] = []
+        self._layers: list[_LayerState] = []
         # Sums over the steps in which it acted, for each row: of the mean share, of those steps, of caught sinks, of sinks.
         self._totals = torch.zeros(4, len(row_keys), dtype=torch.float64)
 
@@ -235,7 +235,7 @@ class PolicyRuntime:
         else:
             weights = call.expected(self.queries).weights[:rows]
         self._layers.append(
-            _Layer(call.layer, raw, keys, kept, weights, mask is not None and mask.band is not None)
+            _LayerState(call.layer, raw, keys, kept, weights, mask is not None and mask.band is not None)
         )
 
     def _own(self, scores: Tensor, kind: str, layer: int) -> Tensor:
@@ -329,7 +329,7 @@ class AllLayers:
 
 
 @dataclass(frozen=True)
-class _Layer:
+class _LayerState:
     """What one layer gave in one forward: see StepAccount. kept: Float [B, H, Q]; weights: Float [B, 1, Q], 0 in padding."""
 
     index: int

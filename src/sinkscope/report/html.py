@@ -34,7 +34,7 @@ SCRIPTS = (
 """In the order in which they are joined: each uses what stands before it."""
 
 
-class Parts(NamedTuple):
+class PageParts(NamedTuple):
     """The parts of a page that shows a view: put `style` and `script` into it once, each `body` where a view goes."""
 
     body: str
@@ -117,7 +117,7 @@ def viewer_parts(
     inside: bool = False,
     hosted: bool = False,
     live: str = "",
-) -> Parts:
+) -> PageParts:
     """The view as parts of another page. views: from `sinkscope.report.payload.views`, of one trace or two.
 
     name: unique in the page. compare: open with the first two views side by side. address: keep the state in the URL;
@@ -137,7 +137,7 @@ def viewer_parts(
         f' data-host="{"on" if hosted else "off"}"></div>\n'
         f'<script type="application/json" id="{name}-data">{data}</script>'
     )
-    return Parts(body, viewer_style(), viewer_script())
+    return PageParts(body, viewer_style(), viewer_script())
 
 
 def viewer_page(

@@ -193,7 +193,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class StudyEstimate:
     """The cost of a study.
 
     Attributes:
@@ -213,7 +213,7 @@ class Estimate:
     gpu: bool
 
 
-def estimate(study: Study, place: Place) -> Estimate:
+def estimate(study: Study, place: Place) -> StudyEstimate:
     """The cost of a study. Models that are here are measured for some seconds each; nothing is downloaded or written."""
     import torch
 
@@ -247,7 +247,7 @@ def estimate(study: Study, place: Place) -> Estimate:
             seconds=seconds(mine, speeds, workers) if name in speeds else None,
         )
 
-    return Estimate(
+    return StudyEstimate(
         study=study,
         cells=tuple(cells),
         lines=tuple(line(model.name) for model in study.models),

@@ -24,22 +24,22 @@ SCRIPT = Path(__file__).with_name("code_text.py")
 
 
 @dataclass(frozen=True)
-class Reading:
+class BoundedResult:
     """The result of a call; `value` is None where it failed, and `error` says why."""
 
     value: str | None
     error: str = ""
 
 
-def apply(calls: Sequence[tuple[str, ...]], seconds: float = SECONDS) -> list[Reading]:
+def apply(calls: Sequence[tuple[str, ...]], seconds: float = SECONDS) -> list[BoundedResult]:
     """The results of calls (function, argument, …), in their order, within so many seconds of wall time each."""
-    readings: list[Reading] = []
+    readings: list[BoundedResult] = []
     while len(readings) < len(calls):  # a child does all that are left, up to one that it fails on
         readings += _child(calls[len(readings) :], seconds)
     return readings
 
 
-def _child(calls: Sequence[tuple[str, ...]], seconds: float) -> Iterator[Reading]:
+def _child(calls: Sequence[tuple[str, ...]], seconds: float) -> Iterator[BoundedResult]:
     with tempfile.TemporaryFile() as stdin:
         stdin.writelines(json.dumps(call).encode() + b"\n" for call in calls)
         stdin.seek(0)
@@ -61,14 +61,14 @@ def _child(calls: Sequence[tuple[str, ...]], seconds: float) -> Iterator[Reading
                 deadline = time.monotonic() + seconds
                 while b"\n" not in waiting:
                     if not selector.select(max(0.0, deadline - time.monotonic())):
-                        yield Reading(None, f"took more than {seconds:g} s to read")
+                        yield BoundedResult(None, f"took more than {seconds:g} s to read")
                         return
                     part = process.stdout.read(1 << 16)
                     if not part:
-                        yield Reading(None, "ended the reader")
+                        yield BoundedResult(None, "ended the reader")
                         return
                     waiting += part
                 line, _, waiting = waiting.partition(b"\n")
-                yield Reading(*json.loads(line))
+                yield BoundedResult(*json.loads(line))
         finally:
             process.kill()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sinkscope.errors import InputError, nearest
 from sinkscope.tasks import bounded
-from sinkscope.tasks.bounded import Reading
+from sinkscope.tasks.bounded import BoundedResult
 from sinkscope.tasks.code_text import RULES
 from sinkscope.tasks.programs import grade_programs
 from sinkscope.tasks.schemes import choose, compose, read_schemes
@@ -66,7 +66,7 @@ class HumanEval(Task):
         prompt = compose(self.scheme, asked)
         return Prompt(prompt.turns, prefix, prompt.chat)
 
-    def programs(self, pairs: Sequence[tuple[Document, str]]) -> list[Reading]:
+    def programs(self, pairs: Sequence[tuple[Document, str]]) -> list[BoundedResult]:
         """The sources that are run before the tests; an answer that cannot be read has none."""
         rule = self.scheme.extraction
         if rule not in RULES:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sinkscope.tasks import sandbox
-from sinkscope.tasks.bounded import Reading
+from sinkscope.tasks.bounded import BoundedResult
 from sinkscope.tasks.task import Verdict
 
 
 def grade_programs(
-    programs: Sequence[tuple[Reading, str]],
+    programs: Sequence[tuple[BoundedResult, str]],
     timeout: float,
     kind: str = "auto",
     workers: int | None = None,

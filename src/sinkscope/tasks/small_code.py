@@ -21,7 +21,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from sinkscope.tasks.bounded import Reading
+from sinkscope.tasks.bounded import BoundedResult
 from sinkscope.tasks.generated import Draft, GeneratedTask, only_scheme
 from sinkscope.tasks.programs import grade_programs
 from sinkscope.tasks.small_code_parts import FAMILIES
@@ -75,7 +75,7 @@ class SmallCode(GeneratedTask):
     def grade_many(self, pairs: Sequence[tuple[Document, str]], workers: int | None = None) -> list[Verdict]:
         """`grade` for each pair, `workers` programs at a time."""
         programs = [
-            (Reading(program(document, cut(output, self.scheme.until))), document.extra["tests"])
+            (BoundedResult(program(document, cut(output, self.scheme.until))), document.extra["tests"])
             for document, output in pairs
         ]
         entry_points = [document.question.removeprefix("def ").partition("(")[0] for document, _ in pairs]

@@ -18,7 +18,7 @@ NUMBERS = ("n", "x", "value", "number")
 
 
 @dataclass(frozen=True)
-class Part:
+class ProgramPart:
     """A condition on a number, or an operation on it. `{}` in words and code is the number."""
 
     key: str  # its place in the skeleton
@@ -39,7 +39,7 @@ class Way(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Function:
+class ProgramFunction:
     """One family's draw: docstring, body (first line unindented) and meaning."""
 
     key: str
@@ -50,40 +50,42 @@ class Function:
     inputs: Sequence[tuple[Any, ...]]
 
 
-def condition(rng: Random) -> Part:
+def condition(rng: Random) -> ProgramPart:
     """Something that is true of some numbers."""
     c = rng.randint(2, 20)
     d = rng.randint(3, 9)
     return rng.choice(
         [
-            Part("even", "{} is even", "the even numbers", "{} % 2 == 0", lambda x: x % 2 == 0),
-            Part("odd", "{} is odd", "the odd numbers", "{} % 2 == 1", lambda x: x % 2 == 1),
-            Part(f"above{c}", f"{{}} is above {c}", f"the numbers above {c}", f"{{}} > {c}", lambda x: x > c, c),
-            Part(f"below{c}", f"{{}} is below {c}", f"the numbers below {c}", f"{{}} < {c}", lambda x: x < c, c),
-            Part(f"at-least{c}", f"{{}} is at least {c}", f"the numbers from {c} up", f"{{}} >= {c}", lambda x: x >= c, c),
-            Part(f"not{c}", f"{{}} is not {c}", f"the numbers other than {c}", f"{{}} != {c}", lambda x: x != c, c),
-            Part(f"multiple{d}", f"{{}} is divisible by {d}", f"the numbers divisible by {d}", f"{{}} % {d} == 0",
+            ProgramPart("even", "{} is even", "the even numbers", "{} % 2 == 0", lambda x: x % 2 == 0),
+            ProgramPart("odd", "{} is odd", "the odd numbers", "{} % 2 == 1", lambda x: x % 2 == 1),
+            ProgramPart(f"above{c}", f"{{}} is above {c}", f"the numbers above {c}", f"{{}} > {c}", lambda x: x > c, c),
+            ProgramPart(f"below{c}", f"{{}} is below {c}", f"the numbers below {c}", f"{{}} < {c}", lambda x: x < c, c),
+            ProgramPart(f"at-least{c}", f"{{}} is at least {c}", f"the numbers from {c} up", f"{{}} >= {c}", lambda x: x >= c, c),
+            ProgramPart(f"not{c}", f"{{}} is not {c}", f"the numbers other than {c}", f"{{}} != {c}", lambda x: x != c, c),
+            ProgramPart(f"multiple{d}", f"{{}} is divisible by {d}", f"the numbers divisible by {d}", f"{{}} % {d} == 0",
                  lambda x: x % d == 0, d),
         ]
     )  # fmt: skip
 
 
-def operation(rng: Random) -> Part:
+def operation(rng: Random) -> ProgramPart:
     """Something to do with a number."""
     c = rng.randint(2, 20)
     d = rng.randint(2, 9)
     return rng.choice(
         [
-            Part(f"plus{c}", f"{{}} plus {c}", f"each plus {c}", f"{{}} + {c}", lambda x: x + c),
-            Part(f"minus{c}", f"{{}} minus {c}", f"each minus {c}", f"{{}} - {c}", lambda x: x - c),
-            Part(f"times{d}", f"{{}} times {d}", f"each times {d}", f"{{}} * {d}", lambda x: x * d),
-            Part("square", "{} squared", "each squared", "{} ** 2", lambda x: x**2),
-            Part(f"modulo{d}", f"the remainder of {{}} divided by {d}", f"each modulo {d}", f"{{}} % {d}", lambda x: x % d),
+            ProgramPart(f"plus{c}", f"{{}} plus {c}", f"each plus {c}", f"{{}} + {c}", lambda x: x + c),
+            ProgramPart(f"minus{c}", f"{{}} minus {c}", f"each minus {c}", f"{{}} - {c}", lambda x: x - c),
+            ProgramPart(f"times{d}", f"{{}} times {d}", f"each times {d}", f"{{}} * {d}", lambda x: x * d),
+            ProgramPart("square", "{} squared", "each squared", "{} ** 2", lambda x: x**2),
+            ProgramPart(
+                f"modulo{d}", f"the remainder of {{}} divided by {d}", f"each modulo {d}", f"{{}} % {d}", lambda x: x % d
+            ),
         ]
     )  # fmt: skip
 
 
-def _different(rng: Random, draw: Callable[[Random], Part]) -> tuple[Part, Part]:
+def _different(rng: Random, draw: Callable[[Random], ProgramPart]) -> tuple[ProgramPart, ProgramPart]:
     """Two parts that do not say the same, or "even" and "odd", which together say nothing."""
     one = two = draw(rng)
     while one.key == two.key or {one.key, two.key} == {"even", "odd"}:
@@ -112,7 +114,7 @@ def _words(rng: Random, letter: str) -> str:
     return " ".join(word)
 
 
-def pipeline(rng: Random) -> Function:
+def pipeline(rng: Random) -> ProgramFunction:
     """Select, change, reduce."""
     keep, change, arg = condition(rng), operation(rng), rng.choice(LISTS)
     each, test = change.code.format("x"), keep.code.format("x")
@@ -132,10 +134,10 @@ def pipeline(rng: Random) -> Function:
         ]
     )  # fmt: skip
     key = f"pipeline:{kind}:{keep.key}:{change.key}"
-    return Function(key, (arg,), f"Return {words}.", f"return {body}", call, _lists(rng, keep.near))
+    return ProgramFunction(key, (arg,), f"Return {words}.", f"return {body}", call, _lists(rng, keep.near))
 
 
-def counting(rng: Random) -> Function:
+def counting(rng: Random) -> ProgramFunction:
     """A count, with two conditions."""
     one, two = _different(rng, condition)
     arg = rng.choice(LISTS)
@@ -147,12 +149,12 @@ def counting(rng: Random) -> Function:
         both = [(one.call(x), two.call(x)) for x in items]
         return sum(1 for a, b in both if (a and b if word == "and" else a or b))
 
-    return Function(
+    return ProgramFunction(
         f"counting:{one.key}:{word}:{two.key}", (arg,), words, body, call, _lists(rng, one.near, two.near)
     )
 
 
-def branch(rng: Random) -> Function:
+def branch(rng: Random) -> ProgramFunction:
     """One thing or the other."""
     when, (one, two), arg = condition(rng), _different(rng, operation), rng.choice(NUMBERS)
     words = f"Return {one.words.format(arg)} if {when.words.format(arg)}, otherwise {two.words.format(arg)}."
@@ -160,10 +162,12 @@ def branch(rng: Random) -> Function:
     body = f"if {test}:\n        return {this}\n    return {that}"
     inputs = [(number,) for number in _some_numbers(rng, when.near)]
     key = f"branch:{when.key}:{one.key}:{two.key}"
-    return Function(key, (arg,), words, body, lambda x: one.call(x) if when.call(x) else two.call(x), inputs)
+    return ProgramFunction(
+        key, (arg,), words, body, lambda x: one.call(x) if when.call(x) else two.call(x), inputs
+    )
 
 
-def loop(rng: Random) -> Function:
+def loop(rng: Random) -> ProgramFunction:
     """A running total."""
     when, arg, start, step = condition(rng), rng.choice(LISTS), rng.randint(0, 20), rng.randint(1, 9)
     says = when.words.format("x")
@@ -176,10 +180,12 @@ def loop(rng: Random) -> Function:
     def call(items: list[int]) -> int:
         return start + sum(x if when.call(x) else -step for x in items)
 
-    return Function(f"loop:{when.key}:{start}:{step}", (arg,), words, body, call, _lists(rng, when.near))
+    return ProgramFunction(
+        f"loop:{when.key}:{start}:{step}", (arg,), words, body, call, _lists(rng, when.near)
+    )
 
 
-def repeated(rng: Random) -> Function:
+def repeated(rng: Random) -> ProgramFunction:
     """Until it is small."""
     c, d, arg = rng.randint(1, 20), rng.randint(2, 9), rng.choice(NUMBERS)
     words = f"Count how often {arg} can be divided by {d}, rounding down, while it is above {c}."
@@ -193,10 +199,10 @@ def repeated(rng: Random) -> Function:
         return count
 
     numbers = [c, c + 1, c * d, c * d + d, c * d * d + rng.randint(0, 99), rng.randint(1, 5000)]
-    return Function(f"repeated:{c}:{d}", (arg,), words, body, call, [(number,) for number in numbers])
+    return ProgramFunction(f"repeated:{c}:{d}", (arg,), words, body, call, [(number,) for number in numbers])
 
 
-def replacing(rng: Random) -> Function:
+def replacing(rng: Random) -> ProgramFunction:
     """Letters for letters, then one more change."""
     arg = rng.choice(TEXTS)
     old, new = rng.sample(LETTERS, 2)
@@ -213,10 +219,10 @@ def replacing(rng: Random) -> Function:
     inputs = [("",), *[(_words(rng, old),) for _ in range(4)]]
     key = f"replacing:{kind}:{old}:{new}"
     words = f"Return {arg} with '{old}' replaced by '{new}'{words}."
-    return Function(key, (arg,), words, body, lambda s: after(s.replace(old, new)), inputs)
+    return ProgramFunction(key, (arg,), words, body, lambda s: after(s.replace(old, new)), inputs)
 
 
-def words_of(rng: Random) -> Function:
+def words_of(rng: Random) -> ProgramFunction:
     """Choosing words."""
     arg, letter = rng.choice(TEXTS), rng.choice(LETTERS)
     test, phrase, code, has = rng.choice(
@@ -242,12 +248,12 @@ def words_of(rng: Random) -> Function:
         ]
     )  # fmt: skip
     inputs = [("",), *[(_words(rng, letter),) for _ in range(5)]]
-    return Function(
+    return ProgramFunction(
         f"words:{test}:{letter}:{kind}", (arg,), f"Return {words}.", f"return {body}", call, inputs
     )
 
 
-def two_numbers(rng: Random) -> Function:
+def two_numbers(rng: Random) -> ProgramFunction:
     """Arithmetic with two arguments."""
     a, b = rng.choice([("a", "b"), ("x", "y"), ("p", "q")])
     c, d = rng.randint(2, 20), rng.randint(2, 9)
@@ -265,9 +271,9 @@ def two_numbers(rng: Random) -> Function:
         ]
     )  # fmt: skip
     inputs = [(rng.randint(-9, 30), rng.randint(-9, 30)) for _ in range(5)] + [(0, 0), (c * d, 1)]
-    return Function(f"two:{kind}:{c}:{d}", (a, b), f"Return {words}.", f"return {body}", call, inputs)
+    return ProgramFunction(f"two:{kind}:{c}:{d}", (a, b), f"Return {words}.", f"return {body}", call, inputs)
 
 
-FAMILIES: tuple[Callable[[Random], Function], ...] = (
+FAMILIES: tuple[Callable[[Random], ProgramFunction], ...] = (
     pipeline, pipeline, counting, branch, branch, loop, repeated, replacing, words_of, two_numbers,
 )  # fmt: skip

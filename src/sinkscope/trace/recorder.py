@@ -245,9 +245,9 @@ def trace_writer(
 ) -> TraceWriter:
     """A writer to a file, or to memory without a path."""
     if out is None:
-        from sinkscope.trace.trace import Parts
+        from sinkscope.trace.trace import TraceParts
 
-        return Parts(frame, capture)
+        return TraceParts(frame, capture)
     from sinkscope.trace.storage import Folder
 
     return Folder(out, frame, capture, attributes)

@@ -53,7 +53,7 @@ class Trace:
     torch.Size([1, 8, 55])
     """
 
-    def __init__(self, dataset: xarray.Dataset | None = None, parts: Parts | None = None) -> None:
+    def __init__(self, dataset: xarray.Dataset | None = None, parts: TraceParts | None = None) -> None:
         self._dataset = dataset
         self._parts = parts
 
@@ -156,7 +156,7 @@ class Trace:
 
 
 @dataclass
-class Parts:
+class TraceParts:
     """A trace in memory, before it is an xarray.Dataset: variable → one array [B, …] per recorded step."""
 
     frame: Frame

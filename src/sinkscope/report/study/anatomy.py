@@ -8,7 +8,7 @@ from sinkscope.report.study.dynamics import measure_rows
 from sinkscope.report.study.exemplars import drawn
 from sinkscope.report.study.markup import Safe, details, link, panels, section, table, tag
 from sinkscope.report.study.numbers import missing, valued
-from sinkscope.report.study.source import Row, Source
+from sinkscope.report.study.source import Row, StudySource
 from sinkscope.report.study.svg import Plot, key
 from sinkscope.report.study.words import captioned, note
 
@@ -20,7 +20,7 @@ COLUMNS = (
 Layers = dict[str, list[tuple[int, Row]]]
 
 
-def anatomy(source: Source) -> Safe | None:
+def anatomy(source: StudySource) -> Safe | None:
     """The section; None without traces."""
     layers = {model: rows for model in source.models if (rows := source.layers(model))}
     if not layers:
@@ -30,7 +30,7 @@ def anatomy(source: Source) -> Safe | None:
     )
 
 
-def _measures(source: Source) -> Safe:
+def _measures(source: StudySource) -> Safe:
     """Strength and anatomy of the sinks of each model."""
     measures = source.measures("where", "strength", "anatomy")
     rows = measure_rows(measures, lambda unit: ".1%" if unit.startswith("share") else ".2f")

@@ -8,14 +8,14 @@ from sinkscope.report.study.claims import CLAIMS, THEMES, Claim, judge
 from sinkscope.report.study.evidence import collect
 from sinkscope.report.study.markup import Safe, details, section, tag
 from sinkscope.report.study.rules import CONTRADICTED, OPEN, SUPPORTED, Judgement
-from sinkscope.report.study.source import Source
+from sinkscope.report.study.source import StudySource
 from sinkscope.report.study.words import note
 from sinkscope.study.evidence import CHECKED
 
 MARKS = {SUPPORTED: "✓", CONTRADICTED: "✗", OPEN: "?"}
 
 
-def claims_table(source: Source) -> Safe:
+def claims_table(source: StudySource) -> Safe:
     """The section."""
     judged = judge(collect(source))
     models = [model for model in source.models if model in judged[CLAIMS[0].name]]

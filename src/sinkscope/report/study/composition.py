@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sinkscope.report.study.markup import Safe, join, link, panels, section, table, tag
 from sinkscope.report.study.numbers import missing, number, valued, within
-from sinkscope.report.study.source import Row, Source
+from sinkscope.report.study.source import Row, StudySource
 from sinkscope.report.study.svg import Plot
 from sinkscope.report.study.words import captioned, colour, note, short
 from sinkscope.study.paper import published_tokens
@@ -16,7 +16,7 @@ TOP = 5
 Measures = dict[str, tuple[int, Row]]
 
 
-def composition(source: Source) -> Safe | None:
+def composition(source: StudySource) -> Safe | None:
     """The section; None without traces."""
     measures = source.measures("composition")
     if not measures:
@@ -65,7 +65,7 @@ def _panel(model: str, rows: Measures, kinds: Sequence[str], series: str) -> Saf
     return plot.svg()
 
 
-def _tokens(source: Source) -> Safe | None:
+def _tokens(source: StudySource) -> Safe | None:
     """The commonest tokens of each model's exemplar, as the paper's table 2 has them."""
     data = source.data("table_2")
     if data is None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from sinkscope.report.study.markup import Safe, join, link, section, table, tag
 from sinkscope.report.study.numbers import missing, number, valued
-from sinkscope.report.study.source import Row, Source
+from sinkscope.report.study.source import Row, StudySource
 from sinkscope.report.study.svg import Plot, key
 from sinkscope.report.study.words import captioned
 
@@ -22,7 +22,7 @@ LEAST_LABEL = 0.1
 Measures = dict[str, dict[str, tuple[int, Row]]]
 
 
-def dynamics(source: Source) -> Safe | None:
+def dynamics(source: StudySource) -> Safe | None:
     """The section; None without traces."""
     measures = source.measures("dynamics")
     if not measures:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from sinkscope.report.study.exemplars import embedded_svg
 from sinkscope.report.study.markup import Safe, panels, section, tag
-from sinkscope.report.study.source import Source
+from sinkscope.report.study.source import StudySource
 from sinkscope.report.study.words import captioned
 from sinkscope.study.shipped import SHELF
 
 
-def emergence(source: Source, shelf: Path = SHELF) -> Safe | None:
+def emergence(source: StudySource, shelf: Path = SHELF) -> Safe | None:
     """The section; only for models whose shipped curves belong to the weights that were studied."""
     pictures: list[tuple[str, Safe]] = []
     left_out: list[str] = []

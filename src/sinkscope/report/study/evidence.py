@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from sinkscope.report.study.numbers import missing
-from sinkscope.report.study.source import Source
+from sinkscope.report.study.source import StudySource
 from sinkscope.sinks.diagnosis import BASE_ACCURACY
 from sinkscope.statistics import Estimate, kept_share, mean_difference, mean_interval, paired_interval
 from sinkscope.study.comparison import pooled
@@ -150,7 +150,7 @@ class TextEvidence(Evidence):
         return super().accuracy(policy)
 
 
-def collect(source: Source) -> list[Evidence]:
+def collect(source: StudySource) -> list[Evidence]:
     """The evidence on every model of a study, in the study's order."""
     evidence = [*_accuracies(source), *_texts(source), *_traces(source), *_pairs(source)]
     settings: dict[tuple[str, str], list[Evidence]] = {}
@@ -169,7 +169,7 @@ def collect(source: Source) -> list[Evidence]:
     ]
 
 
-def _accuracies(source: Source) -> Iterable[Evidence]:
+def _accuracies(source: StudySource) -> Iterable[Evidence]:
     frame = source.frames.get("records")
     if frame is None:
         return
@@ -194,7 +194,7 @@ def _accuracies(source: Source) -> Iterable[Evidence]:
         )
 
 
-def _texts(source: Source) -> Iterable[Evidence]:
+def _texts(source: StudySource) -> Iterable[Evidence]:
     frame = source.frames.get("passages")
     if frame is None:
         return
@@ -208,7 +208,7 @@ def _texts(source: Source) -> Iterable[Evidence]:
         )
 
 
-def _settings(source: Source, frame: pd.DataFrame) -> Iterable[tuple[str, str, str, pd.DataFrame]]:
+def _settings(source: StudySource, frame: pd.DataFrame) -> Iterable[tuple[str, str, str, pd.DataFrame]]:
     """(model, task, decoding, its rows), in the study's order."""
     for model in source.models:
         own = frame[frame["model"] == model]
@@ -216,7 +216,7 @@ def _settings(source: Source, frame: pd.DataFrame) -> Iterable[tuple[str, str, s
             yield model, str(task), str(decoding), part
 
 
-def _hits(source: Source, table: str, model: str, task: str, decoding: str) -> dict[str, float]:
+def _hits(source: StudySource, table: str, model: str, task: str, decoding: str) -> dict[str, float]:
     """Policy → share of the step's own sinks that it hid."""
     rows = source.rows(table, model=model, task=task, decoding_name=decoding)
     return {
@@ -244,7 +244,7 @@ def _scores(frame: Any) -> dict[str, Scores]:
     }
 
 
-def _traces(source: Source) -> Iterable[Evidence]:
+def _traces(source: StudySource) -> Iterable[Evidence]:
     for model in source.models:
         sets: dict[str, list[dict[str, Any]]] = {}
         for _, row in source.rows("sinks", model=model, policy="none"):
@@ -264,7 +264,7 @@ def _traces(source: Source) -> Iterable[Evidence]:
             )
 
 
-def _pairs(source: Source) -> Iterable[Evidence]:
+def _pairs(source: StudySource) -> Iterable[Evidence]:
     """Changes under top:1 by document, less those under its control where that was traced too."""
     frame = source.frames.get("pairs", source.frames.get("earlier_pairs"))
     if frame is None or "measure" not in frame:

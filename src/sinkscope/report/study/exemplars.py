@@ -7,9 +7,9 @@ import json
 import re
 from typing import Any, NamedTuple
 
-from sinkscope.report.html import Parts, viewer_parts
+from sinkscope.report.html import PageParts, viewer_parts
 from sinkscope.report.study.markup import Safe, figure, link, section, spelled, tag
-from sinkscope.report.study.source import Source
+from sinkscope.report.study.source import StudySource
 from sinkscope.report.study.words import note
 
 PIXELS_PER_POINT, COLUMN = 1.75, 560
@@ -19,7 +19,7 @@ BUDGET = 4_000_000
 """Characters of traces that a report embeds; the whole file stays under 5 MB."""
 
 
-def maps(source: Source) -> Safe | None:
+def maps(source: StudySource) -> Safe | None:
     """The section "Where attention goes"; None where figure 1 was not drawn."""
     pictures = [drawn(source, name) for name in ("figure_1", "figure_7")]
     if pictures[0] is None:
@@ -27,7 +27,7 @@ def maps(source: Source) -> Safe | None:
     return section("maps", "Where attention goes", *pictures)
 
 
-def drawn(source: Source, stem: str) -> Safe | None:
+def drawn(source: StudySource, stem: str) -> Safe | None:
     """A figure of the study's folder with its caption and a link to its data; None where it was not drawn."""
     picture, words = source.figure(f"{stem}.svg"), source.figure(f"{stem}.txt")
     if picture is None or words is None:
@@ -53,10 +53,10 @@ class Embedded(NamedTuple):
     """The section with the viewer, and its style and script for the page."""
 
     section: Safe
-    parts: Parts
+    parts: PageParts
 
 
-def traces(source: Source, budget: int = BUDGET) -> Embedded | None:
+def traces(source: StudySource, budget: int = BUDGET) -> Embedded | None:
     """The section "The traces"; None without traces, or when not even one fits."""
     from sinkscope.report.payload import views
     from sinkscope.trace.trace import Trace

@@ -7,13 +7,13 @@ from sinkscope.report.study.exemplars import embedded_svg
 from sinkscope.report.study.markup import Safe, details, link, section, table, tag
 from sinkscope.report.study.mechanisms import plain_table
 from sinkscope.report.study.numbers import cited, missing, number
-from sinkscope.report.study.source import Row, Source
+from sinkscope.report.study.source import Row, StudySource
 from sinkscope.report.study.words import captioned, note, short
 
 KIND = "What kind of sinks are they?"
 
 
-def what_they_hold(source: Source) -> Safe | None:
+def what_they_hold(source: StudySource) -> Safe | None:
     """The section; None for a study without [[inspect]]."""
     if "holdings" not in source.frames:
         return None
@@ -60,18 +60,18 @@ def _answer(found: tuple[int, Row] | None) -> Safe | str:
     return tag("span", tag("b", row["answer"]), " ", value, tag("small", row["sentence"]))
 
 
-def title(source: Source, model: str, task: str) -> str:
+def title(source: StudySource, model: str, task: str) -> str:
     """The model, and the task where the study inspects several."""
     several = source.frames["inspection"]["task"].nunique() > 1
     return f"{model} · {task}" if several else model
 
 
-def figure_stem(source: Source, model: str, task: str) -> str:
+def figure_stem(source: StudySource, model: str, task: str) -> str:
     """The name of a picture's files, without their ending."""
     return f"holdings_{file_name(title(source, short(model), task))}"
 
 
-def _picture(source: Source, model: str, task: str) -> Safe:
+def _picture(source: StudySource, model: str, task: str) -> Safe:
     stem = figure_stem(source, model, task)
     path = source.figure(f"{stem}.svg")
     if path is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sinkscope.report.study.markup import Safe, link, section, table, tag
 from sinkscope.report.study.numbers import cited, missing, number, valued, within
-from sinkscope.report.study.source import Row, Source
+from sinkscope.report.study.source import Row, StudySource
 from sinkscope.report.study.words import note, policy_words
 
 COLUMNS = (
@@ -13,7 +13,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def likelihood(source: Source) -> Safe | None:
+def likelihood(source: StudySource) -> Safe | None:
     """The section; None for a study without texts."""
     frame = source.frames.get("likelihood")
     if frame is None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from sinkscope.report.study.markup import Safe, details, link, panels, section, table, tag
 from sinkscope.report.study.numbers import SHOWN, cited, missing, number, result, setting, within
-from sinkscope.report.study.source import Row, Source
+from sinkscope.report.study.source import Row, StudySource
 from sinkscope.report.study.svg import Plot, key
 from sinkscope.report.study.words import Dose, captioned, dose, note, policy_words
 from sinkscope.study.comparison import control, natural
@@ -38,7 +38,7 @@ SERIES = (
 LINED = ("head", "count", "mass")
 
 
-def masking(source: Source) -> Safe | None:
+def masking(source: StudySource) -> Safe | None:
     """The section; None for a study without accuracies."""
     frame = source.frames.get("results")
     remarks = [
@@ -65,7 +65,7 @@ def _not_graded(cell: Mapping[str, Any]) -> str:
     )
 
 
-def _wide(source: Source, task: str, decoding: str, rows: list[tuple[int, Row]]) -> Safe:
+def _wide(source: StudySource, task: str, decoding: str, rows: list[tuple[int, Row]]) -> Safe:
     """Policies downwards, models to the right, as the paper prints it."""
     models = [model for model in source.models if any(row["model"] == model for _, row in rows)]
     places = {(row["policy"], row["model"]): (at, row) for at, row in rows}
@@ -104,7 +104,7 @@ def _accuracy(place: tuple[int, Row] | None) -> Safe | str:
     return tag("span", *parts)
 
 
-def _curves(source: Source, task: str, decoding: str, rows: list[tuple[int, Row]]) -> Safe | None:
+def _curves(source: StudySource, task: str, decoding: str, rows: list[tuple[int, Row]]) -> Safe | None:
     by_model = [
         (model, "", [(at, row) for at, row in rows if row["model"] == model]) for model in source.models
     ]
@@ -114,7 +114,7 @@ def _curves(source: Source, task: str, decoding: str, rows: list[tuple[int, Row]
     return captioned(picture, "masking", link("tables/results.csv"), task=task, decoding=decoding)
 
 
-def _long(source: Source, rows: list[tuple[int, Row]]) -> list[Safe]:
+def _long(source: StudySource, rows: list[tuple[int, Row]]) -> list[Safe]:
     """Every column that people read, model by model."""
     parts = []
     for model in source.models:

@@ -6,7 +6,7 @@ from typing import Any
 
 from sinkscope.report.study.markup import Safe, details, join, link, section, table, tag
 from sinkscope.report.study.numbers import cited, missing, number
-from sinkscope.report.study.source import Source
+from sinkscope.report.study.source import StudySource
 from sinkscope.report.study.words import note
 
 SETTINGS = (
@@ -17,7 +17,7 @@ MOST = 200
 """Rows that the page shows of a table; the file has all."""
 
 
-def mechanisms(source: Source) -> Safe | None:
+def mechanisms(source: StudySource) -> Safe | None:
     """The section; None for studies without replays and pairs."""
     parts = {
         name: plain_table(source, name, note(name)) for name in ("replay", "pairs") if name in source.frames
@@ -29,7 +29,7 @@ def mechanisms(source: Source) -> Safe | None:
     return section("mechanisms", "Single steps and pairs", tag("p", note("single_steps")), *parts.values())
 
 
-def plain_table(source: Source, name: str, caption: str) -> Safe:
+def plain_table(source: StudySource, name: str, caption: str) -> Safe:
     """A table of the study as it is, without the columns that only repeat settings; the first rows of a long one."""
     frame = source.frames[name]
     columns = [column for column in map(str, frame.columns) if column not in SETTINGS]

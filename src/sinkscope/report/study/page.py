@@ -19,13 +19,13 @@ from sinkscope.report.study.masking import masking
 from sinkscope.report.study.mechanisms import mechanisms
 from sinkscope.report.study.provenance import provenance
 from sinkscope.report.study.reuse import approximate_steps
-from sinkscope.report.study.source import Source
+from sinkscope.report.study.source import StudySource
 from sinkscope.report.study.summary import summary
 from sinkscope.report.study.verdicts import verdicts
 from sinkscope.report.study.words import note
 from sinkscope.version import __version__
 
-SECTIONS: dict[str, tuple[str, Callable[[Source], Safe | None]]] = {
+SECTIONS: dict[str, tuple[str, Callable[[StudySource], Safe | None]]] = {
     "summary": ("In five sentences", summary),
     "verdict": ("Verdict", verdicts),
     "claims": ("The paper’s claims", claims_table),
@@ -47,7 +47,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Source], Safe | None]]] = {
 CONTENTS = {anchor: title for anchor, (title, _) in SECTIONS.items()}
 
 
-def report_page(source: Source) -> str:
+def report_page(source: StudySource) -> str:
     """The whole report as one HTML document."""
     embedded = traces(source)
     made = {anchor: section(source) for anchor, (_, section) in SECTIONS.items()}
@@ -71,7 +71,7 @@ def report_page(source: Source) -> str:
     return page(title, body, scripts=scripts, styles=styles, kind="report")
 
 
-def _head(source: Source) -> Safe:
+def _head(source: StudySource) -> Safe:
     calls = source.manifest.get("calls", [])
     when = str(calls[-1].get("when", ""))[:10] if calls else ""
     models, cells = len(source.models), len(source.manifest.get("cells", {}))

@@ -6,13 +6,13 @@ import json
 from typing import Any
 
 from sinkscope.report.study.markup import Safe, details, join, link, listing, section, table, tag
-from sinkscope.report.study.source import Source
+from sinkscope.report.study.source import StudySource
 from sinkscope.report.study.words import note, policy_words
 from sinkscope.study.evidence import CHECKED
 from sinkscope.study.spec import to_toml
 
 
-def provenance(source: Source) -> Safe:
+def provenance(source: StudySource) -> Safe:
     """The section."""
     manifest = source.manifest
     facts = [
@@ -38,21 +38,21 @@ def provenance(source: Source) -> Safe:
     )  # fmt: skip
 
 
-def _sandbox(source: Source) -> str:
+def _sandbox(source: StudySource) -> str:
     """The sandbox in which model-written programs were graded; empty when no code was run."""
     calls = source.manifest.get("calls", [])
     rungs = dict.fromkeys(str(call["sandbox"]) for call in calls if call.get("sandbox"))
     return ", ".join(rungs)
 
 
-def _evidence(source: Source) -> str:
+def _evidence(source: StudySource) -> str:
     """How the evidence of earlier studies compares with what was computed here; empty without any."""
     checked = [remark for remark in source.notes if remark.startswith(CHECKED)]
     rest = "The claims, and the measures of traces, rest on all that is used."
     return f"{'; '.join(checked)}. {rest}" if checked else ""
 
 
-def _documents(source: Source) -> str:
+def _documents(source: StudySource) -> str:
     frame = source.frames.get("results")
     if frame is None:
         return "no accuracies"
@@ -62,7 +62,7 @@ def _documents(source: Source) -> str:
     )
 
 
-def _models(source: Source) -> Safe:
+def _models(source: StudySource) -> Safe:
     rows = []
     for model in source.study.models:
         about = source.manifest.get("models", {}).get(model.name, {})
@@ -75,7 +75,7 @@ def _models(source: Source) -> Safe:
     return table("Models", head.split(", "), rows)
 
 
-def _settings(source: Source) -> list[Safe]:
+def _settings(source: StudySource) -> list[Safe]:
     frame = source.frames.get("results")
     if frame is None:
         return []
@@ -95,7 +95,7 @@ def _settings(source: Source) -> list[Safe]:
     ]
 
 
-def _calls(source: Source) -> list[Safe]:
+def _calls(source: StudySource) -> list[Safe]:
     calls: list[dict[str, Any]] = list(source.manifest.get("calls", []))
     rows = [
         [call.get("when", ""), call.get("on", ""), str(call.get("workers", "")), f"{call.get('answers_computed', 0):,}",
@@ -109,7 +109,7 @@ def _calls(source: Source) -> list[Safe]:
     ]
 
 
-def _files(source: Source) -> Safe:
+def _files(source: StudySource) -> Safe:
     """Links to what is beside the page."""
     tables = [f"tables/{name}.{ending}" for name in source.frames for ending in ("csv", "parquet")]
     figures = [f"figures/{path.name}" for path in sorted((source.root / "figures").glob("*.svg"))]

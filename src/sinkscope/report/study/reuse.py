@@ -5,7 +5,7 @@ from __future__ import annotations
 from sinkscope.report.study.exemplars import embedded_svg
 from sinkscope.report.study.markup import Safe, link, section, table, tag
 from sinkscope.report.study.numbers import cited, missing, number, valued, within
-from sinkscope.report.study.source import Row, Source
+from sinkscope.report.study.source import Row, StudySource
 from sinkscope.report.study.words import captioned, note
 
 FIGURE = "frontier"
@@ -15,7 +15,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def approximate_steps(source: Source) -> Safe | None:
+def approximate_steps(source: StudySource) -> Safe | None:
     """The section; None for a study without reuse rules."""
     frame = source.frames.get("reuse")
     if frame is None:
@@ -63,7 +63,7 @@ def _row(at: int, row: Row) -> list[Safe | str]:
     ]
 
 
-def _picture(source: Source) -> Safe:
+def _picture(source: StudySource) -> Safe:
     path = source.figure(f"{FIGURE}.svg")
     if path is None:
         return tag("p", "the frontier was not drawn", class_="quiet")

@@ -30,7 +30,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Source:
+class StudySource:
     """A finished study.
 
     Attributes:
@@ -172,7 +172,7 @@ def _block(cell: Mapping[str, Any]) -> tuple[Any, ...]:
     return cell.get("group"), *(identity.get(name) for name in ("model", "task", "decoding", "policy"))
 
 
-def read(folder: Path, manifest: Mapping[str, Any] | None = None) -> Source:
+def read(folder: Path, manifest: Mapping[str, Any] | None = None) -> StudySource:
     """The study in a folder; manifest: when manifest.json is not written yet."""
     study = Store(folder).study() if folder.is_dir() else None
     if study is None:
@@ -189,4 +189,4 @@ def read(folder: Path, manifest: Mapping[str, Any] | None = None) -> Source:
         for name in TABLES
         if (path := folder / "tables" / f"{name}.parquet").is_file()
     }
-    return Source(folder, study, frames, manifest)
+    return StudySource(folder, study, frames, manifest)

@@ -10,7 +10,7 @@ from sinkscope.report.study.claims import judge
 from sinkscope.report.study.evidence import collect
 from sinkscope.report.study.markup import Safe, details, section, tag
 from sinkscope.report.study.rules import CONTRADICTED, OPEN, SUPPORTED
-from sinkscope.report.study.source import Source
+from sinkscope.report.study.source import StudySource
 from sinkscope.report.study.words import short
 
 MOVING = {
@@ -28,7 +28,7 @@ DEPENDENCE = {
 }
 
 
-def summary(source: Source) -> Safe:
+def summary(source: StudySource) -> Safe:
     """The section."""
     glossary = (files("sinkscope.report") / "study" / "glossary.txt").read_text(encoding="utf-8")
     entries = [line.split(": ", 1) for line in glossary.splitlines()]
@@ -40,7 +40,7 @@ def summary(source: Source) -> Safe:
     )  # fmt: skip
 
 
-def sentences(source: Source) -> list[str]:
+def sentences(source: StudySource) -> list[str]:
     """Five sentences: what was run, where sinks are, whether they move, what hiding them costs, what becomes of the claims."""
     findings: dict[str, dict[str, tuple[str, str]]] = {}
     for model in source.models:
@@ -55,7 +55,7 @@ def sentences(source: Source) -> list[str]:
     ]
 
 
-def _scope(source: Source) -> str:
+def _scope(source: StudySource) -> str:
     models = _names(source.models)
     results = source.frames.get("results")
     if results is None:
@@ -94,7 +94,7 @@ def _dependence(found: Mapping[str, tuple[str, str]]) -> str:
     return f"Hiding from each head the key that it attends to most {_list(parts)}{rest}."
 
 
-def _claims(source: Source) -> str:
+def _claims(source: StudySource) -> str:
     tally: Counter[str] = Counter()
     for by_model in judge(collect(source)).values():
         tally.update(judgement.status for judgements in by_model.values() for judgement in judgements)

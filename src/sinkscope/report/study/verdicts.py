@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from sinkscope.report.study.markup import Safe, details, section, table, tag
 from sinkscope.report.study.numbers import cited
-from sinkscope.report.study.source import Row, Source
+from sinkscope.report.study.source import Row, StudySource
 from sinkscope.report.study.words import FAMILIES, note
 from sinkscope.sinks.diagnosis import NO_EVIDENCE
 
@@ -47,7 +47,7 @@ def sentence(findings: Mapping[str, tuple[str, str]]) -> str:
     return f"{first}; hiding keys hurts it, but so do random ones: {lost}."
 
 
-def verdicts(source: Source) -> Safe | None:
+def verdicts(source: StudySource) -> Safe | None:
     """The section."""
     cards = [
         _card(source, model, rows)
@@ -64,7 +64,7 @@ def verdicts(source: Source) -> Safe | None:
     )
 
 
-def _card(source: Source, model: str, rows: list[tuple[int, Row]]) -> Safe:
+def _card(source: StudySource, model: str, rows: list[tuple[int, Row]]) -> Safe:
     findings = {row["question"]: (row["verdict"], row["evidence"]) for _, row in rows}
     about = source.manifest.get("models", {}).get(model, {})
     size = f"{about['parameters'] / 1e6:,.1f}M parameters" if about.get("parameters") else ""

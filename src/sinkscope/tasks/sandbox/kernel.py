@@ -42,7 +42,7 @@ class Char(_ctypes._SimpleCData):  # type: ignore[type-arg]
     _type_ = "c"
 
 
-class Function(_ctypes.CFuncPtr):
+class LibcFunction(_ctypes.CFuncPtr):
     """A function of libc that answers with a long."""
 
     _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
@@ -52,7 +52,7 @@ class Function(_ctypes.CFuncPtr):
 def tried(function: str, *arguments: int | bytes | None) -> int:
     """The result of a function of libc, negative where it failed."""
     address = _ctypes.dlsym(_ctypes.dlopen(None, 0), function)  # type: ignore[arg-type]
-    result: int = Function(address)(
+    result: int = LibcFunction(address)(
         *(Long(value) if isinstance(value, int) else value for value in arguments)
     )
     return result
