@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
@@ -23,6 +23,9 @@ from sinkscope.study.status import read as read_status
 from sinkscope.tasks.sandbox import UnconfinedWarning
 from sinkscope.tasks.task import ACCURACY, NATS
 from sinkscope.text import aligned, pairs, visible
+
+if TYPE_CHECKING:
+    from sinkscope.report.study.claims import Tally
 
 
 def study(
@@ -157,11 +160,12 @@ def say_stopped(out: Path) -> None:
 def show_outcome(outcome: run.Outcome, out: Path, report: Path | None, json: bool = False) -> None:
     """A verdict for each model, accuracies by model and policy, notes, and where the report is."""
     sentences_by_model = verdicts(outcome.frames.get("diagnosis"))
+    decided = claims(outcome.root)
     if json:
         show_json(
             {
                 "study": outcome.study.name, "folder": out, "report": report, "answers_computed": outcome.computed,
-                "verdicts": sentences_by_model, "results": outcome.frames.get("results"),
+                "verdicts": sentences_by_model, "claims": decided.counts, "results": outcome.frames.get("results"),
                 "likelihood": outcome.frames.get("likelihood"), "notes": outcome.notes,
                 "not_graded": [entry._asdict() for entry in outcome.not_graded],
             }
@@ -170,13 +174,21 @@ def show_outcome(outcome: run.Outcome, out: Path, report: Path | None, json: boo
     say(*(f"{model}: {sentence}" for model, sentence in sentences_by_model.items()), "")
     for name in ("results", "likelihood"):
         say(*result_lines(outcome.frames.get(name), outcome.study))
-    say(*outcome.notes)
+    say(*outcome.notes, *([decided.sentence] if decided.sentence else []))
     computed = f"{outcome.computed} answers computed" if outcome.computed else "nothing was left to compute"
     say(f"{computed}; tables: {out}/tables")
     if report is not None:
         say(f"report: {out}/report.html")
     else:
         say("no figures and no report; the same command without --no-report makes them")
+
+
+def claims(root: Path) -> Tally:
+    """How many of the paper's claims the study in a folder decides."""
+    from sinkscope.report.study.claims import tally
+    from sinkscope.report.study.source import read
+
+    return tally(read(root).judged)
 
 
 def verdicts(diagnosis: Any) -> dict[str, str]:

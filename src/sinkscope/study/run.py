@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from sinkscope.errors import InputError
 from sinkscope.files import write_atomically
 from sinkscope.locks import LockHeldError
-from sinkscope.study import documents, estimate, evidence, shipped
+from sinkscope.study import documents, draw, estimate, evidence, evidence_check, shipped
 from sinkscope.study.cells import SCIENCE, Cell, identify, map_cells, outline
 from sinkscope.study.executors import Executor, Place, executor_class
 from sinkscope.study.facts import Facts, facts_of
@@ -38,7 +38,7 @@ from sinkscope.version import __version__
 if TYPE_CHECKING:
     from sinkscope.study.tables import NotGraded
 
-OUTPUT = "output/6"
+OUTPUT = "output/7"
 """Count up when the same records would give other tables, figures or another report."""
 
 SHARD_ANSWERS = 64
@@ -189,7 +189,7 @@ class _Run:
         return self._executor
 
     def _resolve(self) -> tuple[Study, estimate.Speeds]:
-        """The study with its number of documents, which is fixed once, in study.toml; and the speeds it follows from."""
+        """The study with its documents, which are fixed once, in study.toml; and the speeds that their number follows from."""
         study, speeds = self.store.resolved(self.asked), {}
         if self.store.study_file.is_file():
             return study, estimate.load_speeds(self.store.speed_file)
@@ -200,6 +200,7 @@ class _Run:
             study = with_samples(study, samples)
             estimate.save_speeds(self.store.speed_file, speeds)
             self.timings["measuring"] = round(time.monotonic() - begun, 2)
+        study = draw.with_draws(study, self.facts)
         self.store.write_study(study)
         return study, speeds
 
@@ -266,7 +267,7 @@ class _Run:
         shipped_results = shipped.digest_of([model.source for model in study.models])
         grades = tables.grades_of(self.store, cells)
         known = evidence.read(cells, [Path(name) for name in self.asked.evidence])
-        earlier = {model: one.made for model, one in known.items()}
+        earlier = {model: one.digest for model, one in known.items()}
         inputs = digest([OUTPUT, SCIENCE, __version__, sorted(grades.items()), shipped_results, earlier])
         not_graded = tables.not_graded(cells, grades)
         files = {name: self.store.table_file(name) for name in old.get("tables", {})}
@@ -279,7 +280,8 @@ class _Run:
             return Outcome(self.store.root, study, frames, tuple(old.get("notes", ())), not_graded, 0, old)
         self.progress.say("making the tables")
         begun = time.monotonic()
-        made = tables.build(self.store, cells, not_graded, evidence.check(self.store, cells, known))
+        checked = evidence_check.check(self.store, cells, known, draw.seeds(study))
+        made = tables.build(self.store, cells, not_graded, checked)
         tables.write(self.store, made)
         self.timings["tables"] = round(time.monotonic() - begun, 2)
         self.timings["whole run"] = round(time.monotonic() - self.begun, 2)
@@ -297,7 +299,7 @@ class _Run:
             "cells": {cell.id: cell.title for cell in cells},
             "documents": {cell.id: cell.answers for cell in cells},
             "samples": list(size),
-            "traced_documents": f"even ranks by length of question among the first {documents.TRACED_FROM}",
+            "traced_documents": draw.traced_sentence(study),
             "exemplars": documents.EXEMPLAR_RULE,
             "tables": {name: len(frame) for name, frame in made.frames.items()},
             "not_graded": [entry._asdict() for entry in not_graded],

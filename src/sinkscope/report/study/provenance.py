@@ -8,7 +8,8 @@ from typing import Any
 from sinkscope.report.study.markup import Safe, details, join, link, listing, section, table, tag
 from sinkscope.report.study.source import Source
 from sinkscope.report.study.words import note, policy_words
-from sinkscope.study.evidence import CHECKED
+from sinkscope.study.draw import sentences
+from sinkscope.study.evidence_check import CHECKED
 from sinkscope.study.spec import to_toml
 
 
@@ -17,7 +18,7 @@ def provenance(source: Source) -> Safe:
     manifest = source.manifest
     facts = [
         ("study", source.study.name),
-        ("documents", f"{_documents(source)}. Which: {note('documents')}"),
+        ("documents", f"{_documents(source)}. {' '.join(sentences(source.study))}"),
         ("traced documents", manifest.get("traced_documents", "")),
         ("exemplars", manifest.get("exemplars", "")),
         ("intervals", note("intervals")),
