@@ -16,6 +16,7 @@ from sinkscope.commands.output import console, say, show_json
 from sinkscope.errors import InputError
 from sinkscope.study import run, spec
 from sinkscope.study.cells import expanded
+from sinkscope.study.draw import with_draws
 from sinkscope.study.estimate import Estimate, Line, estimate, sentences
 from sinkscope.study.executors import Place
 from sinkscope.study.gpu_hours import cheapest, gpu_hours, gpu_names, source, together
@@ -249,7 +250,8 @@ def show_plan(wanted: spec.Study, place: Place, out: Path, json: bool = False) -
     least = wanted.budget.least
     if spec.has_auto(wanted) and cost.samples is None:
         lines.append(f"documents per cell: {least}, the least, as not all models could be measured")
-    lines += sentences(wanted, spec.with_samples(wanted, cost.samples or least), cost.speeds)
+    resolved = spec.with_samples(wanted, cost.samples or least)
+    lines += sentences(wanted, resolved if cost.missing else with_draws(resolved, cost.facts), cost.speeds)
     lines += gpu_lines(cost)
     lines.append(f"nothing was computed or written. Run it: leave out --plan (--out {out})")
     say(*lines)

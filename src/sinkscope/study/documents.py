@@ -53,13 +53,13 @@ def documents_at(task: Task, places: Sequence[int]) -> list[Document]:
 
 def places_of(task: Task, ids: Collection[str]) -> list[int]:
     """Places of the documents with these ids, in order; those of a task without end are looked for among its first."""
-    wanted, count = set(ids), 4 * len(ids)
+    wanted, count = set(ids), len(ids)
     while True:
         known = first_documents(task, count)
         places = [place for place, document in enumerate(known) if document.id in wanted]
         if len(places) == len(wanted) or len(known) < count or count > MOST_SEARCHED * len(ids):
             return places
-        count *= 4
+        count *= 2
 
 
 def count_of(samples: int | str, task: Task, auto: int) -> int:

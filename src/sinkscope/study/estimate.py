@@ -148,8 +148,9 @@ def sentences(asked: Study, resolved: Study, speeds: Speeds) -> list[str]:
         )
     elif counts:
         lines.append(f"{' or '.join(map(str, counts))} documents per cell, as the study says.")
-    which = draw.sentences(resolved)
-    return [*lines, *([" ".join(which)] if which else []), *map(smallest_effect, counts)]
+    if any(grid.batches or grid.drawn for grid in resolved.evaluate):
+        lines.append(" ".join(draw.sentences(resolved)))
+    return [*lines, *map(smallest_effect, counts)]
 
 
 def smallest_effect(documents: int) -> str:

@@ -101,11 +101,10 @@ def _sentence(made: str, kind: str, rows: Sequence[Check]) -> str:
     run = [row for row in rows if row.checked]
     seeds = {row.seed for row in run}
     drawn = f", drawn at random (seed {', '.join(map(str, seeds))})," if run and None not in seeds else ""
-    said = [
-        f"{CHECKED}{made}: {_sum(rows, 'checked')} of its {_sum(rows, 'items'):,} {kind}{drawn} were computed here as well"
-    ]
+    many, every = _sum(rows, "checked") or "none", _sum(rows, "items")
+    said = [f"{CHECKED}{made}: {many} of its {every:,} {kind}{drawn} were computed here as well"]
     if run:
-        same = "are the same word for word; graded alike" if kind == ANSWERS else "have as many sinks; alike"
+        same = "are the same word for word; graded alike" if kind == ANSWERS else "have as many sinks"
         said.append(f"{_sum(run, 'same')} {same}: {_by_task(run, '{model} {alike} of {checked}')}")
     for why in dict.fromkeys(row.why for row in rows if row.why):
         whose = [row for row in rows if row.why == why]

@@ -169,11 +169,14 @@ class _Run:
                 self._compute([cell for cell in cells if cell.kind == "evaluate"], speeds, ())
                 return Outcome(self.store.root, study, {}, (), (), self.computed)
             size = estimate.sentences(self.asked, study, speeds)
-            self._compute(cells, speeds, size)
+            # Which documents get maps follows from the traces; how much work that is does not.
+            some = {cell.id: dict.fromkeys(cell.documents, 0.0) for cell in cells if cell.kind == "trace"}
+            first, second = (_work(part, speeds) for part in (cells, map_cells(study, cells, some)))
+            self._compute(cells, speeds, size, after=second)
             maps = identify(map_cells(study, cells, self._sinks(cells)), self.facts)
             self.store.check_foreign([*cells, *maps], second=True)
             self.store.add_cells(maps)
-            self._compute(maps, speeds, [documents.EXEMPLAR_RULE])
+            self._compute(maps, speeds, [documents.EXEMPLAR_RULE], before=first)
         finally:
             if self._executor is not None:
                 self._executor.close()
@@ -204,10 +207,20 @@ class _Run:
         self.store.write_study(study)
         return study, speeds
 
-    def _compute(self, cells: Sequence[Cell], speeds: estimate.Speeds, lines: Sequence[str]) -> None:
-        """Compute all answers that are missing, after saying `lines`; a shard that was lost is found missing, and done."""
-        before = {cell.id: self.store.answered(cell) for cell in cells}
-        shards = cut(cells, before, self.shard)
+    def _compute(
+        self,
+        cells: Sequence[Cell],
+        speeds: estimate.Speeds,
+        lines: Sequence[str],
+        before: float = 0.0,
+        after: float = 0.0,
+    ) -> None:
+        """Compute all answers that are missing, after saying `lines`; a shard that was lost is found missing, and done.
+
+        before, after: work of the study before and after these cells, so that its progress only grows.
+        """
+        there = {cell.id: self.store.answered(cell) for cell in cells}
+        shards = cut(cells, there, self.shard)
         if not shards:
             return
         for line in lines:
@@ -216,15 +229,15 @@ class _Run:
         # Long shards first, so that no worker ends long after the others.
         shards = [replace(shard, work=each[shard.cell.id] * shard.size) for shard in shards]
         shards.sort(key=lambda shard: -shard.work)
-        account = _Account(self.store, self.progress, each, before, shards)
-        self.progress.begin(sum(each[cell.id] * cell.answers for cell in cells), account.start)
+        account = _Account(self.store, self.progress, each, there, shards, before)
+        self.progress.begin(before + _work(cells, speeds) + after, account.start)
         try:
             self.executor.run(shards, account.finished, account.waiting)
         finally:
             self.progress.end()
-            after = {cell.id: self.store.answered(cell) for cell in cells}
-            self.computed += sum(map(len, after.values())) - sum(map(len, before.values()))
-        left = cut(cells, after, self.shard)
+            now = {cell.id: self.store.answered(cell) for cell in cells}
+            self.computed += sum(map(len, now.values())) - sum(map(len, there.values()))
+        left = cut(cells, now, self.shard)
         if left:
             raise InputError(
                 f"{len(left)} shards are not complete, such as {left[0].cell.title}; run the same command again"
@@ -310,9 +323,17 @@ class _Run:
         return Outcome(self.store.root, study, made.frames, made.notes, not_graded, self.computed, manifest)
 
 
+def _work(cells: Sequence[Cell], speeds: estimate.Speeds) -> float:
+    """The work of all answers of cells."""
+    return sum(estimate.work(cell, speeds) * cell.answers for cell in cells)
+
+
 @dataclass
 class _Account:
-    """The work that is done: finished shards as a whole, those in work by the lines of their records."""
+    """The work that is done: finished shards as a whole, those in work by the lines of their records.
+
+    start: work that is done before these cells.
+    """
 
     store: Store
     progress: Progress
@@ -324,7 +345,7 @@ class _Account:
     _lines: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.start = sum(self.each[cell] * len(numbers) for cell, numbers in self.before.items())
+        self.start += sum(self.each[cell] * len(numbers) for cell, numbers in self.before.items())
         self._lines = {shard.name: self._count(shard) for shard in self.shards}
 
     def finished(self, job: Job, result: Any) -> None:

@@ -31,6 +31,7 @@ class Claim:
         families: the kinds of model that it is about.
         kind: the kind of evidence that decides on it; every task, or set of traces, is judged.
         policies: that its rule compares; beside: families of the models that it compares with.
+        power: what the rule finds in 80 % of simulated studies; "": it was not simulated by documents.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Claim:
     kind: str = TRACES
     policies: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
+    power: str = ""
 
 
 THEMES = "What breaks without them", "How many, and where", "Movement", "What they are made of"
@@ -64,6 +66,7 @@ def _claim(name: str, told: dict[str, Any]) -> Claim:
         kind=told.get("evidence", TRACES),
         policies=tuple(told.get("policies", ())),
         beside=tuple(told.get("beside", ())),
+        power="{documents} documents: {effect}".format(**told["needs"]) if "needs" in told else "",
         **words,
     )
 

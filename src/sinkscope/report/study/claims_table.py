@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sinkscope.report.study.claims import CLAIMS, THEMES, Claim, tally
-from sinkscope.report.study.markup import Safe, details, section, tag
+from sinkscope.report.study.markup import Safe, breakable, details, section, tag
 from sinkscope.report.study.rules import CONTRADICTED, OPEN, SUPPORTED, Judgement
 from sinkscope.report.study.source import Source
 from sinkscope.report.study.words import note
@@ -28,7 +28,9 @@ def claims_table(source: Source) -> Safe:
                 tag("tr", tag("th", theme, colspan=len(models) + 1, scope="rowgroup"), class_="theme")
             )
         rows.append(tag("tr", _claim(claim), *(_cell(claim, model, row[model]) for model in models)))
-    head = tag("tr", tag("th", "claim", scope="col"), *(tag("th", model, scope="col") for model in models))
+    head = tag(
+        "tr", tag("th", "claim", scope="col"), *(tag("th", breakable(model), scope="col") for model in models)
+    )
     caption = tag("caption", note("claims_table"))
     grid = tag("table", caption, tag("thead", head), tag("tbody", *rows), class_="claims")
     found = tally(judged)
@@ -48,7 +50,8 @@ def claims_table(source: Source) -> Safe:
 
 def _claim(claim: Claim) -> Safe:
     how = tag("small", tag("b", "Measured: "), claim.measured, ".")
-    rule = details("rule", tag("p", claim.rule[:1].upper() + claim.rule[1:], "."))
+    power = f" In 80 % of simulated studies it is decided with {claim.power}." if claim.power else ""
+    rule = details("rule", tag("p", claim.rule[:1].upper() + claim.rule[1:], ".", power))
     return tag("th", claim.text, tag("small", claim.where), how, rule, scope="row")
 
 

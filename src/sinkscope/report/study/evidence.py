@@ -19,6 +19,7 @@ from sinkscope.sinks.diagnosis import BASE_ACCURACY
 from sinkscope.statistics import Estimate, kept_share, mean_difference, mean_interval, paired_interval
 from sinkscope.study.comparison import pooled
 from sinkscope.study.evidence_check import ANSWERS
+from sinkscope.text import listed
 
 Scores = Mapping[str, float]
 """Document → share of its answers that were right."""
@@ -36,7 +37,7 @@ class Evidence:
         kind: ACCURACIES, TRACES or PAIRS.
         about: the task, or the set of traces.
         prompts: over how many prompts the intervals of traces are.
-        here: how many of the documents or prompts this study ran itself, documents under every policy; the others are of
+        here: how many of the documents or prompts this study ran itself, under every policy that it ran; the others are of
             earlier studies, which it checked. None: all.
         ran: policy → the documents that this study ran itself; None: all. aside: how the others were checked, where none of
             them ran here.
@@ -78,10 +79,11 @@ class Evidence:
         said = f"{count} {word}{'' if count == 1 else 's'}"
         if self.here is None or self.here >= count:
             return said
+        if not self.here:
+            return f"{said}, none of them run here{self.aside}"
+        lacking = [policy for policy in self.scores if self.ran is not None and policy not in self.ran]
         return (
-            f"{said}, {self.here} of them run here"
-            if self.here
-            else f"{said}, none of them run here{self.aside}"
+            f"{said}, {self.here} of them run here{f', but not under {listed(lacking)}' if lacking else ''}"
         )
 
     def on(self, policies: Iterable[str]) -> Evidence:
@@ -94,7 +96,8 @@ class Evidence:
             policy: {name: score for name, score in self.scores[policy].items() if name in common}
             for policy in own
         }
-        here = common.intersection(*(self.ran.get(policy, ()) for policy in own))
+        ran = [self.ran[policy] for policy in own if policy in self.ran]
+        here = common.intersection(*ran) if ran else ()
         return replace(
             self, scores=scores, here=len(here), others=tuple(other.on(policies) for other in self.others)
         )

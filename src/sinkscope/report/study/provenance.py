@@ -7,7 +7,7 @@ from typing import Any
 
 from sinkscope.report.study.markup import Safe, details, join, link, listing, section, table, tag
 from sinkscope.report.study.source import Source
-from sinkscope.report.study.words import note, policy_words
+from sinkscope.report.study.words import note, policy_words, reading
 from sinkscope.study.draw import sentences
 from sinkscope.study.evidence_check import CHECKED
 from sinkscope.study.spec import to_toml
@@ -25,6 +25,7 @@ def provenance(source: Source) -> Safe:
         ("earlier evidence", _evidence(source)),
         ("programs graded by", _sandbox(source)),
         ("policies", note("policies")),
+        ("how all of it is measured", reading()),
         ("versions", ", ".join(f"{name} {version}" for name, version in manifest.get("versions", {}).items())),
         ("science", f"{manifest.get('science', '')}; inputs {manifest.get('inputs', '')}"),
     ]  # fmt: skip
