@@ -487,9 +487,12 @@ def test_a_verdict_says_how_many_documents_it_rests_on():
     plain = masked(none=95, top=40, count=94)
     assert judge([plain])["robust-1"]["m"][0].rests == "100 documents"
     here = frozenset(f"d{i}" for i in range(16))
-    mixed = Evidence(**{**vars(plain), "ran": {"none": here, "top:1": here}, "aside": "; checked elsewhere"})
+    mixed = Evidence(**{**vars(plain), "ran": {"none": here, "top:1": here}})
+    said = "100 documents, 16 of them run here, but not under random(top:1)"
+    assert judge([mixed])["robust-1"]["m"][0].rests == said
+    never = Evidence(**{**vars(plain), "ran": {"top:5": here}, "aside": "; checked elsewhere"})
     assert (
-        judge([mixed])["robust-1"]["m"][0].rests == "100 documents, none of them run here; checked elsewhere"
+        judge([never])["robust-1"]["m"][0].rests == "100 documents, none of them run here; checked elsewhere"
     )
     mixed = Evidence(**{**vars(plain), "ran": dict.fromkeys(("none", "top:1", "random(top:1)"), here)})
     assert judge([mixed])["robust-1"]["m"][0].rests == "100 documents, 16 of them run here"

@@ -85,7 +85,7 @@ def in_batches(places: Sequence[tuple[int, int]], count: int, batch: int, seed: 
     chance whether its length is common or not, but for the few of each length that fill no batch, which come last.
 
     >>> in_batches([(9, 0), (9, 1), (9, 2), (5, 3), (5, 4), (7, 5)], 4, 2, 0)
-    (0, 1, 3, 4)
+    (0, 2, 3, 4)
     """
     lengths: dict[int, list[int]] = {}
     for length, place in sorted(places, key=lambda pair: digest([seed, pair[1]])):
