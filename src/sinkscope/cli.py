@@ -25,6 +25,7 @@ from sinkscope.commands.options import (
     Group,
     Json,
     PolicyText,
+    ReuseText,
     Revision,
     Sandbox,
     Source,
@@ -98,6 +99,7 @@ def trace(
         Path | None, option("a file of token ids, one prompt per line, or JSON", "FILE")
     ] = None,
     policy: PolicyText = None,
+    reuse: ReuseText = None,
     seed: Annotated[int | None, option("random seed; several prompts get seed, seed + 1, …")] = None,
     level: Annotated[str, option("heads, layers or maps", "NAME", panel=CAPTURE)] = "heads",
     by_query: Annotated[
@@ -159,6 +161,7 @@ def evaluate(
         ),
     ],
     policy: PolicyText = None,
+    reuse: ReuseText = None,
     limit: Annotated[int | None, option("the first so many documents; default: all")] = None,
     out: Annotated[
         Path | None, option("the run's folder; the same command goes on where it was stopped", "FOLDER")

@@ -16,6 +16,7 @@ from sinkscope.commands.trace import make_decoding
 from sinkscope.errors import InputError
 from sinkscope.models.load import load
 from sinkscope.policies import parse_policy
+from sinkscope.reuse import as_reuse
 from sinkscope.tasks.answer import items
 from sinkscope.tasks.evaluate import (
     Evaluation,
@@ -34,6 +35,7 @@ def evaluate(
     source: str,
     task: str,
     policy: str | None,
+    reuse: str | None,
     limit: int | None,
     out: Path | None,
     data: Path | None,
@@ -50,6 +52,7 @@ def evaluate(
     """Answer and grade. Everything that can be wrong without a model is said before one is loaded."""
     warnings.simplefilter("ignore", UnconfinedWarning)  # said in a line of its own
     rule = None if policy is None else parse_policy(policy)
+    approximate = as_reuse(reuse)
     size = _batch_size(batch_size)
     if not grade and out is None:
         raise InputError("--no-grade keeps answers for later; say where with --out")
@@ -66,10 +69,12 @@ def evaluate(
         shares = chosen.settings().get("measure", ACCURACY) == ACCURACY
         with watching(f"{chosen.name}:{chosen.scheme.name}", grade and shares) as progress:
             if out is not None and not grade:
-                keys = write_answers(model, chosen, loop, rule, out, limit, seeds, size, False, progress)
+                keys = write_answers(
+                    model, chosen, loop, rule, out, limit, seeds, size, False, progress, approximate
+                )
             else:
                 evaluation = run_evaluation(
-                    model, chosen, loop, rule, limit, size, out, seeds, progress=progress
+                    model, chosen, loop, rule, limit, size, out, seeds, progress=progress, reuse=approximate
                 )
     except KeyboardInterrupt:
         if out is not None:
@@ -95,11 +100,12 @@ def show(evaluation: Evaluation, json: bool, folder: Path | None = None) -> None
     """The result, one line for each thing that it depends on, or as JSON."""
     if json:
         low, high = evaluation.interval
+        saved = evaluation.work_saved
         show_json(
             {
                 evaluation.measure: evaluation.value, "stderr": evaluation.stderr, "low": low, "high": high,
                 "documents": evaluation.n, "seeds": evaluation.seeds, "settings": evaluation.settings, "folder": folder,
-                "records": evaluation.table(),
+                "records": evaluation.table(), **({} if saved is None else {"work_saved": saved}),
             }
         )  # fmt: skip
         return

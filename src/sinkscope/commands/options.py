@@ -47,6 +47,13 @@ PolicyText = Annotated[
     str | None,
     option("which keys to hide: top:5, top:1@layer, random(top:5), window:64,first=4, …", "POLICY"),
 ]
+ReuseText = Annotated[
+    str | None,
+    option(
+        "approximate steps: prefix:8, sparse:0.5,by=sinks, drift:0.9, or a published setting: fast-dllm, …",
+        "RULE",
+    ),
+]
 Json = Annotated[bool, option("print one JSON document in place of text", None, "--json")]
 Data = Annotated[Path | None, option("the task's JSON-lines file; default: from the hub", "FILE")]
 

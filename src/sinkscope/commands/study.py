@@ -167,7 +167,7 @@ def show_outcome(outcome: run.Outcome, out: Path, report: Path | None, json: boo
             {
                 "study": outcome.study.name, "folder": out, "report": report, "answers_computed": outcome.computed,
                 "verdicts": sentences_by_model, "claims": decided.counts, "results": outcome.frames.get("results"),
-                "likelihood": outcome.frames.get("likelihood"), "notes": outcome.notes,
+                "likelihood": outcome.frames.get("likelihood"), "reuse": outcome.frames.get("reuse"), "notes": outcome.notes,
                 "not_graded": [entry._asdict() for entry in outcome.not_graded],
             }
         )  # fmt: skip
@@ -175,6 +175,7 @@ def show_outcome(outcome: run.Outcome, out: Path, report: Path | None, json: boo
     say(*(f"{model}: {sentence}" for model, sentence in sentences_by_model.items()), "")
     for name in ("results", "likelihood"):
         say(*result_lines(outcome.frames.get(name), outcome.study))
+    say(*reuse_lines(outcome.frames.get("reuse")))
     say(*outcome.notes, *([decided.sentence] if decided.sentence else []))
     computed = f"{outcome.computed} answers computed" if outcome.computed else "nothing was left to compute"
     say(f"{computed}; tables: {out}/tables")
@@ -222,6 +223,31 @@ def result_lines(results: Any, wanted: spec.Study) -> list[str]:
         about = f"{task}, decoding {decoding}, {' or '.join(map(str, counts))} documents: {words}"
         about += " (of the control that hides as many random keys)" if controlled else ""
         lines += [about, *aligned(table), ""]
+    return lines
+
+
+def reuse_lines(table: Any) -> list[str]:
+    """Approximate steps: what each rule saves and loses."""
+    if table is None:
+        return []
+
+    def text(row: Mapping[str, Any], name: str, form: str) -> str:
+        value = row.get(name)
+        return "" if value is None or value != value else format(value, form)
+
+    columns = {
+        "accuracy": ("accuracy", ".3f"), "difference": ("− exact", "+.3f"), "over_random": ("− random", "+.3f"),
+        "work_saved": ("work saved", ".1%"), "time_saved": ("time saved", ".1%"), "tokens_equal": ("tokens equal", ".3f"),
+        "kl": ("KL, nats", ".3g"),
+    }  # fmt: skip
+    lines: list[str] = []
+    for (model, task, decoding), group in table.groupby(["model", "task", "decoding_name"], sort=False):
+        head = ["reuse", *(words for words, _ in columns.values())]
+        body = [
+            [str(row["reuse"]), *(text(row, name, form) for name, (_, form) in columns.items())]
+            for row in group.to_dict("records")
+        ]
+        lines += [f"{model}, {task}, decoding {decoding}: approximate steps", *aligned([head, *body]), ""]
     return lines
 
 

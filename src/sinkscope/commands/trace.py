@@ -23,6 +23,7 @@ from sinkscope.models.model import Model
 from sinkscope.models.prompts import decode, encode
 from sinkscope.organisms.recipe import ANSWER
 from sinkscope.policies import parse_policy
+from sinkscope.reuse import as_reuse
 from sinkscope.text import visible
 from sinkscope.trace.capture import Capture
 from sinkscope.trace.storage import SUFFIX, partial_path
@@ -44,6 +45,7 @@ def trace(
     prompt_file: Path | None,
     prompt_ids: Path | None,
     policy: str | None,
+    reuse: str | None,
     seed: int | None,
     level: Any,
     by_query: bool,
@@ -68,6 +70,7 @@ def trace(
         raise InputError("--out is missing: where the trace goes, such as --out run.zarr.zip")
     capture = Capture(level, by_query, anatomy, every=every)
     rule = None if policy is None else parse_policy(policy)
+    approximate = as_reuse(reuse)
     steps = parse_steps(maps_at)
     check_out(out)
     given = read_prompts(prompt or [], prompt_file, prompt_ids)
@@ -80,12 +83,14 @@ def trace(
     rows = len(batch.ids)
     seeds: Any = seed if rows == 1 else [(seed or 0) + row for row in range(rows)]
     if not json:
-        say(repr(model), f"decoding {loop.to_json()}, policy {rule or 'none'}, seed {seeds}")
+        words = "" if approximate is None else f", reuse {approximate}"
+        say(repr(model), f"decoding {loop.to_json()}, policy {rule or 'none'}{words}, seed {seeds}")
     try:
         with following(out) if live else nullcontext(), progress(model, batch.ids.shape[1]) as show:
             run = generate(
-                model, batch.ids, loop, rule, capture, seeds, batch.real, out, progress=show, cache=cache
-            )
+                model, batch.ids, loop, rule, capture, seeds, batch.real, out, progress=show, cache=cache,
+                reuse=approximate,
+            )  # fmt: skip
     except BaseException:
         if partial_path(out).exists():
             where = f'sinkscope.Trace.open("{partial_path(out)}")'
@@ -266,6 +271,7 @@ def report(run: Run, seeds: Any, out: Path, json: bool) -> None:
                 "steps": run.steps, "forward_passes": max(run.forwards), "ties": int(run.ties.sum()),
                 "strongest": [key._asdict() for key in most], "moves": moved, "hidden_share": hidden, "sinks_hit": hit,
                 "summary": table,
+                **({} if run.reuse is None else {"reuse": str(run.reuse), "work_saved": run.work and run.work.saved}),
             }
         )  # fmt: skip
         return
@@ -298,6 +304,8 @@ def report(run: Run, seeds: Any, out: Path, json: bool) -> None:
         say(
             f"policy {run.policy}: took {hidden:.1%} of the attention and hit {hit:.1%} of each step's own sinks"
         )
+    if run.work is not None:
+        say(f"reuse {run.reuse}: approximate steps; {run.work.saved:.1%} of the multiply-adds saved")
     say(f"trace: {out} ({out.stat().st_size / 1e6:.1f} MB)", f"next: sinkscope summary {out}")
 
 

@@ -317,8 +317,7 @@ def text_form(rule: Rule) -> str:
     own = [item for item in dataclasses.fields(rule) if not item.kw_only]
     first = own[0].name if own else ""
     options = [*own[1:], *(item for item in dataclasses.fields(rule) if item.kw_only)]
-    kind = type(rule)
-    text = rule.word if POLICIES.get(rule.word) is kind else f"{kind.__module__}.{kind.__qualname__}"
+    text = rule.word
     if first:
         argument = getattr(rule, first)
         text += f"({argument})" if isinstance(argument, Policy) else f":{_written(argument)}"
@@ -327,7 +326,8 @@ def text_form(rule: Rule) -> str:
         if value == item.default or item.name in rule.inherited:
             continue
         text += f"@{value}" if item.name == "scope" else f",{item.name}={_written(value)}"
-    return text
+    kind = type(rule)
+    return text if POLICIES.get(rule.word) is kind else f"{text} of {kind.__module__}.{kind.__qualname__}"
 
 
 def _written(value: Any) -> str:

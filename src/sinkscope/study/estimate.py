@@ -27,7 +27,10 @@ def forwards(cell: Cell) -> int:
     each = cell.parsed_decoding().passes
     if cell.kind == "inspect":  # two generations, and what is looked at and patched
         return cell.answers * (2 * each + 20 * int(json.loads(cell.capture)["looks"]))
-    return cell.answers * each * (3 if cell.kind == "replay" else 1)
+    times = (
+        1 if cell.kind != "replay" else 3 if cell.reuse == "none" else 5
+    )  # with and without, and what compares them
+    return cell.answers * each * times
 
 
 def storage(cell: Cell, facts: Facts) -> int:

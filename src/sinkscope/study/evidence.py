@@ -87,9 +87,11 @@ class Evidence:
 def key_of(cell: Cell) -> str:
     """What a result depends on, but for the documents, the dtype and the machine; those are what is checked."""
     known = cell.identity
+    capture = known.get("capture")
+    if "reuse" in known:
+        capture = {"capture": capture, "reuse": known["reuse"]}
     return key(
-        str(known["model"]["weights"]), known["task"], known["decoding"], str(known["policy"]), known["seeds"],
-        known.get("capture"),
+        str(known["model"]["weights"]), known["task"], known["decoding"], str(known["policy"]), known["seeds"], capture
     )  # fmt: skip
 
 
@@ -185,7 +187,10 @@ def from_study(store: Store, cells: Iterable[Cell], made: str) -> dict[str, Evid
     cells = list(cells)
     found: dict[str, Evidence] = {}
     for model in dict.fromkeys(cell.model.name for cell in cells):
-        mine = [cell for cell in cells if cell.model.name == model]
+        # Approximate steps are no evidence on the model.
+        mine = [cell for cell in cells if cell.model.name == model and cell.reuse == "none"]
+        if not mine:
+            continue
         dtype = mine[0].identity["model"]["dtype"]
         label = f"{made}, {dtype}"
         answers, traces = [], {}

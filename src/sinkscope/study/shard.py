@@ -10,6 +10,7 @@ import itertools
 import json
 import math
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ from sinkscope.study.cells import Cell, identified
 from sinkscope.study.documents import prompt_lengths
 from sinkscope.study.facts import facts_of_loaded
 from sinkscope.study.store import Key, Store, save_part, save_statistics
-from sinkscope.tasks.answer import Item, answer
+from sinkscope.tasks.answer import Item, answer, approximated
 from sinkscope.tasks.grading import can_grade
 from sinkscope.tasks.prompting import decode_answer, encode_prompt
 from sinkscope.tasks.records import Generation, RunFolder
@@ -115,8 +116,9 @@ def run_shard(root: Path, shard: Shard, model: Model, batch_size: Any = "auto", 
             if cell.kind == "evaluate" and wanted:
                 graded = grade and can_grade(task)
                 answer(
-                    model, task, wanted, cell.parsed_decoding(), cell.parsed_policy(), run, batch_size, graded
-                )
+                    model, task, wanted, cell.parsed_decoding(), cell.parsed_policy(), run, batch_size, graded,
+                    reuse=cell.parsed_reuse(),
+                )  # fmt: skip
             elif cell.kind != "evaluate":
                 _one_by_one(cell, store, model, task, wanted, run)
     except OSError as error:
@@ -152,8 +154,12 @@ def _one_by_one(
     cell: Cell, store: Store, model: Model, task: Task, wanted: list[Item], run: RunFolder
 ) -> None:
     """Traces, maps, replays and inspections: one document at a time."""
-    kinds: dict[str, Callable[..., Generation]] = {"replay": _replayed, "inspect": _Inspector()}
-    record = kinds.get(cell.kind, _traced)
+    kinds: dict[str, Callable[..., Generation]] = {
+        "replay": _replayed,
+        "agreement": _Agreement(),
+        "inspect": _Inspector(),
+    }
+    record = kinds.get("agreement" if cell.kind == "replay" and cell.reuse != "none" else cell.kind, _traced)
     for item in wanted:
         file = store.result_file(cell, item.index, item.seed)
         lost = file is not None and not file.is_file()
@@ -184,7 +190,9 @@ def _traced(cell: Cell, store: Store, model: Model, task: Task, item: Item) -> G
     shutil.rmtree(partial_path(path), ignore_errors=True)  # left by a kill
     path.unlink(missing_ok=True)
     capture = Capture(**json.loads(cell.capture))
-    run, text = _generate(cell, model, task, item, cell.parsed_policy(), capture=capture, out=path)
+    run, text = _generate(
+        cell, model, task, item, cell.parsed_policy(), capture=capture, out=path, reuse=cell.parsed_reuse()
+    )
     more: dict[str, Any] = {"trace": path.name, "bytes": path.stat().st_size}
     if cell.kind == "trace":
         part = sink_statistics(run.trace)
@@ -204,6 +212,34 @@ def _replayed(cell: Cell, store: Store, model: Model, task: Task, item: Item) ->
     changes = replay(model, run, policy).summary()
     more = {name: None if math.isnan(value) else round(value, 6) for name, value in changes.items()}
     return _row(model, task, item, run, text, more)
+
+
+class _Agreement:
+    """Generations under a reuse rule beside exact ones: agreement, error, work, and the time of each, one after the other."""
+
+    def __init__(self) -> None:
+        self.warm = False
+
+    def __call__(self, cell: Cell, store: Store, model: Model, task: Task, item: Item) -> Generation:
+        from sinkscope.generation.agreement import agreement
+
+        rule = cell.parsed_reuse()
+        if not self.warm:  # the first runs of a process are slow
+            for reuse in (None, rule):
+                _generate(cell, model, task, item, None, reuse=reuse)
+            self.warm = True
+        begun = time.perf_counter()
+        exact, text = _generate(cell, model, task, item, None)
+        between = time.perf_counter()
+        run, _ = _generate(cell, model, task, item, None, reuse=rule)
+        ended = time.perf_counter()
+        beside, _ = _generate(cell, model, task, item, None, reuse=rule, shadow=True)
+        (found,) = agreement(exact, beside)
+        more = {
+            "tokens_equal": round(found.tokens_equal, 6), "first_step": found.first_step, "kl": found.kl,
+            "steps_exact": exact.steps, "seconds": round(ended - between, 5), "seconds_exact": round(between - begun, 5),
+        }  # fmt: skip
+        return _row(model, task, item, run, text, more)
 
 
 class _Inspector:
@@ -248,6 +284,6 @@ def _row(model: Model, task: Task, item: Item, run: Run, text: str, more: dict[s
         hidden=None if share is None or math.isnan(share) else round(share, 5),
         more={
             "fingerprint": fingerprint(item.document), "stream": item.stream, "prompt_tokens": run.prompt,
-            "ties": int(run.ties[:, 0].sum()), **more,
+            "ties": int(run.ties[:, 0].sum()), **approximated(run, 0), **more,
         },
     )  # fmt: skip

@@ -65,6 +65,8 @@ class Grid:
         task: a name, or name:scheme; a table {family = "name:scheme"} where schemes differ by family.
         policies: their text forms (policies are taken too); "none" is no policy. Controls, random(…), are run with
             `controls` seeds each.
+        reuse: text forms of reuse rules (approximate steps), or names of published settings; "none": every step is exact. Random
+            ones are run with `controls` seeds. In [[replay]] each is compared with the exact run. Not together with policies.
         decodings: names from the study's `decodings`, or "scheme".
         models: names of the study's models; empty: all.
         samples: documents per cell; "auto": as many as the budget allows; "all" that the task has.
@@ -83,14 +85,18 @@ class Grid:
     seeds: tuple[int, ...] = (0,)
     controls: int = 1
     batches: int = 0
+    reuse: tuple[str, ...] = ("none",)
     drawn: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        texts = tuple("none" if policy is None else str(policy) for policy in self.policies)
-        object.__setattr__(self, "policies", texts)
-        for name in ("policies", "decodings"):
+        for name in ("policies", "reuse"):
+            texts = tuple("none" if one is None else str(one) for one in getattr(self, name))
+            object.__setattr__(self, name, texts)
+        for name in ("policies", "decodings", "reuse"):
             if not getattr(self, name):
                 raise InputError(f"{name} is empty; leave it out, or name at least one")
+        if set(self.reuse) != {"none"} and set(self.policies) != {"none"}:
+            raise InputError("a policy and reuse cannot act together; give them blocks of their own")
         if self.samples not in ("auto", "all"):
             whole("samples", self.samples, 1)
         whole("controls", self.controls, 1)
@@ -156,6 +162,8 @@ class InspectGrid(Grid):
             raise InputError(
                 f"[[inspect]] looks at runs without a policy, got {', '.join(self.policies)}; leave policies out"
             )
+        if self.reuse != ("none",):
+            raise InputError("[[inspect]] computes steps anew, exactly; leave reuse out")
 
 
 @dataclass(frozen=True)
@@ -237,9 +245,10 @@ class Study:
 
 
 def check_names(study: Study) -> None:
-    """Import the study's modules, and refuse tasks, policies, decodings and options that nobody has registered."""
+    """Import the study's modules, and refuse tasks, policies, reuse rules, decodings and options that nobody has registered."""
     from sinkscope.decoding import decoding_from_options
     from sinkscope.policies import parse_policy
+    from sinkscope.reuse import parse_reuse
     from sinkscope.tasks import registry
     from sinkscope.trace.capture import Capture
 
@@ -253,6 +262,8 @@ def check_names(study: Study) -> None:
                 )
         for policy in grid.policies:
             parse_policy(policy)
+        for rule in grid.reuse:
+            parse_reuse(rule)
     for traced in study.trace:
         known = {item.name for item in dataclasses.fields(Capture)}
         for name in traced.capture:

@@ -7,6 +7,9 @@ passages       one row per text that was read
 sinks          `sinkscope.summary` of each set of traces
 depth          sinks by layer
 diagnosis      the verdicts on each model, with their evidence
+reuse          approximate steps: each rule beside the exact loop and beside as many other keys; see `reuse_table`
+reuse_records  one row per answer under a rule
+agreement      one row per comparison of a run under a rule with the exact one
 replay         the changes by a policy at single steps of a run that was made without it
 inspection     measures of the inside at sinks and at their controls
 holdings       what follows from them, in sentences
@@ -102,7 +105,8 @@ def build(
     """
     left_out = {entry.cell for entry in ungraded}
     traced = [cell for cell in cells if cell.kind == "trace"]
-    replayed = [cell for cell in cells if cell.kind == "replay"]
+    replayed = [cell for cell in cells if cell.kind == "replay" and cell.reuse == "none"]
+    exact = [cell for cell in cells if cell.reuse == "none"]
     evaluations = {
         cell.id: evaluation(store, cell)
         for cell in cells
@@ -111,22 +115,25 @@ def build(
     statistics = {cell.id: trace_statistics(store, cell, known) for cell in traced}
     frames: dict[str, Any] = {}
     notes: list[str] = []
+    frames |= approximate(store, cells, evaluations)
+    evaluations = {cell.id: evaluations[cell.id] for cell in exact if cell.id in evaluations}
     graded = {name: found for name, found in evaluations.items() if found.measure == ACCURACY}
     read = {name: found for name, found in evaluations.items() if name not in graded}
     for table, rows, own in (("results", "records", graded), ("likelihood", "passages", read)):
         if own:
-            frames[table], said = results(cells, own)
-            frames[rows] = records(cells, own)
+            frames[table], said = results(exact, own)
+            frames[rows] = records(exact, own)
             notes += said
     if statistics:
         frames["sinks"], frames["depth"] = sinks(traced, statistics), depth(traced, statistics)
-    frames["diagnosis"] = diagnosis(cells, graded, statistics)
+    if exact:
+        frames["diagnosis"] = diagnosis(exact, graded, statistics)
     if replayed:
         frames["replay"] = replay(store, replayed)
     inspected = [cell for cell in cells if cell.kind == "inspect"]
     if inspected:
         frames["inspection"], frames["holdings"] = inspection(store, inspected)
-    changed = pairs(store, traced)
+    changed = pairs(store, [cell for cell in traced if cell.reuse == "none"])
     if changed is not None:
         frames["pairs"] = changed
     if known is not None:
@@ -177,6 +184,7 @@ def _about(cell: Cell) -> dict[str, Any]:
         "task": cell.identity["task"]["task"], "task_version": cell.identity["task"].get("version", ""),
         "scheme": scheme_name(cell.identity["task"]), "decoding_name": cell.decoding_name, "decoding": cell.decoding,
         "policy": cell.policy, "seeds": json.dumps(list(cell.seeds)), "cell": cell.id,
+        **({} if cell.reuse == "none" else {"reuse": cell.reuse}),
     }  # fmt: skip
 
 
@@ -268,6 +276,50 @@ def records(cells: Sequence[Cell], evaluations: dict[str, Evaluation]) -> pd.Dat
                 )
             frames.append(_with_columns(frame, _about(cell)))
     return pd.concat([frame.dropna(axis=1, how="all") for frame in frames], ignore_index=True)
+
+
+# ---- approximate steps ---------------------------------------------------------------------------
+
+
+def approximate(
+    store: Store, cells: Sequence[Cell], evaluations: Mapping[str, Evaluation]
+) -> dict[str, pd.DataFrame]:
+    """The tables on reuse rules; none in a study without any."""
+    import pandas as pd
+
+    from sinkscope.study.reuse_table import reuse_table
+
+    reused = [cell for cell in cells if cell.reuse != "none"]
+    graded = {
+        cell.id: evaluations[cell.id] for cell in cells if cell.kind == "evaluate" and cell.id in evaluations
+    }
+    agreed = {
+        cell.id: [row for row, _ in store.answers(cell.id).values()]
+        for cell in reused
+        if cell.kind == "replay"
+    }
+    if not reused:
+        return {}
+    about = {cell.id: _about(cell) for cell in cells}
+    frames = {"reuse": reuse_table(cells, graded, agreed, about)}
+    answered = {cell.id: graded[cell.id] for cell in reused if cell.id in graded}
+    if answered:
+        frames["reuse_records"] = records(reused, dict(answered))
+    rows = [
+        {
+            **about[cell.id],
+            "n": 1,
+            "document": row.document,
+            "steps": row.steps,
+            "forwards": row.forwards,
+            **row.more,
+        }
+        for cell in reused
+        for row in agreed.get(cell.id, ())
+    ]
+    if rows:
+        frames["agreement"] = pd.DataFrame(rows)
+    return frames
 
 
 # ---- traces --------------------------------------------------------------------------------------

@@ -274,6 +274,8 @@ def _traces(source: Source) -> Iterable[Evidence]:
     for model in source.models:
         sets: dict[str, list[dict[str, Any]]] = {}
         for _, row in source.rows("sinks", model=model, policy="none"):
+            if not missing(row.get("reuse")):  # approximate steps are no evidence on the model
+                continue
             sets.setdefault(str(row["cell"]), []).append(row)
         for rows in sets.values():
             measures = {row["measure"]: Estimate(row["value"], row["low"], row["high"]) for row in rows}

@@ -29,14 +29,6 @@ def mechanisms(source: Source) -> Safe | None:
     return section("mechanisms", "Single steps and pairs", tag("p", note("single_steps")), *parts.values())
 
 
-def reuse(source: Source) -> Safe | None:
-    """The section on approximate steps; None for studies without them."""
-    if "reuse" not in source.frames:
-        return None
-    numbers = plain_table(source, "reuse", note("reuse_table"))
-    return section("reuse", "Approximate steps", tag("p", note("reuse")), numbers)
-
-
 def plain_table(source: Source, name: str, caption: str) -> Safe:
     """A table of the study as it is, without the columns that only repeat settings; the first rows of a long one."""
     frame = source.frames[name]

@@ -16,8 +16,9 @@ from sinkscope.report.study.holdings import what_they_hold
 from sinkscope.report.study.likelihood import likelihood
 from sinkscope.report.study.markup import Safe, join, tag
 from sinkscope.report.study.masking import masking
-from sinkscope.report.study.mechanisms import mechanisms, reuse
+from sinkscope.report.study.mechanisms import mechanisms
 from sinkscope.report.study.provenance import provenance
+from sinkscope.report.study.reuse import approximate_steps
 from sinkscope.report.study.source import Source
 from sinkscope.report.study.summary import summary
 from sinkscope.report.study.verdicts import verdicts
@@ -36,7 +37,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Source], Safe | None]]] = {
     "mechanisms": ("Single steps and pairs", mechanisms),
     "likelihood": ("Likelihood of text", likelihood),
     "inspection": ("What they hold", what_they_hold),
-    "reuse": ("Approximate steps", reuse),
+    "reuse": ("Approximate steps", approximate_steps),
     "emergence": ("When they appear", emergence),
     "traces": ("The traces", lambda source: None),
     "settings": ("Settings and provenance", provenance),

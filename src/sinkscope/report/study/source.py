@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from sinkscope.errors import InputError
+from sinkscope.report.study.numbers import missing
 from sinkscope.study import shipped, spec
 from sinkscope.study.store import Store
 from sinkscope.text import read_csv
@@ -80,7 +81,11 @@ class Source:
         return self._first("depth", model)
 
     def _first(self, table: str, model: str) -> list[tuple[int, Row]]:
-        rows = list(self.rows(table, model=model, policy="none"))
+        rows = [
+            (at, row)
+            for at, row in self.rows(table, model=model, policy="none")
+            if missing(row.get("reuse"))  # the exact ones
+        ]
         return [(at, row) for at, row in rows if row["cell"] == rows[0][1]["cell"]]
 
     def measures(self, *sections: str) -> dict[str, dict[str, tuple[int, Row]]]:
