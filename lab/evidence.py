@@ -4,7 +4,7 @@
 
 A study gives graded answers, statistics of traces and pairs of traces (`study.evidence.of_folder`); a masking run
 (`lab.masking`) gives answers, which are graded here. The shares of sinks that a masking run hit are left out: those of
-2026-11-16 were counted by an earlier rule.
+2026-11-16 were counted by an earlier rule. A study of the same cells on fewer documents gives them (`together`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lab.results import graded, read_cells
 from sinkscope.errors import plainly
 from sinkscope.models.load import ORGANISMS, find
 from sinkscope.study import evidence
-from sinkscope.study.evidence import Answers, Evidence
+from sinkscope.study.evidence import Answers, Evidence, Traces
 
 POLICIES = (
     "none", "top:1", "random(top:1)", "random(top:1),match=mass", "top:1,effect=silence", "top:5", "random(top:5)",
@@ -26,13 +26,16 @@ POLICIES = (
 )  # fmt: skip
 """What the claims read."""
 
+MASKING = "masking runs of this project (lab/masking.py in its repository)"
+"""The name of `lab.masking` for people who have the package alone."""
+
 
 def of_masking(folder: Path, name: str, policies: Sequence[str] = POLICIES) -> Evidence:
     """The evidence of a masking run on one organism."""
     weights = find(ORGANISMS / name).digest
     cells = [cell for cell in read_cells(folder / f"{name}.jsonl.gz", weights) if cell["policy"] in policies]
     first = cells[0]
-    made = f"{first['date']}, {first['machine']}, lab.masking, {first['dtype']}"
+    made = f"{first['date']}, {first['machine']}, {MASKING}, {first['dtype']}"
     answers = []
     for cell, result in zip(cells, graded(cells, name), strict=True):
         answers.append(
@@ -43,16 +46,32 @@ def of_masking(folder: Path, name: str, policies: Sequence[str] = POLICIES) -> E
                 {row.document: evidence.answer_digest(row.output) for row in result.records},
             )
         )  # fmt: skip
-    return Evidence(weights, made, tuple(answers))
+    return Evidence(weights, tuple(answers))
 
 
 def together(parts: Sequence[Evidence]) -> Evidence:
-    """The evidence of several runs on one model; where two have the same cell, the first counts."""
-    answers = {cell.key: cell for part in reversed(parts) for cell in part.answers}
-    traces = {name: value for part in reversed(parts) for name, value in part.traces.items()}
-    pairs = next((part.pairs for part in parts if part.pairs), ())
-    made = next((part.made for part in parts if part.traces), parts[0].made)
-    return replace(parts[0], made=made, answers=tuple(answers.values()), traces=traces, pairs=pairs)
+    """The evidence of several runs on one model, each cell from the run with the most documents.
+
+    The share of sinks that a policy hit is that of the same run, or of the largest one that knows it, which is then named.
+    """
+    answers: dict[str, list[Answers]] = {}
+    for cell in (cell for part in parts for cell in part.answers):
+        answers.setdefault(cell.key, []).append(cell)
+    traces: dict[str, Traces] = {}
+    for name, one in ((name, one) for part in parts for name, one in part.traces.items()):
+        if name not in traces or len(one.documents) > len(traces[name].documents):
+            traces[name] = one
+    pairs = max((part.pairs for part in parts), key=len)
+    return Evidence(parts[0].weights, tuple(map(_largest, answers.values())), traces, pairs)
+
+
+def _largest(cells: Sequence[Answers]) -> Answers:
+    """The cell with the most documents, and the hits of the largest that knows them."""
+    order = sorted(cells, key=lambda cell: -len(cell.passed))
+    best, known = order[0], next((cell for cell in order if cell.hits is not None), None)
+    if best.hits is not None or known is None:
+        return best
+    return replace(best, hits=known.hits, hits_made=f"{known.made}, {len(known.passed)} documents")
 
 
 def main(words: Sequence[str] | None = None) -> None:

@@ -88,3 +88,13 @@ def pairs(texts: Sequence[str], flag: str) -> dict[str, str]:
             raise InputError(f"{flag} is written as NAME=VALUE, got {text!r}")
         values[name] = value
     return values
+
+
+def listed(parts: Iterable[str]) -> str:
+    """Words one after the other.
+
+    >>> listed(["a", "b", "c"])
+    'a, b and c'
+    """
+    *most, last = list(parts) or [""]
+    return f"{', '.join(most)} and {last}" if most else last

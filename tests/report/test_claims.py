@@ -11,10 +11,10 @@ import pytest
 from tests.sinks import synthetic
 
 from sinkscope.report.study import masking_rules, trace_rules
-from sinkscope.report.study.claims import CLAIMS, judge
+from sinkscope.report.study.claims import CLAIMS, judge, overall, tally
 from sinkscope.report.study.evidence import ACCURACIES, PAIRS, TRACES, Evidence, TextEvidence, collect
 from sinkscope.report.study.masking_rules import LEAST_DOCUMENTS
-from sinkscope.report.study.rules import CONTRADICTED, NOT_MEASURED, OPEN, SUPPORTED, side
+from sinkscope.report.study.rules import CONTRADICTED, NOT_MEASURED, OPEN, SUPPORTED, Judgement, side
 from sinkscope.report.study.source import StudySource
 from sinkscope.sinks import summary
 from sinkscope.sinks.diagnosis import POINTS_LOST
@@ -447,6 +447,80 @@ def test_every_task_is_judged():
     ]
     found = judge(tasks)["robust-1"]["m"]
     assert [(one.about, one.status) for one in found] == [("gsm8k", SUPPORTED), ("humaneval", CONTRADICTED)]
+
+
+class Asked(dict):  # type: ignore[type-arg]
+    """Scores that remember which policies were asked for."""
+
+    def __init__(self, known: dict[str, dict[str, float]]) -> None:
+        super().__init__(known)
+        self.names: set[str] = set()
+
+    def get(self, name, default=None):  # type: ignore[no-untyped-def]
+        self.names.add(name)
+        return super().get(name, default)
+
+    def __getitem__(self, name):  # type: ignore[no-untyped-def]
+        self.names.add(name)
+        return super().__getitem__(name)
+
+
+@pytest.mark.parametrize(
+    "claim", [claim for claim in CLAIMS if claim.kind == ACCURACIES], ids=lambda claim: claim.name
+)
+def test_a_claim_names_all_policies_that_its_rule_compares(claim):
+    """Its verdict says how many documents ran here under all of these."""
+    for top in (95, 40, 0):
+        known = {
+            policy: scores(95 if policy == "none" or "random" in policy else top) for policy in claim.policies
+        }
+        asked = Asked(known)
+        others = (evidence("causal", "c", scores=known, hits=dict.fromkeys(known, 0.9)),)
+        others += tuple(
+            evidence(family, family, scores=known, hits=dict.fromkeys(known, 0.9)) for family in DIFFUSION
+        )
+        claim.decide(evidence(claim.families[0], scores=asked, hits=dict.fromkeys(known, 0.9), others=others))
+        assert asked.names <= set(claim.policies)
+
+
+def test_a_verdict_says_how_many_documents_it_rests_on():
+    """Run here counts only documents that ran under every policy that the rule compares."""
+    plain = masked(none=95, top=40, count=94)
+    assert judge([plain])["robust-1"]["m"][0].rests == "100 documents"
+    here = frozenset(f"d{i}" for i in range(16))
+    mixed = Evidence(**{**vars(plain), "ran": {"none": here, "top:1": here}})
+    said = "100 documents, 16 of them run here, but not under random(top:1)"
+    assert judge([mixed])["robust-1"]["m"][0].rests == said
+    never = Evidence(**{**vars(plain), "ran": {"top:5": here}, "aside": "; checked elsewhere"})
+    assert (
+        judge([never])["robust-1"]["m"][0].rests == "100 documents, none of them run here; checked elsewhere"
+    )
+    mixed = Evidence(**{**vars(plain), "ran": dict.fromkeys(("none", "top:1", "random(top:1)"), here)})
+    assert judge([mixed])["robust-1"]["m"][0].rests == "100 documents, 16 of them run here"
+    assert judge([mixed])["robust-5"]["m"][0].rests == ""
+    causal = masked(none=95, top=40, count=94, n=120, family="causal", model="c")
+    pair = Evidence(**{**vars(mixed), "others": (causal,)})
+    assert judge([pair])["rival"]["m"][0].rests == "100 documents, 16 of them run here; c: 120 documents"
+
+
+def test_fewer_documents_under_a_policy_that_a_claim_does_not_compare_take_none_away():
+    few = Evidence(**{**vars(masked(none=95, top=40, count=94)), "ran": {}})
+    few = Evidence(**{**vars(few), "scores": {**few.scores, "top:5": scores(3, 4)}})
+    judged = judge([few])
+    assert judged["robust-1"]["m"][0].rests.startswith("100 documents")
+    assert judged["robust-5"]["m"][0].rests.startswith("4 documents")
+
+
+def test_a_claim_on_a_model_is_decided_when_no_task_says_the_opposite():
+    one, other = Judgement(SUPPORTED, ""), Judgement(CONTRADICTED, "")
+    assert overall([one, NOT_MEASURED]) == SUPPORTED
+    assert overall([other, other]) == CONTRADICTED
+    assert overall([one, other]) == overall([NOT_MEASURED]) == OPEN
+    found = tally({"x": {"m": (one, other), "n": (one, one), "o": ()}, "y": {"m": (NOT_MEASURED,)}})
+    assert (found.decided, found.claims.total(), found.verdicts.total()) == (1, 3, 5)
+    assert found.sentence.startswith("1 of 3 claims are decided (1 supported, 0 contradicted)")
+    assert found.sentence.endswith("task by task these are 5 verdicts, 4 of them decided")
+    assert tally({}).sentence == ""
 
 
 def test_all_tasks_and_sets_of_traces_of_a_study_become_evidence(tmp_path):

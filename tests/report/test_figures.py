@@ -144,7 +144,7 @@ def test_several_traces_share_figures_and_get_their_own(tmp_path: Path):
 def test_the_same_data_give_the_same_file(maps, tmp_path):
     for folder in ("a", "b"):
         make("figure_10", maps).save(tmp_path / folder)
-    for ending in ("pdf", "csv", "txt"):
+    for ending in ("svg", "pdf", "csv", "txt"):
         assert (tmp_path / "a" / f"figure_10.{ending}").read_bytes() == (
             tmp_path / "b" / f"figure_10.{ending}"
         ).read_bytes()

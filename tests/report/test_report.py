@@ -105,6 +105,40 @@ def test_the_page_is_never_wider_than_the_window(report):
         report.call("Emulation.clearDeviceMetricsOverride")
 
 
+def test_a_table_that_is_wider_than_its_box_shows_it(report):
+    """Its edge is shaded; the shade of a table that fits is covered."""
+    try:
+        report.call(
+            "Emulation.setDeviceMetricsOverride", width=760, height=900, deviceScaleFactor=1, mobile=False
+        )
+        boxes = report.js(
+            "[...document.querySelectorAll('.scroll')].map((b) => [b.scrollWidth > b.clientWidth,"
+            " getComputedStyle(b).backgroundImage.split('linear-gradient').length - 1, getComputedStyle(b).backgroundAttachment])"
+        )
+        assert any(wide for wide, *_ in boxes)
+        assert all(many == 4 and attached.startswith("local, local, scroll") for _, many, attached in boxes)
+    finally:
+        report.call("Emulation.clearDeviceMetricsOverride")
+
+
+@pytest.mark.parametrize(("wide", "least"), [(1400, 9.5), (760, 9.5), (390, 9.5)])
+def test_the_words_of_the_chart_of_movement_can_be_read(report, wide, least):
+    """Letters as high on the screen as this, in pixels."""
+    try:
+        report.call(
+            "Emulation.setDeviceMetricsOverride", width=wide, height=900, deviceScaleFactor=1, mobile=False
+        )
+        sizes = report.js(
+            "[...document.querySelectorAll('#dynamics svg.plot')].filter((s) => s.clientWidth).map((s) =>"
+            " Math.min(...[...s.querySelectorAll('text')].map((t) => parseFloat(getComputedStyle(t).fontSize)))"
+            " * s.getBoundingClientRect().width / s.viewBox.baseVal.width)"
+        )
+        assert len(sizes) == 1
+        assert sizes[0] >= least
+    finally:
+        report.call("Emulation.clearDeviceMetricsOverride")
+
+
 def test_tables_are_cards_on_a_phone(report):
     labels = (
         "[...document.querySelectorAll('#masking td[data-label]')].slice(0, 4).map((d) => [d.dataset.label,"

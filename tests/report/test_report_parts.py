@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 from sinkscope.errors import InputError
-from sinkscope.report.study import exemplars, source, summary, verdicts, words, write_report
+from sinkscope.report.study import claims, exemplars, source, summary, verdicts, words, write_report
 from sinkscope.report.study.__main__ import main
 from sinkscope.report.study.emergence import emergence
 from sinkscope.report.study.markup import LONGEST, Safe, spelled, tag
@@ -77,7 +77,9 @@ def test_the_verdict_is_one_sentence_that_keeps_to_the_evidence():
     assert said.startswith(
         "It has sinks in 43% (41% to 46%) of head-steps, mostly hubs rather than drains, some fixed and some moving"
     )
-    assert said.endswith("its random control 6.2 (−9.6 to 20.7).")
+    assert said.endswith(
+        "hiding each head’s strongest key costs 81 points (49 to 96), hiding a random key 6 (−10 to 21)."
+    )
     for verdict, part in (
         ("no", "hardly needs"),
         ("not enough evidence", "was not shown"),
@@ -199,17 +201,24 @@ def test_the_summary_is_five_sentences_that_follow_the_tables(planted: Path, tmp
     lines = summary.sentences(source.read(planted))
     assert len(lines) == 5
     assert all(line.endswith(".") and line.count(". ") == 0 for line in lines), lines
-    assert "gsm8k, 40 documents a cell" in lines[0]
-    assert "costs accuracy beyond what random keys cost in meta-llama/Llama-3.1-8B-Instruct" in lines[3]
+    assert "on gsm8k (40 documents), without a policy and under 6 policies and random controls" in lines[0]
+    losses = r"costs \S+ −?\d+ points \(−?\d+ to \d+\), and hiding a random key −?\d+ \(−?\d+ to \d+\)"
+    assert re.search(losses, lines[3])
+    assert "the strongest key costs more than a random one in meta-llama/Llama-3.1-8B-Instruct" in lines[3]
     page = write_report(planted).read_text(encoding="utf-8")
     tally = re.search(
-        r"Of (\d+) verdicts on the paper’s claims (\d+) could be decided here: (\d+) supported, (\d+) contradicted",
-        page,
+        r"(\d+) of (\d+) claims are decided .* these are (\d+) verdicts, (\d+) of them decided", lines[4]
     )
     assert tally is not None
-    assert [int(number) for number in tally.groups()[2:]] == [
-        page.count(f'data-status="{status}"') for status in ("supported", "contradicted")
+    claims, every, verdicts, decided = map(int, tally.groups())
+    cells = [cell for cell in page.split("<td")[1:] if "data-claim" in cell]
+    both = [
+        {word for word in ("supported", "contradicted") if f'data-status="{word}"' in cell} for cell in cells
     ]
+    assert (claims, every) == (sum(len(words) == 1 for words in both), len(cells))
+    statuses = re.findall(r'data-status="([a-z ]+)"', page)
+    assert (verdicts, decided) == (len(statuses), len(statuses) - statuses.count("not testable"))
+    assert page.count(lines[4].removesuffix(".")) == 2, "in the summary, and beside the claims"
     bare = replace(source.read(planted), frames={})
     nothing = summary.sentences(bare)
     assert nothing[1:4] == [
@@ -217,6 +226,51 @@ def test_the_summary_is_five_sentences_that_follow_the_tables(planted: Path, tmp
         "Whether they move was not measured.",
         "Whether any model needs the keys that its heads attend to most was not shown.",
     ]
+
+
+def test_with_evidence_the_summary_says_how_many_documents_there_are(planted: Path):
+    found = source.read(planted)
+    records = found.frames["records"]
+    more = [records.assign(document=records["document"] + f"-{i}") for i in range(3)]
+    earlier = pd.concat(more).assign(sinks_hit=0.6, made="then")
+    lines = summary.sentences(replace(found, frames={**found.frames, "earlier_records": earlier}))
+    assert "gsm8k (40 documents, 160 with earlier evidence)" in lines[0]
+
+
+def test_claims_are_judged_once_for_the_whole_page(planted: Path, monkeypatch: pytest.MonkeyPatch):
+    calls = []
+    judge = claims.judge
+    monkeypatch.setattr(claims, "judge", lambda evidence: (calls.append(1), judge(evidence))[1])
+    page = report_page(source.read(planted))
+    assert "data-claim" in page
+    assert calls == [1]
+
+
+def test_every_page_that_the_report_names_is_in_the_documentation(planted: Path):
+    """A lone file has no folder docs beside it: pages are named by their titles, with how to build them."""
+    docs = Path(__file__).parents[2] / "docs"
+    for name, title in words.DOCUMENTATION.items():
+        assert (docs / f"{name}.md").read_text(encoding="utf-8").startswith(f"# {title}\n")
+        assert f"{name}.md" in (docs.parent / "mkdocs.yml").read_text(encoding="utf-8")
+    page = report_page(source.read(planted))
+    assert "make docs" in page
+    assert not re.search(r"docs/\w+\.md|the page on", page)
+    for title in set(re.findall(r"page “([^”]+)”", page)):
+        assert title in words.DOCUMENTATION.values()
+
+
+def test_what_ships_says_how_it_was_made_in_words():
+    from sinkscope.models.load import ORGANISMS, find
+    from sinkscope.study import evidence
+
+    for name in ("causal", "scratch", "adapted", "multimodal"):
+        known = evidence.load(ORGANISMS / name / evidence.NAME, find(ORGANISMS / name).digest)
+        assert known is not None
+        made = {one.made for one in (*known.answers, *known.traces.values())} | {
+            row["made"] for row in known.pairs
+        }
+        assert made
+        assert not any("lab.masking" in text for text in made)
 
 
 def test_measurements_that_some_studies_have_get_a_section(planted: Path, tmp_path: Path):

@@ -131,6 +131,106 @@ def test_without_maps_the_class_of_a_query_answers_and_the_page_says_so(page, ma
     assert int(row[0][0]) == 0, "masked queries look at position 0"
 
 
+def some_maps():
+    """Attention by class of query in every step, and maps of two: every query looks at its neighbour alone."""
+    data = synthetic.split_trace().isel(sample=[0])
+    many = data.sizes["key"]
+    map_of = np.roll(np.eye(many, dtype=np.float32), 1, axis=1)
+    shape = (1, 2, data.sizes["layer"], data.sizes["head"], many, many)
+    dims = ("sample", "map_step", "layer", "head", "query", "key")
+    steps = data["step"].values[[4, 10]] if "step" in data.coords else np.array([4, 10])
+    return data.assign(attention_at=(dims, np.broadcast_to(map_of, shape).copy())).assign_coords(
+        map_step=steps
+    )
+
+
+def test_steps_without_a_map_fall_back_to_the_class_of_a_query(page, tmp_path):
+    data = some_maps()
+    first = int(np.flatnonzero(data["position"].values[0] >= 0)[0])
+    write_viewer(tmp_path / "some.html", data)
+    page.open(tmp_path / "some.html", f"#step=10&key={first + 2}")
+    assert page.js(NOTE).startswith("Exact, from the attention map of this step")
+    (_, row), _ = page.js(PAIR)
+    assert int(row[0][0]) == 3, "its neighbour"
+    page.js(f"{APP}.set({{step: 8}})")
+    page.settle()
+    note = page.js(NOTE)
+    assert note.startswith("By class of query")
+    assert note.endswith("Maps were recorded of step 4, 10, not of this one.")
+    (_, row), _ = page.js(PAIR)
+    assert int(row[0][0]) == 7, "prompt queries look at position 7"
+    leaps = "[...document.querySelectorAll('.leap')].filter((b) => !b.hidden).map((b) => b.textContent)"
+    assert page.js(leaps) == ["go to step 4", "go to step 10"]
+    choose(page, "tokens coloured by", "from")
+    assert "what the selected token looks at" in page.js("document.querySelector('.tokens').ariaLabel")
+    page.js("document.querySelector('.leap').click()")
+    page.settle()
+    assert page.js(f"{STATE}.step") == 4
+    assert page.js(NOTE).startswith("Exact")
+    assert page.js(leaps) == ["go to step 10"]
+
+
+def test_the_difference_compares_steps_by_their_number(page, tmp_path):
+    """One trace has every step, the other every third: steps of one number stand beside each other, and are subtracted."""
+    masked, plain = pages.diffusion(seed=2), pages.diffusion()
+    few = plain.isel(step=slice(None, None, 3))
+    write_viewer(tmp_path / "every.html", masked, few, names=("masked", "plain"), samples=[0])
+    page.open(tmp_path / "every.html", "#step=6&a=0&b=1&diff=1")
+    steps = f"{APP}.panels.map((p) => p.view.steps[p.step])"
+    assert page.js(steps) == [6, 6, 6]
+    a, b = (step_position_map(data).values[0, 6] for data in (masked, plain))
+    position = plain["position"].values[0]
+    change = {int(p): a[i] - b[i] for i, p in enumerate(position) if p >= 0}
+    rows = (
+        "[...document.querySelectorAll('.difference table tbody tr')].filter((r) => !r.hidden)"
+        ".map((r) => [...r.cells].map((c) => c.textContent))"
+    )
+    shown = page.js(rows)
+    assert len(shown) == 8
+    for place, _, value, ends in shown:
+        number = float(value.replace("−", "-").replace("+", ""))
+        assert number == pytest.approx(change[int(place)], abs=0.01 * (2 + np.nanmax(a) + np.nanmax(b)))
+        before, after = map(float, ends.split(" → "))
+        assert after - before == pytest.approx(number, abs=0.02 * max(1, after))
+    assert "compared by number, and 8 were recorded in both" in page.js(
+        "document.querySelector('.difference .note').textContent"
+    )
+    page.js(f"{APP}.set({{step: 7}})")
+    page.settle()
+    assert page.js(steps) == [7, 6, 7], "the other trace shows its last step up to this one"
+    assert page.js(rows) == []
+    assert "the other trace has no such step" in page.js(f"{APP}.panels[2].describe({{step: 7, key: 34}})")
+
+
+def test_side_by_side_the_cards_start_at_the_same_height(page, tmp_path):
+    """Also where one trace has folded tokens, a longer header and other legends."""
+    write_viewer(
+        tmp_path / "two.html", pages.ended(), pages.causal(), names=("a long name " * 9, "c"), samples=[0]
+    )
+    for wide in (1400, 760):
+        try:
+            page.call(
+                "Emulation.setDeviceMetricsOverride",
+                width=wide,
+                height=900,
+                deviceScaleFactor=1,
+                mobile=False,
+            )
+            page.open(tmp_path / "two.html", "#a=0&b=1&step=23")
+            page.settle()
+            tops = page.js(
+                "[...document.querySelectorAll('.panel')].map((p) => [...p.querySelectorAll('.card')]"
+                ".map((c) => c.getBoundingClientRect().top))"
+            )
+            assert tops[0] == pytest.approx(tops[1], abs=1)
+            frames = page.js(
+                "[...document.querySelectorAll('.card.main .frame')].map((f) => f.getBoundingClientRect().top)"
+            )
+            assert frames[0] == pytest.approx(frames[2], abs=1)
+        finally:
+            page.call("Emulation.clearDeviceMetricsOverride")
+
+
 def test_where_nothing_was_recorded_the_page_says_what_to_do(page):
     note = page.js(NOTE)
     assert "sinkscope trace TRACE --maps-at STEP" in note

@@ -32,8 +32,15 @@ def test_the_default_study_says_number_rule_and_smallest_effect() -> None:
         "24 documents per cell: as many as 250 s of computing on all workers allow, between 16 and 64."
     )
     assert "organism/scratch 20/31 ms, organism/causal 2/6 ms" in number
-    assert "whole batches of 8 with equally long prompts (in tokens of organism/causal)" in rule
+    assert "batches of 8 with equally long prompts (in tokens of organism/causal)" in rule
     assert f"{minimal_detectable_effect(24):.2f} at an accuracy of 0.5" in effect
+    drawn = replace(asked, evaluate=(replace(asked.evaluate[0], drawn=(3, 5)), *asked.evaluate[1:]))
+    rule = estimate.sentences(drawn, spec.with_samples(drawn, 24), SPEEDS)[1]
+    assert (
+        "Documents of word_problems: drawn at random (seed 0) from the documents of the evidence, 8 at a time"
+        in rule
+    )
+    assert "Documents of small_code: the first of the task that make up batches of 8" in rule
 
 
 def test_a_study_with_a_number_says_it_without_a_measurement() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.study import small
@@ -12,8 +13,8 @@ from tests.study import small
 from sinkscope.errors import InputError
 from sinkscope.report.study import evidence as claims_evidence
 from sinkscope.report.study import source
-from sinkscope.study import evidence, run, spec
-from sinkscope.study.cells import identify, outline
+from sinkscope.study import draw, evidence, evidence_check, run, spec
+from sinkscope.study.cells import Cell, identify, outline
 from sinkscope.study.facts import facts_of
 from sinkscope.study.store import Store
 
@@ -60,23 +61,22 @@ def test_what_agrees_is_used_and_says_how_much_of_it_ran_here(
 ) -> None:
     outcome = again(earlier)
     checks = outcome.frames["evidence"].set_index("kind")
-    assert checks.loc["answers", ["items", "checked", "same", "alike", "used"]].tolist() == [
-        18,
-        12,
-        12,
-        12,
-        True,
-    ]
-    assert checks.loc["traces", ["items", "checked", "same", "alike", "used"]].tolist() == [4, 2, 2, 2, True]
-    assert "12 of its 18 answers were computed here as well, 12 are the same word for word" in " ".join(
-        outcome.notes
+    columns = ["model", "task", "items", "checked", "same", "alike", "seed", "used"]
+    assert checks.loc["answers", columns].tolist() == ["llada", "word_problems", 18, 12, 12, 12, 0, True]
+    assert checks.loc["traces", columns].tolist() == ["llada", "word_problems", 4, 2, 2, 2, 0, True]
+    notes = " ".join(outcome.notes)
+    drawn = "12 of its 18 answers, drawn at random (seed 0), were computed here as well"
+    assert f"{drawn}, 12 are the same word for word; graded alike: llada 12 of 12 in word_problems" in notes
+    assert (
+        "2 of its 4 traces, drawn at random (seed 0), were computed here as well, 2 have as many sinks"
+        in notes
     )
     sinks = outcome.frames["sinks"]
     assert set(zip(sinks["samples"], sinks["here"], strict=True)) == {(4, 2)}
     collected = claims_evidence.collect(source.read(outcome.root))
     answers = next(one for one in collected if one.kind == claims_evidence.ACCURACIES)
     assert {len(scores) for scores in answers.scores.values()} == {6}
-    assert answers.rests == "6 documents, 4 of them run here"
+    assert answers.on(["none", "top:1"]).rests == "6 documents, 4 of them run here"
     traces = next(one for one in collected if one.kind == claims_evidence.TRACES)
     assert traces.rests == "4 prompts, 2 of them run here"
     ran = outcome.frames["records"].query("policy == 'top:1'").set_index("document")["passed"]
@@ -91,8 +91,8 @@ def test_a_machine_that_disagrees_is_told_and_nothing_is_used(
         for cell in earlier.answers
     )
     traces = {
-        name: (ids, data.assign(detections=data["detections"] * 2))
-        for name, (ids, data) in earlier.traces.items()
+        name: one._replace(statistics=one.statistics.assign(detections=one.statistics["detections"] * 2))
+        for name, one in earlier.traces.items()
     }
     outcome = again(replace(earlier, answers=wrong, traces=traces))
     assert outcome.frames["evidence"]["used"].tolist() == [False, False]
@@ -125,14 +125,167 @@ def test_a_file_holds_all_of_it(earlier: evidence.Evidence, tmp_path: Path) -> N
     read = evidence.load(path, earlier.weights)
     assert read is not None
     assert read.answers == earlier.answers
-    ((ids, statistics),) = read.traces.values()
-    assert ids == next(iter(earlier.traces.values()))[0]
-    assert statistics.equals(next(iter(earlier.traces.values()))[1])
+    (one,), (other,) = read.traces.values(), earlier.traces.values()
+    assert (one.documents, one.made) == (other.documents, "2026-01-02, a machine, float32")
+    assert one.statistics.equals(other.statistics)
+    assert read.digest == earlier.digest
     path.write_bytes(b"no zip")
     with pytest.raises(InputError, match="cannot be read as evidence"):
         evidence.load(path, earlier.weights)
 
 
 def test_only_tasks_and_decodings_of_the_study_are_taken(earlier: evidence.Evidence) -> None:
-    known = evidence.Known({"llada": earlier})
-    assert evidence.tables(known, []) == {}
+    known = evidence_check.Known({"llada": earlier})
+    assert evidence_check.tables(known, []) == {}
+
+
+# ---- which documents -----------------------------------------------------------------------------
+
+
+def test_the_documents_are_drawn_once_from_those_of_the_evidence(
+    earlier: evidence.Evidence, tmp_path: Path
+) -> None:
+    """Not the first ones; the draw stays when the evidence is gone, and another seed draws others."""
+    evidence.save(earlier, tmp_path / "known.zip")
+    plain = study_of(tmp_path, 2, 2)
+    known = replace(plain, evidence=(str(tmp_path / "known.zip"),))
+    facts = {model.name: facts_of(model, "cpu") for model in plain.models}
+    seeds = {draw.with_draws(replace(known, draw=seed), facts).evaluate[0].drawn for seed in range(8)}
+    assert len(seeds) > 1
+    assert all(len(set(places)) == 2 and max(places) < 6 for places in seeds)
+    assert draw.with_draws(plain, facts) == plain
+    assert draw.with_draws(study_of(tmp_path, 7, 5), facts).evaluate[0].drawn == ()
+    assert (
+        draw.with_draws(replace(study_of(tmp_path, 7, 5), evidence=known.evidence), facts).evaluate[0].drawn
+        == ()
+    )
+
+    seed = next(
+        n for n in range(8) if draw.with_draws(replace(known, draw=n), facts).evaluate[0].drawn != (0, 1)
+    )
+    first = compute(replace(known, draw=seed), tmp_path / "out")
+    assert first.study.evaluate[0].drawn in seeds
+    assert f"drawn at random (seed {seed}) from the documents of the evidence" in " ".join(
+        first.manifest["samples"]
+    )
+    again = compute(replace(plain, draw=seed), tmp_path / "out")
+    assert again.computed == 0
+    assert again.frames["records"]["index"].equals(first.frames["records"]["index"])
+
+
+def test_a_study_that_was_begun_before_keeps_its_documents(
+    earlier: evidence.Evidence, tmp_path: Path
+) -> None:
+    evidence.save(earlier, tmp_path / "known.zip")
+    plain = study_of(tmp_path, 2, 2)
+    assert set(compute(plain, tmp_path / "out").frames["records"]["index"]) == {0, 1}
+    outcome = compute(replace(plain, evidence=(str(tmp_path / "known.zip"),)), tmp_path / "out")
+    assert outcome.computed == 0
+    assert "evidence" in outcome.frames
+    assert "drawn at random" not in " ".join(outcome.notes)
+
+
+def test_every_document_of_the_evidence_has_the_same_chance() -> None:
+    """Also one whose prompt has a rare length: the first batches to fill up would be the common ones."""
+    places = [(length, place) for place, length in enumerate([5] * 64 + [9] * 8)]
+    batches = [draw.in_batches(places, 8, 8, seed) for seed in range(300)]
+    assert all(len({places[place][0] for place in batch}) == 1 for batch in batches)
+    rare = sum(batch[0] >= 64 for batch in batches)
+    assert 300 / 9 * 0.5 < rare < 300 / 9 * 1.6
+    few = [(length, place) for place, length in enumerate([5] * 8 + [9] * 3)]
+    assert len(draw.in_batches(few, 10, 8, 0)) == 10
+
+
+# ---- model by model ------------------------------------------------------------------------------
+
+
+GPU, CPU = "2026-01-02, a GPU", "2026-01-02, a CPU"
+
+
+def cell_of(model: str, task: str) -> Cell:
+    identity = {"model": {"weights": model, "family": "llada"}, "task": {"task": task}, "decoding": {"kind": "llada"},
+                "policy": "none", "seeds": [0]}  # fmt: skip
+    return Cell(
+        "evaluate",
+        spec.StudyModel(model),
+        "llada",
+        task,
+        "{}",
+        "short",
+        "none",
+        (0,),
+        (0,),
+        identity=identity,
+    )
+
+
+def checked(ran: dict[tuple[str, str], bool], held: list[tuple[str, str, str]]) -> evidence_check.Known:
+    """ran: (model, task) that ran here → whether its answers agree; held: (model, task, made) of the evidence."""
+    documents = [f"d{i}" for i in range(10)]
+    cells = {pair: cell_of(*pair) for pair in ran}
+    answers = {
+        cells[pair].id: {
+            (name, 0): (SimpleNamespace(document=name, output="1"), SimpleNamespace(passed=agrees))
+            for name in documents
+        }
+        for pair, agrees in ran.items()
+    }
+    known: dict[str, evidence.Evidence] = {}
+    for model, task, made in held:
+        cell = cell_of(model, task)
+        one = evidence.Answers(
+            evidence.key_of(cell),
+            made,
+            task,
+            evidence.canonical({"kind": "llada"}),
+            "none",
+            dict.fromkeys(documents, True),
+            dict.fromkeys(documents, evidence.answer_digest("1")),
+        )
+        before = known.get(model, evidence.Evidence(model))
+        known[model] = replace(before, answers=(*before.answers, one))
+    store = SimpleNamespace(answers=lambda cell_id: answers[cell_id])
+    return evidence_check.check(store, list(cells.values()), known)  # type: ignore[arg-type]
+
+
+HELD = [("a", "sums", CPU), ("b", "sums", CPU), ("a", "code", GPU), ("b", "code", GPU)]
+
+
+def used(known: evidence_check.Known) -> set[tuple[str, str]]:
+    tasks = {(model, one.task) for model, held in known.by_model.items() for one in held.answers}
+    assert tasks == {(row.model, row.task) for row in known.checks if row.used}
+    return tasks
+
+
+def test_one_model_that_disagrees_takes_only_its_own_evidence_away() -> None:
+    """Pooled over both models 90 % would agree."""
+    known = checked({("a", "sums"): True, ("b", "sums"): False}, HELD[:2])
+    assert used(known) == {("a", "sums")}
+    (line,) = known.sentences()
+    assert "graded alike: a 10 of 10 and b 0 of 10 in sums" in line
+    assert line.endswith("not used: b in sums, because this machine does not reproduce it")
+
+
+def test_a_task_that_did_not_run_here_needs_its_run_and_its_model_to_agree() -> None:
+    both = checked({("a", "sums"): True, ("b", "sums"): True, ("a", "code"): True}, HELD)
+    assert used(both) == {("a", "sums"), ("b", "sums"), ("a", "code"), ("b", "code")}
+    assert (
+        "also used: b in code, because it did not run here, but the same run agrees on a, and the model in its answers of sums"
+        in (" ".join(both.sentences()))
+    )
+    for ran in (
+        {
+            ("a", "sums"): True,
+            ("b", "sums"): True,
+            ("a", "code"): False,
+        },  # the run is not reproduced on the other model
+        {("a", "sums"): True, ("b", "sums"): False, ("a", "code"): True},  # nor the model on its other task
+        {("a", "sums"): True, ("a", "code"): True, ("b", "other"): True},  # nothing of its evidence ran here
+    ):
+        known = checked(ran, HELD)
+        assert ("b", "code") not in used(known)
+        assert "not used: b in" in " ".join(known.sentences())
+
+
+def test_tasks_that_the_study_does_not_have_are_no_matter() -> None:
+    assert [row.task for row in checked({("a", "sums"): True}, HELD).checks if row.model == "a"] == ["sums"]

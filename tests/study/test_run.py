@@ -108,6 +108,31 @@ def test_the_numbers_of_the_report_are_those_of_the_tables(finished: Path) -> No
     assert "No full-size results ship" in page
 
 
+class Heard(run.Progress):
+    """The shares of the work that were done, as a bar would show them."""
+
+    def __init__(self) -> None:
+        self.shares: list[float] = []
+        self.totals: list[float] = []
+
+    def begin(self, work: float, done: float) -> None:
+        self.totals.append(work)
+        self.shares.append(done / work)
+
+    def advance(self, done: float, cell: str) -> None:
+        self.shares.append(done / self.totals[-1])
+
+
+def test_progress_never_goes_back(study: Path, tmp_path: Path) -> None:
+    """Maps are a second pass, whose work counts from the start."""
+    heard = Heard()
+    run.run_study(spec.read(study), tmp_path / "out", on="here", device="cpu", progress=heard)
+    assert len(heard.totals) == 2
+    assert heard.totals[0] == pytest.approx(heard.totals[1])
+    assert heard.shares == sorted(heard.shares)
+    assert heard.shares[-1] == pytest.approx(1.0)
+
+
 def test_a_second_run_computes_nothing(study: Path, finished: Path) -> None:
     before = {
         path: path.stat().st_mtime_ns
@@ -235,8 +260,12 @@ def test_the_terminal_ends_with_verdicts_accuracies_and_the_report(study: Path, 
     assert (model, none, masked, control) == ("llada", "0.00", "0.00", "(0.00)")
     assert sum("one seed" in line for line in lines) == 1
     assert lines[-1] == f"report: {finished}/report.html"
+    (claims,) = (line for line in lines if "claims are decided" in line)
+    page = (finished / "report.html").read_text(encoding="utf-8")
+    assert page.count(claims) == 2, "in the summary and beside the claims"
     shown = json.loads(small.run_here(study, finished, "--json"))
     assert list(shown["verdicts"]) == ["llada"]
+    assert sum(shown["claims"]["claims"].values()) == int(claims.split()[2])
     assert [row["policy"] for row in shown["results"]] == ["none", "top:1", "random(top:1)"]
     assert shown["report"].endswith("report.html")
 

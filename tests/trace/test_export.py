@@ -11,6 +11,7 @@ from safetensors import safe_open
 from tests.helpers import golden
 
 import sinkscope as ss
+from sinkscope.generation.maps import with_maps
 
 IDS = torch.tensor([[5, 9, 2, 30, 41, 7], [8, 1, 77, 12, 300, 3]])
 
@@ -63,6 +64,31 @@ def test_a_step_as_safetensors(trace: ss.Trace, tmp_path: Path) -> None:
         assert file.metadata()["axes.received"] == "layer,head,key"
         received = file.get_tensor("received")
     np.testing.assert_array_equal(received, trace.dataset["received"].isel(sample=0).sel(step=3).values)
+
+
+def test_maps_that_were_added_later_are_patterns_of_their_step_alone(trace: ss.Trace, tmp_path: Path) -> None:
+    run = ss.generate(golden.model("llada"), IDS, ss.LladaDecoding(8, 4, 4), capture=ss.Capture())
+    assert run.trace is not None
+    added = with_maps(golden.model("llada"), run.trace, [1, 3])
+    pattern = "blocks.{}.attn.hook_pattern"
+    for step in (1, 3):
+        cache = added.to_activation_cache(sample=1, step=step)
+        for layer in range(3):
+            exact = trace.to_activation_cache(sample=1, step=step)[pattern.format(layer)]
+            torch.testing.assert_close(cache[pattern.format(layer)], exact, atol=1e-5, rtol=1e-4)
+    assert pattern.format(0) not in added.to_activation_cache(sample=1, step=2)
+    added.save_step(tmp_path / "step.safetensors", sample=1, step=3)
+    with safe_open(tmp_path / "step.safetensors", "numpy") as file:
+        about = file.metadata()
+        assert about["axes.attention"] == "layer,head,query,key"
+        assert (about["labels.layer"], about["labels.head"]) == ("0,1,2", "0,1,2,3")
+        assert "attention_at" not in file.keys()  # noqa: SIM118 (a file of tensors is no mapping)
+        maps = file.get_tensor("attention")
+    wanted = trace.dataset["attention"].isel(sample=1).sel(step=3).values
+    np.testing.assert_allclose(maps, wanted, atol=1e-5, rtol=1e-4)
+    added.save_step(tmp_path / "other.safetensors", sample=1, step=2)
+    with safe_open(tmp_path / "other.safetensors", "numpy") as file:
+        assert not [name for name in file.keys() if name.startswith("attention")]  # noqa: SIM118
 
 
 @pytest.mark.parametrize(("sample", "step", "words"), [(5, 0, "0 to 1"), (0, 9, "0 to 3")])

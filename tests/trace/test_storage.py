@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import xarray
 from tests.helpers import golden
 
 import sinkscope as ss
@@ -137,6 +138,27 @@ def broken_after(steps: int, kind: type[BaseException] = KeyboardInterrupt) -> A
             raise kind
 
     return stop
+
+
+def test_dimensions_have_one_order_whatever_the_store_lists_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "t.zarr.zip"
+    ss.generate(*arguments("llada"), **options(), out=path, capture=ss.Capture(by_query=True))
+    real, turns = xarray.open_zarr, iter((False, True))
+
+    def turned(*given: Any, **named: Any) -> xarray.Dataset:
+        found = real(*given, **named)
+        names = sorted(map(str, found.variables), reverse=next(turns))
+        return xarray.Dataset({name: found.variables[name] for name in names}, attrs=found.attrs)
+
+    monkeypatch.setattr(xarray, "open_zarr", turned)
+    orders = set()
+    for _ in range(2):
+        dataset = ss.Trace.open(path).dataset
+        orders.add((*dataset.sizes, *dataset.data_vars, *dataset.coords))
+    assert len(orders) == 1
+    assert list(dataset.sizes)[:5] == ["sample", "step", "layer", "head", "key"]
 
 
 def test_a_slice_reads_its_own_chunks_only(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
@@ -16,6 +16,7 @@ from sinkscope.commands.output import console, say, show_json
 from sinkscope.errors import InputError
 from sinkscope.study import run, spec
 from sinkscope.study.cells import expanded
+from sinkscope.study.draw import with_draws
 from sinkscope.study.estimate import Line, StudyEstimate, estimate, sentences
 from sinkscope.study.executors import Place
 from sinkscope.study.gpu_hours import cheapest, gpu_hours, gpu_names, source, together
@@ -23,6 +24,9 @@ from sinkscope.study.status import read as read_status
 from sinkscope.tasks.sandbox import UnconfinedWarning
 from sinkscope.tasks.task import ACCURACY, NATS
 from sinkscope.text import aligned, pairs, visible
+
+if TYPE_CHECKING:
+    from sinkscope.report.study.claims import Tally
 
 
 def study(
@@ -43,7 +47,7 @@ def study(
     no_report: bool = False,
     json: bool = False,
 ) -> None:
-    """Estimate or run a study; with `json` one document on stdout."""
+    """StudyEstimate or run a study; with `json` one document on stdout."""
     wanted = spec.changed(name, model or (), task, samples, dtype, pairs(data or (), "--data"))
     out = out or Path(f"study-{wanted.name}")
     options = pairs(option or (), "--option")
@@ -157,11 +161,12 @@ def say_stopped(out: Path) -> None:
 def show_outcome(outcome: run.Outcome, out: Path, report: Path | None, json: bool = False) -> None:
     """A verdict for each model, accuracies by model and policy, notes, and where the report is."""
     sentences_by_model = verdicts(outcome.frames.get("diagnosis"))
+    decided = claims(outcome.root)
     if json:
         show_json(
             {
                 "study": outcome.study.name, "folder": out, "report": report, "answers_computed": outcome.computed,
-                "verdicts": sentences_by_model, "results": outcome.frames.get("results"),
+                "verdicts": sentences_by_model, "claims": decided.counts, "results": outcome.frames.get("results"),
                 "likelihood": outcome.frames.get("likelihood"), "reuse": outcome.frames.get("reuse"), "notes": outcome.notes,
                 "not_graded": [entry._asdict() for entry in outcome.not_graded],
             }
@@ -171,13 +176,21 @@ def show_outcome(outcome: run.Outcome, out: Path, report: Path | None, json: boo
     for name in ("results", "likelihood"):
         say(*result_lines(outcome.frames.get(name), outcome.study))
     say(*reuse_lines(outcome.frames.get("reuse")))
-    say(*outcome.notes)
+    say(*outcome.notes, *([decided.sentence] if decided.sentence else []))
     computed = f"{outcome.computed} answers computed" if outcome.computed else "nothing was left to compute"
     say(f"{computed}; tables: {out}/tables")
     if report is not None:
         say(f"report: {out}/report.html")
     else:
         say("no figures and no report; the same command without --no-report makes them")
+
+
+def claims(root: Path) -> Tally:
+    """How many of the paper's claims the study in a folder decides."""
+    from sinkscope.report.study.claims import tally
+    from sinkscope.report.study.source import read
+
+    return tally(read(root).judged)
 
 
 def verdicts(diagnosis: Any) -> dict[str, str]:
@@ -263,7 +276,8 @@ def show_plan(wanted: spec.Study, place: Place, out: Path, json: bool = False) -
     least = wanted.budget.least
     if spec.has_auto(wanted) and cost.samples is None:
         lines.append(f"documents per cell: {least}, the least, as not all models could be measured")
-    lines += sentences(wanted, spec.with_samples(wanted, cost.samples or least), cost.speeds)
+    resolved = spec.with_samples(wanted, cost.samples or least)
+    lines += sentences(wanted, resolved if cost.missing else with_draws(resolved, cost.facts), cost.speeds)
     lines += gpu_lines(cost)
     lines.append(f"nothing was computed or written. Run it: leave out --plan (--out {out})")
     say(*lines)

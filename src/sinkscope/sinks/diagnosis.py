@@ -178,7 +178,7 @@ def _drains(statistics: SinkStatistics) -> Finding:
 
 def _moving(statistics: SinkStatistics) -> Finding:
     rules = (
-        f"static: fixed keys hold the path for ≥ {STATIC_SHARE:.0%} of the steps (the page on analysis has all kinds); "
+        f"static: fixed keys hold the path for ≥ {STATIC_SHARE:.0%} of the steps (the page “Sink analysis” has all kinds); "
         f"a kind decides with {MAJORITY:.0%} of the head-steps that have a sink"
     )
     verdict, evidence = _kind(statistics, "")

@@ -244,6 +244,8 @@ def _cells(
 
 def _places(study: Study, grid: Grid, cell: Cell, auto: int, exact: bool) -> tuple[int, ...]:
     """The documents of a block's cells: the same for all models, policies and decodings."""
+    if grid.drawn:
+        return grid.drawn
     task = cell.parsed_task()
     count = documents.count_of(grid.samples, task, auto)
     if cell.kind == "trace" and exact:

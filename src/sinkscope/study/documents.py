@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from statistics import median_low
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 SIZES = {"gsm8k": 1319, "humaneval": 164}
 """Documents of the tasks that have an end, for estimates without data."""
+
+MOST_SEARCHED = 64
+"""Documents are looked for by their ids among this many times as many."""
 
 TRACED_FROM = 64
 """Traced documents are chosen from the first 64, at even ranks of length."""
@@ -46,6 +49,17 @@ def documents_at(task: Task, places: Sequence[int]) -> list[Document]:
             f"{task.name} has {len(documents)} documents here, and number {max(places)} is wanted"
         )
     return [documents[place] for place in places]
+
+
+def places_of(task: Task, ids: Collection[str]) -> list[int]:
+    """Places of the documents with these ids, in order; those of a task without end are looked for among its first."""
+    wanted, count = set(ids), len(ids)
+    while True:
+        known = first_documents(task, count)
+        places = [place for place, document in enumerate(known) if document.id in wanted]
+        if len(places) == len(wanted) or len(known) < count or count > MOST_SEARCHED * len(ids):
+            return places
+        count *= 2
 
 
 def count_of(samples: int | str, task: Task, auto: int) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sinkscope.files import write_atomically
+from sinkscope.study import draw
 from sinkscope.study.cells import Cell, outline
 from sinkscope.study.facts import Facts, facts_of
 from sinkscope.study.spec import Study, has_auto
@@ -150,13 +151,8 @@ def sentences(asked: Study, resolved: Study, speeds: Speeds) -> list[str]:
         )
     elif counts:
         lines.append(f"{' or '.join(map(str, counts))} documents per cell, as the study says.")
-    batches = sorted({grid.batches for grid in resolved.evaluate if grid.batches})
-    if batches:
-        lines.append(
-            f"The documents come in whole batches of {' or '.join(map(str, batches))} with equally long prompts (in tokens of "
-            f"{resolved.models[0].name}), the first such batches of the task, because they are answered together and so "
-            "faster. A small study is therefore about the common prompt lengths. All models and policies get the same documents."
-        )
+    if any(grid.batches or grid.drawn for grid in resolved.evaluate):
+        lines.append(" ".join(draw.sentences(resolved)))
     return [*lines, *map(smallest_effect, counts)]
 
 

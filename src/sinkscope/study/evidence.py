@@ -1,7 +1,7 @@
 """Evidence of earlier studies: graded answers, statistics of traces and pairs of traces, in one file beside a model.
 
-The report decides on claims from all of it. What a study computed itself is the check: `check` says how many of its answers
-are the same in the file, and a file that disagrees with this machine is not used.
+The report decides on claims from all of it. What a study computed itself is the check (`study.evidence_check`), and its documents
+are drawn from those of the evidence (`study.draw`).
 
 A study names the folders of earlier ones (`evidence = ["last-week"]`), or files that `save` wrote; `evidence.zip` beside an
 organism is always read. It holds evidence.json and one array file for each set of traces.
@@ -12,34 +12,25 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from sinkscope.errors import InputError
 from sinkscope.study.cells import Cell, identify, outline
 from sinkscope.study.facts import facts_of
 from sinkscope.study.store import Store, load_statistics, statistics_bytes
-from sinkscope.tasks.task import digest
+from sinkscope.tasks.task import ACCURACY, digest
 
 if TYPE_CHECKING:
-    import pandas as pd
     import xarray as xr
 
+Found = TypeVar("Found")
 FORMAT = "sinkscope-evidence-1"
 NAME = "evidence.zip"
-LEAST_AGREEMENT = 0.9
-"""Evidence of which a smaller share is graded alike on this machine is not used."""
-
-CHECKED = "evidence of "
-"""How a sentence on what was checked begins."""
-
-SETTINGS = ("key", "made", "task", "decoding", "policy", "hits")
+SETTINGS = ("key", "made", "task", "decoding", "policy", "hits", "hits_made")
 """Fields of `Answers` that a file holds as they are."""
-
-DETECTIONS_APART = 0.05
-"""Two recordings of one document agree when their numbers of sinks differ by at most this share."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +40,8 @@ class Answers:
     Attributes:
         key: `key_of` the cell. made: when, where and how it was made.
         passed: document → whether its answer is right; answers: document → digest of the answer's text.
-        hits: share of the step's own sinks that the policy hid; None: not known.
+        hits: share of the step's own sinks that the policy hid; None: not known. hits_made: as `made`, where another run than
+            that of the answers counted them.
     """
 
     key: str
@@ -60,6 +52,15 @@ class Answers:
     passed: Mapping[str, bool]
     answers: Mapping[str, str]
     hits: float | None = None
+    hits_made: str = ""
+
+
+class Traces(NamedTuple):
+    """The traces of one cell: their documents, the statistics of these in the same order, and how they were made."""
+
+    documents: tuple[str, ...]
+    statistics: xr.Dataset
+    made: str
 
 
 @dataclass(frozen=True)
@@ -67,15 +68,20 @@ class Evidence:
     """What one file holds about one model, known by the digest of its weights.
 
     Attributes:
-        traces: key of a traced cell → (documents, their statistics), in one order.
-        pairs: rows of the table `pairs` of other traces, each with its decoding.
+        traces: by the key of a traced cell.
+        pairs: rows of the table `pairs` of other traces, each with its decoding, and how it was made.
     """
 
     weights: str
-    made: str
     answers: tuple[Answers, ...] = ()
-    traces: Mapping[str, tuple[tuple[str, ...], xr.Dataset]] = field(default_factory=dict)
+    traces: Mapping[str, Traces] = field(default_factory=dict)
     pairs: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """Changes with anything that a table could be made of."""
+        traces = [[name, one.documents, one.made] for name, one in self.traces.items()]
+        return digest([self.weights, [vars(cell) for cell in self.answers], traces, self.pairs])
 
 
 def key_of(cell: Cell) -> str:
@@ -117,7 +123,6 @@ def save(evidence: Evidence, path: Path) -> None:
     about = {
         "format": FORMAT,
         "weights": evidence.weights,
-        "made": evidence.made,
         "documents": documents,
         "answers": [
             {
@@ -128,40 +133,51 @@ def save(evidence: Evidence, path: Path) -> None:
             }
             for cell in evidence.answers
         ],
-        "traces": [{"key": name, "documents": list(ids)} for name, (ids, _) in traces],
+        "traces": [{"key": name, "documents": list(one.documents), "made": one.made} for name, one in traces],
         "pairs": list(evidence.pairs),
     }
     with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as file:
         file.writestr("evidence.json", json.dumps(about, separators=(",", ":")))
-        for place, (_, (_, statistics)) in enumerate(traces):
-            file.writestr(f"{place}.npz", statistics_bytes(statistics, compressed=False))
+        for place, (_, one) in enumerate(traces):
+            file.writestr(f"{place}.npz", statistics_bytes(one.statistics, compressed=False))
 
 
 def load(path: Path, weights: str) -> Evidence | None:
     """The evidence in a file, when it is about these weights."""
-    try:
-        with zipfile.ZipFile(path) as file:
-            about = json.loads(file.read("evidence.json"))
-            if about.get("format") != FORMAT:
-                raise InputError(f"{path} is no evidence that this version reads; make it again")
-            if about["weights"] != weights:
-                return None
-            arrays = [io.BytesIO(file.read(f"{place}.npz")) for place in range(len(about["traces"]))]
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path} cannot be read as evidence of a study ({error})") from error
+    about, arrays = _read(path, weights, arrays=True)
+    if about is None:
+        return None
     names = about["documents"]
     answers = []
     for cell in about["answers"]:
         ids = [names[place] for place in cell["documents"]]
         texts = [cell["answers"][8 * i : 8 * i + 8] for i in range(len(ids))]
         passed = {name: right == "1" for name, right in zip(ids, cell["passed"], strict=True)}
-        settings = {name: cell[name] for name in SETTINGS}
+        settings = {name: cell[name] for name in SETTINGS if name in cell}
         answers.append(Answers(passed=passed, answers=dict(zip(ids, texts, strict=True)), **settings))
+    whole = {"made": about.get("made", "")}  # earlier files say it once
     traces = {
-        entry["key"]: (tuple(entry["documents"]), load_statistics(part))
+        entry["key"]: Traces(tuple(entry["documents"]), load_statistics(part), {**whole, **entry}["made"])
         for entry, part in zip(about["traces"], arrays, strict=True)
     }
-    return Evidence(about["weights"], about["made"], tuple(answers), traces, tuple(about["pairs"]))
+    return Evidence(
+        about["weights"], tuple(answers), traces, tuple({**whole, **row} for row in about["pairs"])
+    )
+
+
+def _read(path: Path, weights: str, arrays: bool = False) -> tuple[dict[str, Any] | None, list[io.BytesIO]]:
+    """evidence.json of a file, None when it is about other weights; and the files of its arrays."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            about: dict[str, Any] = json.loads(file.read("evidence.json"))
+            if about.get("format") != FORMAT:
+                raise InputError(f"{path} is no evidence that this version reads; make it again")
+            if about["weights"] != weights:
+                return None, []
+            count = len(about["traces"]) if arrays else 0
+            return about, [io.BytesIO(file.read(f"{place}.npz")) for place in range(count)]
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path} cannot be read as evidence of a study ({error})") from error
 
 
 def from_study(store: Store, cells: Iterable[Cell], made: str) -> dict[str, Evidence]:
@@ -181,80 +197,106 @@ def from_study(store: Store, cells: Iterable[Cell], made: str) -> dict[str, Evid
         for cell in mine:
             if cell.kind == "evaluate":
                 graded = evaluation(store, cell)
-                rows = graded.records
+                if graded.measure != ACCURACY:  # a text that was read has no right answer
+                    continue
+                found_rows = graded.records
                 answers.append(
                     Answers(
-                        key_of(cell), label, rows[0].settings["task"]["task"], canonical(cell.identity["decoding"]), cell.policy,
-                        {row.document: row.passed for row in rows},
-                        {row.document: answer_digest(row.output) for row in rows}, graded.mean("sinks_hit"),
+                        key_of(cell), label, cell.identity["task"]["task"], canonical(cell.identity["decoding"]), cell.policy,
+                        {row.document: row.passed for row in found_rows},
+                        {row.document: answer_digest(row.output) for row in found_rows}, graded.mean("sinks_hit"),
                     )
                 )  # fmt: skip
-            elif cell.kind == "trace" and cell.policy == "none" and '"maps"' not in cell.capture:
+            elif _summarised(cell):
                 ids = tuple(row.document for row, _ in store.answers(cell.id).values())
-                traces[key_of(cell)] = (ids, trace_statistics(store, cell))
+                traces[key_of(cell)] = Traces(ids, trace_statistics(store, cell), label)
         frame = pairs(store, [cell for cell in mine if cell.kind == "trace" and '"maps"' in cell.capture])
         changes: list[dict[str, Any]] = []
         if frame is not None:  # what the claims read
             frame = frame[frame["measure"].str.endswith("of dependent less other tokens")]
             columns = ["decoding", "task", "policy", "document", "measure", "value"]
-            changes = json.loads(frame[columns].dropna().to_json(orient="records", double_precision=6))
+            rows = json.loads(frame[columns].dropna().to_json(orient="records", double_precision=6))
+            changes = [{**row, "made": label} for row in rows]
         weights = str(mine[0].identity["model"]["weights"])
-        found[model] = Evidence(weights, label, tuple(answers), traces, tuple(changes))
+        found[model] = Evidence(weights, tuple(answers), traces, tuple(changes))
     return found
+
+
+def _summarised(cell: Cell) -> bool:
+    """Whether a cell's traces give statistics: recorded without a policy, and without maps."""
+    return cell.kind == "trace" and cell.policy == "none" and '"maps"' not in cell.capture
 
 
 def of_folder(folder: Path, where: str = "") -> dict[str, Evidence]:
     """Model → the evidence in the folder of a finished study. where: the machine, in words; "": its name."""
+    store, cells, call = _finished(folder)
+    made = f"{call['when'][:10]}, {where or call.get('host', 'unknown machine')}, sinkscope study"
+    return from_study(store, cells, made)
+
+
+def _finished(folder: Path) -> tuple[Store, list[Cell], dict[str, Any]]:
+    """A finished study: its store, its cells, and the call that finished it."""
     store = Store(folder)
     study, calls = store.study(), store.manifest().get("calls")
     if study is None or not calls:
         raise InputError(f"{folder} holds no finished study to take evidence from; run it to its end first")
     facts = {model.name: facts_of(model, "cpu") for model in study.models}
-    made = f"{calls[-1]['when'][:10]}, {where or calls[-1].get('host', 'unknown machine')}, sinkscope study"
-    return from_study(store, identify(outline(study, facts), facts), made)
+    return store, identify(outline(study, facts), facts), calls[-1]
 
 
 # ---- beside a study ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Known:
-    """The evidence on the models of a study that agrees with what the study computed.
-
-    Attributes:
-        by_model: model → its evidence, of which `checks` says how it compares.
-        checks: rows of the table `evidence`: how much of it was computed here as well, how much is the same, whether it is used.
-    """
-
-    by_model: Mapping[str, Evidence] = field(default_factory=dict)
-    checks: tuple[dict[str, Any], ...] = ()
-
-    def traces(self, cell: Cell) -> tuple[tuple[str, ...], xr.Dataset] | None:
-        """The statistics of other traces of a cell's kind."""
-        evidence = self.by_model.get(cell.model.name)
-        return None if evidence is None else evidence.traces.get(key_of(cell))
-
-    def sentences(self) -> list[str]:
-        """What was checked, and what is not used, for people."""
-        lines = []
-        for row in self.checks:
-            alike = f" word for word, and {row['alike']} are graded alike" if row["kind"] == "answers" else ""
-            unused = "it was not checked" if not row["checked"] else "this machine does not reproduce it"
-            lines.append(
-                f"{CHECKED}{row['made']}: {row['checked']} of its {row['items']:,} {row['kind']} were computed here as well, "
-                f"{row['same']} are the same{alike}{'' if row['used'] else f'; it is not used, because {unused}'}"
-            )
-        return lines
-
-
 def read(cells: Sequence[Cell], files: Sequence[Path] = ()) -> dict[str, Evidence]:
     """Model → the evidence in one of these files or folders of finished studies, or beside its weights."""
-    from sinkscope.models.load import ORGANISMS
-
     folders = {
         path: {one.weights: one for one in of_folder(path).values()} for path in files if path.is_dir()
     }
-    found: dict[str, Evidence] = {}
+
+    def one(path: Path, weights: str) -> Evidence | None:
+        return folders[path].get(weights) if path in folders else load(path, weights)
+
+    return _first(cells, files, one)
+
+
+def known_documents(cells: Sequence[Cell], files: Sequence[Path] = ()) -> dict[str, tuple[str, ...]]:
+    """`key_of` a cell → the documents that the same evidence has of it. Reads no arrays, and needs no further library."""
+    folders = {path: _answered(path) for path in files if path.is_dir()}
+
+    def one(path: Path, weights: str) -> dict[str, tuple[str, ...]] | None:
+        if path in folders:
+            return folders[path].get(weights)
+        about, _ = _read(path, weights)
+        if about is None:
+            return None
+        traced = {entry["key"]: tuple(entry["documents"]) for entry in about["traces"]}
+        names = about["documents"]
+        return traced | {
+            cell["key"]: tuple(names[place] for place in cell["documents"]) for cell in about["answers"]
+        }
+
+    found = _first(cells, files, one)
+    return {key: documents for of_model in found.values() for key, documents in of_model.items()}
+
+
+def _answered(folder: Path) -> dict[str, dict[str, tuple[str, ...]]]:
+    """Weights → `key_of` a cell → its documents, of a finished study."""
+    store, cells, _ = _finished(folder)
+    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    for cell in cells:
+        if cell.kind == "evaluate" or _summarised(cell):
+            documents = tuple(dict.fromkeys(row.document for row, _ in store.answers(cell.id).values()))
+            found.setdefault(str(cell.identity["model"]["weights"]), {})[key_of(cell)] = documents
+    return found
+
+
+def _first(
+    cells: Sequence[Cell], files: Sequence[Path], one: Callable[[Path, str], Found | None]
+) -> dict[str, Found]:
+    """Model → what `one` finds about its weights in the first of the files that has any, or beside the weights."""
+    from sinkscope.models.load import ORGANISMS
+
+    found: dict[str, Found] = {}
     for cell in cells:
         if cell.model.name in found:
             continue
@@ -262,94 +304,8 @@ def read(cells: Sequence[Cell], files: Sequence[Path] = ()) -> dict[str, Evidenc
         beside = ORGANISMS / cell.model.source.removeprefix("organism/") / NAME
         shipped = [beside] if cell.model.source.startswith("organism/") and beside.is_file() else []
         for path in (*files, *shipped):
-            evidence = folders[path].get(weights) if path in folders else load(path, weights)
-            if evidence is not None:
-                found[cell.model.name] = evidence
+            known = one(path, weights)
+            if known is not None:
+                found[cell.model.name] = known
                 break
     return found
-
-
-def check(store: Store, cells: Sequence[Cell], known: Mapping[str, Evidence]) -> Known:
-    """What of the evidence was computed in this study as well, and how much of that is the same.
-
-    The documents of a study are the first ones, or evenly spread ones, of a stream of independent draws, so they are a random
-    part of the evidence.
-    """
-    counts: dict[tuple[str, str], dict[str, int]] = {}
-
-    def count(made: str, kind: str, **more: int) -> None:
-        row = counts.setdefault((made, kind), dict.fromkeys(("items", "checked", "same", "alike"), 0))
-        for name, number in more.items():
-            row[name] += number
-
-    for model, evidence in known.items():
-        mine = {key_of(cell): cell for cell in cells if cell.model.name == model}
-        for cell in evidence.answers:
-            count(cell.made, "answers", items=len(cell.passed))
-            here = store.answers(mine[cell.key].id).values() if cell.key in mine else ()
-            for row, grade in here:
-                if grade is not None and row.document in cell.passed:
-                    same = answer_digest(row.output) == cell.answers[row.document]
-                    alike = grade.passed == cell.passed[row.document]
-                    count(cell.made, "answers", checked=1, same=int(same), alike=int(alike))
-        for name, (ids, statistics) in evidence.traces.items():
-            count(evidence.made, "traces", items=len(ids))
-            if name not in mine:
-                continue
-            detections = statistics["detections"].values.reshape(len(ids), -1).sum(1)
-            sinks = dict(zip(ids, detections.tolist(), strict=True))
-            rows = [row for row, _ in store.answers(mine[name].id).values()]
-            for row in rows:
-                if row.document in sinks:
-                    part = load_statistics(store.statistics_file(mine[name].id, row.index, row.seed))
-                    apart = abs(float(part["detections"].sum()) - sinks[row.document])
-                    agrees = int(apart <= DETECTIONS_APART * max(1.0, sinks[row.document]))
-                    count(evidence.made, "traces", checked=1, same=agrees, alike=agrees)
-    used = {
-        kind
-        for kind, row in counts.items()
-        if row["checked"] > 0 and row["alike"] >= LEAST_AGREEMENT * row["checked"]
-    }
-    checks = tuple(
-        {"made": made, "kind": kind, **row, "used": (made, kind) in used}
-        for (made, kind), row in counts.items()
-    )
-    kept = {
-        model: replace(
-            evidence,
-            answers=tuple(cell for cell in evidence.answers if (cell.made, "answers") in used),
-            traces=evidence.traces if (evidence.made, "traces") in used else {},
-            pairs=evidence.pairs if (evidence.made, "traces") in used else (),
-        )
-        for model, evidence in known.items()
-    }
-    return Known(kept, checks)
-
-
-def tables(known: Known, cells: Sequence[Cell]) -> dict[str, pd.DataFrame]:
-    """The tables `evidence` (what was checked), `earlier_records` and `earlier_pairs`, of the study's tasks and decodings."""
-    import pandas as pd
-
-    records: list[dict[str, Any]] = []
-    pairs: list[dict[str, Any]] = []
-    tasks = {cell.identity["task"]["task"] for cell in cells if cell.kind == "evaluate"}
-    for model, evidence in known.by_model.items():
-        names = {
-            canonical(cell.identity["decoding"]): cell.decoding_name
-            for cell in cells
-            if cell.model.name == model
-        }
-        for answers in evidence.answers:
-            if answers.task in tasks and answers.decoding in names:
-                about = {"model": model, "task": answers.task, "decoding_name": names[answers.decoding],
-                         "policy": answers.policy, "sinks_hit": answers.hits, "made": answers.made}  # fmt: skip
-                records += [
-                    {**about, "document": name, "passed": right} for name, right in answers.passed.items()
-                ]
-        pairs += [
-            {"model": model, "decoding_name": names[decoding], "made": evidence.made, **row}
-            for row in evidence.pairs
-            if (decoding := canonical(json.loads(row["decoding"]))) in names
-        ]
-    frames = {"evidence": list(known.checks), "earlier_records": records, "earlier_pairs": pairs}
-    return {name: pd.DataFrame(rows) for name, rows in frames.items() if rows}

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from sinkscope.errors import InputError
 from sinkscope.files import write_atomically
 from sinkscope.locks import LockHeldError
-from sinkscope.study import documents, estimate, evidence, shipped
+from sinkscope.study import documents, draw, estimate, evidence, evidence_check, shipped
 from sinkscope.study.cells import SCIENCE, Cell, identify, map_cells, outline
 from sinkscope.study.executors import Executor, Place, executor_class
 from sinkscope.study.facts import Facts, facts_of
@@ -38,7 +38,7 @@ from sinkscope.version import __version__
 if TYPE_CHECKING:
     from sinkscope.study.tables import NotGraded
 
-OUTPUT = "output/6"
+OUTPUT = "output/7"
 """Count up when the same records would give other tables, figures or another report."""
 
 SHARD_ANSWERS = 64
@@ -169,11 +169,14 @@ class _Run:
                 self._compute([cell for cell in cells if cell.kind == "evaluate"], speeds, ())
                 return Outcome(self.store.root, study, {}, (), (), self.computed)
             size = estimate.sentences(self.asked, study, speeds)
-            self._compute(cells, speeds, size)
+            # Which documents get maps follows from the traces; how much work that is does not.
+            some = {cell.id: dict.fromkeys(cell.documents, 0.0) for cell in cells if cell.kind == "trace"}
+            first, second = (_work(part, speeds) for part in (cells, map_cells(study, cells, some)))
+            self._compute(cells, speeds, size, after=second)
             maps = identify(map_cells(study, cells, self._sinks(cells)), self.facts)
             self.store.check_foreign([*cells, *maps], second=True)
             self.store.add_cells(maps)
-            self._compute(maps, speeds, [documents.EXEMPLAR_RULE])
+            self._compute(maps, speeds, [documents.EXEMPLAR_RULE], before=first)
         finally:
             if self._executor is not None:
                 self._executor.close()
@@ -189,7 +192,7 @@ class _Run:
         return self._executor
 
     def _resolve(self) -> tuple[Study, estimate.Speeds]:
-        """The study with its number of documents, which is fixed once, in study.toml; and the speeds it follows from."""
+        """The study with its documents, which are fixed once, in study.toml; and the speeds that their number follows from."""
         study, speeds = self.store.resolved(self.asked), {}
         if self.store.study_file.is_file():
             return study, estimate.load_speeds(self.store.speed_file)
@@ -200,13 +203,24 @@ class _Run:
             study = with_samples(study, samples)
             estimate.save_speeds(self.store.speed_file, speeds)
             self.timings["measuring"] = round(time.monotonic() - begun, 2)
+        study = draw.with_draws(study, self.facts)
         self.store.write_study(study)
         return study, speeds
 
-    def _compute(self, cells: Sequence[Cell], speeds: estimate.Speeds, lines: Sequence[str]) -> None:
-        """Compute all answers that are missing, after saying `lines`; a shard that was lost is found missing, and done."""
-        before = {cell.id: self.store.answered(cell) for cell in cells}
-        shards = cut(cells, before, self.shard)
+    def _compute(
+        self,
+        cells: Sequence[Cell],
+        speeds: estimate.Speeds,
+        lines: Sequence[str],
+        before: float = 0.0,
+        after: float = 0.0,
+    ) -> None:
+        """Compute all answers that are missing, after saying `lines`; a shard that was lost is found missing, and done.
+
+        before, after: work of the study before and after these cells, so that its progress only grows.
+        """
+        there = {cell.id: self.store.answered(cell) for cell in cells}
+        shards = cut(cells, there, self.shard)
         if not shards:
             return
         for line in lines:
@@ -215,15 +229,15 @@ class _Run:
         # Long shards first, so that no worker ends long after the others.
         shards = [replace(shard, work=each[shard.cell.id] * shard.size) for shard in shards]
         shards.sort(key=lambda shard: -shard.work)
-        account = _Account(self.store, self.progress, each, before, shards)
-        self.progress.begin(sum(each[cell.id] * cell.answers for cell in cells), account.start)
+        account = _Account(self.store, self.progress, each, there, shards, before)
+        self.progress.begin(before + _work(cells, speeds) + after, account.start)
         try:
             self.executor.run(shards, account.finished, account.waiting)
         finally:
             self.progress.end()
-            after = {cell.id: self.store.answered(cell) for cell in cells}
-            self.computed += sum(map(len, after.values())) - sum(map(len, before.values()))
-        left = cut(cells, after, self.shard)
+            now = {cell.id: self.store.answered(cell) for cell in cells}
+            self.computed += sum(map(len, now.values())) - sum(map(len, there.values()))
+        left = cut(cells, now, self.shard)
         if left:
             raise InputError(
                 f"{len(left)} shards are not complete, such as {left[0].cell.title}; run the same command again"
@@ -266,7 +280,7 @@ class _Run:
         shipped_results = shipped.digest_of([model.source for model in study.models])
         grades = tables.grades_of(self.store, cells)
         known = evidence.read(cells, [Path(name) for name in self.asked.evidence])
-        earlier = {model: one.made for model, one in known.items()}
+        earlier = {model: one.digest for model, one in known.items()}
         inputs = digest([OUTPUT, SCIENCE, __version__, sorted(grades.items()), shipped_results, earlier])
         not_graded = tables.not_graded(cells, grades)
         files = {name: self.store.table_file(name) for name in old.get("tables", {})}
@@ -279,7 +293,8 @@ class _Run:
             return Outcome(self.store.root, study, frames, tuple(old.get("notes", ())), not_graded, 0, old)
         self.progress.say("making the tables")
         begun = time.monotonic()
-        made = tables.build(self.store, cells, not_graded, evidence.check(self.store, cells, known))
+        checked = evidence_check.check(self.store, cells, known, draw.seeds(study))
+        made = tables.build(self.store, cells, not_graded, checked)
         tables.write(self.store, made)
         self.timings["tables"] = round(time.monotonic() - begun, 2)
         self.timings["whole run"] = round(time.monotonic() - self.begun, 2)
@@ -297,7 +312,7 @@ class _Run:
             "cells": {cell.id: cell.title for cell in cells},
             "documents": {cell.id: cell.answers for cell in cells},
             "samples": list(size),
-            "traced_documents": f"even ranks by length of question among the first {documents.TRACED_FROM}",
+            "traced_documents": draw.traced_sentence(study),
             "exemplars": documents.EXEMPLAR_RULE,
             "tables": {name: len(frame) for name, frame in made.frames.items()},
             "not_graded": [entry._asdict() for entry in not_graded],
@@ -308,9 +323,17 @@ class _Run:
         return Outcome(self.store.root, study, made.frames, made.notes, not_graded, self.computed, manifest)
 
 
+def _work(cells: Sequence[Cell], speeds: estimate.Speeds) -> float:
+    """The work of all answers of cells."""
+    return sum(estimate.work(cell, speeds) * cell.answers for cell in cells)
+
+
 @dataclass
 class _Account:
-    """The work that is done: finished shards as a whole, those in work by the lines of their records."""
+    """The work that is done: finished shards as a whole, those in work by the lines of their records.
+
+    start: work that is done before these cells.
+    """
 
     store: Store
     progress: Progress
@@ -322,7 +345,7 @@ class _Account:
     _lines: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.start = sum(self.each[cell] * len(numbers) for cell, numbers in self.before.items())
+        self.start += sum(self.each[cell] * len(numbers) for cell, numbers in self.before.items())
         self._lines = {shard.name: self._count(shard) for shard in self.shards}
 
     def finished(self, job: Job, result: Any) -> None:

@@ -79,6 +79,8 @@ class Grid:
         seeds: of the decoding; several only where it draws.
         batches: take the documents in whole batches of this size with equally long prompts, which are answered together and
             so much faster on a CPU; 0: the first documents of the task. See `documents.in_batches`.
+        drawn: places of the documents that were drawn from those of the evidence when the study started (`study.draw`), written
+            by the study itself into its study.toml; empty: the documents follow from the rules above.
     """
 
     task: str | Mapping[str, str]
@@ -90,6 +92,7 @@ class Grid:
     controls: int = 1
     batches: int = 0
     reuse: tuple[str, ...] = ("none",)
+    drawn: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("policies", "reuse"):
@@ -104,6 +107,8 @@ class Grid:
             whole("samples", self.samples, 1)
         whole("controls", self.controls, 1)
         whole("batches", self.batches, 0)
+        for place in self.drawn:
+            whole("drawn", place, 0)
         if not self.seeds:
             raise InputError("seeds is empty; give at least one, such as [0]")
         for seed in self.seeds:
@@ -196,6 +201,7 @@ class Study:
         data: task → JSON-lines file in the original format; tasks that are not named here are fetched or generated.
         modules: Python modules to import first, here and in every worker: they register policies, tasks, decodings, families.
         evidence: folders of earlier studies on the same models, or their files (`study.evidence`); the organisms have their own.
+        draw: the seed that draws the study's documents from those of the evidence, where it has any.
     """
 
     name: str
@@ -209,10 +215,12 @@ class Study:
     data: Mapping[str, str] = field(default_factory=dict)
     modules: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
+    draw: int = 0
     about: str = ""
 
     def __post_init__(self) -> None:
         _text("name of a study", self.name)
+        whole("draw", self.draw, 0)
         for module in self.modules:
             _text("name of a module", module)
         if not self.grids:

@@ -134,7 +134,7 @@ class Store:
         return [name for name in names if name not in LEFT_BY_A_KILL and not name.startswith(".")]
 
     def check_study(self, wanted: spec.Study) -> None:
-        """Refuse a folder of another study, with the difference named; "auto" agrees with any number."""
+        """Refuse a folder of another study, with the difference named; "auto" agrees with any number, and no draw with any."""
         known = self.study()
         if known is None:
             return
@@ -143,6 +143,7 @@ class Store:
             for known_block, new_block in zip(old[kind], new[kind], strict=False):
                 if new_block["samples"] == "auto" and isinstance(known_block["samples"], int):
                     new_block["samples"] = known_block["samples"]
+                new_block["drawn"] = new_block["drawn"] or known_block["drawn"]
         for data in (old, new):
             for name in spec.NOT_IN_RECORDS:
                 data.pop(name)

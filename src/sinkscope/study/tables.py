@@ -39,7 +39,7 @@ from sinkscope.policies import Window
 from sinkscope.sinks import compare_traces, diagnose, mechanisms, merge, summary
 from sinkscope.sinks.depth import depth_table
 from sinkscope.statistics import align, compare
-from sinkscope.study import evidence
+from sinkscope.study import evidence_check
 from sinkscope.study.cells import Cell
 from sinkscope.study.comparison import compare_runs, holm_over, pooled
 from sinkscope.study.store import Store, load_part, load_statistics
@@ -97,7 +97,7 @@ def build(
     store: Store,
     cells: Sequence[Cell],
     ungraded: Sequence[NotGraded] = (),
-    known: evidence.Known | None = None,
+    known: evidence_check.Known | None = None,
 ) -> Tables:
     """All tables of a finished study; cells that are not graded have no accuracy and are left out of `results`.
 
@@ -137,7 +137,7 @@ def build(
     if changed is not None:
         frames["pairs"] = changed
     if known is not None:
-        frames |= evidence.tables(known, cells)
+        frames |= evidence_check.tables(known, cells)
         notes += known.sentences()
     if ungraded:
         frames["not_graded"] = pd.DataFrame(ungraded)
@@ -163,16 +163,16 @@ def evaluation(store: Store, cell: Cell) -> Evaluation:
     return Evaluation(tuple(rows), settings)
 
 
-def trace_statistics(store: Store, cell: Cell, known: evidence.Known | None = None) -> xr.Dataset:
+def trace_statistics(store: Store, cell: Cell, known: evidence_check.Known | None = None) -> xr.Dataset:
     """The statistics of all traces of a cell, and of those of earlier studies of other documents."""
     rows = [row for row, _ in store.answers(cell.id).values()]
     parts = [load_statistics(store.statistics_file(cell.id, row.index, row.seed)) for row in rows]
     earlier = None if known is None else known.traces(cell)
     if earlier is not None:
         here = {row.document for row in rows}
-        others = [place for place, document in enumerate(earlier[0]) if document not in here]
+        others = [place for place, document in enumerate(earlier.documents) if document not in here]
         name = parts[0].attrs["model"]  # the weights are the same, wherever they lie
-        parts += [earlier[1].isel(sample=others).assign_attrs(model=name)] if others else []
+        parts += [earlier.statistics.isel(sample=others).assign_attrs(model=name)] if others else []
     return merge(parts, relabel=True).assign_attrs(here=len(rows))
 
 

@@ -27,7 +27,10 @@ NAMES = {
 
 
 def one_step(trace: Trace, sample: int, step: int) -> xarray.Dataset:
-    """The recorded variables of one sample and step, padding and keys that do not exist yet left out."""
+    """The recorded variables of one sample and step, padding and keys that do not exist yet left out.
+
+    `attention` is the map of this step, recorded with it (`Capture(level="maps")`) or added later (`attention_at`).
+    """
     dataset = trace.dataset
     if not 0 <= sample < dataset.sizes["sample"]:
         raise InputError(f"sample {sample} is not in the trace, which has 0 to {dataset.sizes['sample'] - 1}")
@@ -35,17 +38,23 @@ def one_step(trace: Trace, sample: int, step: int) -> xarray.Dataset:
     if step not in recorded:
         raise InputError(f"step {step} was not recorded; the trace has {recorded[0]} to {recorded[-1]}")
     here = dataset.isel(sample=sample).sel(step=step)
+    if "attention_at" in here:
+        added = here["attention_at"]
+        here = here.drop_dims("map_step").drop_vars("map_step", errors="ignore")
+        if "attention" not in here and step in added["map_step"].values:
+            here = here.assign(attention=added.sel(map_step=step, drop=True))
     real = (dataset["region"].isel(sample=sample).values != "padding") & (here["tokens"].values >= 0)
     here = here.isel(key=real)
-    return here.isel(query=real[: dataset.sizes["query"]]) if here.sizes.get("query") == len(real) else here
+    return here.isel(query=real) if here.sizes.get("query") == len(real) else here
 
 
 def activation_cache(trace: Trace, sample: int = 0, step: int = 0) -> dict[str, Tensor]:
     """Activations of one step by TransformerLens' names, batch first.
 
     Returns:
-        `blocks.L.attn.hook_pattern` [1, head, query, key] where maps were recorded (`Capture(level="maps")`), and what else
-        the trace holds of each layer: received attention [1, head, key], norms.
+        `blocks.L.attn.hook_pattern` [1, head, query, key] where a map of the step was recorded (`Capture(level="maps")`) or
+        added (`sinkscope trace --maps-at`), and what else the trace holds of each layer: received attention [1, head, key],
+        norms.
     """
     here = one_step(trace, sample, step)
     cache = {}
@@ -58,7 +67,10 @@ def activation_cache(trace: Trace, sample: int = 0, step: int = 0) -> dict[str, 
 
 
 def save_step(trace: Trace, path: str | os.PathLike[str], sample: int = 0, step: int = 0) -> None:
-    """Write the numbers of one step as a safetensors file, one tensor for each variable; axes are in the file's metadata."""
+    """Write the numbers of one step as a safetensors file, one tensor for each variable.
+
+    The file's metadata says the axes of each (`axes.received`: layer,head,key) and the labels of an axis (`labels.layer`: 0,1,2).
+    """
     from safetensors.numpy import save_file
 
     here = one_step(trace, sample, step)
@@ -68,5 +80,6 @@ def save_step(trace: Trace, path: str | os.PathLike[str], sample: int = 0, step:
         "sample": str(sample),
         "step": str(step),
         **{f"axes.{name}": text for name, text in axes.items()},
+        **{f"labels.{dim}": ",".join(map(str, here[dim].values)) for dim in here.dims if dim in here.coords},
     }
     save_file({name: np.ascontiguousarray(array.values) for name, array in arrays.items()}, path, metadata)

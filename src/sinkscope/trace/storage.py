@@ -225,12 +225,18 @@ def _finished(dataset: xarray.Dataset) -> xarray.Dataset:
             # A scale of one in float32 is xarray's way to read half precision as single without loading it.
             dataset[name].attrs["scale_factor"] = np.float32(1.0)
     dataset = xarray.decode_cf(dataset, decode_times=False, decode_coords=False)
-    names = np.asarray(REGIONS)[dataset["region"].values.astype(int)]
-    dataset = dataset.assign(region=(("sample", "key"), names, _units("region")))
+    regions = np.asarray(REGIONS)[dataset["region"].values.astype(int)]
+    dataset = dataset.assign(region=(("sample", "key"), regions, _units("region")))
     if "query_kind" in dataset.dims:
         # Traces of earlier versions have no random classes.
         dataset = dataset.assign_coords(query_kind=list(QUERY_KINDS)[: dataset.sizes["query_kind"]])
-    return dataset
+    # zarr lists the arrays of a group in any order; received attention first gives the dimensions their usual one.
+    names = sorted(map(str, dataset.data_vars), key=lambda name: (name != "received", name))
+    return xarray.Dataset(
+        {name: dataset[name].variable for name in names},
+        coords={name: dataset[name].variable for name in sorted(map(str, dataset.coords))},
+        attrs=dataset.attrs,
+    )
 
 
 def save(trace: Trace, path: str | os.PathLike[str]) -> None:

@@ -47,7 +47,7 @@ class PaperFigure:
         for path in made:  # a link planted at one of these names would otherwise lead elsewhere
             path.unlink(missing_ok=True)
         with style():
-            # No date, so that the same data give the same file.
+            # No date, and ids that follow from the picture (svg.hashsalt of the style): the same data give the same file.
             self.figure.savefig(svg, metadata={"Date": None, "Title": self.title})
             self.figure.set_layout_engine("none")  # it is laid out now, and need not be again
             self.figure.savefig(pdf, metadata={"CreationDate": None, "Title": self.title})

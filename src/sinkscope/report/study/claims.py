@@ -6,7 +6,8 @@ MMaDA-8B and Llama-3.1-8B. A verdict is about the model that was studied, not ab
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import tomllib
 
 from sinkscope.report.study import masking_rules, trace_rules
 from sinkscope.report.study.evidence import TRACES, Evidence
-from sinkscope.report.study.rules import NOT_MEASURED, Judgement, Rule
+from sinkscope.report.study.rules import CONTRADICTED, NOT_MEASURED, OPEN, SUPPORTED, Judgement, Rule
 from sinkscope.study.gpu_hours import Power, concerns
 
 
@@ -27,6 +28,8 @@ class Claim:
         text: the claim in our words; where: its place in the paper; measured: how it is measured here; rule: how it is decided.
         families: the kinds of model that it is about.
         kind: the kind of evidence that decides on it; every task, or set of traces, is judged.
+        policies: that its rule compares; beside: families of the models that it compares with.
+        power: what the rule finds in 80 % of simulated studies; "": it was not simulated by documents.
     """
 
     name: str
@@ -38,6 +41,9 @@ class Claim:
     families: tuple[str, ...]
     decide: Rule
     kind: str = TRACES
+    policies: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
+    power: str = ""
 
 
 THEMES = "What breaks without them", "How many, and where", "Movement", "What they are made of"
@@ -56,6 +62,9 @@ def _claim(name: str, told: dict[str, Any]) -> Claim:
         families=tuple(told["families"]),
         decide=RULES[told["decide"]["rule"]](**options),
         kind=told.get("evidence", TRACES),
+        policies=tuple(told.get("policies", ())),
+        beside=tuple(told.get("beside", ())),
+        power="{documents} documents: {effect}".format(**told["needs"]) if "needs" in told else "",
         **words,
     )
 
@@ -72,14 +81,18 @@ def needs() -> list[Power]:
     ]
 
 
-def judge(evidence: Iterable[Evidence]) -> dict[str, dict[str, tuple[Judgement, ...]]]:
-    """Claim → model → a judgement for each task or set of traces; none where a claim is not about this kind of model."""
+Judged = dict[str, dict[str, tuple[Judgement, ...]]]
+"""Claim → model → a judgement for each task or set of traces; none where a claim is not about this kind of model."""
+
+
+def judge(evidence: Iterable[Evidence]) -> Judged:
+    """The judgements on all claims."""
     known = list(evidence)
     families = {one.model: one.family for one in known}
     return {
         claim.name: {
             model: tuple(
-                claim.decide(one)._replace(about=one.about, rests=one.rests)
+                _judged(claim, one.on(claim.policies))
                 for one in known
                 if one.model == model and one.kind == claim.kind
             )
@@ -90,3 +103,61 @@ def judge(evidence: Iterable[Evidence]) -> dict[str, dict[str, tuple[Judgement, 
         }
         for claim in CLAIMS
     }
+
+
+def _judged(claim: Claim, evidence: Evidence) -> Judgement:
+    """The judgement, with what it rests on: of the model, and of models beside it that have something else."""
+    found = claim.decide(evidence)
+    if found == NOT_MEASURED:
+        return found._replace(about=evidence.about)
+    others = [other for other in evidence.others if other.family in claim.beside]
+    rests = [evidence.rests, *(f"{one.model}: {one.rests}" for one in others if one.rests != evidence.rests)]
+    return found._replace(about=evidence.about, rests="; ".join(rests))
+
+
+def overall(judgements: Sequence[Judgement]) -> str:
+    """What all tasks, or sets of traces, of a model say together: decided where one decides it and none says the opposite."""
+    found = {judgement.status for judgement in judgements} - {OPEN}
+    return found.pop() if len(found) == 1 else OPEN
+
+
+@dataclass(frozen=True)
+class Tally:
+    """How many claims are decided.
+
+    Attributes:
+        claims: status → claims, each counted once for every model that it is about (`overall`).
+        verdicts: status → verdicts, one for each of these and each task or set of traces.
+    """
+
+    claims: Counter[str]
+    verdicts: Counter[str]
+
+    @property
+    def decided(self) -> int:
+        """Claims that are supported or contradicted."""
+        return self.claims[SUPPORTED] + self.claims[CONTRADICTED]
+
+    @property
+    def counts(self) -> dict[str, dict[str, int]]:
+        """All numbers, for programs."""
+        return {"claims": dict(self.claims), "verdicts": dict(self.verdicts)}
+
+    @property
+    def sentence(self) -> str:
+        """For people; empty where no claim is about the models."""
+        if not self.claims:
+            return ""
+        every = self.verdicts.total()
+        return (
+            f"{self.decided} of {self.claims.total()} claims are decided ({self.claims[SUPPORTED]} supported, "
+            f"{self.claims[CONTRADICTED]} contradicted), each claim counted once for every model that it is about; "
+            f"task by task these are {every} verdict{'' if every == 1 else 's'}, {every - self.verdicts[OPEN]} of them decided"
+        )
+
+
+def tally(judged: Judged) -> Tally:
+    """The count of claims and verdicts."""
+    rows = [judgements for by_model in judged.values() for judgements in by_model.values() if judgements]
+    every = (judgement.status for judgements in rows for judgement in judgements)
+    return Tally(Counter(map(overall, rows)), Counter(every))

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
-from sinkscope.report.study.claims import CLAIMS, THEMES, Claim, judge
-from sinkscope.report.study.evidence import collect
-from sinkscope.report.study.markup import Safe, details, section, tag
+from sinkscope.report.study.claims import CLAIMS, THEMES, Claim, tally
+from sinkscope.report.study.markup import Safe, breakable, details, section, tag
 from sinkscope.report.study.rules import CONTRADICTED, OPEN, SUPPORTED, Judgement
 from sinkscope.report.study.source import StudySource
 from sinkscope.report.study.words import note
-from sinkscope.study.evidence import CHECKED
+from sinkscope.study.evidence_check import CHECKED
 
 MARKS = {SUPPORTED: "✓", CONTRADICTED: "✗", OPEN: "?"}
 
 
 def claims_table(source: StudySource) -> Safe:
     """The section."""
-    judged = judge(collect(source))
+    judged = source.judged
     models = [model for model in source.models if model in judged[CLAIMS[0].name]]
     rows: list[Safe] = []
     theme = ""
-    tally: Counter[str] = Counter()
     for claim in sorted(CLAIMS, key=lambda claim: THEMES.index(claim.theme)):
         row = judged[claim.name]
         if not any(row.values()):
@@ -31,30 +27,31 @@ def claims_table(source: StudySource) -> Safe:
             rows.append(
                 tag("tr", tag("th", theme, colspan=len(models) + 1, scope="rowgroup"), class_="theme")
             )
-        tally.update(judgement.status for judgements in row.values() for judgement in judgements)
         rows.append(tag("tr", _claim(claim), *(_cell(claim, model, row[model]) for model in models)))
-    head = tag("tr", tag("th", "claim", scope="col"), *(tag("th", model, scope="col") for model in models))
+    head = tag(
+        "tr", tag("th", "claim", scope="col"), *(tag("th", breakable(model), scope="col") for model in models)
+    )
     caption = tag("caption", note("claims_table"))
     grid = tag("table", caption, tag("thead", head), tag("tbody", *rows), class_="claims")
-    counts = tag(
-        "ul",
-        *(tag("li", _badge(status), f" {tally[status]} of {sum(tally.values())}") for status in MARKS),
-        class_="tally",
-    )
+    found = tally(judged)
+    shares = [(status, f" {found.claims[status]} of {found.claims.total()} claims") for status in MARKS]
+    counts = tag("ul", *(tag("li", _badge(status), words) for status, words in shares), class_="tally")
+    summed = [tag("p", f"{found.sentence}. {note('tally')}")] if found.sentence else []
     checked = [
         tag("p", f"{remark[:1].upper()}{remark[1:]}.", class_="quiet")
         for remark in source.notes
         if remark.startswith(CHECKED)
     ]
     return section(
-        "claims", "The paper’s claims", tag("p", note("claims")), counts, *checked,
+        "claims", "The paper’s claims", tag("p", note("claims")), counts, *summed, *checked,
         tag("div", grid, class_="scroll", tabindex="0", role="region", aria_label="claims of the paper"),
     )  # fmt: skip
 
 
 def _claim(claim: Claim) -> Safe:
     how = tag("small", tag("b", "Measured: "), claim.measured, ".")
-    rule = details("rule", tag("p", claim.rule[:1].upper() + claim.rule[1:], "."))
+    power = f" In 80 % of simulated studies it is decided with {claim.power}." if claim.power else ""
+    rule = details("rule", tag("p", claim.rule[:1].upper() + claim.rule[1:], ".", power))
     return tag("th", claim.text, tag("small", claim.where), how, rule, scope="row")
 
 

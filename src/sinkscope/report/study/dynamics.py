@@ -28,7 +28,11 @@ def dynamics(source: StudySource) -> Safe | None:
     if not measures:
         return None
     entries = [(f"area {kind}", "patch", f"{name}: {words}") for name, kind, words in KINDS]
-    picture = captioned(tag("div", _bars(measures), key(entries)), "dynamics", link("tables/sinks.csv"))
+    picture = captioned(
+        tag("div", _bars(measures), _bars(measures, narrow=True), key(entries)),
+        "dynamics",
+        link("tables/sinks.csv"),
+    )
     numbers = table(
         "Dynamics, with 95 % intervals over prompts; expected and p of events are from permuted event times",
         ("measure", *measures),
@@ -57,27 +61,29 @@ def _value(at: int, row: Row, form: str) -> Safe:
     return join([valued(row, "sinks", at, form), note])
 
 
-def _bars(measures: Measures) -> Safe:
-    """One bar for each model; a segment that is wide enough carries its number."""
+def _bars(measures: Measures, narrow: bool = False) -> Safe:
+    """One bar for each model; a segment that is wide enough carries its number. narrow: for a phone, names above the bars."""
+    pitch, head = (48, 18) if narrow else (34, 0)
+    width, left = (350, 4) if narrow else (1000, 170)
     plot = Plot(
-        "kinds of heads by model", 1000, 34 * len(measures) + 30, (0, 1), (0, 1), margin=(170, 4, 10, 26)
+        "kinds of heads by model", width, pitch * len(measures) + 30, (0, 1), (0, 1), margin=(left, 4, 14, 26)
     )
     plot.x_axis([(share, f"{share:.0%}") for share in (0, 0.25, 0.5, 0.75, 1)], grid=True)
     for line, (model, rows) in enumerate(measures.items()):
-        top, start = 6 + 34 * line, 0.0
-        plot.text(160, top + 16, model, "name end")
+        top, start = 6 + pitch * line + head, 0.0
+        plot.text(*((left, top - 5, model, "name") if narrow else (160, top + 16, model, "name end")))
         for name, kind, _ in KINDS:
             at, row = rows.get(f"{name} heads", (0, {"value": None}))
             share = row["value"]
             if missing(share) or share <= 0:
                 continue
-            left, right = plot.across(start), plot.across(start + share)
+            low, high = plot.across(start), plot.across(start + share)
             title = tag("title", f"{model}, {name}: {number(share, '.1%')}")
-            box = tag("rect", x=left, y=top, width=round(right - left, 2), height=24, class_=f"area {kind}")
+            box = tag("rect", x=low, y=top, width=round(high - low, 2), height=24, class_=f"area {kind}")
             plot.parts.append(
-                tag("g", title, box, data_at=f"sinks/{at}/value", data_wide=f"{left:g} {right:g}")
+                tag("g", title, box, data_at=f"sinks/{at}/value", data_wide=f"{low:g} {high:g}")
             )
             if share >= LEAST_LABEL:
-                plot.text((left + right) / 2, top + 16, number(share, ".0%"), "area-text middle")
+                plot.text((low + high) / 2, top + 16, number(share, ".0%"), "area-text middle")
             start += share
-    return plot.svg()
+    return tag("div", plot.svg(), class_="narrow" if narrow else "broad")

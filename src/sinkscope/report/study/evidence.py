@@ -18,6 +18,8 @@ from sinkscope.report.study.source import StudySource
 from sinkscope.sinks.diagnosis import BASE_ACCURACY
 from sinkscope.statistics import Estimate, kept_share, mean_difference, mean_interval, paired_interval
 from sinkscope.study.comparison import pooled
+from sinkscope.study.evidence_check import ANSWERS
+from sinkscope.text import listed
 
 Scores = Mapping[str, float]
 """Document → share of its answers that were right."""
@@ -35,8 +37,10 @@ class Evidence:
         kind: ACCURACIES, TRACES or PAIRS.
         about: the task, or the set of traces.
         prompts: over how many prompts the intervals of traces are.
-        here: how many of the documents or prompts this study ran itself; the others are of earlier studies, which it
-            checked. None: all.
+        here: how many of the documents or prompts this study ran itself, under every policy that it ran; the others are of
+            earlier studies, which it checked. None: all.
+        ran: policy → the documents that this study ran itself; None: all. aside: how the others were checked, where none of
+            them ran here.
         measures: measure of the table `sinks` (or `pairs`) → value with its interval.
         scores: policy → scores; controls are averaged over their draws, "random(top:1)" and "random(top:1),match=mass".
         hits: policy → share of the step's own sinks that it hid.
@@ -49,12 +53,15 @@ class Evidence:
     about: str = ""
     prompts: int = 0
     here: int | None = None
+    ran: Mapping[str, frozenset[str]] | None = None
+    aside: str = ""
     measures: Mapping[str, Estimate] = field(default_factory=dict)
     scores: Mapping[str, Scores] = field(default_factory=dict)
     hits: Mapping[str, float] = field(default_factory=dict)
     others: tuple[Evidence, ...] = ()
 
     word: ClassVar[str] = "an accuracy"
+    unit: ClassVar[str] = "document"
     counted: ClassVar[bool] = True
     """Answers are right or wrong, so that few of them say little even when all agree."""
 
@@ -66,9 +73,33 @@ class Evidence:
     @property
     def rests(self) -> str:
         """How much evidence there is, and how much of it is of this study."""
-        count, word = (self.n, "documents") if self.kind == ACCURACIES else (self.prompts, "prompts")
+        count, word = (self.n, self.unit) if self.kind == ACCURACIES else (self.prompts, "prompt")
+        if not count:
+            return ""
+        said = f"{count} {word}{'' if count == 1 else 's'}"
+        if self.here is None or self.here >= count:
+            return said
+        if not self.here:
+            return f"{said}, none of them run here{self.aside}"
+        lacking = [policy for policy in self.scores if self.ran is not None and policy not in self.ran]
         return (
-            "" if self.here is None or self.here >= count else f"{count} {word}, {self.here} of them run here"
+            f"{said}, {self.here} of them run here{f', but not under {listed(lacking)}' if lacking else ''}"
+        )
+
+    def on(self, policies: Iterable[str]) -> Evidence:
+        """The same on the documents that all of these policies have in common, because losses are paired by document."""
+        own = [policy for policy in policies if policy in self.scores]
+        if self.ran is None or not own:
+            return self
+        common = set.intersection(*(set(self.scores[policy]) for policy in own))
+        scores = {
+            policy: {name: score for name, score in self.scores[policy].items() if name in common}
+            for policy in own
+        }
+        ran = [self.ran[policy] for policy in own if policy in self.ran]
+        here = common.intersection(*ran) if ran else ()
+        return replace(
+            self, scores=scores, here=len(here), others=tuple(other.on(policies) for other in self.others)
         )
 
     def accuracy(self, policy: str) -> float:
@@ -117,6 +148,7 @@ class TextEvidence(Evidence):
     """
 
     word: ClassVar[str] = "a share"
+    unit: ClassVar[str] = "text"
     counted: ClassVar[bool] = False
 
     def accuracy(self, policy: str) -> float:
@@ -184,14 +216,24 @@ def _accuracies(source: StudySource) -> Iterable[Evidence]:
         if earlier is not None:
             first = part.dropna(subset="sinks_hit").groupby("policy")["sinks_hit"].first()
             hits = {**{str(name): float(hit) for name, hit in first.items()}, **hits}
+        ran = part[part["here"]].groupby(part["policy"].map(pooled))["document"]
         yield Evidence(
             model=model,
             family=source.families.get(model, ""),
             about=f"{task}, {decoding}" if decodings[task] > 1 else task,
             scores=_scores(part),
             hits=hits,
-            here=part.loc[part["here"], "document"].nunique(),
+            ran=None
+            if part["here"].all()
+            else {str(name): frozenset(map(str, group)) for name, group in ran},
+            aside=_aside(source, model, task),
         )
+
+
+def _aside(source: StudySource, model: str, task: str) -> str:
+    """How earlier answers were checked of which none ran here; empty where some did."""
+    rows = [row for _, row in source.rows("evidence", model=model, task=task, kind=ANSWERS) if row["used"]]
+    return "; checked on other models and tasks" if rows and not any(row["checked"] for row in rows) else ""
 
 
 def _texts(source: StudySource) -> Iterable[Evidence]:
@@ -225,23 +267,14 @@ def _hits(source: StudySource, table: str, model: str, task: str, decoding: str)
 
 
 def _scores(frame: Any) -> dict[str, Scores]:
-    """Policy → scores, seeds and draws of a control averaged; an answer that was given here counts before an earlier one.
-
-    With evidence of earlier studies, the documents that all policies have in common: losses are paired.
-    """
+    """Policy → scores, seeds and draws of a control averaged; an answer that was given here counts before an earlier one."""
     answers = pd.MultiIndex.from_frame(frame[["policy", "document"]])
     new = frame["here"].to_numpy() | ~answers.isin(answers[frame["here"].to_numpy()])
     scores: dict[str, Scores] = {}
     for policy, part in frame[new].groupby(frame["policy"].map(pooled), sort=False):
         mean = part["passed"].astype(float).groupby(part["document"]).mean()
         scores[str(policy)] = {str(name): float(score) for name, score in mean.items()}
-    if frame["here"].all():
-        return scores
-    common = set.intersection(*(set(one) for one in scores.values()))
-    return {
-        policy: {name: score for name, score in one.items() if name in common}
-        for policy, one in scores.items()
-    }
+    return scores
 
 
 def _traces(source: StudySource) -> Iterable[Evidence]:
@@ -288,6 +321,7 @@ def _pairs(source: StudySource) -> Iterable[Evidence]:
                 about=f"top:1 {'beside none' if other is None else 'beside its control'}, {decoding}",
                 prompts=len(change),
                 here=len(change) if here else 0,
+                aside="; checked by traces of the same run",
                 measures={
                     str(name): mean_interval(np.asarray(change[name], dtype=np.float64)) for name in change
                 },

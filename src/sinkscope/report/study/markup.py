@@ -15,7 +15,9 @@ from sinkscope.text import visible
 LONGEST = 2_000
 """Characters of one text that are shown; what is cut is said."""
 
-VOID = frozenset({"br", "hr", "img", "meta", "rect", "line", "circle", "path", "polyline", "polygon", "use"})
+VOID = frozenset(
+    {"br", "wbr", "hr", "img", "meta", "rect", "line", "circle", "path", "polyline", "polygon", "use"}
+)
 
 
 class Safe(str):
@@ -67,6 +69,15 @@ def tag(name: str, *children: Any, **attributes: Any) -> Safe:
     return Safe(f"<{name}{given}>{join(children)}</{name}>")
 
 
+def breakable(name: Any) -> Safe:
+    """A name that may go on in the next line behind a slash, as those of models have.
+
+    >>> breakable("organism/causal")
+    'organism/<wbr/>causal'
+    """
+    return safe(name) if isinstance(name, Safe) else join(str(name).split("/"), Safe(f"/{tag('wbr')}"))
+
+
 def section(anchor: str, title: str, *children: Any) -> Safe:
     """A part of the page, with a heading that links can point to."""
     head = tag("h2", title, id=f"{anchor}-title")
@@ -101,7 +112,7 @@ def table(
 ) -> Safe:
     """A table with a caption and scoped headings; `headed`: the first cell of a row is its heading."""
     names = list(head)
-    top = tag("tr", *(tag("th", name, scope="col") for name in names))
+    top = tag("tr", *(tag("th", breakable(name), scope="col") for name in names))
     body = []
     for row in rows:
         cells = list(row)

@@ -7,8 +7,9 @@ from typing import Any
 
 from sinkscope.report.study.markup import Safe, details, join, link, listing, section, table, tag
 from sinkscope.report.study.source import StudySource
-from sinkscope.report.study.words import note, policy_words
-from sinkscope.study.evidence import CHECKED
+from sinkscope.report.study.words import note, policy_words, reading
+from sinkscope.study.draw import sentences
+from sinkscope.study.evidence_check import CHECKED
 from sinkscope.study.spec import to_toml
 
 
@@ -17,13 +18,14 @@ def provenance(source: StudySource) -> Safe:
     manifest = source.manifest
     facts = [
         ("study", source.study.name),
-        ("documents", f"{_documents(source)}. Which: {note('documents')}"),
+        ("documents", f"{_documents(source)}. {' '.join(sentences(source.study))}"),
         ("traced documents", manifest.get("traced_documents", "")),
         ("exemplars", manifest.get("exemplars", "")),
         ("intervals", note("intervals")),
         ("earlier evidence", _evidence(source)),
         ("programs graded by", _sandbox(source)),
         ("policies", note("policies")),
+        ("how all of it is measured", reading()),
         ("versions", ", ".join(f"{name} {version}" for name, version in manifest.get("versions", {}).items())),
         ("science", f"{manifest.get('science', '')}; inputs {manifest.get('inputs', '')}"),
     ]  # fmt: skip

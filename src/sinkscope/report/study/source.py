@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -20,6 +20,10 @@ from sinkscope.report.study.numbers import missing
 from sinkscope.study import shipped, spec
 from sinkscope.study.store import Store
 from sinkscope.text import read_csv
+
+if TYPE_CHECKING:
+    from sinkscope.report.study.claims import Judged
+    from sinkscope.report.study.evidence import Evidence
 
 TABLES = (
     "results", "records", "sinks", "depth", "diagnosis", "replay", "pairs", "likelihood", "passages", "inspection", "holdings",
@@ -130,6 +134,20 @@ class StudySource:
             model.source: str(known.get(model.name, {}).get("weights") or "") for model in self.study.models
         }
         return shipped.read([model.source for model in self.study.models], digests)
+
+    @cached_property
+    def evidence(self) -> list[Evidence]:
+        """What decides on claims."""
+        from sinkscope.report.study.evidence import collect
+
+        return collect(self)
+
+    @cached_property
+    def judged(self) -> Judged:
+        """The judgements on the paper's claims, made once for all sections."""
+        from sinkscope.report.study.claims import judge
+
+        return judge(self.evidence)
 
     @cached_property
     def exemplars(self) -> dict[str, Path]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
 
-from sinkscope.report.study.claims import judge
-from sinkscope.report.study.evidence import collect
+from sinkscope.report.study.claims import tally
+from sinkscope.report.study.evidence import ACCURACIES, Evidence
 from sinkscope.report.study.markup import Safe, details, section, tag
-from sinkscope.report.study.rules import CONTRADICTED, OPEN, SUPPORTED
+from sinkscope.report.study.rules import points
 from sinkscope.report.study.source import StudySource
 from sinkscope.report.study.words import short
+from sinkscope.study.comparison import control
+from sinkscope.text import listed
 
 MOVING = {
     "static": "stay where they are in",
@@ -23,9 +24,10 @@ MOVING = {
     "mixed": "partly stay and partly move in",
 }
 DEPENDENCE = {
-    "yes": "costs accuracy beyond what random keys cost in",
-    "no": "costs little in",
+    "yes": "the strongest key costs more than a random one in",
+    "no": "it costs little in",
 }
+COMPARED = ("none", "top:1", "random(top:1)")
 
 
 def summary(source: StudySource) -> Safe:
@@ -50,7 +52,7 @@ def sentences(source: StudySource) -> list[str]:
         _scope(source),
         _where(findings.get("sinks", {})),
         _moving(findings.get("moving", {})),
-        _dependence(findings.get("ARM-like dependency", {})),
+        _dependence(source, findings.get("ARM-like dependency", {})),
         _claims(source),
     ]
 
@@ -60,10 +62,21 @@ def _scope(source: StudySource) -> str:
     results = source.frames.get("results")
     if results is None:
         return f"This study traced {models} and graded no answers."
-    tasks = _names(dict.fromkeys(map(str, results["task"])))
-    documents = " or ".join(map(str, sorted(set(map(int, results["n"])))))
-    policies = len(set(results["policy"]) - {"none"})
-    return f"This study ran {models} on {tasks}, {documents} documents a cell, without a policy and under {policies} policies."
+    tasks = []
+    for task, rows in results.groupby("task", sort=False):
+        here = max(map(int, rows["n"]))
+        every = max((one.n for one in _graded(source) if one.about.partition(",")[0] == task), default=here)
+        tasks.append(f"{task} ({here} documents{f', {every} with earlier evidence' if every > here else ''})")
+    policies = [policy for policy in dict.fromkeys(results["policy"]) if policy != "none"]
+    plain = [policy for policy in policies if control(policy) is None]
+    under = f"under {len(plain)} polic{'y' if len(plain) == 1 else 'ies'}"
+    controls = " and random controls" if len(plain) < len(policies) else ""
+    return f"This study ran {models} on {listed(tasks)}, without a policy and {under}{controls}."
+
+
+def _graded(source: StudySource) -> list[Evidence]:
+    """The evidence on accuracies, not that of texts that were read."""
+    return [one for one in source.evidence if one.kind == ACCURACIES and one.counted]
 
 
 def _where(found: Mapping[str, tuple[str, str]]) -> str:
@@ -74,37 +87,37 @@ def _where(found: Mapping[str, tuple[str, str]]) -> str:
     ]
     if not with_sinks:
         return "Where sinks are was not measured." if not found else "No model of it shows sinks by its rule."
-    return f"Of the head-steps (one head in one step) these shares have a sink: {_list(with_sinks)}."
+    return f"Of the head-steps (one head in one step) these shares have a sink: {listed(with_sinks)}."
 
 
 def _moving(found: Mapping[str, tuple[str, str]]) -> str:
     groups = _groups(found, MOVING)
     if not groups:
         return "Whether they move was not measured."
-    return f"They {_list(f'{words} {_names(models)}' for words, models in groups.items())}."
+    return f"They {listed(f'{words} {_names(models)}' for words, models in groups.items())}."
 
 
-def _dependence(found: Mapping[str, tuple[str, str]]) -> str:
-    groups = _groups(found, DEPENDENCE)
-    open_ = [short(model) for model, (verdict, _) in found.items() if verdict not in DEPENDENCE]
-    parts = [f"{words} {_names(models)}" for words, models in groups.items()]
-    if not parts:
+def _dependence(source: StudySource, found: Mapping[str, tuple[str, str]]) -> str:
+    costs: dict[str, tuple[str, str, str]] = {}
+    for one in _graded(source):
+        lost, random = one.on(COMPARED).lost("top:1"), one.on(COMPARED).lost("random(top:1)")
+        if lost is not None and random is not None:
+            costs.setdefault(
+                one.model, (short(one.model), points(lost), points(random).replace(" points", ""))
+            )
+    if not costs:
         return "Whether any model needs the keys that its heads attend to most was not shown."
-    rest = f"; for {_names(open_)} it was not shown" if open_ else ""
-    return f"Hiding from each head the key that it attends to most {_list(parts)}{rest}."
+    first, *rest = costs.values()
+    parts = ["Hiding each head’s strongest key costs {} {}, and hiding a random key {}".format(*first)]
+    parts += ["{} {} and {}".format(*one) for one in rest]
+    groups = _groups({model: found[model] for model in costs if model in found}, DEPENDENCE)
+    parts += [f"{words} {_names(models)}" for words, models in groups.items()]
+    return f"{'; '.join(parts)}."
 
 
 def _claims(source: StudySource) -> str:
-    tally: Counter[str] = Counter()
-    for by_model in judge(collect(source)).values():
-        tally.update(judgement.status for judgements in by_model.values() for judgement in judgements)
-    decided = tally[SUPPORTED] + tally[CONTRADICTED]
-    if not tally:
-        return "No claim of the paper is about these models."
-    return (
-        f"Of {sum(tally.values())} verdicts on the paper’s claims {decided} could be decided here: {tally[SUPPORTED]} supported, "
-        f"{tally[CONTRADICTED]} contradicted; {tally[OPEN]} are not testable with this many documents and prompts."
-    )
+    said = tally(source.judged).sentence
+    return f"{said}." if said else "No claim of the paper is about these models."
 
 
 def _groups(found: Mapping[str, tuple[str, str]], words: Mapping[str, str]) -> dict[str, list[str]]:
@@ -117,10 +130,4 @@ def _groups(found: Mapping[str, tuple[str, str]], words: Mapping[str, str]) -> d
 
 
 def _names(models: Iterable[str]) -> str:
-    return _list(short(model) for model in models)
-
-
-def _list(parts: Iterable[str]) -> str:
-    """a, b and c."""
-    words = list(parts)
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+    return listed(short(model) for model in models)

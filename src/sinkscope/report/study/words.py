@@ -12,8 +12,17 @@ from sinkscope.errors import InputError
 from sinkscope.policies import MaskTop, parse_policy
 from sinkscope.report.study.markup import Safe, figure
 from sinkscope.study.comparison import control
+from sinkscope.text import listed
 
 PROSE = tomllib.loads((Path(__file__).parent / "prose.toml").read_text(encoding="utf-8"))
+
+DOCUMENTATION = {
+    "report": "The report of a study",
+    "studies": "Studies",
+    "analysis": "Sink analysis",
+    "inside": "Inside: what a sink holds",
+}
+"""Pages of the documentation that the report names: file → title."""
 
 FAMILIES = {
     "llada": "masked diffusion, from scratch (as LLaDA)",
@@ -31,6 +40,12 @@ FAMILIES = {
 }
 SCOPES = {"head": "each head its own", "layer": "one set per layer", "model": "one set for the model"}
 COLOURS = ("s1", "s2", "s3", "s4", "s5", "s6")
+
+
+def reading() -> str:
+    """Where the documentation is: it is no part of the page, and lies where the project was checked out."""
+    pages = listed(f"“{title}”" for title in DOCUMENTATION.values())
+    return f"pages {pages} of sinkscope’s documentation; in a checkout of the project, make docs builds it into the folder site"
 
 
 def note(name: str, **words: Any) -> str:

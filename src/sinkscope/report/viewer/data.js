@@ -142,26 +142,37 @@ class View {
     return Object.assign(field, { values: top.values, error: top.error });
   }
 
-  // Who looks at whom for a selection: {exact, steps, at(step) → {codes [Q, K], values}, level}, or by class of query, or null.
+  // Who looks at whom for a selection: {maps, by, of(step)}, where `of` gives the map of a step where one was recorded, else the
+  // classes of query, else null. null: neither was recorded.
   async relations(layer, head) {
-    const { maps, by } = this;
-    if (maps) {
-      const level = layer < 0 ? "mean" : head >= 0 && this.heads.length && (maps.heads || maps.full[`${layer}:${head}`]) ? "head"
-        : maps.layers ? "layer" : "mean";
-      const full = level === "head" ? maps.full[`${layer}:${head}`] : null;
-      const packed = await this.get(full ?? { mean: maps.mean, layer: maps.layers, head: maps.heads }[level]);
-      const size = this.K * this.K, many = maps.steps.length;
-      const from = full || level === "mean" ? 0 : (level === "layer" ? layer : layer * this.H + head) * many * size;
-      const slots = new Map(maps.steps.map((step, slot) => [step, slot]));
-      return { exact: true, level, steps: maps.steps, has: (step) => slots.has(step), values: packed.values,
-        at: (step) => packed.array.subarray(from + slots.get(step) * size, from + (slots.get(step) + 1) * size) };
-    }
+    const [maps, by] = await Promise.all([this.mapRelations(layer, head), this.classRelations(layer)]);
+    return maps || by ? { maps, by, of: (step) => (maps?.slots.has(step) ? maps : by) } : null;
+  }
+
+  // {exact, level, slots: step → place among the maps, at(step) → codes [Q, K], values}
+  async mapRelations(layer, head) {
+    const { maps } = this;
+    if (!maps) return null;
+    const level = layer < 0 ? "mean" : head >= 0 && this.heads.length && (maps.heads || maps.full[`${layer}:${head}`]) ? "head"
+      : maps.layers ? "layer" : "mean";
+    const full = level === "head" ? maps.full[`${layer}:${head}`] : null;
+    const packed = await this.get(full ?? { mean: maps.mean, layer: maps.layers, head: maps.heads }[level]);
+    const size = this.K * this.K, many = maps.steps.length;
+    const from = full || level === "mean" ? 0 : (level === "layer" ? layer : layer * this.H + head) * many * size;
+    const slots = new Map(maps.steps.map((step, slot) => [step, slot]));
+    return { exact: true, level, slots, values: packed.values,
+      at: (step) => packed.array.subarray(from + slots.get(step) * size, from + (slots.get(step) + 1) * size) };
+  }
+
+  // {level, at(kind, step) → codes [K], values}
+  async classRelations(layer) {
+    const { by } = this;
     if (!by) return null;
     const level = layer >= 0 && by.layers ? "layer" : "mean", size = this.T * this.K;
     const packed = await this.get(level === "layer" ? by.layers : by.mean);
     const from = level === "layer" ? layer * by.kinds.length * size : 0;
-    return { exact: false, level, kinds: by.kinds, has: () => true, values: packed.values,
-      of: (kind, step) => packed.array.subarray(from + (kind * this.T + step) * this.K, from + (kind * this.T + step + 1) * this.K) };
+    return { exact: false, level, values: packed.values,
+      at: (kind, step) => packed.array.subarray(from + (kind * this.T + step) * this.K, from + (kind * this.T + step + 1) * this.K) };
   }
 
   // The class of a query, as an index of `by.kinds`: masked, decided, prompt.

@@ -5,11 +5,12 @@
 function differenceOf(view, field, other, against) {
   const size = view.T * view.K, raw = new Float32Array(size).fill(NaN), codes = new Uint8Array(size).fill(MISSING);
   const keyAt = new Map(other.realKeys.map((key) => [other.position[key], key]));
+  const stepAt = new Map(other.steps.map((number, place) => [number, place]));
   let top = 1;
-  for (let t = 0; t < Math.min(view.T, other.T); t++)
+  for (let t = 0; t < view.T; t++)
     for (const key of view.realKeys) {
-      const i = t * view.K + key, twin = keyAt.get(view.position[key]);
-      const a = field.codes[i], b = twin === undefined ? MISSING : against.codes[t * other.K + twin];
+      const i = t * view.K + key, step = stepAt.get(view.steps[t]), twin = keyAt.get(view.position[key]);
+      const a = field.codes[i], b = step === undefined || twin === undefined ? MISSING : against.codes[step * other.K + twin];
       if (a === MISSING || b === MISSING) continue;
       codes[i] = LEFT_OUT;
       if (a === LEFT_OUT || b === LEFT_OUT) continue;
@@ -71,7 +72,8 @@ class DifferencePanel extends Panel {
     const [a, b] = [this.first.view, this.second.view];
     this.title.textContent = `${this.app.nameOf(a)} minus ${this.app.nameOf(b)}`;
     const other = b.realKeys.some((key, i) => b.flag[key] & PROMPT && a.realKeys[i] !== undefined && b.text(0, key) !== a.text(0, a.realKeys[i]));
-    const steps = a.T === b.T ? "" : ` The traces have ${a.T} and ${b.T} steps; steps are compared by their number, up to the shorter.`;
+    const both = a.steps.filter((number) => b.steps.includes(number)).length;
+    const steps = a.T === both && b.T === both ? "" : ` The traces have ${a.T} and ${b.T} steps; they are compared by number, and ${both} were recorded in both.`;
     const heads = a.L === b.L && a.H === b.H ? "" : " The models have other numbers of layers or heads: heads are not compared.";
     return `Received attention, first minus second, one colour scale for all.${other ? " The prompts differ: positions are compared by their number." : ""}${steps}${heads}`;
   }
@@ -86,7 +88,7 @@ class DifferencePanel extends Panel {
       .sort((a, b) => Math.abs(field.raw[from + b]) - Math.abs(field.raw[from + a])).slice(0, 8);
     const part = (panel, key) => {
       const twin = panel.view.realKeys.find((k) => panel.view.position[k] === view.position[key]);
-      return numberText(panel.field.values[panel.field.codes[step * panel.view.K + twin]]);
+      return numberText(panel.field.values[panel.field.codes[panel.view.steps.indexOf(view.steps[step]) * panel.view.K + twin]]);
     };
     this.fill(this.nowTable, order.map((key) => ({ key, cells: [String(view.position[key]), this.shortText(step, key),
       signedText(field.raw[from + key]), `${part(this.second, key)} → ${part(this.first, key)}`] })));
@@ -101,7 +103,9 @@ class DifferencePanel extends Panel {
     const place = `position ${view.position[at.key]}`;
     if (at.average) return `${place} · average change ${signedText(field.average[at.key])}`;
     const i = at.step * view.K + at.key, text = view.flag[i] & MASKED ? "mask" : quoted(view.text(at.step, at.key));
-    const value = field.codes[i] === LEFT_OUT ? "not among the strongest 8 of both" : signedText(field.raw[i]);
+    const alone = !this.second.view.steps.includes(view.steps[at.step]);
+    const value = alone ? "not known: the other trace has no such step"
+      : field.codes[i] === LEFT_OUT ? "not among the strongest 8 of both" : signedText(field.raw[i]);
     return `step ${view.steps[at.step]} · ${place} · ${text} · change ${value}`;
   }
 }

@@ -47,7 +47,7 @@ class Panel {
   }
 
   get pictures() { return [this.heat, this.grid, this.sinks, this.map]; }
-  get step() { return Math.min(this.app.state.step, this.view.T - 1); }
+  get step() { return this.app.stepIn(this.view); }
   get score() { return this.view.score(this.app.state.score); }
 
   build() {
@@ -56,11 +56,13 @@ class Panel {
     this.fromTable = this.table("looks at", ["position", "token", "× uniform"]);
     this.toTable = this.table("is looked at by", ["position", "token", "× uniform"]);
     this.relationNote = element("p", { class: "note" });
+    this.leaps = ["back", "on"].map((way) => element("button", { type: "button", class: "leap", hidden: true, "data-way": way,
+      onclick: (event) => this.app.set({ step: this.app.at(Number(event.target.dataset.step)) }) }));
     const map = this.pictureCard("Who looks at whom", this.map, "wide", "query by key map of this step; arrow keys move the selected token");
     this.mapFrame = map.querySelector(".frame");
     this.mapSaves = map.querySelector(".saves");
     map.append(element("div", { class: "relation" }, this.mapFrame,
-      element("div", {}, this.relationNote, element("div", { class: "pair" }, this.fromTable.node, this.toTable.node))));
+      element("div", {}, this.relationNote, element("p", { class: "leaps" }, ...this.leaps), element("div", { class: "pair" }, this.fromTable.node, this.toTable.node))));
     this.root = element("section", { class: "panel", "aria-label": `trace ${this.view.name}` },
       this.header(),
       element("div", { class: "cards" },
@@ -159,7 +161,7 @@ class Panel {
 
   choose(at) {
     if ("layer" in at) this.app.set(at);
-    else this.app.set(at.average || "target" in at ? { key: at.key } : { step: at.step, key: at.key });
+    else this.app.set(at.average || "target" in at ? { key: at.key } : { step: this.app.at(this.view.steps[at.step]), key: at.key });
   }
 
   pictureKey(event, picture) {
@@ -172,7 +174,7 @@ class Panel {
       const head = view.heads.length ? Math.max(-1, Math.min(view.H - 1, state.head + way[0])) : -1;
       this.app.set({ layer, head: layer < 0 ? -1 : head });
     } else if (picture === this.map) this.app.set({ key: this.neighbour(way[0] + way[1]) });
-    else this.app.set({ step: this.step + way[1], key: this.neighbour(way[0]) });
+    else this.app.set({ step: this.app.state.step + way[1], key: this.neighbour(way[0]) });
     event.preventDefault();
     event.stopPropagation();
   }
@@ -229,16 +231,21 @@ class Panel {
     for (const code of field.codes) seen[code] = 1;
     for (let code = 0; code < LEFT_OUT; code++) if (seen[code]) top = Math.max(top, field.values[code]);
     for (const value of this.strength) if (value > strength) strength = value;
-    return { top, strength, most: field.mean ? this.sinks.strongest : 1, look: this.relations ? this.relations.values[LEFT_OUT - 1] : 2 };
+    return { top, strength, most: field.mean ? this.sinks.strongest : 1, look: this.lookEnd() };
+  }
+
+  lookEnd() {
+    const { maps, by } = this.relations ?? {};
+    return Math.max(2, ...[maps, by].filter(Boolean).map((one) => one.values[LEFT_OUT - 1]));
   }
 
   // Everything that a new selection, size or theme changes.
   draw(field, { top, strength, most, look }) {
     Object.assign(this, { field, top, strengthTop: strength, most, lookTop: look });
     this.note.textContent = this.noteText(field);
-    this.mapFrame?.toggleAttribute("hidden", !this.relations?.exact);
-    this.mapSaves?.toggleAttribute("hidden", !this.relations?.exact);
-    this.mapFrame?.parentNode.classList.toggle("mapped", !!this.relations?.exact);
+    this.mapFrame?.toggleAttribute("hidden", !this.relations?.maps);
+    this.mapSaves?.toggleAttribute("hidden", !this.relations?.maps);
+    this.mapFrame?.parentNode.classList.toggle("mapped", !!this.relations?.maps);
     for (const picture of this.pictures) this.redrawPicture(picture);
     this.mapStep = this.step;
     this.fillStays();
@@ -268,7 +275,7 @@ class Panel {
   update(fresh = false) {
     if (!this.field) return;
     const { step } = this;
-    if (this.relations?.exact && step !== this.mapStep) { this.redrawPicture(this.map); this.mapStep = step; }
+    if (this.relations?.maps && step !== this.mapStep) { this.redrawPicture(this.map); this.mapStep = step; }
     this.tokens.update(step, fresh);
     this.pointers();
     this.fillNow(step);
@@ -312,30 +319,37 @@ class Panel {
 
   // Float [K]: how much the selected token looks at each key ("from"), or each query at it ("to"); null: colour by received.
   lookedAt(step, way = this.app.state.show, key = this.pointed) {
-    const { relations, view } = this;
-    if (!way || !relations || key < 0 || key >= view.K || !relations.has(step) || !(view.flag[step * view.K + key] & REAL)) return null;
+    const { view } = this, known = this.relations?.of(step);
+    if (!way || !known || key < 0 || key >= view.K || !(view.flag[step * view.K + key] & REAL)) return null;
     const row = new Float32Array(view.K).fill(NaN);
-    if (!relations.exact) {
-      const codes = way === "from" ? relations.of(view.kindOf(step, key), step) : null;
+    if (!known.exact) {
+      const codes = way === "from" ? known.at(view.kindOf(step, key), step) : null;
       for (const other of view.realKeys)
-        row[other] = relations.values[codes ? codes[other] : relations.of(view.kindOf(step, other), step)[key]];
+        row[other] = known.values[codes ? codes[other] : known.at(view.kindOf(step, other), step)[key]];
       return row;
     }
-    const codes = relations.at(step);
-    for (const other of view.realKeys) row[other] = relations.values[codes[way === "from" ? key * view.K + other : other * view.K + key]];
+    const codes = known.at(step);
+    for (const other of view.realKeys) row[other] = known.values[codes[way === "from" ? key * view.K + other : other * view.K + key]];
     return row;
   }
 
   fillRelations() {
     if (!this.fromTable) return;
-    const { relations, view, step, pointed: key } = this, known = relations?.has(step);
-    const steps = relations?.exact ? relations.steps.map((i) => view.steps[i]) : [];
-    const level = { mean: "mean of all layers and heads", layer: "mean of the layer’s heads", head: "this head" }[relations?.level];
+    const { relations, view, step, pointed: key } = this, known = relations?.of(step);
+    const mapped = [...(relations?.maps?.slots.keys() ?? [])], steps = mapped.map((i) => view.steps[i]);
+    const level = { mean: "mean of all layers and heads", layer: "mean of the layer’s heads", head: "this head" }[known?.level];
+    const elsewhere = mapped.length ? `Maps were recorded of ${steps.length > 6 ? `${steps.length} steps` : `step ${steps.join(", ")}`}, not of this one.` : "";
     this.relationNote.textContent = !relations
       ? "This trace holds neither attention maps nor attention by class of query, so single tokens cannot be told apart. Add the map of a step: sinkscope trace TRACE --maps-at STEP; or record with --by-query."
-      : !relations.exact ? `By class of query (mask, written, prompt), not by single query: ${level}. Tokens of one class share their values.`
-      : known ? `Exact, from the attention map of this step: ${level}.`
-      : `Maps were recorded of ${steps.length > 6 ? `${steps.length} steps` : `step ${steps.join(", ")}`}, not of this one.`;
+      : known?.exact ? `Exact, from the attention map of this step: ${level}.`
+      : known ? `By class of query (mask, written, prompt), not by single query: ${level}. Tokens of one class share their values.${elsewhere && ` ${elsewhere}`}`
+      : elsewhere;
+    const near = { back: Math.max(...mapped.filter((i) => i < step)), on: Math.min(...mapped.filter((i) => i > step)) };
+    for (const button of this.leaps) {
+      const to = near[button.dataset.way];
+      button.hidden = !Number.isFinite(to);
+      if (!button.hidden) { button.dataset.step = view.steps[to]; button.textContent = `go to step ${view.steps[to]}`; }
+    }
     const there = known && key >= 0 && key < view.K && view.flag[step * view.K + key] & REAL;
     for (const [table, way, words] of [[this.fromTable, "from", "looks at"], [this.toTable, "to", "is looked at by"]]) {
       table.node.hidden = !relations;

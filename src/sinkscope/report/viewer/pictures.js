@@ -287,13 +287,14 @@ class AttentionMap extends Picture {
   title = "Attention of every query to every key in one step";
   height() { return Math.min(460, Math.max(260, (this.canvas?.clientWidth || 400) * 0.8 + 30)); }
   box([w, h]) { return [50, this.above, w - 62, h - this.above - 40]; }
-  get shown() { const { relations, step } = this.panel; return relations?.exact && relations.has(step); }
+  get known() { return this.panel.relations?.of(this.panel.step); }
+  get shown() { return this.known?.exact; }
 
   paint() {
     if (!this.shown) return;
-    const { view, relations, step, lookTop: top } = this.panel, keys = view.realKeys, colours = ramp(), codes = relations.at(step);
+    const { view, step, lookTop: top } = this.panel, { known } = this, keys = view.realKeys, colours = ramp(), codes = known.at(step);
     const of = new Uint32Array(256), none = packedColour(palette().page);
-    for (let code = 0; code < LEFT_OUT; code++) of[code] = colours.packed[shade(relations.values[code], top)];
+    for (let code = 0; code < LEFT_OUT; code++) of[code] = colours.packed[shade(known.values[code], top)];
     of[LEFT_OUT] = of[MISSING] = none;
     this.image = raster(keys.length, keys.length, (pixels) => {
       let i = 0;
@@ -302,7 +303,10 @@ class AttentionMap extends Picture {
   }
 
   draw(pen, w, h) {
-    if (!this.shown) return;
+    if (!this.shown) {
+      pen.text(w / 2, h / 2, "no map was recorded of this step", { fill: palette().soft, size: 12, anchor: "middle" });
+      return;
+    }
     const { view, lookTop: top, step } = this.panel, box = this.box([w, h]), many = view.realKeys.length, first = view.position[view.realKeys[0]];
     pen.image(this.image, ...box);
     const tick = (room) => axisTicks(many - 1, room).map((p) => [(p + 0.5) / many, String(p + first)]);

@@ -91,7 +91,23 @@ class Viewer {
     event.preventDefault();
   }
 
-  get last() { return Math.max(...this.shown.map((view) => view.T)) - 1; }
+  // The numbers of all steps that a shown trace has; `state.step` is a place among them, and each trace shows its last step up to it.
+  get timeline() {
+    const shown = this.shown;
+    if (this.timelineOf?.length !== shown.length || shown.some((view, i) => this.timelineOf[i] !== view)) {
+      this.timelineOf = shown;
+      this.numbers = [...new Set(shown.flatMap((view) => view.steps))].sort((a, b) => a - b);
+      this.slots = new Map(shown.map((view) => [view, this.numbers.map((number) => {
+        const later = view.steps.findIndex((one) => one > number);
+        return Math.max(0, (later < 0 ? view.T : later) - 1);
+      })]));
+    }
+    return this.numbers;
+  }
+
+  get last() { return this.timeline.length - 1; }
+  at(number) { return this.timeline.indexOf(number); }
+  stepIn(view) { return this.slots.get(view)?.[Math.min(this.state.step, this.last)] ?? 0; }
   get shown() { return [this.state.a, this.state.b].filter((i) => i >= 0).map((i) => this.views[i]); }
 
   // The one way to change anything.
@@ -145,8 +161,7 @@ class Viewer {
   }
 
   showStep() {
-    const { step } = this.state, view = this.shown[0], t = Math.min(step, view.T - 1);
-    const text = `step ${view.steps[t]} of ${view.steps[view.T - 1]}`;
+    const { step } = this.state, text = `step ${this.timeline[step]} of ${this.timeline[this.last]}`;
     this.slider.value = step;
     this.slider.setAttribute("aria-valuetext", text);
     this.count.textContent = text;
@@ -168,8 +183,8 @@ class Viewer {
 
   // The selection as a line for a notebook.
   python() {
-    const { state } = this, view = this.shown[0], panel = this.panels[0], t = Math.min(state.step, view.T - 1);
-    const at = [`sample=${view.sample}`, `step=${view.steps[t]}`];
+    const { state } = this, view = this.shown[0], panel = this.panels[0];
+    const at = [`sample=${view.sample}`, `step=${view.steps[panel.step]}`];
     let mean = `.mean(["layer", "head"])`;
     if (state.layer >= 0) { at.push(`layer=${view.layers[Math.min(state.layer, view.L - 1)]}`); mean = `.mean("head")`; }
     if (state.layer >= 0 && state.head >= 0 && view.heads.length) { at.push(`head=${view.heads[Math.min(state.head, view.H - 1)]}`); mean = ""; }
@@ -228,7 +243,7 @@ class Viewer {
     const atEnd = this.state.step >= this.last;
     this.views = views.map((one) => new View(one));
     this.listViews();
-    if (atEnd) this.state.step = this.views[0].T - 1;
+    if (atEnd) this.state.step = this.last;
     this.panels = [];
     await (this.ready = this.show());
   }
