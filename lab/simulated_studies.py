@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sinkscope.report.study.evidence import PAIRS, TRACES, Evidence
+from sinkscope.report.study.evidence import PAIRS, TRACES, ModelEvidence
 from sinkscope.report.study.rules import CONTRADICTED, SUPPORTED
 from sinkscope.sinks.attribution import LEADS
 from sinkscope.statistics import Estimate, Scale, mean_interval, ratio_interval
@@ -19,7 +19,7 @@ from sinkscope.statistics import Estimate, Scale, mean_interval, ratio_interval
 BOTH = (SUPPORTED, CONTRADICTED)
 
 Rng = np.random.Generator
-Study = Callable[[int, Rng], Evidence]
+Study = Callable[[int, Rng], ModelEvidence]
 Values = Callable[[int, Rng], Any]
 
 
@@ -76,13 +76,13 @@ def answers(n: int, base: float, policies: dict[str, float], rng: Rng) -> dict[s
 
 def model(
     n: int, rng: Rng, base: float = 0.9, family: str = "llada", hits: float = 0.8, **left: float
-) -> Evidence:
+) -> ModelEvidence:
     """One model: accuracies left under policies, by the names of POLICIES; the control keeps its accuracy unless told."""
     policies = {POLICIES[name]: value for name, value in left.items()}
     for name in ("top", "ten", "whole"):
         if name in left:
             policies.setdefault(f"random({POLICIES[name]})", base)
-    return Evidence(
+    return ModelEvidence(
         model=family,
         family=family,
         scores=answers(n, base, policies, rng),
@@ -104,9 +104,9 @@ def alone(**options: Any) -> Study:
 def beside(own: dict[str, Any], *others: dict[str, Any]) -> Study:
     """A model and its rivals on the same task."""
 
-    def study(n: int, rng: Rng) -> Evidence:
+    def study(n: int, rng: Rng) -> ModelEvidence:
         first = model(n, rng, **own)
-        return Evidence(**{**vars(first), "others": tuple(model(n, rng, **other) for other in others)})
+        return ModelEvidence(**{**vars(first), "others": tuple(model(n, rng, **other) for other in others)})
 
     return study
 
@@ -257,10 +257,10 @@ def traced(
 ) -> Study:
     """A model whose measures have these values by prompt, on their scale. fixed: numbers without an interval."""
 
-    def study(n: int, rng: Rng) -> Evidence:
+    def study(n: int, rng: Rng) -> ModelEvidence:
         found = {name: mean_interval(draw(n, rng), None, scale) for name, (draw, scale) in measures.items()}
         found |= {name: Estimate(value, np.nan, np.nan) for name, value in (fixed or {}).items()}
-        return Evidence(model=family, family=family, kind=TRACES, prompts=n, measures=found)
+        return ModelEvidence(model=family, family=family, kind=TRACES, prompts=n, measures=found)
 
     return study
 
@@ -308,12 +308,12 @@ def enriched_claim(category: str) -> Simulation:
     """Detections of a category against those that chance expects, prompt by prompt."""
 
     def at(lift: float, expected: float, tail: float = 0.5) -> Study:
-        def study(n: int, rng: Rng) -> Evidence:
+        def study(n: int, rng: Rng) -> ModelEvidence:
             chance = rng.gamma(2.0, expected / 2, n) + 1e-6
             own = rng.gamma(1 / tail**2, tail**2, n) if tail else np.ones(n)
             seen = rng.poisson(lift * chance * own)
             measures = {f"{category}: enrichment": ratio_interval(seen, chance, None, "positive")}
-            return Evidence(model="llada", family="llada", kind=TRACES, prompts=n, measures=measures)
+            return ModelEvidence(model="llada", family="llada", kind=TRACES, prompts=n, measures=measures)
 
         return study
 
@@ -334,11 +334,11 @@ def kinds_claim(moving: bool) -> Simulation:
     """Shares of moving (or vanishing) and static heads by prompt; the rest flickers."""
 
     def at(moved: float, static: float, size: float = 6.0) -> Study:
-        def study(n: int, rng: Rng) -> Evidence:
+        def study(n: int, rng: Rng) -> ModelEvidence:
             parts = np.maximum([moved, static, max(0.0, 1 - moved - static)], 1e-6)
             drawn = rng.dirichlet(parts * size, n)
             names = ("moving or vanishing heads", "static heads")
-            return Evidence(
+            return ModelEvidence(
                 model="llada", family="llada", kind=TRACES, prompts=n,
                 measures={name: mean_interval(drawn[:, i], None, "share") for i, name in enumerate(names)},
             )  # fmt: skip
@@ -365,7 +365,7 @@ def drift_claim(sign: int, event: str = "") -> Simulation:
     """Drift by prompt, standard deviation 0.3 of the length."""
 
     def at(mean: float, spread: float = 0.3, p: float | None = 0.005) -> Study:
-        def study(n: int, rng: Rng) -> Evidence:
+        def study(n: int, rng: Rng) -> ModelEvidence:
             fixed = {"tied selections": 0.0}
             if event:
                 fixed[f"{event}: p"] = float(rng.random()) if p is None else p
@@ -396,12 +396,12 @@ def leads_claim(wanted: str, opposite: str) -> Simulation:
     """Gains of category and position by prompt, standard deviation as large as their mean."""
 
     def at(share: float, whole: float = 1.0) -> Study:
-        def study(n: int, rng: Rng) -> Evidence:
+        def study(n: int, rng: Rng) -> ModelEvidence:
             common = rng.gamma(1.0, 1.0, n)
             own, other = (
                 whole * part * (0.5 * common + 0.5 * rng.gamma(1.0, 1.0, n)) for part in (share, 1 - share)
             )
-            return Evidence(
+            return ModelEvidence(
                 model="llada", family="llada", kind=TRACES, prompts=n,
                 measures={
                     f"gain: {LEADS[wanted]}": mean_interval(own - 2 * other),
@@ -431,10 +431,10 @@ def leads_claim(wanted: str, opposite: str) -> Simulation:
 
 def rarer_claim() -> Simulation:
     def at(own: float, other: float = 1.0) -> Study:
-        def study(n: int, rng: Rng) -> Evidence:
-            def one(family: str, mean: float) -> Evidence:
+        def study(n: int, rng: Rng) -> ModelEvidence:
+            def one(family: str, mean: float) -> ModelEvidence:
                 values = rng.gamma(4.0, mean / 4, n)
-                return Evidence(
+                return ModelEvidence(
                     model=family,
                     family=family,
                     kind=TRACES,
@@ -442,7 +442,7 @@ def rarer_claim() -> Simulation:
                     measures={"sinks per head": mean_interval(values, None, "positive")},
                 )
 
-            return Evidence(**{**vars(one("mmada", own)), "others": (one("llada", other),)})
+            return ModelEvidence(**{**vars(one("mmada", own)), "others": (one("llada", other),)})
 
         return study
 
@@ -459,12 +459,12 @@ def pairs_claim() -> Simulation:
     tail = "of dependent less other tokens"
 
     def at(size: float) -> Study:
-        def study(n: int, rng: Rng) -> Evidence:
+        def study(n: int, rng: Rng) -> ModelEvidence:
             measures = {
                 f"confidence change {tail}": mean_interval(rng.normal(-size, 1.0, n)),
                 f"delay {tail}": mean_interval(rng.normal(size, 1.0, n)),
             }
-            return Evidence(model="llada", family="llada", kind=PAIRS, prompts=n, measures=measures)
+            return ModelEvidence(model="llada", family="llada", kind=PAIRS, prompts=n, measures=measures)
 
         return study
 

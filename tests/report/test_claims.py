@@ -12,7 +12,7 @@ from tests.sinks import synthetic
 
 from sinkscope.report.study import masking_rules, trace_rules
 from sinkscope.report.study.claims import CLAIMS, judge, overall, tally
-from sinkscope.report.study.evidence import ACCURACIES, PAIRS, TRACES, Evidence, TextEvidence, collect
+from sinkscope.report.study.evidence import ACCURACIES, PAIRS, TRACES, ModelEvidence, TextEvidence, collect
 from sinkscope.report.study.masking_rules import LEAST_DOCUMENTS
 from sinkscope.report.study.rules import CONTRADICTED, NOT_MEASURED, OPEN, SUPPORTED, Judgement, side
 from sinkscope.report.study.source import StudySource
@@ -30,11 +30,11 @@ def scores(right: int, n: int = N) -> dict[str, float]:
     return {f"d{i}": float(i < right) for i in range(n)}
 
 
-def evidence(family: str = "llada", model: str = "m", **changes: object) -> Evidence:
-    return Evidence(model=model, family=family, **changes)  # type: ignore[arg-type]
+def evidence(family: str = "llada", model: str = "m", **changes: object) -> ModelEvidence:
+    return ModelEvidence(model=model, family=family, **changes)  # type: ignore[arg-type]
 
 
-def traced(family: str = "llada", **measures: Estimate) -> Evidence:
+def traced(family: str = "llada", **measures: Estimate) -> ModelEvidence:
     return evidence(
         family, kind=TRACES, measures={name.replace("_", " "): value for name, value in measures.items()}
     )
@@ -46,7 +46,9 @@ NAMES = {
 }  # fmt: skip
 
 
-def masked(hits: float = 0.9, n: int = N, family: str = "llada", model: str = "m", **right: int) -> Evidence:
+def masked(
+    hits: float = 0.9, n: int = N, family: str = "llada", model: str = "m", **right: int
+) -> ModelEvidence:
     """Accuracies by policy, in documents. Names: none, top, count, mass, silence."""
     return evidence(
         family,
@@ -231,9 +233,9 @@ def test_ten_against_one(one, many, control, status):
     assert masking_rules.worse("top:10", "top:1")(found).status == status
 
 
-def rival(own: Evidence, causal: Evidence) -> tuple[str, str]:
+def rival(own: ModelEvidence, causal: ModelEvidence) -> tuple[str, str]:
     found = masking_rules.loses_less_than_causal("top:1")(
-        Evidence(**{**vars(own), "others": (causal,)})  # frozen: a copy with its rival
+        ModelEvidence(**{**vars(own), "others": (causal,)})  # frozen: a copy with its rival
     )
     return found.status, found.evidence
 
@@ -265,7 +267,7 @@ def test_two_models_are_compared_relative_to_their_bases_with_both_gates():
     ):
         status, said = rival(changed, causal)
         assert (status, word in said) == (OPEN, True), said
-        status, said = rival(robust, Evidence(**{**vars(changed), "family": "causal", "model": "c"}))
+        status, said = rival(robust, ModelEvidence(**{**vars(changed), "family": "causal", "model": "c"}))
         assert (status, word in said) == (OPEN, True), said
     # A causal model that loses as much under random keys does not lose because of its sinks.
     assert rival(robust, masked(family="causal", model="c", none=95, top=3, count=4))[0] == OPEN
@@ -283,7 +285,7 @@ def test_mostly_in_one_model():
             )
             for family, (base, left) in zip(("mmada", "llada", "dream"), (own, *others), strict=False)
         ]  # fmt: skip
-        first = Evidence(**{**vars(models[0]), "others": tuple(models[1:])})
+        first = ModelEvidence(**{**vars(models[0]), "others": tuple(models[1:])})
         return masking_rules.loses_most("top:10", DIFFUSION)(first).status
 
     assert study((220, 60), (300, 280), (320, 300)) == SUPPORTED
@@ -297,7 +299,7 @@ def test_mostly_in_one_model():
 
 
 def test_drift_has_a_direction_a_size_an_event_and_no_ties():
-    def drift(low: float, high: float, ties: float = 0.0, p: float = 0.01) -> Evidence:
+    def drift(low: float, high: float, ties: float = 0.0, p: float = 0.01) -> ModelEvidence:
         return evidence(
             kind=TRACES,
             measures={
@@ -383,11 +385,11 @@ def test_masks_are_judged_by_enrichment():
 
 
 def test_rarer_than_the_other_model():
-    def one(family: str, low: float, high: float) -> Evidence:
+    def one(family: str, low: float, high: float) -> ModelEvidence:
         return evidence(family, family, kind=TRACES, measures={"sinks per head": interval(low, high)})
 
-    def status(own: Evidence, *others: Evidence) -> str:
-        return trace_rules.rarer("llada")(Evidence(**{**vars(own), "others": others})).status
+    def status(own: ModelEvidence, *others: ModelEvidence) -> str:
+        return trace_rules.rarer("llada")(ModelEvidence(**{**vars(own), "others": others})).status
 
     assert status(one("mmada", 0.1, 0.2), one("llada", 0.5, 0.8)) == SUPPORTED
     assert status(one("mmada", 0.5, 0.8), one("llada", 0.1, 0.2)) == CONTRADICTED
@@ -433,7 +435,7 @@ def test_every_claim_is_about_a_known_family_and_says_how_it_is_decided():
         assert claim.measured
         assert re.search(r"sec|tab|fig|app|abstract|paper", claim.where), claim.name
         assert "not tabulated" not in claim.measured + claim.rule
-    found = judge([evidence("causal"), Evidence(model="n", family="dream")])
+    found = judge([evidence("causal"), ModelEvidence(model="n", family="dream")])
     assert found["collapse"]["m"]
     assert found["collapse"]["n"] == ()
     assert found["left"]["m"] == ()
@@ -442,7 +444,7 @@ def test_every_claim_is_about_a_known_family_and_says_how_it_is_decided():
 def test_every_task_is_judged():
     """HumanEval's half of table 1 counts as well as GSM8K's."""
     tasks = [
-        Evidence(**{**vars(masked(none=95, top=top, count=94)), "about": task})
+        ModelEvidence(**{**vars(masked(none=95, top=top, count=94)), "about": task})
         for task, top in (("gsm8k", 95), ("humaneval", 40))
     ]
     found = judge(tasks)["robust-1"]["m"]
@@ -488,24 +490,24 @@ def test_a_verdict_says_how_many_documents_it_rests_on():
     plain = masked(none=95, top=40, count=94)
     assert judge([plain])["robust-1"]["m"][0].rests == "100 documents"
     here = frozenset(f"d{i}" for i in range(16))
-    mixed = Evidence(**{**vars(plain), "ran": {"none": here, "top:1": here}})
+    mixed = ModelEvidence(**{**vars(plain), "ran": {"none": here, "top:1": here}})
     said = "100 documents, 16 of them run here, but not under random(top:1)"
     assert judge([mixed])["robust-1"]["m"][0].rests == said
-    never = Evidence(**{**vars(plain), "ran": {"top:5": here}, "aside": "; checked elsewhere"})
+    never = ModelEvidence(**{**vars(plain), "ran": {"top:5": here}, "aside": "; checked elsewhere"})
     assert (
         judge([never])["robust-1"]["m"][0].rests == "100 documents, none of them run here; checked elsewhere"
     )
-    mixed = Evidence(**{**vars(plain), "ran": dict.fromkeys(("none", "top:1", "random(top:1)"), here)})
+    mixed = ModelEvidence(**{**vars(plain), "ran": dict.fromkeys(("none", "top:1", "random(top:1)"), here)})
     assert judge([mixed])["robust-1"]["m"][0].rests == "100 documents, 16 of them run here"
     assert judge([mixed])["robust-5"]["m"][0].rests == ""
     causal = masked(none=95, top=40, count=94, n=120, family="causal", model="c")
-    pair = Evidence(**{**vars(mixed), "others": (causal,)})
+    pair = ModelEvidence(**{**vars(mixed), "others": (causal,)})
     assert judge([pair])["rival"]["m"][0].rests == "100 documents, 16 of them run here; c: 120 documents"
 
 
 def test_fewer_documents_under_a_policy_that_a_claim_does_not_compare_take_none_away():
-    few = Evidence(**{**vars(masked(none=95, top=40, count=94)), "ran": {}})
-    few = Evidence(**{**vars(few), "scores": {**few.scores, "top:5": scores(3, 4)}})
+    few = ModelEvidence(**{**vars(masked(none=95, top=40, count=94)), "ran": {}})
+    few = ModelEvidence(**{**vars(few), "scores": {**few.scores, "top:5": scores(3, 4)}})
     judged = judge([few])
     assert judged["robust-1"]["m"][0].rests.startswith("100 documents")
     assert judged["robust-5"]["m"][0].rests.startswith("4 documents")

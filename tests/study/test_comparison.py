@@ -269,15 +269,15 @@ def test_a_study_has_one_family_of_tests() -> None:
 
 def test_one_interval_for_every_paired_loss() -> None:
     """The result table, the diagnosis and the claims show the same interval of the same loss."""
-    from sinkscope.report.study.evidence import Evidence
+    from sinkscope.report.study.evidence import ModelEvidence
     from sinkscope.sinks import diagnose
 
     none, top = _run(None, 0.9), _run("top:1", 0.6)
     row = _rows(compare_runs([none, top]))["top:1"]
     assert row.against_none is not None
-    lost = Evidence(model="m", family="llada", scores={"none": none.scores(), "top:1": top.scores()}).lost(
-        "top:1"
-    )
+    lost = ModelEvidence(
+        model="m", family="llada", scores={"none": none.scores(), "top:1": top.scores()}
+    ).lost("top:1")
     assert lost is not None
     assert (lost.low, lost.high) == pytest.approx(
         (-row.against_none.interval.high, -row.against_none.interval.low)

@@ -15,7 +15,7 @@ from typing import Any
 import tomllib
 
 from sinkscope.report.study import masking_rules, trace_rules
-from sinkscope.report.study.evidence import TRACES, Evidence
+from sinkscope.report.study.evidence import TRACES, ModelEvidence
 from sinkscope.report.study.rules import CONTRADICTED, NOT_MEASURED, OPEN, SUPPORTED, Judgement, Rule
 from sinkscope.study.gpu_hours import Power, concerns
 
@@ -85,7 +85,7 @@ Judged = dict[str, dict[str, tuple[Judgement, ...]]]
 """Claim → model → a judgement for each task or set of traces; none where a claim is not about this kind of model."""
 
 
-def judge(evidence: Iterable[Evidence]) -> Judged:
+def judge(evidence: Iterable[ModelEvidence]) -> Judged:
     """The judgements on all claims."""
     known = list(evidence)
     families = {one.model: one.family for one in known}
@@ -105,7 +105,7 @@ def judge(evidence: Iterable[Evidence]) -> Judged:
     }
 
 
-def _judged(claim: Claim, evidence: Evidence) -> Judgement:
+def _judged(claim: Claim, evidence: ModelEvidence) -> Judgement:
     """The judgement, with what it rests on: of the model, and of models beside it that have something else."""
     found = claim.decide(evidence)
     if found == NOT_MEASURED:

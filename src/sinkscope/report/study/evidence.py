@@ -1,6 +1,6 @@
 """What a study measured, and earlier ones that it checked, as plain numbers: the only thing that decides on claims.
 
-One `Evidence` for each model and task (accuracies), for each model and set of traces, and for each model and set of trace pairs.
+One `ModelEvidence` for each model and task (accuracies), for each model and set of traces, and for each model and set of trace pairs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MOST_NATS = 6.5
 
 
 @dataclass(frozen=True)
-class Evidence:
+class ModelEvidence:
     """One model in one setting.
 
     Attributes:
@@ -58,7 +58,7 @@ class Evidence:
     measures: Mapping[str, Estimate] = field(default_factory=dict)
     scores: Mapping[str, Scores] = field(default_factory=dict)
     hits: Mapping[str, float] = field(default_factory=dict)
-    others: tuple[Evidence, ...] = ()
+    others: tuple[ModelEvidence, ...] = ()
 
     word: ClassVar[str] = "an accuracy"
     unit: ClassVar[str] = "document"
@@ -86,7 +86,7 @@ class Evidence:
             f"{said}, {self.here} of them run here{f', but not under {listed(lacking)}' if lacking else ''}"
         )
 
-    def on(self, policies: Iterable[str]) -> Evidence:
+    def on(self, policies: Iterable[str]) -> ModelEvidence:
         """The same on the documents that all of these policies have in common, because losses are paired by document."""
         own = [policy for policy in policies if policy in self.scores]
         if self.ran is None or not own:
@@ -128,7 +128,7 @@ class Evidence:
         pair = self._pair(policy, "none")
         return None if pair is None else kept_share(*pair)
 
-    def other(self, family: str) -> Evidence | None:
+    def other(self, family: str) -> ModelEvidence | None:
         """The study's first model of a family, when it is another."""
         return next((one for one in self.others if one.family == family), None)
 
@@ -140,7 +140,7 @@ class Evidence:
         return [before[name] for name in order], [after[name] for name in order]
 
 
-class TextEvidence(Evidence):
+class TextEvidence(ModelEvidence):
     """The same for texts that were read, whose scores are nats per token.
 
     In place of the accuracy stands the probability of a token (the geometric mean over a text), relative to that without a
@@ -182,15 +182,15 @@ class TextEvidence(Evidence):
         return super().accuracy(policy)
 
 
-def collect(source: StudySource) -> list[Evidence]:
+def collect(source: StudySource) -> list[ModelEvidence]:
     """The evidence on every model of a study, in the study's order."""
     evidence = [*_accuracies(source), *_texts(source), *_traces(source), *_pairs(source)]
-    settings: dict[tuple[str, str], list[Evidence]] = {}
+    settings: dict[tuple[str, str], list[ModelEvidence]] = {}
     for one in evidence:
         settings.setdefault((one.kind, one.about), []).append(one)
     twins = {model.name: model.twin for model in source.study.models}
 
-    def beside(one: Evidence, other: Evidence) -> bool:
+    def beside(one: ModelEvidence, other: ModelEvidence) -> bool:
         """Another model, and of the causal ones its twin alone where it has one."""
         twin = twins.get(one.model)
         return other.model != one.model and (not twin or other.family != "causal" or other.model == twin)
@@ -201,7 +201,7 @@ def collect(source: StudySource) -> list[Evidence]:
     ]
 
 
-def _accuracies(source: StudySource) -> Iterable[Evidence]:
+def _accuracies(source: StudySource) -> Iterable[ModelEvidence]:
     frame = source.frames.get("records")
     if frame is None:
         return
@@ -217,7 +217,7 @@ def _accuracies(source: StudySource) -> Iterable[Evidence]:
             first = part.dropna(subset="sinks_hit").groupby("policy")["sinks_hit"].first()
             hits = {**{str(name): float(hit) for name, hit in first.items()}, **hits}
         ran = part[part["here"]].groupby(part["policy"].map(pooled))["document"]
-        yield Evidence(
+        yield ModelEvidence(
             model=model,
             family=source.families.get(model, ""),
             about=f"{task}, {decoding}" if decodings[task] > 1 else task,
@@ -236,7 +236,7 @@ def _aside(source: StudySource, model: str, task: str) -> str:
     return "; checked on other models and tasks" if rows and not any(row["checked"] for row in rows) else ""
 
 
-def _texts(source: StudySource) -> Iterable[Evidence]:
+def _texts(source: StudySource) -> Iterable[ModelEvidence]:
     frame = source.frames.get("passages")
     if frame is None:
         return
@@ -277,7 +277,7 @@ def _scores(frame: Any) -> dict[str, Scores]:
     return scores
 
 
-def _traces(source: StudySource) -> Iterable[Evidence]:
+def _traces(source: StudySource) -> Iterable[ModelEvidence]:
     for model in source.models:
         sets: dict[str, list[dict[str, Any]]] = {}
         for _, row in source.rows("sinks", model=model, policy="none"):
@@ -286,7 +286,7 @@ def _traces(source: StudySource) -> Iterable[Evidence]:
             sets.setdefault(str(row["cell"]), []).append(row)
         for rows in sets.values():
             measures = {row["measure"]: Estimate(row["value"], row["low"], row["high"]) for row in rows}
-            yield Evidence(
+            yield ModelEvidence(
                 model=model,
                 family=source.families.get(model, ""),
                 kind=TRACES,
@@ -297,7 +297,7 @@ def _traces(source: StudySource) -> Iterable[Evidence]:
             )
 
 
-def _pairs(source: StudySource) -> Iterable[Evidence]:
+def _pairs(source: StudySource) -> Iterable[ModelEvidence]:
     """Changes under top:1 by document, less those under its control where that was traced too."""
     frame = source.frames.get("pairs", source.frames.get("earlier_pairs"))
     if frame is None or "measure" not in frame:
@@ -314,7 +314,7 @@ def _pairs(source: StudySource) -> Iterable[Evidence]:
             if masked is None or masked.empty:
                 continue
             change = masked if other is None else (masked - other).dropna(how="all")
-            yield Evidence(
+            yield ModelEvidence(
                 model=model,
                 family=source.families.get(model, ""),
                 kind=PAIRS,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from sinkscope.report.study.evidence import Evidence
+from sinkscope.report.study.evidence import ModelEvidence
 from sinkscope.report.study.rules import (
     CONTRADICTED,
     NOT_MEASURED,
@@ -29,7 +29,7 @@ LEAST_DOCUMENTS = 93
 
 
 @rule
-def keeps(evidence: Evidence, policy: str) -> Judgement:
+def keeps(evidence: ModelEvidence, policy: str) -> Judgement:
     """At most `POINTS_LOST` of the accuracy is lost under a policy that really hides sinks."""
     stop = nothing_to_lose(evidence, policy)
     lost, over = evidence.lost(policy), evidence.lost(policy, base=f"random({policy})")
@@ -51,7 +51,7 @@ def keeps(evidence: Evidence, policy: str) -> Judgement:
 
 
 @rule
-def collapses(evidence: Evidence, policy: str) -> Judgement:
+def collapses(evidence: ModelEvidence, policy: str) -> Judgement:
     """Less than half of the accuracy is left, and the control keeps more."""
     stop = nothing_to_lose(evidence, policy)
     kept = evidence.kept(policy)
@@ -71,7 +71,7 @@ def collapses(evidence: Evidence, policy: str) -> Judgement:
 
 
 @rule
-def worse(evidence: Evidence, policy: str, than: str) -> Judgement:
+def worse(evidence: ModelEvidence, policy: str, than: str) -> Judgement:
     """One policy costs more than another by over `POINTS_LOST`; the other must leave something to lose."""
     stop = nothing_to_lose(evidence, policy) or nothing_left(evidence, than)
     more = evidence.lost(policy, base=than)
@@ -86,7 +86,7 @@ def worse(evidence: Evidence, policy: str, than: str) -> Judgement:
 
 
 @rule
-def loses_less_than_causal(evidence: Evidence, policy: str) -> Judgement:
+def loses_less_than_causal(evidence: ModelEvidence, policy: str) -> Judgement:
     """Relative to its accuracy without a policy, the study's causal model loses more than this one."""
     causal = evidence.other("causal")
     if causal is None:
@@ -95,7 +95,7 @@ def loses_less_than_causal(evidence: Evidence, policy: str) -> Judgement:
 
 
 @rule
-def loses_most(evidence: Evidence, policy: str, families: Sequence[str]) -> Judgement:
+def loses_most(evidence: ModelEvidence, policy: str, families: Sequence[str]) -> Judgement:
     """Relative to its accuracy without a policy, this model loses more than every other one of these families."""
     others = [one for one in evidence.others if one.family in families]
     if not others:
@@ -110,7 +110,7 @@ def loses_most(evidence: Evidence, policy: str, families: Sequence[str]) -> Judg
     return Judgement(CONTRADICTED if CONTRADICTED in statuses else OPEN, said)
 
 
-def loses_more(first: Evidence, second: Evidence, policy: str) -> Judgement:
+def loses_more(first: ModelEvidence, second: ModelEvidence, policy: str) -> Judgement:
     """Whether the first model loses more than the second, each relative to its accuracy without a policy.
 
     Both masks must have hidden half of their model's sinks, both controls must have been run, and the loss of the one that
@@ -140,7 +140,7 @@ def loses_more(first: Evidence, second: Evidence, policy: str) -> Judgement:
 
 
 @rule
-def due_to_sinks(evidence: Evidence, policy: str) -> Judgement:
+def due_to_sinks(evidence: ModelEvidence, policy: str) -> Judgement:
     """What is lost is due to the sinks: count-matched control, mass-matched control and `silence` all agree."""
     stop = nothing_to_lose(evidence, policy)
     lost = evidence.lost(policy)
@@ -170,7 +170,7 @@ def due_to_sinks(evidence: Evidence, policy: str) -> Judgement:
     return Judgement(OPEN, f"{loss(policy, lost)}; controls and silence do not agree at n = {evidence.n}")
 
 
-def nothing_to_lose(evidence: Evidence, policy: str) -> Judgement | None:
+def nothing_to_lose(evidence: ModelEvidence, policy: str) -> Judgement | None:
     """Why a policy cannot be judged at all; None when it can."""
     if "none" not in evidence.scores or policy not in evidence.scores:
         return NOT_MEASURED
@@ -179,7 +179,7 @@ def nothing_to_lose(evidence: Evidence, policy: str) -> Judgement | None:
     return None
 
 
-def nothing_left(evidence: Evidence, policy: str) -> Judgement | None:
+def nothing_left(evidence: ModelEvidence, policy: str) -> Judgement | None:
     """Why no further loss could be seen beyond a policy; None when one could: it leaves more than `POINTS_LOST` for certain."""
     if policy not in evidence.scores:
         return NOT_MEASURED
@@ -189,7 +189,7 @@ def nothing_left(evidence: Evidence, policy: str) -> Judgement | None:
     return None
 
 
-def beyond_control(evidence: Evidence, policy: str, judgement: Judgement) -> Judgement:
+def beyond_control(evidence: ModelEvidence, policy: str, judgement: Judgement) -> Judgement:
     """A loss speaks about sinks only when hiding as many random keys costs less."""
     over = evidence.lost(policy, base=f"random({policy})")
     said = beside_control(evidence, policy, judgement.evidence)
@@ -200,7 +200,7 @@ def beyond_control(evidence: Evidence, policy: str, judgement: Judgement) -> Jud
     return Judgement(OPEN, f"{said}: the control may lose as much")
 
 
-def beside_control(evidence: Evidence, policy: str, said: str) -> str:
+def beside_control(evidence: ModelEvidence, policy: str, said: str) -> str:
     """The evidence, with what the control says beside it."""
     name = f"random({policy})"
     over = evidence.lost(policy, base=name)
@@ -209,7 +209,7 @@ def beside_control(evidence: Evidence, policy: str, said: str) -> str:
     return f"{said}, {points(over)} more than {name}"
 
 
-def missed_sinks(evidence: Evidence, policy: str) -> str:
+def missed_sinks(evidence: ModelEvidence, policy: str) -> str:
     """How few of the sinks a policy hid, in words; empty when they were enough."""
     hit = evidence.hits.get(policy, math.nan)
     if hit >= LEAST_HIT:
@@ -217,7 +217,7 @@ def missed_sinks(evidence: Evidence, policy: str) -> str:
     return "an unknown share" if math.isnan(hit) else f"only {hit:.0%}"
 
 
-def hit_enough(evidence: Evidence, policy: str, judgement: Judgement) -> Judgement:
+def hit_enough(evidence: ModelEvidence, policy: str, judgement: Judgement) -> Judgement:
     """An accuracy that stays speaks about sinks only when they were really hidden."""
     missed = missed_sinks(evidence, policy)
     if missed:

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable
 from typing import Concatenate, NamedTuple, ParamSpec
 
-from sinkscope.report.study.evidence import Evidence
+from sinkscope.report.study.evidence import ModelEvidence
 from sinkscope.report.study.numbers import number
 from sinkscope.statistics import Estimate
 
@@ -33,12 +33,12 @@ class Judgement(NamedTuple):
     rests: str = ""
 
 
-Rule = Callable[[Evidence], Judgement]
+Rule = Callable[[ModelEvidence], Judgement]
 Options = ParamSpec("Options")
 NOT_MEASURED = Judgement(OPEN, "not measured in this study")
 
 
-def rule(decide: Callable[Concatenate[Evidence, Options], Judgement]) -> Callable[Options, Rule]:
+def rule(decide: Callable[Concatenate[ModelEvidence, Options], Judgement]) -> Callable[Options, Rule]:
     """A rule by its options: `keeps("top:1")` decides on evidence by `keeps(evidence, "top:1")`, as it is written."""
 
     @functools.wraps(decide)

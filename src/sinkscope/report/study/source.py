@@ -23,7 +23,7 @@ from sinkscope.text import read_csv
 
 if TYPE_CHECKING:
     from sinkscope.report.study.claims import Judged
-    from sinkscope.report.study.evidence import Evidence
+    from sinkscope.report.study.evidence import ModelEvidence
 
 TABLES = (
     "results", "records", "sinks", "depth", "diagnosis", "replay", "pairs", "likelihood", "passages", "inspection", "holdings",
@@ -136,7 +136,7 @@ class StudySource:
         return shipped.read([model.source for model in self.study.models], digests)
 
     @cached_property
-    def evidence(self) -> list[Evidence]:
+    def evidence(self) -> list[ModelEvidence]:
         """What decides on claims."""
         from sinkscope.report.study.evidence import collect
 

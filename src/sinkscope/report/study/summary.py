@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from importlib.resources import files
 
 from sinkscope.report.study.claims import tally
-from sinkscope.report.study.evidence import ACCURACIES, Evidence
+from sinkscope.report.study.evidence import ACCURACIES, ModelEvidence
 from sinkscope.report.study.markup import Safe, details, section, tag
 from sinkscope.report.study.rules import points
 from sinkscope.report.study.source import StudySource
@@ -74,7 +74,7 @@ def _scope(source: StudySource) -> str:
     return f"This study ran {models} on {listed(tasks)}, without a policy and {under}{controls}."
 
 
-def _graded(source: StudySource) -> list[Evidence]:
+def _graded(source: StudySource) -> list[ModelEvidence]:
     """The evidence on accuracies, not that of texts that were read."""
     return [one for one in source.evidence if one.kind == ACCURACIES and one.counted]
 

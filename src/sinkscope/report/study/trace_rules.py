@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec
 
-from sinkscope.report.study.evidence import Evidence
+from sinkscope.report.study.evidence import ModelEvidence
 from sinkscope.report.study.rules import (
     CONTRADICTED,
     NOT_MEASURED,
@@ -32,12 +32,12 @@ Options = ParamSpec("Options")
 
 
 def with_sinks(
-    decide: Callable[Concatenate[Evidence, Options], Judgement],
-) -> Callable[Concatenate[Evidence, Options], Judgement]:
+    decide: Callable[Concatenate[ModelEvidence, Options], Judgement],
+) -> Callable[Concatenate[ModelEvidence, Options], Judgement]:
     """A rule that describes sinks: open for a model that has none."""
 
     @functools.wraps(decide)
-    def decided(evidence: Evidence, /, *options: Options.args, **named: Options.kwargs) -> Judgement:
+    def decided(evidence: ModelEvidence, /, *options: Options.args, **named: Options.kwargs) -> Judgement:
         without = evidence.measures.get("heads without")
         if without is not None and 1 - without.value < PRESENT_SHARE:
             return Judgement(OPEN, "it has no sinks to describe")
@@ -47,7 +47,7 @@ def with_sinks(
 
 
 def _measure(
-    evidence: Evidence, name: str, limit: float, above: bool, text: str, complement: bool = False, shown: str = "share"
+    evidence: ModelEvidence, name: str, limit: float, above: bool, text: str, complement: bool = False, shown: str = "share"
 ) -> Judgement:  # fmt: skip
     """A measure of the table `sinks` against a limit.
 
@@ -72,7 +72,7 @@ measure_of_sinks = rule(with_sinks(_measure))
 """The same for a claim that describes sinks: open for a model that has none."""
 
 
-def both_queries(evidence: Evidence, name: str, judged: Callable[[str], Judgement]) -> Judgement:
+def both_queries(evidence: ModelEvidence, name: str, judged: Callable[[str], Judgement]) -> Judgement:
     """The judgement over all queries, and where the newest query has a measure of its own, only if that agrees."""
     every = judged("")
     if name + NEWEST not in evidence.measures:
@@ -84,7 +84,7 @@ def both_queries(evidence: Evidence, name: str, judged: Callable[[str], Judgemen
 
 @rule
 @with_sinks
-def kinds(evidence: Evidence, moving: bool) -> Judgement:
+def kinds(evidence: ModelEvidence, moving: bool) -> Judgement:
     """Most sinks belong to heads that move or vanish, or most belong to static heads."""
 
     def of(tail: str) -> Judgement:
@@ -106,7 +106,7 @@ def kinds(evidence: Evidence, moving: bool) -> Judgement:
 
 @rule
 @with_sinks
-def enriched(evidence: Evidence, category: str, share: bool = False) -> Judgement:
+def enriched(evidence: ModelEvidence, category: str, share: bool = False) -> Judgement:
     """A kind of token carries sinks more often than chance would have it. share: say its share of the detections too."""
     estimate = evidence.measures.get(f"{category}: enrichment")
     if estimate is None or not math.isfinite(estimate.value):
@@ -118,7 +118,7 @@ def enriched(evidence: Evidence, category: str, share: bool = False) -> Judgemen
 
 @rule
 @with_sinks
-def drifts(evidence: Evidence, sign: int, event: str = "") -> Judgement:
+def drifts(evidence: ModelEvidence, sign: int, event: str = "") -> Judgement:
     """Sinks drift to the right (+1) or left (−1) by at least `LEAST_DRIFT` of the length.
 
     event: a title of the table `sinks`; the moves must coincide with it more often than at permuted times.
@@ -149,7 +149,7 @@ def drifts(evidence: Evidence, sign: int, event: str = "") -> Judgement:
 
 @rule
 @with_sinks
-def leads(evidence: Evidence, wanted: str, opposite: str) -> Judgement:
+def leads(evidence: ModelEvidence, wanted: str, opposite: str) -> Judgement:
     """What category and position explain on held-out prompts: one of them holds two thirds."""
     lead, other = (evidence.measures.get(f"gain: {LEADS[name]}") for name in (wanted, opposite))
     if lead is None or other is None or not math.isfinite(lead.value):
@@ -162,7 +162,7 @@ def leads(evidence: Evidence, wanted: str, opposite: str) -> Judgement:
 
 
 @rule
-def rarer(evidence: Evidence, family: str) -> Judgement:
+def rarer(evidence: ModelEvidence, family: str) -> Judgement:
     """Fewer sinks per head than the study's model of another family."""
     other = evidence.other(family)
     own, theirs = (None if one is None else one.measures.get("sinks per head") for one in (evidence, other))
@@ -175,7 +175,7 @@ def rarer(evidence: Evidence, family: str) -> Judgement:
 
 
 @rule
-def later_and_less_sure(evidence: Evidence) -> Judgement:
+def later_and_less_sure(evidence: ModelEvidence) -> Judgement:
     """Tokens that looked at the hidden sinks lose more confidence than the others, and are decided later."""
     names = [f"{title} of dependent less other tokens" for title in ("confidence change", "delay")]
     confidence, delay = (evidence.measures.get(name) for name in names)
