@@ -50,8 +50,9 @@ def claims_table(source: Source) -> Safe:
         "paired by document, with score intervals that do not shrink to nothing when all documents agree (Tango), and must "
         "exceed what hiding as many random keys costs. Texts that were read are "
         "judged by the same rules: in place of an accuracy stands the probability of a token, relative to that without a policy, "
-        "with Student’s t over texts. Intervals of traces are over prompts (Student’s t). How often each rule "
-        "errs, and how large an effect it needs, is on the page on the report."
+        "with an interval over texts that allows for a long tail (the wider of Student’s t and Hall’s), from 16 texts on. "
+        "Intervals of traces are over prompts (Student’s t). How often each rule errs, and how large an effect "
+        "it needs, is on the page on the report."
     )
     checked = [
         tag("p", f"{note[:1].upper()}{note[1:]}.", class_="quiet")

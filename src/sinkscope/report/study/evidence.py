@@ -23,6 +23,9 @@ Scores = Mapping[str, float]
 """Document → share of its answers that were right."""
 
 ACCURACIES, TRACES, PAIRS = "accuracies", "traces", "pairs of traces"
+LEAST_TEXTS = 16
+"""Fewer texts may all miss the long tail of their distribution: no verdict."""
+
 MOST_NATS = 6.5
 """Nats per token above which a text is hardly predicted better than from the frequencies of its tokens."""
 
@@ -55,6 +58,8 @@ class Evidence:
     others: tuple[Evidence, ...] = ()
 
     word: ClassVar[str] = "an accuracy"
+    least: ClassVar[int] = 1
+    """Fewest documents that decide anything."""
     counted: ClassVar[bool] = True
     """Answers are right or wrong, so that few of them say little even when all agree."""
 
@@ -117,6 +122,7 @@ class TextEvidence(Evidence):
     """
 
     word: ClassVar[str] = "a share"
+    least: ClassVar[int] = LEAST_TEXTS
     counted: ClassVar[bool] = False
 
     def accuracy(self, policy: str) -> float:

@@ -31,7 +31,8 @@ def likelihood(source: Source) -> Safe | None:
             texts = max(int(row["n"]) for _, row in rows)
             caption = (
                 f"{model}: {task} · {decoding}, {texts} texts ({rows[0][1]['decoding']}). Means over texts; intervals: "
-                "Student’s t over texts; a positive difference is a loss. The control hides as many random keys. Data: "
+                "Student’s t over texts, of differences the wider of it and Hall’s, which allows for a long tail; a positive "
+                "difference is a loss. The control hides as many random keys. Data: "
             )
             body = [_row(at, row) for at, row in rows]
             parts.append(table(tag("span", caption, link("tables/likelihood.csv")), COLUMNS, body))

@@ -13,7 +13,8 @@ from sinkscope.study.spec import to_toml
 
 INTERVALS = (
     "Accuracies: Wilson 95 %. Differences and losses, also of the claims: paired by document, score interval (Tango); p by "
-    "McNemar’s exact test, Holm over the whole table. Measures of traces: Student’s t over prompts."
+    "McNemar’s exact test, Holm over the whole table. Differences of nats per token: the wider of Student’s "
+    "t and Hall’s over texts. Measures of traces: Student’s t over prompts."
 )
 BATCHES = (
     "the first of the task; where the study says batches, whole batches of equally long prompts in the order in which such "
