@@ -80,18 +80,16 @@ def _where(found: Mapping[str, tuple[str, str]]) -> str:
 def _moving(found: Mapping[str, tuple[str, str]]) -> str:
     groups = _groups(found, MOVING)
     if not groups:
-        return "Whether they move was not measured."
-    return f"They {_list(f'{words} {_names(models)}' for words, models in groups.items())}."
+        return f"Whether they move was not {'shown' if found else 'measured'}."
+    return f"They {_list(f'{words} {_names(models)}' for words, models in groups.items())}{_rest(found, MOVING)}."
 
 
 def _dependence(found: Mapping[str, tuple[str, str]]) -> str:
     groups = _groups(found, DEPENDENCE)
-    open_ = [short(model) for model, (verdict, _) in found.items() if verdict not in DEPENDENCE]
     parts = [f"{words} {_names(models)}" for words, models in groups.items()]
     if not parts:
         return "Whether any model needs the keys that its heads attend to most was not shown."
-    rest = f"; for {_names(open_)} it was not shown" if open_ else ""
-    return f"Hiding from each head the key that it attends to most {_list(parts)}{rest}."
+    return f"Hiding from each head the key that it attends to most {_list(parts)}{_rest(found, DEPENDENCE)}."
 
 
 def _claims(source: Source) -> str:
@@ -114,6 +112,12 @@ def _groups(found: Mapping[str, tuple[str, str]], words: Mapping[str, str]) -> d
         if verdict in words:
             groups.setdefault(words[verdict], []).append(model)
     return groups
+
+
+def _rest(found: Mapping[str, tuple[str, str]], words: Mapping[str, str]) -> str:
+    """The models whose verdict has no words."""
+    open_ = [model for model, (verdict, _) in found.items() if verdict not in words]
+    return f"; for {_names(open_)} it was not shown" if open_ else ""
 
 
 def _names(models: Iterable[str]) -> str:
