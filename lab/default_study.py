@@ -134,10 +134,10 @@ def table(kept: dict[str, Any]) -> str:
         f"|{'---|' * (4 + 2 * len(runs))}",
     ]
     for row, verdicts in rows(kept).items():
-        status = ["–" if one is None else one["status"] for one in verdicts]
+        statuses = ["–" if one is None else str(one["status"]) for one in verdicts]
         numbers = [_numbers(one) for one in verdicts]
         told = "; ".join(f"{name}: {why[row, name]}" for name in names if (row, name) in why)
-        lines.append(_line(*row, *status, *numbers, told))
+        lines.append(_line(*row, *statuses, *numbers, told))
     return "\n".join(lines) + "\n"
 
 
