@@ -43,7 +43,7 @@ def log_normal(n: int, means: dict[str, float], rng: Rng) -> dict[str, Array]:
 
 def measured(n: int, means: dict[str, float], rng: Rng) -> dict[str, Array]:
     """Changes of real texts, of another model in every study."""
-    models = known_texts()
+    models = by_model()
     own = models[rng.integers(len(models))]
     texts = rng.integers(0, len(own["top:1"]), n)
     return {
@@ -54,12 +54,11 @@ def measured(n: int, means: dict[str, float], rng: Rng) -> dict[str, Array]:
 
 
 @cache
-def known_texts() -> list[dict[str, Array]]:
-    """Of each model the texts of the kind that it knows: policy → changes less their mean [texts]."""
+def by_model() -> list[dict[str, Array]]:
+    """Of each model: policy → changes of its texts less their mean [texts]."""
     return [
         {policy: np.array(values) - np.mean(values) for policy, values in found.items() if policy != "none"}
-        for name, found in populations().items()
-        if name.endswith("prose") or not name.startswith("organism/")
+        for found in populations().values()
     ]
 
 

@@ -1,16 +1,15 @@
 """How the nats per token of real texts change under masks: `python -m lab.text_differences` writes text-differences.json.
 
-One population for each model, kind of text and policy: the nats per token of every text under the policy, less those without
-one. The organisms read prose that was held out from their training, and English, which they do not know; SmolLM2, where it was
-fetched, reads English. `simulated_studies.py` draws its long-tailed texts from these populations, and the table that is printed
-has their mean, deviation, skewness and excess kurtosis.
+One population for each model and policy: the nats per token of every text under the policy, less those without one. The
+organisms read prose that was held out from their training; SmolLM2, where it was fetched, reads the passages that ship.
+`simulated_texts.py` draws from these populations, and the table that is printed has their mean, deviation, skewness and excess
+kurtosis.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +26,8 @@ from sinkscope.tasks.evaluate import evaluate
 from sinkscope.tasks.registry import get
 
 PATH = Path(__file__).with_name("text-differences.json")
-MODELS = ("organism/causal", "organism/scratch", "organism/adapted", "organism/multimodal", "smollm2")
+ORGANISMS = ("organism/causal", "organism/scratch", "organism/adapted", "organism/multimodal")
+REAL = "smollm2"
 POLICIES = ("top:1", "random(top:1)", "random(top:1),match=mass", "top:1,effect=silence", "top:5", "top:10")
 
 
@@ -70,6 +70,17 @@ def populations() -> dict[str, dict[str, list[float]]]:
     return found
 
 
+def save(measured: dict[str, dict[str, list[float]]]) -> None:
+    """Write what `populations` reads, one line for each policy."""
+    models = (
+        f"{json.dumps(name)}: {{\n"
+        + ",\n".join(f" {json.dumps(policy)}: {values}" for policy, values in found.items())
+        + "\n}"
+        for name, found in measured.items()
+    )
+    PATH.write_text("{\n" + ",\n".join(models) + "\n}\n", encoding="utf-8")
+
+
 def table(measured: dict[str, dict[str, list[float]]]) -> None:
     """Print the moments as a Markdown table."""
     print(
@@ -97,20 +108,15 @@ def main(words: Sequence[str] | None = None) -> None:
         measured = {}
         with tempfile.TemporaryDirectory() as folder:
             prose = Path(folder) / "prose.jsonl"
-            prose.write_text(
-                "".join(f"{json.dumps({'text': text})}\n" for text in held_out_prose(options.texts)),
-                encoding="utf-8",
-            )
-            for name in MODELS:
-                if not name.startswith("organism/") and find_fetched(name) is None:
-                    continue
-                model = load(name)
-                for kind, data in (("prose", prose), ("English", None)):
-                    if data is None or name.startswith("organism/"):
-                        sizes = options.texts, options.length, options.scored
-                        measured[f"{name}, {kind}"] = differences(model, data, *sizes)
-                        PATH.write_text(f"{json.dumps(measured, indent=1)}\n", encoding="utf-8")
-                        print(f"{name}, {kind}", file=sys.stderr, flush=True)
+            lines = (json.dumps({"text": text}) for text in held_out_prose(options.texts))
+            prose.write_text("\n".join(lines), encoding="utf-8")
+            for name in ORGANISMS:
+                found = differences(load(name), prose, options.texts, options.length, options.scored)
+                measured[f"{name}, prose"] = found
+        if find_fetched(REAL) is not None:
+            found = differences(load(REAL), None, options.texts, options.length, options.scored)
+            measured[f"{REAL}, English"] = found
+        save(measured)
     table(populations())
 
 
