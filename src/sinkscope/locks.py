@@ -7,13 +7,13 @@ with a heartbeat, and a lock that another machine noted less than LOST seconds a
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
 import threading
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from sinkscope.errors import InputError
@@ -97,19 +97,14 @@ class Lock:
     def __enter__(self) -> Lock:
         return self.acquire()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.release()
 
     def _beat_on(self) -> None:
         while not self._stop.wait(BEAT):
-            try:
+            # A full disk must not end the work; the kernel's lock still holds on this machine.
+            with contextlib.suppress(InputError):
                 self._beat()
-            except (
-                InputError
-            ):  # a full disk must not end the work; the kernel's lock still holds on this machine
-                continue
 
     def _beat(self) -> None:
         line = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "beat": time.time()})

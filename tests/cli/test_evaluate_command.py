@@ -38,7 +38,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):  #
     """Runs a command line in this process: exit code, output, errors."""
 
     # One checkpoint, loaded once: what loading costs is not tested here.
-    monkeypatch.setattr("sinkscope.models.load.load", loaded)
+    monkeypatch.setattr("sinkscope.commands.evaluate.load", loaded)
 
     def go(*words: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["sinkscope", *map(str, words)])
@@ -103,7 +103,7 @@ def test_generate_now_grade_later(run, source: str, tmp_path: Path, monkeypatch:
     rungs._tried.cache_clear()
     small = ["--task", "small_code", "--limit", "2", "--length", "8", "--steps", "4", "--device", "cpu"]
     asked: list[object] = []
-    monkeypatch.setattr("sinkscope.models.load.load", asked.append)
+    monkeypatch.setattr("sinkscope.commands.evaluate.load", asked.append)
     code, _, err = run("evaluate", source, *small)
     assert code == 2
     assert "bubblewrap" in err
@@ -217,6 +217,38 @@ def test_runs_that_are_none(run, tmp_path: Path) -> None:  # type: ignore[no-unt
     assert "the run's task 'theirs' is not known here" in err
 
 
+def test_approximate_steps_are_said(run, source: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    runs = tmp_path / "runs"
+    for number, rule in enumerate((None, "prefix:2", "sparse:4,by=recent")):
+        options = [] if rule is None else ["--reuse", rule]
+        code, out, err = run("evaluate", source, *SMALL, "--out", runs / str(number), *options)
+        assert code == 0, err
+        assert ("approximate steps" in out) == (rule is not None)
+    plain, reused = (open_evaluation(runs / name) for name in "01")
+    assert "reuse" not in plain.settings
+    assert reused.settings["reuse"] == "prefix:2"
+    assert all(record.reuse == "prefix:2" and record.macs < record.macs_exact for record in reused.records)
+    assert 0 < reused.work_saved < 1
+    assert plain.work_saved is None
+    assert not {"reuse", "macs"} & set(plain.table())
+    code, out, err = run("compare", runs)
+    assert code == 0, err
+    rows = [line for line in out.splitlines() if line.startswith(("none", "reuse"))]
+    assert [line.split("  ")[0] for line in rows] == ["none", "reuse prefix:2", "reuse sparse:4,by=recent"]
+    code, _, err = run("evaluate", source, *SMALL, "--reuse", "prefix:3", "--out", runs / "1")
+    assert code == 2
+    assert "reuse is 'prefix:2' there and 'prefix:3' here" in err
+    code, out, err = run("evaluate", source, *SMALL, "--reuse", "prefix:2", "--json")
+    assert json.loads(out)["work_saved"] == pytest.approx(reused.work_saved)
+    for words, says in (
+        (["--reuse", "prefx:2"], "prefix"),
+        (["--reuse", "prefix:2", "--policy", "top:1"], "together"),
+    ):
+        code, _, err = run("evaluate", source, *SMALL, *words)
+        assert code == 2
+        assert says in err
+
+
 def test_trace_and_evaluate_have_the_same_decoding_options(run) -> None:  # type: ignore[no-untyped-def]
     for command in ("trace", "evaluate"):
         code, out, _ = run(command, "--help")
@@ -229,5 +261,8 @@ def test_trace_and_evaluate_have_the_same_decoding_options(run) -> None:  # type
             "--alg-temp",
             "--stop-at",
             "--eos",
+            "--threshold",
+            "--factor",
+            "--reuse",
         ):
             assert out.count(f" {option} ") == 1

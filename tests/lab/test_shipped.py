@@ -119,7 +119,7 @@ def test_multimodal_draws_and_describes() -> None:
     assert drawn is not None
     assert (
         sum(
-            pictures.drawing_right(pictures.caption(scene), codes)
+            pictures.describes(pictures.caption(scene), codes)
             for scene, codes in zip(scenes, drawn.tolist(), strict=True)
         )
         >= 3
@@ -127,8 +127,7 @@ def test_multimodal_draws_and_describes() -> None:
     told = generate(model, to_describe(pieces, scenes), CAPTION).texts
     assert (
         sum(
-            pictures.caption_right(pictures.render(scene), text)
-            for scene, text in zip(scenes, told, strict=True)
+            pictures.describes(text, pictures.render(scene)) for scene, text in zip(scenes, told, strict=True)
         )
         >= 3
     )

@@ -68,6 +68,39 @@ def test_a_diffusion_network_says_its_family() -> None:
         ss.wrap(network, family="lada")
 
 
+@pytest.mark.parametrize("name", ["Bert", "Roberta", "ModernBert"])
+def test_a_masked_language_model_that_was_never_saved(name: str) -> None:
+    import transformers
+
+    config = getattr(transformers, f"{name}Config")(
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=48,
+        vocab_size=60,
+        pad_token_id=0,
+    )
+    torch.manual_seed(0)
+    network = getattr(transformers, f"{name}ForMaskedLM")(config).eval()
+    ids = torch.arange(5, 17)[None]
+    with torch.no_grad():
+        expected = network(input_ids=ids).logits
+    wrapped = ss.wrap(network)
+    assert wrapped.family == "masked"
+    assert wrapped.check().passed
+    torch.testing.assert_close(wrapped.logits(ids), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_tokenizer_that_is_none_is_refused() -> None:
+    with pytest.raises(InputError, match="tokenizer should be"):
+        ss.wrap(transformers_llama(), "gpt2")
+
+
+def test_load_names_wrap_for_a_network() -> None:
+    with pytest.raises(InputError, match=r"got LlamaForCausalLM; ss\.wrap"):
+        ss.load(transformers_llama())
+
+
 @pytest.mark.parametrize("thing", ["gpt2", Path("x"), torch.nn.Linear(1, 1), None])
 def test_what_is_no_network_is_refused(thing: object) -> None:
     with pytest.raises(InputError, match="wrap takes a transformers network"):

@@ -132,7 +132,7 @@ def test_pictures_both_ways() -> None:
         else:
             text, codes = answers("multimodal", batch)[row], ids[3 : 3 + pictures.CELLS]
             assert int(batch.stop[row]) - start == CAPTION_ANSWER
-        assert pictures.drawing_right(text, [code - offset for code in codes])
+        assert pictures.describes(text, [code - offset for code in codes])
 
 
 def test_processes_share_a_batch() -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 import sinkscope as ss
+from sinkscope.errors import InputError
 from sinkscope.policies import Both
 
 SOME = st.one_of(st.none(), st.lists(st.integers(0, 40), min_size=1, max_size=4))
@@ -224,3 +227,42 @@ def test_nor_does_a_text_that_looks_like_one(text: str) -> None:
 def test_only_text_is_parsed(value: Any) -> None:
     with pytest.raises(ss.InputError, match="a policy is a text"):
         ss.parse_policy(value)
+
+
+@dataclass(frozen=True)
+class MaskWeakest(ss.MaskTop):
+    """Another rule under the word of the one that it derives from."""
+
+    def choose(self, scores: Tensor, candidates: Tensor) -> Tensor:
+        return super().choose(-scores, candidates)
+
+
+@dataclass(frozen=True)
+class Scopeless(ss.ScoredRule):
+    k: int = 1
+
+
+def test_a_class_that_is_not_registered_shares_no_identity() -> None:
+    """A record of MaskTop(1) was taken for one of a class that derives from it."""
+    ours, derived = ss.MaskTop(1), MaskWeakest(1)
+    assert ours.identity() == "top:1"
+    assert derived.identity() == f"top:1 of {__name__}.MaskWeakest"
+    identities = {
+        policy.identity()
+        for policy in (
+            ours,
+            derived,
+            ss.MaskTop(1, epsilon=2.0),
+            ss.MaskTop(1, "layer"),
+            ss.MaskRandom(ours),
+            ss.MaskRandom(derived),
+        )
+    }
+    assert len(identities) == 6
+    with pytest.raises(InputError, match="expected a number"):
+        ss.parse_policy(derived.identity())
+
+
+def test_a_scored_rule_without_a_scope_says_so() -> None:
+    with pytest.raises(InputError, match="Scopeless has no scope"):
+        Scopeless()

@@ -430,7 +430,7 @@ def test_dependent_tokens():
     def pairs(confidence: tuple[float, float], delay: tuple[float, float]) -> str:
         tail = "of dependent less other tokens"
         measures = {f"confidence change {tail}": interval(*confidence), f"delay {tail}": interval(*delay)}
-        return trace_rules.later_and_less_sure(evidence(kind=PAIRS, measures=measures)).status
+        return trace_rules.later_and_less_sure()(evidence(kind=PAIRS, measures=measures)).status
 
     assert pairs((-0.2, -0.1), (1.0, 3.0)) == SUPPORTED
     assert pairs((0.1, 0.2), (1.0, 3.0)) == CONTRADICTED

@@ -222,11 +222,14 @@ def test_the_summary_is_five_sentences_that_follow_the_tables(planted: Path, tmp
 def test_measurements_that_some_studies_have_get_a_section(planted: Path, tmp_path: Path):
     found = source.read(planted)
     about = {"model": found.models[0], "task": "text", "decoding_name": "reading", "decoding": "{}", "n": 16}
-    table = pd.DataFrame([{**about, "policy": "top:1", "nll": 2.345, "low": 2.2, "high": 2.5}])
-    for name in ("likelihood", "reuse"):
+    texts = pd.DataFrame([{**about, "policy": "top:1", "nll": 2.345, "low": 2.2, "high": 2.5}])
+    rules = pd.DataFrame(
+        [{**about, "reuse": "prefix:8", "accuracy": 0.5, "low": 0.4, "high": 0.6, "work_saved": 0.3}]
+    )
+    for name, table, column in (("likelihood", texts, "nll"), ("reuse", rules, "accuracy")):
         page = report_page(replace(found, frames={**found.frames, name: table}))
         assert f'id="{name}"' in page
-        assert f'data-at="{name}/0/nll' in page
+        assert f'data-at="{name}/0/{column}' in page
         assert f'href="#{name}"' in page
 
 

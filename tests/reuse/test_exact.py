@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.decoding.golden_runs import generate, plain
+from tests.decoding.golden_runs import decoding_of, generate, plain
 from tests.helpers import golden
 
 import sinkscope as ss
@@ -42,3 +42,32 @@ def test_full_forwards_that_leave_something_behind_are_the_exact_ones(family: st
         received, before = (one.trace.dataset["received"].values for one in (run, exact))
         np.testing.assert_allclose(received, before, rtol=1e-5, err_msg=text)
         assert bool(run.trace.dataset["fresh"].all()), text
+
+
+CAN_REUSE = [
+    (family, name)
+    for family, name in CASES
+    if family in ("llada", "dream", "mmada", "llama")
+    and not name.startswith("t2i")
+    and not decoding_of(family, name).guided
+    and not golden.manifest(family)["generate"][name].get("sink_columns_per_layer")
+]
+
+
+@pytest.mark.parametrize(("family", "name"), CAN_REUSE)
+def test_full_forwards_in_every_step_are_the_golden_ones(
+    family: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refresh 1 takes the plain loop; here the rule itself runs, and each forward is a full one that leaves keys behind."""
+    texts = ("sparse:0.5,refresh=1",) if family == "llama" else ("prefix:1", "sparse:3,refresh=1", "drift:1")
+    exact = plain(family, name)
+    for text in texts:
+        rule = ss.parse_reuse(text)
+        monkeypatch.setattr(type(rule), "exact", False)
+        if text == "drift:1":
+            monkeypatch.setattr(ss.DriftReuse, "due", lambda self, age, begins: True)
+        run = generate(family, name, reuse=rule)
+        monkeypatch.undo()
+        assert torch.equal(run.states, exact.states), text
+        assert run.work is not None
+        assert run.work.done == run.work.exact

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import xarray as xr
 
+from sinkscope.sinks.kinds import PathTracker
+
 MASK, EOS, BOS, NEWLINE = 1, 2, 3, 4
 TEXTS = {0: "<pad>", MASK: "<|mdm_mask|>", EOS: "<|endoftext|>", BOS: "<|startoftext|>", NEWLINE: "Ċ"}
 TEXTS |= {5: ".", 6: ",", 7: "Ġ", 8: "7", 9: "Ġ12", 10: "<|start_header_id|>", 11: "<|end_header_id|>"}
@@ -272,3 +274,12 @@ def _schedule(answer: int, block: int, order: str, rng: np.random.Generator) -> 
         rng.permutation(np.arange(first, min(first + block, answer))) for first in range(0, answer, block)
     ]
     return np.concatenate(blocks)
+
+
+def path_of(received: np.ndarray, sinks: np.ndarray) -> np.ndarray:
+    """int [T, L, H]: the key of the strongest sink, −1 where the head has none. received float, sinks bool [T, L, H, K]."""
+    filled = np.nan_to_num(np.asarray(received, dtype=np.float64), nan=0.0)
+    path = PathTracker(filled.shape[1], filled.shape[2])
+    return np.stack(
+        [path.update(filled[t], filled[t].argmax(axis=-1), sinks[t].any(axis=-1)) for t in range(len(filled))]
+    )

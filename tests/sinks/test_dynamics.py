@@ -12,7 +12,7 @@ from sinkscope.sinks import layer_overlap, moves, paths, step_overlap
 from sinkscope.sinks.dataset import sample_state
 from sinkscope.sinks.drift import centroid_variance, decoding_rank, drift_of, rank, set_overlap
 from sinkscope.sinks.events import align, alignment_table, block_ends
-from sinkscope.sinks.kinds import moves_of, path_of
+from sinkscope.sinks.kinds import moves_of
 from sinkscope.sinks.residence import FATES, bridged, residences_of
 
 
@@ -81,7 +81,7 @@ def test_bridging_is_its_sentence(length, dip):
 def test_the_path_moves_only_for_a_stronger_challenger(scores, expected):
     received = np.array(scores, dtype=float).reshape(3, 1, 1, 2)
     sinks = received > 4
-    assert path_of(received, sinks)[:, 0, 0].tolist() == expected
+    assert synthetic.path_of(received, sinks)[:, 0, 0].tolist() == expected
 
 
 def test_a_gap_breaks_the_path():

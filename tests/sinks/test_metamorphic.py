@@ -13,7 +13,6 @@ from tests.sinks import synthetic
 
 from sinkscope.errors import InputError
 from sinkscope.sinks import diagnose, dynamics_kinds, merge, sink_statistics, sinks_of, summary
-from sinkscope.sinks.kinds import path_of
 from sinkscope.sinks.residence import residences_of
 
 # Multiples of 1/8 add up exactly in any order, so that equality is equality and not luck with rounding.
@@ -68,8 +67,8 @@ def test_permuting_positions_permutes_the_path(received, order):
     if (ordered[..., -1] == ordered[..., -2]).any():
         return
     order = np.array(order)
-    path = path_of(received, sinks_of(received))
-    moved = path_of(received[..., order], sinks_of(received[..., order]))
+    path = synthetic.path_of(received, sinks_of(received))
+    moved = synthetic.path_of(received[..., order], sinks_of(received[..., order]))
     assert (np.where(moved >= 0, order[moved], -1) == path).all()
 
 

@@ -93,5 +93,5 @@ def test_missing_libraries_are_named_before_anything_else(
     with pytest.raises(InputError, match="a study needs zarr, not installed here: pip install zarr"):
         run.run_study(spec.read("full"), tmp_path / "out")
     with pytest.raises(InputError, match="a study needs matplotlib, not installed here"):
-        command.study(command.Request("full", tmp_path / "out"))
+        command.study("full", tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -13,7 +13,16 @@ SMALL = {"name": "s", "models": ["organism/scratch"], "evaluate": [{"task": "wor
 
 
 def test_the_studies_that_issue_eight_lists_are_built_in() -> None:
-    assert spec.builtin_names() == ["english", "full", "inside", "mechanisms", "organisms", "paper", "quick"]
+    assert spec.builtin_names() == [
+        "english",
+        "full",
+        "inside",
+        "mechanisms",
+        "organisms",
+        "paper",
+        "quick",
+        "reuse",
+    ]
 
 
 @pytest.mark.parametrize("name", spec.builtin_names())

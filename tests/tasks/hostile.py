@@ -32,7 +32,7 @@ FORGERIES = {
     "__main__": (
         "import sys\n"
         "for name, module in list(sys.modules.items()):\n"
-        "    if hasattr(module, '_finish_after'): module._finish_after = print\n"
+        "    if hasattr(module, 'main'): module.main = module._judge = print\n"
         "sys.modules['__main__'] = None\n"
     ),
     "frames": (
@@ -130,142 +130,335 @@ FORGERIES = {
         "            try: queue.append(getattr(thing, name))\n"
         "            except Exception: pass\n"
     ),
-    "the hook's frame": (
-        "import gc, sys, os, re\n"
-        "try: gc.get_objects()\n"
-        "except RuntimeError as error:\n"
-        "    trace = error.__traceback__\n"
-        "    while trace is not None:\n"
-        "        try: trace.tb_frame.f_locals.update(event='', starts=lambda *a: False, no_event=None)\n"
-        "        except Exception: pass\n"
-        "        trace = trace.tb_next\n"
-        "for thing in gc.get_objects():\n"
-        "    for secret in re.findall('[0-9a-f]{48}', repr(thing)): os.write(3, secret.encode())\n"
-    ),
-}
-
-_LOAD = "import importlib.machinery, importlib.util, glob, os, shutil, sys, types\n"
-_EXTENSION = _LOAD + "[folder] = [path for path in sys.path if path.endswith('lib-dynload')]\n"
-
-# Ways to the secret that an audit hook closes: the attempt itself must fail, with these words.
-REFUSED = {
-    "all objects": ("import gc; gc.get_objects()", "gc.get_objects is not available"),
-    "who refers to an object": ("import gc; gc.get_referrers(print)", "gc.get_referrers is not available"),
-    "all frames": ("import sys; sys._current_frames()", "sys._current_frames is not available"),
-    "the hook's code": (
-        "import gc, sys\n"
-        "frame = sys._getframe()\n"
-        "while frame is not None:\n"
-        "    for value in list(frame.f_globals.values()):\n"
-        "        if hasattr(value, '__code__') and value.__code__.co_argcount == 2:\n"
-        "            value.__code__ = (lambda event, arguments: None).__code__\n"
-        "    frame = frame.f_back\n"
-        "gc.get_objects()\n",
-        "gc.get_objects is not available",
-    ),
-    "functions that the hook calls": (
-        "import builtins, os, sys\n"
-        "kept = dict(vars(builtins)), dict(vars(os)), dict(vars(sys))\n"
-        "builtins.str = builtins.type = builtins.RuntimeError = builtins.tuple = None\n"
-        "os.open = os.read = os.close = sys._getframe = lambda *a: None\n"
-        "import gc\n"
-        "try: gc.get_objects()\n"
-        "finally: [vars(m).update(k) for m, k in zip((builtins, os, sys), kept)]\n",
-        "gc.get_objects is not available",
-    ),
-    "ctypes": ("import ctypes", "ctypes is not available"),
-    "ctypes under a dotted name": (
-        _EXTENSION + "[path] = glob.glob(f'{folder}/_ctypes.*so')\n"
-        "loader = importlib.machinery.ExtensionFileLoader('x._ctypes', path)\n"
-        "importlib.util.module_from_spec(importlib.util.spec_from_loader('x._ctypes', loader))\n",
-        "_ctypes is not available",
-    ),
-    "a name that lies about itself": (
-        "class Name(str):\n"
-        "    def rpartition(self, mark): return ('', '', 'math')\n"
-        "    def __eq__(self, other): return False\n"
-        "    __hash__ = str.__hash__\n"
-        "__import__(Name('_ctypes'))\n",
-        "names of a kind of their own",
-    ),
-    "another interpreter, by its new name": ("import _interpreters", "_interpreters is not available"),
-    "another interpreter, by its old name": (
-        "import _xxsubinterpreters",
-        "_xxsubinterpreters is not available",
-    ),
-    "CPython's own tests": ("import _testcapi", "_testcapi is not available"),
-    "a debugger": ("import _remote_debugging", "_remote_debugging is not available"),
-    "an extension module of one's own": (
-        _EXTENSION + "path = glob.glob(f'{folder}/*.so')[0]\n"
-        "copy = os.path.join(os.getcwd(), os.path.basename(path))\n"
-        "shutil.copyfile(path, copy)\n"
-        "loader = importlib.machinery.ExtensionFileLoader(os.path.basename(path).split('.')[0], copy)\n"
-        "importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))\n",
-        "extension modules of one's own",
-    ),
-    "an extension module behind dots": (
-        _EXTENSION + "import _imp\n"
-        "_imp.create_dynamic(types.SimpleNamespace(name='heap', origin=f'{folder}/../../tmp/heap.so'))\n",
-        "extension modules of one's own",
-    ),
+    # Bytecode that no compiler made reads any memory: through the one function that may make code objects, ...
     "bytecode by hand": (
-        "(lambda: 0).__code__.replace(co_consts=())",
-        "only the compiler makes code objects",
+        "import opcode, os, types\n"
+        "from functools import partial\n"
+        "def victim():\n    x = 1\n    return x\n"
+        "class Code: pass\n"
+        "class Function:\n    def __call__(self): pass\n"
+        "def reading(place):\n"
+        "    a, b, c, d = (place & 0xffffffff).to_bytes(4, 'big')\n"
+        "    op, more = opcode.opmap, opcode.opmap['EXTENDED_ARG']\n"
+        "    code = bytes([op['RESUME'], 0, more, a, more, b, more, c, op['LOAD_FAST'], d, op['RETURN_VALUE'], 0])\n"
+        "    space = {'FunctionType': Function, 'CodeType': Code, '__builtins__': __builtins__}\n"
+        "    made, flags = Code(), victim.__code__.co_flags\n"
+        "    class Flags(int):\n        def __or__(self, other): return flags\n"
+        "    made.replace, made.co_flags = partial(victim.__code__.replace, co_code=code), Flags(0x20)\n"
+        "    function = Function(); function.__code__ = made\n"
+        "    types.FunctionType(types.coroutine.__code__, space)(function)\n"
+        "    return types.FunctionType(function.__code__, {})\n"
+        "for place in range(5, 60):\n"
+        "    thing = reading(-place)()\n"
+        "    if type(thing) is map:\n"
+        "        for part in thing.__reduce__()[1][1].__reduce__()[1][0]:\n"
+        "            if getattr(part, 'func', None) is os.write: part(); os._exit(0)\n"
     ),
+    # ... and through the importer, whose frame is made to say that it reads a module of the interpreter's own.
     "bytecode from marshal": (
-        "import marshal; marshal.loads(marshal.dumps(compile('1', '', 'eval')))",
-        "marshal reads the standard library alone",
+        "import _imp, marshal, opcode, os, sys, types\n"
+        "import _frozen_importlib as importer\n"
+        "from functools import partial\n"
+        "def victim():\n    x = 1; y = x; z = y; return z\n"
+        "def pretend():\n"
+        "    frame = sys._getframe(1)\n"
+        "    frame.f_locals['f'], frame.f_locals['args'] = _imp.get_frozen_object, ('x',)\n"
+        "def reading(place):\n"
+        "    a, b, c, d = (place & 0xffffffff).to_bytes(4, 'big')\n"
+        "    op, more = opcode.opmap, opcode.opmap['EXTENDED_ARG']\n"
+        "    code = bytes([op['RESUME'], 0, more, a, more, b, more, c, op['LOAD_FAST'], d, op['RETURN_VALUE'], 0])\n"
+        "    real = victim.__code__.co_code\n"
+        "    code += bytes([op['NOP'], 0]) * ((len(real) - len(code)) // 2)\n"
+        "    data = marshal.dumps(victim.__code__).replace(real, code)\n"
+        "    steps = map(partial.__call__, [partial(pretend), partial(marshal.loads, data)])\n"
+        "    return types.FunctionType(importer._call_with_frames_removed(list, steps)[1], {})\n"
+        "for place in range(5, 60):\n"
+        "    thing = reading(-place)()\n"
+        "    if type(thing) is map:\n"
+        "        for part in thing.__reduce__()[1][1].__reduce__()[1][0]:\n"
+        "            if getattr(part, 'func', None) is os.write: part(); os._exit(0)\n"
     ),
-    "bytecode through the importer": (
-        "import importlib, marshal\n"
-        "data = marshal.dumps(compile('1', '', 'exec'))\n"
-        "importlib._bootstrap_external._compile_bytecode(data, 'x', f'{importlib.__file__}')\n",
-        "marshal reads the standard library alone",
+    # Buffers that come uninitialised hold what was freed before.
+    "memory that was freed": (
+        "import io, os, re\n"
+        "got, kept = [], []\n"
+        "class Raw(io.RawIOBase):\n"
+        "    def readable(self): return True\n"
+        "    def readinto(self, buffer): got.append(bytes(buffer)); return 0\n"
+        "for size in (96, 112, 144):\n"
+        "    for _ in range(200): kept.append(io.BufferedReader(Raw(), size)); kept[-1].read(1)\n"
+        "for part in got:\n"
+        "    for secret in re.findall(rb'[0-9a-f]{48}|passed', part):\n"
+        "        for fd in (3, 4):\n"
+        "            try: os.write(fd, secret)\n"
+        "            except OSError: pass\n"
     ),
-    "bytecode in a file": (
-        "import importlib, py_compile, sys, os\n"
-        "open('evil.py', 'w').write('x = 1')\n"
-        "py_compile.compile('evil.py', 'evil.pyc'); os.remove('evil.py')\n"
-        "sys.path.insert(0, os.getcwd()); import evil\n",
-        "marshal reads the standard library alone",
+    "a buffer that outlives its owner": (
+        "import io, os, sys\n"
+        "class File(io.RawIOBase):\n"
+        "    def readable(self): return True\n"
+        "    def readinto(self, buffer):\n"
+        "        global view\n        view = buffer\n        return 0\n"
+        "reader = io.BufferedReader(File()); reader.read(1); del reader\n"
+        "view = view.cast('P'); slots = [None] * len(view)\n"
+        "word = lambda value: value.to_bytes(8, 'little')\n"
+        "fake = word(10) + word(id(bytearray)) + word(2 ** 62) + word(2 ** 62 + 1) + bytes(24)\n"
+        "if view[0] == id(None):\n"
+        "    view[0] = id(fake) + bytes.__basicsize__ - 1\n"
+        "    memory = slots[0]\n"
+        "    code = sys._getframe(1).f_code.co_code\n"
+        "    memory[id(AssertionError):id(AssertionError) + 8] = bytes(8)\n"
     ),
-    "a trace function": ("import sys; sys.settrace(print)", "sys.settrace is not available"),
-    "a profiler": ("import sys; sys.setprofile(print)", "sys.setprofile is not available"),
-    "native code through SQL": (
-        "import sqlite3; sqlite3.connect(':memory:').enable_load_extension(True)",
-        "is not available|no attribute",
+    "the verdict on every descriptor": (
+        "import os\n"
+        "for text in (b'passed', b'passed\\n', b'failed\\npassed'):\n"
+        "    for fd in range(1024):\n"
+        "        try: os.write(fd, text)\n"
+        "        except OSError: pass\n"
+        "os._exit(0)\n"
+    ),
+    "native code": (
+        "import ctypes, os\n"
+        "libc = ctypes.CDLL(None)\n"
+        "for fd in range(1024): libc.write(fd, b'passed', 6)\n"
+        "libc.dup2(1, 3); libc.dup2(1, 4)\n"
+        "ctypes.memset(id(AssertionError) + 16, 0, 8)\n"
+    ),
+    # Landlock lets pipes be opened by their names under /proc, also for writing.
+    "the judge's descriptors": (
+        "import ctypes, os, time\n"
+        "libc, end = ctypes.CDLL(None), time.monotonic() + 0.5\n"
+        "while time.monotonic() < end:\n"
+        "    for process in {os.getppid(), *range(max(1, os.getpid() - 3), os.getpid() + 20)} - {os.getpid()}:\n"
+        "        there = libc.syscall(434, process, 0)\n"
+        "        for fd in range(3, 16):\n"
+        "            mine = libc.syscall(438, there, fd, 0)\n"
+        "            try: os.write(mine if mine > 0 else os.open(f'/proc/{process}/fd/{fd}', os.O_WRONLY), b'passed')\n"
+        "            except OSError: continue\n"
+        "            os._exit(0)\n"
+    ),
+    "the judge's memory": (
+        "import ctypes, os, struct\n"
+        "libc = ctypes.CDLL(None)\n"
+        "space = ctypes.create_string_buffer(b'assert True ')\n"
+        "local = struct.pack('PN', ctypes.addressof(space), 12)\n"
+        "for process in range(max(1, os.getpid() - 20), os.getpid() + 20):\n"
+        "    libc.ptrace(16, process, 0, 0); libc.ptrace(0x4206, process, 0, 0)\n"
+        "    libc.syscall(311, process, local, 1, struct.pack('PN', id('x'), 12), 1, 0)\n"
+        "    try: os.open(f'/proc/{process}/mem', os.O_RDWR)\n"
+        "    except OSError: pass\n"
+    ),
+    "the judge interrupted": (
+        "import ctypes, os, signal\n"
+        "libc = ctypes.CDLL(None)\n"
+        "for process in range(max(1, os.getpid() - 20), os.getpid() + 20):\n"
+        "    if process != os.getpid():\n"
+        "        libc.kill(process, 2); libc.syscall(200, process, 2); libc.syscall(234, process, process, 2)\n"
+        "        libc.setpgid(process, process)\n"
+    ),
+    "its end of the pipes given away": (
+        "import os\nread, write = os.pipe()\nos.dup2(read, 3); os.dup2(write, 4); os.write(4, b'passed')\n"
+    ),
+    # `peer` is the object that answers the checks' questions.
+    "answers before it is asked": (
+        "import os, sys\n"
+        "peer = sys._getframe(1).f_locals['peer']\n"
+        "peer.send(('ready', print, []))\n"
+        "for _ in range(100): peer.send(('value', ('value', True), {}))\n"
+        "peer.send(('passed',)); os.write(4, b'passed'); os._exit(0)\n"
+    ),
+    "every exception for an answer": (
+        "import sys\n"
+        "peer = sys._getframe(1).f_locals['peer']\n"
+        "peer.send(('ready', print, ['AssertionError']))\n"
+        "for name, kind in vars(__builtins__).items():\n"
+        "    if isinstance(kind, type) and issubclass(kind, BaseException):\n"
+        "        try: peer.send(('error', kind()))\n"
+        "        except TypeError: pass\n"
+    ),
+    "questions instead of answers": (
+        "import sys\n"
+        "peer = sys._getframe(1).f_locals['peer']\n"
+        "peer.send(('ready', print, []))\n"
+        "for number in range(-5, 5):\n"
+        "    peer._there[id(peer)] = (number, peer)\n"
+        "    for action in ('__getattr__', '__call__', '__iter__', 'exec'):\n"
+        "        peer.send((action, peer, ('__globals__',), {}))\n"
+    ),
+    "another assertion error": (
+        "class AssertionError(Exception): pass\ndef __build_class__(*a): pass\n__builtins__ = {}\n"
     ),
 }
+
+CUBES = (
+    "assert f(17) == 4913\n"
+    "assert abs(f(0.5) - 0.125) < 1e-9\n"
+    "assert f(2) in (8, 8.0)\n"
+    "assert [f(n) for n in (1, 3)] == [1, 27]\n"
+    "assert math.isclose(f(4), 64)\n"
+    "assert str(f(5)) == '125'\n"
+)
+"""Checks of which only the cube passes any, in the ways in which tests compare."""
+
+# Programs that do not know the cube and try to pass for it; `math` is theirs too.
+PRETENCES = {
+    "equal to everything": (
+        "class Any:\n"
+        "    def __eq__(self, other): return True\n"
+        "    __lt__ = __le__ = __gt__ = __ge__ = __eq__\n"
+        "    __hash__ = None\n"
+        "    def __sub__(self, other): return 0.0\n"
+        "    def __abs__(self): return 0.0\n"
+        "    def __float__(self): return 0.0\n"
+        "    def __str__(self): return Text()\n"
+        "class Text(str):\n"
+        "    def __eq__(self, other): return True\n"
+        "def f(x): return Any()\n"
+    ),
+    "a number that compares as it likes": (
+        "class Number(int):\n"
+        "    def __eq__(self, other): return True\n"
+        "    def __sub__(self, other): return 0.0\n"
+        "    def __lt__(self, other): return True\n"
+        "    __hash__ = int.__hash__\n"
+        "def f(x): return Number(7)\n"
+    ),
+    "a class for a number": (
+        "class Meta(type):\n"
+        "    def __eq__(self, other): return True\n"
+        "    def __instancecheck__(self, other): return True\n"
+        "    __hash__ = type.__hash__\n"
+        "class f(metaclass=Meta):\n"
+        "    def __new__(cls, x): return cls\n"
+        "    __class__ = int\n"
+    ),
+    "what is never unequal": ("import unittest.mock\ndef f(x): return unittest.mock.ANY\n"),
+    "builtins of its own": (
+        "def abs(x): return 0\n"
+        "def any(x): return False\n"
+        "def isinstance(x, y): return True\n"
+        "def str(x): return '125'\n"
+        "def map(*a): return []\n"
+        "def range(*a): return []\n"
+        "def f(x): return 0\n"
+    ),
+    "builtins changed for all": (
+        "import builtins, math, operator, sys\n"
+        "math.isclose = lambda *a, **k: True\n"
+        "builtins.abs = builtins.isinstance = builtins.any = lambda *a: 0\n"
+        "builtins.AssertionError = builtins.BaseException = None\n"
+        "sys.modules.clear()\n"
+        "def f(x): return 0\n"
+    ),
+    "nothing but errors": "def f(x): raise StopIteration\n",
+    "an exit": "import os\ndef f(x): os._exit(0)\n",
+    "an exit by exception": "def f(x): raise SystemExit(0)\n",
+    "the end of a generator": "def f(x): raise GeneratorExit\n",
+    "the checks in its memory": (
+        "import gc, re, sys\n"
+        "def answer(text):\n"
+        "    found = re.search(' f[(]17[)] == ' + '([0-9]+)', text)\n"
+        "    return found and int(found[1])\n"
+        "def f(x):\n"
+        "    frame, things = sys._getframe(), gc.get_objects()\n"
+        "    while frame is not None:\n"
+        "        things += [*frame.f_locals.values(), *frame.f_globals.values()]\n"
+        "        frame = frame.f_back\n"
+        "    for thing in things:\n"
+        "        parts = [thing] if type(thing) in (str, bytes) else thing if type(thing) in (tuple, list) else ()\n"
+        "        for part in parts:\n"
+        "            if type(part) in (str, bytes) and answer(str(part)): return answer(str(part))\n"
+    ),
+    "the checks in a descriptor": (
+        "import os, re\n"
+        "def f(x):\n"
+        "    for fd in range(64):\n"
+        "        try: found = re.search(rb' f[(]17[)] == ' + rb'([0-9]+)', os.pread(fd, 1 << 20, 0))\n"
+        "        except OSError: continue\n"
+        "        if found: return int(found[1])\n"
+    ),
+    "all numbers": "def f(x): return range(10 ** 4)\n",
+    "a module": "import operator as f\n",
+    "a comparison that raises": (
+        "class Sly:\n"
+        "    def __eq__(self, other):\n"
+        "        global expected\n        expected = other; return True\n"
+        "    def __sub__(self, other):\n"
+        "        return self.__eq__(other) and 0.0\n"
+        "def f(x): return Sly()\n"
+    ),
+    "another program": (
+        "import os, sys\n"
+        "def f(x):\n"
+        "    os.set_inheritable(3, True); os.set_inheritable(4, True)\n"
+        "    os.execv(sys.executable, [sys.executable, '-c', \"import os\\nos.write(4, b'passed')\"])\n"
+    ),
+}
+
+GRASPED = (
+    "import os\n"
+    "class Own:\n    _secret = 1\n"
+    "def steps():\n    yield 1\n"
+    "assert f(lambda n: {1: steps(), 2: Own(), 3: Own, 4: os}[n]) is not None\n"
+)
+"""Checks that pass a function, which gives more of theirs."""
+
+# What a program may do with it is to call it.
+GRASPS = {
+    "its globals": "def f(g): return g.__globals__",
+    "its code": "def f(g): return g.__code__",
+    "its defaults": "def f(g): g.__defaults__ = (); return 1",
+    "a generator's frame": "def f(g): return g(1).gi_frame",
+    "an object's class": "def f(g): return g(2)._secret",
+    "an object's dictionary": "def f(g): return g(2).__dict__",
+    "a class's subclasses": "def f(g): return g(3).mro()",
+    "a module's content": "def f(g): return g(4).system",
+}
+
+# With the words in which each fails.
 ABUSES = {
-    "fork bomb": "import os\nwhile True: os.fork()",
+    "fork bomb": ("import os\nwhile True: os.fork()", "Operation not permitted"),
     "fork bomb that catches": (
         "import os\nfailed = None\n"
         "for _ in range(1000):\n"
         "    try: os.fork()\n"
         "    except OSError as error: failed = error\n"
-        "raise failed"
+        "raise failed",
+        "Operation not permitted",
     ),
-    "infinite output": "while True: print('x' * 10000)",
-    "infinite output to stderr": "import os\nwhile True: os.write(2, b'x' * 10000)",
-    "memory": "x = bytearray(10 ** 10)",
-    "memory, slowly": "x = []\nwhile True: x.append(bytearray(10 ** 6))",
-    "memory file": "import os\nos.memfd_create('x')",
+    "infinite output": ("while True: print('x' * 10000)", "printed more than"),
+    "infinite output to stderr": ("import os\nwhile True: os.write(2, b'x' * 10000)", "printed more than"),
+    "memory": ("x = bytearray(10 ** 10)", "MemoryError"),
+    "memory, slowly": ("x = []\nwhile True: x.append(bytearray(10 ** 6))", "MemoryError|ran out of time"),
+    "memory file": ("import os\nos.memfd_create('x')", "Operation not permitted"),
     "attributes of files": (
-        "import os\nopen('x', 'w')\nfor i in range(10 ** 6): os.setxattr('x', f'user.{i}', b'x' * 60000)"
+        "import os\nopen('x', 'w')\nfor i in range(10 ** 6): os.setxattr('x', f'user.{i}', b'x' * 60000)",
+        "Operation not permitted",
     ),
-    "large file": "with open('/tmp/x', 'wb') as f:\n    while True: f.write(b'x' * 10 ** 6)",
+    "large file": (
+        "with open('x', 'wb') as f:\n    while True: f.write(b'x' * 10 ** 6)",
+        "File too large",
+    ),
     "threads": (
-        "import threading, time\nfor _ in range(100): threading.Thread(target=time.sleep, args=(9,)).start()"
+        "import threading, time\nfor _ in range(100): threading.Thread(target=time.sleep, args=(9,)).start()",
+        "can't start new thread",
     ),
     "processor time in threads": (
         "import threading\ndef spin():\n    while True: pass\n"
-        "for _ in range(4): threading.Thread(target=spin).start()\nspin()"
+        "for _ in range(4): threading.Thread(target=spin).start()\nspin()",
+        "ran out of time|killed by signal",
     ),
-    "recursion": "import sys\nsys.setrecursionlimit(10 ** 9)\ndef f(): f()\nf()",
-    "10 MB of source": "#" * 10_000_000,
-    "source that takes long to compile": "x = " + "(" * 100_000 + ")" * 100_000,
-    "null bytes": "x = '\0'",
-    "lone surrogate": "x = '\ud800'",
+    "recursion": (
+        "import sys\nsys.setrecursionlimit(10 ** 9)\ndef f(): f()\nf()",
+        "MemoryError|RecursionError|killed by signal|exit code|ran out of time",
+    ),
+    "10 MB of source": ("#" * 10_000_000, "bytes, 1048576 are allowed"),
+    "source that takes long to compile": (
+        "x = " + "(" * 100_000 + ")" * 100_000,
+        "too many nested parentheses",
+    ),
+    "null bytes": ("x = '\0'", "null bytes"),
+    "lone surrogate": ("x = '\ud800'", "surrogates not allowed|can't decode byte|UTF-8"),
 }
 
 # Ways out of the sandbox; {secret} is a file of the caller, {folder} where it lies, {parent} the caller's process, {port} a

@@ -201,7 +201,7 @@ def test_two_policies_of_ones_own_never_share_a_record(models: dict[str, ss.Mode
 
     model, decoding = models["dream"], DECODINGS["dream"]
     first = ss.evaluate(model, TASK, decoding, MaskColumn(1), limit=4, out=tmp_path / "run")
-    with pytest.raises(InputError, match=r"policy is 'column.*1.*' there and 'column.*2.*' here"):
+    with pytest.raises(InputError, match=r"policy is 'column:1 of .* there and 'column:2 of .* here"):
         ss.evaluate(model, TASK, decoding, MaskColumn(2), limit=4, out=tmp_path / "run")
     assert ss.evaluate(model, TASK, decoding, MaskColumn(1), limit=4, out=tmp_path / "run") == first
 

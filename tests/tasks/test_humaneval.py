@@ -171,3 +171,25 @@ def test_canonical_solutions_pass_by_the_official_post_processing(name: str) -> 
     ]
     # The tests of HumanEval/50 use a helper that Dream's sanitizer removes.
     assert failed == (["HumanEval/50"] if name == "dream-instruct" else [])
+
+
+@needs_sandbox
+def test_helpers_of_the_prompt_are_not_the_programs(tmp_path: Path) -> None:
+    """Tests that call a function which the prompt gives use the prompt's, and Python's own builtins."""
+    helper = 'import math\n\ndef half(x):\n    """ Halve x. """\n    return x / 2\n\n'
+    test = (
+        "def check(candidate):\n    assert half(candidate(3)) == 3 and abs(candidate(-1) + 2) < math.ulp(4)\n"
+    )
+    path = tmp_path / "own.jsonl"
+    path.write_text(json.dumps({**ROW, "prompt": helper + PROMPT, "test": test}) + "\n", encoding="utf-8")
+    task = get("humaneval:causal-base", data=path)
+    document = task.documents()[0]
+    assert task.grade(document, BODY).passed
+    for result, fake in (
+        ("6", "abs = lambda x: 0"),
+        ("-2", "half = lambda x: 3"),
+        ("5", "half = lambda x: 3\nabs = lambda x: 0"),
+    ):
+        verdict = task.grade(document, f"    return {result}\n\n{fake}\n")
+        assert not verdict.passed, fake
+        assert fake in verdict.extracted

@@ -116,6 +116,27 @@ def test_the_same_outputs_as_generate(
     assert results["config"]["sinkscope"]["weights"] == model.digest
 
 
+def test_approximate_steps(folder: Path) -> None:
+    options = ",length=8,steps=8,block=8"
+    results = _evaluate(folder, "llada", "local_generate", f"{options},reuse=sparse:4;by=recent")
+    model = ss.load(folder / "llada", device="cpu")
+    rule = ss.SparseReuse(4, by="recent")
+    for question, found in zip(QUESTIONS, _answers(results), strict=True):
+        prompt = torch.tensor([list(f"Q: {question}\nA:".encode())])
+        whole = ss.generate(model, prompt, ss.LladaDecoding(8, 8, 8), seed=[0], reuse=rule).texts[0]
+        ends = [whole.index(stop) for stop in ("\x85", "7") if stop in whole]
+        assert found == (whole[: min(ends)] if ends else whole)
+    assert results["config"]["sinkscope"]["reuse"] == "sparse:4,by=recent"
+    assert "reuse" not in _evaluate(folder, "llada", "local_generate", options)["config"]["sinkscope"]
+    from sinkscope.tasks.lm_eval import SinkscopeLM
+
+    with pytest.raises(ss.InputError, match="diffusion models"):
+        SinkscopeLM(str(folder / "llama"), device="cpu", reuse="prefix:2")
+    lm = SinkscopeLM(str(folder / "llada"), device="cpu", length=8, block=8, reuse="prefix:2")
+    with pytest.raises(ss.InputError, match="leave it out"):
+        lm._likelihoods([([1, 2], [3])], True)
+
+
 def test_the_cache_never_answers_for_another_policy(folder: Path, tmp_path: Path) -> None:
     options = ",length=8,steps=4,block=4"
     cache = {"use_cache": str(tmp_path / "cache")}

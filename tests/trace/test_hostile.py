@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -120,3 +122,29 @@ def test_a_partial_folder_and_one_equal_value_everywhere_still_open(tmp_path: Pa
     (tmp_path / "two.zarr.zip.partial" / "complete.json").write_text(json.dumps({"steps": list(range(8))}))
     assert len(ss.Trace.open(tmp_path / "two.zarr.zip")) == 8
     shutil.rmtree(tmp_path / "two.zarr.zip.partial")
+
+
+def test_attributes_that_are_no_json_are_one_clear_error(trace: Path, tmp_path: Path) -> None:
+    def garble(files: dict[str, bytes]) -> None:
+        about = json.loads(files["zarr.json"])
+        files["zarr.json"] = json.dumps(
+            {**about, "attributes": {**about["attributes"], "decoding": "x"}}
+        ).encode()
+
+    with pytest.raises(InputError, match="attribute 'decoding' is not JSON"):
+        ss.Trace.open(rewritten(trace, tmp_path / "bad.zarr.zip", garble))
+
+
+def test_a_damaged_chunk_ends_a_command_in_one_line(trace: Path, tmp_path: Path) -> None:
+    def garble(files: dict[str, bytes]) -> None:
+        for name in files:
+            if name.startswith("received/0"):
+                files[name] = bytes(7)
+
+    path = rewritten(trace, tmp_path / "bad.zarr.zip", garble)
+    done = subprocess.run(
+        [sys.executable, "-m", "sinkscope", "summary", str(path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: the trace is damaged")
+    assert len(done.stderr.splitlines()) == 1

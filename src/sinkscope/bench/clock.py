@@ -48,6 +48,12 @@ def pooled(timings: Sequence[Timing | None]) -> Timing | str:
     )
 
 
+def synchronize(device: torch.device) -> None:
+    """Wait until a GPU has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 class Clock:
     """Stamps the steps of a generation."""
 
@@ -55,16 +61,15 @@ class Clock:
         self.device = device
         self._stamps: list[float] = []
         self._before = 0
+        synchronize(device)
         if device.type == "cuda":
-            torch.cuda.synchronize(device)
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(device)
             self._before = torch.cuda.memory_allocated(device)
 
     def tick(self, *_: object) -> None:
         """The end of a step."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        synchronize(self.device)
         self._stamps.append(time.perf_counter())
 
     def timing(self) -> Timing:

@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-from sinkscope.bench.clock import Clock, timed
-from sinkscope.bench.rivals import attention, official_steps
+from sinkscope.bench import rivals
+from sinkscope.bench.clock import Clock, synchronize
+from sinkscope.bench.shapes import with_masks
 from sinkscope.decoding import Decoding, LladaDecoding
 from sinkscope.generation.generate import generate
 from sinkscope.models.model import Model
@@ -50,55 +51,43 @@ def cases(model: Model, decoding: LladaDecoding, say: Callable[[str], None]) -> 
     ]
     columns = [len(prompt) + decoding.length for prompt in prompts]
     parts = list(batches(model, decoding, [len(prompt) for prompt in prompts], "auto"))
-    official = _official(model, decoding, sum(columns) // len(columns))
+    typical = torch.zeros(1, sum(columns) // len(columns) - decoding.length, dtype=torch.long)
+    x = with_masks(model, typical, decoding.length)
+    official = rivals.official(model, x, typical.shape[1], decoding.block, OFFICIAL_STEPS).seconds
     measured = []
     for text in POLICIES:
         policy = as_policy(text)
-        steady = _steady(
-            model, decoding, prompts, parts, policy
-        )  # first: kernels are compiled once on a machine, not per job
+        # Before the job: kernels are compiled once on a machine, not per job.
+        steady = _steady(model, decoding, prompts, parts, policy)
         seconds = _job(model, decoding, prompts, parts, policy)
         work = sum(columns) * decoding.steps
         measured.append(
             {
-                "policy": text,
-                "documents": len(prompts),
-                "batches": [len(part) for part in parts],
-                "steps": decoding.steps,
-                "seconds": seconds,
-                "tokens_per_second": work / seconds,
-                "steady_tokens_per_second": steady,
-                "official_seconds": official,
+                "policy": text, "documents": len(prompts), "batches": [len(part) for part in parts],
+                "steps": decoding.steps, "seconds": seconds, "tokens_per_second": work / seconds,
+                "steady_tokens_per_second": steady, "official_seconds": official,
             }
-        )
+        )  # fmt: skip
         say(f"{text}: {seconds:.1f} s")
     return measured
 
 
 def _job(
-    model: Model,
-    decoding: Decoding,
-    prompts: Sequence[list[int]],
-    parts: Sequence[list[int]],
-    policy: Policy | None,
-) -> float:
+    model: Model, decoding: Decoding, prompts: Sequence[list[int]], parts: Sequence[list[int]], policy: Policy | None
+) -> float:  # fmt: skip
     """Seconds from the first prompt to the last answer."""
-    _wait(model)
+    synchronize(model.device)
     begun = time.perf_counter()
     for part in parts:
         padded = pad(model, [prompts[index] for index in part])
         generate(model, padded.ids, decoding, policy, seed=list(part), attention_mask=padded.real)
-    _wait(model)
+    synchronize(model.device)
     return time.perf_counter() - begun
 
 
 def _steady(
-    model: Model,
-    decoding: Decoding,
-    prompts: Sequence[list[int]],
-    parts: Sequence[list[int]],
-    policy: Policy | None,
-) -> float:
+    model: Model, decoding: Decoding, prompts: Sequence[list[int]], parts: Sequence[list[int]], policy: Policy | None
+) -> float:  # fmt: skip
     """Tokens per second of the median step of the middle batch, with its prompts cut to its shortest: nothing is padded."""
     part = parts[len(parts) // 2]
     shortest = min(len(prompts[index]) for index in part)
@@ -106,18 +95,3 @@ def _steady(
     clock = Clock(model.device)
     generate(model, ids, decoding, policy, seed=list(part), progress=clock.tick)
     return len(part) * (shortest + decoding.new_tokens) / clock.timing().seconds
-
-
-def _official(model: Model, decoding: LladaDecoding, columns: int) -> float:
-    """Seconds of a step of the official loop for one prompt of the mean length."""
-    prompt = torch.zeros(1, columns - decoding.length, dtype=torch.long)
-    masks = torch.full((1, decoding.length), int(model.ids.mask or 0))
-    x = torch.cat([prompt, masks], 1).to(model.device)
-    with attention(model, "official"):
-        steps = official_steps(model, x, prompt.shape[1], decoding.block, OFFICIAL_STEPS)
-        return timed(model.device, steps).seconds
-
-
-def _wait(model: Model) -> None:
-    if model.device.type == "cuda":
-        torch.cuda.synchronize(model.device)

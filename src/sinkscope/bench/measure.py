@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sinkscope.bench import causal, job, rivals
-from sinkscope.bench.clock import Clock, Device, Timing, forward_flops, limits, pooled, timed, weight_bytes
-from sinkscope.bench.shapes import model_of
-from sinkscope.decoding import Decoding, DreamDecoding, LladaDecoding, MmadaDecoding
+from sinkscope.bench import job, rivals
+from sinkscope.bench.clock import Clock, Device, Timing, forward_flops, limits, pooled, weight_bytes
+from sinkscope.bench.shapes import model_of, random_tokens, with_masks
+from sinkscope.decoding import Decoding, DreamDecoding, GreedyDecoding, LladaDecoding, MmadaDecoding
 from sinkscope.errors import InputError
 from sinkscope.generation.generate import generate
 from sinkscope.models.load import resolve_device
@@ -35,10 +35,15 @@ TURNS = 3
 MASKED = "top:5"
 Grid = tuple[tuple[int, int], ...]
 """Rows, and tokens in a row (answer included), of every case."""
-GRID: Grid = (
-    (1, 384), (8, 384), (16, 384), (1, 512), (8, 512), (16, 512), (1, 1024), (8, 1024), (1, 4096), (1, 16384),
-)  # fmt: skip
-QUICK: Grid = ((1, 128), (8, 128), (1, 512))
+GRIDS: dict[tuple[bool, bool], Grid] = {
+    (False, True): (
+        (1, 384), (8, 384), (16, 384), (1, 512), (8, 512), (16, 512), (1, 1024), (8, 1024), (1, 4096), (1, 16384),
+    ),
+    (False, False): ((1, 128), (8, 128), (1, 512)),
+    (True, True): ((1, 256), (16, 256), (1, 2048)),
+    (True, False): ((1, 128), (8, 128)),
+}  # fmt: skip
+"""By whether the model is causal, and whether it is on a GPU."""
 
 
 def run(
@@ -69,9 +74,7 @@ def run(
         measured = job.cases(model, LladaDecoding(length=ANSWER, steps=steps, block=BLOCK), say)
         return _result(shape, model, steps, limits(model.device, model.dtype), measured)
     model = model_of(shape, device, dtype)
-    if model.spec.causal:
-        grid = grid or (causal.GRID if on_gpu else causal.SMALL_GRID)
-    grid = grid or (GRID if on_gpu else QUICK)
+    grid = grid or GRIDS[model.spec.causal, on_gpu]
     for batch, length in grid:
         if batch < 1 or length <= 2 * BLOCK:
             raise InputError(
@@ -123,24 +126,24 @@ def _timings(
     model: Model, batch: int, length: int, steps: int, rivalry: bool, turns: int
 ) -> dict[str, Timing | str]:
     """Name → timing of one batch and length, or the reason why there is none."""
-    if model.spec.causal:
-        new = min(2 * steps, length // 2)
-        return _in_turns(causal.measurements(model, batch, length, new, rivalry, MASKED), turns)
-    answer = min(ANSWER, length // 2 // BLOCK * BLOCK)
-    draw = torch.Generator().manual_seed(0)
-    vocabulary = min(1000, model.shape.vocabulary // 2)
-    prompt = torch.randint(0, vocabulary, (batch, length - answer), generator=draw)
+    causal = model.spec.causal
+    answer = min(2 * steps, length // 2) if causal else min(ANSWER, length // 2 // BLOCK * BLOCK)
+    prompt = random_tokens(model, batch, length - answer)
     ours = partial(_ours, model, prompt, decoding_of(model, answer, steps))
     measurements: dict[str, Callable[[], Timing]] = {
         "untraced": ours,
         "traced": partial(ours, capture=Capture()),
         "masked": partial(ours, capture=Capture(), policy=parse_policy(MASKED)),
     }
-    if rivalry:
-        masks = torch.full((batch, answer), int(model.ids.mask or 0))
-        x = torch.cat([prompt, masks], 1).to(model.device)
-        measurements["official"] = partial(_official, model, x[:1], length - answer, steps)
-        measurements["eager"] = partial(_eager, model, x, steps)
+    if rivalry and causal:
+        theirs = partial(rivals.transformers_generate, model, prompt, answer)
+        measurements["transformers"] = partial(theirs, compiled=False)
+        if model.device.type == "cuda":
+            measurements["transformers, compiled"] = partial(theirs, compiled=True)
+    elif rivalry:
+        x = with_masks(model, prompt, answer)
+        measurements["official"] = partial(rivals.official, model, x[:1], length - answer, BLOCK, steps)
+        measurements["eager"] = partial(rivals.eager, model, x, steps)
     return _in_turns(measurements, turns)
 
 
@@ -158,7 +161,9 @@ def _step_flops(model: Model, batch: int, length: int) -> float:
 
 
 def decoding_of(model: Model, answer: int, steps: int) -> Decoding:
-    """A deterministic decoding of the model's family with `steps` steps."""
+    """A deterministic decoding of the model's family with `steps` steps; of a causal model with `answer` new tokens."""
+    if model.spec.causal:
+        return GreedyDecoding(answer, eos=None)
     if model.family == "dream":
         return DreamDecoding(length=answer, steps=steps, temperature=0.0, top_p=None)
     kind = LladaDecoding if model.family == "llada" else MmadaDecoding
@@ -170,16 +175,6 @@ def _ours(model: Model, prompt: Tensor, decoding: Decoding, **options: Any) -> T
     clock = Clock(model.device)
     generate(model, prompt, decoding, progress=clock.tick, **options)
     return clock.timing()
-
-
-def _official(model: Model, x: Tensor, start: int, steps: int) -> Timing:
-    with rivals.attention(model, "official"):
-        return timed(model.device, rivals.official_steps(model, x, start, BLOCK, steps))
-
-
-def _eager(model: Model, x: Tensor, steps: int) -> Timing:
-    with rivals.attention(model, "eager"):
-        return timed(model.device, rivals.eager_steps(model, x, steps))
 
 
 def _tried(measurement: Callable[[], Timing]) -> Timing | None:

@@ -1,10 +1,11 @@
-"""The rivals: the official style of a denoising step, and attention maps kept the eager way.
+"""The rivals: the official style of a denoising step, attention maps kept the eager way, transformers' own `generate`.
 
-Both run the same network and weights as ours; only the attention function and the loop around it differ.
+All run the same network and weights as ours; only the attention function and the loop around it differ.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,7 +15,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from sinkscope.attention.interface import NAME
+from sinkscope.bench.clock import Timing, synchronize, timed
 from sinkscope.models.model import Model
+
+SHORT = 8
+"""New tokens of the shorter of two runs whose difference times transformers' steps without the prefill."""
 
 _kept: list[Tensor] = []
 
@@ -59,6 +64,42 @@ def attention(model: Model, name: str) -> Iterator[None]:
     finally:
         config._attn_implementation = NAME
         _kept.clear()
+
+
+def official(model: Model, x: Tensor, prompt: int, block: int, steps: int) -> Timing:
+    """Steps of the official loop."""
+    with attention(model, "official"):
+        return timed(model.device, official_steps(model, x, prompt, block, steps))
+
+
+def eager(model: Model, x: Tensor, steps: int) -> Timing:
+    """Forwards that keep every map."""
+    with attention(model, "eager"):
+        return timed(model.device, eager_steps(model, x, steps))
+
+
+def transformers_generate(model: Model, prompt: Tensor, steps: int, compiled: bool) -> Timing:
+    """transformers' generate with its own attention: the time that `steps` more tokens take."""
+    ids = prompt.to(model.device)
+
+    def run(tokens: int) -> float:
+        synchronize(model.device)
+        begun = time.perf_counter()
+        model.network.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False,
+            pad_token_id=0, cache_implementation="static" if compiled else None, disable_compile=not compiled,
+        )  # fmt: skip
+        synchronize(model.device)
+        return time.perf_counter() - begun
+
+    try:
+        model.network.set_attn_implementation("sdpa")
+        run(SHORT + steps)  # kernels are chosen, and with a static cache compiled
+        run(SHORT + steps)
+        seconds = (run(SHORT + steps) - run(SHORT)) / steps
+    finally:
+        model.network.set_attn_implementation(NAME)
+    return Timing(seconds, steps, None)
 
 
 @torch.no_grad()

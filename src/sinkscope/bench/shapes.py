@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import tomllib
 import torch
 from torch import Tensor, nn
 
@@ -16,34 +17,10 @@ from sinkscope.models.checkpoint import Checkpoint, fill
 from sinkscope.models.load import family_of, load, resolve_device, resolve_dtype
 from sinkscope.models.model import Model
 
-SHAPES: dict[str, dict[str, Any]] = {
-    "llada-8b": {
-        "model_type": "llada", "d_model": 4096, "n_heads": 32, "n_kv_heads": 32, "n_layers": 32, "mlp_hidden_size": 12288,
-        "vocab_size": 126464, "embedding_size": 126464, "max_sequence_length": 32768, "rope_theta": 500000.0,
-        "rms_norm_eps": 1e-5, "mask_token_id": 126336, "eos_token_id": 126081,
-    },
-    "llada-small": {
-        "model_type": "llada", "d_model": 256, "n_heads": 8, "n_kv_heads": 8, "n_layers": 8, "mlp_hidden_size": 432,
-        "vocab_size": 1792, "embedding_size": 1792, "max_sequence_length": 32768, "rope_theta": 10000.0,
-        "rms_norm_eps": 1e-5, "mask_token_id": 1791, "eos_token_id": 1790,
-    },
-    "dream-7b": {
-        "model_type": "Dream", "hidden_size": 3584, "num_attention_heads": 28, "num_key_value_heads": 4,
-        "num_hidden_layers": 28, "intermediate_size": 18944, "vocab_size": 152064, "max_position_embeddings": 131072,
-        "rope_theta": 1000000.0, "rms_norm_eps": 1e-6, "mask_token_id": 151666, "eos_token_id": 151643,
-    },
-    "llama-8b": {
-        "model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,
-        "num_hidden_layers": 32, "intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 131072,
-        "rope_theta": 500000.0, "rms_norm_eps": 1e-5, "eos_token_id": 128001, "hidden_act": "silu",
-    },
-    "llama-small": {
-        "model_type": "llama", "hidden_size": 256, "num_attention_heads": 8, "num_key_value_heads": 8,
-        "num_hidden_layers": 8, "intermediate_size": 432, "vocab_size": 1792, "max_position_embeddings": 32768,
-        "rope_theta": 10000.0, "rms_norm_eps": 1e-5, "eos_token_id": 1790, "hidden_act": "silu",
-    },
-}  # fmt: skip
-"""Sizes as in the models' config.json, but room for longer sequences; llada-small has the sizes of the organisms."""
+SHAPES: dict[str, dict[str, Any]] = tomllib.loads(
+    (Path(__file__).parent / "shapes.toml").read_text(encoding="utf-8")
+)
+"""Name → the config of a network of that size."""
 
 
 @dataclass(frozen=True)
@@ -151,3 +128,15 @@ def random_llama(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtyp
     network.model.rotary_emb = type(network.model.rotary_emb)(config).to(device)
     built: nn.Module = network
     return built
+
+
+def random_tokens(model: Model, rows: int, length: int) -> Tensor:
+    """int [rows, length]: the same tokens in every call."""
+    draw = torch.Generator().manual_seed(0)
+    return torch.randint(0, min(1000, model.shape.vocabulary // 2), (rows, length), generator=draw)
+
+
+def with_masks(model: Model, prompt: Tensor, answer: int) -> Tensor:
+    """Prompts with so many mask tokens behind them, on the model's device."""
+    masks = torch.full((len(prompt), answer), int(model.ids.mask or 0))
+    return torch.cat([prompt, masks], 1).to(model.device)

@@ -5,112 +5,71 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-HEADINGS = (
-    "batch × length",
-    "untraced",
-    "traced",
-    "traced / untraced",
-    "masked / traced",
-    "official, one prompt",
-    "official / traced, per prompt",
-    "eager maps / traced",
-    "peak: traced, eager",
-    "compute limit",
-    "bandwidth limit",
-)
 
-
-CAUSAL_HEADINGS = (
-    "batch × length",
-    "untraced, per token",
-    "traced",
-    "traced / untraced",
-    "masked / traced",
-    "transformers generate",
-    "transformers / untraced",
-    "transformers, static and compiled",
-    "bandwidth limit",
-)
-
-
-JOB_HEADINGS = (
-    "policy",
-    "documents",
-    "batches",
-    "seconds",
-    "tokens per second",
-    "of the steady throughput",
-    "per document and step",
-    "official, one prompt",
-    "official / ours",
-)
-
-
-def headings(result: Mapping[str, Any]) -> tuple[str, ...]:
-    """The columns of a result."""
-    if result["shape"] == "job":
-        return JOB_HEADINGS
-    return CAUSAL_HEADINGS if result["family"] == "causal" else HEADINGS
-
-
-def rows(result: Mapping[str, Any]) -> list[list[str]]:
-    """One row of cells per case; ratios are of medians of the same run."""
+def rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Heading → cell for every case; ratios are of medians of the same run."""
     if result["shape"] == "job":
         return [_job_row(case) for case in result["cases"]]
     row = _causal_row if result["family"] == "causal" else _row
     return [row(case) for case in result["cases"]]
 
 
-def _job_row(case: Mapping[str, Any]) -> list[str]:
+def _job_row(case: Mapping[str, Any]) -> dict[str, str]:
     each = case["seconds"] / case["steps"] / case["documents"]
-    return [
-        case["policy"],
-        f"{case['documents']}",
-        f"{len(case['batches'])} of at most {max(case['batches'])} rows",
-        f"{case['seconds']:.1f}",
-        f"{case['tokens_per_second']:,.0f}",
-        f"{case['tokens_per_second'] / case['steady_tokens_per_second']:.0%}",
-        f"{each * 1e3:.1f} ms",
-        f"{case['official_seconds'] * 1e3:.1f} ms",
-        _ratio(case["official_seconds"], each),
-    ]
+    return {
+        "policy": case["policy"],
+        "documents": f"{case['documents']}",
+        "batches": f"{len(case['batches'])} of at most {max(case['batches'])} rows",
+        "seconds": f"{case['seconds']:.1f}",
+        "tokens per second": f"{case['tokens_per_second']:,.0f}",
+        "of the steady throughput": f"{case['tokens_per_second'] / case['steady_tokens_per_second']:.0%}",
+        "per document and step": f"{each * 1e3:.1f} ms",
+        "official, one prompt": f"{case['official_seconds'] * 1e3:.1f} ms",
+        "official / ours": _ratio(case["official_seconds"], each),
+    }
 
 
-def _causal_row(case: Mapping[str, Any]) -> list[str]:
-    timings = case["timings"].items()
-    time = {name: timing["seconds"] for name, timing in timings if isinstance(timing, Mapping)}
-    untraced, traced, theirs = time.get("untraced"), time.get("traced"), time.get("transformers")
-    return [
-        f"{case['batch']} × {case['length']}",
-        _ms(untraced, case, "untraced"),
-        _ms(traced, case, "traced"),
-        _ratio(traced, untraced),
-        _ratio(time.get("masked"), traced),
-        _ms(theirs, case, "transformers"),
-        _ratio(theirs, untraced),
-        _ms(time.get("transformers, compiled"), case, "transformers, compiled"),
-        _ms(case["bandwidth_limit"], case, ""),
-    ]
+def _causal_row(case: Mapping[str, Any]) -> dict[str, str]:
+    time = _times(case)
+    return {
+        "batch × length": f"{case['batch']} × {case['length']}",
+        "untraced, per token": _ms(time.get("untraced"), case, "untraced"),
+        "traced": _ms(time.get("traced"), case, "traced"),
+        "traced / untraced": _ratio(time.get("traced"), time.get("untraced")),
+        "masked / traced": _ratio(time.get("masked"), time.get("traced")),
+        "transformers generate": _ms(time.get("transformers"), case, "transformers"),
+        "transformers / untraced": _ratio(time.get("transformers"), time.get("untraced")),
+        "transformers, static and compiled": _ms(
+            time.get("transformers, compiled"), case, "transformers, compiled"
+        ),
+        "bandwidth limit": _ms(case["bandwidth_limit"], case, ""),
+    }
 
 
-def _row(case: Mapping[str, Any]) -> list[str]:
-    timings = case["timings"].items()
-    time = {name: timing["seconds"] for name, timing in timings if isinstance(timing, Mapping)}
+def _row(case: Mapping[str, Any]) -> dict[str, str]:
+    time = _times(case)
     traced, official = time.get("traced"), time.get("official")
     per_prompt = None if official is None else official * case["batch"]
-    return [
-        f"{case['batch']} × {case['length']}",
-        _ms(time.get("untraced"), case, "untraced"),
-        _ms(traced, case, "traced"),
-        _ratio(traced, time.get("untraced")),
-        _ratio(time.get("masked"), traced),
-        _ms(official, case, "official"),
-        _ratio(per_prompt, traced),
-        _ratio(time.get("eager"), traced) or _why(case, "eager"),
-        ", ".join(_gib(case, name) for name in ("traced", "eager")),
-        _ms(case["compute_limit"], case, ""),
-        _ms(case["bandwidth_limit"], case, ""),
-    ]
+    return {
+        "batch × length": f"{case['batch']} × {case['length']}",
+        "untraced": _ms(time.get("untraced"), case, "untraced"),
+        "traced": _ms(traced, case, "traced"),
+        "traced / untraced": _ratio(traced, time.get("untraced")),
+        "masked / traced": _ratio(time.get("masked"), traced),
+        "official, one prompt": _ms(official, case, "official"),
+        "official / traced, per prompt": _ratio(per_prompt, traced),
+        "eager maps / traced": _ratio(time.get("eager"), traced) or _why(case, "eager"),
+        "peak: traced, eager": ", ".join(_gib(case, name) for name in ("traced", "eager")),
+        "compute limit": _ms(case["compute_limit"], case, ""),
+        "bandwidth limit": _ms(case["bandwidth_limit"], case, ""),
+    }
+
+
+def _times(case: Mapping[str, Any]) -> dict[str, float]:
+    """Seconds of what could be measured."""
+    return {
+        name: timing["seconds"] for name, timing in case["timings"].items() if isinstance(timing, Mapping)
+    }
 
 
 def _ms(seconds: float | None, case: Mapping[str, Any], name: str) -> str:
@@ -158,8 +117,9 @@ def title(result: Mapping[str, Any]) -> str:
 
 def text(result: Mapping[str, Any]) -> str:
     """For the terminal."""
-    lines = [list(headings(result)), *rows(result)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    cells = rows(result)
+    lines = [list(cells[0]), *(list(row.values()) for row in cells)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     aligned = [
         "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines
     ]
@@ -170,8 +130,8 @@ def markdown(results: Sequence[Mapping[str, Any]]) -> str:
     """For the docs."""
     parts = []
     for result in results:
-        names = headings(result)
-        parts += [title(result), "", "| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
-        parts += ["| " + " | ".join(row) + " |" for row in rows(result)]
+        cells = rows(result)
+        parts += [title(result), "", "| " + " | ".join(cells[0]) + " |", "|" + "---|" * len(cells[0])]
+        parts += ["| " + " | ".join(row.values()) + " |" for row in cells]
         parts.append("")
     return "\n".join(parts)

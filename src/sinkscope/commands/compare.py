@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from sinkscope.commands.output import say, show_json
+from sinkscope.commands.output import refuse_existing, say, show_json
 from sinkscope.errors import InputError
 from sinkscope.files import write_atomically
 from sinkscope.study.comparison import compare_runs
@@ -13,11 +13,11 @@ from sinkscope.tasks.evaluate import open_evaluation
 from sinkscope.text import csv_text
 
 
-def compare(paths: Iterable[Path], csv: Path | None = None, force: bool = False, json: bool = False) -> None:
+def compare(runs: Iterable[Path], csv: Path | None = None, force: bool = False, json: bool = False) -> None:
     """Print the table of some runs. A folder that holds runs, and is none itself, stands for all of them."""
-    if csv is not None and csv.exists() and not force:
-        raise InputError(f"{csv} exists already; give another --csv, or --force to replace it")
-    table = compare_runs([open_evaluation(path) for path in find_runs(paths)])
+    if csv is not None and not force:
+        refuse_existing(csv, "--csv")
+    table = compare_runs([open_evaluation(path) for path in find_runs(runs)])
     if csv is not None:
         write_atomically(csv, csv_text(table.frame()))
     if json:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def figures(
-    source: Path, out: Path, only: str, accuracies: Path | None, force: bool = False, *, json: bool = False
+    source: Path, out: Path, only: str, accuracies: Path | None, force: bool = False, json: bool = False
 ) -> None:
     """Draws what the traces allow, and says what could not be drawn and why."""
     from sinkscope.report.figures import save_all

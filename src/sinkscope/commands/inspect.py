@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from sinkscope.commands.output import console, say, show_json, show_table, working
-from sinkscope.commands.trace import make_decoding
+from sinkscope.commands.output import bar, refuse_existing, say, show_json, show_table, working
+from sinkscope.commands.trace import load_model_of, make_decoding
 from sinkscope.errors import InputError
 from sinkscope.files import write_atomically
 from sinkscope.generation.generate import generate
@@ -26,83 +25,67 @@ from sinkscope.text import csv_text
 from sinkscope.trace.trace import Trace
 
 
-class Request(NamedTuple):
-    """A command line; `decoding` holds the decoding options that were given, by name."""
-
-    source: str
-    tasks: tuple[str, ...]
-    limit: int
-    looks: int
-    out: Path | None
-    decoding: dict[str, Any]
-    load_options: tuple[str, str, str | None]
-    json: bool
-    force: bool = False
-
-
-def inspect(request: Request) -> None:
+def inspect(
+    source: str,
+    task: list[str] | None,
+    limit: int,
+    looks: int,
+    out: Path | None,
+    force: bool,
+    device: str,
+    dtype: str,
+    revision: str | None,
+    json: bool,
+    decoding: dict[str, Any],
+) -> None:
     """Inspect, print what was found, and write table and picture where `out` says."""
-    out = request.out
-    if out is not None and not request.force and (out / "inspection.csv").exists():
-        raise InputError(
-            f"{out / 'inspection.csv'} exists already; give another --out, or --force to replace it"
-        )
-    is_trace = request.source.endswith((".zarr.zip", ".partial"))
-    found = _of_trace(request) if is_trace else _of_tasks(request)
+    if out is not None and not force:
+        refuse_existing(out / "inspection.csv", "--out")
+    if source.endswith((".zarr.zip", ".partial")):
+        trace = Trace.open(Path(source))
+        found = _of_trace(load_model_of(trace, device, dtype, revision), trace, looks)
+    else:
+        if limit < 2:
+            raise InputError("--limit should be at least 2: patches take their vectors from another prompt")
+        with working(f"loading {source}"):
+            model = load(source, device, dtype, revision)
+        found = _of_tasks(model, task or ["word_problems"], limit, looks, decoding)
     files = [] if out is None else _write(found, out)
-    if request.json:
-        show_json(
-            {
-                "model": found.model,
-                "holdings": found.holdings,
-                "void": found.void,
-                "table": found.table,
-                "files": files,
-            }
-        )
+    if json:
+        known = {"model": found.model, "holdings": found.holdings, "void": found.void, "table": found.table}
+        show_json({**known, "files": files})
         return
     show_table(
         ("question", "answer", "on what it rests"),
         [(holding.question, holding.answer, holding.sentence) for holding in found.holdings],
         f"What the sinks of {found.model} hold",
     )
-    say(
-        *(f"void: {name}: {why}" for name, why in found.void.items()), *(f"written: {path}" for path in files)
-    )
+    say(*(f"void: {name}: {why}" for name, why in found.void.items()))
+    say(*(f"written: {path}" for path in files))
 
 
-def _of_trace(request: Request) -> Inspection:
-    trace = Trace.open(Path(request.source))
-    about = trace.attributes
-    device, dtype, revision = request.load_options
-    recorded = str(about.get("dtype") or "auto") if dtype == "auto" else dtype
-    with working(f"loading {about.get('model')}"):
-        model = load(str(about.get("model")), device, recorded, revision or about.get("revision") or None)
+def _of_trace(model: Model, trace: Trace, looks: int) -> Inspection:
     run = run_of_trace(model, trace)
     if run.states.shape[1] < 2:
         raise InputError(
             "this trace has one prompt; patches need a second one: record several, or give a model and --task"
         )
     with _watching("inspecting") as tell:
-        return inspect_run(model, run, request.looks, progress=tell)
+        return inspect_run(model, run, looks, progress=tell)
 
 
-def _of_tasks(request: Request) -> Inspection:
-    if request.limit < 2:
-        raise InputError("--limit should be at least 2: patches take their vectors from another prompt")
-    with working(f"loading {request.source}"):
-        model = load(request.source, *request.load_options)
+def _of_tasks(model: Model, tasks: list[str], limit: int, looks: int, given: dict[str, Any]) -> Inspection:
     rows: list[list[int]] = []
     documents: list[Any] = []
     options: dict[str, Any] = {}
-    for number, name in enumerate(request.tasks):
+    for number, name in enumerate(tasks):
         task = prepare(model.family, name, grade=False)
-        share = request.limit // len(request.tasks) + (number < request.limit % len(request.tasks))
+        share = limit // len(tasks) + (number < limit % len(tasks))
         for document in task.documents(share):
             rows.append(list(encode_prompt(model, task.prompt(document), task.scheme).ids))
             documents.append((task, document))
         options = options or decoding_options(task, model.family)
-    decoding = make_decoding(model, {**options, **request.decoding})
+    decoding = make_decoding(model, {**options, **given})
     batch = pad(model, rows)
     seeds = list(range(len(rows)))
     with _watching("generating") as tell:
@@ -113,7 +96,7 @@ def _of_tasks(request: Request) -> Inspection:
     labels: dict[str, list[Any]] = {"task": [task.name for task, _ in documents]}
     labels["right"] = _right(model, run.sequences[:, run.prompt :], documents)
     with _watching("inspecting") as tell:
-        return inspect_run(model, run, request.looks, labels, progress=tell)
+        return inspect_run(model, run, looks, labels, progress=tell)
 
 
 def _right(model: Model, answers: torch.Tensor, documents: list[Any]) -> list[float]:
@@ -146,7 +129,6 @@ def _write(found: Inspection, out: Path) -> list[Path]:
 @contextmanager
 def _watching(what: str) -> Iterator[Callable[[int, int], None]]:
     """A bar on stderr."""
-    columns = (TextColumn(what), BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, expected: bar.update(task, completed=done, total=expected)
+    with bar(what) as shown:
+        task = shown.add_task(what, total=None)
+        yield lambda done, expected: shown.update(task, completed=done, total=expected)

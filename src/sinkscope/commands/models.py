@@ -6,24 +6,31 @@ from math import prod
 from typing import Any
 
 from sinkscope.commands.output import show_json, show_pairs, show_table, working
+from sinkscope.models.load import FAMILIES, family_of, find, load, resolve_device, resolve_dtype
+from sinkscope.models.tokenizer import read_tokenizer
 
 BYTES = {"float32": 4, "bfloat16": 2}
 
 
-def list_families(json: bool = False) -> None:
-    """Print the families, and the checkpoints we know with the settings of their official evaluations."""
-    from sinkscope.models.load import FAMILIES
+def models(
+    source: str | None, check: bool, device: str, dtype: str, revision: str | None, json: bool = False
+) -> None:
+    """Print the families, or what one checkpoint is."""
+    if source is None:
+        list_families(json)
+    else:
+        describe(source, revision, check, device, dtype, json)
 
+
+def list_families(json: bool) -> None:
+    """Print the families, and the checkpoints we know with the settings of their official evaluations."""
     families = [
         {"name": one.name, "model_type": ", ".join(one.model_types) or "any other", "what it is": one.about}
         for one in FAMILIES.values()
     ]
+    settings = "official settings (published score)"
     known = [
-        {
-            "checkpoint": entry.source,
-            "family": family.name,
-            "official settings (published score)": entry.settings,
-        }
+        {"checkpoint": entry.source, "family": family.name, settings: entry.settings}
         for family in FAMILIES.values()
         for entry in family.known
     ]
@@ -34,12 +41,8 @@ def list_families(json: bool = False) -> None:
         show_table(tuple(rows[0]), [tuple(row.values()) for row in rows], title)
 
 
-def describe(
-    source: str, revision: str | None, check: bool, device: str, dtype: str, json: bool = False
-) -> None:
+def describe(source: str, revision: str | None, check: bool, device: str, dtype: str, json: bool) -> None:
     """Print what a checkpoint is, from its config and the headers of its weights; with `check`, load and test it."""
-    from sinkscope.models.load import find, resolve_device, resolve_dtype
-
     resolve_device(device)
     checkpoint = find(source, revision)
     resolve_dtype(dtype, resolve_device(device), checkpoint)
@@ -50,8 +53,6 @@ def describe(
         if json:
             show_json({"source": checkpoint.source, **known})
         return
-    from sinkscope.models.load import load
-
     with working(f"loading and checking {source}"):
         model = load(source, device, dtype, revision)
         result = model.check()
@@ -70,9 +71,6 @@ def describe(
 
 def facts(checkpoint: Any) -> dict[str, Any]:
     """What `sinkscope models MODEL` prints, by name."""
-    from sinkscope.models.load import family_of
-    from sinkscope.models.tokenizer import read_tokenizer
-
     family = family_of(checkpoint)
     config = family.config(checkpoint)
     parameters = sum(prod(shape) for shape in checkpoint.shapes.values())

@@ -1,150 +1,104 @@
-"""Options that several commands share, and how help shows them.
+"""How commands are declared: options that several share, the function behind each command, and values in help.
 
-`with_decoding` gives a command the decoding options of all families and hands those that were given to its parameter
-`decoding`, by name.
+`cli.py` has a signature for each command; `command` joins it to the function of the same name and parameters in
+`sinkscope/commands/NAME.py`, which is imported when the command runs.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
+import tomllib
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 PANEL = "Decoding"
-
-Source = Annotated[
-    str, typer.Argument(help="an organism, a hub id, or a folder in the Hugging Face layout", metavar="MODEL")
-]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:0 or mps", metavar="NAME")]
-Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16, float16 or float64", metavar="NAME")]
-Revision = Annotated[str | None, typer.Option(help="branch, tag or commit on the hub", metavar="NAME")]
-Sandbox = Annotated[
-    str,
-    typer.Option(
-        help="what confines model-written code: auto, bubblewrap, landlock; none runs it with your rights",
-        metavar="NAME",
-    ),
-]
-PolicyText = Annotated[
-    str | None,
-    typer.Option(
-        help="which keys to hide: top:5, top:1@layer, random(top:5), window:64,first=4, …", metavar="POLICY"
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="print one JSON document in place of text")]
-Data = Annotated[
-    Path | None,
-    typer.Option(help="the task's JSON-lines file; default: from the hub", metavar="FILE"),
-]
-
-DECODING: dict[str, tuple[Any, str, str]] = {
-    "length": (int, "N", "new tokens; default: 128 or 256, and 64 for the organisms"),
-    "steps": (int, "N", "forward passes; of llada2 and sdar those of one block; default: the family's"),
-    "block": (int, "N", "tokens in a block; default: 32, and 4 for sdar"),
-    "small_block": (int, "N", "fast_dllm_v2: tokens of a sub-block; default: 8"),
-    "temperature": (float, "NUMBER", "0 takes the most likely token, more draws"),
-    "cfg": (float, "NUMBER", "llada, mmada: classifier-free guidance; default: 0, none"),
-    "remasking": (
-        str,
-        "NAME",
-        "llada, mmada, a2d: low_confidence or random; sdar: low_confidence_dynamic, …_static, sequential",
-    ),
-    "threshold": (
-        float,
-        "NUMBER",
-        "llada2, sdar, fast_dllm_v2: all tokens of higher probability are written",
-    ),
-    "minimal_topk": (int, "N", "llada2: bounds the steps of a block by length / N"),
-    "eos_early_stop": (bool, "", "llada2: stop as soon as nothing before the end token is masked"),
-    "editing_threshold": (
-        float,
-        "NUMBER",
-        "llada2 (2.1): written tokens give way to others of higher probability",
-    ),
-    "max_post_steps": (int, "N", "llada2 (2.1): steps in which only edits are left"),
-    "num_to_transfer": (int, "N", "llada2 (2.1): masks that a step decides at least"),
-    "scoring": (str, "NAME", "sdar: filtered, or raw as in its evaluation"),
-    "block_cache": (bool, "", "fast_dllm_v2: keep the active block's keys too; they grow stale"),
-    "greedy": (bool, "", "rnd1: the most likely token, else one is drawn"),
-    "eb_gamma": (float, "NUMBER", "rnd1: a bound on entropy decides how many tokens a step writes"),
-    "logits_eos_inf": (bool, "", "llada: the end token is never written"),
-    "confidence_eos_eot_inf": (bool, "", "llada: end tokens are written last"),
-    "eot_id": (int, "ID", "llada: the end-of-turn token; default: the tokenizer's"),
-    "algorithm": (
-        str,
-        "NAME",
-        "dream, open_dcoder: origin, maskgit_plus, topk_margin, entropy; open_dcoder: p2; default: entropy",
-    ),
-    "top_p": (float, "NUMBER", "draw among the likeliest tokens with this much probability"),
-    "top_k": (int, "N", "draw among so many likeliest tokens"),
-    "alg_temp": (float, "NUMBER", "dream, open_dcoder: temperature of the choice of positions; default: 0"),
-    "eps": (float, "NUMBER", "dream: end of the noise schedule; default: 0.001"),
-    "stop_at": (int, "ID", "mmada: the token that ends a block"),
-    "stop": (
-        str,
-        "IDS",
-        "sdar, fast_dllm_v2: where to stop: model, none, or token ids; default: none for sdar",
-    ),
-    "eos": (str, "IDS", "causal: where to stop: model, none, or token ids such as 2,13; default: model"),
-}
-"""Option → its type, what stands for its value in help, and its help; the names are those of the decoding dataclasses."""
-
-READING: dict[str, tuple[Any, str, str]] = {
-    "scored": (int, "N", "task text: the last so many tokens are scored; default: 128 (causal), else all"),
-    "share": (
-        float,
-        "NUMBER",
-        "task text, diffusion models: share of the tokens that is masked; default: the bound",
-    ),
-    "masks": (int, "N", "task text and choices, diffusion models: masked copies that are averaged"),
-}
-"""The same for readings: how a given text is read (--length: so many of its tokens; --steps: masks are filled step by step)."""
-
+TYPES = {"int": int, "float": float, "str": str, "bool": bool}
 KINDS = {"int": "N", "integer": "N", "float": "NUMBER", "path": "PATH"}
 """A parameter's type, as click or typer call it → what stands for its value in help."""
 
 
-def with_decoding(
-    command: Callable[..., None], known: dict[str, tuple[Any, str, str]] = DECODING
-) -> Callable[..., None]:
-    """Add an option for each entry of DECODING to a command; its parameter `decoding` gets those that were given."""
-    plain = inspect.signature(command, eval_str=True)
-    options = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=None,
-            annotation=Annotated[
-                kind | None, typer.Option(help=words, rich_help_panel=PANEL, metavar=metavar)
-            ],
-        )
-        for name, (kind, metavar, words) in known.items()
-    ]
-    kept = [
-        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for name, parameter in plain.parameters.items()
-        if name != "decoding"
-    ]
-
-    @functools.wraps(command)
-    def wrapped(**given: Any) -> None:
-        decoding = {name: given.pop(name) for name in known}
-        command(**given, decoding={name: value for name, value in decoding.items() if value is not None})
-
-    parameters = [*kept, *options]
-    wrapped.__signature__ = plain.replace(parameters=parameters)  # type: ignore[attr-defined]
-    wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    del wrapped.__wrapped__  # its signature is not this one's
-    return wrapped
+def option(help: str, metavar: str | None = None, *flags: str, panel: str | None = None) -> Any:
+    """An option. flags: where they do not follow from the parameter's name; panel: of the help."""
+    return typer.Option(*flags, help=help, metavar=metavar, rich_help_panel=panel)
 
 
-with_reading = functools.partial(with_decoding, known=DECODING | READING)
+def argument(help: str, metavar: str | None = None) -> Any:
+    """An argument, which is given by its place."""
+    return typer.Argument(help=help, metavar=metavar)
+
+
+Source = Annotated[str, argument("an organism, a hub id, or a folder in the Hugging Face layout", "MODEL")]
+Device = Annotated[str, option("auto, cpu, cuda, cuda:0 or mps", "NAME")]
+Dtype = Annotated[str, option("auto, float32, bfloat16, float16 or float64", "NAME")]
+Revision = Annotated[str | None, option("branch, tag or commit on the hub", "NAME")]
+Sandbox = Annotated[
+    str,
+    option(
+        "what confines model-written code: auto, bubblewrap, landlock; none runs it with your rights", "NAME"
+    ),
+]
+PolicyText = Annotated[
+    str | None,
+    option("which keys to hide: top:5, top:1@layer, random(top:5), window:64,first=4, …", "POLICY"),
+]
+ReuseText = Annotated[
+    str | None,
+    option(
+        "approximate steps: prefix:8, sparse:0.5,by=sinks, drift:0.9, or a published setting: fast-dllm, …",
+        "RULE",
+    ),
+]
+Json = Annotated[bool, option("print one JSON document in place of text", None, "--json")]
+Data = Annotated[Path | None, option("the task's JSON-lines file; default: from the hub", "FILE")]
+
+_TABLE = tomllib.loads((Path(__file__).parent / "decoding.toml").read_text(encoding="utf-8"))
+DECODING: Mapping[str, tuple[str, str, str]] = _TABLE["decoding"]
+"""Option of a decoding → its type, what stands for its value in help, and its help."""
+
+READING: Mapping[str, tuple[str, str, str]] = DECODING | _TABLE["reading"]
 """The same with the options of readings."""
+
+
+def command(app: typer.Typer, more: Mapping[str, tuple[str, str, str]] | None = None) -> Callable[..., Any]:
+    """Register a signature as the command of its name.
+
+    more: further options, such as DECODING; those that were given reach the function as `decoding`, by name.
+    """
+
+    def register(signature: Callable[..., None]) -> Callable[..., None]:
+        plain, name = inspect.signature(signature, eval_str=True), signature.__name__
+        parameters = [
+            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in plain.parameters.values()
+        ]
+        for key, (kind, metavar, words) in (more or {}).items():
+            value: Any = TYPES[kind] | None
+            parameters.append(
+                inspect.Parameter(
+                    key, inspect.Parameter.KEYWORD_ONLY, default=None,
+                    annotation=Annotated[value, option(words, metavar, panel=PANEL)],
+                )
+            )  # fmt: skip
+
+        @functools.wraps(signature)
+        def run(**given: Any) -> None:
+            if more is not None:
+                decoding = {key: given.pop(key) for key in more}
+                given["decoding"] = {key: value for key, value in decoding.items() if value is not None}
+            getattr(import_module(f"sinkscope.commands.{name}"), name)(**given)
+
+        run.__signature__ = plain.replace(parameters=parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        del run.__wrapped__  # its signature is not this one's
+        app.command(cls=Command)(run)
+        return run
+
+    return register
 
 
 def _in_plain_words(parameter: Any) -> Any:

@@ -1,4 +1,4 @@
-"""How commands print: lines and tables for people, one JSON document for programs.
+"""How commands print: lines, tables and bars for people, one JSON document for programs.
 
 Everything printed may hold text that nobody checked: tokens, paths, names of models. No markup in it is interpreted, and
 characters that steer a terminal are shown as their codes. Into a pipe, nothing is folded. Results go to stdout, progress
@@ -11,13 +11,23 @@ import dataclasses
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
+from sinkscope.errors import InputError
 from sinkscope.text import visible
 
 
@@ -39,6 +49,27 @@ def say(*lines: object, stderr: bool = False) -> None:
 def working(text: str) -> Status:
     """A spinner on stderr with a text, while a `with` block runs."""
     return console(stderr=True).status(Text(visible(text)))  # a string would be read as markup
+
+
+def bar(text: str, middle: Sequence[ProgressColumn] = (), end: Sequence[ProgressColumn] = ()) -> Progress:
+    """A bar on stderr: a text, the count, `middle`, the time left, `end`."""
+    start = (TextColumn(text, markup=False), BarColumn(bar_width=24), MofNCompleteColumn())
+    columns = (*start, *middle, TimeRemainingColumn(), *end)
+    return Progress(*columns, console=console(stderr=True), transient=True)
+
+
+def refuse_existing(path: Path, flag: str) -> None:
+    """Refuse to replace a file that --force was not given for."""
+    if path.exists():
+        raise InputError(f"{path} exists already; give another {flag}, or --force to replace it")
+
+
+def numbers(text: str, flag: str, what: str) -> list[int]:
+    """`12,13` → [12, 13]."""
+    words = [word for word in text.replace(" ", "").split(",") if word]
+    if not all(word.isdecimal() for word in words):
+        raise InputError(f"{flag} should be {what}, got {text!r}")
+    return [int(word) for word in words]
 
 
 def show_table(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from sinkscope.commands.output import say, show_json, show_table
-from sinkscope.study import status
+from sinkscope.study.status import CellStatus, Status, read
 
 
-def show(folder: Path, json: bool = False) -> None:
+def status(folder: Path, json: bool = False) -> None:
     """A row for each cell that is not finished, a line for each model, and last a line about the whole."""
-    study = status.read(folder)
+    study = read(folder)
     if json:
         show_json(
             {
@@ -22,19 +22,12 @@ def show(folder: Path, json: bool = False) -> None:
         return
     rest = [cell for cell in study.cells if cell.done < cell.wanted]
     if rest:
-        show_table(
-            ("cell", "what", "answers", "right"),
-            [
-                (
-                    cell.id[:8],
-                    f"{cell.title}{' ◂ in work' if cell.working else ''}",
-                    f"{cell.done}/{cell.wanted}",
-                    f"{cell.right / cell.graded:.0%}" if cell.right is not None and cell.graded else "",
-                )
-                for cell in rest
-            ],
-            title=f"study {study.study}: cells that are not finished",
-        )
+        rows = [
+            (cell.id[:8], f"{cell.title}{' ◂ in work' if cell.working else ''}", f"{cell.done}/{cell.wanted}", _right(cell))
+            for cell in rest
+        ]  # fmt: skip
+        title = f"study {study.study}: cells that are not finished"
+        show_table(("cell", "what", "answers", "right"), rows, title)
     for model in dict.fromkeys(cell.model for cell in study.cells):
         cells = [cell for cell in study.cells if cell.model == model]
         finished = sum(cell.done >= cell.wanted for cell in cells)
@@ -47,7 +40,11 @@ def show(folder: Path, json: bool = False) -> None:
         say(f"report: {study.report}")
 
 
-def last_line(study: status.Status) -> str:
+def _right(cell: CellStatus) -> str:
+    return f"{cell.right / cell.graded:.0%}" if cell.right is not None and cell.graded else ""
+
+
+def last_line(study: Status) -> str:
     """The study in one line: how much is done, and who runs it."""
     share = study.done / study.wanted if study.wanted else 0.0
     line = f"study {study.study}: {study.done} of {study.wanted} answers ({share:.0%})"

@@ -7,7 +7,6 @@ import sys
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,36 +25,32 @@ from sinkscope.tasks.task import ACCURACY, NATS
 from sinkscope.text import aligned, pairs, visible
 
 
-@dataclass(frozen=True)
-class Request:
-    """The options of the command line."""
-
-    name: str = "organisms"
-    out: Path | None = None
-    models: tuple[str, ...] = ()
-    task: str | None = None
-    samples: int | None = None
-    data: tuple[str, ...] = ()
-    on: str = "local"
-    device: str = "auto"
-    dtype: str | None = None
-    workers: int | None = None
-    shard: int = run.SHARD_ANSWERS
-    sandbox: str = "auto"
-    options: tuple[str, ...] = ()
-    plan: bool = False
-    report: bool = True
-
-
-def study(request: Request, json: bool = False) -> None:
+def study(
+    name: str = "organisms",
+    out: Path | None = None,
+    plan: bool = False,
+    model: Sequence[str] | None = None,
+    task: str | None = None,
+    samples: int | None = None,
+    data: Sequence[str] | None = None,
+    on: str = "local",
+    workers: int | None = None,
+    shard: int = run.SHARD_ANSWERS,
+    option: Sequence[str] | None = None,
+    sandbox: str = "auto",
+    device: str = "auto",
+    dtype: str | None = None,
+    no_report: bool = False,
+    json: bool = False,
+) -> None:
     """Estimate or run a study; with `json` one document on stdout."""
-    wanted = resolve(request)
-    out = request.out or Path(f"study-{wanted.name}")
-    options = pairs(request.options, "--option")
-    if request.plan:
-        show_plan(wanted, Place(out, request.device, request.workers, options=options), out, json)
+    wanted = spec.changed(name, model or (), task, samples, dtype, pairs(data or (), "--data"))
+    out = out or Path(f"study-{wanted.name}")
+    options = pairs(option or (), "--option")
+    if plan:
+        show_plan(wanted, Place(out, device, workers, options=options), out, json)
         return
-    if request.report:
+    if not no_report:
         run.check_libraries(("matplotlib",))
     progress = Bar()
     warnings.simplefilter("ignore", UnconfinedWarning)  # run_study says it in a line of its own
@@ -63,10 +58,8 @@ def study(request: Request, json: bool = False) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     try:
-        outcome = run.run_study(
-            wanted, out, request.on, request.device, request.workers, request.shard, "auto", request.sandbox, options, progress
-        )  # fmt: skip
-        report = update_report(outcome.root, request.report, progress)
+        outcome = run.run_study(wanted, out, on, device, workers, shard, "auto", sandbox, options, progress)
+        report = update_report(outcome.root, not no_report, progress)
     except KeyboardInterrupt:
         progress.end()
         say_stopped(out)
@@ -74,12 +67,6 @@ def study(request: Request, json: bool = False) -> None:
     finally:
         progress.end()
     show_outcome(outcome, out, report, json)
-
-
-def resolve(request: Request) -> spec.Study:
-    """The study with the changes of the command line."""
-    data = pairs(request.data, "--data")
-    return spec.changed(request.name, request.models, request.task, request.samples, request.dtype, data)
 
 
 def update_report(root: Path, wanted: bool, progress: run.Progress) -> Path | None:
@@ -175,7 +162,7 @@ def show_outcome(outcome: run.Outcome, out: Path, report: Path | None, json: boo
             {
                 "study": outcome.study.name, "folder": out, "report": report, "answers_computed": outcome.computed,
                 "verdicts": sentences_by_model, "results": outcome.frames.get("results"),
-                "likelihood": outcome.frames.get("likelihood"), "notes": outcome.notes,
+                "likelihood": outcome.frames.get("likelihood"), "reuse": outcome.frames.get("reuse"), "notes": outcome.notes,
                 "not_graded": [entry._asdict() for entry in outcome.not_graded],
             }
         )  # fmt: skip
@@ -183,6 +170,7 @@ def show_outcome(outcome: run.Outcome, out: Path, report: Path | None, json: boo
     say(*(f"{model}: {sentence}" for model, sentence in sentences_by_model.items()), "")
     for name in ("results", "likelihood"):
         say(*result_lines(outcome.frames.get(name), outcome.study))
+    say(*reuse_lines(outcome.frames.get("reuse")))
     say(*outcome.notes)
     computed = f"{outcome.computed} answers computed" if outcome.computed else "nothing was left to compute"
     say(f"{computed}; tables: {out}/tables")
@@ -222,6 +210,31 @@ def result_lines(results: Any, wanted: spec.Study) -> list[str]:
         about = f"{task}, decoding {decoding}, {' or '.join(map(str, counts))} documents: {words}"
         about += " (of the control that hides as many random keys)" if controlled else ""
         lines += [about, *aligned(table), ""]
+    return lines
+
+
+def reuse_lines(table: Any) -> list[str]:
+    """Approximate steps: what each rule saves and loses."""
+    if table is None:
+        return []
+
+    def text(row: Mapping[str, Any], name: str, form: str) -> str:
+        value = row.get(name)
+        return "" if value is None or value != value else format(value, form)
+
+    columns = {
+        "accuracy": ("accuracy", ".3f"), "difference": ("− exact", "+.3f"), "over_random": ("− random", "+.3f"),
+        "work_saved": ("work saved", ".1%"), "time_saved": ("time saved", ".1%"), "tokens_equal": ("tokens equal", ".3f"),
+        "kl": ("KL, nats", ".3g"),
+    }  # fmt: skip
+    lines: list[str] = []
+    for (model, task, decoding), group in table.groupby(["model", "task", "decoding_name"], sort=False):
+        head = ["reuse", *(words for words, _ in columns.values())]
+        body = [
+            [str(row["reuse"]), *(text(row, name, form) for name, (_, form) in columns.items())]
+            for row in group.to_dict("records")
+        ]
+        lines += [f"{model}, {task}, decoding {decoding}: approximate steps", *aligned([head, *body]), ""]
     return lines
 
 

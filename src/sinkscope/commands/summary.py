@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sinkscope import sinks
 from sinkscope.commands.output import say, show_json, show_table
 from sinkscope.trace.trace import Trace
 
 
-def summarise(path: Path, *, json: bool = False) -> None:
+def summary(path: Path, json: bool = False) -> None:
     """Prints the summary table of a trace, with intervals over prompts where there are several."""
-    from sinkscope.sinks import summary
-
     trace = Trace.open(path)
-    table = summary(trace)
+    table = sinks.summary(trace)
     if json:
         show_json(table)
         return

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import TextColumn
 
-from sinkscope.commands.output import console, say, show_json, working
+from sinkscope.commands.output import bar, numbers, say, show_json, working
 from sinkscope.decoding import Decoding, decoding_from_options, default_decoding, option_names
 from sinkscope.errors import InputError
 from sinkscope.generation.generate import generate
@@ -23,18 +23,11 @@ from sinkscope.models.model import Model
 from sinkscope.models.prompts import decode, encode
 from sinkscope.organisms.recipe import ANSWER
 from sinkscope.policies import parse_policy
+from sinkscope.reuse import as_reuse
 from sinkscope.text import visible
 from sinkscope.trace.capture import Capture
 from sinkscope.trace.storage import SUFFIX, partial_path
 from sinkscope.trace.trace import Trace
-
-
-class Prompts(NamedTuple):
-    """The three ways to give prompts, of which exactly one is used."""
-
-    texts: tuple[str, ...]
-    file: Path | None
-    ids: Path | None
 
 
 class Strongest(NamedTuple):
@@ -47,60 +40,57 @@ class Strongest(NamedTuple):
 
 def trace(
     source: str,
-    out: Path,
-    prompts: Prompts,
-    options: dict[str, Any],
-    policy_text: str | None,
+    out: Path | None,
+    prompt: list[str] | None,
+    prompt_file: Path | None,
+    prompt_ids: Path | None,
+    policy: str | None,
+    reuse: str | None,
     seed: int | None,
-    capture: Capture,
-    load_options: tuple[str, str, str | None],
-    json: bool = False,
-    maps_at: str = "",
-    live: bool = False,
-    named: tuple[str | None, int | None] = (None, None),
-    cache: bool | None = None,
+    level: Any,
+    by_query: bool,
+    anatomy: bool,
+    every: int,
+    maps_at: str,
+    live: bool,
+    device: str,
+    dtype: str,
+    revision: str | None,
+    family: str | None,
+    mask_token_id: int | None,
+    cache: bool | None,
+    json: bool,
+    decoding: dict[str, Any],
 ) -> None:
-    """Record one generation of each prompt in `out` and print what was found.
-
-    Args:
-        options: decoding options that were given, by name.
-        load_options: device, dtype and revision.
-        json: print one JSON document in place of lines.
-        maps_at: steps whose whole attention maps are added when the generation is done, such as "12,13".
-        live: open the viewer in the browser and follow the generation.
-        named: family and mask token, where the checkpoint's files do not say. cache: as in `ss.generate`.
-    """
-    policy = None if policy_text is None else parse_policy(policy_text)
+    """Record one generation of each prompt in `out` and print what was found; of a trace, add the maps of some steps."""
+    if source.endswith((".zarr.zip", ".partial")):
+        add_maps(Path(source), maps_at, (device, dtype, revision), json)
+        return
+    if out is None:
+        raise InputError("--out is missing: where the trace goes, such as --out run.zarr.zip")
+    capture = Capture(level, by_query, anatomy, every=every)
+    rule = None if policy is None else parse_policy(policy)
+    approximate = as_reuse(reuse)
     steps = parse_steps(maps_at)
     check_out(out)
-    given = read_prompts(prompts)
+    given = read_prompts(prompt or [], prompt_file, prompt_ids)
     with working(f"loading {source}"):
-        model = load(source, *load_options, family=named[0], mask_token_id=named[1])
-    if str(model.source).startswith("organism/") and "length" not in options:
-        options = {
-            "length": ANSWER,
-            **options,
-        }  # what the organisms were trained on; behind it they write nothing
-    decoding = make_decoding(model, options)
+        model = load(source, device, dtype, revision, family=family, mask_token_id=mask_token_id)
+    if str(model.source).startswith("organism/"):  # behind the length they were trained on they write nothing
+        decoding = {"length": ANSWER, **decoding}
+    loop = make_decoding(model, decoding)
     batch = encode(model, given)
     rows = len(batch.ids)
     seeds: Any = seed if rows == 1 else [(seed or 0) + row for row in range(rows)]
     if not json:
-        say(repr(model), f"decoding {decoding.to_json()}, policy {policy or 'none'}, seed {seeds}")
+        words = "" if approximate is None else f", reuse {approximate}"
+        say(repr(model), f"decoding {loop.to_json()}, policy {rule or 'none'}{words}, seed {seeds}")
     try:
         with following(out) if live else nullcontext(), progress(model, batch.ids.shape[1]) as show:
             run = generate(
-                model,
-                batch.ids,
-                decoding,
-                policy,
-                capture,
-                seeds,
-                batch.real,
-                out,
-                progress=show,
-                cache=cache,
-            )
+                model, batch.ids, loop, rule, capture, seeds, batch.real, out, progress=show, cache=cache,
+                reuse=approximate,
+            )  # fmt: skip
     except BaseException:
         if partial_path(out).exists():
             where = f'sinkscope.Trace.open("{partial_path(out)}")'
@@ -118,22 +108,20 @@ def add_maps(path: Path, maps_at: str, load_options: tuple[str, str, str | None]
         raise InputError(
             f"{path} is a trace: say of which steps its maps are wanted, such as --maps-at 12,13"
         )
-    about = Trace.open(path).attributes
-    device, dtype, revision = load_options
-    recorded = str(about.get("dtype") or "auto")
-    with working(f"loading {about.get('model')}"):
-        model = load(
-            str(about.get("model")),
-            device,
-            recorded if dtype == "auto" else dtype,
-            revision or about.get("revision") or None,
-        )
-    replace_with_maps(model, path, steps)
+    replace_with_maps(load_model_of(Trace.open(path), *load_options), path, steps)
     if json:
         show_json({"trace": path, "maps_at": steps, "bytes": path.stat().st_size})
         return
     say(f"{path} has the maps of step {', '.join(map(str, steps))} ({path.stat().st_size / 1e6:.1f} MB)")
     say(f"next: sinkscope view {path}, and select a token")
+
+
+def load_model_of(trace: Trace, device: str, dtype: str, revision: str | None) -> Model:
+    """The model that a trace was recorded with, in its dtype and revision unless others are given."""
+    about = trace.attributes
+    recorded = str(about.get("dtype") or "auto") if dtype == "auto" else dtype
+    with working(f"loading {about.get('model')}"):
+        return load(str(about.get("model")), device, recorded, revision or about.get("revision") or None)
 
 
 def replace_with_maps(model: Model, path: Path, steps: list[int]) -> None:
@@ -149,10 +137,7 @@ def replace_with_maps(model: Model, path: Path, steps: list[int]) -> None:
 
 def parse_steps(text: str) -> list[int]:
     """`12,13` → [12, 13]."""
-    words = [word for word in text.replace(" ", "").split(",") if word]
-    if not all(word.isdecimal() for word in words):
-        raise InputError(f"--maps-at should be numbers of steps, such as 12,13, got {text!r}")
-    return sorted({int(word) for word in words})
+    return sorted(set(numbers(text, "--maps-at", "numbers of steps, such as 12,13")))
 
 
 @contextmanager
@@ -184,20 +169,20 @@ def check_out(out: Path) -> None:
         )
 
 
-def read_prompts(prompts: Prompts) -> list[str] | torch.Tensor:
-    """Texts, or token ids [B, P]."""
-    if sum((bool(prompts.texts), prompts.file is not None, prompts.ids is not None)) != 1:
+def read_prompts(texts: list[str], file: Path | None, ids: Path | None) -> list[str] | torch.Tensor:
+    """Texts, or token ids [B, P]; exactly one of the three ways is used."""
+    if sum((bool(texts), file is not None, ids is not None)) != 1:
         raise InputError(
             "give the prompt in exactly one way: --prompt TEXT, --prompt-file FILE or --prompt-ids FILE"
         )
-    if prompts.texts:
-        return list(prompts.texts)
-    path = prompts.file or prompts.ids
+    if texts:
+        return texts
+    path = file or ids
     try:
         text = Path(str(path)).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read as text ({type(error).__name__}); check the path") from error
-    return [text.rstrip("\n")] if prompts.file is not None else parse_ids(text, str(path))
+    return [text.rstrip("\n")] if file is not None else parse_ids(text, str(path))
 
 
 def parse_ids(text: str, path: str) -> torch.Tensor:
@@ -255,25 +240,17 @@ def _ends(name: str, text: str) -> tuple[int, ...]:
 @contextmanager
 def progress(model: Model, prompt: int) -> Iterator[Callable[[int, int, torch.Tensor], None]]:
     """A live bar on stderr: steps, tokens decided, the first answer as it stands."""
-    bar = Progress(
-        TextColumn("step"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[decided]} decided"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[text]}", markup=False),
-        console=console(stderr=True),
-        transient=True,
-    )
-    task = bar.add_task("trace", total=None, decided=0, text="")
+    decided = [TextColumn("{task.fields[decided]} decided")]
+    shown = bar("step", decided, [TextColumn("{task.fields[text]}", markup=False)])
+    task = shown.add_task("trace", total=None, decided=0, text="")
 
     def show(done: int, expected: int, state: torch.Tensor) -> None:
         answer = state[0, prompt:]
         written = int(((answer != model.ids.mask) & (answer >= 0)).sum())
-        text = decode(model, state[0], prompt).replace("\n", " ")[-48:] if bar.console.is_terminal else ""
-        bar.update(task, completed=done, total=expected, decided=written, text=visible(text))
+        text = decode(model, state[0], prompt).replace("\n", " ")[-48:] if shown.console.is_terminal else ""
+        shown.update(task, completed=done, total=expected, decided=written, text=visible(text))
 
-    with bar:
+    with shown:
         yield show
 
 
@@ -289,22 +266,14 @@ def report(run: Run, seeds: Any, out: Path, json: bool) -> None:
     if json:
         show_json(
             {
-                "trace": out,
-                "model": run.trace.attributes.get("model"),
-                "decoding": run.decoding.as_dict(),
-                "policy": "none" if run.policy is None else str(run.policy),
-                "seed": seeds,
-                "answers": run.texts,
-                "steps": run.steps,
-                "forward_passes": max(run.forwards),
-                "ties": int(run.ties.sum()),
-                "strongest": [key._asdict() for key in most],
-                "moves": moved,
-                "hidden_share": hidden,
-                "sinks_hit": hit,
+                "trace": out, "model": run.trace.attributes.get("model"), "decoding": run.decoding.as_dict(),
+                "policy": "none" if run.policy is None else str(run.policy), "seed": seeds, "answers": run.texts,
+                "steps": run.steps, "forward_passes": max(run.forwards), "ties": int(run.ties.sum()),
+                "strongest": [key._asdict() for key in most], "moves": moved, "hidden_share": hidden, "sinks_hit": hit,
                 "summary": table,
+                **({} if run.reuse is None else {"reuse": str(run.reuse), "work_saved": run.work and run.work.saved}),
             }
-        )
+        )  # fmt: skip
         return
     rows = table.to_dict("records")
     values = {(row["section"], row["measure"]): row["value"] for row in rows}
@@ -335,6 +304,8 @@ def report(run: Run, seeds: Any, out: Path, json: bool) -> None:
         say(
             f"policy {run.policy}: took {hidden:.1%} of the attention and hit {hit:.1%} of each step's own sinks"
         )
+    if run.work is not None:
+        say(f"reuse {run.reuse}: approximate steps; {run.work.saved:.1%} of the multiply-adds saved")
     say(f"trace: {out} ({out.stat().st_size / 1e6:.1f} MB)", f"next: sinkscope summary {out}")
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from sinkscope.commands.options import Command, Device, Group
+from sinkscope.commands.options import Command, Device, Group, option
 
 RECIPES = {
     "causal": "Next-token prediction, from random weights.",
@@ -22,66 +22,49 @@ train = typer.Typer(
     help="Train one of the small models, or adapt a causal model of your own.",
 )
 
-Out = Annotated[
-    Path, typer.Option(help="folder for the checkpoint; the same command resumes", metavar="FOLDER")
-]
-Steps = Annotated[int | None, typer.Option(help="optimiser steps")]
-Rate = Annotated[float | None, typer.Option(help="peak learning rate")]
-Decay = Annotated[float | None, typer.Option(help="AdamW's weight decay, on matrices")]
+Out = Annotated[Path, option("folder for the checkpoint; the same command resumes", "FOLDER")]
+Steps = Annotated[int | None, option("optimiser steps")]
+Rate = Annotated[float | None, option("peak learning rate")]
+Decay = Annotated[float | None, option("AdamW's weight decay, on matrices")]
 
 
 def _recipe(
     context: typer.Context,
     out: Out,
     device: Device = "auto",
-    init: Annotated[
-        str | None, typer.Option(help="a folder, hub id or organism to start from", metavar="MODEL")
-    ] = None,
+    init: Annotated[str | None, option("a folder, hub id or organism to start from", "MODEL")] = None,
     size: Annotated[
-        str | None,
-        typer.Option(help="1m, 3m, 6m or 30m, for recipes that start from random weights", metavar="NAME"),
+        str | None, option("1m, 3m, 6m or 30m, for recipes that start from random weights", "NAME")
     ] = None,
     steps: Steps = None,
-    batch: Annotated[int | None, typer.Option(help="sequences per step")] = None,
+    batch: Annotated[int | None, option("sequences per step")] = None,
     learning_rate: Rate = None,
-    seed: Annotated[
-        int | None, typer.Option(help="seed of weights, masks and the order of documents")
-    ] = None,
+    seed: Annotated[int | None, option("seed of weights, masks and the order of documents")] = None,
     targets: Annotated[
         str | None,
-        typer.Option(
-            help="what is learned: answers, or all (prompts too); default: all for causal, else answers",
-            metavar="NAME",
+        option(
+            "what is learned: answers, or all (prompts too); default: all for causal, else answers", "NAME"
         ),
     ] = None,
     packed: Annotated[
         int | None,
-        typer.Option(
-            help="documents in one row of a causal model; default: 4, fewer where 4 does not divide the batch"
-        ),
+        option("documents in one row of a causal model; default: 4, fewer where 4 does not divide the batch"),
     ] = None,
     weight_decay: Decay = None,
     mix: Annotated[
         str | None,
-        typer.Option(
-            help="what the documents are made of: surprising or plain; default: surprising", metavar="NAME"
-        ),
+        option("what the documents are made of: surprising or plain; default: surprising", "NAME"),
     ] = None,
-    corpus: Annotated[
-        str | None, typer.Option(help="a text file, or a hub data set, to mix in", metavar="SOURCE")
-    ] = None,
-    corpus_share: Annotated[float | None, typer.Option(help="its share of all documents")] = None,
+    corpus: Annotated[str | None, option("a text file, or a hub data set, to mix in", "SOURCE")] = None,
+    corpus_share: Annotated[float | None, option("its share of all documents")] = None,
     documents: Annotated[
         Path | None,
-        typer.Option(
-            help="documents that several runs share (python -m sinkscope.organisms.corpus)", metavar="FOLDER"
-        ),
+        option("documents that several runs share (python -m sinkscope.organisms.corpus)", "FOLDER"),
     ] = None,
 ) -> None:
     from sinkscope.organisms.command import train_command
 
-    given = {name: value for name, value in context.params.items() if name not in ("out", "device")}
-    train_command(str(context.info_name), out, device, **given)
+    train_command(str(context.info_name), **context.params)
 
 
 for _name, _help in RECIPES.items():
@@ -91,57 +74,40 @@ for _name, _help in RECIPES.items():
 @train.command(cls=Command)
 def adapt(
     context: typer.Context,
-    source: Annotated[
-        str, typer.Option("--from", help="the causal model: a folder, hub id or smollm2", metavar="MODEL")
-    ],
+    source: Annotated[str, option("the causal model: a folder, hub id or smollm2", "MODEL", "--from")],
     text: Annotated[
-        str,
-        typer.Option(
-            help="a folder with train-*.txt and valid-*.txt, a text file, or a hub data set", metavar="SOURCE"
-        ),
+        str, option("a folder with train-*.txt and valid-*.txt, a text file, or a hub data set", "SOURCE")
     ],
     out: Out,
     device: Device = "auto",
     objective: Annotated[
-        str | None,
-        typer.Option(
-            help="diffusion, or causal: its twin on the same text; default: diffusion", metavar="NAME"
-        ),
+        str | None, option("diffusion, or causal: its twin on the same text; default: diffusion", "NAME")
     ] = None,
     shift: Annotated[
-        bool | None,
-        typer.Option(help="shifted logits and Dream's layout (default); --no-shift: LLaDA's"),
+        bool | None, option("shifted logits and Dream's layout (default); --no-shift: LLaDA's")
     ] = None,
-    lora: Annotated[
-        int | None, typer.Option(help="rank of adapters; default: all weights are trained")
-    ] = None,
+    lora: Annotated[int | None, option("rank of adapters; default: all weights are trained")] = None,
     anneal: Annotated[
-        int | None, typer.Option(help="steps until attention is fully bidirectional; default: at once")
+        int | None, option("steps until attention is fully bidirectional; default: at once")
     ] = None,
     mask_token: Annotated[
         str | None,
-        typer.Option(
-            help="a token that the text does not hold; default: the tokenizer's, else a new one",
-            metavar="TEXT",
-        ),
+        option("a token that the text does not hold; default: the tokenizer's, else a new one", "TEXT"),
     ] = None,
     separator: Annotated[
-        str | None,
-        typer.Option(help="the token between documents; default: <|endoftext|>, else bos", metavar="TEXT"),
+        str | None, option("the token between documents; default: <|endoftext|>, else bos", "TEXT")
     ] = None,
-    length: Annotated[int | None, typer.Option(help="tokens of a row; default: 512")] = None,
+    length: Annotated[int | None, option("tokens of a row; default: 512")] = None,
     steps: Steps = None,
-    batch: Annotated[int | None, typer.Option(help="rows per step; default: 128")] = None,
+    batch: Annotated[int | None, option("rows per step; default: 128")] = None,
     rows_at_a_time: Annotated[
-        int | None, typer.Option(help="rows in one forward pass; fewer need less memory; default: 16")
+        int | None, option("rows in one forward pass; fewer need less memory; default: 16")
     ] = None,
     learning_rate: Rate = None,
     weight_decay: Decay = None,
-    seed: Annotated[int | None, typer.Option(help="seed of masks, adapters and the order of rows")] = None,
+    seed: Annotated[int | None, option("seed of masks, adapters and the order of rows")] = None,
 ) -> None:
     """Turn a causal model into a masked diffusion model on running text, or go on with it as its causal twin."""
     from sinkscope.organisms.adapt import adapt_command
 
-    taken = ("source", "text", "out", "device")
-    given: dict[str, Any] = {name: value for name, value in context.params.items() if name not in taken}
-    adapt_command(source, text, out, device, **given)
+    adapt_command(**context.params)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import webbrowser
 from pathlib import Path
 
-from sinkscope.commands.output import say, show_json, working
+from sinkscope.commands.output import numbers, refuse_existing, say, show_json, working
 from sinkscope.errors import InputError
 from sinkscope.trace.trace import Trace
 
@@ -18,7 +18,6 @@ def view(
     samples: str,
     open_it: bool = False,
     force: bool = False,
-    *,
     json: bool = False,
 ) -> None:
     """Writes the page, says where it is and how large, and opens it when asked to."""
@@ -26,8 +25,8 @@ def view(
 
     chosen, wanted = parse_heads(heads), parse_samples(samples)
     target = out if out is not None else beside(path, other)
-    if target.exists() and not force:
-        raise InputError(f"{target} exists already; give another --out, or --force to replace it")
+    if not force:
+        refuse_existing(target, "--out")
     traces = [Trace.open(trace) for trace in (path, other) if trace is not None]
     names = trace_names(path, other, traces)
     with working("reading and packing"):
@@ -39,12 +38,10 @@ def view(
         show_json({"page": target, "bytes": target.stat().st_size, "opened": opened})
         return
     say(f"{target} ({target.stat().st_size / 1e6:.1f} MB, needs no network)")
-    if not opened:
-        say(
-            "no browser was found here; open the file in one"
-            if open_it
-            else "open it in a browser, or add --open"
-        )
+    if open_it and not opened:
+        say("no browser was found here; open the file in one")
+    elif not opened:
+        say("open it in a browser, or add --open")
 
 
 def parse_heads(text: str) -> tuple[tuple[int, int], ...]:
@@ -60,10 +57,7 @@ def parse_heads(text: str) -> tuple[tuple[int, int], ...]:
 
 def parse_samples(text: str) -> list[int] | None:
     """`0,2` → [0, 2]; empty: as many as fit."""
-    words = [word for word in text.replace(" ", "").split(",") if word]
-    if not all(word.isdecimal() for word in words):
-        raise InputError(f"--samples should be numbers, such as 0,2, got {text!r}")
-    return [int(word) for word in words] or None
+    return numbers(text, "--samples", "numbers, such as 0,2") or None
 
 
 def beside(path: Path, other: Path | None) -> Path:

@@ -74,6 +74,11 @@ class Decoding:
         return 0
 
     @property
+    def own_pace(self) -> bool:
+        """Whether rows with streams of their own reach blocks in different steps; under reuse they then run one by one."""
+        return False
+
+    @property
     def edits(self) -> bool:
         """Whether a token that was written or given may change again; traces then count it (`edited`)."""
         return False
@@ -99,8 +104,13 @@ class Decoding:
         return False
 
     def as_dict(self) -> dict[str, Any]:
-        """The options by name, with the kind of decoding first."""
-        return {"kind": self.kind, **dataclasses.asdict(self)}
+        """The options by name, the kind of decoding first; those that came later (`parallel.later_option`) where set."""
+        later = {item.name for item in dataclasses.fields(self) if item.metadata.get("later")}
+        options = dataclasses.asdict(self).items()
+        return {
+            "kind": self.kind,
+            **{name: value for name, value in options if value is not None or name not in later},
+        }
 
     def to_json(self) -> str:
         """One line of JSON; `decoding_from_json` reads it back."""

@@ -17,6 +17,7 @@ from torch import Tensor
 from sinkscope.checks import at_least, one_of, share, whole
 from sinkscope.decoding.base import DECODINGS, Decoding, Twin
 from sinkscope.decoding.engine import Engine, Step, marked, select
+from sinkscope.decoding.parallel import check_parallel, confident, later_option
 from sinkscope.decoding.streams import Streams
 from sinkscope.errors import InputError
 from sinkscope.models.model import Model
@@ -37,6 +38,8 @@ class DreamDecoding(Decoding):
             (The official loop takes top_k = 50 when a caller leaves it out; here None means none.)
         alg_temp: above 0 positions are drawn by softmax(confidence / alg_temp) instead of taken from the top.
         eps: where the time schedule ends.
+        threshold, factor: a step decides every mask that the model is sure of, and at least one, until none is left (not
+            official; see LladaDecoding and `parallel`); for maskgit_plus and topk_margin.
     """
 
     length: int = 128
@@ -47,6 +50,8 @@ class DreamDecoding(Decoding):
     top_k: int | None = None
     alg_temp: float | None = 0.0
     eps: float = 1e-3
+    threshold: float | None = later_option()
+    factor: float | None = later_option()
 
     kind: ClassVar[str] = "dream"
     families: ClassVar[tuple[str, ...]] = ("dream",)
@@ -66,6 +71,15 @@ class DreamDecoding(Decoding):
             at_least("alg_temp", self.alg_temp, 0.0)
         if share("eps", self.eps, "; the official value is 1e-3") == 1:
             raise InputError("eps should lie between 0 and 1, got 1; the official value is 1e-3")
+        other = f"algorithm is {self.algorithm}; use maskgit_plus"
+        if self.algorithm in ("maskgit_plus", "topk_margin"):
+            other = "alg_temp draws positions" if self.alg_temp else ""
+        check_parallel(self.threshold, self.factor, self.length, self.steps, other or None)
+
+    @property
+    def parallel(self) -> bool:
+        """Whether confidence decides how many masks a step writes."""
+        return self.threshold is not None or self.factor is not None
 
     @property
     def draws(self) -> bool:
@@ -86,8 +100,14 @@ class DreamDecoding(Decoding):
             part = 1 - times[i + 1] / times[i]  # of the masks that are left
             last = i == self.steps - 1
             masked = x == engine.mask_id
+            if self.parallel:
+                alive = masked.any(1)
+                if not bool(alive.any()):
+                    return
             if self.algorithm == "origin":
                 step = self._random_positions(engine, x, masked, part, last, streams, alive)
+            elif self.parallel:
+                step = self._best_positions(engine, x, masked, [], streams, alive)
             else:
                 counts = _counts(masked, part, last, per_row)
                 if not self.draws and not any(counts):
@@ -117,6 +137,8 @@ class DreamDecoding(Decoding):
 
     def choose(self, scores: Tensor, counts: list[int], streams: Streams | None) -> tuple[Tensor, Tensor]:
         """The positions that are decided, Bool [B, S], and ties Long [B]; scores: Float [B, S], −inf where nothing is masked."""
+        if self.parallel:
+            return confident(scores, self.threshold, self.factor)
         if self.alg_temp and streams is not None:
             spread = (scores / self.alg_temp).softmax(-1)
             chosen = marked(streams.some_without_replacement(spread, counts), scores)
@@ -148,7 +170,7 @@ class DreamDecoding(Decoding):
     def _hidden(self, engine: Engine, x: Tensor, masked: Tensor, alive: Tensor) -> Tensor:
         """Hidden states [B, S, width]; under a reuse rule the answer, and the columns before masks, are what is wanted."""
         if engine.reuse is None:
-            return engine.hidden(x)
+            return engine.hidden(x, alive if self.parallel else None)
         start = x.shape[1] - self.length
         before = torch.cat([masked[:, 1:], masked[:, :1]], 1)  # a mask in column 0 reads itself
         before[:, 0] |= masked[:, 0]

@@ -18,6 +18,7 @@ from sinkscope.policies.runtime import PolicyRuntime, StepAccount
 from sinkscope.reuse.causal import CausalReuseRuntime
 from sinkscope.reuse.rule import Wanted
 from sinkscope.reuse.runtime import ReuseRuntime
+from sinkscope.reuse.shadow import Shadow
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Step:
         codes: Long [B, N]: image codes sampled so far; None for text.
         kind: "denoise", or "store" for a step whose forward also put a finished block into the cache.
         fresh: Bool [B, S]: under a reuse rule, the columns whose keys and values were computed in this step; None: all.
+        error: Float64 [B]: KL of the predictions to exact ones, where a shadow measures it.
         idle: the schedule decides nothing in this step, so no forward was run and nothing was recorded.
     """
 
@@ -51,6 +53,7 @@ class Step:
     idle: bool = False
     kind: str = "denoise"
     fresh: Tensor | None = None
+    error: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,7 @@ class Engine:
         real: Bool [B, S]: padding of the whole sequence, or None.
         policy: the policy while it runs, or None. recorder: what records, or None.
         reuse: the reuse rule while it runs, or None: every forward is computed in full.
+        shadow: what computes exact forwards beside approximate ones, or None.
         everything: confidence and candidates are wanted for all masked positions, not only the selectable ones.
         cached: whether a block loop keeps finished blocks in a KV cache.
         prompts: what the loop may want to know of the whole batch.
@@ -144,11 +148,12 @@ class Engine:
         cached: bool = False,
         prompts: Prompts | None = None,
         reuse: ReuseRuntime | CausalReuseRuntime | None = None,
+        shadow: Shadow | None = None,
     ) -> None:
         self.model, self.real, self.policy, self.recorder = model, real, policy, recorder
         self.everything, self.cached = everything, cached
         self.prompts = prompts or Prompts()
-        self.reuse = reuse
+        self.reuse, self.shadow = reuse, shadow
         self.forwards: int | Tensor = 0
         self.account: StepAccount | None = None
         self._padding = (
@@ -174,6 +179,10 @@ class Engine:
         if isinstance(self.reuse, ReuseRuntime) and wanted is not None:
             hidden = self.reuse.hidden(x, wanted, self._context(x, self.real, 1), alive)
             self._end()
+            if self.shadow is not None:
+                exact = self.model.hidden(x, self.model.context(self.real))
+                before, found = (self.model.head(states[wanted.read]) for states in (exact, hidden))
+                self.shadow.compare(before, found, wanted.read, alive)
             return hidden
         if not self._replayable or not graphs_wanted(x.device):
             return self._forward(x)[0]
@@ -251,6 +260,12 @@ class Engine:
             context = self.reuse.begin(context, len(so_far), written, fed, alive)
         logits = self.model.forward(so_far[:, fed:], context, keep=1, cache=cache.dynamic)
         self._end()
+        if self.shadow is not None:
+            exact = self.model.forward(
+                so_far[:, fed:], self.model.context(real), keep=1, cache=self.shadow.cache
+            )
+            read = torch.ones_like(so_far[:, :1], dtype=torch.bool)
+            self.shadow.compare(exact[:, -1], logits[:, -1], read, alive)
         if self.reuse is not None:
             return logits[:, -1]
         steady = self.recorder is None or (self.recorder.replayable and self.recorder.steady)

@@ -26,6 +26,7 @@ from sinkscope.policies.runtime import PolicyRuntime
 from sinkscope.reuse.causal import CausalReuseRuntime
 from sinkscope.reuse.rule import Reuse
 from sinkscope.reuse.runtime import ReuseRuntime
+from sinkscope.reuse.shadow import Shadow
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,10 @@ class Group:
         else:
             self.state, self.codes = step.after, step.codes
             if self.engine.reuse is not None:
-                step = replace(step, fresh=self.engine.reuse.fresh)
+                shadow = None if step.idle else self.engine.shadow
+                step = replace(
+                    step, fresh=self.engine.reuse.fresh, error=None if shadow is None else shadow.kl
+                )
         return step
 
 
@@ -127,11 +131,13 @@ def start_group(
     alone: bool = True,
     cached: bool = False,
     reuse: Reuse | None = None,
+    shadow: bool = False,
 ) -> Group:
     """A group with its loop, not started yet.
 
     Args:
         alone: each row runs as in a batch of one. cached: a block loop keeps finished blocks in a KV cache.
+        shadow: an exact forward runs beside each approximate one, so that its error is known.
     """
     ids = batch.ids[rows.rows][:, rows.offset : rows.end]
     own = [batch.lengths[row] - (rows.offset if batch.right else 0) for row in rows.rows]
@@ -159,7 +165,8 @@ def start_group(
     if reuse is not None:
         kind = CausalReuseRuntime if model.spec.causal else ReuseRuntime
         reusing = kind(reuse, model, real, row_keys(seed, rows.rows))
-    engine = Engine(model, real, runtime, recorder, recorder is not None, cached, prompts, reusing)
+    beside = Shadow() if shadow else None
+    engine = Engine(model, real, runtime, recorder, recorder is not None, cached, prompts, reusing, beside)
     streams = None
     if seed is not None and decoding.draws:
         seeds = [seed[row] for row in rows.rows] if isinstance(seed, list) else seed

@@ -17,6 +17,7 @@ from torch import Tensor
 from sinkscope.checks import at_least, one_of, whole
 from sinkscope.decoding.base import DECODINGS, Decoding, Twin, in_vocabulary
 from sinkscope.decoding.engine import Engine, Step, select
+from sinkscope.decoding.parallel import check_parallel, confident, later_option
 from sinkscope.decoding.streams import Streams
 from sinkscope.errors import InputError
 from sinkscope.models.llada import EOT
@@ -136,7 +137,7 @@ class BlockDecoding(Decoding):
         tokens[here] = candidate
         scores = torch.full(x.shape, float("-inf"), dtype=confidence.dtype, device=x.device)
         scores[here] = confidence
-        chosen, ties = select(scores, counts)
+        chosen, ties = self.pick(scores, counts)
         chosen, ties = chosen & alive[:, None], ties * alive
         after = torch.where(chosen, tokens, x)
         decided = chosen & (tokens != engine.mask_id)
@@ -144,6 +145,10 @@ class BlockDecoding(Decoding):
         if rest is not None and len(rest[0]):
             tokens[rest], seen[rest] = look(rest)
         return Step(x, after, masked, seen, tokens, decided, ties, alive)
+
+    def pick(self, scores: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:
+        """The positions that a step decides, Bool [B, S], and ties Long [B]; scores: Float [B, S], −inf outside; see `select`."""
+        return select(scores, counts)
 
     def _forward(
         self, engine: Engine, x: Tensor, given: Tensor, alive: Tensor | None, wanted: Wanted | None = None
@@ -210,9 +215,76 @@ class BlockDecoding(Decoding):
         return candidate, confidence.double()
 
 
+@dataclass(frozen=True)
+class ParallelDecoding(BlockDecoding):
+    """The same loop, which may also decide as many masks in a step as the model is sure of (not official; see `parallel`).
+
+    A block ends when it has no masks left. With a stream per row each row goes through its blocks at its own pace, as it does
+    alone; with one stream the rows of a batch leave a block together.
+
+    Attributes:
+        threshold: every mask whose confidence reaches it is decided, and at least one.
+        factor: the n most confident masks are decided, as long as (n + 1)(1 − confidence of the n-th) < factor; at least one.
+    """
+
+    threshold: float | None = later_option()
+    factor: float | None = later_option()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        random = "remasking is random" if self.remasking == "random" else None
+        check_parallel(self.threshold, self.factor, self.length, self.steps, random)
+
+    @property
+    def own_pace(self) -> bool:
+        """With a threshold or factor."""
+        return self.threshold is not None or self.factor is not None
+
+    @property
+    def replayable(self) -> bool:  # type: ignore[override]
+        """Unless the block of a step depends on the steps before."""
+        return not self.own_pace
+
+    def pick(self, scores: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:
+        """By count, or by confidence."""
+        return confident(scores, self.threshold, self.factor) if self.own_pace else select(scores, counts)
+
+    def _steps(
+        self, engine: Engine, x: Tensor, prompt: int, streams: Streams | None, per_row: bool
+    ) -> Iterator[Step]:
+        return (self._paced if self.own_pace else super()._steps)(engine, x, prompt, streams, per_row)
+
+    def _paced(
+        self, engine: Engine, x: Tensor, prompt: int, streams: Streams | None, per_row: bool
+    ) -> Iterator[Step]:
+        """The loop by confidence; a block has at most one step for each of its tokens, should masks be written as tokens."""
+        given = x != engine.mask_id
+        self.end_ids(engine.model)
+        columns = torch.arange(x.shape[1], device=x.device)
+        alive = torch.ones(len(x), dtype=torch.bool, device=x.device)
+        block, age = (torch.zeros(len(x), dtype=torch.long, device=x.device) for _ in range(2))
+        last = self.length // self.block - 1
+        while bool(alive.any()):
+            start = prompt + block.clamp(max=last)[:, None] * self.block
+            end = start + self.block
+            together = bool((end == end[0]).all())
+            step = self._step(
+                engine, x, given, int(end[0]) if together else end, [1] * len(x), streams, alive
+            )
+            x = step.after
+            yield step
+            age += 1
+            left = (x == engine.mask_id) & (columns >= start) & (columns < end)
+            done = ~left.any(1) | (age >= self.block)
+            done = done if per_row else done.all().expand_as(done)
+            going = self.still_alive(alive, x.gather(1, end - 1)[:, 0], per_row)
+            alive = torch.where(done, going & (block < last), alive)
+            block, age = block + done.long(), age.masked_fill(done, 0)
+
+
 @DECODINGS.add
 @dataclass(frozen=True)
-class LladaDecoding(BlockDecoding):
+class LladaDecoding(ParallelDecoding):
     """LLaDA's generate.py.
 
     Attributes:

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from sinkscope.checks import whole
 from sinkscope.decoding.base import DECODINGS, in_vocabulary
-from sinkscope.decoding.llada import BlockDecoding
+from sinkscope.decoding.llada import ParallelDecoding
 from sinkscope.models.model import Model
 
 
 @DECODINGS.add
 @dataclass(frozen=True)
-class MmadaDecoding(BlockDecoding):
+class MmadaDecoding(ParallelDecoding):
     """MMaDA's text loop.
 
     Attributes:

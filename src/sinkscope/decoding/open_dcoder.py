@@ -37,6 +37,8 @@ class OpenDcoderDecoding(DreamDecoding):
     algorithm: Literal["origin", "maskgit_plus", "topk_margin", "entropy", "p2"] = "entropy"  # type: ignore[assignment]
 
     eps: ClassVar[float] = EPS  # type: ignore[misc]
+    threshold: ClassVar[float | None] = None  # type: ignore[misc]
+    factor: ClassVar[float | None] = None  # type: ignore[misc]
     kind: ClassVar[str] = "open_dcoder"
     families: ClassVar[tuple[str, ...]] = ("open_dcoder",)
 

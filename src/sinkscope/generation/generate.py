@@ -47,6 +47,7 @@ def generate(
     progress: Progress | None = None,
     reuse: Reuse | str | None = None,
     cache: bool | None = None,
+    shadow: bool = False,
 ) -> Run:
     """Generate step by step, exactly as the official loop of the decoding does, unless `reuse` allows approximate steps.
 
@@ -65,6 +66,7 @@ def generate(
         progress: called after every step.
         reuse: what of earlier forwards is used again; a rule or its text. None: nothing, every step is exact.
         cache: whether a block loop keeps finished blocks in a KV cache; None: as officially.
+        shadow: under a reuse rule, run an exact forward beside each approximate one; `run.error` then has the divergence.
     """
     model = model if isinstance(model, Model) else as_model(model)
     policy = None if policy is None else as_policy(policy)
@@ -72,6 +74,8 @@ def generate(
     check_decoding(model, decoding)
     reuse = None if reuse is None else as_reuse(reuse)
     acting = check_reuse(model, decoding, policy, capture, reuse)
+    if shadow and reuse is None:
+        raise InputError("shadow measures the error of approximate steps; without reuse every step is exact")
     batch = encode(model, prompts, attention_mask)
     _check_length(model, batch, decoding)
     twin = _twin(model, batch, decoding, unconditional)
@@ -95,13 +99,16 @@ def generate(
     groups: list[Group] = []
     try:
         with recorder.hooks(model.network) if recorder is not None else nullcontext():
-            apart = acting is not None and acting.alone
+            apart = acting is not None and (acting.alone or decoding.own_pace)
             for rows in _rows(model, batch, decoding, checked, isinstance(seed, list), alone, apart):
                 own = None if recorder is None else recorder.for_rows(rows.rows, rows.offset)
                 groups.append(
-                    start_group(model, batch, rows, decoding, seed, twin, checked, own, alone, cached, acting)
-                )
-            states, ties = _drive(model, groups, batch, decoding, recorder, progress)
+                    start_group(
+                        model, batch, rows, decoding, seed, twin, checked, own, alone, cached, acting,
+                        shadow and acting is not None,
+                    )
+                )  # fmt: skip
+            states, ties, error = _drive(model, groups, batch, decoding, recorder, progress)
     except BaseException:
         if recorder is not None:
             recorder.abandon()
@@ -137,6 +144,7 @@ def generate(
         sinks_hit=_by_row(groups, [_of_policy(group, "sinks_hit") for group in groups]),
         reuse=reuse,
         work=_work(groups),
+        error=error if shadow else None,
     )
 
 
@@ -190,13 +198,7 @@ def check_reuse(
         raise InputError(
             f"reuse {reuse} and policy {policy} cannot act together: a policy asks for every key; leave one out"
         )
-    if not decoding.reusable or decoding.guided:
-        what = "guidance" if decoding.guided else f"{type(decoding).__name__}'s loop"
-        raise InputError(f"reuse {reuse} cannot act under {what}; leave it out, or use refresh 1")
-    if model.spec.causal and not reuse.causal:
-        raise InputError(
-            f"reuse {reuse} is for diffusion models: a causal model's cache never goes stale; use sparse:…"
-        )
+    check_rule(decoding, reuse)
     config = model.network.config.get_text_config()
     if model.spec.causal and "sliding_attention" in (getattr(config, "layer_types", None) or ()):
         raise InputError(f"{model.source} has sliding windows, in which reuse {reuse} cannot choose keys")
@@ -204,6 +206,19 @@ def check_reuse(
         what = "a causal model" if model.spec.causal else "maps and anatomy"
         raise InputError(f"reuse {reuse}: {what} cannot be recorded while steps are approximate")
     return reuse
+
+
+def check_rule(decoding: Decoding, reuse: Reuse | None) -> None:
+    """A rule with approximate steps must suit the loop."""
+    if reuse is None or reuse.exact:
+        return
+    if not decoding.reusable or decoding.guided:
+        what = "guidance" if decoding.guided else f"{type(decoding).__name__}'s loop"
+        raise InputError(f"reuse {reuse} cannot act under {what}; leave it out, or use refresh 1")
+    if decoding.causal and not reuse.causal:
+        raise InputError(
+            f"reuse {reuse} is for diffusion models: a causal model's cache never goes stale; use sparse:…"
+        )
 
 
 def _work(groups: list[Group]) -> Work | None:
@@ -298,8 +313,8 @@ def _drive(
     decoding: Decoding,
     recorder: Recorder | None,
     progress: Progress | None,
-) -> tuple[Tensor, Tensor]:
-    """Advance all groups in step until each has ended; states [steps + 1, B, S] and ties [steps, B]."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Advance all groups in step until each has ended; states [steps + 1, B, S], ties [steps, B] and errors [steps, B]."""
     prompt, filler = batch.ids.shape[1], decoding.filler(model)
     # States stay on the device until the end: copying them after every step would make a GPU wait.
     frame = torch.full((len(batch.ids), decoding.columns(prompt)), -1, device=batch.ids.device)
@@ -309,18 +324,21 @@ def _drive(
         rows, offset = group.rows.rows, group.rows.offset
         frame[rows, :offset] = batch.ids[rows, :offset]
         frame[rows, offset : offset + group.state.shape[1]] = group.state
-    states, ties = [frame], []
+    states, ties, errors = [frame], [], []
     while True:
         steps = [group.advance() for group in groups]
         if all(step is None for step in steps):
             break
         frame = frame.clone()
         tied = torch.zeros(len(batch.ids), dtype=torch.long, device=frame.device)
+        errors.append(torch.full((len(batch.ids),), float("nan"), dtype=torch.float64))
         for group, step in zip(groups, steps, strict=True):
             if step is not None:
                 offset = group.rows.offset
                 frame[group.rows.rows, offset : offset + step.after.shape[1]] = step.after
                 tied[group.rows.rows] = step.ties.to(tied.device)
+                if step.error is not None:
+                    errors[-1][group.rows.rows] = step.error
             elif filler is not None:  # its rows have all ended: padding, as for rows that end inside a group
                 frame[group.rows.rows, prompt + len(states) - 1] = filler
         if recorder is not None:
@@ -334,7 +352,8 @@ def _drive(
         stacked = stacked[..., : prompt + len(states) - 1]
     elif decoding.cached is not None:  # a sequence that grows may have ended before its last column
         stacked = stacked[..., : int((stacked >= 0).flatten(0, 1).any(0).nonzero()[-1]) + 1]
-    return stacked, torch.stack(ties).cpu() if ties else torch.zeros(0, len(batch.ids), dtype=torch.long)
+    nothing = torch.zeros(0, len(batch.ids), dtype=torch.long)
+    return stacked, torch.stack(ties).cpu() if ties else nothing, torch.stack(errors) if errors else nothing
 
 
 def _forwards(group: Group) -> Tensor:

@@ -14,6 +14,7 @@ import torch
 from sinkscope.errors import InputError
 from sinkscope.models.model import Model
 from sinkscope.policies import parse_policy
+from sinkscope.reuse import parse_reuse
 from sinkscope.trace.trace import Trace
 
 
@@ -25,8 +26,8 @@ def with_maps(model: Model, trace: Trace, steps: Sequence[int]) -> Trace:
         steps: labels of recorded steps. Maps that the trace already has stay.
 
     Raises:
-        InputError: a step that was not recorded, other weights, or a policy that chooses keys by the step before: its maps can
-            only be recorded while it runs.
+        InputError: a step that was not recorded, other weights, approximate steps, or a policy that chooses keys by the step
+            before: its maps can only be recorded while it runs.
     """
     import xarray
 
@@ -41,6 +42,11 @@ def with_maps(model: Model, trace: Trace, steps: Sequence[int]) -> Trace:
     if missing or not steps:
         raise InputError(
             f"step {missing or list(steps)} was not recorded; this trace has {known[0]} to {known[-1]}"
+        )
+    rule = parse_reuse(str(data.attrs["reuse"])) if data.attrs.get("reuse") else None
+    if rule is not None and not rule.exact:
+        raise InputError(
+            f"the steps of this trace were approximate (reuse {rule}): their maps cannot be computed again"
         )
     policy = parse_policy(str(data.attrs["policy"])) if data.attrs.get("policy") else None
     real = data["region"].values != "padding"

@@ -101,7 +101,9 @@ def replay(model: Model, run: Run, policy: Policy | str) -> Replay:
     if run.policy is not None:
         raise InputError(f"replay needs a run without a policy, this one was made under {run.policy}")
     if not decoding.replayable:
-        raise InputError("replay compares text; image decodings have no candidates to compare")
+        raise InputError(
+            f"replay cannot follow {decoding}: its steps have no fixed place, or no candidates to compare"
+        )
     check_decoding(model, decoding)
     columns, lengths = run.states.shape[-1], _lengths(run)
     checked = check_policy(as_policy(policy), model.shape.layers, min(lengths) + columns - run.prompt)

@@ -37,6 +37,8 @@ class Run:
             the steps in which it masked anything. A policy that misses the sinks shows here.
         reuse: the rule by which steps were approximate; None: they were exact.
         work: multiply-adds of every row under a reuse rule, and as the exact loop would have done them; None without one.
+        error: Float64 [steps, B]: with shadow=True, KL(exact ‖ approximate) of each step's predictions in nats, mean over the
+            positions that were read; NaN where no forward ran.
         sinks_hit: Float [B]: the share of all sinks (ε = 3) of those steps, pooled over layers and heads, that it masked; NaN
             when there were none.
     """
@@ -59,6 +61,7 @@ class Run:
     answers: list[list[int]] = field(default_factory=list)
     reuse: Reuse | None = None
     work: Work | None = None
+    error: Tensor | None = None
 
     @property
     def steps(self) -> int:

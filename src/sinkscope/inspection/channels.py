@@ -21,10 +21,8 @@ def channels(seen: Observation) -> dict[str, Tensor]:
     """
     size, real = seen.residual.abs(), seen.kind >= 0
     shape = size.shape[:2]
-    medians = [
-        torch.stack([row[here].median() for row, here in zip(layer, real, strict=True)]) for layer in size
-    ]
-    median = torch.stack(medians).clamp(min=1e-30)[..., None]
+    medians = [row[here].median() for layer in size for row, here in zip(layer, real, strict=True)]
+    median = torch.stack(medians).view(shape).clamp(min=1e-30)[..., None]
     largest, place = size.max(-1)  # [L + 1, B, S]
     sinks = torch.cat([seen.layer_sinks, seen.layer_sinks[-1:]])
     relative = largest / median

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sinkscope.inspection.observation import KINDS, Observation
+from sinkscope.inspection.observation import KINDS, Observation, above_zero
 
 DESTINATIONS = (*KINDS, "itself")
 
@@ -22,8 +22,7 @@ def destinations(seen: Observation) -> dict[str, Tensor]:
     """
     rows = len(seen.rows)
     queries = seen.predicted.roll(-seen.shift, 1) if seen.shift else seen.predicted
-    count = queries.sum(1).double()
-    count = count.masked_fill(count == 0, float("nan"))[:, None]
+    count = above_zero(queries.sum(1))[:, None]
     itself = torch.eye(seen.kind.shape[1], dtype=torch.bool, device=seen.kind.device)
     found: dict[str, list[Tensor]] = {}
 

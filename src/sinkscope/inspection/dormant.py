@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sinkscope.inspection.observation import Observation, drawn, forward_inside, read_predictions
+from sinkscope.inspection.observation import Observation, above_zero, drawn, predictions_under
 from sinkscope.inspection.patch import effects
 
 SHARE = 0.1
@@ -30,9 +30,8 @@ class _Zero:
 def output_norms(seen: Observation) -> Tensor:
     """Float32 [L, B, H]: mean norm of each head's output over the real queries, relative to the mean of its layer (= 1)."""
     real = (seen.kind >= 0)[:, None].float()
-    norms = torch.stack(
-        [(call.output.float().norm(dim=-1) * real).sum(-1) / real.sum(-1) for call in seen.calls]
-    )
+    sizes = [call.output.float().norm(dim=-1) for call in seen.calls]
+    norms = torch.stack([(size * real).sum(-1) / real.sum(-1) for size in sizes])
     return norms / norms.mean(-1, keepdim=True).clamp(min=1e-30)
 
 
@@ -48,16 +47,13 @@ def dormant(seen: Observation, share: float = SHARE) -> dict[str, Tensor]:
     others = (rank < sleeping.sum(-1, keepdim=True)) & ~sleeping
     found = {
         "heads": sleeping.double().mean((0, 2)),
-        "sink heads": (sleeping & has_sink).sum((0, 2)) / number.masked_fill(number == 0, float("nan")),
+        "sink heads": (sleeping & has_sink).sum((0, 2)) / above_zero(number),
     }
     nowhere = torch.zeros_like(seen.kv_sinks)
     for name, heads in (("cost", sleeping), ("cost of others", others)):
         cost = torch.full_like(number, float("nan"))
         if bool(sleeping.any()):
-            last, _ = forward_inside(
-                seen.model, seen.tokens.clamp(min=0), seen.real, _Zero(heads), record=False
-            )
-            after = read_predictions(seen.model, last[-1], seen.predicted, seen.shift)
+            after = predictions_under(seen, _Zero(heads))
             cost = effects(seen, after, nowhere)["kl"].masked_fill(number == 0, float("nan"))
         found[name] = cost
     return found

@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sinkscope.inspection.observation import Observation
-from sinkscope.inspection.union import TOP, block_queries
+from sinkscope.inspection.observation import Observation, above_zero
+from sinkscope.inspection.union import TOP, block_queries, top_keys
 
 
 def over_time(first: Observation, later: Observation, k: int = TOP) -> dict[str, Tensor]:
@@ -24,17 +24,12 @@ def over_time(first: Observation, later: Observation, k: int = TOP) -> dict[str,
     real = later.kind >= 0
     parts: dict[str, list[Tensor]] = {"recall": [], "recall without sinks": []}
     for layer in range(len(later.calls)):
-        mass = [
-            (seen.attention(layer) * queries).sum(2).masked_fill(~real[:, None], -1.0)
-            for seen in (first, later)
-        ]
+        received = [(seen.attention(layer) * queries).sum(2) for seen in (first, later)]
+        mass = [one.masked_fill(~real[:, None], -1.0) for one in received]
         for name, out in parts.items():
             if name != "recall":
                 mass = [one.masked_fill(later.sinks[layer], -1.0) for one in mass]
-            before, after = (
-                torch.zeros_like(one, dtype=torch.bool).scatter_(-1, one.topk(k, -1).indices, True)
-                for one in mass
-            )
+            before, after = (top_keys(one, k) for one in mass)
             out.append((before & after).sum(-1).double().mean(1) / k)
     found = {name: torch.stack(values) for name, values in parts.items()}
     found["by chance"] = (k / real.sum(1).double())[None].expand(len(later.calls), -1)
@@ -51,10 +46,8 @@ def over_depth(seen: Observation) -> dict[str, Tensor]:
     recall = []
     for layer in range(len(sinks) - 1):
         deeper = sinks[layer + 1 :]
-        hit, all_of_them = (deeper & sinks[layer]).sum((0, 2)), deeper.sum((0, 2))
-        recall.append(hit.double() / all_of_them.double().masked_fill(all_of_them == 0, float("nan")))
-    found = (
-        torch.stack(recall) if recall else torch.zeros(0, len(keys), dtype=torch.float64, device=sinks.device)
-    )
+        hit = (deeper & sinks[layer]).sum((0, 2)).double()
+        recall.append(hit / above_zero(deeper.sum((0, 2))))
     chance = sinks[:-1].sum(-1).double() / keys.double()
+    found = torch.stack(recall) if recall else torch.zeros_like(chance)
     return {"recall": found, "by chance": chance.masked_fill(found.isnan(), float("nan"))}

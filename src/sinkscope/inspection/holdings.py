@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import tomllib
 
 from sinkscope.statistics import Estimate
 
@@ -17,9 +20,6 @@ if TYPE_CHECKING:
 
 Answer = Literal["yes", "no", "not shown", "void"]
 LEAST = 20
-NATS = 0.01
-"""A patch matters when it moves predictions by so much (KL, nats) more than its control does."""
-
 SKILL = 0.02
 """A probe tells something when it saves so much of the squared error."""
 
@@ -39,33 +39,15 @@ class Rule:
     place: str = "difference"
 
 
-RULES = (
-    Rule("Is content of this run read there?", "patch", "value of another run: kl", NATS, "nats beyond the control",
-         "another run's values at the sinks change predictions: what is read there belongs to the run",
-         "values of another run's sinks do as well: nothing that belongs to the run is read there"),
-    Rule("Is any value read there?", "patch", "no value: kl", NATS, "nats beyond the control",
-         "without their values predictions change", "without their values predictions stay: they give nothing back"),
-    Rule("Must attention go there?", "patch", "key of an ordinary place: kl", NATS, "nats beyond the control",
-         "with an ordinary key in their place, and attention elsewhere, predictions change",
-         "attention can go elsewhere without harm"),
-    Rule("Is content of this run read at mask tokens?", "patch", "value of another run, at masks: kl", NATS,
-         "nats beyond the control", "another run's values at sinks that are masks change predictions: the future holds content",
-         "values of another run's masks do as well: nothing that belongs to the run is read at future positions", "masks"),
-    Rule("Is any value read at mask tokens?", "patch", "no value, at masks: kl", NATS, "nats beyond the control",
-         "without the values of the sinks that are masks predictions change",
-         "without the values of the sinks that are masks predictions stay", "masks"),
-    Rule("Can the answer be read off them?", "lens", "a token due elsewhere", 0.0, "more often than at other places",
-         "the lens reads tokens there that are still to be written elsewhere",
-         "the lens reads tokens of the rest of the answer no more often there than at other places"),
-    Rule("Do they move more than other places?", "movement", "drift of the value", 0.0, "1 − cosine, less that of others",
-         "their values move more than others from step to step", "their values move less than others from step to step",
-         "movement"),
-    Rule("Does the first look find the block's keys?", "foresight", "from the block's first step", 0.5, "of the top keys",
-         "a block's first step finds most keys that matter later in it",
-         "a block's first step misses most keys that matter later in it", "foresight over time", "recall"),
-    Rule("Does their score come from the angle?", "scores", "angle's part", 0.5, "of the gap in scores",
-         "sinks are attended to for the angle of their keys", "sinks are attended to for the length of their keys", "", "all"),
-)  # fmt: skip
+def _rules() -> tuple[Rule, ...]:
+    text = (Path(__file__).parent / "data" / "rules.toml").read_text(encoding="utf-8")
+    return tuple(Rule(**fields) for fields in tomllib.loads(text)["rules"])
+
+
+RULES = _rules()
+"""A patch matters when it moves predictions by 0.01 nats (KL) more than its control does."""
+
+NAN = float("nan")
 
 
 @dataclass(frozen=True)
@@ -75,10 +57,10 @@ class Holding:
     question: str
     answer: Answer
     sentence: str
-    value: float
-    low: float
-    high: float
-    n: int
+    value: float = NAN
+    low: float = NAN
+    high: float = NAN
+    n: int = 0
 
 
 def holdings(table: pandas.DataFrame, void: Mapping[str, str] | None = None) -> list[Holding]:
@@ -93,19 +75,10 @@ def _answer(rule: Rule, table: pandas.DataFrame, void: Mapping[str, str]) -> Hol
         (table["section"] == rule.section) & (table["measure"] == rule.measure)
         & (table["place"] == rule.place) & (table["layer"] == -1)
     ]  # fmt: skip
-    nan = float("nan")
     if reason or rows.empty:
-        return Holding(
-            rule.question,
-            "void" if reason else "not shown",
-            reason or "it was not measured",
-            nan,
-            nan,
-            nan,
-            0,
-        )
+        return Holding(rule.question, "void" if reason else "not shown", reason or "it was not measured")
     row = rows.iloc[0]
-    found, n = Estimate(float(row["value"]), float(row["low"]), float(row["high"])), int(row["n"])
+    found, n = _estimate(row), int(row["n"])
     numbers = f"({found.value:.3g} {rule.unit}, 95 % {found.low:.3g} to {found.high:.3g}, {n} prompts)"
     answer: Answer = "not shown"
     if n >= LEAST and found.above(rule.limit):
@@ -120,10 +93,11 @@ def _answer(rule: Rule, table: pandas.DataFrame, void: Mapping[str, str]) -> Hol
 
 def _kind(made: list[Holding]) -> Holding:
     """Content, the same in every run, or a drain: from the first three rules."""
+    question = "What kind of sinks are they?"
     content, value, key = (holding.answer for holding in made[:3])
-    nan = float("nan")
     if content == "void":
-        return Holding("What kind of sinks are they?", "void", made[0].sentence, nan, nan, nan, 0)
+        return Holding(question, "void", made[0].sentence)
+    words = ""
     if content == "yes":
         words = "they hold content of their run"
     elif content == "no" and value == "yes":
@@ -134,17 +108,12 @@ def _kind(made: list[Holding]) -> Holding:
         words = "they are drains: a place for attention, from which nothing is read"
     elif content == "no" and value == "no" and key == "no":
         words = "they can be changed without effect"
-    else:
-        return Holding(
-            "What kind of sinks are they?",
-            "not shown",
-            "the patches do not decide it",
-            nan,
-            nan,
-            nan,
-            made[0].n,
-        )
-    return Holding("What kind of sinks are they?", "yes", words, nan, nan, nan, made[0].n)
+    answer: Answer = "yes" if words else "not shown"
+    return Holding(question, answer, words or "the patches do not decide it", n=made[0].n)
+
+
+def _estimate(row: Any) -> Estimate:
+    return Estimate(float(row["value"]), float(row["low"]), float(row["high"]))
 
 
 def _probed(table: pandas.DataFrame) -> list[Holding]:
@@ -155,11 +124,7 @@ def _probed(table: pandas.DataFrame) -> list[Holding]:
         mine = probes[probes["measure"].str.startswith(f"{label} from the ")]
         at = mine[mine["place"] == "sinks"].sort_values("value", ascending=False, kind="stable").iloc[0]
         sides = {str(row["place"]): row for _, row in mine[mine["measure"] == at["measure"]].iterrows()}
-        known, gain = (
-            Estimate(float(row["value"]), float(row["low"]), float(row["high"]))
-            for row in (at, sides["difference"])
-        )
-        chance = sides["shuffled"]
+        known, gain, chance = _estimate(at), _estimate(sides["difference"]), sides["shuffled"]
         numbers = (
             f"({at['measure'].partition(' from the ')[2]}: skill {known.value:.2f}, 95 % {known.low:.2f} to {known.high:.2f}; "
             f"random places {sides['others']['value']:.2f}, shuffled {chance['value']:.2f}; {int(at['n'])} prompts)"

@@ -60,16 +60,9 @@ def inspect_run(
     fitted = max(FITTED, rows // 10)
     lens = tuned_lens(model, rows_of(run, range(fitted))) if tuned and rows >= 3 * fitted else None
     parts = survey(model, run, None, steps, labels, lens, progress)
-    for part in parts[
-        : fitted if lens is not None else 0
-    ]:  # what a lens was fitted on it must not be judged by
-        part.update(
-            {
-                name: np.full_like(value, np.nan)
-                for name, value in part.items()
-                if name.startswith("tuned lens/")
-            }
-        )
+    for part in parts[: 0 if lens is None else fitted]:  # what a lens was fitted on it must not be judged by
+        read = [name for name in part if name.startswith("tuned lens/")]
+        part.update({name: np.full_like(part[name], np.nan) for name in read})
     table, void = survey_table(parts), void_flags(model, run)
     return Inspection(model.source, table, holdings(table, void), void)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -125,9 +126,8 @@ def lens(
     arrays: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     texts: dict[int, str] = {}
     if model.tokenizer is not None:
-        texts = {
-            token: str(model.tokenizer.decode([token])) for token in set(arrays["token"].ravel().tolist())
-        }
+        seen_tokens = set(arrays["token"].ravel().tolist())
+        texts = {token: str(model.tokenizer.decode([token])) for token in seen_tokens}
     return Lens(layers=chosen, tuned=affine is not None, texts=texts, **arrays)
 
 
@@ -146,18 +146,13 @@ def read(
     stream = seen.residual[list(layers)][:, row, column]  # [n, N, width]
     reads = []
     for index, layer in enumerate(layers):
-        part = [
-            (tuned.logits(seen.model, layer, piece) if tuned else read_out(seen.model, piece))
-            .softmax(-1)
-            .max(-1)
-            for piece in torch.split(stream[index], 512)
-        ]
-        reads.append((torch.cat([p.indices for p in part]), torch.cat([p.values for p in part])))
-    token, probability = (torch.stack([r[i] for r in reads], 1) for i in (0, 1))
+        logits = partial(tuned.logits, seen.model, layer) if tuned else partial(read_out, seen.model)
+        best = [logits(piece).softmax(-1).max(-1) for piece in torch.split(stream[index], 512)]
+        reads.append((torch.cat([b.indices for b in best]), torch.cat([b.values for b in best])))
+    token, probability = (torch.stack(part, 1) for part in zip(*reads, strict=True))
     own, elsewhere = _agreement(seen, row, column, token)
-    same = (
-        (token == token[:, -1:]).flip(1).cumprod(1).sum(1)
-    )  # layers, from the last one back, with the last one's token
+    # Layers, from the last one back, with the last one's token.
+    same = (token == token[:, -1:]).flip(1).cumprod(1).sum(1)
     settled = torch.tensor(layers, device=token.device)[len(layers) - same]
     place = torch.tensor(seen.rows, device=row.device)[row]
     values = {

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sinkscope.inspection.observation import Observation
+from sinkscope.inspection.observation import Observation, row_mean
 
 
 def movement(before: Observation, after: Observation) -> dict[str, Tensor]:
@@ -40,6 +40,4 @@ def _drift(before: Tensor, after: Tensor) -> Tensor:
 def pooled(values: Tensor, where: Tensor) -> Tensor:
     """Float64 [L, B]: mean of values [L, B, …] over the marked ones; NaN where there is none."""
     where = (where & ~values.isnan()).flatten(2)
-    total = torch.where(where, values.double().flatten(2), 0.0).sum(-1)
-    count = where.sum(-1).double()
-    return total / count.masked_fill(count == 0, float("nan"))
+    return row_mean(values.flatten(2), where)

@@ -168,9 +168,9 @@ def _hooks(model: Model, inside: _Inside, every: bool) -> Iterator[None]:
                 hidden = inside.stream(layer, hidden)
             if every:
                 inside.residual(layer, hidden)
-            return (
-                ((hidden, *positional[1:]), named) if positional else ((), {**named, "hidden_states": hidden})
-            )
+            if positional:
+                return (hidden, *positional[1:]), named
+            return (), {**named, "hidden_states": hidden}
 
         return hook
 
@@ -203,6 +203,14 @@ def last_norm(model: Model) -> Any:
     )
 
 
+def predictions_under(
+    seen: Observation, editor: CallEditor | None = None, stream: StreamHook | None = None
+) -> Tensor:
+    """Float [N, V]: predictions at the `predicted` columns of an observation, with its inside changed (see `forward_inside`)."""
+    last, _ = forward_inside(seen.model, seen.tokens.clamp(min=0), seen.real, editor, stream, record=False)
+    return read_predictions(seen.model, last[-1], seen.predicted, seen.shift)
+
+
 def read_predictions(model: Model, last: Tensor, predicted: Tensor, shift: int) -> Tensor:
     """Float32 [N, V] at the marked columns Bool [B, S], from the stream that leaves the last layer [B, S, width]."""
     row, column = predicted.nonzero(as_tuple=True)
@@ -229,18 +237,14 @@ def observe(model: Model, run: Run, step: int) -> Iterator[Observation]:
     if not 0 <= step < run.steps:
         raise InputError(f"step {step} is not in this run, which has the steps 0 to {run.steps - 1}")
     lengths = [run.prompt] * run.states.shape[1] if run.real is None else run.real.sum(1).tolist()
-    groups = grouped(
-        run.prompt, lengths, isinstance(run.seed, list), runs_together(model, decoding, run.policy)
-    )
-    for group in groups:
+    together = runs_together(model, decoding, run.policy)
+    for group in grouped(run.prompt, lengths, isinstance(run.seed, list), together):
         keys = run.states.shape[-1] - group.offset
         size = max(1, BYTES // (4 * model.shape.layers * model.shape.heads * keys * keys))
         for start in range(0, len(group.rows), size):
             rows = group.rows[start : start + size]
-            padded = group.padded and run.real is not None
-            yield _observation(
-                model, run, step, rows, group.offset, run.real[rows] if padded and run.real is not None else None
-            )  # fmt: skip
+            real = run.real[rows] if group.padded and run.real is not None else None
+            yield _observation(model, run, step, rows, group.offset, real)
 
 
 def _observation(
@@ -256,10 +260,9 @@ def _observation(
     if prompt_real is not None:
         real = torch.cat([prompt_real.to(model.device), real[:, prompt:]], 1)
     if causal:
-        alive = torch.stack(
-            [run.decoding.alive(model, final, prompt, i, True) for i in range(final.shape[1] - prompt)], 1
-        )
-        real = torch.cat([real[:, :prompt], alive], 1)  # behind its end a row holds filler
+        steps = range(final.shape[1] - prompt)
+        alive = [run.decoding.alive(model, final, prompt, i, True) for i in steps]
+        real = torch.cat([real[:, :prompt], torch.stack(alive, 1)], 1)  # behind its end a row holds filler
         masked, predicted = torch.zeros_like(answer), answer & real
         decided, reachable = predicted, torch.ones_like(answer[:1])
     else:
@@ -325,5 +328,9 @@ def chosen_steps(run: Run, count: int) -> list[int]:
 
 def row_mean(values: Tensor, where: Tensor) -> Tensor:
     """Float64 [..., B]: mean of values [..., B, S] over the marked places; NaN where there is none."""
-    total = torch.where(where, values.double(), 0.0).sum(-1)
-    return total / where.sum(-1).double().masked_fill(where.sum(-1) == 0, float("nan"))
+    return torch.where(where, values.double(), 0.0).sum(-1) / above_zero(where.sum(-1))
+
+
+def above_zero(count: Tensor) -> Tensor:
+    """Float64: counts to divide by; NaN in place of 0."""
+    return count.double().masked_fill(count == 0, float("nan"))

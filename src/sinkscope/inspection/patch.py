@@ -29,12 +29,12 @@ from sinkscope.inspection.observation import (
     PROMPT,
     WRITTEN,
     Observation,
+    above_zero,
     chosen_steps,
     drawn,
-    forward_inside,
     matched,
     observe,
-    read_predictions,
+    predictions_under,
 )
 from sinkscope.models.load import as_model
 from sinkscope.models.model import Model
@@ -107,10 +107,8 @@ def patched_logits(seen: Observation, where: Tensor, donors: Tensor | None, what
         donors: Float [L, B, 3, width]: the residual vector for each kind of place (see `donors_of`);
             None: no value at all.
     """
-    tokens = seen.tokens.clamp(min=0)
     if donors is None:
-        last, _ = forward_inside(seen.model, tokens, seen.real, _TakeOver(where, what, True), record=False)
-        return read_predictions(seen.model, last[-1], seen.predicted, seen.shift)
+        return predictions_under(seen, _TakeOver(where, what, True))
     anywhere, kind = where.any(2), seen.kind.clamp(min=0)
     rows = torch.arange(len(kind), device=kind.device)[:, None]
 
@@ -120,9 +118,7 @@ def patched_logits(seen: Observation, where: Tensor, donors: Tensor | None, what
         replaced = torch.where(anywhere[layer][..., None], vectors, own)
         return replaced if what == "residual" else torch.cat([own, replaced])
 
-    editor = None if what == "residual" else _TakeOver(where, what, False)
-    last, _ = forward_inside(seen.model, tokens, seen.real, editor, stream, record=False)
-    return read_predictions(seen.model, last[-1], seen.predicted, seen.shift)
+    return predictions_under(seen, None if what == "residual" else _TakeOver(where, what, False), stream)
 
 
 def donors_of(seen: Observation, ordinary: bool = False) -> Tensor:
@@ -167,7 +163,7 @@ def _by_row(values: Tensor, row: Tensor, kept: Tensor, rows: int) -> Tensor:
     total, count = (torch.zeros(rows, dtype=torch.float64, device=values.device) for _ in range(2))
     total.index_add_(0, row[kept], values[kept].double())
     count.index_add_(0, row[kept], torch.ones_like(values[kept], dtype=torch.float64))
-    return total / count.masked_fill(count == 0, float("nan"))
+    return total / above_zero(count)
 
 
 def places(seen: Observation) -> tuple[Tensor, Tensor]:
@@ -232,13 +228,8 @@ def patch(
         side: {name: mean_known(arrays) for name, arrays in lists.items()} for side, lists in sides.items()
     }
     at_sinks = means["control" if at == "random" else "sinks"]
-    return Patch(
-        what,
-        other if isinstance(other, str) else "another run",
-        at_sinks,
-        means["control"],
-        np.mean(counted, 0),
-    )
+    donor = other if isinstance(other, str) else "another run"
+    return Patch(what, donor, at_sinks, means["control"], np.mean(counted, 0))
 
 
 def _donors(model: Model, run: Run, other: Run | str, step: int) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.inspection.movement import pooled
-from sinkscope.inspection.observation import Observation
+from sinkscope.inspection.observation import Observation, above_zero
 
 
 def scores(seen: Observation) -> dict[str, Tensor]:
@@ -22,18 +22,14 @@ def scores(seen: Observation) -> dict[str, Tensor]:
         query, key = call.query.double(), call.key.double()
         key = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
         q, k = query.norm(dim=-1), key.norm(dim=-1)
-        cosine = (query / q[..., None].clamp(min=1e-12)) @ (key / k[..., None].clamp(min=1e-12)).transpose(
-            -1, -2
-        )
+        direction = query / q[..., None].clamp(min=1e-12)
+        cosine = direction @ (key / k[..., None].clamp(min=1e-12)).mT
         visible = call.visibility.rows(0, call.visibility.queries, q.device)
         seen_pairs = real[:, None, :, None] & real[:, None, None]
         if visible is not None:
             seen_pairs = seen_pairs & visible
         pairs = seen_pairs.expand_as(cosine)
-        number = pairs.sum(2)
-        mean_cosine = torch.where(pairs, cosine, 0.0).sum(2) / number.double().masked_fill(
-            number == 0, float("nan")
-        )
+        mean_cosine = torch.where(pairs, cosine, 0.0).sum(2) / above_zero(pairs.sum(2))
         sinks = seen.sinks[layer]
         holds = sinks.any(-1, keepdim=True) & real[:, None]
         at, other = sinks & holds, ~sinks & holds

@@ -7,6 +7,7 @@ Parts of a study come from many workers; `survey_table` is a function of the par
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +22,15 @@ from sinkscope.inspection.dormant import dormant
 from sinkscope.inspection.foresight import over_depth, over_time
 from sinkscope.inspection.lens import Lens, read
 from sinkscope.inspection.movement import movement
-from sinkscope.inspection.observation import MASK, Observation, check_read_out, chosen_steps, matched, observe
+from sinkscope.inspection.observation import (
+    MASK,
+    Observation,
+    above_zero,
+    check_read_out,
+    chosen_steps,
+    matched,
+    observe,
+)
 from sinkscope.inspection.patch import (
     What,
     all_donors,
@@ -31,7 +40,7 @@ from sinkscope.inspection.patch import (
     patched_logits,
     places,
     same_share,
-)  # fmt: skip
+)
 from sinkscope.inspection.probes import probe, shuffled
 from sinkscope.inspection.scores import scores
 from sinkscope.inspection.tuned_lens import TunedLens
@@ -58,7 +67,9 @@ PATCHES: tuple[tuple[str, What, str, int | None], ...] = (
 SHOWN = ("kl", "flipped", "answer_lost")
 VECTORS = ("residual", "key", "value")
 LABELS = ("masks left", "step", "block", "answer length", "next decided", "task", "right")
-PLACES = ("sinks", "others")
+WHERE = {"sinks": "at sinks", "others": "elsewhere"}
+"""Place in the table → its words in the measures' names."""
+PLACES = tuple(WHERE)
 ALL = -1
 """The layer of a row that is the mean over layers, or does not go by layer."""
 
@@ -89,18 +100,15 @@ def survey(
     found: list[dict[str, list[Array]]] = [{} for _ in range(rows)]
     done = 0
     for place, number in enumerate(numbers):
-        donors = [
-            donor.roll(-turn, 1) for donor in all_donors(model, source, same_share(run, source, number))
-        ]
+        strongest = all_donors(model, source, same_share(run, source, number))
+        donors = [donor.roll(-turn, 1) for donor in strongest]
         first = _first_of_block(run, number)
         later = observe(model, run, number + 1) if not model.spec.causal and number + 1 < run.steps else None
         begin = observe(model, run, first) if not model.spec.causal and first < number else None
         for seen in observe(model, run, number):
             after, start = (None if stream is None else next(stream) for stream in (later, begin))
-            values = _step(
-                seen, after, start, [donor[:, seen.rows] for donor in donors], tuned, place, len(numbers)
-            )
-            values |= _labels(run, seen)
+            own = [donor[:, seen.rows] for donor in donors]
+            values = _step(seen, after, start, own, tuned, place, len(numbers)) | _labels(run, seen)
             done += len(seen.rows)
             if progress is not None:
                 progress(done, rows * len(numbers))
@@ -131,11 +139,10 @@ def _step(
 ) -> dict[str, Array]:  # fmt: skip
     """Name → [B, …] for one step."""
     found: dict[str, Tensor] = {}  # [L, B] or [B]
-    drift = {} if after is None else movement(seen, after)
-    for name in ("key", "value"):
-        for to, where in zip(PLACES, ("at sinks", "elsewhere"), strict=True):
-            if drift:
-                found[f"movement/drift of the {name}/{to}"] = drift[f"{name} {where}"]
+    if after is not None:
+        drift = movement(seen, after)
+        for name, (to, where) in product(("key", "value"), WHERE.items()):
+            found[f"movement/drift of the {name}/{to}"] = drift[f"{name} {where}"]
     for name, value in union(seen).items():
         found[f"union/keys for a block, per k = {TOP}/{name}"] = value
     if start is not None:
@@ -148,29 +155,26 @@ def _step(
         found[f"attention/share to/{name}"] = shares[name].mean(2)
     beyond = torch.stack([shares[name] - shares[f"even: {name}"] for name in DESTINATIONS])  # [4, L, B, H]
     score = scores(seen)
-    for name in ("key length", "cosine"):
-        for to, where in zip(PLACES, ("at sinks", "elsewhere"), strict=True):
-            found[f"scores/{name}/{to}"] = score[f"{name} {where}"]
+    for name, (to, where) in product(("key length", "cosine"), WHERE.items()):
+        found[f"scores/{name}/{to}"] = score[f"{name} {where}"]
     for name in ("query length", "gap", "angle's part"):
         found[f"scores/{name}/all"] = score[name]
     sleeping = dormant(seen)
     found |= {f"dormant/{name}/all": sleeping[name] for name in ("heads", "sink heads")}
-    found |= {
-        "dormant/cost of zeroing/sinks": sleeping["cost"],
-        "dormant/cost of zeroing/others": sleeping["cost of others"],
-    }
+    for to, name in zip(PLACES, ("cost", "cost of others"), strict=True):
+        found[f"dormant/cost of zeroing/{to}"] = sleeping[name]
     large = channels(seen)
     when = f", at {(place + 0.5) / count:.0%} of the run" if count > 1 else ""
-    for to, where in zip(PLACES, ("at sinks", "elsewhere"), strict=True):
+    for to, where in WHERE.items():
         found[f"channels/largest entry{when}/{to}"] = large[where]
     found["channels/in the largest channel/sinks"] = large["same channel"]
     found["channels/massive/all"] = large["massive"]
     found |= _patches(seen, donors)
     values = {name: value.movedim(-1, 0).cpu().numpy() for name, value in found.items()}
     values["heads/beyond even/all"] = beyond.movedim(2, 0).cpu().numpy()
-    for section, affine in (("lens", None), ("tuned lens", tuned)):
-        if section == "lens" or affine is not None:
-            values |= _lens(seen, section, affine)
+    values |= _lens(seen, "lens", None)
+    if tuned is not None:
+        values |= _lens(seen, "tuned lens", tuned)
     return values | _vectors(seen)
 
 
@@ -179,22 +183,14 @@ def _patches(seen: Observation, donors: list[Tensor]) -> dict[str, Tensor]:
     found = {}
     own = donors_of(seen, ordinary=True)
     for name, what, source, kind in PATCHES:
-        here = (
-            seen.kind[:, None] == kind
-            if kind is not None
-            else torch.ones_like(seen.kind[:, None], dtype=torch.bool)
-        )
         for to, where in zip(PLACES, places(seen), strict=True):
-            where = where & here
-            vectors = {"nothing": None, "ordinary": own, "other": strongest if to == "sinks" else ordinary}[
-                source
-            ]
+            if kind is not None:
+                where = where & (seen.kind[:, None] == kind)
+            other = strongest if to == "sinks" else ordinary
+            vectors = {"nothing": None, "ordinary": own, "other": other}[source]
             empty = ~where.flatten(2).any(-1).any(0)
-            if bool(empty.all()):
-                changed = dict.fromkeys(
-                    SHOWN, torch.zeros(len(seen.rows), dtype=torch.float64, device=empty.device)
-                )
-            else:
+            changed = dict.fromkeys(SHOWN, torch.zeros_like(empty, dtype=torch.float64))
+            if not bool(empty.all()):
                 changed = effects(seen, patched_logits(seen, where, vectors, what), where)
             for measure in SHOWN:
                 found[f"patch/{name}: {measure}/{to}"] = changed[measure].masked_fill(empty, float("nan"))
@@ -206,11 +202,8 @@ def _lens(seen: Observation, section: str, tuned: TunedLens | None) -> dict[str,
     arrays: dict[str, Any] = read(seen, layers, "sinks", tuned)
     lens = Lens(layers=layers, tuned=tuned is not None, **arrays)
     rows, found = max(seen.rows) + 1, {}
-    for measure, words in (
-        ("own", "its own token"),
-        ("elsewhere", "a token due elsewhere"),
-        ("probability", "probability"),
-    ):
+    measures = {"own": "its own token", "elsewhere": "a token due elsewhere", "probability": "probability"}
+    for measure, words in measures.items():
         for to, chosen in zip(PLACES, (True, False), strict=True):
             found[f"{section}/{words}/{to}"] = lens.by_row(measure, chosen, rows)[seen.rows]
     return found
@@ -235,11 +228,9 @@ def _vectors(seen: Observation) -> dict[str, Array]:
         stacked = []
         for index, layer in enumerate(kept):
             inside = seen.calls[layer]
-            vectors = (
-                seen.residual[layer]
-                if name == "residual"
-                else getattr(inside, name).transpose(1, 2).flatten(2)
-            )
+            vectors = seen.residual[layer]
+            if name != "residual":
+                vectors = getattr(inside, name).transpose(1, 2).flatten(2)
             each = []
             for where in (strongest[index], other[index]):
                 vector = vectors[rows, where.long().argmax(-1)].float()
@@ -262,9 +253,7 @@ def _labels(run: Run, seen: Observation) -> dict[str, Array]:
     causal = model.spec.causal
     columns = torch.arange(answer.shape[1], device=answer.device)
     decided = seen.decided[:, prompt:]
-    mean_column = (decided * columns).sum(1) / decided.sum(1).double().masked_fill(
-        decided.sum(1) == 0, float("nan")
-    )
+    mean_column = (decided * columns).sum(1) / above_zero(decided.sum(1))
     block = seen.reachable.sum().double().expand_as(written) / length
     values = {
         "masks left": nothing if causal else seen.predicted.sum(1).double() / length,
@@ -308,25 +297,18 @@ def survey_table(parts: Sequence[Part]) -> pandas.DataFrame:
                 (section, measure, place, layer, *found, n), strict=True,
             )))  # fmt: skip
 
-    names = [
-        name
-        for name in dict.fromkeys(n for part in parts for n in part)
-        if not name.startswith(("vectors/", "label/"))
-    ]
     pairs: dict[tuple[str, str], dict[str, Array]] = {}
-    for name in names:
+    for name in dict.fromkeys(name for part in parts for name in part):
+        if name.startswith(("vectors/", "label/")):
+            continue
         shape = next(part[name].shape for part in parts if name in part)
         values = np.stack([part.get(name, np.full(shape, np.nan)) for part in parts]).astype(np.float64)
         section, measure, place = name.split("/")
         if section == "heads":
             kinds = mean_known(list(values)).argmax(0)  # [L, H]
             for number, kind in enumerate(DESTINATIONS):
-                add(
-                    "heads",
-                    "share of heads that look most beyond even at",
-                    kind,
-                    np.tile((kinds == number).mean(1), (len(parts), 1)),
-                )
+                share = np.tile((kinds == number).mean(1), (len(parts), 1))
+                add("heads", "share of heads that look most beyond even at", kind, share)
             continue
         add(section, measure, place, values)
         pairs.setdefault((section, measure), {})[place] = values
@@ -346,9 +328,8 @@ def probe_rows(parts: Sequence[Part]) -> list[dict[str, Any]]:
     prompts = np.repeat(np.arange(len(parts)), steps)
     layers = parts[0]["vectors/residual"].shape[1]
     rows = []
-    for name, layer in [("residual", each) for each in range(layers)] + [
-        (each, layers // 2) for each in VECTORS[1:]
-    ]:
+    probed = [("residual", layer) for layer in range(layers)] + [(name, layers // 2) for name in VECTORS[1:]]
+    for name, layer in probed:
         vectors = np.concatenate([part[f"vectors/{name}"][:, layer] for part in parts]).astype(np.float64)
         known = np.isfinite(vectors).all((1, 2))
         at, elsewhere = vectors[known].swapaxes(0, 1)
@@ -356,11 +337,8 @@ def probe_rows(parts: Sequence[Part]) -> list[dict[str, Any]]:
             if f"label/{label}" not in parts[0]:
                 continue
             labels = np.concatenate([part[f"label/{label}"] for part in parts])[known]
-            found = [
-                probe(features, given, prompts[known])
-                for features, given in ((at, labels), (elsewhere, labels), (at, shuffled(labels)))
-            ]
-            here, control, chance = found
+            asked = ((at, labels), (elsewhere, labels), (at, shuffled(labels)))
+            here, control, chance = (probe(vectors, given, prompts[known]) for vectors, given in asked)
             if here is None or control is None or chance is None:
                 continue
             gain = (control.probe - here.probe) / here.nothing.mean()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.generation.run import Run
-from sinkscope.inspection.observation import Observation, chosen_steps, last_norm, observe
+from sinkscope.inspection.observation import Observation, chosen_steps, last_norm, observe, read_out
 from sinkscope.models.fetched import cache_folder
 from sinkscope.models.model import Model
 
@@ -36,7 +36,7 @@ class TunedLens:
     def logits(self, model: Model, layer: int, residual: Tensor) -> Tensor:
         """Float32 [..., V] from the stream [..., width] after `layer` layers; the last one needs no map."""
         if layer == len(self.maps):
-            return model.head(last_norm(model)(residual.to(model.dtype))).float()
+            return read_out(model, residual)
         weights = self.maps[layer].to(residual.device)
         return model.head((_scaled(residual) @ weights[:-1] + weights[-1]).to(model.dtype)).float()
 
@@ -73,9 +73,7 @@ def fit(model: Model, observations: list[Observation], tokens: int = TOKENS) -> 
         target = last_norm(model)(inside[-1].to(model.dtype)).double()
     maps = []
     for layer in inside[:-1]:
-        x = torch.cat(
-            [_scaled(layer).double(), torch.ones(len(layer), 1, device=layer.device, dtype=torch.float64)], 1
-        )
+        x = torch.nn.functional.pad(_scaled(layer).double(), (0, 1), value=1.0)
         ridge = RIDGE * len(x) * torch.eye(x.shape[1], device=x.device, dtype=torch.float64)
         ridge[-1, -1] = 0.0
         maps.append(torch.linalg.solve(x.T @ x + ridge, x.T @ target))

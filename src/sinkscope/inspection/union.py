@@ -26,6 +26,11 @@ def block_queries(seen: Observation) -> Tensor:
     return reads & (reads.flip(1).cumsum(1).flip(1) <= BLOCK)
 
 
+def top_keys(attention: Tensor, k: int) -> Tensor:
+    """Bool [..., K]: the k keys with the most attention."""
+    return torch.zeros_like(attention, dtype=torch.bool).scatter_(-1, attention.topk(k, -1).indices, True)
+
+
 def union(seen: Observation, k: int = TOP) -> dict[str, Tensor]:
     """ "with sinks", "without sinks", "by chance" (k random keys for each query): Float64 [L, B], mean over heads.
 
@@ -40,11 +45,7 @@ def union(seen: Observation, k: int = TOP) -> dict[str, Tensor]:
         for name in sizes:
             if name == "without sinks":
                 attention = attention.masked_fill(seen.sinks[layer][:, :, None], -1.0)
-            top = attention.topk(min(k, attention.shape[-1]), -1).indices
-            wanted = (
-                torch.zeros_like(attention, dtype=torch.bool).scatter_(-1, top, True)
-                & queries[:, None, :, None]
-            )
+            wanted = top_keys(attention, min(k, attention.shape[-1])) & queries[:, None, :, None]
             sizes[name].append(wanted.any(2).sum(-1).double().mean(1) / k)
     chance = keys / k * (1 - (1 - k / keys.double()) ** asked)
     found = {name: torch.stack(parts) for name, parts in sizes.items()}

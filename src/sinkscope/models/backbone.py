@@ -1,13 +1,15 @@
 """transformers' own backbones, built without memory and filled tensor by tensor.
 
 Building on the meta device and assigning each tensor as it is read means that an 8B model never exists twice. Most diffusion
-families are one of these backbones with attention that looks both ways and with its usual names: `read_settings` and
-`native_network` are all they need.
+families are one of these backbones with attention that looks both ways and with its usual names: a
+`BackboneFamily` of a few facts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +18,7 @@ from torch import Tensor, nn
 from sinkscope.attention.interface import NAME, register
 from sinkscope.errors import CheckpointError
 from sinkscope.models.checkpoint import Checkpoint, Parts, fill
+from sinkscope.models.family import Family, SpecialIds, usual_ids
 from sinkscope.models.fused_forward import possible
 from sinkscope.models.stacked import room
 
@@ -64,11 +67,13 @@ def side_by_side(network: Any, device: torch.device, dtype: torch.dtype) -> dict
     return room(network, device, dtype) if possible(device) else {}
 
 
-def read_settings(checkpoint: Checkpoint, **changes: Any) -> dict[str, Any]:
+def read_settings(
+    checkpoint: Checkpoint, rope: Mapping[str, Any] | None = None, **changes: Any
+) -> dict[str, Any]:
     """The sizes of a config.json in transformers' words, checked, for its Llama and Qwen configs.
 
     Args:
-        changes: settings that are not in config.json, or not under their usual names.
+        rope: settings of the rotation, and changes: others, that are not in config.json, or not under their usual names.
     """
     settings = checkpoint.config
     if settings.get("use_sliding_window") or settings.get("use_mrope"):
@@ -82,9 +87,9 @@ def read_settings(checkpoint: Checkpoint, **changes: Any) -> dict[str, Any]:
         raise CheckpointError(
             f"{checkpoint.source}: num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}"
         )
-    rope = dict(settings.get("rope_scaling") or settings.get("rope_parameters") or {})
-    rope.setdefault("rope_type", rope.pop("type", "default"))
-    rope.setdefault("rope_theta", checkpoint.number("rope_theta", 10000.0))
+    rotation = dict(settings.get("rope_scaling") or settings.get("rope_parameters") or {})
+    rotation.setdefault("rope_type", rotation.pop("type", "default"))
+    rotation.setdefault("rope_theta", checkpoint.number("rope_theta", 10000.0))
     usual: dict[str, Any] = {
         "vocab_size": checkpoint.size("vocab_size"),
         "hidden_size": width,
@@ -95,7 +100,7 @@ def read_settings(checkpoint: Checkpoint, **changes: Any) -> dict[str, Any]:
         "max_position_embeddings": checkpoint.size("max_position_embeddings", 131072),
         "rms_norm_eps": checkpoint.number("rms_norm_eps", 1e-6),
         "hidden_act": settings.get("hidden_act") or "silu",
-        "rope_parameters": rope,
+        "rope_parameters": rotation | dict(rope or {}),
         "attention_bias": bool(settings.get("attention_bias")),
         "tie_word_embeddings": False,
         "pad_token_id": None,
@@ -107,60 +112,101 @@ def read_settings(checkpoint: Checkpoint, **changes: Any) -> dict[str, Any]:
     return usual
 
 
-def both_ways(config_class: Any, checkpoint: Checkpoint, settings: dict[str, Any]) -> Any:
-    """A config whose attention looks both ways, for a checkpoint that has as many layers as it says."""
-    checkpoint.check_layers()
-    config = config_class(**settings)
-    config.is_causal = False
-    return config
+@dataclass(frozen=True)
+class BackboneFamily(Family):
+    """A diffusion family whose network is one of transformers', with attention both ways.
 
-
-def native_network(
-    network_class: Any,
-    config: Any,
-    checkpoint: Checkpoint,
-    device: torch.device,
-    dtype: torch.dtype,
-    renamed: Callable[[str], str] = str,
-    divided: Callable[[Any], Mapping[str, Parts]] | None = None,
-    exact: Collection[str] = (),
-) -> Any:
-    """A network of transformers with a checkpoint's weights.
-
-    Args:
-        renamed: name of a parameter in the network → its name in the checkpoint.
-        divided: from the network, still empty, to its stored tensors that are not parameters one by one (see Parts).
-        exact: buffers of the network that the checkpoint holds, in the dtype that it holds them in.
+    Attributes:
+        backbone: transformers' name of the network, such as "Qwen2".
+        title: the family in messages.
+        only: settings of config.json that change the network → the values that released models use.
+        mask_id, eos_id, mask_text, turn_text: see `usual_ids`.
     """
-    network = empty_network(network_class, config)
-    parts = {} if divided is None else divided(network)
-    made = {target for part in parts.values() for _, target, _ in part.pieces}
-    names = {renamed(name): name for name in (*dict(network.named_parameters()), *exact) if name not in made}
-    tied = bool(checkpoint.config.get("tie_word_embeddings"))
-    if tied:
-        names.pop(renamed("lm_head.weight"), None)
-    fill(
-        network,
-        checkpoint,
-        names,
-        device,
-        dtype,
-        lambda: side_by_side(network, device, dtype),
-        parts,
-        exact,
-    )
-    if tied:
-        network.lm_head.weight = network.model.embed_tokens.weight
-    # Its frequencies were made on the meta device; they are not part of a checkpoint.
-    network.model.rotary_emb = type(network.model.rotary_emb)(config).to(device)
-    return network
+
+    backbone: str = ""
+    title: str = ""
+    only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict, hash=False)
+    mask_id: int | None = None
+    eos_id: int | None = None
+    mask_text: str | None = None
+    turn_text: str | None = "<|im_end|>"
+
+    def backbone_of(self, checkpoint: Checkpoint) -> str:
+        """transformers' name of a checkpoint's network."""
+        return self.backbone
+
+    def settings(self, checkpoint: Checkpoint) -> dict[str, Any]:
+        """Settings of transformers' config that are not in config.json, or not under their usual names."""
+        return {}
+
+    def renamed(self, name: str) -> str:
+        """Name of a parameter in the network → its name in the checkpoint."""
+        return name
+
+    def divided(self, checkpoint: Checkpoint, network: Any) -> Mapping[str, Parts]:
+        """The stored tensors that are not parameters of the network, still empty, one by one (see Parts)."""
+        return expert_parts(network)
+
+    def exact(self, config: Any) -> Collection[str]:
+        """Buffers of the network that the checkpoint holds, in the dtype that it holds them in."""
+        return ()
+
+    def config(self, checkpoint: Checkpoint) -> Any:
+        """transformers' config, for a checkpoint that has as many layers as it says."""
+        import transformers
+
+        for key, allowed in self.only.items():
+            if checkpoint.config.get(key) not in allowed:
+                raise CheckpointError(
+                    f"{checkpoint.source}: config.json sets {key} to {checkpoint.config.get(key)!r}; no released {self.title} "
+                    "model does, and sinkscope does not read such networks"
+                )
+        backbone = self.backbone_of(checkpoint)
+        settings = read_settings(checkpoint, **self.settings(checkpoint))
+        if backbone == "Llama":
+            settings["mlp_bias"] = bool(checkpoint.config.get("mlp_bias"))
+        if backbone in ("Qwen2", "Qwen3"):
+            settings["use_sliding_window"] = False
+        if backbone == "Qwen2":
+            settings.pop("attention_bias")  # it has none of its own: q, k and v always have a bias
+        checkpoint.check_layers()
+        config = getattr(transformers, f"{backbone}Config")(**settings)
+        config.is_causal = False
+        return config
+
+    def build(self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> nn.Module:
+        """transformers' network with the checkpoint's weights."""
+        import transformers
+
+        config = self.config(checkpoint)
+        network = empty_network(getattr(transformers, f"{self.backbone_of(checkpoint)}ForCausalLM"), config)
+        parts, exact = self.divided(checkpoint, network), self.exact(config)
+        made = {target for part in parts.values() for _, target, _ in part.pieces}
+        parameters = (*dict(network.named_parameters()), *exact)
+        names = {self.renamed(name): name for name in parameters if name not in made}
+        tied = bool(checkpoint.config.get("tie_word_embeddings"))
+        if tied:
+            names.pop(self.renamed("lm_head.weight"), None)
+        room = partial(side_by_side, network, device, dtype)
+        fill(network, checkpoint, names, device, dtype, room, parts, exact)
+        if tied:
+            network.lm_head.weight = network.model.embed_tokens.weight
+        # Its frequencies were made on the meta device; they are not part of a checkpoint.
+        network.model.rotary_emb = type(network.model.rotary_emb)(config).to(device)
+        built: nn.Module = network
+        return built
+
+    def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:
+        """Ids from the checkpoint's files, else the official ones."""
+        return usual_ids(checkpoint, tokenizer, self.mask_id, self.eos_id, self.mask_text, self.turn_text)
 
 
-def expert_parts(network: Any, renamed: Callable[[str], str] = str) -> dict[str, Parts]:
-    """Where the experts' weights of a checkpoint, one tensor each, lie in the network's stacks of all experts of a layer.
+def expert_parts(network: Any, merged: bool = False) -> dict[str, Parts]:
+    """Where the experts' weights of a checkpoint lie in the network's stacks of all experts of a layer.
 
     Args:
         network: on the meta device.
+        merged: gate, up and down of all experts of a layer are one stored tensor [experts, …] each; otherwise each expert's are.
     """
     found: dict[str, Parts] = {}
     for index, layer in enumerate(network.model.layers):
@@ -170,10 +216,13 @@ def expert_parts(network: Any, renamed: Callable[[str], str] = str) -> dict[str,
         owner = f"model.layers.{index}.mlp.experts"
         count, both, width = experts.gate_up_proj.shape
         half = both // 2
-        for expert in range(count):
-            for name, place in (("gate_proj", slice(0, half)), ("up_proj", slice(half, both))):
-                stored = renamed(f"{owner}.{expert}.{name}.weight")
-                found[stored] = Parts((half, width), ((..., f"{owner}.gate_up_proj", (expert, place)),))
-            stored = renamed(f"{owner}.{expert}.down_proj.weight")
-            found[stored] = Parts((width, half), ((..., f"{owner}.down_proj", expert),))
+        stored: dict[str, tuple[str, tuple[int, ...], Any]] = {owner: ("", (count,), slice(None))}
+        if not merged:
+            stored = {f"{owner}.{expert}": (".weight", (), expert) for expert in range(count)}
+        for name, (leaf, stack, place) in stored.items():
+            for part, rows in (("gate_proj", slice(0, half)), ("up_proj", slice(half, both))):
+                piece = (..., f"{owner}.gate_up_proj", (place, rows))
+                found[f"{name}.{part}{leaf}"] = Parts((*stack, half, width), (piece,))
+            piece = (..., f"{owner}.down_proj", place)
+            found[f"{name}.down_proj{leaf}"] = Parts((*stack, width, half), (piece,))
     return found

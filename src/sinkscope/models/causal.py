@@ -22,24 +22,9 @@ from torch import nn
 from sinkscope.attention.interface import NAME, register
 from sinkscope.errors import CheckpointError, SinkscopeError, nearest
 from sinkscope.models.checkpoint import Checkpoint, complain, one_line
-from sinkscope.models.family import (
-    FAMILIES,
-    Family,
-    Known,
-    SpecialIds,
-    all_ids,
-    first_id,
-    tokenizer_id,
-)
+from sinkscope.models.family import FAMILIES, Family, Known, SpecialIds, all_ids, first_id, id_reader
 from sinkscope.models.fused_forward import has_llama_layers, possible
 from sinkscope.models.stacked import lay_side_by_side
-
-KNOWN = (
-    Known(
-        "meta-llama/Llama-3.1-8B-Instruct",
-        "greedy; the paper's reference model",
-    ),
-)
 
 
 @dataclass(frozen=True)
@@ -48,7 +33,9 @@ class Causal(Family):
 
     name: str = "causal"
     about: str = "any causal model of transformers: next-token prediction with a KV cache"
-    known: tuple[Known, ...] = KNOWN
+    known: tuple[Known, ...] = (
+        Known("meta-llama/Llama-3.1-8B-Instruct", "greedy; the paper's reference model"),
+    )
     causal: bool = True
 
     def config(self, checkpoint: Checkpoint) -> Any:
@@ -69,28 +56,14 @@ class Causal(Family):
 
     def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:
         """Ids from generation_config.json (it may name several eos ids), config.json and the tokenizer."""
-        config, generation = checkpoint.config, checkpoint.generation_config
-        text = config.get("text_config") if isinstance(config.get("text_config"), dict) else {}
-        eos = all_ids(
-            generation.get("eos_token_id"),
-            config.get("eos_token_id"),
-            (text or {}).get("eos_token_id"),
-            tokenizer_id(tokenizer, "eos_token_id"),
-        )
+        read, text = id_reader(checkpoint, tokenizer), checkpoint.config.get("text_config")
+        inner = text.get("eos_token_id") if isinstance(text, dict) else None
         return SpecialIds(
             mask=None,
-            eos=eos,
-            bos=first_id(
-                generation.get("bos_token_id"),
-                config.get("bos_token_id"),
-                tokenizer_id(tokenizer, "bos_token_id"),
-            ),
-            pad=first_id(
-                generation.get("pad_token_id"),
-                config.get("pad_token_id"),
-                tokenizer_id(tokenizer, "pad_token_id"),
-            ),
-            eot=tokenizer_id(tokenizer, "eot_token_id", "<|eot_id|>"),
+            eos=all_ids(*read("eos", "gc"), inner, *read("eos", "t")),
+            bos=first_id(*read("bos", "gct")),
+            pad=first_id(*read("pad", "gct")),
+            eot=first_id(*read("eot", "t", text="<|eot_id|>")),
         )
 
 
@@ -135,9 +108,7 @@ def pretrained(
             )
     except SinkscopeError:
         raise
-    except (
-        Exception
-    ) as error:  # transformers raises anything from KeyError to RuntimeError for a bad checkpoint
+    except Exception as error:  # anything from KeyError to RuntimeError for a bad checkpoint
         raise CheckpointError(f"{checkpoint.source} could not be loaded: {one_line(error)}") from error
     misshapen = sorted(
         f"{name} {list(found)} instead of {list(wanted)}" for name, found, wanted in report["mismatched_keys"]
@@ -157,11 +128,8 @@ def architecture(checkpoint: Checkpoint, head: str = "CAUSAL") -> tuple[Any, Any
     names = getattr(modeling_auto, f"MODEL_FOR_{head}_LM_MAPPING_NAMES")
     if kind not in names:
         known = [*names, "llada", "Dream", "mmada"]
-        hint = (
-            nearest(kind, known)
-            if len(nearest(kind, known)) < 200
-            else "see `sinkscope models` for the families"
-        )
+        near = nearest(kind, known)
+        hint = near if len(near) < 200 else "see `sinkscope models` for the families"
         raise CheckpointError(
             f"{checkpoint.source}: model_type {kind!r} is not one that sinkscope can load; {hint}"
         )
@@ -211,10 +179,8 @@ def _require_sizes(checkpoint: Checkpoint, config: Any) -> None:
         return
     aliases: dict[str, str] = getattr(config, "attribute_map", None) or {}
     for name in ("num_attention_heads", "hidden_size", "num_hidden_layers", "vocab_size"):
-        if (
-            hasattr(config, aliases.get(name, name))
-            and checkpoint.config.get(aliases.get(name, name)) is None
-        ):
+        used = aliases.get(name, name)
+        if hasattr(config, used) and checkpoint.config.get(used) is None:
             checkpoint.setting(name)
 
 

@@ -88,30 +88,28 @@ class Checkpoint:
 
     def size(self, name: str, otherwise: int | None = None) -> int:
         """A key of config.json that is a whole number above 0; where it is null or absent, `otherwise`, if that is given."""
-        value = self.config.get(name)
-        if value is None and otherwise is not None:
+        if self.config.get(name) is None and otherwise is not None:
             return otherwise
         value = self.setting(name)
         number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
         if not number or value < 1 or value != int(value):
-            raise CheckpointError(
-                f"{self.source}: config.json sets {name} to {value!r}, which should be a whole number above 0; "
-                "take config.json from the original model"
-            )
+            raise self._misfit(name, value, "a whole number")
         return int(value)
 
     def number(self, name: str, otherwise: float | None = None) -> float:
         """A key of config.json that is a finite number above 0; where it is null or absent, `otherwise`, if that is given."""
-        value = self.config.get(name)
-        if value is None and otherwise is not None:
+        if self.config.get(name) is None and otherwise is not None:
             return otherwise
         value = self.setting(name)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-            raise CheckpointError(
-                f"{self.source}: config.json sets {name} to {value!r}, which should be a number above 0; "
-                "take config.json from the original model"
-            )
+            raise self._misfit(name, value, "a number")
         return float(value)
+
+    def _misfit(self, name: str, value: object, expected: str) -> CheckpointError:
+        return CheckpointError(
+            f"{self.source}: config.json sets {name} to {value!r}, which should be {expected} above 0; "
+            "take config.json from the original model"
+        )
 
     def check_layers(self) -> None:
         """Refuse a config that declares more layers than the weights have tensors, before anything is made of it."""
@@ -128,10 +126,9 @@ class Checkpoint:
     @cached_property
     def files(self) -> dict[str, Path]:
         """Tensor name → the safetensors file that holds it."""
-        if (
-            self.folder / SINGLE
-        ).exists():  # where both are there, transformers reads the single file, and so do we
-            return dict.fromkeys(self.shapes_in(self.folder / SINGLE), self.folder / SINGLE)
+        single = self.folder / SINGLE
+        if single.exists():  # where both are there, transformers reads the single file, and so do we
+            return dict.fromkeys(self.shapes_in(single), single)
         if (self.folder / INDEX).exists():
             weights = read_json(self.folder / INDEX, "").get("weight_map")
             if not isinstance(weights, dict) or not weights:
@@ -294,13 +291,8 @@ def _assign(network: nn.Module, target: str, tensor: Tensor) -> None:
 
 def complain(source: str, missing: list[str], unexpected: list[str], misshapen: list[str]) -> None:
     """Raises one error for all tensors that do not fit, or nothing."""
-    parts = []
-    if missing:
-        parts.append(f"{len(missing)} missing: {listed(missing)}")
-    if unexpected:
-        parts.append(f"{len(unexpected)} unexpected: {listed(unexpected)}")
-    if misshapen:
-        parts.append(f"{len(misshapen)} of another shape: {listed(misshapen)}")
+    kinds = {"missing": missing, "unexpected": unexpected, "of another shape": misshapen}
+    parts = [f"{len(names)} {kind}: {listed(names)}" for kind, names in kinds.items() if names]
     if parts:
         raise CheckpointError(
             f"{source}: the weights do not fit config.json; tensors {'; '.join(parts)}. "
@@ -348,10 +340,7 @@ def file_digest(path: Path) -> str:
     if hexadecimal and path.is_symlink() and blob.parent.name == "blobs" and _in_hub_cache(blob):
         return blob.name
     with path.open("rb") as file:
-        digest = hashlib.sha256()
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _in_hub_cache(path: Path) -> bool:

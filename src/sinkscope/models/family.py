@@ -6,7 +6,7 @@ assumes that a mask token exists.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -90,6 +90,9 @@ class Family:
         """The network with its weights, on its device and in its dtype, in eval mode."""
         raise NotImplementedError
 
+    def adopt(self, network: nn.Module) -> None:
+        """Prepare a network that transformers built; most need nothing."""
+
     def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:
         """Special ids, from the checkpoint first, then the tokenizer, then the official ones."""
         raise NotImplementedError
@@ -146,6 +149,27 @@ def family_of(checkpoint: Checkpoint) -> Family:
     return next(claims, FAMILIES["causal"])
 
 
+def id_reader(checkpoint: Checkpoint, tokenizer: Any, size: int = 0) -> Callable[..., tuple[Any, ...]]:
+    """`read(name, order, official, text)`: the entries for a special id, in the order in which they count.
+
+    Letters of `order`: c: config.json, g: generation_config.json, t: the tokenizer (its attribute, else the token `text`). Last
+    comes the official id, where the vocabulary of `size` ids has it.
+    """
+
+    def read(name: str, order: str, official: int | None = None, text: str | None = None) -> tuple[Any, ...]:
+        key = f"{name}_token_id"
+
+        def entry(letter: str) -> Any:
+            if letter == "t":
+                return tokenizer_id(tokenizer, key, text)
+            return (checkpoint.config if letter == "c" else checkpoint.generation_config).get(key)
+
+        known = official if official is not None and official < size else None
+        return (*map(entry, order), known)
+
+    return read
+
+
 def usual_ids(
     checkpoint: Checkpoint,
     tokenizer: Any,
@@ -159,25 +183,14 @@ def usual_ids(
     Args:
         mask, eos: the official ids. mask_text, turn_text: texts of mask and end of turn, where the tokenizer has no attribute.
     """
-    config, generation = checkpoint.config, checkpoint.generation_config
-    size = checkpoint.size("vocab_size")
-
-    def read(name: str, official: int | None = None) -> tuple[Any, ...]:
-        inside = official if official is not None and official < size else None
-        return config.get(name), generation.get(name), tokenizer_id(tokenizer, name), inside
-
-    ends = all_ids(*read("eos_token_id", eos), config.get("pad_token_id"))
+    read = id_reader(checkpoint, tokenizer, checkpoint.size("vocab_size"))
+    ends = all_ids(*read("eos", "cgt", eos), *read("pad", "c"))
     return SpecialIds(
-        mask=first_id(
-            config.get("mask_token_id"),
-            generation.get("mask_token_id"),
-            tokenizer_id(tokenizer, "mask_token_id", mask_text),
-            mask if mask is not None and mask < size else None,
-        ),
+        mask=first_id(*read("mask", "cgt", mask, mask_text)),
         eos=ends,
-        bos=first_id(*read("bos_token_id")),
-        pad=first_id(*read("pad_token_id"), ends),
-        eot=tokenizer_id(tokenizer, "eot_token_id", turn_text),
+        bos=first_id(*read("bos", "cgt")),
+        pad=first_id(*read("pad", "cgt"), ends),
+        eot=first_id(*read("eot", "t", text=turn_text)),
     )
 
 

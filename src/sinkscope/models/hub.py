@@ -7,21 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import CheckpointError
-from sinkscope.models.checkpoint import INDEX, SINGLE, Checkpoint, one_line, read_json
+from sinkscope.models.checkpoint import INDEX, SINGLE, TOKENIZER_FILES, Checkpoint, one_line, read_json
 
-SMALL = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "chat_template.json",
-    "chat_template.jinja",
-)
+SMALL = ("config.json", "generation_config.json", *TOKENIZER_FILES)
 """What is fetched besides the weights. No Python file is among them."""
 
 
@@ -82,10 +70,9 @@ def wanted(repository: str, available: set[str]) -> list[str]:
     case is answered here.
     """
     names = [name for name in SMALL if name in available and name != "config.json"]
-    if INDEX in available:
-        return [*names, INDEX]
-    if SINGLE in available:
-        return [*names, SINGLE]
+    for weights in (INDEX, SINGLE):
+        if weights in available:
+            return [*names, weights]
     pickles = fnmatch.filter(sorted(available), "*.bin")
     if pickles:
         raise CheckpointError(

@@ -7,6 +7,7 @@ the official code. Attention masks are honoured, as the hub's file does since 20
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,15 +17,7 @@ from sinkscope.attention.visibility import Padded
 from sinkscope.errors import CheckpointError
 from sinkscope.models.backbone import FullPrecisionRotary, empty_network, side_by_side, with_bias
 from sinkscope.models.checkpoint import Checkpoint, fill
-from sinkscope.models.family import (
-    FAMILIES,
-    Family,
-    Known,
-    SpecialIds,
-    all_ids,
-    first_id,
-    tokenizer_id,
-)
+from sinkscope.models.family import FAMILIES, Family, Known, SpecialIds, all_ids, first_id, id_reader
 
 MASK, EOS, BOS, EOT = 126336, 126081, 126080, 126348
 """Ids of the official tokenizer, for checkpoints whose files do not say."""
@@ -65,10 +58,7 @@ KNOWN = (
         "T=0, cfg 0, low_confidence. GSM8K 256 tokens, 256 steps, block 8 (78.6); HumanEval 512, 512, block 512, "
         "logits_eos_inf (49.4). The paper: block 32; GSM8K 256, HumanEval 512",
     ),
-    Known(
-        "GSAI-ML/LLaDA-8B-Base",
-        "T=0. GSM8K 5-shot and HumanEval 0-shot, 1024 tokens, steps and block",
-    ),
+    Known("GSAI-ML/LLaDA-8B-Base", "T=0. GSM8K 5-shot and HumanEval 0-shot, 1024 tokens, steps and block"),
     Known(
         "GSAI-ML/LLaDA-1.5",
         "T=0, confidence_eos_eot_inf. GSM8K 256, block 16 (83.8); HumanEval 512, block 32 (52.4)",
@@ -113,26 +103,16 @@ class Llada(Family):
         for layer in network.model.layers:
             for module, target in BLOCK.items():
                 if module not in NORMS:
-                    parent, _, leaf = target.partition(".")
-                    owner = layer.get_submodule(parent)
-                    setattr(
-                        owner, leaf, with_bias(getattr(owner, leaf), qkv if module in QKV else everywhere)
-                    )
+                    bias = qkv if module in QKV else everywhere
+                    layer.set_submodule(target, with_bias(layer.get_submodule(target), bias))
         tied = bool(settings.get("weight_tying"))
         network.lm_head = with_bias(network.lm_head, everywhere and not tied)
-        fill(
-            network,
-            checkpoint,
-            weight_names(network, tied),
-            device,
-            dtype,
-            lambda: side_by_side(network, device, dtype),
-        )
+        room = partial(side_by_side, network, device, dtype)
+        fill(network, checkpoint, weight_names(network, tied), device, dtype, room)
         if tied:
             network.lm_head.weight = network.model.embed_tokens.weight
-        network.model.rotary_emb = FullPrecisionRotary(
-            config.head_dim, checkpoint.number("rope_theta"), device
-        )
+        theta = checkpoint.number("rope_theta")
+        network.model.rotary_emb = FullPrecisionRotary(config.head_dim, theta, device)
         if settings.get("scale_logits"):
             network.logit_scale = 1.0 / checkpoint.size("d_model") ** 0.5
         built: nn.Module = network
@@ -140,33 +120,20 @@ class Llada(Family):
 
     def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:
         """Ids from config.json, generation_config.json and the tokenizer, else the official ones."""
-        config, generation = checkpoint.config, checkpoint.generation_config
-        size = checkpoint.size("embedding_size" if config.get("embedding_size") else "vocab_size")
-
-        def official(number: int) -> int | None:
-            return number if number < size else None
-
-        eos = all_ids(
-            config.get("eos_token_id"),
-            generation.get("eos_token_id"),
-            tokenizer_id(tokenizer, "eos_token_id"),
-        )
+        read = id_reader(checkpoint, tokenizer, vocabulary_size(checkpoint))
+        eos = all_ids(*read("eos", "cgt", EOS))
         return SpecialIds(
-            mask=first_id(
-                config.get("mask_token_id"), tokenizer_id(tokenizer, "mask_token_id"), official(MASK)
-            ),
-            eos=eos or all_ids(official(EOS)),
-            bos=first_id(
-                generation.get("bos_token_id"),
-                config.get("bos_token_id"),
-                tokenizer_id(tokenizer, "bos_token_id"),
-                official(BOS),
-            ),
-            pad=first_id(
-                config.get("pad_token_id"), tokenizer_id(tokenizer, "pad_token_id"), eos, official(EOS)
-            ),
-            eot=first_id(tokenizer_id(tokenizer, "eot_token_id", "<|eot_id|>"), official(EOT)),
+            mask=first_id(*read("mask", "ct", MASK)),
+            eos=eos,
+            bos=first_id(*read("bos", "gct", BOS)),
+            pad=first_id(*read("pad", "ct"), eos),
+            eot=first_id(*read("eot", "t", EOT, "<|eot_id|>")),
         )
+
+
+def vocabulary_size(checkpoint: Checkpoint) -> int:
+    """Rows of the embedding."""
+    return checkpoint.size("embedding_size" if checkpoint.config.get("embedding_size") else "vocab_size")
 
 
 def has_experts(checkpoint: Checkpoint) -> bool:
@@ -187,14 +154,12 @@ def llama_settings(checkpoint: Checkpoint) -> dict[str, Any]:
         raise CheckpointError(
             f"{checkpoint.source}: n_heads {heads} is not a multiple of n_kv_heads {kv_heads}"
         )
-    if settings.get("mlp_hidden_size"):
-        hidden = checkpoint.size("mlp_hidden_size")
-    else:
-        hidden = int(checkpoint.number("mlp_ratio") * width)
+    given = bool(settings.get("mlp_hidden_size"))
+    hidden = checkpoint.size("mlp_hidden_size") if given else int(checkpoint.number("mlp_ratio") * width)
     return {
-        "vocab_size": checkpoint.size("embedding_size" if settings.get("embedding_size") else "vocab_size"),
+        "vocab_size": vocabulary_size(checkpoint),
         "hidden_size": width,
-        "intermediate_size": int(hidden),
+        "intermediate_size": hidden,
         "num_hidden_layers": checkpoint.size("n_layers"),
         "num_attention_heads": heads,
         "num_key_value_heads": kv_heads,

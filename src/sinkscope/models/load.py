@@ -35,11 +35,8 @@ from sinkscope.models.tokenizer import read_tokenizer
 
 __all__ = ["FAMILIES", "as_model", "family_of", "find", "load", "resolve_device", "resolve_dtype"]
 
-DTYPES = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "float64": torch.float64,
+DTYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")
 }
 
 ORGANISMS = Path(__file__).parents[1] / "organisms" / "weights"
@@ -71,6 +68,11 @@ def load(
     >>> load("organism/scratch", device="cpu").family
     'llada'
     """
+    if not isinstance(source, (str, os.PathLike)):
+        raise InputError(
+            f"load takes a folder or a hub id, got {type(source).__name__}; "
+            "ss.wrap(network, tokenizer) takes a transformers network"
+        )
     where = resolve_device(device)
     checkpoint = find(source, revision)
     spec = family_of(checkpoint) if family is None else FAMILIES.find(family)
@@ -190,7 +192,5 @@ def resolve_dtype(dtype: Any, device: torch.device, checkpoint: Checkpoint) -> t
         raise InputError(f"dtype {dtype!r} is not known; {nearest(str(dtype), [*DTYPES, 'auto'])}")
     if device.type == "cpu":
         return torch.float32
-    named = str(checkpoint.config.get("dtype") or checkpoint.config.get("torch_dtype") or "").removeprefix(
-        "torch."
-    )
-    return DTYPES.get(named) or checkpoint.stored_dtype
+    named = str(checkpoint.config.get("dtype") or checkpoint.config.get("torch_dtype") or "")
+    return DTYPES.get(named.removeprefix("torch.")) or checkpoint.stored_dtype

@@ -53,16 +53,21 @@ class Masked(Family):
         """transformers' network with sinkscope's attention; every attention module knows its layer."""
         network_class, config = architecture(checkpoint, "MASKED")
         network = pretrained(checkpoint, network_class, config, device, dtype, UNUSED)
+        self.adopt(network)
+        return network
+
+    def adopt(self, network: nn.Module) -> None:
+        """Number the attention modules by layer, which some encoders leave out."""
+        depth: int = network.config.num_hidden_layers  # type: ignore[union-attr, assignment]
         layers = next(
             module
             for module in network.modules()
-            if isinstance(module, nn.ModuleList) and len(module) == config.num_hidden_layers
+            if isinstance(module, nn.ModuleList) and len(module) == depth
         )
         for index, layer in enumerate(layers):
             for module in layer.modules():
                 if "Attention" in type(module).__name__:
                     module.layer_idx = index  # type: ignore[assignment]
-        return network
 
     def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:
         """Ids from the checkpoint's files and the tokenizer."""

@@ -26,16 +26,9 @@ CHAT_TEMPLATE = (
 )
 """LLaDA's turns with a single newline after the header, as MMaDA's generate.py writes them."""
 
-
 KNOWN = (
-    Known(
-        "Gen-Verse/MMaDA-8B-MixCoT",
-        "T=0. GSM8K 5-shot, 256 tokens, 256 steps, block 64",
-    ),
-    Known(
-        "Gen-Verse/MMaDA-8B-Base",
-        "demo: 128 tokens, steps and block, T=1",
-    ),
+    Known("Gen-Verse/MMaDA-8B-MixCoT", "T=0. GSM8K 5-shot, 256 tokens, 256 steps, block 64"),
+    Known("Gen-Verse/MMaDA-8B-Base", "demo: 128 tokens, steps and block, T=1"),
 )
 
 

@@ -133,11 +133,8 @@ class Model:
         right = bool(real[:, 0].all()) and not bool((~real[:, :-1] & real[:, 1:]).any())
         fits = {"left": left, "right": left or right, "apart": right}
         if not fits[self.spec.padding]:
-            where = (
-                "left: zeros first, then ones"
-                if self.spec.padding == "left"
-                else "right: ones first, then zeros"
-            )
+            left_only = self.spec.padding == "left"
+            where = "left: zeros first, then ones" if left_only else "right: ones first, then zeros"
             raise InputError(f"attention_mask must pad on the {where} to the end of every row")
         return ids, real
 
@@ -240,27 +237,17 @@ class Model:
         return logits if scale is None else logits * scale
 
     def _causal_logits(self, ids: Tensor, context: ForwardContext, keep: int | None, cache: Any) -> Tensor:
-        real = context.real
+        real = context.real if context.placed is None else context.placed.real  # positions count all columns
         keys = ids.shape[1] + (cache.get_seq_length() if cache is not None else 0)
         # Without a mask transformers would take positions that start anew for packed sequences.
-        mask = (
-            torch.ones(ids.shape[0], keys, device=ids.device, dtype=torch.long)
-            if real is None
-            else real.long()
-        )
+        mask = ids.new_ones(ids.shape[0], keys) if real is None else real.long()
         options: dict[str, Any] = {} if keep is None else {"logits_to_keep": keep}
         if takes_positions(self.network):
-            options["position_ids"] = self.spec.positions(real, (ids.shape[0], keys), ids.device)[
-                :, -ids.shape[1] :
-            ]
+            positions = self.spec.positions(real, (ids.shape[0], keys), ids.device)
+            options["position_ids"] = positions[:, -ids.shape[1] :]
+        options |= {"past_key_values": cache, "use_cache": cache is not None}
         with forward(context):
-            output = self.network(
-                input_ids=ids,
-                attention_mask=mask,
-                past_key_values=cache,
-                use_cache=cache is not None,
-                **options,
-            )
+            output = self.network(input_ids=ids, attention_mask=mask, **options)
         logits: Tensor = output.logits
         return logits
 

@@ -7,6 +7,7 @@ large factors), and while it runs its lines and the growth of the process are co
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass
 from functools import lru_cache
@@ -229,10 +230,4 @@ def _check(template: str, source: str) -> None:
 
 def _plain(template: str) -> str:
     """The template without transformers' own tag, which plain Jinja does not know."""
-    for tag in ("generation", "endgeneration"):
-        for opening in ("{%", "{%-", "{%+"):
-            for closing in ("%}", "-%}", "+%}"):
-                template = template.replace(f"{opening} {tag} {closing}", "").replace(
-                    f"{opening}{tag}{closing}", ""
-                )
-    return template
+    return re.sub(r"\{%[-+]?(?: (?:end)?generation |(?:end)?generation)[-+]?%\}", "", template)

@@ -6,55 +6,23 @@ by its weight before it casts back; transformers' casts first, which in bf16 may
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-import torch
-from torch import nn
-
-from sinkscope.models.backbone import both_ways, native_network, read_settings
+from sinkscope.models.backbone import BackboneFamily
 from sinkscope.models.checkpoint import Checkpoint
-from sinkscope.models.family import FAMILIES, Family, Known, Padding, SpecialIds, all_ids, usual_ids
+from sinkscope.models.family import FAMILIES, Known, SpecialIds, all_ids
 
-MASK, EOS, BLOCK = 151669, 151643, 4
-"""Ids and block size of the official models, for checkpoints whose files do not say."""
+BLOCK = 4
+"""The block size of the official models, for checkpoints whose files do not say."""
 
 EVALUATION = (
     "published scores: scoring raw, T=1, top_k 1, block 4, 4 steps, threshold 1 (static) or 0.95 (dynamic)"
 )
 
-KNOWN = (
-    Known("JetLM/SDAR-1.7B-Chat", EVALUATION),
-    Known("JetLM/SDAR-4B-Chat", EVALUATION),
-    Known("JetLM/SDAR-8B-Chat", f"{EVALUATION}; its causal twin is Qwen/Qwen3-8B"),
-)
 
-
-@dataclass(frozen=True)
-class Sdar(Family):
+class Sdar(BackboneFamily):
     """The SDAR family (JetLM/SDAR-1.7B-Chat, -4B-Chat, -8B-Chat)."""
-
-    name: str = "sdar"
-    about: str = "block diffusion from Qwen3; small blocks decoded left to right behind a KV cache"
-    known: tuple[Known, ...] = KNOWN
-    model_types: tuple[str, ...] = ("sdar",)
-    padding: Padding = "apart"
-    blocks: bool = True
-
-    def config(self, checkpoint: Checkpoint) -> Any:
-        """SDAR's sizes as a Qwen3Config whose attention looks both ways."""
-        from transformers import Qwen3Config
-
-        return both_ways(Qwen3Config, checkpoint, read_settings(checkpoint, use_sliding_window=False))
-
-    def build(self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> nn.Module:
-        """A Qwen3 network with SDAR's weights, which carry the same names."""
-        from transformers import Qwen3ForCausalLM
-
-        built: nn.Module = native_network(
-            Qwen3ForCausalLM, self.config(checkpoint), checkpoint, device, dtype
-        )
-        return built
 
     def block(self, checkpoint: Checkpoint) -> int | None:
         """The block size that config.json names; the official forward demands a mask."""
@@ -62,9 +30,25 @@ class Sdar(Family):
 
     def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:
         """Ids from the checkpoint's files; the end ids are those of generation_config.json, as in the official script."""
-        ids = usual_ids(checkpoint, tokenizer, MASK, EOS, mask_text="<MASK>")
-        ends = all_ids(checkpoint.generation_config.get("eos_token_id"), ids.eos)
-        return replace(ids, eos=ends)
+        ids = super().special_ids(checkpoint, tokenizer)
+        return replace(ids, eos=all_ids(checkpoint.generation_config.get("eos_token_id"), ids.eos))
 
 
-FAMILY = FAMILIES.add(Sdar())
+FAMILY = FAMILIES.add(
+    Sdar(
+        name="sdar",
+        about="block diffusion from Qwen3; small blocks decoded left to right behind a KV cache",
+        known=(
+            Known("JetLM/SDAR-1.7B-Chat", EVALUATION),
+            Known("JetLM/SDAR-4B-Chat", EVALUATION),
+            Known("JetLM/SDAR-8B-Chat", f"{EVALUATION}; its causal twin is Qwen/Qwen3-8B"),
+        ),
+        model_types=("sdar",),
+        padding="apart",
+        blocks=True,
+        backbone="Qwen3",
+        mask_id=151669,
+        eos_id=151643,
+        mask_text="<MASK>",
+    )
+)

@@ -55,9 +55,8 @@ class SelfCheck:
 
     def require(self) -> None:
         """Raises an error that names what failed."""
-        failed = [
-            f"{found.what} (off by {found.measured:.3g})" for found in self.findings if not found.passed
-        ]
+        wrong = [found for found in self.findings if not found.passed]
+        failed = [f"{found.what} (off by {found.measured:.3g})" for found in wrong]
         if failed:
             raise CheckpointError(
                 f"{self.source} failed the self-check: {'; '.join(failed)}. Its architecture does something to attention that "
@@ -69,14 +68,11 @@ class SelfCheck:
         return "\n".join([*lines, *("  " + "  ".join(row) for row in self._rows())])
 
     def _rows(self) -> list[tuple[str, str, str]]:
-        return [
-            (
-                found.what,
-                f"off by {found.measured:.3g}, at most {found.bound:.3g}",
-                "passed" if found.passed else "FAILED",
-            )
-            for found in self.findings
-        ]
+        rows = []
+        for found in self.findings:
+            measured = f"off by {found.measured:.3g}, at most {found.bound:.3g}"
+            rows.append((found.what, measured, "passed" if found.passed else "FAILED"))
+        return rows
 
     def _repr_html_(self) -> str:
         """The findings as a table, for a notebook."""
@@ -101,32 +97,20 @@ def check(model: Model, length: int = 24, seed: int = 0) -> SelfCheck:
     examiner = _Examiner()
     silent = model.forward(ids)
     recorded = model.forward(ids, model.context(recorder=examiner))
-    calls = examiner.calls
-    layers = sorted(layer for layer, _, _ in calls)
+    layers, outputs, received = zip(*(examiner.calls or [(-1, 1.0, 1.0)]), strict=True)
+    unseen = float(sorted(layers) != list(range(model.shape.layers)))
+    changed = float((silent - recorded).abs().max())
     bound = ROUNDING[model.dtype]
     findings = [
-        Finding(
-            "layers whose attention was not seen exactly once",
-            float(layers != list(range(model.shape.layers))),
-            0,
-        ),
-        Finding("logits with and without recording, largest difference", _largest(silent - recorded), 0),
-        Finding(
-            "recorded map times values against the model's output",
-            max((c[1] for c in calls), default=1.0),
-            bound,
-        ),
-        Finding("received attention, tiles against the map", max((c[2] for c in calls), default=1.0), bound),
+        Finding("layers whose attention was not seen exactly once", unseen, 0),
+        Finding("logits with and without recording, largest difference", changed, 0),
+        Finding("recorded map times values against the model's output", max(outputs), bound),
+        Finding("received attention, tiles against the map", max(received), bound),
         Finding("a padded row against the row alone", _padding_error(model, ids), DEPTH * bound),
     ]
     if model.spec.causal:
-        findings.append(
-            Finding(
-                "logits against transformers' own attention",
-                _foreign_error(model, ids, silent),
-                DEPTH * bound,
-            )
-        )
+        error = _foreign_error(model, ids, silent)
+        findings.append(Finding("logits against transformers' own attention", error, DEPTH * bound))
     return SelfCheck(model.source, tuple(findings))
 
 
@@ -154,9 +138,8 @@ class _Examiner:
 
 def _output_error(call: AttentionCall) -> float:
     groups = call.query.shape[1] // call.value.shape[1]
-    rebuilt = call.map() @ call.value.repeat_interleave(groups, 1).to(
-        torch.promote_types(call.value.dtype, torch.float32)
-    )
+    values = call.value.repeat_interleave(groups, 1)
+    rebuilt = call.map() @ values.to(torch.promote_types(values.dtype, torch.float32))
     return _relative(rebuilt, call.output)
 
 
@@ -186,10 +169,6 @@ def _foreign_error(model: Model, ids: Tensor, ours: Tensor) -> float:
     finally:
         model.network.set_attn_implementation(NAME)
     return _distance(ours, theirs)
-
-
-def _largest(difference: Tensor) -> float:
-    return float(difference.abs().max())
 
 
 def _distance(found: Tensor, reference: Tensor) -> float:

@@ -7,7 +7,6 @@ and whoever reads `q_proj.weight` finds it where it was.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,19 +30,16 @@ def room(network: Any, device: torch.device, dtype: torch.dtype) -> dict[str, Te
     for index, layer in enumerate(network.model.layers):
         for owner, names in GROUPS.items():
             linears = [getattr(getattr(layer, owner), name, None) for name in names]
-            if any(
-                linear is None for linear in linears
-            ):  # a mixture of experts has no gate and up of its own
+            if None in linears:  # a mixture of experts has no gate and up of its own
                 continue
             for leaf in LEAVES:
                 parts = [getattr(linear, leaf) for linear in linears]
                 if any(part is None for part in parts):
                     continue
-                rows = sum(len(part) for part in parts)
-                rest = torch.empty(rows, *parts[0].shape[1:], device=device, dtype=dtype)
-                for name, part in zip(names, parts, strict=True):
-                    found[f"model.layers.{index}.{owner}.{name}.{leaf}"] = rest[: len(part)]
-                    rest = rest[len(part) :]
+                sizes = [len(part) for part in parts]
+                rows = torch.empty(sum(sizes), *parts[0].shape[1:], device=device, dtype=dtype)
+                for name, part in zip(names, torch.split(rows, sizes), strict=True):
+                    found[f"model.layers.{index}.{owner}.{name}.{leaf}"] = part
     return found
 
 
@@ -57,9 +53,8 @@ def lay_side_by_side(network: Any) -> None:
                 if any(part is None for part in parts):
                     continue
                 joined = torch.cat([part.detach() for part in parts])
-                for linear, part in zip(
-                    linears, torch.split(joined, [len(part) for part in parts]), strict=True
-                ):
+                rows = torch.split(joined, [len(part) for part in parts])
+                for linear, part in zip(linears, rows, strict=True):
                     setattr(linear, leaf, nn.Parameter(part, requires_grad=False))
 
 
@@ -99,9 +94,8 @@ def stack(owner: nn.Module, names: tuple[str, ...]) -> Stack | None:
     if not all(isinstance(getattr(owner, name, None), nn.Module) for name in names):
         return None
     layers = tuple(owner.get_submodule(name) for name in names)
-    if any(
-        type(layer) is not nn.Linear for layer in layers
-    ):  # an adapter computes something else from the same weight
+    # An adapter computes something else from the same weight.
+    if any(type(layer) is not nn.Linear for layer in layers):
         return None
     weight, bias = (_joined([getattr(layer, leaf) for layer in layers]) for leaf in LEAVES)
     if weight is None or (bias is None and any(layer.bias is not None for layer in layers)):
@@ -125,11 +119,5 @@ def _joined(parts: list[Tensor | None]) -> Tensor | None:
 
 
 def _places(layers: tuple[nn.Module, ...]) -> tuple[int, ...]:
-    return tuple(_addresses(layers))
-
-
-def _addresses(layers: tuple[nn.Module, ...]) -> Iterator[int]:
-    for layer in layers:
-        for parameter in layer._parameters.values():
-            if parameter is not None:
-                yield parameter.data_ptr()
+    parameters = (parameter for layer in layers for parameter in layer._parameters.values())
+    return tuple(parameter.data_ptr() for parameter in parameters if parameter is not None)

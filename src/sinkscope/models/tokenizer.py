@@ -9,18 +9,9 @@ from sinkscope.errors import CheckpointError
 from sinkscope.models.checkpoint import one_line, read_json
 
 KEPT = (
-    "bos_token",
-    "eos_token",
-    "pad_token",
-    "unk_token",
-    "cls_token",
-    "sep_token",
-    "mask_token",
-    "additional_special_tokens",
-    "model_max_length",
-    "padding_side",
-    "model_input_names",
-)
+    "bos_token", "eos_token", "pad_token", "unk_token", "cls_token", "sep_token", "mask_token", "additional_special_tokens",
+    "model_max_length", "padding_side", "model_input_names",
+)  # fmt: skip
 """Settings of tokenizer_config.json that a fast tokenizer takes as they are."""
 
 
@@ -32,25 +23,19 @@ def read_tokenizer(folder: Path, chat_template: str | None = None) -> Any:
     """
     from transformers import AddedToken, PreTrainedTokenizerFast
 
-    settings = (
-        read_json(folder / "tokenizer_config.json", "") if (folder / "tokenizer_config.json").exists() else {}
-    )
+    path = folder / "tokenizer_config.json"
+    settings = read_json(path, "") if path.exists() else {}
     try:
         if (folder / "tokenizer.json").exists():
-            kept = {key: settings[key] for key in KEPT if settings.get(key) is not None}
-            tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"), **_plain(kept))
+            file = str(folder / "tokenizer.json")
+            tokenizer = PreTrainedTokenizerFast(tokenizer_file=file, **_kept(settings))
         elif (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
             tokenizer = _byte_pairs(folder, settings)
         elif (folder / "tokenizer.model").exists():
             tokenizer = _sentencepiece(folder)
         else:
             return None
-        added = settings.get("added_tokens_decoder") or {}
-        missing = [
-            AddedToken(**entry)
-            for _, entry in sorted(added.items(), key=lambda pair: int(pair[0]))
-            if entry["content"]
-        ]
+        missing = [AddedToken(**entry) for _, entry in _added(settings) if entry["content"]]
         known = tokenizer.get_vocab()
         tokenizer.add_tokens([token for token in missing if token.content not in known])
     except CheckpointError:
@@ -78,10 +63,8 @@ def _byte_pairs(folder: Path, settings: dict[str, Any]) -> Any:
         if line and not line.startswith("#version")
     ]
     backend = Qwen2TokenizerFast(vocab=vocabulary, merges=merges).backend_tokenizer
-    kept = {key: settings[key] for key in KEPT if settings.get(key) is not None}
     # Special tokens must get the ids of the files, so they are added in the order of those ids.
-    added = sorted((settings.get("added_tokens_decoder") or {}).items(), key=lambda pair: int(pair[0]))
-    for number, entry in added:
+    for number, entry in _added(settings):
         if backend.token_to_id(entry["content"]) is None:
             token = AddedToken(**entry)
             backend.add_special_tokens([token]) if entry.get("special") else backend.add_tokens([token])
@@ -90,7 +73,7 @@ def _byte_pairs(folder: Path, settings: dict[str, Any]) -> Any:
                 f"the tokenizer files in {folder} do not fit together: {entry['content']!r} should have the id {number} but "
                 f"gets {backend.token_to_id(entry['content'])}; is vocab.json complete?"
             )
-    return PreTrainedTokenizerFast(tokenizer_object=backend, **_plain(kept))
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **_kept(settings))
 
 
 def _sentencepiece(folder: Path) -> Any:
@@ -99,11 +82,17 @@ def _sentencepiece(folder: Path) -> Any:
     return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
 
 
-def _plain(settings: dict[str, Any]) -> dict[str, Any]:
-    """Special tokens written as objects become their text."""
+def _added(settings: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Id and settings of the added tokens, in the order of their ids."""
+    return sorted((settings.get("added_tokens_decoder") or {}).items(), key=lambda pair: int(pair[0]))
+
+
+def _kept(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings in KEPT that are there; special tokens written as objects become their text."""
+    kept = {key: settings[key] for key in KEPT if settings.get(key) is not None}
     return {
         key: value["content"] if isinstance(value, dict) and "content" in value else value
-        for key, value in settings.items()
+        for key, value in kept.items()
     }
 
 

@@ -26,9 +26,9 @@ class InMemory(Checkpoint):
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The network's own config."""
-        config: dict[str, Any] = self.network.config.to_dict()  # type: ignore[attr-defined]
-        return config
+        """The network's own config, and its class, which a config that was never saved does not name."""
+        network: Any = self.network  # type: ignore[attr-defined]
+        return {**network.config.to_dict(), "architectures": [type(network).__name__]}
 
     @cached_property
     def generation_config(self) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def wrap(network: Any, tokenizer: Any = None, family: str | None = None, source:
     from now on.
 
     Args:
-        network: a causal model of transformers, or the network of a diffusion family; a PEFT model around one.
+        network: a causal or masked language model of transformers, or the network of a diffusion family; a PEFT model around one.
         tokenizer: None: prompts are token ids.
         family: the family of a diffusion network ("llada", "dream", …); None: as its config says.
         source: what to call it in traces and tables; None: the name it was loaded from, or its class.
@@ -68,9 +68,14 @@ def wrap(network: Any, tokenizer: Any = None, family: str | None = None, source:
             f"transformers' {type(network).__name__} does not go through its attention interface, so its attention cannot "
             "be measured; try a model of a newer architecture"
         )
+    if tokenizer is not None and not callable(getattr(tokenizer, "convert_ids_to_tokens", None)):
+        raise InputError(
+            f"tokenizer should be one of transformers, such as AutoTokenizer.from_pretrained gives, got {tokenizer!r}"
+        )
     checkpoint = InMemory(network, source or getattr(network, "name_or_path", "") or type(network).__name__)
     chosen = _family(checkpoint, family)
     register()
+    chosen.adopt(network)
     getattr(network, "set_attn_implementation")(NAME)  # noqa: B009 (torch types attributes of modules as tensors)
     device = next(network.parameters()).device
     return Model(checkpoint, chosen, network.eval(), tokenizer, device)

@@ -76,9 +76,8 @@ def adapt(options: AdaptOptions) -> dict[str, Any]:
         if processes.main:
             if not options.quiet and not (folder / "text.json").exists():
                 print(f"reading {options.text}", flush=True)
-            text.tokenise(
-                options.text, source.tokenizer, source.vocabulary.bos, source.vocabulary.mask, folder
-            )
+            words = source.vocabulary
+            text.tokenise(options.text, source.tokenizer, words.bos, words.mask, folder)
         processes.wait()
         return AdaptTraining(options, source, processes).run()
 
@@ -108,11 +107,9 @@ class AdaptTraining(Loop):
         # run as they are: without gradients they would need another graph.
         self.weighted_loss = Loss(self.network, objective, _compiled_layer() if compiled else None)
         self.checked_loss = Loss(self.network, objective)
-        self.probe_rows = (
-            emergence.probe_of(self._held_out(PROBED_ROWS), source.vocabulary, self.causal)
-            if self.probed
-            else None
-        )
+        self.probe_rows = None
+        if self.probed:
+            self.probe_rows = emergence.probe_of(self._held_out(PROBED_ROWS), source.vocabulary, self.causal)
 
     def decays(self, name: str, weight: Tensor) -> bool:
         """Matrices decay; of an embedding of which one row is trained, nothing does."""
@@ -124,8 +121,7 @@ class AdaptTraining(Loop):
         places = self.order.chosen(len(self.rows), step * size, size).tolist()[world.rank :: world.size]
         batch = self.rows.batch(places, torch.device("cpu"))
         if self.causal:
-            seen, weight = batch.ids, torch.ones_like(batch.ids, dtype=torch.float32)
-            weight[:, 0] = 0.0
+            seen, weight = batch.ids, _all_but_first(batch)
             targets = weight.sum()
         else:
             self.random.manual_seed((self.settings.seed * 1_000_003 + step) * 64 + world.rank)
@@ -172,9 +168,7 @@ class AdaptTraining(Loop):
         self.log.note("measures the held-out loss")
         batch = self._held_out(self.adapting.check_rows)
         if self.causal:
-            weight = torch.ones_like(batch.ids, dtype=torch.float32)
-            weight[:, 0] = 0.0
-            return {"held_out": {"nats": self._mean_loss(batch.ids, batch, weight)}}
+            return {"held_out": {"nats": self._mean_loss(batch.ids, batch, _all_but_first(batch))}}
         drawn = torch.rand(batch.ids.shape, generator=torch.Generator().manual_seed(7)).to(self.device)
         nats = {}
         for time in CHECKED_TIMES:
@@ -194,10 +188,9 @@ class AdaptTraining(Loop):
         """Writes the checkpoint, or the adapter."""
         settings, out = self.settings, self.options.out
         rows = (self.mask,) if settings.lora and not self.causal else ()
-        whole = [
-            weight.numel() for name, weight in self.trained.items() if not (rows and "embed_tokens" in name)
-        ]
-        trained = sum(whole) + len(rows) * int(self.network.config.hidden_size)
+        sizes = {name: weight.numel() for name, weight in self.trained.items()}
+        whole = sum(size for name, size in sizes.items() if not (rows and "embed_tokens" in name))
+        trained = whole + len(rows) * int(self.network.config.hidden_size)
         if settings.lora and settings.layout != "llada":
             lora.save_adapter(self.network, self.source.name, settings.lora, rows, out)
             if settings.layout == "dream":
@@ -218,12 +211,20 @@ class AdaptTraining(Loop):
         }
 
     def _save_whole(self, out: Path) -> None:
-        if self.settings.layout != "source":
-            save_configs(self.network, self.settings.layout, self.source.vocabulary, out)
-            save_tensors(tensors(self.network, self.settings.layout), out / "model.safetensors")
-            return
-        write_json(out / "config.json", self.source.config | {"dtype": "bfloat16"})
-        save_tensors(tensors(self.network, "llama"), out / "model.safetensors")
+        layout = self.settings.layout
+        if layout == "source":
+            layout = "llama"
+            write_json(out / "config.json", self.source.config | {"dtype": "bfloat16"})
+        else:
+            save_configs(self.network, layout, self.source.vocabulary, out)
+        save_tensors(tensors(self.network, layout), out / "model.safetensors")
+
+
+def _all_but_first(batch: Batch) -> Tensor:
+    """Float32 [B, S]: 1 for every token that has one before it in its row."""
+    weight = torch.ones_like(batch.ids, dtype=torch.float32)
+    weight[:, 0] = 0.0
+    return weight
 
 
 @cache

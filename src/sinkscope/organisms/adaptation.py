@@ -118,18 +118,8 @@ def source_of(settings: Adaptation) -> Source:
     if settings.layout == "llada":
         _check_llada(network, name)
     eos = (model.ids.eos or (separator,))[0]
-    eot = model.ids.eot if model.ids.eot is not None else eos
-    vocabulary = Vocabulary(
-        tokenizer.backend_tokenizer,
-        {},
-        separator,
-        eos,
-        eos if model.ids.pad is None else model.ids.pad,
-        eot,
-        mask,
-        "",
-        "",
-    )
+    pad, eot = (eos if known is None else known for known in (model.ids.pad, model.ids.eot))
+    vocabulary = Vocabulary(tokenizer.backend_tokenizer, {}, separator, eos, pad, eot, mask, "", "")
     networks.trainable(network.float())
     if settings.lora:
         rows = () if mask is None else (mask,)
@@ -166,11 +156,8 @@ def _check_llada(network: Any, name: str) -> None:
     """Refuses what LLaDA's config cannot say."""
     config, attention = network.config, network.model.layers[0].self_attn
     scaled = dict(config.rope_parameters).get("rope_type", "default") != "default"
-    if (
-        scaled
-        or attention.q_proj.bias is not None
-        or attention.head_dim * config.num_attention_heads != config.hidden_size
-    ):
+    wide = attention.head_dim * config.num_attention_heads != config.hidden_size
+    if scaled or attention.q_proj.bias is not None or wide:
         raise InputError(
             f"{name} has biases, a scaled rotation or heads of another width, which LLaDA's layout cannot hold; keep the shift"
         )

@@ -176,16 +176,8 @@ class Pieces:
     def _image(self, codes: Tensor, like: Tensor) -> Part:
         return _all(codes + len(self.vocabulary), like)
 
-    def _rows(
-        self,
-        prompt: tuple[Part, ...],
-        answer: Part,
-        end: Tensor,
-        content: Tensor,
-        stop: Tensor,
-        length: Tensor,
-    ) -> Batch:
-        """The parts one after the other, one end token (Long [B]), then EOS."""
+    def _rows(self, prompt: tuple[Part, ...], answer: Part, end: Tensor, *marks: Tensor) -> Batch:
+        """The parts one after the other, one end token (Long [B]), then EOS. marks: content, stop and length of the batch."""
         parts = (*prompt, answer, Part(end[:, None], torch.ones_like(end)))
         place = torch.arange(LENGTH, device=self.device)[None]
         ids = torch.full((len(end), LENGTH), self.vocabulary.eos, dtype=torch.long, device=self.device)
@@ -197,7 +189,7 @@ class Pieces:
             ids = torch.where(here, tokens, ids)
             offset = offset + part.lengths
         start = sum((part.lengths for part in prompt), torch.zeros_like(end))
-        return Batch(ids, start, content, stop, length)
+        return Batch(ids, start, *marks)
 
 
 class Reader:

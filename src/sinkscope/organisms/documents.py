@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from sinkscope.errors import InputError, nearest
 from sinkscope.organisms import pictures
-from sinkscope.organisms.prose import FOODS, THINGS, TOOLS, prose
+from sinkscope.organisms.prose import LISTS, prose
 from sinkscope.tasks import generated, small_code, word_problems
 
 SOURCES = ("word_problems", "small_code", "prose", "records", "docstrings", "captions")
@@ -179,16 +179,14 @@ def _register(random: Random) -> str:
     rows = [(_name(random), random.randint(100, 9999), _word(random, 2)) for _ in range(random.randint(3, 5))]
     lines = [f"{name}, {number}, {word};" for name, number, word in rows]
     for name, number, word in random.sample(rows, 3):
-        lines.append(
-            random.choice(
-                (f"{number} is {name}.", f"{name} has {word}.", f"{word}: {number}.", f"{name}: {number}.")
-            )
-        )
+        ways = (f"{number} is {name}.", f"{name} has {word}.", f"{word}: {number}.", f"{name}: {number}.")
+        lines.append(random.choice(ways))
     return "\n".join(lines)
 
 
 def _glossary(random: Random) -> str:
-    pairs = [(_word(random, 2), random.choice((*THINGS, *FOODS, *TOOLS))) for _ in range(5)]
+    meanings = (*LISTS["things"], *LISTS["foods"], *LISTS["tools"])
+    pairs = [(_word(random, 2), random.choice(meanings)) for _ in range(5)]
     lines = [f"{word.capitalize()}: {meaning}." for word, meaning in pairs]
     for word, meaning in random.choices(pairs, k=4):
         lines.append(random.choice((f"What is {word}? {meaning.capitalize()}.", f'"{meaning}" is {word}.')))

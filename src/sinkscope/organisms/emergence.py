@@ -110,14 +110,20 @@ def token_categories(vocabulary: Vocabulary) -> list[int]:
         elif vocabulary.backend.id_to_token(number) in SPECIAL:
             name = "header"
         else:
-            text = vocabulary.backend.decode([number])
-            bare = text.strip(" ")
-            name = (
-                "newline" if "\n" in text else "space" if not bare else "digit" if bare.isdigit() else "word"
-            )
-            name = "mark" if name == "word" and not any(letter.isalnum() for letter in bare) else name
+            name = _text_category(vocabulary.backend.decode([number]))
         places.append(CATEGORIES.index(name))
     return places
+
+
+def _text_category(text: str) -> str:
+    bare = text.strip(" ")
+    if "\n" in text:
+        return "newline"
+    if not bare:
+        return "space"
+    if bare.isdigit():
+        return "digit"
+    return "word" if any(letter.isalnum() for letter in bare) else "mark"
 
 
 @torch.no_grad()
@@ -143,14 +149,10 @@ def _level(network: Any, held_out: Probe, time: float) -> dict[str, Any]:
         for name in ("sink_heads", "gu_first", "gu_any", "max_received", "value_ratio", "hidden_ratio")
     }
     shares, base = sinks / sinks.sum().clamp(min=1), keys / keys.sum()
-    summary["enrichment"] = {
-        name: {
-            "share": _number(share),
-            "base": _number(rate),
-            "ratio": _number(share / rate) if rate > 0 else None,
-        }
-        for name, share, rate in zip(CATEGORIES, shares, base, strict=True)
-    }
+    summary["enrichment"] = {}
+    for name, share, rate in zip(CATEGORIES, shares, base, strict=True):
+        ratio = _number(share / rate) if rate > 0 else None
+        summary["enrichment"][name] = {"share": _number(share), "base": _number(rate), "ratio": ratio}
     return summary
 
 
@@ -176,10 +178,8 @@ def _layer(call: AttentionCall, output: Tensor, real: Tensor, categories: Tensor
     at = torch.where(has_sink, value_ratio.gather(-1, strongest[..., None])[..., 0], float("nan"))
     hidden_at = torch.where(has_sink, hidden_ratio.gather(1, strongest), float("nan"))
     usable = mean_attention.masked_fill(~counted, 0.0)
-    kinds = (
-        torch.nn.functional.one_hot(categories.clamp(min=0), len(CATEGORIES)).float()[:, None]
-        * counted[..., None]
-    )
+    one_hot = torch.nn.functional.one_hot(categories.clamp(min=0), len(CATEGORIES)).float()
+    kinds = one_hot[:, None] * counted[..., None]
     return {
         "sink_heads": has_sink.float().mean(),
         "sinks_per_head": sink.sum(-1).float().mean(),

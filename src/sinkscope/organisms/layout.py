@@ -18,6 +18,11 @@ from sinkscope.organisms.pictures import CELLS, CODES
 from sinkscope.organisms.vocabulary import Vocabulary
 
 DTYPE = torch.bfloat16
+SIZES = (
+    "hidden_size", "intermediate_size", "max_position_embeddings", "num_attention_heads", "num_hidden_layers",
+    "num_key_value_heads", "rms_norm_eps", "vocab_size",
+)  # fmt: skip
+"""Sizes in the words of transformers' configs."""
 
 
 def save(network: Any, layout: str, vocabulary: Vocabulary, folder: Path) -> None:
@@ -104,12 +109,8 @@ def _rope(settings: Any) -> tuple[float, dict[str, Any] | None]:
 def _transformers(network: Any, vocabulary: Vocabulary) -> dict[str, Any]:
     """The keys that Llama's and Dream's files share."""
     theta, scaling = _rope(network.config)
-    sizes = (
-        "hidden_size", "intermediate_size", "max_position_embeddings", "num_attention_heads", "num_hidden_layers",
-        "num_key_value_heads", "rms_norm_eps", "vocab_size",
-    )  # fmt: skip
     return {
-        **{name: getattr(network.config, name) for name in sizes},
+        **{name: getattr(network.config, name) for name in SIZES},
         "bos_token_id": vocabulary.bos,
         "head_dim": int(network.model.layers[0].self_attn.head_dim),
         "pad_token_id": vocabulary.pad,

@@ -106,14 +106,11 @@ class Loop(ABC):
         groups: dict[bool, list[Tensor]] = {True: [], False: []}
         for name, weight in self.trained.items():
             groups[self.decays(name, weight)].append(weight)
+        decays = {True: schedule.weight_decay, False: 0.0}
+        parts = [{"params": groups[kind], "weight_decay": decay} for kind, decay in decays.items()]
+        fused = self.device.type == "cuda"
         self.optimizer = torch.optim.AdamW(
-            [
-                {"params": groups[True], "weight_decay": schedule.weight_decay},
-                {"params": groups[False], "weight_decay": 0.0},
-            ],
-            lr=schedule.learning_rate,
-            betas=schedule.betas,
-            fused=self.device.type == "cuda",
+            parts, lr=schedule.learning_rate, betas=schedule.betas, fused=fused
         )
         self.step, self.seconds = 0, 0.0
         self.points: list[dict[str, Any]] = []
@@ -204,10 +201,9 @@ class Loop(ABC):
         if not math.isfinite(self.last_loss):
             raise InputError(f"the loss is {self.last_loss} at step {self.step}: try a smaller learning rate")
         if self.world.main:
-            speed = self.since * self.schedule.tokens / self.schedule.steps / seconds
-            self.log.report(
-                {"step": self.step, "loss": round(self.last_loss, 5), "tokens_per_second": round(speed)}
-            )
+            speed = round(self.since * self.schedule.tokens / self.schedule.steps / seconds)
+            loss = round(self.last_loss, 5)
+            self.log.report({"step": self.step, "loss": loss, "tokens_per_second": speed})
         self.summed, self.since = torch.zeros((), device=self.device), 0
 
     def _probe(self) -> None:
@@ -219,11 +215,8 @@ class Loop(ABC):
             "levels": self.probe(),
         }
         self.points = [earlier for earlier in self.points if earlier["step"] < self.step] + [point]
-        write_json(
-            self.options.out / "emergence.json",
-            {"recipe": self.schedule.name, "points": self.points},
-            compact=True,
-        )
+        data = {"recipe": self.schedule.name, "points": self.points}
+        write_json(self.options.out / "emergence.json", data, compact=True)
 
     def _save_state(self) -> None:
         partial = self.options.out / f"{STATE}.partial"

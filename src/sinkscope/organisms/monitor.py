@@ -77,16 +77,10 @@ def right_answers(name: str, family: str, answers: Sequence[Any], run_programs: 
         if task.runs_code and not run_programs:
             return [document.answer == text.strip() for document, text in pairs]
         return [verdict.passed for verdict in task.grade_many(pairs)]
-    scenes = _held_out_scenes(len(answers))
+    drawn = list(zip(_held_out_scenes(len(answers)), answers, strict=True))
     if name == "drawing":
-        return [
-            pictures.drawing_right(pictures.caption(scene), codes)
-            for scene, codes in zip(scenes, answers, strict=True)
-        ]
-    return [
-        pictures.caption_right(pictures.render(scene), text)
-        for scene, text in zip(scenes, answers, strict=True)
-    ]
+        return [pictures.describes(pictures.caption(scene), codes) for scene, codes in drawn]
+    return [pictures.describes(text, pictures.render(scene)) for scene, text in drawn]
 
 
 def accuracies(
@@ -126,9 +120,8 @@ def to_describe(pieces: Pieces, scenes: Sequence[pictures.Scene]) -> Tensor:
     """Ids [B, S]: a picture and the request to describe it."""
     offset = len(pieces.vocabulary)
     before, after = pieces.see_before.tolist(), pieces.see_after.tolist()
-    return torch.tensor(
-        [[*before, *(offset + code for code in pictures.render(scene)), *after] for scene in scenes]
-    )
+    images = [[offset + code for code in pictures.render(scene)] for scene in scenes]
+    return torch.tensor([[*before, *image, *after] for image in images])
 
 
 def _held_out_scenes(count: int) -> list[pictures.Scene]:

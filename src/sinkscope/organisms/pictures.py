@@ -123,13 +123,7 @@ def parse(text: str) -> Scene | None:
     return Scene(background.group(1), tuple(sorted(shapes, key=lambda shape: order.index(shape.place))))
 
 
-def drawing_right(text: str, codes: Sequence[int]) -> bool:
-    """True when 64 codes are exactly the picture that the sentence describes."""
+def describes(text: str, codes: Sequence[int]) -> bool:
+    """True when 64 codes are exactly the picture that the sentence describes: the drawing is right, or the caption."""
     described = parse(text)
     return described is not None and tuple(codes) == render(described)
-
-
-def caption_right(codes: Sequence[int], text: str) -> bool:
-    """True when the sentence describes exactly this picture."""
-    described = parse(text)
-    return described is not None and render(described) == tuple(codes)

@@ -1,7 +1,7 @@
 """Generated prose: stories, lists, dialogues, letters and notes, each a pure function of its seed.
 
 It gives the organisms text in which punctuation and newlines carry structure, as they do in real text. It teaches nothing
-about the world.
+about the world. Words, phrases and sentences with gaps are in data/prose.txt.
 """
 
 from __future__ import annotations
@@ -18,26 +18,20 @@ def _lists() -> dict[str, tuple[str, ...]]:
 
 
 LISTS = _lists()
-NAMES = LISTS["names"]
-PEOPLE = LISTS["people"]
-PLACES = LISTS["places"]
-THINGS = LISTS["things"]
-FOODS = LISTS["foods"]
-TOOLS = LISTS["tools"]
-WEATHER = LISTS["weather"]
-TIMES = LISTS["times"]
-MOODS = LISTS["moods"]
-COLOURS = LISTS["colours"]
-WENT = LISTS["went"]
-DID = LISTS["did"]
-WANTED = LISTS["wanted"]
-ENDINGS = LISTS["endings"]
-QUESTIONS = LISTS["questions"]
-REPLIES = LISTS["replies"]
-SAID = LISTS["said"]
-CHORES = LISTS["chores"]
-SUBJECTS = LISTS["subjects"]
-FACTS = LISTS["facts"]
+
+
+class _Gaps(dict[str, str]):
+    """What stands in the gaps of a sentence: what is given, else a new draw from the list of that name."""
+
+    def __init__(self, random: Random, **given: str) -> None:
+        super().__init__(given)
+        self.random = random
+
+    def __missing__(self, name: str) -> str:
+        if name == "number":
+            return str(self.random.randint(2, 90))
+        drawn = self.random.choice(LISTS[name.lower()])
+        return drawn.capitalize() if name[0].isupper() else drawn
 
 
 def prose(seed: int) -> str:
@@ -52,68 +46,65 @@ def prose(seed: int) -> str:
 
 def story(random: Random) -> str:
     """A few paragraphs about one or two people."""
-    hero, friend = random.sample(NAMES, 2)
-    paragraphs, sentences = [], [f"{random.choice(TIMES)}, {random.choice(WEATHER)}."]
+    hero, friend = random.sample(LISTS["names"], 2)
+    paragraphs, sentences = [], ["{times}, {weather}.".format_map(_Gaps(random))]
     for _ in range(random.randint(4, 9)):
         sentences.append(_sentence(random, hero, friend))
         if random.random() < 0.25:
             paragraphs.append(" ".join(sentences))
             sentences = []
-    sentences.append(random.choice(ENDINGS))
+    sentences.append(random.choice(LISTS["endings"]))
     paragraphs.append(" ".join(sentences))
     return "\n\n".join(paragraphs)
 
 
 def shopping(random: Random) -> str:
     """A heading and a list, with dashes or numbers."""
-    goods = random.choice((FOODS, TOOLS, CHORES))
-    title = random.choice(
-        ("To buy", "To do today", "Things to bring", "Notes for {}", "List of {}", "Before we leave")
-    )
-    lines = [title.format(random.choice(NAMES)) + ":"]
+    goods = LISTS[random.choice(("foods", "tools", "chores"))]
+    lines = [random.choice(LISTS["titles"]).format(random.choice(LISTS["names"])) + ":"]
     numbered = random.random() < 0.5
     for number, item in enumerate(random.sample(goods, random.randint(4, 9)), 1):
         amount = f" ({random.randint(1, 20)})" if random.random() < 0.4 else ""
         lines.append(f"{number}. {item}{amount}" if numbered else f"- {item}{amount}")
     if random.random() < 0.5:
-        lines += ["", f"{random.choice(NAMES)} will {random.choice(CHORES)}; the rest can wait."]
+        lines += ["", "{names} will {chores}; the rest can wait.".format_map(_Gaps(random))]
     return "\n".join(lines)
 
 
 def dialogue(random: Random) -> str:
     """Two people talk, as in a novel or as in a play."""
-    first, second = random.sample(NAMES, 2)
+    first, second = random.sample(LISTS["names"], 2)
     lines = []
     if random.random() < 0.5:
         for turn in range(random.randint(5, 9)):
             lines.append(f"{(first, second)[turn % 2]}: {_remark(random, turn)}")
         return "\n".join(lines)
-    lines.append(f"{first} and {second} met at {random.choice(PLACES)}; {random.choice(WEATHER)}.")
+    gaps = _Gaps(random, first=first, second=second)
+    lines.append("{first} and {second} met at {places}; {weather}.".format_map(gaps))
     for turn in range(random.randint(4, 7)):
         remark, speaker = _remark(random, turn), (first, second)[turn % 2]
         if remark.endswith("."):
             remark = remark.rstrip(".") + ","
-        lines.append(f'"{remark}" {random.choice(SAID)} {speaker}.')
+        lines.append(f'"{remark}" {random.choice(LISTS["said"])} {speaker}.')
     return "\n".join(lines)
 
 
 def letter(random: Random) -> str:
     """A short letter."""
-    writer, reader = random.sample(NAMES, 2)
-    body = " ".join(_sentence(random, random.choice(NAMES), writer) for _ in range(random.randint(2, 4)))
-    thanks = random.choice(
-        (f"Thank you for {random.choice(THINGS)}.", random.choice(QUESTIONS), "I hope you are well.")
-    )
-    closing = random.choice(("Yours", "Love", "Best wishes", "See you soon"))
-    return f"Dear {reader},\n\n{thanks} {body}\n\n{closing},\n{writer}"
+    names = LISTS["names"]
+    writer, reader = random.sample(names, 2)
+    body = " ".join(_sentence(random, random.choice(names), writer) for _ in range(random.randint(2, 4)))
+    gift, question = random.choice(LISTS["things"]), random.choice(LISTS["questions"])
+    thanks = random.choice((f"Thank you for {gift}.", question, "I hope you are well."))
+    return f"Dear {reader},\n\n{thanks} {body}\n\n{random.choice(LISTS['closings'])},\n{writer}"
 
 
 def notes(random: Random) -> str:
     """Short factual sentences under a heading."""
-    chosen = random.sample(SUBJECTS, random.randint(3, 5))
-    lines = [f"# {random.choice(('Notes', 'Field book', 'What we know', 'Questions and answers'))}", ""]
+    chosen = random.sample(LISTS["subjects"], random.randint(3, 5))
+    lines = [f"# {random.choice(LISTS['headings'])}", ""]
     for subject in chosen:
-        first, second = random.sample(FACTS, 2)
+        first, second = random.sample(LISTS["facts"], 2)
         lines.append(f"{subject} {first}, and it {second}.")
         if random.random() < 0.4:
             lines.append(f"(See page {random.randint(2, 300)}.)")
@@ -124,33 +115,14 @@ KINDS: Sequence[Callable[[Random], str]] = (story, story, story, shopping, dialo
 
 
 def _sentence(random: Random, hero: str, friend: str) -> str:
-    pick = random.choice
-    pattern = random.randrange(10)
-    thing, place = pick(THINGS), pick(PLACES)
-    if pattern == 0:
-        return f"{hero} {pick(WENT)} {place} and {pick(DID)} {thing}."
-    if pattern == 1:
-        return f"{friend} was {pick(MOODS)}, because {hero} {pick(DID)} {thing}."
-    if pattern == 2:
-        return f'"{pick(QUESTIONS)}" {pick(SAID)} {pick(PEOPLE)}.'
-    if pattern == 3:
-        return f"Near {place} stood {pick(PEOPLE)}, {pick(MOODS)} and {pick(MOODS)}."
-    if pattern == 4:
-        return f"{hero} wanted {pick(WANTED)}; {friend} wanted {pick(WANTED)}."
-    if pattern == 5:
-        return f"There were {random.randint(2, 90)} {pick(COLOURS)} boats at {place}."
-    if pattern == 6:
-        return f"{pick(TIMES)}, {hero} {pick(DID)} {thing}, {pick(THINGS)} and {pick(THINGS)}."
-    if pattern == 7:
-        return f"When {hero} {pick(WENT)} {place}, {pick(WEATHER)}."
-    if pattern == 8:
-        return f"{pick(PEOPLE).capitalize()} gave {friend} {thing}: it was {pick(COLOURS)} and very old."
-    return f"{friend} {pick(WENT)} {place}, but {hero} stayed."
+    pattern = random.choice(LISTS["sentences"])
+    thing, place = random.choice(LISTS["things"]), random.choice(LISTS["places"])
+    return pattern.format_map(_Gaps(random, hero=hero, friend=friend, thing=thing, place=place))
 
 
 def _remark(random: Random, turn: int) -> str:
     if turn % 2 == 0 and random.random() < 0.7:
-        return random.choice(QUESTIONS)
+        return random.choice(LISTS["questions"])
     if random.random() < 0.5:
-        return random.choice(REPLIES)
-    return f"I {random.choice(DID)} {random.choice(THINGS)} near {random.choice(PLACES)}."
+        return random.choice(LISTS["replies"])
+    return "I {did} {things} near {places}.".format_map(_Gaps(random))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from sinkscope.errors import InputError
 from sinkscope.models.load import load
 from sinkscope.organisms import network as networks
-from sinkscope.organisms.layout import is_tied
+from sinkscope.organisms.layout import SIZES, is_tied
 from sinkscope.organisms.pictures import CODES
 from sinkscope.organisms.recipe import Recipe, Size
 from sinkscope.organisms.vocabulary import Vocabulary, foreign, roles, shipped, shipped_tokenizer
@@ -112,21 +112,16 @@ def resize(network: Any, size: int, seed: int = 0) -> None:
 def copy_rows(network: Any, pairs: dict[int, int]) -> None:
     """Gives token ids the embedding and head rows of other ids: {to: from}."""
     with torch.no_grad():
-        for weight in {
-            id(w): w for w in (network.model.embed_tokens.weight, network.lm_head.weight)
-        }.values():
-            rows = {target: weight[source].clone() for target, source in pairs.items()}
-            for target, row in rows.items():
-                weight[target] = row
+        # A tied head is the embedding.
+        for weight in {network.model.embed_tokens.weight, network.lm_head.weight}:
+            weight[list(pairs)] = weight[list(pairs.values())]
 
 
 def as_dream(network: Any) -> Any:
     """The same weights in a Qwen2 network; its q, k, v biases are the given network's, or zero."""
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    kept = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-            "num_key_value_heads", "max_position_embeddings", "rms_norm_eps")  # fmt: skip
-    settings = {name: getattr(network.config, name) for name in kept}
+    settings = {name: getattr(network.config, name) for name in SIZES}
     settings |= {"head_dim": int(network.model.layers[0].self_attn.head_dim), "pad_token_id": None}
     settings |= {"rope_parameters": dict(network.config.rope_parameters), "tie_word_embeddings": False}
     dream = Qwen2ForCausalLM(Qwen2Config(**settings, use_sliding_window=False, use_cache=False))

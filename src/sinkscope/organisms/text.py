@@ -56,9 +56,8 @@ def read_documents(source: str) -> tuple[list[str], list[str]]:
         )
     parts: tuple[list[str], list[str]] = ([], [])
     for document in documents:
-        parts[int.from_bytes(hashlib.sha256(document.encode()).digest()[:4], "big") % HELD_OUT == 0].append(
-            document
-        )
+        number = int.from_bytes(hashlib.sha256(document.encode()).digest()[:4], "big")
+        parts[number % HELD_OUT == 0].append(document)
     if not all(parts):
         raise InputError(
             f"{source} has {len(documents)} documents, too few to hold one in {HELD_OUT} out; give more text"
@@ -95,10 +94,8 @@ class TextRows:
         tokens = np.stack([self.stream[row * wide : (row + 1) * wide] for row in rows]).astype(np.int64)
         ids = torch.from_numpy(tokens).to(device)
         ids = torch.cat([torch.full_like(ids[:, :1], self.separator), ids], 1)
-        start, end = (
-            torch.ones(len(ids), dtype=torch.long, device=device),
-            torch.full((len(ids),), self.length, device=device),
-        )
+        start = ids.new_ones(len(ids))
+        end = torch.full_like(start, self.length)
         return Batch(ids, start, end, end, end, ids != self.separator)
 
 

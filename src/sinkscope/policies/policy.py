@@ -232,7 +232,9 @@ class ScoredRule(Rule):
     @property
     def scope(self) -> Scope:
         """A field of every rule of this kind, behind its own arguments."""
-        raise NotImplementedError
+        raise InputError(
+            f'{type(self).__name__} has no scope: give it a field, such as `scope: str = "head"`, and make it a frozen dataclass'
+        )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -308,7 +310,10 @@ POLICIES: Registry[type[Rule]] = Registry("policy", "sinkscope.policies", _name_
 
 
 def text_form(rule: Rule) -> str:
-    """`word:argument@scope,option=value`: the first field, the scope, then every other field that is not at its default."""
+    """`word:argument@scope,option=value`: the first field, the scope, then every other field that is not at its default.
+
+    A class that is not the registered one of its word is named in full, so that it shares no record with that one.
+    """
     own = [item for item in dataclasses.fields(rule) if not item.kw_only]
     first = own[0].name if own else ""
     options = [*own[1:], *(item for item in dataclasses.fields(rule) if item.kw_only)]
@@ -321,7 +326,8 @@ def text_form(rule: Rule) -> str:
         if value == item.default or item.name in rule.inherited:
             continue
         text += f"@{value}" if item.name == "scope" else f",{item.name}={_written(value)}"
-    return text
+    kind = type(rule)
+    return text if POLICIES.get(rule.word) is kind else f"{text} of {kind.__module__}.{kind.__qualname__}"
 
 
 def _written(value: Any) -> str:

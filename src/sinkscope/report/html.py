@@ -11,7 +11,7 @@ import html
 import json
 import os
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,18 +42,21 @@ class Parts(NamedTuple):
     script: str
 
 
-@lru_cache(maxsize=1)
+@cache
+def viewer_file(name: str) -> str:
+    """A file of the viewer's folder."""
+    return (files("sinkscope.report") / "viewer" / name).read_text(encoding="utf-8")
+
+
 def viewer_script() -> str:
     """The viewer as one script in its own scope; it mounts itself on every element with data-sinkscope."""
-    folder = files("sinkscope.report") / "viewer"
-    joined = "\n".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    joined = "\n".join(map(viewer_file, SCRIPTS))
     return f'(() => {{\n"use strict";\n{joined}\n}})();\n'
 
 
-@lru_cache(maxsize=1)
 def viewer_style() -> str:
     """The viewer's style sheet."""
-    return (files("sinkscope.report") / "viewer" / "viewer.css").read_text(encoding="utf-8")
+    return viewer_file("viewer.css")
 
 
 def embedded_json(value: Any) -> str:
@@ -157,16 +160,8 @@ def viewer_page(
         embedded += [{**view, "other": True} for view in beside]
     parts = viewer_parts(embedded, compare=other is not None, address=not hosted, hosted=hosted)
     title = " and ".join(dict.fromkeys(str(view["name"]) for view in embedded))
-    body = (
-        f'<main>\n<div class="title"><h1>sinkscope</h1><p>received attention, step by step</p></div>\n{parts.body}\n'
-        f"<footer><p>Received attention is relative to uniform attention: 1 everywhere if every query looked at all its keys "
-        f"alike. A sink is a key that gets more than the mean of the others plus {epsilon:g}, in one head and step. Colours are "
-        "on a log scale, the same for both traces. A strong sink is not by itself an important one: only taking it away, "
-        "against matched controls, can show that.</p>"
-        '<p class="keys"><kbd>←</kbd> <kbd>→</kbd> step, <kbd>Home</kbd> <kbd>End</kbd> first and last, <kbd>space</kbd> play; '
-        "in a picture the arrows move step and position, in the grid layer and head, <kbd>Esc</kbd> all. The address of the "
-        f"page keeps what is shown.</p><p>Made with sinkscope {html.escape(__version__)}.</p></footer>\n</main>"
-    )
+    body = viewer_file("page.html").rstrip("\n")
+    body = body.format(view=parts.body, epsilon=epsilon, version=html.escape(__version__))
     kind = "viewer hosted" if hosted else "viewer"
     return page(f"{title} · sinkscope", body, scripts=[parts.script], styles=[parts.style], kind=kind)
 
@@ -178,7 +173,5 @@ def write_viewer(path: str | os.PathLike[str], trace: Any, other: Any = None, **
         raise InputError(f"the page should end in .html, got {str(path)!r}; try {target.name}.html")
     if not target.parent.is_dir():
         raise InputError(f"the folder {target.parent} does not exist; make it first")
-    write_atomically(
-        target, viewer_page(trace, other, **options)
-    )  # a link at this path is replaced, not followed
+    write_atomically(target, viewer_page(trace, other, **options))  # replaces a link, and does not follow it
     return target

@@ -53,9 +53,8 @@ class LiveViewer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.finished = True
-        end = time.monotonic() + (
-            GRACE if kind is None else 0.0
-        )  # whoever stops a generation does not wait for a page
+        # Whoever stops a generation does not wait for a page.
+        end = time.monotonic() + (GRACE if kind is None else 0.0)
         while not self._told and time.monotonic() < end and time.monotonic() - self._asked < GRACE:
             time.sleep(0.1)
         self._server.shutdown()
@@ -115,14 +114,14 @@ class LiveViewer:
                 text = json.dumps(live.data(int(known) if known.isdecimal() else 0)) if place else live.page()
                 body = text.encode("utf-8", "backslashreplace")
                 self.send_response(200)
-                kind = "application/json" if place else "text/html; charset=utf-8"
-                for name, value in (
-                    ("Content-Type", kind),
-                    ("Content-Length", str(len(body))),
-                    ("Cache-Control", "no-store"),
-                    ("X-Content-Type-Options", "nosniff"),
-                    ("Referrer-Policy", "no-referrer"),
-                ):
+                headers = {
+                    "Content-Type": "application/json" if place else "text/html; charset=utf-8",
+                    "Content-Length": str(len(body)),
+                    "Cache-Control": "no-store",
+                    "X-Content-Type-Options": "nosniff",
+                    "Referrer-Policy": "no-referrer",
+                }
+                for name, value in headers.items():
                     self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(body)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 from functools import lru_cache
-from importlib.resources import files
 from typing import Any
 
 from sinkscope.errors import InputError
+from sinkscope.report.html import viewer_file, viewer_page
 from sinkscope.text import html_table, visible
 
 LEAST_HEIGHT = 200
@@ -35,8 +35,6 @@ def trace_widget(
     trace: Any, other: Any = None, heads: Sequence[tuple[int, int]] = (), height: int = 760
 ) -> Any:
     """An anywidget with the view of a trace, beside another if given. heads: (layer, head) to embed in full; height: pixels."""
-    from sinkscope.report.html import viewer_page
-
     if not isinstance(height, int) or height < LEAST_HEIGHT:
         raise InputError(f"height should be a number of pixels of at least {LEAST_HEIGHT}, got {height!r}")
     widget = _widget_class()(page=viewer_page(trace, other, heads, hosted=True), height=height)
@@ -59,7 +57,7 @@ def _widget_class() -> Any:
     class TraceWidget(anywidget.AnyWidget):  # type: ignore[misc]
         """The view of a trace. state: step, layer, head, key (indices; −1: mean, or none), score, and the traces a and b."""
 
-        _esm = (files("sinkscope.report") / "viewer" / "widget.js").read_text(encoding="utf-8")
+        _esm = viewer_file("widget.js")
         page = traitlets.Unicode().tag(sync=True)
         height = traitlets.Int(760).tag(sync=True)
         state = traitlets.Dict().tag(sync=True)

@@ -103,10 +103,9 @@ def model_name(data: xr.Dataset) -> str:
 
 
 def _size(value: Any) -> int:
-    if isinstance(value, dict):
-        return sum(_size(v) for v in value.values())
-    if isinstance(value, list):
-        return sum(_size(v) for v in value)
+    """Characters of all texts in JSON data."""
+    if isinstance(value, (dict, list)):
+        return sum(map(_size, value.values() if isinstance(value, dict) else value))
     return len(value) if isinstance(value, str) else 0
 
 
@@ -230,10 +229,7 @@ def _by_query(data: xr.Dataset) -> dict[str, Any]:
     if "head" in scores.dims:
         scores = scores.mean("head")
     by_layer = scores.transpose("layer", "query_kind", "step", "key").values
-    found = {
-        "kinds": kinds,
-        "mean": pack_coded(_mean_over_layers(by_layer)),
-    }
+    found = {"kinds": kinds, "mean": pack_coded(_mean_over_layers(by_layer))}
     if by_layer.size <= BY_QUERY_CELLS:
         found["layers"] = pack_coded(by_layer)
     return {"by": found}

@@ -41,11 +41,7 @@ def quantise(values: Array) -> Coded:
 def pack_coded(values: Array) -> dict[str, Any]:
     """Quantised and packed, with the scale and the error."""
     coded = quantise(values)
-    return {
-        **pack(coded.codes, "coded"),
-        "scale": coded.scale,
-        "error": coded.error,
-    }
+    return {**pack(coded.codes, "coded"), "scale": coded.scale, "error": coded.error}
 
 
 def pack(values: Array, kind: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from sinkscope.attention.context import ALL, AttentionCall, ForwardContext
+from sinkscope.attention.context import ALL, AttentionCall, ForwardContext, Placed
 from sinkscope.attention.key_mask import KeyMask
 from sinkscope.attention.visibility import Visibility
 from sinkscope.models.model import Model
@@ -72,7 +72,8 @@ class CausalReuseRuntime:
         valid = torch.arange(int(counts.max()), device=device) < counts[:, None]
         seen = torch.cat([valid, torch.ones_like(valid[:, :1])], 1)
         self.work.add(queries, counts + 1, (queries, keys), alive)
-        return replace(context, policy=self, editor=self, real=seen, newest=True, causal=False)
+        placed = Placed(self._columns, self._written)
+        return replace(context, policy=self, editor=self, real=seen, newest=True, causal=False, placed=placed)
 
     def inputs(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """The keys and values of the columns that take part, of all that are in the cache."""
@@ -123,7 +124,8 @@ class CausalReuseRuntime:
         seed = int(getattr(self.rule, "seed", 0))
         random = priorities(seed, self._row_keys, call.layer, 1, steps, first, columns)[:, 0].double()
         sinks = mass / self._uniform.clamp(min=1e-300)
-        self._open[call.layer] = self.rule.choose(Candidates(candidates, sinks, mass, near, random))
+        chosen = Candidates(candidates, sinks, mass, near, random, written.sum(1))
+        self._open[call.layer] = self.rule.choose(chosen)
         if not self._columns:
             self._columns = {call.layer: near.long()}
 

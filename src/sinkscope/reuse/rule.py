@@ -61,6 +61,7 @@ class Candidates:
         received: Float [B, S]: attention received from the active queries; of causal models the running sum over all queries.
         near: Float [B, S]: higher for keys nearer to the active columns.
         random: Float64 [B, S]: numbers keyed by seed, row, layer and refresh.
+        total: Long [B]: how many keys a share is of: in a causal model all keys so far, those that were dropped included.
     """
 
     keys: Tensor
@@ -68,6 +69,7 @@ class Candidates:
     received: Tensor
     near: Tensor
     random: Tensor
+    total: Tensor
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,24 @@ class Reuse:
     def exact(self) -> bool:
         """Whether every step is a full forward, so that the plain loop runs bit for bit."""
         return False
+
+    @property
+    def draws(self) -> bool:
+        """Whether it chooses at random, keyed by each row's seed."""
+        return False
+
+    def with_seed(self, seed: int) -> Reuse:
+        """The rule with other random choices; itself where it makes none."""
+        return dataclasses.replace(self, seed=seed) if self.draws else self  # type: ignore[call-arg]
+
+    @property
+    def series(self) -> str:
+        """What rules have in common that differ in size only: the name of their curve in a figure."""
+        return self.word
+
+    def choosing(self, by: str) -> Reuse | None:
+        """The rule of the same cost that chooses its kept keys in another way; None where it does not choose any."""
+        return None
 
     def due(self, age: int, begins: bool) -> bool:
         """Whether a full forward is due, `age` steps after the last one; begins: a block begins."""

@@ -190,6 +190,7 @@ class ReuseRuntime:
                 received,
                 self._nearness(),
                 self._drawn(call.layer),
+                self._candidates.sum(1),
             )
         )
         counts = chosen.sum(1)

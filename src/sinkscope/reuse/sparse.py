@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import ClassVar
@@ -26,7 +27,8 @@ class SparseReuse(Reuse):
     looks at the chosen keys and at itself.
 
     Attributes:
-        keep: how many of the other keys stay: a whole number, or a share of them (above 0, at most 1).
+        keep: how many of the other keys stay: a whole number, or a share of them (above 0, at most 1); in a causal model
+            a share of all keys so far.
         by: which: "sinks" (most attention from all queries), "received" (most from the queries of the block; in a causal model
             the running sum of H2O, arXiv 2306.14048), "recent" (nearest to the block), "first", "random". Rules joined by + share
             the number equally, unless one has its own behind a colon: "first:4+recent" is StreamingLLM (arXiv 2309.17453).
@@ -63,6 +65,20 @@ class SparseReuse(Reuse):
         """With refresh 1."""
         return self.refresh == 1
 
+    @property
+    def draws(self) -> bool:
+        """Where "random" is among the rules, unless every step is exact."""
+        return not self.exact and any(name == "random" for name, _ in self.parts())
+
+    @property
+    def series(self) -> str:
+        """By what it chooses."""
+        return self.by
+
+    def choosing(self, by: str) -> SparseReuse:
+        """As many keys, chosen in another way."""
+        return dataclasses.replace(self, by=by, seed=0)
+
     def due(self, age: int, begins: bool) -> bool:
         """Where a block begins, and every `refresh` steps."""
         return is_due(self.refresh, age, begins)
@@ -78,12 +94,12 @@ class SparseReuse(Reuse):
             found.append((name, int(count) if colon else None))
         return found
 
-    def counts(self, available: Tensor) -> Tensor:
-        """How many of so many keys stay: Long [B] → Long [B]."""
+    def counts(self, available: Tensor, total: Tensor) -> Tensor:
+        """How many keys stay, of those that are available; a share is of the total: Long [B] each."""
         if isinstance(self.keep, int):
             return available.clamp(max=self.keep)
         # In whole numbers of the host: a rounding error must not make one key more.
-        wanted = [math.ceil(self.keep * number - 1e-9) for number in available.tolist()]
+        wanted = [math.ceil(self.keep * number - 1e-9) for number in total.tolist()]
         return torch.tensor(wanted, device=available.device).minimum(available)
 
     def choose(self, candidates: Candidates) -> Tensor:
@@ -96,7 +112,7 @@ class SparseReuse(Reuse):
             "first": (-columns.double()).expand(candidates.keys.shape),
             "random": candidates.random,
         }
-        left = self.counts(candidates.keys.sum(1))
+        left = self.counts(candidates.keys.sum(1), candidates.total)
         parts = self.parts()
         open_parts = sum(count is None for _, count in parts)
         chosen = torch.zeros_like(candidates.keys)

@@ -25,6 +25,7 @@ from sinkscope.sinks.dataset import (
     labels,
     sample_state,
     scores_name,
+    with_interval,
 )
 from sinkscope.sinks.detection import sinks_of
 from sinkscope.sinks.residence import runs_of
@@ -104,9 +105,8 @@ def anatomy(trace: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: 
             sums["count"][cut] += sinks.sum(axis=(1, 2))
             for n in norms:
                 # Hidden norms have one row for all heads.
-                norm = (
-                    values[n][:, :1] if n == "hidden_norm" else per_query_head(values[n], heads, total, means)
-                )
+                hidden = n == "hidden_norm"
+                norm = values[n][:, :1] if hidden else per_query_head(values[n], heads, total, means)
                 rest = key_median(np.where(sinks, np.nan, np.broadcast_to(norm, sinks.shape)))
                 with np.errstate(invalid="ignore", divide="ignore"):
                     sums[n][cut] += np.where(sinks, norm / rest, 0.0).sum(axis=(1, 2))
@@ -122,7 +122,7 @@ def anatomy(trace: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: 
     columns: dict[str, Any] = {"layer": labels(data, "layer")}
     for n, short in NORMS.items():
         ratio = mean_interval(each[n], prompts) if n in norms else Estimate(np.nan, np.nan, np.nan)
-        columns |= dict(zip((short, f"{short}_low", f"{short}_high"), ratio, strict=True))
+        columns |= with_interval(short, ratio)
     drain = mean_interval(each["drain"], prompts).value
     columns |= {"drains": drain, "hubs": 1 - drain}
     columns["massive"] = mean_interval(each["massive"], prompts).value if massive else np.nan

@@ -64,11 +64,8 @@ class Observations(NamedTuple):
     @classmethod
     def pooled(cls, samples: list[Observations]) -> Observations:
         """The rows of several samples; their lengths are given up."""
-        return samples[0]._replace(
-            prompt_length=0,
-            length=0,
-            **{name: np.concatenate([getattr(rows, name) for rows in samples]) for name in COLUMNS},
-        )
+        joined = {name: np.concatenate([getattr(rows, name) for rows in samples]) for name in COLUMNS}
+        return samples[0]._replace(prompt_length=0, length=0, **joined)
 
 
 class Attribution(NamedTuple):
@@ -152,12 +149,8 @@ def attribute(samples: list[Observations], prompts: Array, *, seed: int = 0) -> 
     groups, index = np.unique(np.asarray(prompts)[scored], return_inverse=True)
     reason = _unidentifiable(samples, len(groups))
     if reason:
-        parts = pd.DataFrame({"part": PARTS})
-        return Attribution(
-            _labelled(parts.assign(gain=np.nan, low=np.nan, high=np.nan, share=np.nan)),
-            "not identifiable",
-            reason,
-        )
+        parts = pd.DataFrame({"part": PARTS}).assign(gain=np.nan, low=np.nan, high=np.nan, share=np.nan)
+        return Attribution(_labelled(parts), "not identifiable", reason)
     thin = max(1, int(np.ceil(sum(len(rows.share) for rows in samples) / ROWS_IN_ALL)))
     thinned = [_thinned(rows, thin) for rows in samples]
     rows = Observations.pooled(thinned)
@@ -182,12 +175,9 @@ def attribute(samples: list[Observations], prompts: Array, *, seed: int = 0) -> 
     total = score["full"] - score["null"]
     gains |= {"shared": total - sum(gains[g] for g in GROUPS), "total": total}
     verdict, reason = _verdict(gains)
-    semantic, positional = gains["category"], gains["position"]
-    gains |= dict(zip(LEADS.values(), (semantic - 2 * positional, positional - 2 * semantic), strict=True))
-    parts = pd.DataFrame(
-        [(part, *mean_interval(gain)) for part, gain in gains.items()],
-        columns=["part", "gain", "low", "high"],
-    )
+    gains |= {LEADS[side]: lead for side, lead in _leads(gains).items()}
+    estimates = [(part, *mean_interval(gain)) for part, gain in gains.items()]
+    parts = pd.DataFrame(estimates, columns=["part", "gain", "low", "high"])
     whole = float(total.mean())
     parts["share"] = parts["gain"] / whole if whole > 0 else float("nan")
     return Attribution(_labelled(parts), verdict, reason)
@@ -215,19 +205,20 @@ def _verdict(gains: Mapping[str, Array]) -> tuple[str, str]:
         return "mixed", "state and the shared part explain nearly all of it"
     share = max(0.0, float(semantic.mean())) / unique
     text = f"of what the two explain uniquely, the category holds {share:.0%}"
-    leads = {
-        "semantic": mean_interval(semantic - 2 * positional),
-        "positional": mean_interval(positional - 2 * semantic),
-    }
+    leads = {side: mean_interval(lead) for side, lead in _leads(gains).items()}
     for verdict, lead in leads.items():
         if lead.above(0.0):
             return verdict, text
     if all(lead.below(0.0) for lead in leads.values()):
         return "mixed", text
-    return (
-        "not identifiable",
-        f"{text}, but {len(semantic)} prompts leave open whether that is two thirds or a third",
-    )
+    left_open = f"{text}, but {len(semantic)} prompts leave open whether that is two thirds or a third"
+    return "not identifiable", left_open
+
+
+def _leads(gains: Mapping[str, Array]) -> dict[str, Array]:
+    """Verdict → its lead in each prompt (see LEADS)."""
+    semantic, positional = gains["category"], gains["position"]
+    return {"semantic": semantic - 2 * positional, "positional": positional - 2 * semantic}
 
 
 def attribution(

@@ -208,9 +208,8 @@ def _paid(data: xr.Dataset, sample: int, step: int, sinks: Array) -> Array:
 def _decided_in(state: SampleState) -> Array:
     """Label of the step in which each answer key was decided, float [K], NaN if never."""
     when = state.decided_at()
-    return np.where(
-        np.isfinite(when), state.steps[np.nan_to_num(when).astype(int)].astype(np.float64), np.nan
-    )
+    step = state.steps[np.nan_to_num(when).astype(int)].astype(np.float64)
+    return np.where(np.isfinite(when), step, np.nan)
 
 
 def _confidence(

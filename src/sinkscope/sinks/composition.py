@@ -14,7 +14,16 @@ import pandas as pd
 
 from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks.categories import CATEGORIES, category_codes, token_texts
-from sinkscope.sinks.dataset import ANSWER, PROMPT, Array, SampleState, chosen, dataset_of, frame
+from sinkscope.sinks.dataset import (
+    ANSWER,
+    PROMPT,
+    Array,
+    SampleState,
+    chosen,
+    dataset_of,
+    frame,
+    with_interval,
+)
 from sinkscope.sinks.scan import scans
 from sinkscope.statistics import ratio_interval
 
@@ -71,12 +80,8 @@ def composition_table(counts: Composition, names: list[str], prompts: Array) -> 
     return frame(
         {
             "label": names,
-            "frequency": frequency.value,
-            "frequency_low": frequency.low,
-            "frequency_high": frequency.high,
-            "enrichment": enrichment.value,
-            "enrichment_low": enrichment.low,
-            "enrichment_high": enrichment.high,
+            **with_interval("frequency", frequency),
+            **with_interval("enrichment", enrichment),
             "expected": expected_share,
             "base_rate": base,
             "detections": observed.sum(axis=0).astype(np.int64),

@@ -95,11 +95,8 @@ def counterfactual(
     input.
     """
     a, b = dataset_of(original), dataset_of(filled)
-    for dim, advice in (
-        ("sample", "pass the same samples"),
-        ("layer", "use one model"),
-        ("head", "use one model"),
-    ):
+    advices = {"sample": "pass the same samples", "layer": "use one model", "head": "use one model"}
+    for dim, advice in advices.items():
         if a.sizes.get(dim) != b.sizes.get(dim):
             raise InputError(f"the traces have {a.sizes.get(dim)} and {b.sizes.get(dim)} of {dim}; {advice}")
     samples = a.sizes["sample"]

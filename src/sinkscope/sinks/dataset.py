@@ -19,6 +19,7 @@ import pandas as pd
 import xarray as xr
 
 from sinkscope.errors import InputError, nearest
+from sinkscope.statistics import Estimate
 
 Array = npt.NDArray[Any]
 
@@ -59,6 +60,12 @@ def scores_name(data: xr.Dataset, scores: str = "auto") -> str:
     if scores not in known:
         raise InputError(f"scores {scores!r} are not in this trace: {nearest(scores, [*known, 'auto'])}")
     return scores
+
+
+def scored(trace: Any, scores: str) -> tuple[xr.Dataset, str]:
+    """The dataset of a trace, and the variable that holds its scores."""
+    data = dataset_of(trace)
+    return data, scores_name(data, scores)
 
 
 def is_causal(data: xr.Dataset) -> bool:
@@ -212,6 +219,11 @@ def frame(columns: Any, **attrs: Any) -> pd.DataFrame:
     return table
 
 
+def with_interval(name: str, estimate: Estimate) -> dict[str, Any]:
+    """The columns NAME, NAME_low and NAME_high."""
+    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+
+
 def mass_weight(state: SampleState, step: int, scores: str) -> Array:
     """w [K] such that `received_j · w_j` is the share of all attention of that step that key j gets.
 
@@ -248,11 +260,8 @@ class Block:
         """(sample, step, values [layer, head, key] in single precision) of the block, in order."""
         for i, sample in enumerate(self.samples):
             for j, step in enumerate(self.steps):
-                yield (
-                    sample,
-                    step,
-                    {n: v[i, j].astype(np.float32, copy=False) for n, v in self.values.items()},
-                )
+                values = {n: v[i, j].astype(np.float32, copy=False) for n, v in self.values.items()}
+                yield sample, step, values
 
 
 def as_slice(indices: range) -> slice:
@@ -322,9 +331,8 @@ def real_keys(data: xr.Dataset, window: dict[str, range]) -> Array:
     shape = (len(window["sample"]), len(window["step"]), data.sizes["key"])
     real = np.ones(shape, dtype=bool)
     if "region" in data:
-        region = np.array(
-            _window(data["region"], window).transpose("sample", "key").values.tolist(), dtype=str
-        )
+        stored = _window(data["region"], window).transpose("sample", "key").values
+        region = np.array(stored.tolist(), dtype=str)
         real &= (region != PADDING)[:, None, :]
     if "tokens" in data:
         real &= np.asarray(_window(data["tokens"], window).transpose("sample", "step", "key").values) >= 0

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from sinkscope.sink_rule import EPSILON
-from sinkscope.sinks.dataset import Array, frame
+from sinkscope.sinks.dataset import Array, frame, with_interval
 from sinkscope.sinks.sink_statistics import SinkStatistics, sink_statistics
 from sinkscope.statistics import Estimate, Scale, mean_interval, ratio_interval
 
@@ -47,10 +47,8 @@ def depth_table(statistics: SinkStatistics) -> pd.DataFrame:
     units = {}
     for name, (top, bottom, unit) in COLUMNS.items():
         scale: Scale = "share" if unit.startswith("share") else "positive"
-        found = ratio_interval(
-            _values(statistics, top), statistics[bottom].values, statistics["prompt"].values, scale
-        )
-        columns |= {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
+        parts = _values(statistics, top), statistics[bottom].values
+        columns |= with_interval(name, ratio_interval(*parts, statistics["prompt"].values, scale))
         units[name] = unit
     return frame(columns, units=units, note=str(statistics.attrs.get("note", "")))
 

@@ -24,12 +24,11 @@ from sinkscope.sinks.dataset import (
     Array,
     blocks,
     chosen,
-    dataset_of,
     head_means,
     labelled,
     labels,
     note_of,
-    scores_name,
+    scored,
 )
 
 RULES = {
@@ -115,8 +114,7 @@ def detect(trace: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: s
     Limits: on a trace of head means a sink of one head can vanish in the mean, and the note says so. For causal models "mean" and
     "percent" divide by the keys so far.
     """
-    data = dataset_of(trace)
-    name = scores_name(data, scores)
+    data, name = scored(trace, scores)
     note = check_rule(rule, epsilon)
     if note:
         warnings.warn(note, UserWarning, stacklevel=2)
@@ -148,8 +146,7 @@ def filtered_share(
     Counted over every (step, layer, head, key). The paper shows it for sequences of 64 tokens and chose ε = 3 because at
     least 96 % are filtered there; the attribute `keys` says how long these sequences are.
     """
-    data = dataset_of(trace)
-    name = scores_name(data, scores)
+    data, name = scored(trace, scores)
     levels = [float(e) for e in epsilons]
     for level in levels:
         check_rule(rule, level)
@@ -165,11 +162,8 @@ def filtered_share(
             above[block.cut[0], i] += sinks_of(values, level, rule).sum(axis=(1, 2, 3, 4))
     with np.errstate(invalid="ignore", divide="ignore"):
         share = 1.0 - above / cells[:, None]
-    note = (
-        ""
-        if longest == FIGURE_10_KEYS
-        else f"sequences of up to {longest} keys; the paper's figure 10 has 64"
-    )
+    other = longest != FIGURE_10_KEYS
+    note = f"sequences of up to {longest} keys; the paper's figure 10 has 64" if other else ""
     coords = {"sample": labels(data, "sample"), "epsilon": levels}
     return labelled(
         share, "filtered", coords, units="share of tokens", rule=rule, scores=name, keys=longest, note=note
@@ -181,8 +175,7 @@ def score_histogram(trace: Any, edges: Array = HISTOGRAM_EDGES, *, scores: str =
 
     edges: uniform-attention units, rising; scores beyond the last edge count in the last bin.
     """
-    data = dataset_of(trace)
-    name = scores_name(data, scores)
+    data, name = scored(trace, scores)
     edges = np.asarray(edges, dtype=np.float64)
     if edges.ndim != 1 or len(edges) < 2 or not (np.diff(edges) > 0).all():
         raise InputError(f"edges must be rising numbers, at least two, got {edges.tolist()!r}")

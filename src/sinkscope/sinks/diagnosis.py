@@ -119,9 +119,8 @@ def diagnose(
     """
     statistics = None
     if traces is not None:
-        statistics = as_statistics(
-            traces, epsilon, rule, scores=scores, tokenizer=tokenizer, categories=categories
-        )
+        options: dict[str, Any] = {"scores": scores, "tokenizer": tokenizer, "categories": categories}
+        statistics = as_statistics(traces, epsilon, rule, **options)
     findings = [
         *_from_traces(statistics),
         _dependency(unmasked, top1, random1),
@@ -360,11 +359,8 @@ def _mapping(result: Any) -> dict[Any, float]:
         records = records.to_dict("records")
     if isinstance(records, Mapping):
         return {key: float(value) for key, value in records.items()}
-    if (
-        not isinstance(records, (Sequence, np.ndarray))
-        or isinstance(records, (str, bytes))
-        or len(records) == 0
-    ):
+    several = isinstance(records, (Sequence, np.ndarray)) and not isinstance(records, (str, bytes))
+    if not several or len(records) == 0:
         raise InputError(
             f"got {type(result).__name__} as accuracies, expected {{document: correct}}, a sequence of 0/1, "
             "or an evaluation with .records"

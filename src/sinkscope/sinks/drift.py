@@ -117,12 +117,9 @@ def drift_table(values: Array, prompts: Array) -> pd.DataFrame:
     ):
         drift = ratio_interval(values[:, column], values[:, column + 1], prompts)
         rows.append((name, *drift, direction(drift, ties, words), ties, decoding))
-    columns = ("relative_to", "drift", "low", "high", "direction", "ties", "decoding")
-    return frame(
-        dict(zip(columns, zip(*rows, strict=True), strict=True)),
-        units={"drift": "share of the length per generation"},
-        most_ties=MOST_TIES,
-    )
+    columns = ["relative_to", "drift", "low", "high", "direction", "ties", "decoding"]
+    units = {"drift": "share of the length per generation"}
+    return frame(pd.DataFrame(rows, columns=columns), units=units, most_ties=MOST_TIES)
 
 
 class Variances(NamedTuple):

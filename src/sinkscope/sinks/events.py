@@ -63,11 +63,8 @@ def align(
     reached = np.zeros_like(left)
     np.add.at(left, (step, path[step, layer, head]), 1)
     np.add.at(reached, (step, path[step + 1, layer, head]), 1)
-    tables = [
-        left @ decisions.T,
-        reached @ decisions.T,
-        np.outer(left.sum(axis=1), ends.astype(np.float32)),
-    ]
+    at_ends = np.outer(left.sum(axis=1), ends.astype(np.float32))
+    tables = [left @ decisions.T, reached @ decisions.T, at_ends]
     here = np.arange(max(T - 1, 0))
     observed = np.array([table[here, here].sum() for table in tables], dtype=np.int64)
     null = np.zeros((len(EVENTS), permutations), dtype=np.int64)

@@ -64,15 +64,6 @@ class PathTracker:
         return np.where(any_sink, self._holder, -1).astype(np.int32)
 
 
-def path_of(received: Array, sinks: Array, challenge: float = CHALLENGE) -> Array:
-    """int [T, L, H]: the key of the strongest sink, −1 where the head has none. received float, sinks bool [T, L, H, K]."""
-    filled = np.nan_to_num(np.asarray(received, dtype=np.float64), nan=0.0)
-    path = PathTracker(filled.shape[1], filled.shape[2], challenge)
-    return np.stack(
-        [path.update(filled[t], filled[t].argmax(axis=-1), sinks[t].any(axis=-1)) for t in range(len(filled))]
-    )
-
-
 def moves_of(path: Array) -> tuple[Array, Array, Array]:
     """The moves of path int [T, L, H] as indices (step, layer, head): between that step and the next the key changed.
 

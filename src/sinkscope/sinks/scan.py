@@ -23,14 +23,13 @@ from sinkscope.sinks.dataset import (
     all_heads,
     as_slice,
     blocks,
-    dataset_of,
     head_count,
     head_labels,
     head_means,
     labels,
     mass_weight,
     sample_state,
-    scores_name,
+    scored,
 )
 from sinkscope.sinks.detection import HISTOGRAM_EDGES, SWEEP, check_rule, threshold_line
 from sinkscope.sinks.drift import decoding_rank, set_overlap
@@ -94,13 +93,9 @@ class Scan:
     @cached_property
     def kinds(self) -> Array:
         """int8 [L, H], index into kinds.KINDS."""
-        order = decoding_rank(self.state)
-        return np.stack(
-            [
-                kinds_of(self.path[:, i], self.sets(i), self.observed[:, i], self.state.position, order)
-                for i in range(len(self.layers))
-            ]
-        )
+        place, order = self.state.position, decoding_rank(self.state)
+        parts = ((self.path[:, i], self.sets(i), self.observed[:, i]) for i in range(len(self.layers)))
+        return np.stack([kinds_of(*part, place, order) for part in parts])
 
     @cached_property
     def residences(self) -> Residences:
@@ -139,8 +134,7 @@ def scans(
     budget: int = BLOCK_BYTES,
 ) -> Iterator[Scan]:
     """One `Scan` per sample, in order, reading the scores once. sweep: also the ε sweep and the histogram."""
-    data = dataset_of(trace)
-    name = scores_name(data, scores)
+    data, name = scored(trace, scores)
     check_rule(rule, epsilon)
     names = [name] + (["value_norm"] if "value_norm" in data else [])
     working: dict[int, Scan] = {}

@@ -35,6 +35,9 @@ LIFETIMES = 2 ** np.arange(17)
 PARTS = ("depth", "strength", "dynamics", "composition", "attribution")
 NEWEST = "newest_"
 """Prefix of what a causal model's newest query alone says; without it, it is about all queries so far."""
+OF_NEWEST = (
+    "head_steps", "detections", "without", "absorbed", "sink_mass", "start_mass", "kind", "sink_steps",
+)  # fmt: skip
 
 _SAME = ("family", "model", "decoding", "policy", "epsilon", "rule", "scores", "scope", "parts")
 
@@ -87,17 +90,7 @@ def sink_statistics(
     if last.scores == "received_all" and "dynamics" in parts:
         for i, scan in enumerate(scans(trace, epsilon, rule, scores="received")):
             newest = _depth(scan) | _strength(scan) | _kinds(scan)
-            wanted = (
-                "head_steps",
-                "detections",
-                "without",
-                "absorbed",
-                "sink_mass",
-                "start_mass",
-                "kind",
-                "sink_steps",
-            )
-            records[i] |= {f"{NEWEST}{name}": newest[name] for name in wanted}
+            records[i] |= {f"{NEWEST}{name}": newest[name] for name in OF_NEWEST}
     variables = {
         name: (("sample", *dims), np.stack([record[name][1] for record in records]))
         for name, (dims, _) in records[0].items()
@@ -188,11 +181,9 @@ def as_statistics(
     given = list(trace) if isinstance(trace, (list, tuple)) else [trace]
     if not given:
         raise InputError("expected at least one trace, got an empty list")
+    options: dict[str, Any] = {"scores": scores, "tokenizer": tokenizer, "categories": categories}
     shards = [
-        item
-        if is_statistics(item)
-        else sink_statistics(item, epsilon, rule, scores=scores, tokenizer=tokenizer, categories=categories)
-        for item in given
+        item if is_statistics(item) else sink_statistics(item, epsilon, rule, **options) for item in given
     ]
     for shard in shards:
         missing = set(PARTS) - set(str(shard.attrs.get("parts", "")).split(","))
@@ -269,14 +260,12 @@ def _dynamics(scan: Scan, block: int | None) -> Record:
     bins = np.searchsorted(LIFETIMES, rows.length, side="right") - 1
     np.add.at(lifetimes, (bins, (rows.left | rows.right).astype(int)), 1)
     first, on_last_mask = _first_sinks(scan)
+    neighbours = np.diagonal(layer_overlap_of(scan.counts > 0), offset=1)
     return {
         "moves": ((), np.asarray(aligned.moves)),
         "path_pairs": ((), np.asarray(int(pairs.sum()))),
         "step_overlap": ((), np.asarray(float(scan.shared[overlap].mean()) if overlap.any() else np.nan)),
-        "layer_overlap": (
-            ("layer",),
-            np.append(np.diagonal(layer_overlap_of(scan.counts > 0), offset=1), np.nan),
-        ),
+        "layer_overlap": (("layer",), np.append(neighbours, np.nan)),
         "spatial_variance": ((), np.asarray(spread.spatial)),
         "temporal_variance": ((), np.asarray(spread.temporal)),
         "temporal_relative": ((), np.asarray(spread.temporal_relative)),
@@ -295,10 +284,8 @@ def _first_sinks(scan: Scan) -> tuple[int, int]:
     steps = np.flatnonzero(scan.observed.any(axis=(1, 2)))
     if not len(steps):
         return 0, 0
-    path, masked = (
-        scan.path[steps[0]],
-        np.flatnonzero(scan.state.masked[steps[0]] & scan.state.real[steps[0]]),
-    )
+    path = scan.path[steps[0]]
+    masked = np.flatnonzero(scan.state.masked[steps[0]] & scan.state.real[steps[0]])
     return int((path >= 0).sum()), int((path == masked[-1]).sum()) if len(masked) else 0
 
 

@@ -90,9 +90,8 @@ def split_sinks(trace: Any, epsilon: float = EPSILON, rule: str = "sum") -> xr.D
     keys = {kind: np.full(shape, -1, dtype=np.int32) for kind in CLASSES}
     for sample, step in np.ndindex(*shape[:2]):
         values = by_query(data, sample, step)
-        split[sample, step], both[sample, step] = split_of(
-            values[CLASSES[0]], values[CLASSES[1]], epsilon, rule
-        )
+        masked, decided = (values[kind] for kind in CLASSES)
+        split[sample, step], both[sample, step] = split_of(masked, decided, epsilon, rule)
         for kind in CLASSES:
             present = sinks_of(values[kind], epsilon, rule).any(axis=-1)
             keys[kind][sample, step] = np.where(present, _strongest(values[kind]), -1)

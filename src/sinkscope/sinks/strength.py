@@ -31,7 +31,7 @@ from sinkscope.sinks.dataset import (
     labels,
     mass_weight,
     sample_state,
-    scores_name,
+    scored,
 )
 from sinkscope.sinks.detection import sinks_of
 from sinkscope.sinks.scan import scans
@@ -111,8 +111,7 @@ def absorbed_share(
     not absorbing.
     """
     chosen("sinks", sinks, ("detected", "strongest", "first"))
-    data = dataset_of(trace)
-    name = scores_name(data, scores)
+    data, name = scored(trace, scores)
     sizes = [data.sizes[dim] for dim in ("sample", "step", "layer")]
     out = np.zeros((*sizes, head_count(data, name)), dtype=np.float32)
     states: dict[int, SampleState] = {}
@@ -127,9 +126,8 @@ def absorbed_share(
             else:
                 use = np.broadcast_to(state.position == 0, filled.shape)
             out[sample, step, block.cut[2]] = (filled * mass_weight(state, step, name) * use).sum(axis=-1)
-    coords = {dim: labels(data, dim) for dim in ("sample", "step", "layer")} | {
-        "head": head_labels(data, name)
-    }
+    coords = {dim: labels(data, dim) for dim in ("sample", "step", "layer")}
+    coords["head"] = head_labels(data, name)
     note = HEAD_MEANS_NOTE if head_means(data, name) else ""
     return labelled(out, "absorbed", coords, units="share of attention", sinks=sinks, note=note)
 
@@ -193,8 +191,7 @@ def step_position_map(
 
     layers, heads: labels to average over (default all). The paper does not say which it shows.
     """
-    data = dataset_of(trace)
-    name = scores_name(data, scores)
+    data, name = scored(trace, scores)
     picked: dict[str, list[int]] = {}
     for dim, wanted in (("layer", layers), ("head", heads)):
         if wanted is None or (dim == "head" and head_means(data, name)):

@@ -61,9 +61,10 @@ class _Rows:
         values = np.asarray(self.statistics[name].values, dtype=np.float64)
         return np.asarray(values.reshape(len(values), -1).sum(axis=1))
 
-    def ratio(self, top: Array, bottom: Array, scale: Scale = "share") -> Estimate:
-        """Σ top / Σ bottom over prompts."""
-        return ratio_interval(top, bottom, self.prompts, scale)
+    def ratio(self, top: Array | str, bottom: Array | str, scale: Scale = "share") -> Estimate:
+        """Σ top / Σ bottom over prompts; each float [N], or the name of a variable."""
+        above, below = (self.sums(part) if isinstance(part, str) else part for part in (top, bottom))
+        return ratio_interval(above, below, self.prompts, scale)
 
     def mean(self, values: Array, scale: Scale = "positive") -> Estimate:
         """Mean over prompts."""
@@ -87,15 +88,11 @@ def summary(
     hides, where all other sections are over all queries so far. A trace of 256 steps × 32 layers × 32 heads × 512 keys takes
     under 30 s on two cores and under 1 GB.
     """
-    statistics = as_statistics(
-        trace, epsilon, rule, scores=scores, tokenizer=tokenizer, categories=categories
-    )
+    options: dict[str, Any] = {"scores": scores, "tokenizer": tokenizer, "categories": categories}
+    statistics = as_statistics(trace, epsilon, rule, **options)
     rows = _Rows(statistics)
-    _data(rows)
-    _where(rows)
-    _strength(rows)
-    _depth(rows)
-    _dynamics(rows)
+    for section in (_data, _where, _strength, _depth, _dynamics):
+        section(rows)
     if f"{NEWEST}kind" in statistics:
         _newest(rows)
     _composition(rows)
@@ -124,27 +121,34 @@ def _data(rows: _Rows) -> None:
 
 def _where(rows: _Rows) -> None:
     note = ALL_NOTE if f"{NEWEST}kind" in rows.statistics else ""
-    head_steps, detections = rows.sums("head_steps"), rows.sums("detections")
-    sinks = rows.ratio(detections, head_steps, "positive")
-    rows.add("where", "sinks per head", sinks, "sinks per head and step", note)
-    rows.add(
-        "where", "heads without", rows.ratio(rows.sums("without"), head_steps), "share of head-steps", note
-    )
-    distinct = rows.ratio(rows.sums("distinct"), rows.sums("layer_steps"), "positive")
+    _found(rows, "where", note)
+    distinct = rows.ratio("distinct", "layer_steps", "positive")
     rows.add("where", "distinct positions", distinct, "positions per layer and step", note)
-    start = rows.ratio(rows.sums("start_mass"), rows.sums("sink_mass"))
-    rows.add("where", "on the first 4 positions", start, "share of sink attention", note)
+    _at_start(rows, "where", note)
     at = int(np.flatnonzero(np.isclose(rows.statistics["epsilon"].values, EPSILON))[0])
     cells = rows.sums("cells")
     kept = rows.ratio(cells - rows.statistics["above"].values[:, at], cells)
     rows.add("where", "tokens filtered at ε = 3", kept, "share of tokens", note)
 
 
+def _found(rows: _Rows, section: str, note: str, prefix: str = "", tail: str = "") -> None:
+    """How many sinks there are, and heads without; prefix: of the variables, tail: of the measures' names."""
+    sinks = rows.ratio(f"{prefix}detections", f"{prefix}head_steps", "positive")
+    rows.add(section, f"sinks per head{tail}", sinks, "sinks per head and step", note)
+    without = rows.ratio(f"{prefix}without", f"{prefix}head_steps")
+    rows.add(section, f"heads without{tail}", without, "share of head-steps", note)
+
+
+def _at_start(rows: _Rows, section: str, note: str, prefix: str = "", tail: str = "") -> None:
+    start = rows.ratio(f"{prefix}start_mass", f"{prefix}sink_mass")
+    rows.add(section, f"on the first 4 positions{tail}", start, "share of sink attention", note)
+
+
 def _strength(rows: _Rows) -> None:
-    statistics, head_steps = rows.statistics, rows.sums("head_steps")
-    rows.add("strength", "absorbed", rows.ratio(rows.sums("absorbed"), head_steps), "share of attention")
+    statistics = rows.statistics
+    rows.add("strength", "absorbed", rows.ratio("absorbed", "head_steps"), "share of attention")
     main = statistics["main_sink"].values.reshape(statistics.sizes["sample"], -1).mean(axis=1)
-    main = np.where(head_steps > 0, main, np.nan)
+    main = np.where(rows.sums("head_steps") > 0, main, np.nan)
     rows.add("strength", "main sink of a head", rows.mean(main), "received attention, uniform = 1")
     if "gu" in statistics:
         gu = rows.mean(statistics["gu"].values[:, 0], scale="share")
@@ -165,12 +169,10 @@ def _depth(rows: _Rows) -> None:
         rows.add("depth", measure, change_with_depth(statistics, column), unit)
     last = deepest(statistics.sizes["layer"])
     few, steps = (statistics[name].values[:, last].sum(axis=1) for name in ("one_or_two", "layer_steps"))
-    rows.add(
-        "depth", "one or two positions in the deepest layers", rows.ratio(few, steps), "share of layer-steps"
-    )
+    measure = "one or two positions in the deepest layers"
+    rows.add("depth", measure, rows.ratio(few, steps), "share of layer-steps")
     if "split" in statistics:
-        split = split_beyond_chance(statistics)
-        for measure, share in split.items():
+        for measure, share in split_beyond_chance(statistics).items():
             note = "" if np.isfinite(share.value) else "needs a trace with by_query and its random classes"
             rows.add("depth", measure, share, "share of head-steps where both have a sink", note)
 
@@ -180,18 +182,14 @@ def split_beyond_chance(statistics: SinkStatistics) -> dict[str, Estimate]:
     sizes."""
     last = deepest(statistics.sizes["layer"])
     prompts = statistics["prompt"].values
+    names = ("split", "both", "control_split", "control_both")
+    split, both, by_chance, both_by_chance = (statistics[n].values[:, last].sum(axis=1) for n in names)
     with np.errstate(invalid="ignore", divide="ignore"):
-        shares = [
-            np.asarray(
-                statistics[f"{prefix}split"].values[:, last].sum(axis=1)
-                / statistics[f"{prefix}both"].values[:, last].sum(axis=1)
-            )
-            for prefix in ("", "control_")
-        ]
+        share, chance = np.asarray(split / both), np.asarray(by_chance / both_by_chance)
     return {
-        "split by query in the deepest layers": mean_interval(shares[0], prompts, scale="share"),
-        "split by random classes": mean_interval(shares[1], prompts, scale="share"),
-        "split beyond random classes": mean_interval(shares[0] - shares[1], prompts),
+        "split by query in the deepest layers": mean_interval(share, prompts, scale="share"),
+        "split by random classes": mean_interval(chance, prompts, scale="share"),
+        "split beyond random classes": mean_interval(share - chance, prompts),
     }
 
 
@@ -217,19 +215,17 @@ def _kinds(rows: _Rows, section: str, prefix: str = "", note: str = "") -> None:
 def _dynamics(rows: _Rows) -> None:
     statistics = rows.statistics
     _kinds(rows, "dynamics")
-    moves = rows.ratio(rows.sums("moves"), rows.sums("path_pairs"))
+    moves = rows.ratio("moves", "path_pairs")
     rows.add("dynamics", "strongest sink moves", moves, "moves per head and step")
-    single = statistics["lifetimes"].values[:, 0, 0]
-    share = rows.ratio(single, rows.sums("lifetimes"))
+    share = rows.ratio(statistics["lifetimes"].values[:, 0, 0], "lifetimes")
     rows.add("dynamics", "residences of one step", share, "share of residences")
     overlap = rows.mean(statistics["step_overlap"].values, scale="share")
     rows.add("dynamics", "overlap with the step before", overlap, "Jaccard index")
     layers = statistics["layer_overlap"].values
     known = np.isfinite(layers)
     if known.any():
-        each = np.where(known, layers, 0.0).sum(axis=1) / np.where(
-            known.any(axis=1), known.sum(axis=1), np.nan
-        )
+        number = np.where(known.any(axis=1), known.sum(axis=1), np.nan)
+        each = np.where(known, layers, 0.0).sum(axis=1) / number
         rows.add("dynamics", "overlap with the next layer", rows.mean(each, scale="share"), "Jaccard index")
     for name, unit in (("spatial", "(received attention)²"), ("temporal", "positions²")):
         spread = rows.mean(statistics[f"{name}_variance"].values)
@@ -246,38 +242,28 @@ def _dynamics(rows: _Rows) -> None:
         note = f"expected {row['expected']:.3f}, p {row['p']:.3f}" if known_p else "no such events or moves"
         rows.add("dynamics", EVENT_TITLES[row["event"]], row["share"], "share of moves", note)
         rows.add("dynamics", f"{EVENT_TITLES[row['event']]}: p", row["p"], "p, permuted event times")
-    share = rows.ratio(rows.sums("first_on_last_mask"), rows.sums("first_sinks"))
-    rows.add(
-        "dynamics", "first on the right-most mask", share, "share of heads with a sink in the first step"
+    share, unit = (
+        rows.ratio("first_on_last_mask", "first_sinks"),
+        "share of heads with a sink in the first step",
     )
+    rows.add("dynamics", "first on the right-most mask", share, unit)
 
 
 def _newest(rows: _Rows) -> None:
     """Sinks of the newest query alone."""
-    section, note = "newest query", NEWEST_NOTE
-
-    def sums(name: str) -> Array:
-        return rows.sums(NEWEST + name)
-
-    sinks = rows.ratio(sums("detections"), sums("head_steps"), "positive")
-    rows.add(section, "sinks per head, newest query", sinks, "sinks per head and step", note)
-    without = rows.ratio(sums("without"), sums("head_steps"))
-    rows.add(section, "heads without, newest query", without, "share of head-steps", note)
-    start = rows.ratio(sums("start_mass"), sums("sink_mass"))
-    rows.add(section, "on the first 4 positions, newest query", start, "share of sink attention", note)
-    absorbed = rows.ratio(sums("absorbed"), sums("head_steps"))
-    rows.add(section, "absorbed, newest query", absorbed, "share of attention", note)
+    section, note, tail = "newest query", NEWEST_NOTE, ", newest query"
+    _found(rows, section, note, NEWEST, tail)
+    _at_start(rows, section, note, NEWEST, tail)
+    absorbed = rows.ratio(f"{NEWEST}absorbed", f"{NEWEST}head_steps")
+    rows.add(section, f"absorbed{tail}", absorbed, "share of attention", note)
     _kinds(rows, section, NEWEST, note)
 
 
 def _composition(rows: _Rows) -> None:
-    table = categories_of(rows.statistics)
-    for row in table.to_dict("records"):
+    units = {"frequency": "share of detections", "enrichment": "× base rate of the same steps and regions"}
+    for row in categories_of(rows.statistics).to_dict("records"):
         if row["detections"] > 0 or row["base_rate"] >= 0.01:
-            for name, unit in (
-                ("frequency", "share of detections"),
-                ("enrichment", "× base rate of the same steps and regions"),
-            ):
+            for name, unit in units.items():
                 found = Estimate(row[name], row[f"{name}_low"], row[f"{name}_high"])
                 rows.add("composition", f"{row['category']}: {name}", found, unit)
 

@@ -17,14 +17,13 @@ from sinkscope.sinks.dataset import (
     Array,
     all_heads,
     blocks,
-    dataset_of,
     frame,
     head_means,
     labels,
     mass_weight,
     note_of,
     sample_state,
-    scores_name,
+    scored,
 )
 from sinkscope.sinks.detection import check_rule, thresholds
 from sinkscope.sinks.scan import DRAIN_RATIO, key_median, per_query_head
@@ -67,8 +66,7 @@ def sink_table(
     On a trace of head means, head is −1, sink_heads says how many heads call the key a sink by themselves, and attrs["note"]
     says so. Limits: a large trace has millions of rows; slice it first (`trace.dataset.sel(layer=31)`), or use `top=1`.
     """
-    data = dataset_of(trace)
-    name = scores_name(data, scores)
+    data, name = scored(trace, scores)
     note = check_rule(rule, epsilon)
     means = head_means(data, name)
     names = [name] + (["value_norm"] if "value_norm" in data else [])
@@ -122,11 +120,8 @@ def sink_table(
                 columns["sink_heads"] = called[layer + block.layers.start, key]
             use = slice(None) if top is None else rank <= top
             parts.append({column: cells[use] for column, cells in columns.items()})
-    table = pd.DataFrame(
-        {c: np.concatenate([p[c] for p in parts]) for c in parts[0]}
-        if parts
-        else dict.fromkeys(COLUMNS, np.zeros(0, int))
-    )
+    parts = parts or [dict.fromkeys(COLUMNS, np.zeros(0, int))]
+    table = pd.DataFrame({c: np.concatenate([p[c] for p in parts]) for c in parts[0]})
     for column, words in WORDS.items():
         codes = table[column].to_numpy(dtype=np.int8)
         table[column] = pd.Categorical.from_codes(codes, categories=pd.Index(list(words)))

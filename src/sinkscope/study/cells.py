@@ -1,7 +1,7 @@
 """Cells: the units of a study, each known by the hash of everything that can change its result.
 
-A cell is one model, task, decoding, policy and set of seeds over a list of documents. It is plain data that travels to
-workers; a worker loads what the cell names, computes the identity again, and refuses when it is another one.
+A cell is one model, task, decoding, policy, reuse rule and set of seeds over a list of documents. It is plain data that travels
+to workers; a worker loads what the cell names, computes the identity again, and refuses when it is another one.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from sinkscope.tasks.task import Task, digest, fingerprint
 if TYPE_CHECKING:
     from sinkscope.decoding import Decoding
     from sinkscope.policies.policy import Policy
+    from sinkscope.reuse.rule import Reuse
     from sinkscope.tasks.answer import Item
 
 SCIENCE = "study/1"
@@ -30,11 +31,12 @@ Kind = Literal["evaluate", "trace", "maps", "replay", "inspect"]
 
 @dataclass(frozen=True)
 class Cell:
-    """One model × task × decoding × policy × seeds.
+    """One model × task × decoding × policy × reuse × seeds.
 
     Attributes:
         decoding: JSON; decoding_name: its name in the study.
         policy: its text form, which `parse_policy` reads; "none" without one.
+        reuse: the text form of the rule of approximate steps; "none": every step is exact.
         documents: places in the task.
         capture: JSON of ss.Capture, or of what an inspection looks at; "" without.
         group: the name of the block of traces.
@@ -55,6 +57,7 @@ class Cell:
     group: str = ""
     data: str | None = None
     sandbox: str = "auto"
+    reuse: str = "none"
     identity: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -67,7 +70,8 @@ class Cell:
     @property
     def title(self) -> str:
         """A name for people."""
-        parts = [self.kind, self.model.name, self.task, self.decoding_name, self.policy]
+        reuse = "" if self.reuse == "none" else f"reuse {self.reuse}"
+        parts = [self.kind, self.model.name, self.task, self.decoding_name, self.policy, reuse]
         return " · ".join(part for part in parts if part)
 
     @property
@@ -100,6 +104,12 @@ class Cell:
 
         return parse_policy(self.policy)
 
+    def parsed_reuse(self) -> Reuse | None:
+        """The reuse rule as an object."""
+        from sinkscope.reuse import parse_reuse
+
+        return parse_reuse(self.reuse)
+
     def parsed_task(self) -> Task:
         """The task as an object; no data is read yet, and no sandbox is needed."""
         from sinkscope.tasks.evaluate import prepare
@@ -128,6 +138,7 @@ class Cell:
             "task": self.identity["task"],
             "decoding": self.identity["decoding"],
             "policy": None if self.policy == "none" else self.policy,
+            **({"reuse": self.identity["reuse"]} if "reuse" in self.identity else {}),
         }
         if self.kind != "evaluate":
             settings |= {"kind": self.kind, "capture": self.identity.get("capture")}
@@ -150,6 +161,9 @@ def identified(cell: Cell, facts: Facts, task: Task | None = None) -> Cell:
         "policy": "none" if policy is None else policy.identity(),
         "seeds": list(cell.seeds),
     }
+    rule = cell.parsed_reuse()
+    if rule is not None:
+        identity["reuse"] = rule.identity()
     if cell.capture:
         identity["capture"] = json.loads(cell.capture)
     return replace(cell, identity=json.loads(json.dumps(identity)))
@@ -221,10 +235,10 @@ def _cells(
     for name in grid.decodings:
         decoding = _decoding(study, base, name)
         seeds = grid.seeds if decoding.draws else grid.seeds[:1]
+        named = replace(base, decoding=decoding.to_json(), decoding_name=name, seeds=seeds)
+        rules = expanded_reuse(grid.reuse, grid.controls, decoding)
         for policy in expanded(grid.policies, grid.controls):
-            made.append(
-                replace(base, decoding=decoding.to_json(), decoding_name=name, policy=policy, seeds=seeds)
-            )
+            made += [replace(named, policy=policy, reuse=rule) for rule in rules]
     return made
 
 
@@ -263,6 +277,28 @@ def expanded(policies: Sequence[str], controls: int) -> list[str]:
     return list(dict.fromkeys(texts))
 
 
+def expanded_reuse(rules: Sequence[str], controls: int, decoding: Decoding | None = None) -> list[str]:
+    """Reuse rules in their text form, published settings as what they are, random ones once for each seed.
+
+    Raises InputError for a rule that cannot act under the decoding.
+
+    >>> expanded_reuse(["none", "dkv-cache", "sparse:8,by=random"], 2)
+    ['none', 'prefix:8,fresh=masks', 'sparse:8,by=random', 'sparse:8,by=random,seed=1']
+    """
+    from sinkscope.generation.generate import check_rule
+    from sinkscope.reuse import parse_reuse
+
+    texts: list[str] = []
+    for text in rules:
+        rule = parse_reuse(text)
+        if decoding is not None:
+            check_rule(decoding, rule)
+        first = int(getattr(rule, "seed", 0))
+        draws = controls if rule is not None and rule.draws else 1
+        texts += ["none"] if rule is None else [str(rule.with_seed(first + draw)) for draw in range(draws)]
+    return list(dict.fromkeys(texts))
+
+
 def _decoding(study: Study, cell: Cell, name: str) -> Decoding:
     from sinkscope.decoding import decoding_from_options
     from sinkscope.tasks.evaluate import decoding_for
@@ -288,14 +324,11 @@ def map_cells(study: Study, cells: Sequence[Cell], sinks: Mapping[str, Mapping[i
     made = []
     for grid in study.trace:
         for cell in cells:
-            if cell.kind != "trace" or cell.group != grid.name or not grid.maps:
+            if cell.kind != "trace" or cell.group != grid.name or not grid.maps or cell.reuse != "none":
                 continue
-            places = documents.exemplars(sinks[cell.id], grid.maps)
             options = {**json.loads(cell.capture), "level": "maps", "every": grid.maps_every}
-            capture = Capture(**options).to_json()
-            made.append(
-                replace(
-                    cell, kind="maps", documents=places, seeds=cell.seeds[:1], capture=capture, identity={}
-                )
+            second = replace(
+                cell, kind="maps", seeds=cell.seeds[:1], capture=Capture(**options).to_json(), identity={}
             )
+            made.append(replace(second, documents=documents.exemplars(sinks[cell.id], grid.maps)))
     return made

@@ -127,6 +127,18 @@ def control(policy: str | None) -> ControlName | None:
     return ControlName(str(parsed.control.like), parsed.control.match, str(parsed.with_seed(0)))
 
 
+def name_of(settings: Mapping[str, Any]) -> str | None:
+    """What a run is called in a table: its policy, None without one; "reuse RULE" where its steps are approximate."""
+    policy, rule = settings["policy"], settings.get("reuse")
+    return policy if rule is None else " · ".join(part for part in (policy, f"reuse {rule}") if part)
+
+
+def pooled(policy: str) -> str:
+    """The text of a policy; for a draw of a random control, the name of all its draws together."""
+    kind = control(policy)
+    return policy if kind is None else kind.name
+
+
 def compare_runs(evaluations: Sequence[Evaluation]) -> Table:
     """The table of these evaluations."""
     if not evaluations:
@@ -153,7 +165,7 @@ def merged(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
             if (record.document, record.seed) in seen:
                 raise InputError(
                     f"two of the runs hold document {record.document} with seed {record.seed} under the same settings "
-                    f"(policy {record.settings['policy'] or 'none'}): give each run once"
+                    f"(policy {name_of(record.settings) or 'none'}): give each run once"
                 )
             seen.add((record.document, record.seed))
         records.sort(key=lambda record: (record.index, record.seed))
@@ -191,7 +203,7 @@ class _Gaps:
 
 def _group(runs: list[Evaluation], gaps: _Gaps) -> list[Row]:
     """All runs of one model on one task."""
-    first = next((run for run in runs if run.settings["policy"] is None), runs[0])
+    first = next((run for run in runs if name_of(run.settings) is None), runs[0])
     for other in runs:
         _comparable(first, other)
     sampled = decoding_from_json(json.dumps(dict(first.settings["decoding"]))).draws
@@ -199,12 +211,12 @@ def _group(runs: list[Evaluation], gaps: _Gaps) -> list[Row]:
     tested = not sampled or len(first.seeds) >= LEAST_SEEDS
     if not tested:
         gaps.drawing[len(first.seeds)].append(where)
-    plain = {run.settings["policy"]: run for run in runs if control(run.settings["policy"]) is None}
+    plain = {name_of(run.settings): run for run in runs if control(name_of(run.settings)) is None}
     if sampled:
         _same_seeds(first, plain.values())
     controls: dict[str, dict[str, list[Evaluation]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
-        kind = control(run.settings["policy"])
+        kind = control(name_of(run.settings))
         if kind is not None:
             controls[kind.like][kind.match].append(run)
     none = plain.get(None)
@@ -228,7 +240,7 @@ def _row(
     tested: bool,
     gaps: _Gaps,
 ) -> Row:
-    policy, source = run.settings["policy"], run.settings["model"]["source"]
+    policy, source = name_of(run.settings), run.settings["model"]["source"]
     against = None
     if none is not None and policy is not None and tested:
         against = compare(
@@ -238,9 +250,9 @@ def _row(
     for match, group in controls.items():
         draws = [scores for control_run in group for scores in by_seed(control_run)]
         if len(draws) < LEAST_SEEDS:
-            gaps.controls[match, len(draws)][policy].append(source)
+            gaps.controls[match, len(draws)][str(policy)].append(source)
         elif tested:
-            pairs = [align(run.scores(), scores, (policy, f"random({policy})")) for scores in draws]
+            pairs = [align(run.scores(), scores, (str(policy), f"random({policy})")) for scores in draws]
             effects[match] = effect_over_control(
                 pairs[0][0], np.stack([pair[1] for pair in pairs]), shares=run.measure == ACCURACY
             )
@@ -250,7 +262,7 @@ def _row(
 
 
 def _control_row(group: list[Evaluation], match: str, none: Evaluation | None, tested: bool) -> Row:
-    kind = control(group[0].settings["policy"])
+    kind = control(name_of(group[0].settings))
     if kind is None:
         raise RuntimeError("not a control")
     row = replace(_plain_row(group, kind.name, none), control_of=kind.like, match=match)
@@ -330,11 +342,12 @@ def holm_over(table: pd.DataFrame) -> pd.DataFrame:
 
 def _comparable(first: Evaluation, other: Evaluation) -> None:
     """The same settings, policy apart, and the same documents."""
-    names = [run.settings["policy"] or "none" for run in (first, other)]
+    names = [name_of(run.settings) or "none" for run in (first, other)]
     try:
-        same_settings(first.settings, other.settings, may_differ=("policy",))
+        same_settings(first.settings, other.settings, may_differ=("policy", "reuse"))
     except InputError as error:
-        named = differences({**first.settings, "policy": None}, {**other.settings, "policy": None})
+        apart = {"policy": None, "reuse": None}
+        named = differences({**first.settings, **apart}, {**other.settings, **apart})
         raise InputError(
             f"the runs under {names[0]} and {names[1]} of {first.settings['model']['source']} do not belong in one table: "
             f"{next(named, '')}. {error}"
@@ -354,7 +367,7 @@ def _same_seeds(first: Evaluation, runs: Iterable[Evaluation]) -> None:
     for run in runs:
         if run.seeds != first.seeds:
             raise InputError(
-                f"the runs under {first.settings['policy'] or 'none'} and {run.settings['policy'] or 'none'} have the seeds "
+                f"the runs under {name_of(first.settings) or 'none'} and {name_of(run.settings) or 'none'} have the seeds "
                 f"{list(first.seeds)} and {list(run.seeds)}: a sampled decoding is compared over the same seeds"
             )
         counts: dict[str, int] = defaultdict(int)
@@ -362,7 +375,7 @@ def _same_seeds(first: Evaluation, runs: Iterable[Evaluation]) -> None:
             counts[record.document] += 1
         if len(set(counts.values())) > 1:
             raise InputError(
-                f"the run under {run.settings['policy'] or 'none'} is not finished: some documents lack a seed"
+                f"the run under {name_of(run.settings) or 'none'} is not finished: some documents lack a seed"
             )
 
 

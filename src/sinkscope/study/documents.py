@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
 from sinkscope.errors import InputError
@@ -125,9 +126,8 @@ def exemplars(sinks: Mapping[int, float], count: int) -> tuple[int, ...]:
     >>> exemplars({3: 1.0, 5: 2.0, 9: 4.0}, 1)
     (5,)
     """
-    values = sorted(sinks.values())
-    if not values:
+    if not sinks:
         return ()
-    middle = values[(len(values) - 1) // 2]
+    middle = median_low(sinks.values())
     order = sorted(sinks, key=lambda place: (abs(sinks[place] - middle), place))
     return tuple(sorted(order[:count]))

@@ -26,7 +26,10 @@ def forwards(cell: Cell) -> int:
     each = cell.parsed_decoding().passes
     if cell.kind == "inspect":  # two generations, and what is looked at and patched
         return cell.answers * (2 * each + 20 * int(json.loads(cell.capture)["looks"]))
-    return cell.answers * each * (3 if cell.kind == "replay" else 1)
+    times = (
+        1 if cell.kind != "replay" else 3 if cell.reuse == "none" else 5
+    )  # with and without, and what compares them
+    return cell.answers * each * times
 
 
 def storage(cell: Cell, facts: Facts) -> int:
@@ -40,12 +43,8 @@ def storage(cell: Cell, facts: Facts) -> int:
     steps = -(-(forwards(cell) // max(1, cell.answers)) // int(capture["every"]))
     keys = UNKNOWN_PROMPT + cell.parsed_decoding().new_tokens
     heads = 1 if capture["level"] == "layers" else facts.heads
-    arrays = (
-        1
-        + (3 if capture["by_query"] else 0)
-        + (2 if cell.policy != "none" else 0)
-        + (2 if capture["anatomy"] else 0)
-    )
+    recorded = {"by_query": 3, "anatomy": 2}
+    arrays = 1 + sum(count for name, count in recorded.items() if capture[name]) + 2 * (cell.policy != "none")
     each = 2 * steps * facts.layers * heads * keys * arrays + 24 * steps * keys
     if capture["level"] == "maps":
         each += 2 * steps * facts.layers * facts.heads * keys * keys

@@ -35,6 +35,9 @@ LEAST_AGREEMENT = 0.9
 CHECKED = "evidence of "
 """How a sentence on what was checked begins."""
 
+SETTINGS = ("key", "made", "task", "decoding", "policy", "hits")
+"""Fields of `Answers` that a file holds as they are."""
+
 DETECTIONS_APART = 0.05
 """Two recordings of one document agree when their numbers of sinks differ by at most this share."""
 
@@ -75,17 +78,15 @@ class Evidence:
     pairs: tuple[dict[str, Any], ...] = ()
 
 
-def key_of(cell: Cell, policy: str | None = None) -> str:
+def key_of(cell: Cell) -> str:
     """What a result depends on, but for the documents, the dtype and the machine; those are what is checked."""
-    identity = cell.identity
+    known = cell.identity
+    capture = known.get("capture")
+    if "reuse" in known:
+        capture = {"capture": capture, "reuse": known["reuse"]}
     return key(
-        str(identity["model"]["weights"]),
-        identity["task"],
-        identity["decoding"],
-        policy or str(identity["policy"]),
-        identity["seeds"],
-        identity.get("capture"),
-    )
+        str(known["model"]["weights"]), known["task"], known["decoding"], str(known["policy"]), known["seeds"], capture
+    )  # fmt: skip
 
 
 def key(
@@ -120,10 +121,7 @@ def save(evidence: Evidence, path: Path) -> None:
         "documents": documents,
         "answers": [
             {
-                **{
-                    name: getattr(cell, name)
-                    for name in ("key", "made", "task", "decoding", "policy", "hits")
-                },
+                **{name: getattr(cell, name) for name in SETTINGS},
                 "documents": [places[name] for name in cell.passed],
                 "passed": "".join(str(int(right)) for right in cell.passed.values()),
                 "answers": "".join(cell.answers[name] for name in cell.passed),
@@ -156,13 +154,9 @@ def load(path: Path, weights: str) -> Evidence | None:
     for cell in about["answers"]:
         ids = [names[place] for place in cell["documents"]]
         texts = [cell["answers"][8 * i : 8 * i + 8] for i in range(len(ids))]
-        answers.append(
-            Answers(
-                cell["key"], cell["made"], cell["task"], cell["decoding"], cell["policy"],
-                {name: right == "1" for name, right in zip(ids, cell["passed"], strict=True)},
-                dict(zip(ids, texts, strict=True)), cell["hits"],
-            )
-        )  # fmt: skip
+        passed = {name: right == "1" for name, right in zip(ids, cell["passed"], strict=True)}
+        settings = {name: cell[name] for name in SETTINGS}
+        answers.append(Answers(passed=passed, answers=dict(zip(ids, texts, strict=True)), **settings))
     traces = {
         entry["key"]: (tuple(entry["documents"]), load_statistics(part))
         for entry, part in zip(about["traces"], arrays, strict=True)
@@ -177,7 +171,10 @@ def from_study(store: Store, cells: Iterable[Cell], made: str) -> dict[str, Evid
     cells = list(cells)
     found: dict[str, Evidence] = {}
     for model in dict.fromkeys(cell.model.name for cell in cells):
-        mine = [cell for cell in cells if cell.model.name == model]
+        # Approximate steps are no evidence on the model.
+        mine = [cell for cell in cells if cell.model.name == model and cell.reuse == "none"]
+        if not mine:
+            continue
         dtype = mine[0].identity["model"]["dtype"]
         label = f"{made}, {dtype}"
         answers, traces = [], {}
@@ -196,14 +193,11 @@ def from_study(store: Store, cells: Iterable[Cell], made: str) -> dict[str, Evid
                 ids = tuple(row.document for row, _ in store.answers(cell.id).values())
                 traces[key_of(cell)] = (ids, trace_statistics(store, cell))
         frame = pairs(store, [cell for cell in mine if cell.kind == "trace" and '"maps"' in cell.capture])
-        columns = ["decoding", "task", "policy", "document", "measure", "value"]
+        changes: list[dict[str, Any]] = []
         if frame is not None:  # what the claims read
             frame = frame[frame["measure"].str.endswith("of dependent less other tokens")]
-        changes: list[dict[str, Any]] = (
-            []
-            if frame is None
-            else json.loads(frame[columns].dropna().to_json(orient="records", double_precision=6))
-        )
+            columns = ["decoding", "task", "policy", "document", "measure", "value"]
+            changes = json.loads(frame[columns].dropna().to_json(orient="records", double_precision=6))
         weights = str(mine[0].identity["model"]["weights"])
         found[model] = Evidence(weights, label, tuple(answers), traces, tuple(changes))
     return found
@@ -311,16 +305,15 @@ def check(store: Store, cells: Sequence[Cell], known: Mapping[str, Evidence]) ->
                     apart = abs(float(part["detections"].sum()) - sinks[row.document])
                     agrees = int(apart <= DETECTIONS_APART * max(1.0, sinks[row.document]))
                     count(evidence.made, "traces", checked=1, same=agrees, alike=agrees)
+    used = {
+        kind
+        for kind, row in counts.items()
+        if row["checked"] > 0 and row["alike"] >= LEAST_AGREEMENT * row["checked"]
+    }
     checks = tuple(
-        {
-            "made": made,
-            "kind": kind,
-            **row,
-            "used": row["checked"] > 0 and row["alike"] >= LEAST_AGREEMENT * row["checked"],
-        }
+        {"made": made, "kind": kind, **row, "used": (made, kind) in used}
         for (made, kind), row in counts.items()
     )
-    used = {(row["made"], row["kind"]) for row in checks if row["used"]}
     kept = {
         model: replace(
             evidence,

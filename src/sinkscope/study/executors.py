@@ -14,13 +14,14 @@ import os
 import signal
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, cast
 
 from sinkscope.errors import InputError, SinkscopeError, nearest
 from sinkscope.study.spec import StudyModel
@@ -90,18 +91,11 @@ class Place:
 
 def executor_class(name: str) -> type[Any]:
     """The executor called `name`; raises InputError when it is not known, or its libraries are not installed."""
-    if name == "local":
-        return LocalExecutor
-    if name == "here":
-        return HereExecutor
-    if name == "ray":
-        from sinkscope.study.on_ray import RayExecutor
-
-        return RayExecutor
-    if name == "slurm":
-        from sinkscope.study.on_slurm import SlurmExecutor
-
-        return SlurmExecutor
+    if name in ("ray", "slurm"):  # each needs a library of its own
+        module = import_module(f"sinkscope.study.on_{name}")
+        return cast(type[Any], getattr(module, f"{name.capitalize()}Executor"))
+    if name in NAMES:
+        return LocalExecutor if name == "local" else HereExecutor
     raise InputError(f"--on {name!r} is not known; {nearest(name, NAMES)}")
 
 
@@ -118,9 +112,9 @@ class Queue:
             return None
         fitting = [job for job in self.waiting if job.cell.model == warm]
         if not fitting:
-            left: dict[StudyModel, float] = {}
+            left: dict[StudyModel, float] = defaultdict(float)
             for job in self.waiting:
-                left[job.cell.model] = left.get(job.cell.model, 0.0) + job.work
+                left[job.cell.model] += job.work
             # The model with the most work left for each worker that has it: models with little work come last, and in small
             # jobs, and no worker ends long after the others.
             best = max(left, key=lambda model: (left[model] / (1 + held.count(model)), model.name))

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import tomllib
 
 from sinkscope.study.cells import Cell
+from sinkscope.study.comparison import pooled
 from sinkscope.study.documents import prompt_lengths
 from sinkscope.study.estimate import UNKNOWN_PROMPT, forwards
 from sinkscope.study.facts import Facts
@@ -115,8 +116,8 @@ def cheapest(cells: Sequence[Cell], needs: Sequence[Power]) -> list[Subset]:
         choices, missing = [], "no model of this kind"
         for task in dict.fromkeys(cell.task.partition(":")[0] for cell in mine):
             here = [cell for cell in mine if cell.task.partition(":")[0] == task]
-            used = [cell for cell in here if _plain(cell.policy) in power.policies]
-            absent = set(power.policies) - {_plain(cell.policy) for cell in here}
+            used = [cell for cell in here if pooled(cell.policy) in power.policies]
+            absent = set(power.policies) - {pooled(cell.policy) for cell in here}
             short = min(len(cell.documents) for cell in here) < power.documents
             if absent:
                 missing = f"without {', '.join(sorted(absent))}"
@@ -138,8 +139,3 @@ def together(subsets: Sequence[Subset]) -> list[Cell]:
             if key not in union or len(cell.documents) > len(union[key].documents):
                 union[key] = cell
     return list(union.values())
-
-
-def _plain(policy: str) -> str:
-    """A policy's text without the seed of a control."""
-    return policy.rpartition(",seed=")[0] if ",seed=" in policy else policy

@@ -18,22 +18,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sinkscope.errors import InputError
 from sinkscope.files import write_atomically
 from sinkscope.locks import LockHeldError
-from sinkscope.study import documents, estimate, evidence, shipped, tables
+from sinkscope.study import documents, estimate, evidence, shipped
 from sinkscope.study.cells import SCIENCE, Cell, identify, map_cells, outline
 from sinkscope.study.executors import Executor, Place, executor_class
 from sinkscope.study.facts import Facts, facts_of
 from sinkscope.study.shard import Shard, cut
 from sinkscope.study.spec import Study, check_names, has_auto, with_samples
-from sinkscope.study.store import LEFT_BY_A_KILL, Store
+from sinkscope.study.store import Store
 from sinkscope.study.worker import Job
 from sinkscope.tasks.records import RunFolder
 from sinkscope.tasks.task import digest
 from sinkscope.version import __version__
+
+if TYPE_CHECKING:
+    from sinkscope.study.tables import NotGraded
 
 OUTPUT = "output/6"
 """Count up when the same records would give other tables, figures or another report."""
@@ -74,7 +77,7 @@ class Outcome:
     study: Study
     frames: Mapping[str, Any]
     notes: tuple[str, ...]
-    not_graded: tuple[tables.NotGraded, ...]
+    not_graded: tuple[NotGraded, ...]
     computed: int
     manifest: Mapping[str, Any] = field(default_factory=dict)
 
@@ -126,8 +129,9 @@ def run_study(
             try:
                 return _Run(store, study, facts, executor, on, place, shard, sandbox, progress, tables).do()
             finally:
-                if new and not store.study_file.exists():
-                    remove_empty(store.root)
+                # A study that was refused before it began leaves no folder, unless something else is in it.
+                if new and not store.study_file.exists() and not store.strange():
+                    shutil.rmtree(store.root, ignore_errors=True)
     except LockHeldError as error:
         who = f"process {error.holder.get('pid', '?')} on {error.holder.get('host', '?')}"
         raise InputError(
@@ -256,6 +260,8 @@ class _Run:
         """Tables and manifest; what is there already for the same records is read."""
         import pandas as pd
 
+        from sinkscope.study import tables
+
         old = self.store.manifest()
         shipped_results = shipped.digest_of([model.source for model in study.models])
         grades = tables.grades_of(self.store, cells)
@@ -373,14 +379,6 @@ def check_writable(root: Path) -> None:
     folder = next(path for path in (root, *root.parents) if path.exists())
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         raise InputError(f"{root} cannot be written: {folder} is read-only or no folder; give another --out")
-
-
-def remove_empty(root: Path) -> None:
-    """Remove the folder of a study that was refused before it began, unless something else is in it."""
-    if root.is_dir() and all(
-        path.name in LEFT_BY_A_KILL or path.name.startswith(".") for path in root.iterdir()
-    ):
-        shutil.rmtree(root, ignore_errors=True)
 
 
 def versions() -> dict[str, str]:

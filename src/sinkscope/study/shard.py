@@ -10,27 +10,32 @@ import itertools
 import json
 import math
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from sinkscope.errors import InputError
 from sinkscope.files import differences
+from sinkscope.generation.generate import generate
+from sinkscope.generation.replay import replay
+from sinkscope.generation.run import Run
 from sinkscope.locks import LOST
+from sinkscope.models.model import Model
+from sinkscope.policies.policy import Policy
 from sinkscope.study.cells import Cell, identified
 from sinkscope.study.documents import prompt_lengths
 from sinkscope.study.facts import facts_of_loaded
 from sinkscope.study.store import Key, Store, save_part, save_statistics
+from sinkscope.tasks.answer import Item, answer, approximated
+from sinkscope.tasks.grading import can_grade
+from sinkscope.tasks.prompting import decode_answer, encode_prompt
 from sinkscope.tasks.records import Generation, RunFolder
 from sinkscope.tasks.task import Task, fingerprint
-
-if TYPE_CHECKING:
-    from sinkscope.generation.run import Run
-    from sinkscope.models.model import Model
-    from sinkscope.policies.policy import Policy
-    from sinkscope.tasks.answer import Item
 
 
 @dataclass(frozen=True)
@@ -108,9 +113,13 @@ def run_shard(root: Path, shard: Shard, model: Model, batch_size: Any = "auto", 
             elsewhere = _elsewhere(store, cell, run)
             items = cell.items(task)
             wanted = [items[n] for n in shard.numbers if items[n].key not in elsewhere]
-            if cell.kind == "evaluate":
-                _evaluate(cell, model, task, wanted, run, batch_size, grade)
-            else:
+            if cell.kind == "evaluate" and wanted:
+                graded = grade and can_grade(task)
+                answer(
+                    model, task, wanted, cell.parsed_decoding(), cell.parsed_policy(), run, batch_size, graded,
+                    reuse=cell.parsed_reuse(),
+                )  # fmt: skip
+            elif cell.kind != "evaluate":
                 _one_by_one(cell, store, model, task, wanted, run)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -141,23 +150,16 @@ def _elsewhere(store: Store, cell: Cell, run: RunFolder) -> set[Key]:
     }
 
 
-def _evaluate(
-    cell: Cell, model: Model, task: Task, wanted: list[Item], run: RunFolder, batch_size: Any, grade: bool
-) -> None:
-    from sinkscope.tasks.answer import answer
-    from sinkscope.tasks.grading import can_grade
-
-    if wanted:
-        graded = grade and can_grade(task)
-        answer(model, task, wanted, cell.parsed_decoding(), cell.parsed_policy(), run, batch_size, graded)
-
-
 def _one_by_one(
     cell: Cell, store: Store, model: Model, task: Task, wanted: list[Item], run: RunFolder
 ) -> None:
     """Traces, maps, replays and inspections: one document at a time."""
-    kinds: dict[str, Callable[..., Generation]] = {"replay": _replayed, "inspect": _Inspector()}
-    record = kinds.get(cell.kind, _traced)
+    kinds: dict[str, Callable[..., Generation]] = {
+        "replay": _replayed,
+        "agreement": _Agreement(),
+        "inspect": _Inspector(),
+    }
+    record = kinds.get("agreement" if cell.kind == "replay" and cell.reuse != "none" else cell.kind, _traced)
     for item in wanted:
         file = store.result_file(cell, item.index, item.seed)
         lost = file is not None and not file.is_file()
@@ -172,11 +174,6 @@ def _one_by_one(
 def _generate(
     cell: Cell, model: Model, task: Task, item: Item, policy: Policy | None, **options: Any
 ) -> tuple[Run, str]:
-    import torch
-
-    from sinkscope.generation.generate import generate
-    from sinkscope.tasks.prompting import encode_prompt
-
     prompt = encode_prompt(model, task.prompt(item.document), task.scheme)
     ids = torch.tensor([prompt.ids])
     return generate(model, ids, cell.parsed_decoding(), policy, seed=[item.stream], **options), prompt.text
@@ -193,7 +190,9 @@ def _traced(cell: Cell, store: Store, model: Model, task: Task, item: Item) -> G
     shutil.rmtree(partial_path(path), ignore_errors=True)  # left by a kill
     path.unlink(missing_ok=True)
     capture = Capture(**json.loads(cell.capture))
-    run, text = _generate(cell, model, task, item, cell.parsed_policy(), capture=capture, out=path)
+    run, text = _generate(
+        cell, model, task, item, cell.parsed_policy(), capture=capture, out=path, reuse=cell.parsed_reuse()
+    )
     more: dict[str, Any] = {"trace": path.name, "bytes": path.stat().st_size}
     if cell.kind == "trace":
         part = sink_statistics(run.trace)
@@ -206,8 +205,6 @@ def _traced(cell: Cell, store: Store, model: Model, task: Task, item: Item) -> G
 
 def _replayed(cell: Cell, store: Store, model: Model, task: Task, item: Item) -> Generation:
     """A generation without the policy, and what the policy would have changed at each of its steps."""
-    from sinkscope.generation.replay import replay
-
     policy = cell.parsed_policy()
     if policy is None:
         raise InputError("a replay compares a policy with none; name policies other than none")
@@ -215,6 +212,34 @@ def _replayed(cell: Cell, store: Store, model: Model, task: Task, item: Item) ->
     changes = replay(model, run, policy).summary()
     more = {name: None if math.isnan(value) else round(value, 6) for name, value in changes.items()}
     return _row(model, task, item, run, text, more)
+
+
+class _Agreement:
+    """Generations under a reuse rule beside exact ones: agreement, error, work, and the time of each, one after the other."""
+
+    def __init__(self) -> None:
+        self.warm = False
+
+    def __call__(self, cell: Cell, store: Store, model: Model, task: Task, item: Item) -> Generation:
+        from sinkscope.generation.agreement import agreement
+
+        rule = cell.parsed_reuse()
+        if not self.warm:  # the first runs of a process are slow
+            for reuse in (None, rule):
+                _generate(cell, model, task, item, None, reuse=reuse)
+            self.warm = True
+        begun = time.perf_counter()
+        exact, text = _generate(cell, model, task, item, None)
+        between = time.perf_counter()
+        run, _ = _generate(cell, model, task, item, None, reuse=rule)
+        ended = time.perf_counter()
+        beside, _ = _generate(cell, model, task, item, None, reuse=rule, shadow=True)
+        (found,) = agreement(exact, beside)
+        more = {
+            "tokens_equal": round(found.tokens_equal, 6), "first_step": found.first_step, "kl": found.kl,
+            "steps_exact": exact.steps, "seconds": round(ended - between, 5), "seconds_exact": round(between - begun, 5),
+        }  # fmt: skip
+        return _row(model, task, item, run, text, more)
 
 
 class _Inspector:
@@ -225,8 +250,6 @@ class _Inspector:
 
     def __call__(self, cell: Cell, store: Store, model: Model, task: Task, item: Item) -> Generation:
         from sinkscope.inspection.survey import survey, void_flags
-        from sinkscope.tasks.grading import can_grade
-        from sinkscope.tasks.prompting import decode_answer
 
         items = cell.items(task)
         if len(items) < 2:
@@ -249,8 +272,6 @@ class _Inspector:
 
 
 def _row(model: Model, task: Task, item: Item, run: Run, text: str, more: dict[str, Any]) -> Generation:
-    from sinkscope.tasks.prompting import decode_answer
-
     share = None if run.hidden_share is None else float(run.hidden_share[0])
     return Generation(
         document=item.document.id,
@@ -263,6 +284,6 @@ def _row(model: Model, task: Task, item: Item, run: Run, text: str, more: dict[s
         hidden=None if share is None or math.isnan(share) else round(share, 5),
         more={
             "fingerprint": fingerprint(item.document), "stream": item.stream, "prompt_tokens": run.prompt,
-            "ties": int(run.ties[:, 0].sum()), **more,
+            "ties": int(run.ties[:, 0].sum()), **approximated(run, 0), **more,
         },
     )  # fmt: skip

@@ -35,6 +35,9 @@ OF_THE_CALL = ("data", "modules", "evidence")
 NOT_IN_RECORDS = ("budget", "about", *OF_THE_CALL)
 """Fields that may differ between two calls on one folder: each record's own settings hold what matters of them."""
 
+BLOCKS = ("evaluate", "trace", "replay", "inspect")
+"""The kinds of blocks of a study."""
+
 Samples = int | Literal["auto", "all"]
 Options = Mapping[str, Any]
 
@@ -62,6 +65,8 @@ class Grid:
         task: a name, or name:scheme; a table {family = "name:scheme"} where schemes differ by family.
         policies: their text forms (policies are taken too); "none" is no policy. Controls, random(…), are run with
             `controls` seeds each.
+        reuse: text forms of reuse rules (approximate steps), or names of published settings; "none": every step is exact. Random
+            ones are run with `controls` seeds. In [[replay]] each is compared with the exact run. Not together with policies.
         decodings: names from the study's `decodings`, or "scheme".
         models: names of the study's models; empty: all.
         samples: documents per cell; "auto": as many as the budget allows; "all" that the task has.
@@ -78,13 +83,17 @@ class Grid:
     seeds: tuple[int, ...] = (0,)
     controls: int = 1
     batches: int = 0
+    reuse: tuple[str, ...] = ("none",)
 
     def __post_init__(self) -> None:
-        texts = tuple("none" if policy is None else str(policy) for policy in self.policies)
-        object.__setattr__(self, "policies", texts)
-        for name in ("policies", "decodings"):
+        for name in ("policies", "reuse"):
+            texts = tuple("none" if one is None else str(one) for one in getattr(self, name))
+            object.__setattr__(self, name, texts)
+        for name in ("policies", "decodings", "reuse"):
             if not getattr(self, name):
                 raise InputError(f"{name} is empty; leave it out, or name at least one")
+        if set(self.reuse) != {"none"} and set(self.policies) != {"none"}:
+            raise InputError("a policy and reuse cannot act together; give them blocks of their own")
         if self.samples not in ("auto", "all"):
             whole("samples", self.samples, 1)
         whole("controls", self.controls, 1)
@@ -148,6 +157,8 @@ class InspectGrid(Grid):
             raise InputError(
                 f"[[inspect]] looks at runs without a policy, got {', '.join(self.policies)}; leave policies out"
             )
+        if self.reuse != ("none",):
+            raise InputError("[[inspect]] computes steps anew, exactly; leave reuse out")
 
 
 @dataclass(frozen=True)
@@ -218,7 +229,7 @@ class Study:
     @property
     def grids(self) -> tuple[Grid, ...]:
         """All blocks."""
-        return (*self.evaluate, *self.trace, *self.replay, *self.inspect)
+        return tuple(grid for kind in BLOCKS for grid in getattr(self, kind))
 
     def models_of(self, grid: Grid) -> list[StudyModel]:
         """The models of a block."""
@@ -226,9 +237,10 @@ class Study:
 
 
 def check_names(study: Study) -> None:
-    """Import the study's modules, and refuse tasks, policies, decodings and options that nobody has registered."""
+    """Import the study's modules, and refuse tasks, policies, reuse rules, decodings and options that nobody has registered."""
     from sinkscope.decoding import decoding_from_options
     from sinkscope.policies import parse_policy
+    from sinkscope.reuse import parse_reuse
     from sinkscope.tasks import registry
     from sinkscope.trace.capture import Capture
 
@@ -242,6 +254,8 @@ def check_names(study: Study) -> None:
                 )
         for policy in grid.policies:
             parse_policy(policy)
+        for rule in grid.reuse:
+            parse_reuse(rule)
     for traced in study.trace:
         known = {item.name for item in dataclasses.fields(Capture)}
         for name in traced.capture:
@@ -289,7 +303,7 @@ def changed(
     given = read_data(name)
     if models:
         given["models"] = list(models)
-    for kind in ("evaluate", "trace", "replay", "inspect"):
+    for kind in BLOCKS:
         for block in given.get(kind, []):
             if models and block.get("models"):
                 block["models"] = [known for known in block["models"] if known in models]
@@ -334,16 +348,13 @@ def from_data(data: Mapping[str, Any], where: str = "the study", *, names: bool 
     imported: for reading the folder of a study that somebody else made.
     """
     given = dict(data)
-    blocks: dict[str, Any] = {
-        "models": (StudyModel, given.pop("models", [])),
-        "evaluate": (Grid, given.pop("evaluate", [])),
-        "trace": (TraceGrid, given.pop("trace", [])),
-        "replay": (Grid, given.pop("replay", [])),
-        "inspect": (InspectGrid, given.pop("inspect", [])),
-    }
-    made = {
-        name: tuple(_make(kind, item, f"{where}, {name}") for item in _tables(name, items, where))
-        for name, (kind, items) in blocks.items()
+    made: dict[str, Any] = {
+        name: tuple(
+            _make(kind, item, f"{where}, {name}") for item in _tables(name, given.pop(name, []), where)
+        )
+        for name, kind in zip(
+            ("models", *BLOCKS), (StudyModel, Grid, TraceGrid, Grid, InspectGrid), strict=True
+        )
     }
     budget = _make(Budget, given.pop("budget", {}), f"{where}, budget")
     study = _make(Study, {**given, **made, "budget": budget}, where)
@@ -394,14 +405,12 @@ def to_toml(study: Study) -> str:
 
 def with_samples(study: Study, samples: int) -> Study:
     """The study with "auto" replaced by a number."""
-
-    def fixed(grids: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(
-            dataclasses.replace(grid, samples=samples) if grid.samples == "auto" else grid for grid in grids
-        )
-
     changed: dict[str, Any] = {
-        kind: fixed(getattr(study, kind)) for kind in ("evaluate", "trace", "replay", "inspect")
+        kind: tuple(
+            dataclasses.replace(grid, samples=samples) if grid.samples == "auto" else grid
+            for grid in getattr(study, kind)
+        )
+        for kind in BLOCKS
     }
     return dataclasses.replace(study, **changed)
 

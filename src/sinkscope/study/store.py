@@ -48,24 +48,11 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.study_file, self.speed_file = root / "study.toml", root / "speed.json"
+        self.manifest_file = root / "manifest.json"
         self._runs: dict[Path, tuple[tuple[int, ...], RunFolder]] = {}
 
     # ---- paths
-
-    @property
-    def study_file(self) -> Path:
-        """study.toml."""
-        return self.root / "study.toml"
-
-    @property
-    def speed_file(self) -> Path:
-        """speed.json."""
-        return self.root / "speed.json"
-
-    @property
-    def manifest_file(self) -> Path:
-        """manifest.json."""
-        return self.root / "manifest.json"
 
     def table_file(self, name: str) -> Path:
         """tables/NAME.parquet."""
@@ -119,11 +106,9 @@ class Store:
     def resolved(self, asked: spec.Study) -> spec.Study:
         """The study of this folder, with the data files, modules and evidence of this call; the given one in a new folder."""
         known = self.study()
-        return (
-            asked
-            if known is None
-            else replace(known, **{name: getattr(asked, name) for name in spec.OF_THE_CALL})
-        )
+        if known is None:
+            return asked
+        return replace(known, **{name: getattr(asked, name) for name in spec.OF_THE_CALL})
 
     def manifest(self) -> dict[str, Any]:
         """manifest.json; empty when there is none yet."""
@@ -137,14 +122,16 @@ class Store:
         """Refuse to start a study in a folder that holds something else."""
         if self.root.exists() and not self.root.is_dir():
             raise InputError(f"{self.root} is a file; give a folder with --out")
-        if not self.study_file.exists() and self.root.is_dir():
-            names = sorted(path.name for path in self.root.iterdir())
-            strange = [name for name in names if name not in LEFT_BY_A_KILL and not name.startswith(".")]
-            if strange:
-                raise InputError(
-                    f"{self.root} is no folder of a study (it has no study.toml) and holds {', '.join(strange[:3])}; "
-                    "give another --out"
-                )
+        if not self.study_file.exists() and (strange := self.strange()):
+            raise InputError(
+                f"{self.root} is no folder of a study (it has no study.toml) and holds {', '.join(strange[:3])}; "
+                "give another --out"
+            )
+
+    def strange(self) -> list[str]:
+        """Names in the folder besides those that a command leaves when it is killed at its start."""
+        names = sorted(path.name for path in self.root.iterdir()) if self.root.is_dir() else []
+        return [name for name in names if name not in LEFT_BY_A_KILL and not name.startswith(".")]
 
     def check_study(self, wanted: spec.Study) -> None:
         """Refuse a folder of another study, with the difference named; "auto" agrees with any number."""
@@ -152,14 +139,14 @@ class Store:
         if known is None:
             return
         old, new = spec.to_data(known), spec.to_data(wanted)
-        for kind in ("evaluate", "trace", "replay", "inspect"):
+        for kind in spec.BLOCKS:
             for known_block, new_block in zip(old[kind], new[kind], strict=False):
                 if new_block["samples"] == "auto" and isinstance(known_block["samples"], int):
                     new_block["samples"] = known_block["samples"]
         for data in (old, new):
             for name in spec.NOT_IN_RECORDS:
                 data.pop(name)
-            for kind in ("evaluate", "trace", "replay", "inspect"):
+            for kind in spec.BLOCKS:
                 data[kind] = {str(number): block for number, block in enumerate(data[kind])}
             data["models"] = {model["name"]: model for model in data["models"]}
         different = list(differences(old, new))
@@ -207,11 +194,8 @@ class Store:
                 continue
             if (identity.get("kind") == "maps") != second:
                 continue
-            near = min(
-                (list(differences(identity, cell.identity)) for cell in cells),
-                key=len,
-                default=["it is of no cell here"],
-            )
+            every = (list(differences(identity, cell.identity)) for cell in cells)
+            near = min(every, key=len, default=["it is of no cell here"])
             raise InputError(
                 f"{self.root}/cells/{known} ({data.get('title')}) holds foreign results: {'; '.join(near[:3])}. Results are "
                 "not mixed: give another --out, or remove that folder"
@@ -229,7 +213,7 @@ class Store:
                 self.refuse_links(path)
             stats = [log.stat() for log in logs if log.exists()]
             signature = tuple(number for stat in stats for number in (stat.st_mtime_ns, stat.st_size))
-            if self._runs.get(folder, ((), None))[0] != signature or folder not in self._runs:
+            if folder not in self._runs or self._runs[folder][0] != signature:
                 self._runs[folder] = (signature, RunFolder.read(folder))
             runs.append(self._runs[folder][1])
         return runs

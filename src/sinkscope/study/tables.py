@@ -7,6 +7,9 @@ passages       one row per text that was read
 sinks          `sinkscope.summary` of each set of traces
 depth          sinks by layer
 diagnosis      the verdicts on each model, with their evidence
+reuse          approximate steps: each rule beside the exact loop and beside as many other keys; see `reuse_table`
+reuse_records  one row per answer under a rule
+agreement      one row per comparison of a run under a rule with the exact one
 replay         the changes by a policy at single steps of a run that was made without it
 inspection     measures of the inside at sinks and at their controls
 holdings       what follows from them, in sentences
@@ -23,21 +26,27 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import pandas as pd
+import xarray as xr
 
 from sinkscope.errors import InputError
 from sinkscope.files import write_atomically
+from sinkscope.inspection.holdings import holdings
+from sinkscope.inspection.survey import survey_table
+from sinkscope.policies import Window
+from sinkscope.sinks import compare_traces, diagnose, mechanisms, merge, summary
+from sinkscope.sinks.depth import depth_table
+from sinkscope.statistics import align, compare
+from sinkscope.study import evidence
 from sinkscope.study.cells import Cell
+from sinkscope.study.comparison import compare_runs, holm_over, pooled
 from sinkscope.study.store import Store, load_part, load_statistics
 from sinkscope.tasks.evaluate import Evaluation, record_of
 from sinkscope.tasks.task import ACCURACY, NATS, scheme_name
 from sinkscope.text import csv_text
-
-if TYPE_CHECKING:
-    import pandas as pd
-    import xarray as xr
-
-    from sinkscope.study.evidence import Known
+from sinkscope.trace.trace import Trace
 
 
 class NotGraded(NamedTuple):
@@ -85,19 +94,19 @@ def not_graded(cells: Sequence[Cell], grades: Grades) -> tuple[NotGraded, ...]:
 
 
 def build(
-    store: Store, cells: Sequence[Cell], ungraded: Sequence[NotGraded] = (), known: Known | None = None
+    store: Store,
+    cells: Sequence[Cell],
+    ungraded: Sequence[NotGraded] = (),
+    known: evidence.Known | None = None,
 ) -> Tables:
     """All tables of a finished study; cells that are not graded have no accuracy and are left out of `results`.
 
     known: evidence of earlier studies; its traces are merged with those of this study.
     """
-    import pandas as pd
-
-    from sinkscope.study import evidence
-
     left_out = {entry.cell for entry in ungraded}
     traced = [cell for cell in cells if cell.kind == "trace"]
-    replayed = [cell for cell in cells if cell.kind == "replay"]
+    replayed = [cell for cell in cells if cell.kind == "replay" and cell.reuse == "none"]
+    exact = [cell for cell in cells if cell.reuse == "none"]
     evaluations = {
         cell.id: evaluation(store, cell)
         for cell in cells
@@ -106,28 +115,25 @@ def build(
     statistics = {cell.id: trace_statistics(store, cell, known) for cell in traced}
     frames: dict[str, Any] = {}
     notes: list[str] = []
+    frames |= approximate(store, cells, evaluations)
+    evaluations = {cell.id: evaluations[cell.id] for cell in exact if cell.id in evaluations}
     graded = {name: found for name, found in evaluations.items() if found.measure == ACCURACY}
-    for table, rows, own in (
-        ("results", "records", graded),
-        (
-            "likelihood",
-            "passages",
-            {name: found for name, found in evaluations.items() if name not in graded},
-        ),
-    ):
+    read = {name: found for name, found in evaluations.items() if name not in graded}
+    for table, rows, own in (("results", "records", graded), ("likelihood", "passages", read)):
         if own:
-            frames[table], said = results(cells, own)
-            frames[rows] = records(cells, own)
+            frames[table], said = results(exact, own)
+            frames[rows] = records(exact, own)
             notes += said
     if statistics:
         frames["sinks"], frames["depth"] = sinks(traced, statistics), depth(traced, statistics)
-    frames["diagnosis"] = diagnosis(cells, graded, statistics)
+    if exact:
+        frames["diagnosis"] = diagnosis(exact, graded, statistics)
     if replayed:
         frames["replay"] = replay(store, replayed)
     inspected = [cell for cell in cells if cell.kind == "inspect"]
     if inspected:
         frames["inspection"], frames["holdings"] = inspection(store, inspected)
-    changed = pairs(store, traced)
+    changed = pairs(store, [cell for cell in traced if cell.reuse == "none"])
     if changed is not None:
         frames["pairs"] = changed
     if known is not None:
@@ -157,10 +163,8 @@ def evaluation(store: Store, cell: Cell) -> Evaluation:
     return Evaluation(tuple(rows), settings)
 
 
-def trace_statistics(store: Store, cell: Cell, known: Known | None = None) -> xr.Dataset:
+def trace_statistics(store: Store, cell: Cell, known: evidence.Known | None = None) -> xr.Dataset:
     """The statistics of all traces of a cell, and of those of earlier studies of other documents."""
-    from sinkscope.sinks import merge
-
     rows = [row for row, _ in store.answers(cell.id).values()]
     parts = [load_statistics(store.statistics_file(cell.id, row.index, row.seed)) for row in rows]
     earlier = None if known is None else known.traces(cell)
@@ -180,6 +184,7 @@ def _about(cell: Cell) -> dict[str, Any]:
         "task": cell.identity["task"]["task"], "task_version": cell.identity["task"].get("version", ""),
         "scheme": scheme_name(cell.identity["task"]), "decoding_name": cell.decoding_name, "decoding": cell.decoding,
         "policy": cell.policy, "seeds": json.dumps(list(cell.seeds)), "cell": cell.id,
+        **({} if cell.reuse == "none" else {"reuse": cell.reuse}),
     }  # fmt: skip
 
 
@@ -198,10 +203,6 @@ def _with_columns(frame: pd.DataFrame, columns: Mapping[str, Any]) -> pd.DataFra
 
 def results(cells: Sequence[Cell], evaluations: dict[str, Evaluation]) -> tuple[pd.DataFrame, list[str]]:
     """The result table, settings in every row, and notes. Each task and decoding is compared by itself."""
-    import pandas as pd
-
-    from sinkscope.study.comparison import compare_runs, control, holm_over
-
     groups: dict[tuple[str, str], list[Cell]] = defaultdict(list)
     for cell in cells:
         if cell.id in evaluations:
@@ -213,22 +214,21 @@ def results(cells: Sequence[Cell], evaluations: dict[str, Evaluation]) -> tuple[
         notes += table.notes
         draws: dict[tuple[str, str], list[Cell]] = defaultdict(list)
         for cell in group:
-            kind = control(cell.policy)
-            draws[cell.model.name, cell.policy if kind is None else kind.name].append(cell)
+            draws[cell.model.name, pooled(cell.policy)].append(cell)
         compared = {(str(row["model"]), str(row["policy"])): row for row in table.frame().to_dict("records")}
+        controls = {
+            (model, row["control_of"]): name
+            for (model, name), row in compared.items()
+            if row["match"] == "count"
+        }
         for (model, policy), row in compared.items():
             used = draws[model, policy]
             about = _about(used[0]) | {"policy": policy, "cell": " ".join(cell.id for cell in used)}
-            matched = [
-                name
-                for (other, name), beside in compared.items()
-                if (other, beside["control_of"], beside["match"]) == (model, policy, "count")
-            ]
-            beside = compared[model, matched[0]] if matched else None
+            name = controls.get((model, policy), "")
             rows.append(
                 about
-                | {str(name): value for name, value in row.items() if name not in about}
-                | _beside(used[0], beside, draws[model, matched[0]] if matched else [], evaluations)
+                | {str(key): value for key, value in row.items() if key not in about}
+                | _beside(used[0], compared.get((model, name)), draws.get((model, name), []), evaluations)
             )
     return holm_over(pd.DataFrame(rows)), list(dict.fromkeys(notes))
 
@@ -240,8 +240,6 @@ def _beside(
     evaluations: Mapping[str, Evaluation],
 ) -> dict[str, Any]:
     """The count-matched control of a row: its accuracy (or nats), the attention it hid, and the paired difference to it."""
-    from sinkscope.statistics import align, compare
-
     measure = evaluations[cell.id].measure
     empty = dict.fromkeys(
         ("control", "control_draws", f"control_{measure}", "control_hidden_share", "over_control", "over_control_low",
@@ -268,8 +266,6 @@ def _beside(
 
 def records(cells: Sequence[Cell], evaluations: dict[str, Evaluation]) -> pd.DataFrame:
     """Every answer, with its cell's settings."""
-    import pandas as pd
-
     frames = []
     for cell in cells:
         if cell.id in evaluations:
@@ -282,20 +278,60 @@ def records(cells: Sequence[Cell], evaluations: dict[str, Evaluation]) -> pd.Dat
     return pd.concat([frame.dropna(axis=1, how="all") for frame in frames], ignore_index=True)
 
 
+# ---- approximate steps ---------------------------------------------------------------------------
+
+
+def approximate(
+    store: Store, cells: Sequence[Cell], evaluations: Mapping[str, Evaluation]
+) -> dict[str, pd.DataFrame]:
+    """The tables on reuse rules; none in a study without any."""
+    import pandas as pd
+
+    from sinkscope.study.reuse_table import reuse_table
+
+    reused = [cell for cell in cells if cell.reuse != "none"]
+    graded = {
+        cell.id: evaluations[cell.id] for cell in cells if cell.kind == "evaluate" and cell.id in evaluations
+    }
+    agreed = {
+        cell.id: [row for row, _ in store.answers(cell.id).values()]
+        for cell in reused
+        if cell.kind == "replay"
+    }
+    if not reused:
+        return {}
+    about = {cell.id: _about(cell) for cell in cells}
+    frames = {"reuse": reuse_table(cells, graded, agreed, about)}
+    answered = {cell.id: graded[cell.id] for cell in reused if cell.id in graded}
+    if answered:
+        frames["reuse_records"] = records(reused, dict(answered))
+    rows = [
+        {
+            **about[cell.id],
+            "n": 1,
+            "document": row.document,
+            "steps": row.steps,
+            "forwards": row.forwards,
+            **row.more,
+        }
+        for cell in reused
+        for row in agreed.get(cell.id, ())
+    ]
+    if rows:
+        frames["agreement"] = pd.DataFrame(rows)
+    return frames
+
+
 # ---- traces --------------------------------------------------------------------------------------
 
 
 def sinks(cells: Sequence[Cell], statistics: Mapping[str, xr.Dataset]) -> pd.DataFrame:
     """`ss.summary` of the traces of each cell."""
-    from sinkscope.sinks import summary
-
     return _stacked(cells, statistics, summary)
 
 
 def depth(cells: Sequence[Cell], statistics: Mapping[str, xr.Dataset]) -> pd.DataFrame:
     """Sinks by layer, over the traces of each cell."""
-    from sinkscope.sinks.depth import depth_table
-
     return _stacked(cells, statistics, depth_table)
 
 
@@ -304,8 +340,6 @@ def _stacked(
     statistics: Mapping[str, xr.Dataset],
     table: Callable[[xr.Dataset], pd.DataFrame],
 ) -> pd.DataFrame:
-    import pandas as pd
-
     frames = []
     for cell in cells:
         samples = int(statistics[cell.id].sizes["sample"])
@@ -319,11 +353,6 @@ def diagnosis(
     cells: Sequence[Cell], evaluations: Mapping[str, Evaluation], statistics: Mapping[str, xr.Dataset]
 ) -> pd.DataFrame:
     """The verdicts on each model, from its unmasked traces and its accuracies on the first task of the study."""
-    import pandas as pd
-
-    from sinkscope.policies import Window
-    from sinkscope.sinks import diagnose
-
     frames = []
     for model in dict.fromkeys(cell.model.name for cell in cells):
         mine = [cell for cell in cells if cell.model.name == model]
@@ -352,8 +381,6 @@ def diagnosis(
 
 def replay(store: Store, cells: Sequence[Cell]) -> pd.DataFrame:
     """Means over documents of the changes by a policy, step by step."""
-    import pandas as pd
-
     rows = []
     for cell in cells:
         answers = [row for row, _ in store.answers(cell.id).values()]
@@ -367,11 +394,6 @@ def replay(store: Store, cells: Sequence[Cell]) -> pd.DataFrame:
 
 def inspection(store: Store, cells: Sequence[Cell]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The measures of each inspected cell, and the answers of the rules over them."""
-    import pandas as pd
-
-    from sinkscope.inspection.holdings import holdings
-    from sinkscope.inspection.survey import survey_table
-
     measures, answers = [], []
     for cell in cells:
         rows = [row for row, _ in store.answers(cell.id).values()]
@@ -385,10 +407,6 @@ def inspection(store: Store, cells: Sequence[Cell]) -> tuple[pd.DataFrame, pd.Da
 
 def pairs(store: Store, cells: Sequence[Cell]) -> pd.DataFrame | None:
     """The changes between the traces without and with a policy of the same documents."""
-    import pandas as pd
-
-    from sinkscope.sinks import compare_traces, mechanisms
-    from sinkscope.trace.trace import Trace
 
     def block(cell: Cell) -> tuple[Any, ...]:
         return (cell.model, cell.task, cell.decoding, cell.group)

@@ -53,7 +53,7 @@ def _cells(rows: list[Row]) -> list[list[str]]:
     head = ["policy", "draws", WORDS[rows[0].measure], "− none", "p", "over control", "p"]
     head += ["over mass control", "p"] if mass else []
     head += ["hidden", "hits", "keys"] + (["paper"] if paper else [])
-    found = [head]
+    lines = [head]
     for row in rows:
         against = row.against_none
         cells = [
@@ -72,8 +72,8 @@ def _cells(rows: list[Row]) -> list[list[str]]:
         cells += [_percent(value) for value in (row.hidden_share, row.sinks_hit, row.key_share)]
         if paper:
             cells.append("" if row.paper is None else f"{row.paper.value:.2f} ± {row.paper.plus_minus:.2f}")
-        found.append(cells)
-    return found
+        lines.append(cells)
+    return lines
 
 
 def _interval(interval: Interval, signed: bool = False) -> str:

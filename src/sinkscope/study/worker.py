@@ -11,16 +11,22 @@ import time
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import torch
+
+from sinkscope.decoding import default_decoding
 from sinkscope.errors import SinkscopeError
+from sinkscope.generation.generate import generate
+from sinkscope.models.load import load
+from sinkscope.models.model import Model
+from sinkscope.policies import MaskTop
 from sinkscope.study.cells import Cell
 from sinkscope.study.estimate import Speed
 from sinkscope.study.shard import Shard, run_shard
 from sinkscope.study.spec import StudyModel, import_modules
-
-if TYPE_CHECKING:
-    from sinkscope.models.model import Model
+from sinkscope.tasks.prompting import encode_prompt
+from sinkscope.trace.capture import Capture
 
 STEPS = 4
 """Forward passes that a measurement times."""
@@ -86,8 +92,6 @@ class Worker:
     def model(self, wanted: StudyModel) -> Model:
         """The model, loaded when it is not the one at hand."""
         if self._model is None or self._loaded != wanted:
-            from sinkscope.models.load import load
-
             self._model = None  # the old one is freed before the new one is read
             self._model = load(wanted.source, self.device, wanted.dtype, wanted.revision)
             self._loaded = wanted
@@ -116,7 +120,6 @@ def set_threads(threads: int | None) -> None:
     """Limit the threads of torch, and of the BLAS and OpenMP libraries that numpy and others have loaded."""
     if threads is None:
         return
-    import torch
     from threadpoolctl import threadpool_limits
 
     threadpool_limits(threads)
@@ -133,13 +136,6 @@ def measure(cell: Cell, model: Model) -> Speed:
     Timed over some steps in the middle of a generation, on as many documents with equally long prompts as are answered
     together in this cell.
     """
-    import torch
-
-    from sinkscope.decoding import default_decoding
-    from sinkscope.policies import MaskTop
-    from sinkscope.tasks.prompting import encode_prompt
-    from sinkscope.trace.capture import Capture
-
     task = cell.parsed_task()
     prompts = [
         (encode_prompt(model, task.prompt(item.document), task.scheme).ids, item.stream)
@@ -163,8 +159,6 @@ def measure(cell: Cell, model: Model) -> Speed:
 
 def _timed(model: Model, rows: Any, streams: list[int], decoding: Any, **options: Any) -> float:
     """Seconds per forward pass and row, without the first pass, which reads the prompt and masks nothing."""
-    from sinkscope.generation.generate import generate
-
     begun: list[float] = []
 
     def progress(done: int, expected: int, states: Any) -> None:

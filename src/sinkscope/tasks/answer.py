@@ -6,9 +6,9 @@ moment. Every document has a random stream of its own, so its record does not de
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -16,15 +16,17 @@ import torch
 from sinkscope.checks import whole
 from sinkscope.decoding import Decoding
 from sinkscope.errors import InputError
-from sinkscope.generation.generate import check_decoding, generate
+from sinkscope.generation.generate import check_decoding, check_reuse, generate
+from sinkscope.generation.run import Run
 from sinkscope.models.model import Model
 from sinkscope.models.prompts import pad
 from sinkscope.policies.policy import Policy, check_policy
+from sinkscope.reuse.rule import Reuse
 from sinkscope.tasks.grading import check_documents, grade_in_parts
 from sinkscope.tasks.prompting import Encoded, decode_answer, encode_prompt
-from sinkscope.tasks.reading import ReadTask, check_reading, in_parts
+from sinkscope.tasks.reading import ReadTask, check_reading, in_parts, record_of, rounded
 from sinkscope.tasks.records import Generation, RunFolder
-from sinkscope.tasks.task import Document, Task, fingerprint
+from sinkscope.tasks.task import Document, Task, seed_of
 
 BatchSize = int | Literal["auto"]
 Progress = Callable[[int, int, int], None]
@@ -50,8 +52,12 @@ class Item:
     @property
     def stream(self) -> int:
         """The seed of this answer's own random stream, to give to `ss.generate` as seed=[stream]."""
-        text = hashlib.sha256(f"{self.seed}/{self.document.id}".encode()).digest()
-        return int.from_bytes(text[:6], "big")
+        return seed_of(f"{self.seed}/{self.document.id}")
+
+
+Items = Sequence[Item]
+Prompts = dict[str, Encoded]
+"""Document → its prompt."""
 
 
 def items(task: Task, limit: int | None = None, seeds: Sequence[int] = (0,)) -> list[Item]:
@@ -65,19 +71,20 @@ def items(task: Task, limit: int | None = None, seeds: Sequence[int] = (0,)) -> 
 def answer(
     model: Model,
     task: Task,
-    wanted: Sequence[Item],
+    wanted: Items,
     decoding: Decoding,
     policy: Policy | None,
     run: RunFolder,
     batch_size: BatchSize = "auto",
     grade: bool = True,
     progress: Progress | None = None,
+    reuse: Reuse | None = None,
 ) -> None:
     """Answer what is not in the folder yet, and grade it.
 
     Args:
         wanted: from `items`, or a part of it.
-        run: open for writing, with the settings of this model, task, decoding and policy.
+        run: open for writing, with the settings of this model, task, decoding, policy and reuse rule.
         batch_size: answers at a time; "auto": by the model's size and the memory that is free. No record depends on it.
         grade: False leaves the grades to `grading.grade_run`, on a machine that has a sandbox.
     """
@@ -87,17 +94,10 @@ def answer(
     left = [item for item in wanted if item.key not in run.generations]
     done = len(keys) - len(left)
     right = sum(row.passed for row in run.grades if (row.document, row.seed) in keys) if grade else 0
-    rows = (
-        _read(model, task, left, decoding, policy, batch_size)
-        if isinstance(task, ReadTask)
-        else _answers(model, task, left, decoding, policy, batch_size)
-    )
+    rows = _records(model, task, left, decoding, policy, batch_size, reuse)
     if grade:  # what was saved, but not graded, before a kill
-        rest = [
-            row
-            for row in run.generations
-            if row.document in documents and (row.document, row.seed) not in run.grades
-        ]
+        saved = [row for row in run.generations if row.document in documents]
+        rest = [row for row in saved if (row.document, row.seed) not in run.grades]
         right += _right(run, task, documents, rest)
     progress = progress or (lambda done, right, total: None)
     progress(done, right, len(keys))
@@ -109,55 +109,47 @@ def answer(
         progress(done, right, len(keys))
 
 
-def _read(
-    model: Model,
-    task: ReadTask,
-    left: Sequence[Item],
-    decoding: Decoding,
-    policy: Policy | None,
-    batch_size: BatchSize,
-) -> Iterator[list[Generation]]:
-    """Records by likelihood, some documents at a time."""
-    check_reading(model, decoding)
-    return (
-        task.read(model, part, decoding, policy, batch_size)  # type: ignore[arg-type]  # it was checked
-        for part in in_parts(left)
-    )
-
-
-def _answers(
+def _records(
     model: Model,
     task: Task,
-    left: Sequence[Item],
+    left: Items,
     decoding: Decoding,
     policy: Policy | None,
     batch_size: BatchSize,
+    reuse: Reuse | None,
 ) -> Iterator[list[Generation]]:
-    """Generated answers, batch by batch; a batch that does not fit into a GPU is halved."""
+    """Records, some documents at a time; all that can be wrong is refused before the first forward."""
+    if isinstance(task, ReadTask):
+        check_reading(model, decoding)
+        if reuse is not None:
+            raise InputError(
+                f"{task.name} reads texts, and reuse {reuse} is for steps of a generation; leave it out"
+            )
+        return (
+            task.read(model, part, decoding, policy, batch_size)  # type: ignore[arg-type]  # it was checked
+            for part in in_parts(left)
+        )
     prompts = {
         item.document.id: encode_prompt(model, task.prompt(item.document), task.scheme) for item in left
     }
     _check(model, decoding, policy, prompts)
+    check_reuse(model, decoding, policy, None, reuse)
     lengths = [len(prompts[item.document.id].ids) for item in left]
     queue = [[left[index] for index in part] for part in batches(model, decoding, lengths, batch_size)]
-    return _generated(model, task, queue, prompts, decoding, policy, batch_size)
+    give = partial(_generate, model, task, prompts, decoding, policy, reuse)
+    return _halving(queue, give, batch_size == "auto")
 
 
-def _generated(
-    model: Model,
-    task: Task,
-    queue: list[list[Item]],
-    prompts: dict[str, Encoded],
-    decoding: Decoding,
-    policy: Policy | None,
-    batch_size: BatchSize,
+def _halving(
+    queue: list[list[Item]], give: Callable[[Items], list[Generation]], allowed: bool
 ) -> Iterator[list[Generation]]:
+    """Generated answers, batch by batch; a batch that does not fit into a GPU is halved, where that is allowed."""
     while queue:
         batch = queue.pop(0)
         try:
-            yield _generate(model, task, batch, prompts, decoding, policy)
+            yield give(batch)
         except torch.cuda.OutOfMemoryError:
-            if len(batch) == 1 or batch_size != "auto":
+            if len(batch) == 1 or not allowed:
                 raise
             torch.cuda.empty_cache()
             half = -(-len(batch) // 2)
@@ -169,7 +161,7 @@ def _right(run: RunFolder, task: Task, documents: dict[str, Document], rows: Seq
     return sum(grade.passed for part in grade_in_parts(run, task, documents, rows) for grade in part)
 
 
-def _check(model: Model, decoding: Decoding, policy: Policy | None, prompts: dict[str, Encoded]) -> None:
+def _check(model: Model, decoding: Decoding, policy: Policy | None, prompts: Prompts) -> None:
     """Refuse all that can be wrong before the first forward."""
     check_decoding(model, decoding)
     if not decoding.new_tokens:
@@ -212,15 +204,16 @@ def rows_at_once(model: Model, columns: int, batch_size: BatchSize) -> int:
 def _generate(
     model: Model,
     task: Task,
-    batch: Sequence[Item],
-    prompts: dict[str, Encoded],
+    prompts: Prompts,
     decoding: Decoding,
     policy: Policy | None,
+    reuse: Reuse | None,
+    batch: Items,
 ) -> list[Generation]:
     """One batch of prompts, each with its own stream."""
     padded = pad(model, [list(prompts[item.document.id].ids) for item in batch])
     seeds = [item.stream for item in batch]
-    run = generate(model, padded.ids, decoding, policy, seed=seeds, attention_mask=padded.real)
+    run = generate(model, padded.ids, decoding, policy, seed=seeds, attention_mask=padded.real, reuse=reuse)
     guided = 2 if decoding.guided else 1
     rows = []
     for row, item in enumerate(batch):
@@ -228,38 +221,33 @@ def _generate(
         tokens = run.answers[row]
         if decoding.causal:
             tokens = tokens[:steps]  # what follows the end is padding, whose amount depends on the batch
-        more: dict[str, Any] = {
-            "fingerprint": fingerprint(item.document),
-            "stream": item.stream,
-            "prompt_tokens": padded.lengths[row],
-            "ties": int(run.ties[:, row].sum()),
-            "sinks_hit": _known(run.sinks_hit, row),
-            "key_share": None if policy is None else policy.key_share(padded.lengths[row] + len(tokens)),
-        }
-        rows.append(
-            Generation(
-                document=item.document.id,
-                index=item.index,
-                seed=item.seed,
-                prompt=prompts[item.document.id].text,
-                output=decode_answer(model, tokens, task.scheme),
-                steps=steps,
-                forwards=run.forwards[row],
-                hidden=_known(run.hidden_share, row),
-                more=more,
-            )
+        length = padded.lengths[row]
+        hidden, hit = (
+            None if values is None else rounded(float(values[row]))
+            for values in (run.hidden_share, run.sinks_hit)
         )
+        more = {
+            "prompt_tokens": length,
+            "ties": int(run.ties[:, row].sum()),
+            "sinks_hit": hit,
+            "key_share": None if policy is None else policy.key_share(length + len(tokens)),
+            **approximated(run, row),
+        }
+        output = decode_answer(model, tokens, task.scheme)
+        record = record_of(item, output, run.forwards[row], hidden, **more)
+        rows.append(replace(record, prompt=prompts[item.document.id].text, steps=steps))
     return rows
 
 
-def _known(values: torch.Tensor | None, row: int) -> float | None:
-    """A policy's number for one answer; None when it never acted. Rounded: the last bits depend on the batch."""
-    if values is None or bool(values[row].isnan()):
-        return None
-    return round(float(values[row]), 5)
+def approximated(run: Run, row: int) -> dict[str, Any]:
+    """What a record says of approximate steps: the rule, multiply-adds done and in full; {} where there is no rule."""
+    if run.reuse is None:
+        return {}
+    work = {} if run.work is None else {"macs": run.work.done[row], "macs_exact": run.work.exact[row]}
+    return {"reuse": str(run.reuse), **work}
 
 
-def varies(decoding: Decoding, policy: Policy | None) -> bool:
+def varies(decoding: Decoding, policy: Policy | None, reuse: Reuse | None = None) -> bool:
     """True when another seed can give another answer."""
     random = policy is not None and any(rule.control is not None for rule in policy.parts())
-    return random or decoding.draws
+    return random or decoding.draws or (reuse is not None and reuse.draws)

@@ -14,7 +14,6 @@ Three kinds of rows are read from a JSON-lines file (gzipped or not; BLiMP's zip
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
 import math
@@ -22,7 +21,6 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -34,10 +32,11 @@ from sinkscope.tasks.likelihood import Likelihood, Pair, bound, exact
 from sinkscope.tasks.reading import ReadTask, encode_pair, record_of, rounded
 from sinkscope.tasks.records import Generation
 from sinkscope.tasks.schemes import choose
+from sinkscope.tasks.sources import numbered_lines, shipped_rows, unpacked
 from sinkscope.tasks.task import Document, Prompt, Scheme, Turn, Verdict
 
 if TYPE_CHECKING:
-    from sinkscope.tasks.answer import BatchSize, Item
+    from sinkscope.tasks.answer import BatchSize, Items
 
 RAW = Scheme("raw", source="the continuation with the highest likelihood")
 CHARACTER = Scheme(
@@ -48,7 +47,6 @@ DEFAULT = {"blimp": RAW, "piqa": CHARACTER, "sciq": CHARACTER, "arc_easy": RAW, 
 
 DRAWS = 32
 """Masks of a diffusion model's bound."""
-SAMPLE = "blimp_sample.jsonl.gz"
 
 
 @dataclass(frozen=True)
@@ -80,12 +78,7 @@ class ChoiceTask(ReadTask):
         return Verdict(output == document.answer, output.strip())
 
     def read(
-        self,
-        model: Model,
-        items: Sequence[Item],
-        reading: Reading,
-        policy: Policy | None,
-        batch_size: BatchSize,
+        self, model: Model, items: Items, reading: Reading, policy: Policy | None, batch_size: BatchSize
     ) -> list[Generation]:
         """The continuation that each question gets, with the values of all."""
         choices = [choices_of(item.document) for item in items]
@@ -94,20 +87,20 @@ class ChoiceTask(ReadTask):
             for item, continuations in zip(items, choices, strict=True)
             for continuation in continuations
         ]
-        values = iter(_likelihoods(model, pairs, reading, policy, batch_size))
-        keys = iter(pairs)
-        records = []
+        values = _likelihoods(model, pairs, reading, policy, batch_size)
+        lengths = [len(context) + len(continuation) for context, continuation in pairs]
+        records, first = [], 0
         for item, continuations in zip(items, choices, strict=True):
-            own: list[Likelihood] = [next(values) for _ in continuations]
-            tokens = [len(context) + len(continuation) for context, continuation in (next(keys) for _ in own)]
+            mine = slice(first, first + len(continuations))
+            own, longest, first = values[mine], max(lengths[mine]), mine.stop
             chosen = self.best(continuations, [one.value for one in own])
             more = {
                 "values": [round(one.value, 5) for one in own],
                 "errors": [rounded(one.error) for one in own] if own[0].error is not None else None,
                 "chosen": chosen,
-                "prompt_tokens": max(tokens),
+                "prompt_tokens": longest,
                 "sinks_hit": rounded(_mean([one.sinks_hit for one in own])),
-                "key_share": None if policy is None else policy.key_share(max(tokens)),
+                "key_share": None if policy is None else policy.key_share(longest),
             }
             hidden = _mean([one.hidden_share for one in own])
             forwards = sum(one.forwards for one in own)
@@ -171,9 +164,7 @@ blimp, piqa, sciq, arc_easy, hellaswag = (partial(_task, name) for name in DEFAU
 @lru_cache(maxsize=1)
 def shipped() -> tuple[Document, ...]:
     """The pairs of BLiMP that come with the package; the first line of the file says whose they are."""
-    raw = files("sinkscope.tasks").joinpath("data", SAMPLE).read_bytes()
-    _, *lines = gzip.decompress(raw).decode().splitlines()
-    return tuple(_of_pair(json.loads(line)) for line in lines)
+    return tuple(_of_pair(row) for row in shipped_rows("blimp_sample.jsonl.gz"))
 
 
 @lru_cache(maxsize=8)
@@ -213,17 +204,13 @@ def read_choices(path: Path, _modified: int) -> tuple[Document, ...]:
 
 def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     raw = path.read_bytes()
-    texts = [(path.name, gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)]
+    texts = {path.name: unpacked(raw)}
     if raw[:2] == b"PK":
         with zipfile.ZipFile(io.BytesIO(raw)) as archive:
             inside = sorted(name for name in archive.namelist() if name.endswith(".jsonl"))
-            texts = [
-                (f"{path.name}, {name}", archive.read(name)) for name in inside if "__MACOSX" not in name
-            ]
-    for name, text in texts:
-        for number, line in enumerate(text.decode("utf-8").split("\n"), 1):
-            if not line.strip():
-                continue
+            texts = {f"{path.name}, {name}": archive.read(name) for name in inside if "__MACOSX" not in name}
+    for name, text in texts.items():
+        for number, line in numbered_lines(text.decode("utf-8")):
             try:
                 row = json.loads(line)
             except ValueError as error:
@@ -243,15 +230,13 @@ def _document(name: str, context: str, choices: Sequence[str], label: int, **ext
 
 def _of_pair(row: dict[str, Any]) -> Document:
     name, pair = str(row["UID"]), str(row["pairID"])
-    return _document(
-        f"{name}-{pair}", "", [row["sentence_good"], row["sentence_bad"]], 0, pair=pair, paradigm=name
-    )
+    sentences = [row["sentence_good"], row["sentence_bad"]]
+    return _document(f"{name}-{pair}", "", sentences, 0, pair=pair, paradigm=name)
 
 
 def _of_requests(name: str, rows: list[dict[str, Any]]) -> Document:
     """A question of OLMo's package; behind its choices it may repeat them with an unconditional context, which is left out."""
     context = rows[0]["request"]["context"]
-    own = sorted(
-        (row for row in rows if row["request"]["context"] == context), key=lambda row: int(row["idx"])
-    )
+    own = [row for row in rows if row["request"]["context"] == context]
+    own.sort(key=lambda row: int(row["idx"]))
     return _document(name, context, [row["request"]["continuation"] for row in own], int(own[0]["label"]))

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from sinkscope.decoding import Decoding
     from sinkscope.models.model import Model
     from sinkscope.policies.policy import Policy
+    from sinkscope.reuse.rule import Reuse
     from sinkscope.tasks.answer import BatchSize, Progress
 
 VERSION = "evaluation/1"
@@ -46,6 +47,8 @@ class Record:
         hidden_share: share of attention that the policy took; sinks_hit: share of each step's own sinks (ε = 3) that it
             took. None without a policy, or where it never acted.
         key_share: keys that the policy takes from each head, as a share of the finished sequence's.
+        reuse: the rule by which steps were approximate; None: they were exact. macs: multiply-adds through the layers that were
+            done; macs_exact: of the same steps in full. None without a rule, or where it is exact (refresh 1).
         seed: the run's; stream: of this answer's own random stream (`ss.generate(…, seed=[stream])`).
         settings: model, task and scheme, decoding, policy: the same for all records of a run.
         sandbox: the rung that a program ran on; "" where none ran.
@@ -73,6 +76,9 @@ class Record:
     sandbox: str = ""
     nll: float | None = None
     nats: tuple[float, ...] = ()
+    reuse: str | None = None
+    macs: int | None = None
+    macs_exact: int | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -150,11 +156,22 @@ class Evaluation:
         values = [value for record in self.records if (value := getattr(record, name)) is not None]
         return sum(values) / len(values) if values else None
 
+    @property
+    def work_saved(self) -> float | None:
+        """The share of the exact loop's multiply-adds that a reuse rule saved; None where every step was exact."""
+        done, exact = self.mean("macs"), self.mean("macs_exact")
+        return None if done is None or not exact else 1 - done / exact
+
     def table(self) -> pd.DataFrame:
         """The records as a DataFrame, without their settings."""
         import pandas as pd
 
-        names = [name for name in Record.__dataclass_fields__ if name not in ("settings", "nats")]
+        left_out = (
+            ("settings", "nats")
+            if self.settings.get("reuse")
+            else ("settings", "nats", "reuse", "macs", "macs_exact")
+        )
+        names = [name for name in Record.__dataclass_fields__ if name not in left_out]
         return pd.DataFrame([{name: getattr(record, name) for name in names} for record in self.records])
 
     def __repr__(self) -> str:
@@ -172,15 +189,14 @@ def summary(evaluation: Evaluation) -> list[tuple[str, str]]:
     )
     named = f", scheme {scheme['name']}" if "name" in scheme else ""
     seeds = f" × {len(evaluation.seeds)} seeds" if len(evaluation.seeds) > 1 else ""
+    about = f"{model['family']}, {model['dtype']}, weights {model['weights'][:12]}"
     lines = [
-        (
-            "model",
-            f"{model['source']} ({model['family']}, {model['dtype']}, weights {model['weights'][:12]})",
-        ),
+        ("model", f"{model['source']} ({about})"),
         ("task", f"{task.get('task', '?')}{named} ({task.get('version', 'no version')})"),
         ("scheme", wording if len(wording) <= 300 else f"{wording[:300]}…"),
         ("decoding", f"{decoding['kind']}: {options}"),
         ("policy", settings["policy"] or "none"),
+        ("reuse", _reused(evaluation)),
         _measured(evaluation),
         ("documents", f"{evaluation.n}{seeds}"),
     ]
@@ -204,6 +220,18 @@ def summary(evaluation: Evaluation) -> list[tuple[str, str]]:
     return [(name, value) for name, value in lines if value]
 
 
+def _reused(evaluation: Evaluation) -> str:
+    """The rule of approximate steps and what it saved; "" where every step was exact."""
+    rule, saved = evaluation.settings.get("reuse"), evaluation.work_saved
+    if rule is None:
+        return ""
+    return (
+        f"{rule}, approximate steps: {saved:.1%} of the multiply-adds saved"
+        if saved is not None
+        else f"{rule}, exact"
+    )
+
+
 def _measured(evaluation: Evaluation) -> tuple[str, str]:
     low, high = evaluation.interval
     between = f"± {evaluation.stderr:.4f}, 95 % interval {low:.4f} to {high:.4f}"
@@ -225,6 +253,7 @@ def evaluate(
     data: str | os.PathLike[str] | None = None,
     sandbox: str = "auto",
     progress: Progress | None = None,
+    reuse: Reuse | str | None = None,
 ) -> Evaluation:
     """Answer the documents of a task and grade the answers.
 
@@ -240,13 +269,16 @@ def evaluate(
         data: the task's JSON-lines file in the original format; None: the hub.
         sandbox: "auto" (the first rung that holds here), "bubblewrap", "landlock", or by explicit choice "none".
         progress: called with answers there, right, and wanted.
+        reuse: what of earlier forwards is used again, as in `ss.generate`; a rule or its text. None: every step is exact.
     """
     from sinkscope.models.load import load
     from sinkscope.models.model import Model
     from sinkscope.policies import parse_policy
+    from sinkscope.reuse import as_reuse
 
     if isinstance(policy, str):
         policy = parse_policy(policy)
+    reuse = as_reuse(reuse)
     chosen = prepare(model.family if isinstance(model, Model) else family_of(model), task, data, sandbox)
     if not isinstance(model, Model):
         model = load(model)
@@ -254,7 +286,7 @@ def evaluate(
     with tempfile.TemporaryDirectory(prefix="sinkscope-") as scratch:
         folder = Path(scratch, "run") if out is None else Path(out)
         keys = write_answers(
-            model, chosen, decoding, policy, folder, limit, seeds, batch_size, progress=progress
+            model, chosen, decoding, policy, folder, limit, seeds, batch_size, progress=progress, reuse=reuse
         )
         return collect(RunFolder.read(folder), keys)
 
@@ -270,13 +302,14 @@ def write_answers(
     batch_size: BatchSize = "auto",
     grade: bool = True,
     progress: Progress | None = None,
+    reuse: Reuse | None = None,
 ) -> set[tuple[str, int]]:
     """Write answers into a run's folder, graded or (`grade=False`) to be graded later; return their (document, seed)."""
     from sinkscope.tasks.answer import answer, items
 
-    wanted = items(task, limit, check_seeds(seeds, decoding, policy))
-    with RunFolder.write(out, run_settings(model, task, decoding, policy)) as run:
-        answer(model, task, wanted, decoding, policy, run, batch_size, grade, progress)
+    wanted = items(task, limit, check_seeds(seeds, decoding, policy, reuse))
+    with RunFolder.write(out, run_settings(model, task, decoding, policy, reuse)) as run:
+        answer(model, task, wanted, decoding, policy, run, batch_size, grade, progress, reuse)
     return {item.key for item in wanted}
 
 
@@ -317,7 +350,9 @@ def decoding_for(task: Task, family: str) -> Decoding:
     return decoding_from_options(family, decoding_options(task, family), f"scheme {task.scheme.name}")
 
 
-def check_seeds(seeds: int | Sequence[int], decoding: Decoding, policy: Policy | None) -> tuple[int, ...]:
+def check_seeds(
+    seeds: int | Sequence[int], decoding: Decoding, policy: Policy | None, reuse: Reuse | None = None
+) -> tuple[int, ...]:
     """The seeds as a tuple; several only where they can make a difference."""
     from sinkscope.tasks.answer import varies
 
@@ -326,27 +361,29 @@ def check_seeds(seeds: int | Sequence[int], decoding: Decoding, policy: Policy |
         raise InputError(f"seeds should be whole numbers from 0 on, such as 0 or [0, 1, 2], got {seeds!r}")
     if len(set(given)) < len(given):
         raise InputError(f"seeds {list(given)} name one twice; give different ones")
-    if len(given) > 1 and not varies(decoding, policy):
+    if len(given) > 1 and not varies(decoding, policy, reuse):
         raise InputError(
             f"{len(given)} seeds would give the same answers: this {decoding.kind} decoding draws nothing"
         )
     return given
 
 
-def run_settings(model: Model, task: Task, decoding: Decoding, policy: Policy | None) -> dict[str, Any]:
+def run_settings(
+    model: Model, task: Task, decoding: Decoding, policy: Policy | None, reuse: Reuse | None = None
+) -> dict[str, Any]:
     """Everything that can change a record, as JSON data: a run's identity."""
-    about = {
-        "source": model.source,
-        "family": model.family,
-        "dtype": str(model.dtype).removeprefix("torch."),
-        "weights": model.revision or model.digest,
-    }
     return {
         "version": VERSION,
-        "model": about,
+        "model": {
+            "source": model.source,
+            "family": model.family,
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "weights": model.revision or model.digest,
+        },
         "task": task.settings(),
         "decoding": decoding.as_dict(),
         "policy": None if policy is None else str(policy),
+        **({} if reuse is None else {"reuse": reuse.identity()}),
     }
 
 
@@ -361,9 +398,8 @@ def collect(run: RunFolder, keys: set[tuple[str, int]] | None = None) -> Evaluat
         raise InputError(
             f"{run.path} has {len(missing)} answers without a grade, such as {missing[0]}: run `sinkscope grade {run.path}`"
         )
-    return Evaluation(
-        tuple(record_of(row, grades[row.document, row.seed], run.settings) for row in rows), run.settings
-    )
+    records = (record_of(row, grades[row.document, row.seed], run.settings) for row in rows)
+    return Evaluation(tuple(records), run.settings)
 
 
 def open_evaluation(path: str | os.PathLike[str]) -> Evaluation:
@@ -374,29 +410,15 @@ def open_evaluation(path: str | os.PathLike[str]) -> Evaluation:
 def record_of(row: Generation, grade: Grade, settings: Mapping[str, Any]) -> Record:
     """An answer with its grade, and the settings of its run."""
     more = row.more
-    return Record(
-        document=row.document,
-        index=row.index,
-        seed=row.seed,
-        prompt=row.prompt,
-        output=row.output,
-        extracted=grade.extracted,
-        passed=grade.passed,
-        reason=grade.reason,
-        steps=row.steps,
-        forwards=row.forwards,
-        ties=int(more.get("ties", 0)),
-        hidden_share=row.hidden,
-        sinks_hit=more.get("sinks_hit"),
-        key_share=more.get("key_share"),
-        prompt_tokens=int(more.get("prompt_tokens", 0)),
-        stream=int(more.get("stream", 0)),
-        fingerprint=str(more.get("fingerprint", "")),
-        settings=settings,
-        sandbox=grade.sandbox,
-        nll=more.get("nll"),
-        nats=tuple(more.get("nats", ())),
-    )
+    answered = ("document", "index", "seed", "prompt", "output", "steps", "forwards")
+    known: dict[str, Any] = {name: getattr(row, name) for name in answered}
+    known |= {name: getattr(grade, name) for name in ("extracted", "passed", "reason", "sandbox")}
+    known |= {
+        name: more.get(name) for name in ("sinks_hit", "key_share", "nll", "reuse", "macs", "macs_exact")
+    }
+    known |= {name: int(more.get(name, 0)) for name in ("ties", "prompt_tokens", "stream")}
+    known |= {"hidden_share": row.hidden, "fingerprint": str(more.get("fingerprint", ""))}
+    return Record(**known, settings=settings, nats=tuple(more.get("nats", ())))
 
 
 def score_of(record: Record) -> float:

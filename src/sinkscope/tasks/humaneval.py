@@ -8,6 +8,7 @@ the standard library alone.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,10 +61,8 @@ class HumanEval(Task):
     def prompt(self, document: Document) -> Prompt:
         """The function to complete, worded by the scheme."""
         # Not str.format: prompts contain braces of their own.
-        asked, prefix = (
-            text.replace("{question}", document.question)
-            for text in (self.scheme.question, self.scheme.prefix)
-        )
+        wording = (self.scheme.question, self.scheme.prefix)
+        asked, prefix = (text.replace("{question}", document.question) for text in wording)
         prompt = compose(self.scheme, asked)
         return Prompt(prompt.turns, prefix, prompt.chat)
 
@@ -72,12 +71,11 @@ class HumanEval(Task):
         rule = self.scheme.extraction
         if rule not in RULES:
             raise InputError(f"unknown extraction {rule!r}: {nearest(rule, RULES)}")
-        return bounded.apply(
-            [
-                (rule, document.question, cut(output, self.scheme.until), document.extra["entry_point"])
-                for document, output in pairs
-            ]
-        )
+        calls = []
+        for document, output in pairs:
+            found = cut(output, self.scheme.until)
+            calls.append((rule, document.question, found, document.extra["entry_point"]))
+        return bounded.apply(calls)
 
     def grade(self, document: Document, output: str) -> Verdict:
         """Right when the program passes the document's tests."""
@@ -85,9 +83,28 @@ class HumanEval(Task):
 
     def grade_many(self, pairs: Sequence[tuple[Document, str]], workers: int | None = None) -> list[Verdict]:
         """`grade` for each pair, `workers` programs at a time."""
-        tests = [document.extra["tests"] for document, _ in pairs]
+        tests = [_tests(document) for document, _ in pairs]
         programs = list(zip(self.programs(pairs), tests, strict=True))
-        return grade_programs(programs, self.scheme.timeout, self.sandbox, workers)
+        entry_points = [document.extra["entry_point"] for document, _ in pairs]
+        return grade_programs(programs, self.scheme.timeout, self.sandbox, workers, entry_points)
+
+
+def _tests(document: Document) -> str:
+    """The tests; where they call functions that the prompt gives beside the one to complete, behind these functions.
+
+    So tests do not take the program's word for what they compute. Officially they are the program's: one that lacks
+    them fails, and does so here, by the bare names at the beginning.
+    """
+    tests, entry_point = document.extra["tests"], document.extra["entry_point"]
+    try:
+        given = [
+            node for node in ast.parse(document.question).body if getattr(node, "name", "") != entry_point
+        ]
+        used = {node.id for node in ast.walk(ast.parse(tests)) if isinstance(node, ast.Name)}
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return tests
+    names = [node.name for node in given if isinstance(node, ast.FunctionDef) and node.name in used]
+    return "\n".join([*names, *map(ast.unparse, given), tests]) if names else tests
 
 
 def task(scheme: str | None = None, family: str | None = None, data: str | Path | None = None) -> HumanEval:

@@ -11,7 +11,6 @@ have in common cancels in their differences.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import defaultdict
 from collections.abc import Sequence
@@ -29,6 +28,7 @@ from sinkscope.generation.generate import generate
 from sinkscope.models.model import Model
 from sinkscope.policies.policy import Policy, check_policy
 from sinkscope.policies.runtime import PolicyRuntime
+from sinkscope.tasks.task import seed_of
 
 DRAWS = 128
 
@@ -227,14 +227,9 @@ def exact(
             ids = torch.tensor([[*pairs[n][0], *pairs[n][1]] for n in part], device=model.device)
             nats = causal(model, ids, given, policy, [_row_key(pairs[n][0]) for n in part])
             for row, number in enumerate(part):
-                likelihoods[number] = Likelihood(
-                    -float(nats.values[row].sum()),
-                    bool(nats.best[row].all()),
-                    None,
-                    nats.forwards,
-                    _of_row(nats.hidden_share, row),
-                    _of_row(nats.sinks_hit, row),
-                )
+                value, greedy = -float(nats.values[row].sum()), bool(nats.best[row].all())
+                acted = _of_row(nats.hidden_share, row), _of_row(nats.sinks_hit, row)
+                likelihoods[number] = Likelihood(value, greedy, None, nats.forwards, *acted)
     return [likelihoods[number] for number in range(len(pairs))]
 
 
@@ -274,14 +269,10 @@ def bound(
             shares.append(nats.hidden_share)
             hits.append(nats.sinks_hit)
     each = torch.cat(values) * (length / where.sum(1).double().cpu())
-    return Likelihood(
-        float(each.mean()),
-        _greedy(model, context, continuation, policy) if greedy else None,
-        float(each.std(correction=1)) / math.sqrt(draws),
-        forwards,
-        float(torch.cat(shares).nanmean()) if shares else math.nan,
-        float(torch.cat(hits).nanmean()) if hits else math.nan,
-    )
+    written = _greedy(model, context, continuation, policy) if greedy else None
+    error = float(each.std(correction=1)) / math.sqrt(draws)
+    acted = (float(torch.cat(parts).nanmean()) if parts else math.nan for parts in (shares, hits))
+    return Likelihood(float(each.mean()), written, error, forwards, *acted)
 
 
 def masks(context: Sequence[int], length: int, draws: int, seed: int = 0) -> Tensor:
@@ -290,9 +281,8 @@ def masks(context: Sequence[int], length: int, draws: int, seed: int = 0) -> Ten
     The numbers depend on seed and context alone; a longer continuation sees those of a shorter one first.
     """
     stream = _stream(f"{seed}/{','.join(map(str, context))}")
-    counts = 1 + (torch.rand(draws, generator=stream, dtype=torch.float64) * length).long().clamp(
-        max=length - 1
-    )
+    wanted = torch.rand(draws, generator=stream, dtype=torch.float64) * length
+    counts = 1 + wanted.long().clamp(max=length - 1)
     order = torch.rand(length, draws, generator=stream, dtype=torch.float64).T.argsort(1)
     return _ranks(order) < counts[:, None]
 
@@ -316,7 +306,7 @@ def text_masks(name: str, length: int, count: int, share: float | None) -> Tenso
 
 
 def _stream(text: str) -> torch.Generator:
-    return torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big"))
+    return torch.Generator().manual_seed(seed_of(text))
 
 
 def _ranks(order: Tensor) -> Tensor:
@@ -339,7 +329,7 @@ def _fitted(model: Model, pair: Pair) -> tuple[list[int], list[int]]:
 
 def _row_key(context: Sequence[int]) -> int:
     """The key of a row's random controls: its context, so that choices share them and batches do not matter."""
-    return int.from_bytes(hashlib.sha256(repr(list(context)).encode()).digest()[:6], "big")
+    return seed_of(repr(list(context)))
 
 
 def _of_row(values: Tensor | None, row: int) -> float:

@@ -7,7 +7,6 @@ What it does not do: run model-written code outside our sandbox (such tasks are 
 from __future__ import annotations
 
 import gc
-import hashlib
 import inspect
 import json
 import logging
@@ -22,14 +21,15 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from sinkscope.decoding import Decoding, decoding_from_options, option_names
 from sinkscope.errors import InputError, nearest
-from sinkscope.generation.generate import generate
+from sinkscope.generation.generate import check_reuse, generate
 from sinkscope.models.load import load
 from sinkscope.models.prompts import decode, render
 from sinkscope.policies import parse_policy
+from sinkscope.reuse import parse_reuse
 from sinkscope.tasks.answer import rows_at_once
 from sinkscope.tasks.likelihood import DRAWS, Likelihood, bound, exact
 from sinkscope.tasks.prompting import start_token
-from sinkscope.tasks.task import cut, digest
+from sinkscope.tasks.task import cut, digest, seed_of
 
 LENGTH = 256  # lm-eval's own default, where neither task nor user says
 LONGEST = 2048  # windows of rolling likelihoods, where a model states no context
@@ -44,6 +44,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
     Args (of --model_args):
         pretrained: what `ss.load` takes.
         policy: a policy's text form, with ";" for "," (lm-eval splits its arguments there): "random(top:5);seed=1".
+        reuse: a reuse rule's text form (approximate steps), likewise with ";": "sparse:0.5;by=recent". For generation only.
         device: None, or a GPU that is not there (lm-eval's default): the best device that is.
         seed: of every random stream; each request has its own, so nothing depends on the batch.
         draws: of the Monte Carlo bound.
@@ -61,10 +62,12 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
         max_batch_size: int | None = None,
         seed: int = 0,
         draws: int = DRAWS,
+        reuse: str | None = None,
         **decoding: Any,
     ) -> None:
         super().__init__()
         self.policy = None if policy is None else parse_policy(str(policy).replace(";", ","))
+        self.reuse = None if reuse is None else parse_reuse(str(reuse).replace(";", ","))
         self.model = load(pretrained, _device(device), dtype, revision)
         if self.model.tokenizer is None:
             raise InputError(f"{pretrained} has no tokenizer files, and lm-eval's tasks are text")
@@ -76,7 +79,8 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
         self.seed, self.draws = seed, draws
         self.errors: list[float] = []
         self._templated = False
-        self._decoding({})  # options that do not fit together are said now
+        # Options that do not fit together are said now.
+        check_reuse(self.model, self._decoding({}), self.policy, None, self.reuse)
 
     # ---- text -------------------------------------------------------------------------------------
 
@@ -142,7 +146,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
                 part = numbers[start : start + rows]
                 ids = torch.tensor([prompts[number] for number in part])
                 seeds = [self.stream(requests[number].args[0], repeats[number]) for number in part]
-                run = generate(self.model, ids, decoding, self.policy, seed=seeds)
+                run = generate(self.model, ids, decoding, self.policy, seed=seeds, reuse=self.reuse)
                 for row, number in enumerate(part):
                     answer = run.answers[row]
                     if decoding.causal:
@@ -182,8 +186,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
 
     def stream(self, context: str, repeat: int = 0) -> int:
         """The seed of the random stream of one answer."""
-        text = f"{self.seed}/{context}/{repeat}".encode()
-        return int.from_bytes(hashlib.sha256(text).digest()[:6], "big")
+        return seed_of(f"{self.seed}/{context}/{repeat}")
 
     def _decoding(self, wishes: dict[str, Any]) -> Decoding:
         """The user's options first, then the task's wishes, then lm-eval's default length."""
@@ -241,6 +244,10 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
         return values
 
     def _likelihoods(self, pairs: Sequence[tuple[list[int], list[int]]], quiet: bool) -> list[Likelihood]:
+        if self.reuse is not None:
+            raise InputError(
+                f"reuse {self.reuse} is for steps of a generation, and this task reads likelihoods; leave it out"
+            )
         longest = max((len(context) + len(continuation) for context, continuation in pairs), default=1)
         rows = self._rows(longest)
         if self.model.spec.causal:
@@ -267,6 +274,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
             "weights": self.model.digest,
             "dtype": str(self.model.dtype).removeprefix("torch."),
             "policy": None if self.policy is None else str(self.policy),
+            **({} if self.reuse is None else {"reuse": str(self.reuse)}),
             "decoding": {"family": self.model.family, **self.options},
             "seed": self.seed,
             "draws": None if self.model.spec.causal else self.draws,

@@ -85,7 +85,6 @@ def decode_answer(model: Model, answer: Sequence[int], scheme: Scheme) -> str:
     """The text of an answer's ids; with its special tokens where the scheme cuts at them."""
     if not scheme.keep_special:
         return decode(model, torch.tensor(list(answer)), 0)
-    text: str = model.tokenizer.decode(
-        list(answer), skip_special_tokens=False, clean_up_tokenization_spaces=False
-    )
+    options = {"skip_special_tokens": False, "clean_up_tokenization_spaces": False}
+    text: str = model.tokenizer.decode(list(answer), **options)
     return text

@@ -5,7 +5,6 @@ The base of tasks that are answered by likelihood (`text`, choices) is here; `li
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,10 +20,10 @@ from sinkscope.policies.policy import Policy
 from sinkscope.tasks import likelihood
 from sinkscope.tasks.prompting import start_token
 from sinkscope.tasks.records import Generation
-from sinkscope.tasks.task import Document, Task, fingerprint
+from sinkscope.tasks.task import Document, Task, fingerprint, seed_of
 
 if TYPE_CHECKING:
-    from sinkscope.tasks.answer import BatchSize, Item
+    from sinkscope.tasks.answer import BatchSize, Item, Items
 
 PART = 16
 """Documents that are read before their records are written."""
@@ -34,12 +33,7 @@ class ReadTask(Task):
     """A task that is answered by the probability of given tokens, with a reading instead of a decoding."""
 
     def read(
-        self,
-        model: Model,
-        items: Sequence[Item],
-        reading: Reading,
-        policy: Policy | None,
-        batch_size: BatchSize,
+        self, model: Model, items: Items, reading: Reading, policy: Policy | None, batch_size: BatchSize
     ) -> list[Generation]:
         """The records of some documents."""
         raise NotImplementedError
@@ -121,19 +115,13 @@ def check_reading(model: Model, reading: object) -> None:
 
 
 def _plain(nats: likelihood.Nats, names: Sequence[str], given: int, length: int) -> dict[str, ReadText]:
-    columns = tuple(range(given, length))
-    return {
-        name: ReadText(
-            float(nats.values[row].mean()),
-            tuple(nats.values[row].tolist()),
-            columns,
-            length,
-            nats.forwards,
-            _known(nats.hidden_share, [row]),
-            _known(nats.sinks_hit, [row]),
-        )
-        for row, name in enumerate(names)
-    }
+    found = {}
+    for row, (name, values) in enumerate(zip(names, nats.values, strict=True)):
+        acted = _known(nats.hidden_share, [row]), _known(nats.sinks_hit, [row])
+        columns = tuple(range(given, length))
+        nll, each = float(values.mean()), tuple(values.tolist())
+        found[name] = ReadText(nll, each, columns, length, nats.forwards, *acted)
+    return found
 
 
 def _masked(
@@ -165,7 +153,7 @@ def _masked(
         part = copies[start : start + rows]
         where = torch.zeros(len(part), length, dtype=torch.bool, device=ids.device)
         where[:, given:] = torch.stack([masks for _, _, masks in part]).to(ids.device)
-        own = [_key(keys[place], copy) for place, copy, _ in part]
+        own = [seed_of(f"{keys[place]}/{copy}") for place, copy, _ in part]
         nats = likelihood.masked(model, ids[[place for place, _, _ in part]], where, given, policy, own)
         forwards = nats.forwards
         for (place, copy, _), one in zip(part, torch.split(nats.values, where.sum(1).tolist()), strict=True):
@@ -189,11 +177,6 @@ def _masked(
     return found
 
 
-def _key(seed: int, copy: int) -> int:
-    """The seed of the random controls in one masked copy of a text."""
-    return int.from_bytes(hashlib.sha256(f"{seed}/{copy}".encode()).digest()[:6], "big")
-
-
 def _known(values: torch.Tensor | None, rows: Sequence[int]) -> float | None:
     """The mean of a policy's number over some rows; None when it never acted."""
     if values is None or bool(values[list(rows)].isnan().all()):
@@ -206,11 +189,14 @@ def _known(values: torch.Tensor | None, rows: Sequence[int]) -> float | None:
 
 def encode_text(model: Model, text: str) -> list[int]:
     """Token ids of a text behind the model's start token."""
+    ids, start = list(_tokenizer(model)(text, add_special_tokens=False).input_ids), start_token(model)
+    return ids if start is None else [start, *ids]
+
+
+def _tokenizer(model: Model) -> Any:
     if model.tokenizer is None:
         raise InputError(f"{model.source} has no tokenizer files, and texts are read with them")
-    start = start_token(model)
-    ids = list(model.tokenizer(text, add_special_tokens=False).input_ids)
-    return ids if start is None else [start, *ids]
+    return model.tokenizer
 
 
 def encode_pair(model: Model, context: str, continuation: str) -> tuple[list[int], list[int]]:
@@ -219,9 +205,7 @@ def encode_pair(model: Model, context: str, continuation: str) -> tuple[list[int
     Spaces at the end of the context belong to the continuation; both are encoded together. An empty context is the model's
     start token.
     """
-    tokenizer = model.tokenizer
-    if tokenizer is None:
-        raise InputError(f"{model.source} has no tokenizer files, and texts are read with them")
+    tokenizer = _tokenizer(model)
     if not context:
         ids, start = list(tokenizer(continuation, add_special_tokens=False).input_ids), start_token(model)
         return ([start], ids) if start is not None and ids[0] != start else (ids[:1], ids[1:])

@@ -45,9 +45,7 @@ def compose(scheme: Scheme, question: str, examples: Sequence[Example] = ()) -> 
     worded = [(scheme.question.format(question=item.question), item.answer) for item in examples]
     if scheme.layout == "turns":
         turns = [
-            Turn(role, text)
-            for pair in worded
-            for role, text in zip(("user", "assistant"), pair, strict=True)
+            turn for asked, answer in worded for turn in (Turn("user", asked), Turn("assistant", answer))
         ]
         turns.append(Turn("user", question))
         turns[0] = Turn(turns[0].role, scheme.preamble + turns[0].content)

@@ -78,7 +78,8 @@ class SmallCode(GeneratedTask):
             (Reading(program(document, cut(output, self.scheme.until))), document.extra["tests"])
             for document, output in pairs
         ]
-        return grade_programs(programs, self.scheme.timeout, self.sandbox, workers)
+        entry_points = [document.question.removeprefix("def ").partition("(")[0] for document, _ in pairs]
+        return grade_programs(programs, self.scheme.timeout, self.sandbox, workers, entry_points)
 
 
 def task(scheme: str | None = None, family: str | None = None, data: str | Path | None = None) -> SmallCode:

@@ -36,14 +36,27 @@ def read_rows(hub: HubData, data: str | Path | None) -> list[dict[str, Any]]:
     return [dict(row) for row in _read_file(path, path.stat().st_mtime_ns, hub.fields)]
 
 
+def unpacked(raw: bytes) -> bytes:
+    """The bytes of a file, gzipped or not."""
+    return gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+
+
+def numbered_lines(text: str) -> list[tuple[int, str]]:
+    """The lines that are not empty, with their numbers from 1 on."""
+    return [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+
+
+def shipped_rows(file: str) -> list[dict[str, Any]]:
+    """The rows of a gzipped JSON-lines file of this package, without the first, which says where they come from."""
+    raw = files("sinkscope.tasks").joinpath("data", file).read_bytes()
+    _, *lines = unpacked(raw).decode().splitlines()
+    return [json.loads(line) for line in lines]
+
+
 @lru_cache(maxsize=8)
 def _read_file(path: Path, _modified: int, fields: tuple[str, ...]) -> tuple[dict[str, Any], ...]:
-    raw = path.read_bytes()
-    text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8")
     rows = []
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
+    for number, line in numbered_lines(unpacked(path.read_bytes()).decode("utf-8")):
         try:
             row = json.loads(line)
         except ValueError as error:

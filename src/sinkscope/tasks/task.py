@@ -41,8 +41,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Prompt:
-    """Turns for a chat template; `prefix` opens the assistant's answer and belongs to the prompt, not to the
-    output.
+    """Turns for a chat template; `prefix` opens the assistant's answer and belongs to the prompt, not to the output.
 
     `chat=False`: no template, the model continues `text()` as it stands (base models).
     """
@@ -150,6 +149,11 @@ def digest(data: Any) -> str:
     """A short, stable fingerprint of JSON data: 16 hex digits."""
     line = json.dumps(data, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(line.encode()).hexdigest()[:16]
+
+
+def seed_of(text: str) -> int:
+    """The seed that a text stands for: 48 bits of its hash."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
 
 
 def fingerprint(document: Document) -> str:

@@ -8,13 +8,11 @@ The passages that ship (data/passages.jsonl.gz; the file's first line says where
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,12 +22,12 @@ from sinkscope.models.model import Model
 from sinkscope.policies.policy import Policy
 from sinkscope.tasks.reading import ReadTask, read_texts, record_of, rounded, texts_of
 from sinkscope.tasks.records import Generation
+from sinkscope.tasks.sources import numbered_lines, shipped_rows, unpacked
 from sinkscope.tasks.task import NATS, Document, Prompt, Scheme, Turn, Verdict
 
 if TYPE_CHECKING:
-    from sinkscope.tasks.answer import BatchSize, Item
+    from sinkscope.tasks.answer import BatchSize, Items
 
-PASSAGES = "passages.jsonl.gz"
 PROMPT_WORDS = 40
 """Words of a passage that a generation continues."""
 END_OF_DOCUMENT = "\n\f\n"
@@ -65,12 +63,7 @@ class TextTask(ReadTask):
         return {**super().settings(), "measure": NATS}
 
     def read(
-        self,
-        model: Model,
-        items: Sequence[Item],
-        reading: Reading,
-        policy: Policy | None,
-        batch_size: BatchSize,
+        self, model: Model, items: Items, reading: Reading, policy: Policy | None, batch_size: BatchSize
     ) -> list[Generation]:
         """Nats per token of each passage, and those of its tokens."""
         texts = texts_of(model, [item.document for item in items])
@@ -89,9 +82,8 @@ class TextTask(ReadTask):
                 "key_share": None if policy is None else policy.key_share(one.tokens),
                 "vocabulary": model.shape.vocabulary,
             }
-            records.append(
-                record_of(item, f"{one.nll:.6f} nats per token", one.forwards, one.hidden_share, **numbers)
-            )
+            output = f"{one.nll:.6f} nats per token"
+            records.append(record_of(item, output, one.forwards, one.hidden_share, **numbers))
         return records
 
 
@@ -104,33 +96,22 @@ def task(scheme: str | None = None, family: str | None = None, data: Any = None)
         raise InputError(
             f"no file at {path}: give passages as JSON lines with a field text, or as a text file"
         )
-    return TextTask(
-        Scheme(
-            "plain",
-            family or "",
-            source="sinkscope's own",
-            bos=True,
-            decoding={"scored": 128 if family == "causal" else None},
-        ),
-        path,
-    )
+    decoding = {"scored": 128 if family == "causal" else None}
+    return TextTask(Scheme("plain", family or "", "sinkscope's own", bos=True, decoding=decoding), path)
 
 
 @lru_cache(maxsize=1)
 def shipped() -> tuple[Document, ...]:
     """The passages that come with the package; the first line of the file is about them all."""
-    raw = files("sinkscope.tasks").joinpath("data", PASSAGES).read_bytes()
-    _, *lines = gzip.decompress(raw).decode().splitlines()
-    rows = [json.loads(line) for line in lines]
+    rows = shipped_rows("passages.jsonl.gz")
     return tuple(Document(row["id"], row["text"], "", {"source": row["source"]}) for row in rows)
 
 
 @lru_cache(maxsize=4)
 def read_passages(path: Path, _modified: int) -> tuple[Document, ...]:
     """Passages of one's own."""
-    raw = path.read_bytes()
     try:
-        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8")
+        text = unpacked(path.read_bytes()).decode("utf-8")
     except (UnicodeDecodeError, OSError, EOFError) as error:
         raise InputError(f"{path} is not UTF-8 text ({error}): convert it first") from error
     passages = _json_lines(text, path) if text.lstrip().startswith("{") else _plain_text(text)
@@ -153,9 +134,7 @@ def _plain_text(text: str) -> list[Document]:
 
 def _json_lines(text: str, path: Path) -> list[Document]:
     passages = []
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
+    for number, line in numbered_lines(text):
         try:
             row = json.loads(line)
             words = row["text"]

@@ -14,40 +14,22 @@ with single digits.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from random import Random
+from typing import Any
+
+import tomllib
 
 from sinkscope.tasks.extraction import extract, is_right
 from sinkscope.tasks.generated import Draft, GeneratedTask, only_scheme
 from sinkscope.tasks.task import Document, Verdict
 
-VERSION = "word_problems/1"  # changing any text or number below changes scores: count up
-
-
-def _split(text: str) -> tuple[str, ...]:
-    return tuple(text.split())
-
-
-SHE = _split(
-    "Mia Anna Zoe Lena Ruth Nora Ivy Clara Eva Jane Rosa Lucy Emma Sara Amy Kate Olga Tina Maya Lily"
-)
-HE = _split("Ben Tom Max Leo Sam Paul Adam Jack Noah Luke Finn Omar Hugo Ivan Eric Carl Dan Mark Peter Alan")
-THINGS = _split(
-    "pens books apples marbles stamps coins shells cards eggs stickers pencils oranges beads buttons balls "
-    "candles cups flowers keys kites lemons nuts pears plums postcards ribbons rocks seeds toys tickets"
-)
-CONTAINERS = _split("boxes bags baskets packs jars drawers trays")
-FOOD = _split("cookies muffins rolls buns cakes pies")
-GOODS = [
-    ("pen", "pens"),
-    ("book", "books"),
-    ("cup", "cups"),
-    ("ball", "balls"),
-    ("cap", "caps"),
-    ("pie", "pies"),
-]
+VERSION = "word_problems/1"  # changing any text or number, here or in the data, changes scores: count up
+TIMES = {2: "twice", 3: "three times", 4: "four times", 5: "five times"}
 
 
 @dataclass(frozen=True)
@@ -63,275 +45,204 @@ class Person:
         return self.they.capitalize()
 
 
-def _people(rng: Random, number: int) -> list[Person]:
-    everyone = [Person(name, "she", "her") for name in SHE] + [Person(name, "he", "him") for name in HE]
-    return rng.sample(everyone, number)
+@cache
+def _data() -> dict[str, Any]:
+    """data/word_problems.toml, its word lists as lists."""
+    path = Path(__file__).parent / "data" / "word_problems.toml"
+    data = tomllib.loads(path.read_text(encoding="utf-8"))
+    words = {name: value.split() for name, value in data.items() if isinstance(value, str)}
+    people = [Person(name, "she", "her") for name in words["she"]]
+    people += [Person(name, "he", "him") for name in words["he"]]
+    return words | {"people": people, "parts": data["parts"]}
 
 
-@dataclass(frozen=True)
+def _some(rng: Random, kind: str, number: int) -> list[Any]:
+    """Different people or things."""
+    return rng.sample(_data()[kind], number)
+
+
 class Story:
-    """Sentences, worked lines, the result, and the numbers that make it a problem of its own."""
+    """Sentences and worked lines, told part by part.
 
-    kind: str
-    numbers: tuple[int, ...]
-    sentences: list[str]
-    lines: list[str]
-    result: int
+    Attributes:
+        values: what stands in the gaps of the texts: names, words, numbers.
+    """
+
+    def __init__(self, rng: Random, **values: Any) -> None:
+        self.rng, self.values = rng, values
+        self.sentences: list[str] = []
+        self.lines: list[str] = []
+
+    def tell(self, part: str, **values: Any) -> None:
+        """Add a part, with more values; of several wordings of a sentence one is drawn."""
+        self.values |= values
+        texts = _data()["parts"][part]
+        for wordings in texts.get("sentences", ()):
+            text = self.rng.choice(wordings) if len(wordings) > 1 else wordings[0]
+            self.sentences.append(text.format_map(self.values))
+        for line in texts.get("lines", ()):
+            self.lines.append(re.sub(r"<(\w+)(.)(\w+)>", self._sum, line).format_map(self.values))
+
+    def _sum(self, found: re.Match[str]) -> str:
+        """A sum of two values, or of a value and a number, with its result."""
+        one, two = (int(name) if name.isdigit() else self.values[name] for name in found.group(1, 3))
+        results = {"+": one + two, "-": one - two, "*": one * two, "/": one // two}
+        return f"{one}{found[2]}{two}={results[found[2]]}"
+
+    def draft(self, kind: str, numbers: tuple[int, ...], result: int) -> Draft:
+        """The problem; its skeleton is its kind and its numbers."""
+        skeleton = f"{kind}:{','.join(map(str, numbers))}"
+        answer = "\n".join([*self.lines, f"#### {result}"])
+        return Draft(skeleton, " ".join(self.sentences), answer, {"skeleton": skeleton})
 
 
-def chain(rng: Random) -> Story:
+def chain(rng: Random) -> Draft:
     """A quantity and what happens to it, one event after the other."""
-    (who, other), thing = _people(rng, 2), rng.choice(THINGS)
-    sentences: list[str] = []
-    lines: list[str] = []
-    numbers: list[int] = []
-    kinds: list[str] = []
-    operations = 0
+    (who, other), thing = _some(rng, "people", 2), rng.choice(_data()["things"])
+    story = Story(rng, who=who, other=other, thing=thing)
     if rng.random() < 0.6:
         a, b = rng.randint(2, 9), rng.randint(2, 12)
-        container = rng.choice(CONTAINERS)
-        starts = [
-            f"{who.name} has {a} {container} with {b} {thing} each.",
-            f"{who.name} has {a} {container} of {b} {thing}.",
-            f"There are {b} {thing} in each of the {a} {container} that {who.name} has.",
-        ]
-        sentences.append(rng.choice(starts))
-        lines.append(f"{who.They} has {a}*{b}={a * b} {thing}.")
-        value, operations = a * b, 1
-        numbers += [a, b]
-        kinds.append("groups")
+        story.tell("groups", a=a, b=b, container=rng.choice(_data()["containers"]))
+        value, operations, numbers, kinds = a * b, 1, [a, b], ["groups"]
     else:
         value = rng.randint(5, 60)
-        sentences.append(
-            rng.choice([f"{who.name} has {value} {thing}.", f"{who.name} starts with {value} {thing}."])
-        )
-        numbers.append(value)
-        kinds.append("some")
-    events = rng.randint(1, 2) if operations else 2
-    for _ in range(events):
+        story.tell("some", value=value)
+        operations, numbers, kinds = 0, [value], ["some"]
+    for _ in range(rng.randint(1, 2) if operations else 2):
         kind = rng.choice(["gain", "lose", "lose"] if value > 15 else ["gain"])
-        if kind == "gain":
-            n = rng.randint(2, 40)
-            text = [
-                f"{who.They} buys {n} more.",
-                f"{who.They} finds {n} more.",
-                f"{other.name} gives {who.them} {n} more.",
-                f"Then {who.they} gets {n} more.",
-            ]
-            lines.append(f"Then {value}+{n}={value + n}.")
-            value += n
-        else:
-            n = rng.randint(2, value - 4)
-            text = [
-                f"{who.They} gives {n} to {other.name}.",
-                f"{who.They} loses {n}.",
-                f"{who.They} sells {n} of them.",
-                f"Then {n} of them break.",
-            ]
-            lines.append(f"Then {value}-{n}={value - n}.")
-            value -= n
-        sentences.append(rng.choice(text))
+        n = rng.randint(2, 40) if kind == "gain" else rng.randint(2, value - 4)
+        story.tell(kind, value=value, n=n)
+        value += n if kind == "gain" else -n
         numbers.append(n)
         kinds.append(kind)
         operations += 1
-    ends: list[Callable[[], tuple[str, list[str], str, list[int], int]]] = []
-
-    def keep() -> tuple[str, list[str], str, list[int], int]:
-        left = [f"How many {thing} are left?"] if kinds[-1] == "lose" else []
-        return "keep", [], rng.choice([f"How many {thing} does {who.they} have now?", *left]), [], value
-
-    def share() -> tuple[str, list[str], str, list[int], int]:
-        n = rng.choice(divisors)
-        ask = f"{who.They} shares them equally among {n} friends. How many does each friend get?"
-        return "share", [f"Each gets {value}/{n}={value // n}."], ask, [n], value // n
-
-    def sell() -> tuple[str, list[str], str, list[int], int]:
-        n = rng.randint(2, 5)
-        ask = f"{who.They} sells them for ${n} each. How many dollars does {who.they} get?"
-        return "sell", [f"{who.They} gets {value}*{n}={value * n} dollars."], ask, [n], value * n
-
-    def together() -> tuple[str, list[str], str, list[int], int]:
-        n = rng.randint(3, 30)
-        ask = f"{other.name} has {n} {thing}. How many {thing} do they have together?"
-        return "together", [f"Together {value}+{n}={value + n}."], ask, [n], value + n
-
     divisors = [n for n in range(2, 10) if value % n == 0 and value > n]
-    if operations >= 2:
-        ends.append(keep)
+    ends = ["keep"] if operations >= 2 else []
     if operations < 4:
-        ends += [share] * bool(divisors) + [sell] * (value <= 40) + [together]
-    kind, more, ask, extra, result = rng.choice(ends)()
-    return Story("-".join([*kinds, kind]), (*numbers, *extra), [*sentences, ask], [*lines, *more], result)
+        ends += ["share"] * bool(divisors) + ["sell"] * (value <= 40) + ["together"]
+    end = rng.choice(ends)
+    if end == "keep":
+        story.tell(rng.choice(["keep", "keep-left"] if kinds[-1] == "lose" else ["keep"]))
+        return story.draft("-".join([*kinds, end]), tuple(numbers), value)
+    span = {"sell": (2, 5), "together": (3, 30)}
+    n = rng.choice(divisors) if end == "share" else rng.randint(*span[end])
+    story.tell(end, value=value, n=n)
+    result = {"share": value // n, "sell": value * n, "together": value + n}[end]
+    return story.draft("-".join([*kinds, end]), (*numbers, n), result)
 
 
-def shopping(rng: Random) -> Story:
+def shopping(rng: Random) -> Draft:
     """Two kinds of goods, sometimes paid with a banknote."""
-    (who,), (one, two) = _people(rng, 1), rng.sample(GOODS, 2)
+    (who,), (one, two) = _some(rng, "people", 1), _some(rng, "goods", 2)
     p, q, a, b = (rng.randint(2, 9) for _ in range(4))
     total = p * a + q * b
-    prices = [
-        f"A {one[0]} costs ${p} and a {two[0]} costs ${q}.",
-        f"Each {one[0]} is ${p} and each {two[0]} is ${q}.",
-    ]
-    sentences = [rng.choice(prices), f"{who.name} buys {a} {one[1]} and {b} {two[1]}."]
-    lines = [
-        f"The {one[1]} cost {a}*{p}={a * p}.",
-        f"The {two[1]} cost {b}*{q}={b * q}.",
-        f"Together {a * p}+{b * q}={total}.",
-    ]
+    story = Story(rng, who=who, one=one, two=two, p=p, q=q, a=a, b=b)
+    story.tell("prices", first=a * p, second=b * q)
     note = next(note for note in (50, 100, 200, 300) if note > total)
     if rng.random() < 0.5:
-        sentences.append(f"{who.They} pays with ${note}. How many dollars does {who.they} get back?")
-        lines.append(f"{who.They} gets back {note}-{total}={note - total}.")
-        return Story("change", (p, q, a, b, note), sentences, lines, note - total)
-    sentences.append(f"How many dollars does {who.they} spend?")
-    return Story("shopping", (p, q, a, b), sentences, lines, total)
+        story.tell("change", note=note, total=total)
+        return story.draft("change", (p, q, a, b, note), note - total)
+    story.tell("shopping")
+    return story.draft("shopping", (p, q, a, b), total)
 
 
-def comparison(rng: Random) -> Story:
+def comparison(rng: Random) -> Draft:
     """Three people, each compared with the one before."""
     a, k = rng.randint(3, 16), rng.randint(2, 4)
-    d = rng.randint(2, min(30, a * k - 1))
-    (one, two, three), thing = _people(rng, 3), rng.choice(THINGS)
-    times = {2: "twice", 3: "three times", 4: "four times"}[k]
-    more = rng.random() < 0.5
-    last = a * k + d if more else a * k - d
-    sentences = [
-        f"{one.name} has {a} {thing}.",
-        f"{two.name} has {times} as many as {one.name}.",
-        f"{three.name} has {d} {'more' if more else 'fewer'} than {two.name}.",
-    ]
-    lines = [
-        f"{two.name} has {a}*{k}={a * k}.",
-        f"{three.name} has {a * k}{'+' if more else '-'}{d}={last}.",
-    ]
-    kind = f"comparison-{'more' if more else 'fewer'}"
+    second = a * k
+    d = rng.randint(2, min(30, second - 1))
+    (one, two, three), thing = _some(rng, "people", 3), rng.choice(_data()["things"])
+    compared = "more" if rng.random() < 0.5 else "fewer"
+    last = second + d if compared == "more" else second - d
+    story = Story(rng, one=one, two=two, three=three, thing=thing, times=TIMES[k], compared=compared)
+    story.tell("comparison", a=a, k=k, d=d)
+    kind = f"comparison-{compared}"
+    story.tell(kind, second=second)
     if rng.random() < 0.5:
-        sentences.append(f"How many {thing} does {three.name} have?")
-        return Story(kind, (a, k, d), sentences, lines, last)
-    sentences.append(
-        rng.choice([f"How many {thing} do they have in all?", f"How many {thing} have they together?"])
-    )
-    lines += [f"Two have {a}+{a * k}={a + a * k}.", f"All have {a + a * k}+{last}={a + a * k + last}."]
-    return Story(f"{kind}-all", (a, k, d), sentences, lines, a + a * k + last)
+        story.tell("comparison-last")
+        return story.draft(kind, (a, k, d), last)
+    story.tell("comparison-all", both=a + second, last=last)
+    return story.draft(f"{kind}-all", (a, k, d), a + second + last)
 
 
-def wages(rng: Random) -> Story:
+def wages(rng: Random) -> Draft:
     """Money by the hour, over days, with something spent."""
-    (who,) = _people(rng, 1)
+    (who,) = _some(rng, "people", 1)
     p, h, d = rng.randint(3, 12), rng.randint(2, 6), rng.randint(2, 6)
     day, total = p * h, p * h * d
     n = rng.randint(3, total - 1)
-    pay = [
-        f"{who.name} earns ${p} an hour and works {h} hours a day.",
-        f"{who.name} works {h} hours a day for ${p} an hour.",
-    ]
-    sentences = [rng.choice(pay)]
-    lines = [f"A day pays {p}*{h}={day}.", f"In {d} days {who.they} earns {day}*{d}={total}."]
+    story = Story(rng, who=who, p=p, h=h, d=d, n=n, day=day, total=total)
+    story.tell("pay")
     if rng.random() < 0.5:
-        sentences.append(f"How many dollars does {who.they} earn in {d} days?")
-        return Story("wages", (p, h, d), sentences, lines, total)
-    sentences.append(f"After {d} days {who.they} spends ${n}. How many dollars are left?")
-    lines.append(f"Left are {total}-{n}={total - n}.")
-    return Story("wages-spent", (p, h, d, n), sentences, lines, total - n)
+        story.tell("wages")
+        return story.draft("wages", (p, h, d), total)
+    story.tell("wages-spent")
+    return story.draft("wages-spent", (p, h, d, n), total - n)
 
 
-def baking(rng: Random) -> Story:
+def baking(rng: Random) -> Draft:
     """Made in trays, some gone, the rest packed."""
-    (who,) = _people(rng, 1)
-    food = rng.choice(FOOD)
+    (who,), food = _some(rng, "people", 1), rng.choice(_data()["food"])
     a, b = rng.randint(2, 9), rng.randint(3, 12)
-    m = rng.randint(2, min(9, a * b - 1))
-    rest = m * rng.randint(1, (a * b - 1) // m)
-    n = a * b - rest
-    made = rng.choice(
-        [f"{who.name} bakes {a} trays of {b} {food}.", f"{who.name} makes {a} trays with {b} {food} each."]
-    )
-    gone = rng.choice([f"{n} are eaten.", f"{n} of them burn.", f"{who.They} eats {n}."])
-    sentences = [made, gone, f"{who.They} packs the rest in bags of {m}. How many bags are there?"]
-    lines = [
-        f"{who.They} has {a}*{b}={a * b} {food}.",
-        f"Then {a * b}-{n}={rest}.",
-        f"Bags are {rest}/{m}={rest // m}.",
-    ]
-    return Story("baking", (a, b, n, m), sentences, lines, rest // m)
+    made = a * b
+    m = rng.randint(2, min(9, made - 1))
+    rest = m * rng.randint(1, (made - 1) // m)
+    n = made - rest
+    story = Story(rng, who=who, food=food, a=a, b=b, m=m, n=n)
+    story.tell("baking", made=made, rest=rest)
+    return story.draft("baking", (a, b, n, m), rest // m)
 
 
-def reading(rng: Random) -> Story:
+def reading(rng: Random) -> Draft:
     """So much a day for some days, then another pace, sometimes out of a whole."""
-    (who,) = _people(rng, 1)
-    pastimes = ["reads pages book", "solves puzzles set", "paints tiles wall", "walks miles trail"]
-    verb, noun, whole = rng.choice(pastimes).split()
+    (who,) = _some(rng, "people", 1)
+    verb, noun, whole = rng.choice(_data()["pastimes"]).split("/")
     a, d, b, e = rng.randint(2, 12), rng.randint(2, 7), rng.randint(2, 12), rng.randint(2, 7)
     total = a * d + b * e
-    sentences = [
-        f"{who.name} {verb} {a} {noun} a day for {d} days.",
-        rng.choice(
-            [f"Then {who.they} {verb} {b} {noun} a day for {e} days.", f"For {e} more days it is {b} a day."]
-        ),
-    ]
-    lines = [f"First {a}*{d}={a * d}.", f"Then {b}*{e}={b * e}.", f"Together {a * d}+{b * e}={total}."]
+    story = Story(rng, who=who, verb=verb, noun=noun, whole=whole, a=a, b=b, d=d, e=e)
+    story.tell("pastime", first=a * d, second=b * e)
     if rng.random() < 0.5:
-        sentences.append(f"How many {noun} is that in all?")
-        return Story("reading", (a, d, b, e), sentences, lines, total)
+        story.tell("reading")
+        return story.draft("reading", (a, d, b, e), total)
     size = total + rng.randint(2, 60)
-    sentences.append(f"The {whole} has {size} {noun}. How many are left?")
-    lines.append(f"Left are {size}-{total}={size - total}.")
-    return Story("reading-left", (a, d, b, e, size), sentences, lines, size - total)
+    story.tell("reading-left", size=size, total=total)
+    return story.draft("reading-left", (a, d, b, e, size), size - total)
 
 
-def seats(rng: Random) -> Story:
+def seats(rng: Random) -> Draft:
     """Rows of seats, some taken, some more coming."""
-    place = rng.choice(["hall", "cinema", "bus", "theater", "tent"])
+    place = rng.choice(_data()["places"])
     a, b = rng.randint(3, 9), rng.randint(3, 12)
     n = rng.randint(2, a * b - 4)
-    m = rng.randint(2, a * b - n - 1)
-    sentences = [
-        rng.choice(
-            [f"A {place} has {a} rows of {b} seats.", f"There are {a} rows with {b} seats each in a {place}."]
-        ),
-        rng.choice([f"{n} seats are taken.", f"{n} people sit down."]),
-        f"Then {m} more people come. How many seats are free?",
-    ]
-    lines = [
-        f"There are {a}*{b}={a * b} seats.",
-        f"Then {a * b}-{n}={a * b - n}.",
-        f"Then {a * b - n}-{m}={a * b - n - m}.",
-    ]
-    return Story("seats", (a, b, n, m), sentences, lines, a * b - n - m)
+    left = a * b - n
+    m = rng.randint(2, left - 1)
+    story = Story(rng, place=place, a=a, b=b, n=n, m=m)
+    story.tell("seats", seats=a * b, left=left)
+    return story.draft("seats", (a, b, n, m), left - m)
 
 
-def ages(rng: Random) -> Story:
+def ages(rng: Random) -> Draft:
     """Ages now and in some years."""
-    one, two = _people(rng, 2)
+    one, two = _some(rng, "people", 2)
     a, k, y = rng.randint(3, 15), rng.randint(2, 5), rng.randint(2, 20)
-    times = {2: "twice", 3: "three times", 4: "four times", 5: "five times"}[k]
-    sentences = [f"{one.name} is {a} years old.", f"{two.name} is {times} as old as {one.name}."]
-    lines = [f"{two.name} is {a}*{k}={a * k}."]
+    second, both = a * k, a + a * k
+    story = Story(rng, one=one, two=two, times=TIMES[k], a=a, k=k, y=y)
+    story.tell("old")
     if rng.random() < 0.5:
-        sentences.append(f"How old will {two.name} be in {y} years?")
-        return Story("age", (a, k, y), sentences, [*lines, f"Then {a * k}+{y}={a * k + y}."], a * k + y)
-    sentences.append(f"How old will they be together in {y} years?")
-    both = a + a * k
-    lines += [
-        f"Together {a}+{a * k}={both}.",
-        f"Both gain {y}*2={y * 2}.",
-        f"Then {both}+{y * 2}={both + y * 2}.",
-    ]
-    return Story("ages", (a, k, y), sentences, lines, both + y * 2)
+        story.tell("age", second=second)
+        return story.draft("age", (a, k, y), second + y)
+    story.tell("ages", second=second, both=both, gain=y * 2)
+    return story.draft("ages", (a, k, y), both + y * 2)
 
 
-KINDS: tuple[Callable[[Random], Story], ...] = (
+KINDS: tuple[Callable[[Random], Draft], ...] = (
     chain, chain, chain, shopping, comparison, wages, baking, reading, seats, ages,
 )  # fmt: skip
 
 
 def draft(rng: Random) -> Draft:
-    """One problem; the skeleton is its kind and its numbers."""
-    story = rng.choice(KINDS)(rng)
-    skeleton = f"{story.kind}:{','.join(map(str, story.numbers))}"
-    answer = "\n".join([*story.lines, f"#### {story.result}"])
-    return Draft(skeleton, " ".join(story.sentences), answer, {"skeleton": skeleton})
+    """One problem."""
+    return rng.choice(KINDS)(rng)
 
 
 @dataclass(frozen=True)

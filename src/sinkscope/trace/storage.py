@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 PROGRESS = "complete.json"
 SUFFIX = ".zarr.zip"
+JSON_ATTRIBUTES = frozenset(("capture", "decoding", "seed", "special_ids", "token_texts", "versions"))
 
 
 class TraceExistsError(InputError):
@@ -212,6 +213,13 @@ def _finished(dataset: xarray.Dataset) -> xarray.Dataset:
     """Float32 instead of float16, lazily, and names instead of codes for the regions."""
     import xarray
 
+    for attribute in JSON_ATTRIBUTES & set(dataset.attrs):
+        try:
+            json.loads(str(dataset.attrs[attribute]) or "null")
+        except ValueError as error:
+            raise InputError(
+                f"the trace is damaged: its attribute {attribute!r} is not JSON ({error}); record it again"
+            ) from error
     for name in dataset.data_vars:
         if is_halved(str(name)):
             # A scale of one in float32 is xarray's way to read half precision as single without loading it.

@@ -8,8 +8,8 @@ import pandas as pd
 import xarray as xr
 
 from sinkscope.report.figures import look
-from sinkscope.report.figures.paper_figure import PaperFigure
-from sinkscope.report.figures.sources import by_trace, caption, named
+from sinkscope.report.figures.paper_figure import PaperFigure, finished
+from sinkscope.report.figures.sources import by_trace, named
 from sinkscope.sinks import composition
 from sinkscope.statistics import Estimate
 
@@ -29,15 +29,7 @@ def plot_composition_table(traces: Any, *, top: int = 5) -> PaperFigure:
     head = ["trace", "token", "frequency", "enrichment", "base rate"]
     figure = look.printed_table(head, [_row(row) for row in table.to_dict("records")], look.PAGE * 0.8)
     many = ", ".join(f"{name} {data.sizes['sample']}" for name, data in named(traces).items())
-    text = caption(
-        "The tokens on which sinks are found most often. Enrichment is how much more often than chance: 1 means that "
-        "the token is a sink as often as any other key of the same step and region.",
-        "share of all detections (step, layer, head, key) at ε = 3; enrichment against detections spread evenly over the "
-        "keys of the same step and region, 95 % interval over prompts where there are several; base rate: share of "
-        f"key-steps. Generations: {many}.",
-        "a cause: a token can be a sink for where it stands and not for what it is (`attribution` separates the two).",
-    )
-    return PaperFigure("table_2", "What sinks are made of", figure, table, text)
+    return finished("table_2", figure, table, many=many)
 
 
 def _row(row: dict[Any, Any]) -> list[str]:

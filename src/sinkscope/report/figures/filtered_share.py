@@ -8,8 +8,8 @@ import pandas as pd
 import xarray as xr
 
 from sinkscope.report.figures import look
-from sinkscope.report.figures.paper_figure import PaperFigure
-from sinkscope.report.figures.sources import by_trace, caption
+from sinkscope.report.figures.paper_figure import PaperFigure, finished
+from sinkscope.report.figures.sources import by_trace
 from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks import filtered_share
 
@@ -38,10 +38,4 @@ def plot_filtered_share(traces: Any) -> PaperFigure:
     at = table[table["epsilon"] == EPSILON]
     shares = ", ".join(f"{row.trace} {row.share:.1%}" for row in at.itertuples())
     lengths = ", ".join(str(keys) for keys in sorted({int(keys) for keys in table["keys"]}))
-    text = caption(
-        f"How many tokens the threshold ε leaves out. At ε = {EPSILON:g} (dashed): {shares}.",
-        f"over every step, layer, head and key, mean over generations; sequences of up to {lengths} keys "
-        "(the paper's figure has 64).",
-        "a natural value for ε: the curve is smooth, and any threshold is a choice.",
-    )
-    return PaperFigure("figure_10", "Share of tokens that are not sinks, by ε", figure, table, text)
+    return finished("figure_10", figure, table, epsilon=EPSILON, shares=shares, lengths=lengths)

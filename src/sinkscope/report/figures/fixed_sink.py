@@ -9,8 +9,8 @@ import xarray as xr
 
 from sinkscope.errors import InputError
 from sinkscope.report.figures import look
-from sinkscope.report.figures.paper_figure import PaperFigure
-from sinkscope.report.figures.sources import caption, head_text, index_of, map_pair, only_trace
+from sinkscope.report.figures.paper_figure import PaperFigure, finished
+from sinkscope.report.figures.sources import head_text, index_of, map_pair, only_trace
 from sinkscope.sinks import moves, residences
 
 
@@ -33,15 +33,8 @@ def plot_fixed_sink(trace: Any, *, sample: int = 0) -> PaperFigure:
         seen.append(f"(b) {head_text(left[0])}: a sink moves left from position {start} to {goal}.")
     else:
         seen.append("No sink of this trace moves to the left, so (b) is missing.")
-    text = caption(
-        " ".join(seen),
-        "whole attention maps; (a) the longest residence of the trace, of several the strongest; (b) of all moves to the left "
-        "the one that starts furthest to the right.",
-        "how common either is: see the summary's shares of static and moving heads.",
-    )
     table = pd.concat([*fixed, *left], ignore_index=True)
-    title = "A fixed sink, and one that moves to the left"
-    return PaperFigure("figure_8", title, look.attention_maps(table), table, text)
+    return finished("figure_8", look.attention_maps(table), table, seen=" ".join(seen))
 
 
 def _fixed(data: xr.Dataset, sample: int) -> list[pd.DataFrame]:

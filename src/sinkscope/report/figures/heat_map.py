@@ -10,8 +10,8 @@ import pandas as pd
 import xarray as xr
 
 from sinkscope.report.figures import look
-from sinkscope.report.figures.paper_figure import PaperFigure
-from sinkscope.report.figures.sources import by_trace, caption, long_table, named, scores_text
+from sinkscope.report.figures.paper_figure import PaperFigure, finished
+from sinkscope.report.figures.sources import by_trace, long_table, named, scores_text
 from sinkscope.sinks import step_position_map
 from sinkscope.sinks.dataset import labels
 
@@ -50,11 +50,4 @@ def plot_heat_map(
         table, "step", "position", "received", top=top, label=label, width=width, height=height
     )
     scores = " and ".join(sorted({scores_text(data) for data in named(traces).values()}))
-    text = caption(
-        "Where attention goes as a generation unfolds: a strongly coloured column is a key that many queries look at; one that "
-        "begins, ends or shifts is a sink that moves.",
-        f"{scores}, mean over the layers and heads that were chosen (all by default), one generation; "
-        "the colour scale ends at the 99.95th percentile, is linear below uniform attention and logarithmic above.",
-        "single heads, whose sinks can vanish in the mean, and whether the model needs these keys.",
-    )
-    return PaperFigure("figure_1", "Received attention by step and position", figure, table, text)
+    return finished("figure_1", figure, table, scores=scores)

@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 
 from sinkscope.report.figures import look
-from sinkscope.report.figures.paper_figure import PaperFigure
-from sinkscope.report.figures.sources import caption
+from sinkscope.report.figures.paper_figure import PaperFigure, finished
 
 COLOURS = {"sinks": "#cf4173", "others": "#7f7f7f", "shuffled": "#c7c7c7"}
 WORDS = {
@@ -51,12 +50,7 @@ def plot_holdings(table: pd.DataFrame, title: str = "What sinks hold") -> PaperF
         ]
         figure.legend(handles=handles, loc="outside lower center", ncols=3)
     n = int(table["n"].max()) if len(table) else 0
-    words = caption(
-        f"{title}: what changes when vectors are replaced, what a lens and probes read, how far values move; {n} prompts.",
-        "means over prompts with 95 % intervals; the control is as many random non-sinks of the same kind, in the same rows.",
-        "that the model uses what a probe or a lens reads; only a patch shows use, and only in the step that was patched.",
-    )
-    return PaperFigure("holdings", title, figure, shown, words)
+    return finished("holdings", figure, shown, whose=title, n=n)
 
 
 def _dots(axes: Any, rows: pd.DataFrame, label: str) -> None:
@@ -67,15 +61,8 @@ def _dots(axes: Any, rows: pd.DataFrame, label: str) -> None:
         if len(part):
             y = [names.index(name) + shift for name in part["measure"]]
             apart = np.clip(np.stack([part["value"] - part["low"], part["high"] - part["value"]]), 0, None)
-            axes.errorbar(
-                part["value"],
-                y,
-                xerr=np.nan_to_num(apart),
-                fmt="o",
-                markersize=3,
-                color=COLOURS[place],
-                linewidth=0.8,
-            )
+            look_of = {"fmt": "o", "markersize": 3, "linewidth": 0.8, "color": COLOURS[place]}
+            axes.errorbar(part["value"], y, xerr=np.nan_to_num(apart), **look_of)
     axes.set(yticks=range(len(names)), yticklabels=names, xlabel=label)
     if names:
         axes.set_ylim(len(names) - 0.5, -0.5)

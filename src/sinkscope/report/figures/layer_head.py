@@ -8,8 +8,8 @@ import pandas as pd
 import xarray as xr
 
 from sinkscope.report.figures import look
-from sinkscope.report.figures.paper_figure import PaperFigure
-from sinkscope.report.figures.sources import by_trace, caption, head_text, long_table, named, scores_text
+from sinkscope.report.figures.paper_figure import PaperFigure, finished
+from sinkscope.report.figures.sources import by_trace, head_text, long_table, named, scores_text
 from sinkscope.sinks import layer_head_map
 
 
@@ -35,10 +35,4 @@ def plot_layer_head(traces: Any) -> PaperFigure:
     )
     scores = " and ".join(sorted({scores_text(data) for data in named(traces).values()}))
     many = ", ".join(str(data.sizes["sample"]) for data in named(traces).values())
-    text = caption(
-        f"How strong the main sink of each head is. Strongest: {seen}.",
-        f"{scores}: the maximum over keys in each step, averaged over steps and over generations (of these {many}).",
-        "whether it is the same key in every step. A maximum over many keys is above 1 even without sinks "
-        "(about 2 for mild noise over 100 keys).",
-    )
-    return PaperFigure("figure_5", "Strength of each head's main sink", figure, table, text)
+    return finished("figure_5", figure, table, strongest=seen, scores=scores, many=many)

@@ -6,8 +6,7 @@ import pandas as pd
 
 from sinkscope.errors import InputError
 from sinkscope.report.figures import look
-from sinkscope.report.figures.paper_figure import PaperFigure
-from sinkscope.report.figures.sources import caption
+from sinkscope.report.figures.paper_figure import PaperFigure, finished
 
 COLUMNS = ("task", "policy", "model", "accuracy")
 
@@ -34,14 +33,7 @@ def plot_masking_table(accuracies: pd.DataFrame) -> PaperFigure:
             value, error = float(cells.loc[model, "accuracy"]), float(cells.loc[model, "stderr"])
             row.append(f"{value:.2f} ± {error:.2f}" if error == error else f"{value:.2f}")
         rows.append(row)
-    text = caption(
-        "Accuracy with the keys that a policy masks hidden, beside the unmasked model.",
-        "share of problems answered right; ± is one standard error where it was given.",
-        "that a sink matters: hiding any keys can cost accuracy. Read it beside count- and mass-matched random controls and "
-        "beside `silence`; only where all agree is the loss due to the sink.",
-    )
-    figure = look.printed_table(["task", "sinks", *models], rows, look.PAGE)
-    return PaperFigure("table_1", "Accuracy with sinks masked", figure, table, text)
+    return finished("table_1", look.printed_table(["task", "sinks", *models], rows, look.PAGE), table)
 
 
 def _checked(accuracies: pd.DataFrame) -> pd.DataFrame:

@@ -9,8 +9,8 @@ import pandas as pd
 
 from sinkscope.errors import InputError
 from sinkscope.report.figures import look
-from sinkscope.report.figures.paper_figure import PaperFigure
-from sinkscope.report.figures.sources import caption, head_text, index_of, map_pair, only_trace
+from sinkscope.report.figures.paper_figure import PaperFigure, finished
+from sinkscope.report.figures.sources import head_text, index_of, map_pair, only_trace
 from sinkscope.sinks import moves
 from sinkscope.sinks.dataset import scores_name
 
@@ -39,11 +39,5 @@ def plot_moving_sink(trace: Any, *, sample: int = 0) -> PaperFigure:
     maps = map_pair(data, sample, move, ((t, "step", marks[0]), (t + 1, "step", marks[1])))
     table = pd.concat(maps, ignore_index=True)
     first, second = table["step"].unique()
-    text = caption(
-        f"Attention of {head_text(table)} at steps {first} and {second}: the strongest sink moves from position "
-        f"{marks[0]} to {marks[1]} (arrows).",
-        "the whole attention map of one head; of all moves in the trace, the one whose weaker end receives most.",
-        "how common such moves are (figure 7 and the table of moves), and why it moved.",
-    )
-    title = "A sink moves from one step to the next"
-    return PaperFigure("figure_4", title, look.attention_maps(table), table, text)
+    words = {"head": head_text(table), "first": first, "second": second, "start": marks[0], "goal": marks[1]}
+    return finished("figure_4", look.attention_maps(table), table, **words)

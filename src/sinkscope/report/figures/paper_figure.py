@@ -7,7 +7,9 @@ import html
 import io
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import tomllib
 
 from sinkscope.report.figures.look import style
 from sinkscope.text import csv_text, visible
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ENDINGS = ("svg", "pdf", "csv", "txt")
+CAPTIONS = tomllib.loads((Path(__file__).parent / "captions.toml").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
@@ -69,3 +72,10 @@ class PaperFigure:
         return (
             f'<figure style="margin:0;max-width:60em">{self.image()}<figcaption>{words}</figcaption></figure>'
         )
+
+
+def finished(name: str, figure: Figure, table: pd.DataFrame, **words: Any) -> PaperFigure:
+    """A figure with its title and its caption from captions.toml, in which `words` fill the braces."""
+    told = {part: text.format(**words) for part, text in CAPTIONS[name].items()}
+    caption = f"{told['seen']} Computed: {told['computed']} Not shown: {told['not_shown']}"
+    return PaperFigure(name, told["title"], figure, table, caption)

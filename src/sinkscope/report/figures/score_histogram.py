@@ -9,11 +9,9 @@ import pandas as pd
 import xarray as xr
 
 from sinkscope.report.figures import look
-from sinkscope.report.figures.paper_figure import PaperFigure
-from sinkscope.report.figures.sources import by_trace, caption
+from sinkscope.report.figures.paper_figure import PaperFigure, finished
+from sinkscope.report.figures.sources import by_trace
 from sinkscope.sinks import score_histogram
-
-TITLES = {"figure_3": "How often each score occurs", "figure_9": "How often each score occurs, by trace"}
 
 
 def plot_score_histogram(traces: Any, *, name: str = "figure_3") -> PaperFigure:
@@ -51,11 +49,4 @@ def plot_score_histogram(traces: Any, *, name: str = "figure_3") -> PaperFigure:
             va="top", color="#D55E00", fontsize=7,
         )  # fmt: skip
     cells = ", ".join(f"{trace} {int(part['count'].sum()):,}" for trace, part in parts.items())
-    text = caption(
-        "Most keys get about uniform attention (1) or less; the tail to the right are sinks. The dashed line is about where "
-        "ε = 3 draws the border.",
-        "received attention of every step, layer, head and key, in bins of 0.5; scores beyond 50 count in the last bin. "
-        f"Cells: {cells}.",
-        "which keys they are, or whether a high score lasts. The paper's figures 3 and 9 have linear counts.",
-    )
-    return PaperFigure(name, TITLES[name], figure, table, text)
+    return finished(name, figure, table, cells=cells)

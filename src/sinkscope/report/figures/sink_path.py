@@ -10,8 +10,8 @@ import pandas as pd
 import xarray as xr
 
 from sinkscope.report.figures import look
-from sinkscope.report.figures.paper_figure import PaperFigure
-from sinkscope.report.figures.sources import caption, head_text, named
+from sinkscope.report.figures.paper_figure import PaperFigure, finished
+from sinkscope.report.figures.sources import head_text, named
 from sinkscope.sinks import layer_head_map, paths
 from sinkscope.sinks.dataset import Array
 
@@ -51,15 +51,8 @@ def plot_sink_path(
         axes[0][0].set_xlim(left=-2)
         axes[0][0].invert_yaxis()
         figure.legend(loc="outside upper left")
-    text = caption(
-        "Where the strongest sink of one head is as generation goes on: "
-        f"{'; '.join(_moves(name, part) for name, part in parts.items())}. A straight line downwards is a fixed sink.",
-        "the key with the highest received attention among the head's sinks (ε = 3); it gives way only to one at least "
-        "1.2 times as strong. By default the head with the strongest main sink of those that have a sink in at least half "
-        "of the steps.",
-        "the other heads: one chosen head says nothing about how common its behaviour is.",
-    )
-    return PaperFigure("figure_7", "Position of the strongest sink by step", figure, table, text)
+    moved = "; ".join(_moves(name, part) for name, part in parts.items())
+    return finished("figure_7", figure, table, moves=moved)
 
 
 def _strongest(data: xr.Dataset, path: xr.Dataset) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Reading traces for figures: by name, one sample or one attention map at a time; and putting captions together."""
+"""Reading traces for figures: by name, one sample or one attention map at a time."""
 
 from __future__ import annotations
 
@@ -101,8 +101,3 @@ def scores_text(data: xr.Dataset) -> str:
     if scores_name(data) == "received_all":
         return "received attention over all queries so far (keys seen by at least 16 queries)"
     return "received attention (uniform = 1)"
-
-
-def caption(seen: str, computed: str, not_shown: str) -> str:
-    """The three things that a caption says."""
-    return f"{seen} Computed: {computed} Not shown: {not_shown}"

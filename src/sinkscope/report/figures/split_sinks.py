@@ -10,8 +10,8 @@ import xarray as xr
 
 from sinkscope.errors import InputError
 from sinkscope.report.figures import look
-from sinkscope.report.figures.paper_figure import PaperFigure
-from sinkscope.report.figures.sources import attention_map, caption, head_text, index_of, map_pair, only_trace
+from sinkscope.report.figures.paper_figure import PaperFigure, finished
+from sinkscope.report.figures.sources import attention_map, head_text, index_of, map_pair, only_trace
 from sinkscope.sinks import residences
 from sinkscope.sinks.dataset import sample_state
 from sinkscope.sinks.split import split_of
@@ -40,15 +40,8 @@ def plot_split_sinks(trace: Any, *, sample: int = 0) -> PaperFigure:
     if gone:
         place = int(gone[0]["mark"].iloc[0])
         seen.append(f"(b) {head_text(gone[0])}: the sink at position {place} is no sink in the step after.")
-    text = caption(
-        " ".join(seen),
-        "whole attention maps; (a) of all head-steps where both classes have at least 3 queries and a sink of their own, the one "
-        "whose weaker sink is strongest; (b) the residence with the highest mean score that ended while its key stayed.",
-        "how often this happens: `split_by_layer` and the table of residences count it.",
-    )
     table = pd.concat([*split, *gone], ignore_index=True)
-    title = "Split sinks, and a sink that vanishes"
-    return PaperFigure("figure_6", title, look.attention_maps(table), table, text)
+    return finished("figure_6", look.attention_maps(table), table, seen=" ".join(seen))
 
 
 def _split(data: xr.Dataset, sample: int) -> list[pd.DataFrame]:

@@ -6,10 +6,11 @@ import math
 
 from sinkscope.report.study.dynamics import measure_rows
 from sinkscope.report.study.exemplars import drawn
-from sinkscope.report.study.markup import Safe, details, figure, link, panels, section, table, tag
+from sinkscope.report.study.markup import Safe, details, link, panels, section, table, tag
 from sinkscope.report.study.numbers import missing, valued
 from sinkscope.report.study.source import Row, Source
 from sinkscope.report.study.svg import Plot, key
+from sinkscope.report.study.words import captioned, note
 
 COLUMNS = (
     ("sinks_per_head", "sinks per head", ".2f"), ("drains_per_head", "drains", ".2f"), ("hubs_per_head", "hubs", ".2f"),
@@ -32,12 +33,8 @@ def anatomy(source: Source) -> Safe | None:
 def _measures(source: Source) -> Safe:
     """Strength and anatomy of the sinks of each model."""
     measures = source.measures("where", "strength", "anatomy")
-    caption = (
-        "Where sinks are, how strong, and whether they are drains (value norm under half the median of their head: they take "
-        "attention and give little back) or hubs (they may carry content). 95 % intervals over prompts"
-    )
     rows = measure_rows(measures, lambda unit: ".1%" if unit.startswith("share") else ".2f")
-    return table(caption, ("measure", *measures), rows)
+    return table(note("anatomy"), ("measure", *measures), rows)
 
 
 def _depth(layers: Layers) -> Safe:
@@ -51,15 +48,7 @@ def _depth(layers: Layers) -> Safe:
     top = max(1.0, math.ceil(2 * max(highest)) / 2)
     pictures = panels((model, _panel(model, rows, top)) for model, rows in layers.items())
     marks = key([("s1", "circle", "sinks per head"), ("s2", "diamond", "of these, drains")])
-    return figure(
-        tag("div", pictures, marks),
-        "Sinks per head and step, from the first layer to the last, and how many of them are drains.",
-        "mean over the heads, steps and prompts of the traces, ε = 3; bands are 95 % intervals over prompts. A drain’s value "
-        "norm is under half the median of its head.",
-        "How strong they are, or whether the same keys are sinks in several layers. A hub may carry content, so masking it "
-        "removes information: that alone can explain a loss.",
-        link("tables/depth.csv"),
-    )
+    return captioned(tag("div", pictures, marks), "depth", link("tables/depth.csv"))
 
 
 def _panel(model: str, rows: list[tuple[int, Row]], top: float) -> Safe:

@@ -9,29 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import tomllib
 
+from sinkscope.report.study import masking_rules, trace_rules
 from sinkscope.report.study.evidence import TRACES, Evidence
-from sinkscope.report.study.masking_rules import (
-    collapses,
-    due_to_sinks,
-    keeps,
-    loses_less_than_causal,
-    loses_most,
-    worse,
-)
 from sinkscope.report.study.rules import NOT_MEASURED, Judgement, Rule
-from sinkscope.report.study.trace_rules import (
-    drifts,
-    enriched,
-    kinds,
-    later_and_less_sure,
-    leads,
-    measure,
-    rarer,
-    with_sinks,
-)
 from sinkscope.study.gpu_hours import Power
 
 DIFFUSION = ("llada", "dream", "mmada")
@@ -61,68 +45,24 @@ class Claim:
 THEMES = "What breaks without them", "How many, and where", "Movement", "What they are made of"
 """In the order of the table: the paper's main question first."""
 
-RULES: dict[str, Rule] = {
-    "present": measure("heads without", 0.01, True, "of head-steps have one", complement=True),
-    "filtered": measure("tokens filtered at ε = 3", 0.96, True, "of tokens"),
-    "rare": measure("heads without", 0.5, True, "of head-steps have none"),
-    "rarer": rarer("llada"),
-    "fewer": with_sinks(
-        measure(
-            "sinks per head: change with depth",
-            0.0,
-            False,
-            "sinks per head, first layer to last",
-            shown="number",
-        )
-    ),
-    "few": with_sinks(
-        measure("one or two positions in the deepest layers", 0.5, True, "of steps have one or two")
-    ),
-    "early": with_sinks(
-        measure(
-            "absorbed: change with depth", 0.0, False, "of all attention, first layer to last", shown="number"
-        )
-    ),
-    "late": with_sinks(
-        measure(
-            "main sink: change with depth", 0.0, True, "times uniform, first layer to last", shown="number"
-        )
-    ),
-    "moving": kinds(moving=True),
-    "static": kinds(moving=False),
-    "start": with_sinks(measure("on the first 4 positions", 0.5, True, "of sink attention")),
-    "lasting": with_sinks(measure("residences of one step", 0.5, False, "of residences last one step")),
-    "right": drifts(+1, "moves as a block ends"),
-    "left": drifts(-1),
-    "rightmost": with_sinks(measure("first on the right-most mask", 0.25, True, "of such heads")),
-    "split": with_sinks(measure("split beyond random classes", 0.0, True, "beyond random classes")),
-    "newline": enriched("newline"),
-    "punctuation": enriched("punctuation"),
-    "whitespace": enriched("whitespace"),
-    "end": enriched("end"),
-    "masks": enriched("mask", "share"),
-    "semantic": leads("semantic", "positional"),
-    "positional": leads("positional", "semantic"),
-    "robust-1": keeps("top:1"),
-    "robust-5": keeps("top:5"),
-    "dose": worse("top:10", "top:1"),
-    "mostly": loses_most("top:10", DIFFUSION),
-    "collapse": collapses("top:1"),
-    "rival": loses_less_than_causal("top:1"),
-    "rival-model": loses_less_than_causal("top:1@model"),
-    "sinks": due_to_sinks("top:1"),
-    "confidence": later_and_less_sure,
-}
-"""Claim → the rule that decides on it; claims.toml has its words."""
-
+RULES = {**vars(trace_rules), **vars(masking_rules)}
 DATA = tomllib.loads((Path(__file__).parent / "claims.toml").read_text(encoding="utf-8"))
-CLAIMS = tuple(
-    Claim(
-        name, told["theme"], told["text"], told["where"], told["measured"], told["rule"], tuple(told["families"]),
-        RULES[name], told.get("evidence", TRACES),
+
+
+def _claim(name: str, told: dict[str, Any]) -> Claim:
+    """An entry of claims.toml, which names the function that decides on it and its options."""
+    options = {key: value for key, value in told["decide"].items() if key != "rule"}
+    words = {key: told[key] for key in ("theme", "text", "where", "measured", "rule")}
+    return Claim(
+        name=name,
+        families=tuple(told["families"]),
+        decide=RULES[told["decide"]["rule"]](**options),
+        kind=told.get("evidence", TRACES),
+        **words,
     )
-    for name, told in DATA.items()
-)  # fmt: skip
+
+
+CLAIMS = tuple(_claim(name, told) for name, told in DATA.items())
 
 
 def needs() -> list[Power]:

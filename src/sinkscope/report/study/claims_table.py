@@ -9,6 +9,7 @@ from sinkscope.report.study.evidence import collect
 from sinkscope.report.study.markup import Safe, details, section, tag
 from sinkscope.report.study.rules import CONTRADICTED, OPEN, SUPPORTED, Judgement
 from sinkscope.report.study.source import Source
+from sinkscope.report.study.words import note
 from sinkscope.study.evidence import CHECKED
 
 MARKS = {SUPPORTED: "✓", CONTRADICTED: "✗", OPEN: "?"}
@@ -33,34 +34,20 @@ def claims_table(source: Source) -> Safe:
         tally.update(judgement.status for judgements in row.values() for judgement in judgements)
         rows.append(tag("tr", _claim(claim), *(_cell(claim, model, row[model]) for model in models)))
     head = tag("tr", tag("th", "claim", scope="col"), *(tag("th", model, scope="col") for model in models))
-    caption = tag(
-        "caption",
-        "Claims of arXiv 2510.15731. A verdict is about the model named at the top of its column and the setting of this study; "
-        "small models neither confirm nor refute results on models of 7 or 8 billion parameters.",
-    )
+    caption = tag("caption", note("claims_table"))
     grid = tag("table", caption, tag("thead", head), tag("tbody", *rows), class_="claims")
     counts = tag(
         "ul",
         *(tag("li", _badge(status), f" {tally[status]} of {sum(tally.values())}") for status in MARKS),
         class_="tally",
     )
-    about = (
-        "Each claim is decided by a rule that is stated with it, for every task and every set of traces. The whole 95 % interval "
-        "must lie on one side of the limit; an effect within noise is not testable at this n, and never supported. Losses are "
-        "paired by document, with score intervals that do not shrink to nothing when all documents agree (Tango), and must "
-        "exceed what hiding as many random keys costs. Texts that were read are "
-        "judged by the same rules: in place of an accuracy stands the probability of a token, relative to that without a policy, "
-        "with an interval over texts that allows for a long tail (the wider of Student’s t and Hall’s), from 16 texts on. "
-        "Intervals of traces are over prompts (Student’s t). How often each rule errs, and how large an effect "
-        "it needs, is on the page on the report."
-    )
     checked = [
-        tag("p", f"{note[:1].upper()}{note[1:]}.", class_="quiet")
-        for note in source.notes
-        if note.startswith(CHECKED)
+        tag("p", f"{remark[:1].upper()}{remark[1:]}.", class_="quiet")
+        for remark in source.notes
+        if remark.startswith(CHECKED)
     ]
     return section(
-        "claims", "The paper’s claims", tag("p", about), counts, *checked,
+        "claims", "The paper’s claims", tag("p", note("claims")), counts, *checked,
         tag("div", grid, class_="scroll", tabindex="0", role="region", aria_label="claims of the paper"),
     )  # fmt: skip
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sinkscope.report.study.markup import Safe, figure, join, link, panels, section, table, tag
+from sinkscope.report.study.markup import Safe, join, link, panels, section, table, tag
 from sinkscope.report.study.numbers import missing, number, valued, within
 from sinkscope.report.study.source import Row, Source
 from sinkscope.report.study.svg import Plot
-from sinkscope.report.study.words import colour, short
+from sinkscope.report.study.words import captioned, colour, note, short
 from sinkscope.study.paper import published_tokens
 
 LOW, HIGH = 1 / 16, 16.0
@@ -26,19 +26,9 @@ def composition(source: Source) -> Safe | None:
     pictures = panels(
         (model, _panel(model, rows, kinds, colour(model, source.models))) for model, rows in measures.items()
     )
-    picture = figure(
-        pictures,
-        "Enrichment of each kind of token among the sinks: 1 (dashed) is as often as any other key of the same step and region, "
-        "4 is four times as often. Values under 1/16 stand at the edge. A kind that was never a sink, or that stands in one "
-        "prompt only, has no interval.",
-        "detections (step, layer, head, key) at ε = 3 divided by what chance would give in the same steps and regions; 95 % "
-        "intervals are over prompts (Student’s t).",
-        "A cause: a token can be a sink for where it stands and not for what it is. Frequency alone says little: averaged over "
-        "the steps of a diffusion model more than a third of all positions are masks.",
-        link("tables/sinks.csv"),
-    )
+    picture = captioned(pictures, "composition", link("tables/sinks.csv"))
     shares = table(
-        "Frequency (share of the detections) and, below it, enrichment, each with its 95 % interval over prompts",
+        note("frequencies"),
         ("kind of token", *measures),
         [[kind, *(_both(rows, kind) for rows in measures.values())] for kind in kinds],
     )
@@ -100,10 +90,7 @@ def _tokens(source: Source) -> Safe | None:
         [str(i + 1), *(column[i] if i < len(column) else "" for column in columns.values())]
         for i in range(TOP)
     ]
-    caption = join(
-        ["The five tokens that are sinks most often in each exemplar: share of its detections, and enrichment. One generation "
-         "each, so no interval. Data: ", link("figures/table_2.csv")]
-    )  # fmt: skip
+    caption = join([note("tokens"), link("figures/table_2.csv")])
     return table(caption, ("", *columns), body, kind="tokens-table")
 
 

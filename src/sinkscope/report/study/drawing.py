@@ -20,6 +20,7 @@ from sinkscope.report.figures import (
     check_names,
     save_all,
 )
+from sinkscope.report.figures.frontier import plot_frontier
 from sinkscope.report.figures.holdings import plot_holdings
 from sinkscope.report.study.holdings import figure_stem, title
 from sinkscope.report.study.source import LEFT_OUT, read
@@ -77,9 +78,11 @@ def save_study(
             figure = plot_holdings(rows, f"What the sinks of {title(source, str(model), str(task))} hold")
             suffix = figure_stem(source, str(model), str(task)).removeprefix("holdings_")
             drawn.setdefault("holdings", []).extend(figure.save(out, suffix))
+    if not only and "reuse" in source.frames:
+        drawn["frontier"] = plot_frontier(source.frames["reuse"]).save(out)
     out.mkdir(parents=True, exist_ok=True)
     (out / LEFT_OUT).write_text(json.dumps(left_out, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    return Saved({name: drawn[name] for name in (*names, "holdings") if name in drawn}, left_out)
+    return Saved({name: drawn[name] for name in (*names, "holdings", "frontier") if name in drawn}, left_out)
 
 
 def _in_processes(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sinkscope.report.study.markup import Safe, figure, join, link, section, table, tag
+from sinkscope.report.study.markup import Safe, join, link, section, table, tag
 from sinkscope.report.study.numbers import missing, number, valued
 from sinkscope.report.study.source import Row, Source
 from sinkscope.report.study.svg import Plot, key
+from sinkscope.report.study.words import captioned
 
 KINDS = (
     ("static", "s1", "fixed keys hold the strongest sink for at least 90 % of the steps"),
@@ -27,16 +28,7 @@ def dynamics(source: Source) -> Safe | None:
     if not measures:
         return None
     entries = [(f"area {kind}", "patch", f"{name}: {words}") for name, kind, words in KINDS]
-    picture = figure(
-        tag("div", _bars(measures), key(entries)),
-        "How the heads that have sinks behave over a generation: the share of the head-steps with a sink that belong to static, "
-        "moving, flickering, vanishing, emerging and intermittent heads.",
-        "each head of each trace is put into one class by rules (the page on analysis states them), and weighted by its steps "
-        "with a sink.",
-        "Why a sink moves, and whether it matters. Classes depend on thresholds (ε = 3, 90 %, a challenger 1.2 times as strong) "
-        "that are conventions. Few prompts: see the intervals in the table.",
-        link("tables/sinks.csv"),
-    )
+    picture = captioned(tag("div", _bars(measures), key(entries)), "dynamics", link("tables/sinks.csv"))
     numbers = table(
         "Dynamics, with 95 % intervals over prompts; expected and p of events are from permuted event times",
         ("measure", *measures),

@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 from sinkscope.report.study.exemplars import embedded_svg
-from sinkscope.report.study.markup import Safe, figure, panels, section, tag
+from sinkscope.report.study.markup import Safe, panels, section, tag
 from sinkscope.report.study.source import Source
+from sinkscope.report.study.words import captioned
 from sinkscope.study.shipped import SHELF
 
 
@@ -30,20 +31,9 @@ def emergence(source: Source, shelf: Path = SHELF) -> Safe | None:
         pictures.append((model.name, picture))
     if not pictures:
         return None
-    gone = ""
-    if left_out:
-        gone = f" Left out, because other weights were studied than are shipped: {', '.join(left_out)}."
-    return section(
-        "emergence", "When they appear",
-        figure(
-            panels(pictures),
-            "How sinks appear during training, by optimiser step (logarithmic; 0 is the start, which for models that continue "
-            f"from another is that model).{gone}",
-            "a fixed held-out probe of texts at log-spaced steps; diffusion models with a share t of the targets masked, the "
-            "causal model on the whole text; ε = 3. Shipped with the weights (emergence.json), not computed here.",
-            "Other seeds: each curve is one training run. The probe is not the study’s task, and no curve has an interval.",
-        ),
-    )  # fmt: skip
+    others = f" Left out, because other weights were studied than are shipped: {', '.join(left_out)}."
+    picture = captioned(panels(pictures), "emergence", gone=others if left_out else "")
+    return section("emergence", "When they appear", picture)
 
 
 def _digest(folder: Path) -> str | None:

@@ -17,7 +17,7 @@ from sinkscope.report.study.numbers import missing
 from sinkscope.report.study.source import Source
 from sinkscope.sinks.diagnosis import BASE_ACCURACY
 from sinkscope.statistics import Estimate, kept_share, mean_difference, mean_interval, paired_interval
-from sinkscope.study.comparison import control
+from sinkscope.study.comparison import pooled
 
 Scores = Mapping[str, float]
 """Document → share of its answers that were right."""
@@ -177,47 +177,50 @@ def _accuracies(source: Source) -> Iterable[Evidence]:
     frame = frame[columns].assign(here=True)
     if earlier is not None:
         frame = pd.concat([frame, earlier[[*columns, "sinks_hit"]].assign(here=False)], ignore_index=True)
-    decodings = {str(task): part["decoding_name"].nunique() for task, part in frame.groupby("task")}
-    for model in source.models:
-        own = frame[frame["model"] == model]
-        for (task, decoding), part in own.groupby(["task", "decoding_name"], sort=False):
-            rows = source.rows("results", model=model, task=task, decoding_name=decoding)
-            hits: Any = (
-                {}
-                if earlier is None
-                else part.dropna(subset="sinks_hit").groupby("policy")["sinks_hit"].first()
-            )
-            hits = {
-                **hits,
-                **{row["policy"]: row["sinks_hit"] for _, row in rows if not missing(row.get("sinks_hit"))},
-            }
-            yield Evidence(
-                model=model,
-                family=source.families.get(model, ""),
-                about=f"{task}, {decoding}" if decodings[str(task)] > 1 else str(task),
-                scores=_scores(part),
-                hits={str(policy): float(hit) for policy, hit in hits.items()},
-                here=part.loc[part["here"], "document"].nunique(),
-            )
+    decodings = frame.groupby("task")["decoding_name"].nunique()
+    for model, task, decoding, part in _settings(source, frame):
+        hits = _hits(source, "results", model, task, decoding)
+        if earlier is not None:
+            first = part.dropna(subset="sinks_hit").groupby("policy")["sinks_hit"].first()
+            hits = {**{str(name): float(hit) for name, hit in first.items()}, **hits}
+        yield Evidence(
+            model=model,
+            family=source.families.get(model, ""),
+            about=f"{task}, {decoding}" if decodings[task] > 1 else task,
+            scores=_scores(part),
+            hits=hits,
+            here=part.loc[part["here"], "document"].nunique(),
+        )
 
 
 def _texts(source: Source) -> Iterable[Evidence]:
     frame = source.frames.get("passages")
     if frame is None:
         return
-    frame = frame.assign(here=True, passed=frame["nll"])
+    for model, task, decoding, part in _settings(source, frame.assign(here=True, passed=frame["nll"])):
+        yield TextEvidence(
+            model=model,
+            family=source.families.get(model, ""),
+            about=f"{task}, {decoding} (points: per cent of a token's probability)",
+            scores=_scores(part),
+            hits=_hits(source, "likelihood", model, task, decoding),
+        )
+
+
+def _settings(source: Source, frame: pd.DataFrame) -> Iterable[tuple[str, str, str, pd.DataFrame]]:
+    """(model, task, decoding, its rows), in the study's order."""
     for model in source.models:
         own = frame[frame["model"] == model]
         for (task, decoding), part in own.groupby(["task", "decoding_name"], sort=False):
-            rows = source.rows("likelihood", model=model, task=task, decoding_name=decoding)
-            hits = {row["policy"]: row["sinks_hit"] for _, row in rows if not missing(row.get("sinks_hit"))}
-            yield TextEvidence(
-                model=model,
-                family=source.families.get(model, ""),
-                about=f"{task}, {decoding} (points: per cent of a token's probability)",
-                scores=_scores(part),
-                hits=hits,
-            )
+            yield model, str(task), str(decoding), part
+
+
+def _hits(source: Source, table: str, model: str, task: str, decoding: str) -> dict[str, float]:
+    """Policy → share of the step's own sinks that it hid."""
+    rows = source.rows(table, model=model, task=task, decoding_name=decoding)
+    return {
+        str(row["policy"]): float(row["sinks_hit"]) for _, row in rows if not missing(row.get("sinks_hit"))
+    }
 
 
 def _scores(frame: Any) -> dict[str, Scores]:
@@ -225,16 +228,10 @@ def _scores(frame: Any) -> dict[str, Scores]:
 
     With evidence of earlier studies, the documents that all policies have in common: losses are paired.
     """
-    ran = frame[frame["here"]]
-    known = set(zip(ran["policy"], ran["document"], strict=True))
-    new = [
-        here or pair not in known
-        for here, pair in zip(
-            frame["here"], zip(frame["policy"], frame["document"], strict=True), strict=True
-        )
-    ]
+    answers = pd.MultiIndex.from_frame(frame[["policy", "document"]])
+    new = frame["here"].to_numpy() | ~answers.isin(answers[frame["here"].to_numpy()])
     scores: dict[str, Scores] = {}
-    for policy, part in frame[new].groupby(frame["policy"].map(_pooled), sort=False):
+    for policy, part in frame[new].groupby(frame["policy"].map(pooled), sort=False):
         mean = part["passed"].astype(float).groupby(part["document"]).mean()
         scores[str(policy)] = {str(name): float(score) for name, score in mean.items()}
     if frame["here"].all():
@@ -246,16 +243,12 @@ def _scores(frame: Any) -> dict[str, Scores]:
     }
 
 
-def _pooled(policy: str) -> str:
-    """The name of a control without its seed."""
-    kind = control(policy)
-    return policy if kind is None else kind.name
-
-
 def _traces(source: Source) -> Iterable[Evidence]:
     for model in source.models:
         sets: dict[str, list[dict[str, Any]]] = {}
         for _, row in source.rows("sinks", model=model, policy="none"):
+            if not missing(row.get("reuse")):  # approximate steps are no evidence on the model
+                continue
             sets.setdefault(str(row["cell"]), []).append(row)
         for rows in sets.values():
             measures = {row["measure"]: Estimate(row["value"], row["low"], row["high"]) for row in rows}

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from sinkscope.report.html import Parts, viewer_parts
 from sinkscope.report.study.markup import Safe, figure, link, section, spelled, tag
 from sinkscope.report.study.source import Source
+from sinkscope.report.study.words import note
 
 PIXELS_PER_POINT, COLUMN = 1.75, 560
 """Size of a paper's figure on the page, and the width in pixels under which it needs no more than a phone has."""
@@ -84,5 +85,6 @@ def traces(source: Source, budget: int = BUDGET) -> Embedded | None:
     )
     if left_out:
         about += f"Left out because the page would grow too large: {', '.join(left_out)}; sinkscope view shows them. "
-    note = "A strong sink is not by itself an important one: only taking it away, against matched controls, can show that."
-    return Embedded(section("traces", "The traces", tag("p", about, note), Safe(parts.body)), parts)
+    return Embedded(
+        section("traces", "The traces", tag("p", about, note("exemplars")), Safe(parts.body)), parts
+    )

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from sinkscope.report.figures import file_name
 from sinkscope.report.study.exemplars import embedded_svg
-from sinkscope.report.study.markup import Safe, details, figure, link, section, table, tag
+from sinkscope.report.study.markup import Safe, details, link, section, table, tag
 from sinkscope.report.study.mechanisms import plain_table
 from sinkscope.report.study.numbers import cited, missing, number
 from sinkscope.report.study.source import Row, Source
-from sinkscope.report.study.words import short
+from sinkscope.report.study.words import captioned, note, short
 
-NOTE = (
-    "A patch replaces what stands at a sink, in one step, and shows whether the predictions of that step use it. A lens and a "
-    "probe show what can be read there, not that it is used. The control of all three is as many random places of the same kind "
-    "that are no sinks; sinks get more attention than these, so the same change weighs more there."
-)
 KIND = "What kind of sinks are they?"
 
 
@@ -36,8 +31,7 @@ def what_they_hold(source: Source) -> Safe | None:
     body = [[question, *(_answer(known.get((question, *cell))) for cell in cells)] for question in asked]
     lead = [tag("li", tag("b", name), ": ", _kind(known.get((KIND, *cell)))) for cell, name in cells.items()]
     answers = table(
-        "What rules say about the sinks. Yes and no need the whole 95 % interval over prompts, widened by a quarter, on one side "
-        "of the limit, and 20 prompts; everything else is not shown",
+        note("holdings_table"),
         ("question", *cells.values()), body,
     )  # fmt: skip
     measures = plain_table(
@@ -46,7 +40,7 @@ def what_they_hold(source: Source) -> Safe | None:
         "All measures, with 95 % intervals over prompts; layer −1: mean over layers",
     )
     return section(
-        "inspection", "What they hold", tag("ul", *lead), tag("p", NOTE, class_="warning"), answers,
+        "inspection", "What they hold", tag("ul", *lead), tag("p", note("holdings"), class_="warning"), answers,
         *(_picture(source, *cell) for cell in cells), details("all measures", measures),
     )  # fmt: skip
 
@@ -85,10 +79,4 @@ def _picture(source: Source, model: str, task: str) -> Safe:
     picture = tag(
         "img", src=embedded_svg(path.read_bytes()), alt=f"what the sinks of {model} hold", class_="tinted"
     )
-    return figure(
-        picture,
-        f"{model}: what patches change, what a lens and probes read, and how far values move, at sinks and at their controls.",
-        "means over prompts with 95 % intervals (docs/inside.md states every measure).",
-        "That the model uses what a probe or a lens reads; and patches act in the steps that were looked at only.",
-        link(f"figures/{stem}.csv"),
-    )
+    return captioned(picture, "holdings", link(f"figures/{stem}.csv"), model=model)

@@ -110,7 +110,8 @@ def table(
         body.append(tag("tr", *first, *(_cell(cell, str(name)) for name, cell in rest)))
     inner = tag("table", tag("caption", caption), tag("thead", top), tag("tbody", *body), class_=kind or None)
     # Focusable, so that a keyboard can scroll a wide table.
-    return tag("div", inner, class_="scroll", tabindex="0", role="region", aria_label=_label(caption))
+    label = "table" if isinstance(caption, Safe) else str(caption)
+    return tag("div", inner, class_="scroll", tabindex="0", role="region", aria_label=label)
 
 
 def _cell(value: Any, name: str) -> Safe:
@@ -119,11 +120,6 @@ def _cell(value: Any, name: str) -> Safe:
     return tag("td", value, class_=kind, data_label=name or None)
 
 
-def _label(caption: Any) -> str:
-    text = str(caption)
-    return text if not isinstance(caption, Safe) else "table"
-
-
-def details(summary: Any, *children: Any, open_: bool = False) -> Safe:
+def details(summary: Any, *children: Any) -> Safe:
     """A part that is folded until it is opened."""
-    return tag("details", tag("summary", summary), *children, open="" if open_ else None)
+    return tag("details", tag("summary", summary), *children)

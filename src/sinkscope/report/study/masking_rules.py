@@ -7,6 +7,7 @@ sinks; where nothing is left, nothing can be told.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from sinkscope.report.study.evidence import Evidence
 from sinkscope.report.study.rules import (
@@ -15,9 +16,9 @@ from sinkscope.report.study.rules import (
     OPEN,
     SUPPORTED,
     Judgement,
-    Rule,
     loss,
     points,
+    rule,
     shares,
 )
 from sinkscope.sinks.diagnosis import BASE_ACCURACY, CONTROL_TOO, LEAST_HIT, POINTS_LOST, depends
@@ -27,101 +28,86 @@ LEAST_DOCUMENTS = 93
 """Fewer documents cannot show a loss of at most 5 points, not even when all of them agree."""
 
 
-def keeps(policy: str) -> Rule:
+@rule
+def keeps(evidence: Evidence, policy: str) -> Judgement:
     """At most `POINTS_LOST` of the accuracy is lost under a policy that really hides sinks."""
-
-    def decide(evidence: Evidence) -> Judgement:
-        stop = nothing_to_lose(evidence, policy)
-        lost, over = evidence.lost(policy), evidence.lost(policy, base=f"random({policy})")
-        if stop is not None or lost is None:
-            return stop or NOT_MEASURED
-        said = beside_control(evidence, policy, loss(policy, lost))
-        found = depends(lost, over)
-        if found == "no":
-            return hit_enough(evidence, policy, Judgement(SUPPORTED, said))
-        if found == "yes":
-            return Judgement(CONTRADICTED, said)
-        if found == CONTROL_TOO:
-            return Judgement(OPEN, f"{said}: hiding any keys costs that")
-        if lost.above(POINTS_LOST):
-            return Judgement(OPEN, f"{said}: the control may lose as much")
-        too_few = evidence.counted and evidence.n < LEAST_DOCUMENTS
-        few = f"; under {LEAST_DOCUMENTS} documents it cannot be supported" if too_few else ""
-        return Judgement(OPEN, f"{said}: not testable at n = {evidence.n}{few}")
-
-    return decide
+    stop = nothing_to_lose(evidence, policy)
+    lost, over = evidence.lost(policy), evidence.lost(policy, base=f"random({policy})")
+    if stop is not None or lost is None:
+        return stop or NOT_MEASURED
+    said = beside_control(evidence, policy, loss(policy, lost))
+    found = depends(lost, over)
+    if found == "no":
+        return hit_enough(evidence, policy, Judgement(SUPPORTED, said))
+    if found == "yes":
+        return Judgement(CONTRADICTED, said)
+    if found == CONTROL_TOO:
+        return Judgement(OPEN, f"{said}: hiding any keys costs that")
+    if lost.above(POINTS_LOST):
+        return Judgement(OPEN, f"{said}: the control may lose as much")
+    too_few = evidence.counted and evidence.n < LEAST_DOCUMENTS
+    few = f"; under {LEAST_DOCUMENTS} documents it cannot be supported" if too_few else ""
+    return Judgement(OPEN, f"{said}: not testable at n = {evidence.n}{few}")
 
 
-def collapses(policy: str) -> Rule:
+@rule
+def collapses(evidence: Evidence, policy: str) -> Judgement:
     """Less than half of the accuracy is left, and the control keeps more."""
-
-    def decide(evidence: Evidence) -> Judgement:
-        stop = nothing_to_lose(evidence, policy)
-        kept = evidence.kept(policy)
-        if stop is not None or kept is None:
-            return stop or NOT_MEASURED
-        said = f"{shares(kept)} left of {evidence.whole}"
-        if kept.above(0.5):
-            return hit_enough(evidence, policy, Judgement(CONTRADICTED, said))
-        if not kept.below(0.5):
-            return Judgement(OPEN, f"{said}: not testable at n = {evidence.n}")
-        found = beyond_control(evidence, policy, Judgement(SUPPORTED, said))
-        beside = [f"{evidence.hits[policy]:.0%} of the sinks were hidden"] if policy in evidence.hits else []
-        over = evidence.lost(policy, base=f"random({policy}),match=mass")
-        if over is not None:
-            beside.append(f"{points(over)} more than random keys with as much attention")
-        return Judgement(found.status, "; ".join((found.evidence, *beside)))
-
-    return decide
-
-
-def worse(policy: str, than: str) -> Rule:
-    """One policy costs more than another by over `POINTS_LOST`; the other must leave something to lose."""
-
-    def decide(evidence: Evidence) -> Judgement:
-        stop = nothing_to_lose(evidence, policy) or nothing_left(evidence, than)
-        more = evidence.lost(policy, base=than)
-        if stop is not None or more is None:
-            return stop or NOT_MEASURED
-        said = f"{policy} costs {points(more)} more than {than}"
-        if more.above(POINTS_LOST):
-            return beyond_control(evidence, policy, Judgement(SUPPORTED, said))
-        if more.below(POINTS_LOST):
-            return hit_enough(evidence, policy, Judgement(CONTRADICTED, said))
+    stop = nothing_to_lose(evidence, policy)
+    kept = evidence.kept(policy)
+    if stop is not None or kept is None:
+        return stop or NOT_MEASURED
+    said = f"{shares(kept)} left of {evidence.whole}"
+    if kept.above(0.5):
+        return hit_enough(evidence, policy, Judgement(CONTRADICTED, said))
+    if not kept.below(0.5):
         return Judgement(OPEN, f"{said}: not testable at n = {evidence.n}")
+    found = beyond_control(evidence, policy, Judgement(SUPPORTED, said))
+    beside = [f"{evidence.hits[policy]:.0%} of the sinks were hidden"] if policy in evidence.hits else []
+    over = evidence.lost(policy, base=f"random({policy}),match=mass")
+    if over is not None:
+        beside.append(f"{points(over)} more than random keys with as much attention")
+    return Judgement(found.status, "; ".join((found.evidence, *beside)))
 
-    return decide
+
+@rule
+def worse(evidence: Evidence, policy: str, than: str) -> Judgement:
+    """One policy costs more than another by over `POINTS_LOST`; the other must leave something to lose."""
+    stop = nothing_to_lose(evidence, policy) or nothing_left(evidence, than)
+    more = evidence.lost(policy, base=than)
+    if stop is not None or more is None:
+        return stop or NOT_MEASURED
+    said = f"{policy} costs {points(more)} more than {than}"
+    if more.above(POINTS_LOST):
+        return beyond_control(evidence, policy, Judgement(SUPPORTED, said))
+    if more.below(POINTS_LOST):
+        return hit_enough(evidence, policy, Judgement(CONTRADICTED, said))
+    return Judgement(OPEN, f"{said}: not testable at n = {evidence.n}")
 
 
-def loses_less_than_causal(policy: str) -> Rule:
+@rule
+def loses_less_than_causal(evidence: Evidence, policy: str) -> Judgement:
     """Relative to its accuracy without a policy, the study's causal model loses more than this one."""
-
-    def decide(evidence: Evidence) -> Judgement:
-        causal = evidence.other("causal")
-        if causal is None:
-            return Judgement(OPEN, "the study has no causal model on this task")
-        return loses_more(causal, evidence, policy)
-
-    return decide
+    causal = evidence.other("causal")
+    if causal is None:
+        return Judgement(OPEN, "the study has no causal model on this task")
+    return loses_more(causal, evidence, policy)
 
 
-def loses_most(policy: str, family: tuple[str, ...]) -> Rule:
+@rule
+def loses_most(evidence: Evidence, policy: str, families: Sequence[str]) -> Judgement:
     """Relative to its accuracy without a policy, this model loses more than every other one of these families."""
-
-    def decide(evidence: Evidence) -> Judgement:
-        others = [one for one in evidence.others if one.family in family]
-        if not others:
-            return Judgement(OPEN, "the study has no other diffusion model on this task")
-        found = [loses_more(evidence, other, policy) for other in others]
-        said = "; ".join(
-            f"beside {other.model}: {one.evidence}" for other, one in zip(others, found, strict=True)
-        )
-        statuses = {one.status for one in found}
-        if statuses == {SUPPORTED}:
-            return Judgement(SUPPORTED, said)
-        return Judgement(CONTRADICTED if CONTRADICTED in statuses else OPEN, said)
-
-    return decide
+    others = [one for one in evidence.others if one.family in families]
+    if not others:
+        return Judgement(OPEN, "the study has no other diffusion model on this task")
+    found = [loses_more(evidence, other, policy) for other in others]
+    said = "; ".join(
+        f"beside {other.model}: {one.evidence}" for other, one in zip(others, found, strict=True)
+    )
+    statuses = {one.status for one in found}
+    if statuses == {SUPPORTED}:
+        return Judgement(SUPPORTED, said)
+    return Judgement(CONTRADICTED if CONTRADICTED in statuses else OPEN, said)
 
 
 def loses_more(first: Evidence, second: Evidence, policy: str) -> Judgement:
@@ -153,38 +139,35 @@ def loses_more(first: Evidence, second: Evidence, policy: str) -> Judgement:
     return Judgement(OPEN, f"{said}: not apart at n = {first.n}")
 
 
-def due_to_sinks(policy: str) -> Rule:
+@rule
+def due_to_sinks(evidence: Evidence, policy: str) -> Judgement:
     """What is lost is due to the sinks: count-matched control, mass-matched control and `silence` all agree."""
-
-    def decide(evidence: Evidence) -> Judgement:
-        stop = nothing_to_lose(evidence, policy)
-        lost = evidence.lost(policy)
-        if stop is not None or lost is None:
-            return stop or NOT_MEASURED
-        if not lost.above(POINTS_LOST):
-            return Judgement(OPEN, f"{loss(policy, lost)}: no loss is certain, so none is to be explained")
-        controls = f"random({policy})", f"random({policy}),match=mass"
-        quiet = f"{policy},effect=silence"
-        lacking = [name for name in (*controls, quiet) if name not in evidence.scores]
-        if lacking:
-            return Judgement(OPEN, f"{loss(policy, lost)}, but this study did not run {' or '.join(lacking)}")
-        over = {name: evidence.lost(policy, base=name) for name in controls}
-        silent = evidence.lost(quiet)
-        for name, more in over.items():
-            if more is not None and more.below(POINTS_LOST):
-                stop = nothing_left(evidence, name)
-                return stop or Judgement(CONTRADICTED, f"{name} loses as much: only {points(more)} less")
-        agree = all(more is not None and more.above(0.0) for more in over.values())
-        if agree and silent is not None and silent.above(POINTS_LOST):
-            beside = ", ".join(f"{points(more)} more than {name}" for name, more in over.items() if more)
-            return Judgement(SUPPORTED, f"{loss(policy, lost)}: {beside}; {loss('silence', silent)}")
-        if silent is not None and silent.below(POINTS_LOST):
-            return Judgement(
-                OPEN, f"silence disagrees: it loses {points(silent)} where hiding loses {points(lost)}"
-            )
-        return Judgement(OPEN, f"{loss(policy, lost)}; controls and silence do not agree at n = {evidence.n}")
-
-    return decide
+    stop = nothing_to_lose(evidence, policy)
+    lost = evidence.lost(policy)
+    if stop is not None or lost is None:
+        return stop or NOT_MEASURED
+    if not lost.above(POINTS_LOST):
+        return Judgement(OPEN, f"{loss(policy, lost)}: no loss is certain, so none is to be explained")
+    controls = f"random({policy})", f"random({policy}),match=mass"
+    quiet = f"{policy},effect=silence"
+    lacking = [name for name in (*controls, quiet) if name not in evidence.scores]
+    if lacking:
+        return Judgement(OPEN, f"{loss(policy, lost)}, but this study did not run {' or '.join(lacking)}")
+    over = {name: evidence.lost(policy, base=name) for name in controls}
+    silent = evidence.lost(quiet)
+    for name, more in over.items():
+        if more is not None and more.below(POINTS_LOST):
+            stop = nothing_left(evidence, name)
+            return stop or Judgement(CONTRADICTED, f"{name} loses as much: only {points(more)} less")
+    agree = all(more is not None and more.above(0.0) for more in over.values())
+    if agree and silent is not None and silent.above(POINTS_LOST):
+        beside = ", ".join(f"{points(more)} more than {name}" for name, more in over.items() if more)
+        return Judgement(SUPPORTED, f"{loss(policy, lost)}: {beside}; {loss('silence', silent)}")
+    if silent is not None and silent.below(POINTS_LOST):
+        return Judgement(
+            OPEN, f"silence disagrees: it loses {points(silent)} where hiding loses {points(lost)}"
+        )
+    return Judgement(OPEN, f"{loss(policy, lost)}; controls and silence do not agree at n = {evidence.n}")
 
 
 def nothing_to_lose(evidence: Evidence, policy: str) -> Judgement | None:
@@ -214,11 +197,9 @@ def beyond_control(evidence: Evidence, policy: str, judgement: Judgement) -> Jud
     said = beside_control(evidence, policy, judgement.evidence)
     if over is None:
         return Judgement(OPEN, said)
-    return (
-        Judgement(judgement.status, said)
-        if over.above(0.0)
-        else Judgement(OPEN, f"{said}: the control may lose as much")
-    )
+    if over.above(0.0):
+        return Judgement(judgement.status, said)
+    return Judgement(OPEN, f"{said}: the control may lose as much")
 
 
 def beside_control(evidence: Evidence, policy: str, said: str) -> str:
@@ -243,6 +224,5 @@ def hit_enough(evidence: Evidence, policy: str, judgement: Judgement) -> Judgeme
     missed = missed_sinks(evidence, policy)
     if missed:
         return Judgement(OPEN, f"{judgement.evidence}, but {missed} of the sinks were hidden")
-    return Judgement(
-        judgement.status, f"{judgement.evidence}; {evidence.hits[policy]:.0%} of the sinks were hidden"
-    )
+    hit = f"{evidence.hits[policy]:.0%} of the sinks were hidden"
+    return Judgement(judgement.status, f"{judgement.evidence}; {hit}")

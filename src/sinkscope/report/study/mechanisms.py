@@ -7,6 +7,7 @@ from typing import Any
 from sinkscope.report.study.markup import Safe, details, join, link, section, table, tag
 from sinkscope.report.study.numbers import cited, missing, number
 from sinkscope.report.study.source import Source
+from sinkscope.report.study.words import note
 
 SETTINGS = (
     "family", "dtype", "weights", "task", "task_version", "scheme", "decoding", "seeds", "cell", "model", "policy",
@@ -15,45 +16,17 @@ SETTINGS = (
 MOST = 200
 """Rows that the page shows of a table; the file has all."""
 
-TABLES = {
-    "replay": (
-        "Replay: single steps of a run that was made without a policy, computed again under it. kl: divergence of the "
-        "predictions without and with the policy, in nats; confidence_change: of the best candidate; flipped: share of the "
-        "predictions whose best candidate is another one; changed: share of the selections that differ. Means over documents"
-    ),
-    "pairs": "Pairs: what changed between the traces of a document without and with a policy (ss.compare_traces)",
-}
-MEASURED = {
-    "reuse": (
-        "Approximate steps",
-        "Steps in which part of the computation is taken from an earlier one: what is saved, and what the answers lose.",
-        "Accuracy and forward work under each rule, with 95 % intervals over documents",
-    ),
-}
-"""Table → title of its section, what to keep in mind, caption."""
-
-NOTE = (
-    "A replay follows the states of the unmasked run, so what it shows is the direct effect of a policy in one step, not "
-    "what comes of it over a generation; a changed prediction is not a wrong one."
-)
-
 
 def mechanisms(source: Source) -> Safe | None:
     """The section; None for studies without replays and pairs."""
-    parts = {name: plain_table(source, name, text) for name, text in TABLES.items() if name in source.frames}
+    parts = {
+        name: plain_table(source, name, note(name)) for name in ("replay", "pairs") if name in source.frames
+    }
     if not parts:
         return None
     if "pairs" in parts:
         parts["pairs"] = details(f"pairs of traces, {len(source.frames['pairs'])} rows", parts["pairs"])
-    return section("mechanisms", "Single steps and pairs", tag("p", NOTE), *parts.values())
-
-
-def measured(source: Source, name: str) -> Safe | None:
-    """The section of a measurement that some studies have; None for the others."""
-    if name not in source.frames:
-        return None
-    title, note, caption = MEASURED[name]
-    return section(name, title, tag("p", note), plain_table(source, name, caption))
+    return section("mechanisms", "Single steps and pairs", tag("p", note("single_steps")), *parts.values())
 
 
 def plain_table(source: Source, name: str, caption: str) -> Safe:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.resources import files
 
 from sinkscope.report.html import page, viewer_style
@@ -15,52 +16,42 @@ from sinkscope.report.study.holdings import what_they_hold
 from sinkscope.report.study.likelihood import likelihood
 from sinkscope.report.study.markup import Safe, join, tag
 from sinkscope.report.study.masking import masking
-from sinkscope.report.study.mechanisms import measured, mechanisms
+from sinkscope.report.study.mechanisms import mechanisms
 from sinkscope.report.study.provenance import provenance
+from sinkscope.report.study.reuse import approximate_steps
 from sinkscope.report.study.source import Source
 from sinkscope.report.study.summary import summary
 from sinkscope.report.study.verdicts import verdicts
+from sinkscope.report.study.words import note
 from sinkscope.version import __version__
 
-CONTENTS = {
-    "summary": "In five sentences",
-    "verdict": "Verdict",
-    "claims": "The paper’s claims",
-    "masking": "What breaks without them",
-    "maps": "Where attention goes",
-    "composition": "What they are made of",
-    "dynamics": "Do they move?",
-    "anatomy": "Anatomy",
-    "mechanisms": "Single steps and pairs",
-    "likelihood": "Likelihood of text",
-    "inspection": "What they hold",
-    "reuse": "Approximate steps",
-    "emergence": "When they appear",
-    "traces": "The traces",
-    "settings": "Settings and provenance",
+SECTIONS: dict[str, tuple[str, Callable[[Source], Safe | None]]] = {
+    "summary": ("In five sentences", summary),
+    "verdict": ("Verdict", verdicts),
+    "claims": ("The paper’s claims", claims_table),
+    "masking": ("What breaks without them", masking),
+    "maps": ("Where attention goes", maps),
+    "composition": ("What they are made of", composition),
+    "dynamics": ("Do they move?", dynamics),
+    "anatomy": ("Anatomy", anatomy),
+    "mechanisms": ("Single steps and pairs", mechanisms),
+    "likelihood": ("Likelihood of text", likelihood),
+    "inspection": ("What they hold", what_they_hold),
+    "reuse": ("Approximate steps", approximate_steps),
+    "emergence": ("When they appear", emergence),
+    "traces": ("The traces", lambda source: None),
+    "settings": ("Settings and provenance", provenance),
 }
+"""Anchor → title in the contents, and what makes the section; the traces bring a script of their own."""
+
+CONTENTS = {anchor: title for anchor, (title, _) in SECTIONS.items()}
 
 
 def report_page(source: Source) -> str:
     """The whole report as one HTML document."""
     embedded = traces(source)
-    made: dict[str, Safe | None] = {
-        "summary": summary(source),
-        "verdict": verdicts(source),
-        "claims": claims_table(source),
-        "masking": masking(source),
-        "maps": maps(source),
-        "composition": composition(source),
-        "dynamics": dynamics(source),
-        "anatomy": anatomy(source),
-        "mechanisms": mechanisms(source),
-        "likelihood": likelihood(source),
-        "inspection": what_they_hold(source),
-        "reuse": measured(source, "reuse"),
-        "emergence": emergence(source),
-        "traces": None if embedded is None else embedded.section,
-        "settings": provenance(source),
-    }
+    made = {anchor: section(source) for anchor, (_, section) in SECTIONS.items()}
+    made["traces"] = None if embedded is None else embedded.section
     present = {name: part for name, part in made.items() if part is not None}
     title = f"{source.study.name} · sinkscope study"
     entries = [tag("li", tag("a", CONTENTS[name], href=f"#{name}")) for name in present]
@@ -92,12 +83,4 @@ def _head(source: Source) -> Safe:
 
 
 def _foot() -> Safe:
-    return tag(
-        "footer",
-        tag(
-            "p",
-            "Received attention is relative to uniform attention: 1 everywhere if every query looked at all its keys alike. A "
-            "sink is a key that gets more than the mean of the others plus 3, in one head and step. Hover a mark for its "
-            "numbers. This page is one file and asks nothing of any network.",
-        ),
-    )
+    return tag("footer", tag("p", note("foot")))

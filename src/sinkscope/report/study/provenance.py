@@ -7,24 +7,9 @@ from typing import Any
 
 from sinkscope.report.study.markup import Safe, details, join, link, listing, section, table, tag
 from sinkscope.report.study.source import Source
-from sinkscope.report.study.words import policy_words
+from sinkscope.report.study.words import note, policy_words
 from sinkscope.study.evidence import CHECKED
 from sinkscope.study.spec import to_toml
-
-INTERVALS = (
-    "Accuracies: Wilson 95 %. Differences and losses, also of the claims: paired by document, score interval (Tango); p by "
-    "McNemar’s exact test, Holm over the whole table. Differences of nats per token: the wider of Student’s "
-    "t and Hall’s over texts. Measures of traces: Student’s t over prompts."
-)
-BATCHES = (
-    "the first of the task; where the study says batches, whole batches of equally long prompts in the order in which such "
-    "batches fill up. All models and policies get the same documents."
-)
-
-CHOSEN = (
-    "the keys to hide or silence are chosen by the scores of the step before, raw (over all keys), unless the name of the policy "
-    "says otherwise"
-)
 
 
 def provenance(source: Source) -> Safe:
@@ -32,13 +17,13 @@ def provenance(source: Source) -> Safe:
     manifest = source.manifest
     facts = [
         ("study", source.study.name),
-        ("documents", f"{_documents(source)}. Which: {BATCHES}"),
+        ("documents", f"{_documents(source)}. Which: {note('documents')}"),
         ("traced documents", manifest.get("traced_documents", "")),
         ("exemplars", manifest.get("exemplars", "")),
-        ("intervals", INTERVALS),
+        ("intervals", note("intervals")),
         ("earlier evidence", _evidence(source)),
         ("programs graded by", _sandbox(source)),
-        ("policies", CHOSEN),
+        ("policies", note("policies")),
         ("versions", ", ".join(f"{name} {version}" for name, version in manifest.get("versions", {}).items())),
         ("science", f"{manifest.get('science', '')}; inputs {manifest.get('inputs', '')}"),
     ]  # fmt: skip
@@ -62,12 +47,9 @@ def _sandbox(source: Source) -> str:
 
 def _evidence(source: Source) -> str:
     """How the evidence of earlier studies compares with what was computed here; empty without any."""
-    notes = [note for note in source.notes if note.startswith(CHECKED)]
-    return (
-        f"{'; '.join(notes)}. The claims, and the measures of traces, rest on all that is used."
-        if notes
-        else ""
-    )
+    checked = [remark for remark in source.notes if remark.startswith(CHECKED)]
+    rest = "The claims, and the measures of traces, rest on all that is used."
+    return f"{'; '.join(checked)}. {rest}" if checked else ""
 
 
 def _documents(source: Source) -> str:

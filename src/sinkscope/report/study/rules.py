@@ -9,9 +9,10 @@ How often each rule errs, and how large an effect must be for it, is in docs/rep
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Concatenate, NamedTuple, ParamSpec
 
 from sinkscope.report.study.evidence import Evidence
 from sinkscope.report.study.numbers import number
@@ -33,7 +34,18 @@ class Judgement(NamedTuple):
 
 
 Rule = Callable[[Evidence], Judgement]
+Options = ParamSpec("Options")
 NOT_MEASURED = Judgement(OPEN, "not measured in this study")
+
+
+def rule(decide: Callable[Concatenate[Evidence, Options], Judgement]) -> Callable[Options, Rule]:
+    """A rule by its options: `keeps("top:1")` decides on evidence by `keeps(evidence, "top:1")`, as it is written."""
+
+    @functools.wraps(decide)
+    def with_options(*options: Options.args, **named: Options.kwargs) -> Rule:
+        return lambda evidence: decide(evidence, *options, **named)
+
+    return with_options
 
 
 def side(estimate: Estimate | None, limit: float, above: bool, said: str) -> Judgement:

@@ -16,27 +16,15 @@ from typing import Any
 import pandas as pd
 
 from sinkscope.errors import InputError
+from sinkscope.report.study.numbers import missing
 from sinkscope.study import shipped, spec
 from sinkscope.study.store import Store
 from sinkscope.text import read_csv
 
 TABLES = (
-    "results",
-    "records",
-    "sinks",
-    "depth",
-    "diagnosis",
-    "replay",
-    "pairs",
-    "likelihood",
-    "passages",
-    "inspection",
-    "holdings",
-    "reuse",
-    "evidence",
-    "earlier_records",
-    "earlier_pairs",
-)
+    "results", "records", "sinks", "depth", "diagnosis", "replay", "pairs", "likelihood", "passages", "inspection", "holdings",
+    "reuse", "evidence", "earlier_records", "earlier_pairs",
+)  # fmt: skip
 LEFT_OUT = "left_out.json"
 Row = dict[str, Any]
 
@@ -89,7 +77,11 @@ class Source:
         return self._first("depth", model)
 
     def _first(self, table: str, model: str) -> list[tuple[int, Row]]:
-        rows = list(self.rows(table, model=model, policy="none"))
+        rows = [
+            (at, row)
+            for at, row in self.rows(table, model=model, policy="none")
+            if missing(row.get("reuse"))  # the exact ones
+        ]
         return [(at, row) for at, row in rows if row["cell"] == rows[0][1]["cell"]]
 
     def measures(self, *sections: str) -> dict[str, dict[str, tuple[int, Row]]]:
@@ -127,10 +119,7 @@ class Source:
             return None
         rows = results[["task", "policy", "model", "accuracy", "stderr"]].copy()
         if results["decoding_name"].nunique() > 1:
-            rows["task"] = [
-                f"{task}, {decoding}"
-                for task, decoding in zip(results["task"], results["decoding_name"], strict=True)
-            ]
+            rows["task"] = results["task"] + ", " + results["decoding_name"]
         return rows
 
     @cached_property

@@ -72,22 +72,18 @@ class Plot:
         if label:
             self.text((self.across.start + self.across.stop) / 2, self.height - 3, label, "label middle")
 
-    def y_axis(self, ticks: Sequence[tuple[float, str]], label: str = "") -> None:
+    def y_axis(self, ticks: Sequence[tuple[float, str]]) -> None:
         """Ticks (value, text) at the left, with lines across."""
         for value, text in ticks:
             place = self.down(value)
             self.add("line", x1=self.across.start, x2=self.across.stop, y1=place, y2=place, class_="grid")
             self.text(self.across.start - 6, place + 3.5, text, "tick end")
-        if label:
-            middle = (self.down.start + self.down.stop) / 2
-            self.text(0, 0, label, "label middle", transform=f"translate(10 {middle:g}) rotate(-90)")
 
     # ---- marks
 
-    def text(self, x: float, y: float, text: str, kind: str = "", **more: Any) -> None:
+    def text(self, x: float, y: float, text: str, kind: str) -> None:
         """Words."""
-        where = more if "transform" in more else {"x": round(x, 2), "y": round(y, 2), **more}
-        self.parts.append(tag("text", text, class_=kind or None, **where))
+        self.parts.append(tag("text", text, class_=kind, x=round(x, 2), y=round(y, 2)))
 
     def add(self, name: str, **attributes: Any) -> None:
         """Any element."""
@@ -141,11 +137,12 @@ class Plot:
             tag("g", *inside, class_=f"dot {kind}", data_place=f"{cx:g} {cy:g}" if at else None, **kept)
         )
 
-    def svg(self, kind: str = "plot") -> Safe:
+    def svg(self) -> Safe:
         """The picture."""
+        box = f"0 0 {self.width:g} {self.height:g}"
         return tag(
-            "svg", tag("title", self.title), *self.parts, class_=kind, role="img", viewBox=f"0 0 {self.width:g} {self.height:g}",
-            data_x=self.across.text, data_y=self.down.text,
+            "svg", tag("title", self.title), *self.parts, class_="plot", role="img", viewBox=box, data_x=self.across.text,
+            data_y=self.down.text,
         )  # fmt: skip
 
 
@@ -158,12 +155,10 @@ SHAPES = {
 
 
 def key(entries: Sequence[tuple[str, str, str]]) -> Safe:
-    """A legend of the marks: (class, shape, words); the shape "line" is a line, "patch" an area."""
+    """A legend of the marks: (class, shape, words); the shape "patch" is an area."""
     items = []
     for kind, shape, words in entries:
-        if shape == "line":
-            mark = tag("line", x1=0, x2=18, y1=7, y2=7, class_=f"line {kind}")
-        elif shape == "patch":
+        if shape == "patch":
             mark = tag("rect", x=2, y=1, width=14, height=12, class_=kind)
         else:
             point = tag("path", d=f"M9 7{SHAPES[shape]}", class_="point")

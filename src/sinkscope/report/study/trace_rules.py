@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
+from typing import Concatenate, ParamSpec
 
 from sinkscope.report.study.evidence import Evidence
 from sinkscope.report.study.rules import (
@@ -12,8 +14,8 @@ from sinkscope.report.study.rules import (
     OPEN,
     SUPPORTED,
     Judgement,
-    Rule,
     plain,
+    rule,
     shares,
     side,
 )
@@ -26,27 +28,48 @@ LEAST_P = 0.05
 NEWEST = ", newest query"
 """End of the name of a measure of a causal model's newest query, which a mask ranks."""
 
+Options = ParamSpec("Options")
 
-def measure(
-    name: str, limit: float, above: bool, text: str, complement: bool = False, shown: str = "share"
-) -> Rule:
+
+def with_sinks(
+    decide: Callable[Concatenate[Evidence, Options], Judgement],
+) -> Callable[Concatenate[Evidence, Options], Judgement]:
+    """A rule that describes sinks: open for a model that has none."""
+
+    @functools.wraps(decide)
+    def decided(evidence: Evidence, /, *options: Options.args, **named: Options.kwargs) -> Judgement:
+        without = evidence.measures.get("heads without")
+        if without is not None and 1 - without.value < PRESENT_SHARE:
+            return Judgement(OPEN, "it has no sinks to describe")
+        return decide(evidence, *options, **named)
+
+    return decided
+
+
+def _measure(
+    evidence: Evidence, name: str, limit: float, above: bool, text: str, complement: bool = False, shown: str = "share"
+) -> Judgement:  # fmt: skip
     """A measure of the table `sinks` against a limit.
 
     text: what it is a share of; complement: 1 − the measure; shown: "share" or "number". A causal model's measure is judged
     over all queries so far and for the newest query alone, where the table has both: a verdict needs both to agree.
     """
 
-    def one(evidence: Evidence, tail: str) -> Judgement:
+    def of(tail: str) -> Judgement:
         estimate = evidence.measures.get(name + tail)
         if estimate is None:
             return NOT_MEASURED
         if complement:
             estimate = Estimate(1 - estimate.value, 1 - estimate.high, 1 - estimate.low)
-        return side(
-            estimate, limit, above, f"{shares(estimate) if shown == 'share' else plain(estimate)} {text}"
-        )
+        words = shares(estimate) if shown == "share" else plain(estimate)
+        return side(estimate, limit, above, f"{words} {text}")
 
-    return lambda evidence: both_queries(evidence, name, lambda tail: one(evidence, tail))
+    return both_queries(evidence, name, of)
+
+
+measure = rule(_measure)
+measure_of_sinks = rule(with_sinks(_measure))
+"""The same for a claim that describes sinks: open for a model that has none."""
 
 
 def both_queries(evidence: Evidence, name: str, judged: Callable[[str], Judgement]) -> Judgement:
@@ -59,22 +82,12 @@ def both_queries(evidence: Evidence, name: str, judged: Callable[[str], Judgemen
     return Judgement(every.status if every.status == newest.status else OPEN, said)
 
 
-def with_sinks(rule: Rule) -> Rule:
-    """A rule that describes sinks: open for a model that has none."""
-
-    def decide(evidence: Evidence) -> Judgement:
-        without = evidence.measures.get("heads without")
-        if without is not None and 1 - without.value < PRESENT_SHARE:
-            return Judgement(OPEN, "it has no sinks to describe")
-        return rule(evidence)
-
-    return decide
-
-
-def kinds(moving: bool) -> Rule:
+@rule
+@with_sinks
+def kinds(evidence: Evidence, moving: bool) -> Judgement:
     """Most sinks belong to heads that move or vanish, or most belong to static heads."""
 
-    def one(evidence: Evidence, tail: str) -> Judgement:
+    def of(tail: str) -> Judgement:
         moved = evidence.measures.get(f"moving or vanishing heads{tail}")
         static = evidence.measures.get(f"static heads{tail}")
         if moved is None or static is None or not math.isfinite(moved.value):
@@ -88,97 +101,80 @@ def kinds(moving: bool) -> Rule:
             return Judgement(CONTRADICTED if moving else SUPPORTED, said)
         return Judgement(OPEN, f"{said}: neither is certainly the majority")
 
-    name = "moving or vanishing heads"
-    return with_sinks(lambda evidence: both_queries(evidence, name, lambda tail: one(evidence, tail)))
+    return both_queries(evidence, "moving or vanishing heads", of)
 
 
-def enriched(category: str, text: str = "") -> Rule:
-    """A kind of token carries sinks more often than chance would have it."""
-
-    def decide(evidence: Evidence) -> Judgement:
-        estimate = evidence.measures.get(f"{category}: enrichment")
-        if estimate is None or not math.isfinite(estimate.value):
-            return Judgement(OPEN, f"no {category} token was there to carry a sink")
-        frequency = evidence.measures.get(f"{category}: frequency")
-        share = f", {shares(frequency)} of detections" if text and frequency is not None else ""
-        return side(estimate, 1.0, True, f"{plain(estimate)} times chance{share}")
-
-    return with_sinks(decide)
+@rule
+@with_sinks
+def enriched(evidence: Evidence, category: str, share: bool = False) -> Judgement:
+    """A kind of token carries sinks more often than chance would have it. share: say its share of the detections too."""
+    estimate = evidence.measures.get(f"{category}: enrichment")
+    if estimate is None or not math.isfinite(estimate.value):
+        return Judgement(OPEN, f"no {category} token was there to carry a sink")
+    frequency = evidence.measures.get(f"{category}: frequency")
+    detections = f", {shares(frequency)} of detections" if share and frequency is not None else ""
+    return side(estimate, 1.0, True, f"{plain(estimate)} times chance{detections}")
 
 
-def drifts(sign: int, event: str = "") -> Rule:
+@rule
+@with_sinks
+def drifts(evidence: Evidence, sign: int, event: str = "") -> Judgement:
     """Sinks drift to the right (+1) or left (−1) by at least `LEAST_DRIFT` of the length.
 
     event: a title of the table `sinks`; the moves must coincide with it more often than at permuted times.
     """
-
-    def decide(evidence: Evidence) -> Judgement:
-        estimate = evidence.measures.get("drift against position")
-        ties = evidence.measures.get("tied selections", Estimate(0.0, 0.0, 0.0)).value
-        if estimate is None or not math.isfinite(estimate.value):
-            return NOT_MEASURED
-        said = f"{plain(estimate, '+.2f')} of the length"
-        if ties > MOST_TIES:
-            return Judgement(OPEN, f"{said}; {ties:.0%} of the selections were ties")
-        if not estimate.known:
-            return Judgement(OPEN, f"{said}; one prompt has no interval")
-        wanted = Estimate(*(sign * one for one in (estimate.value, *estimate[1:][::sign])))
-        if wanted.below(LEAST_DRIFT):
-            return Judgement(CONTRADICTED, said)
-        if not wanted.above(LEAST_DRIFT):
-            return Judgement(
-                OPEN, f"{said}: not testable at this n, the interval does not clear {sign * LEAST_DRIFT:+g}"
-            )
-        if not event:
-            return Judgement(SUPPORTED, said)
-        p = evidence.measures.get(f"{event}: p", Estimate(math.nan, math.nan, math.nan)).value
-        if p <= LEAST_P:
-            return Judgement(SUPPORTED, f"{said}, {event} more often than by chance (p {p:.3f})")
-        why = "the runs have no such events" if math.isnan(p) else f"not shown to move with them (p {p:.2f})"
-        return Judgement(OPEN, f"{said}, but {why}")
-
-    return with_sinks(decide)
+    estimate = evidence.measures.get("drift against position")
+    ties = evidence.measures.get("tied selections", Estimate(0.0, 0.0, 0.0)).value
+    if estimate is None or not math.isfinite(estimate.value):
+        return NOT_MEASURED
+    said = f"{plain(estimate, '+.2f')} of the length"
+    if ties > MOST_TIES:
+        return Judgement(OPEN, f"{said}; {ties:.0%} of the selections were ties")
+    if not estimate.known:
+        return Judgement(OPEN, f"{said}; one prompt has no interval")
+    wanted = Estimate(*(sign * one for one in (estimate.value, *estimate[1:][::sign])))
+    if wanted.below(LEAST_DRIFT):
+        return Judgement(CONTRADICTED, said)
+    if not wanted.above(LEAST_DRIFT):
+        limit = f"{sign * LEAST_DRIFT:+g}"
+        return Judgement(OPEN, f"{said}: not testable at this n, the interval does not clear {limit}")
+    if not event:
+        return Judgement(SUPPORTED, said)
+    p = evidence.measures.get(f"{event}: p", Estimate(math.nan, math.nan, math.nan)).value
+    if p <= LEAST_P:
+        return Judgement(SUPPORTED, f"{said}, {event} more often than by chance (p {p:.3f})")
+    why = "the runs have no such events" if math.isnan(p) else f"not shown to move with them (p {p:.2f})"
+    return Judgement(OPEN, f"{said}, but {why}")
 
 
-def leads(wanted: str, opposite: str) -> Rule:
+@rule
+@with_sinks
+def leads(evidence: Evidence, wanted: str, opposite: str) -> Judgement:
     """What category and position explain on held-out prompts: one of them holds two thirds."""
-
-    def decide(evidence: Evidence) -> Judgement:
-        lead, other = (evidence.measures.get(f"gain: {LEADS[name]}") for name in (wanted, opposite))
-        if lead is None or other is None or not math.isfinite(lead.value):
-            return Judgement(OPEN, "not identifiable from these prompts")
-        for estimate, status, name in ((lead, SUPPORTED, wanted), (other, CONTRADICTED, opposite)):
-            if estimate.above(0.0):
-                return Judgement(
-                    status, f"{name}: {LEADS[name]} is {plain(estimate, '.2g')} nats per key-step"
-                )
-        return Judgement(
-            OPEN, f"neither holds two thirds: {LEADS[wanted]} is {plain(lead, '.2g')} nats per key-step"
-        )
-
-    return with_sinks(decide)
+    lead, other = (evidence.measures.get(f"gain: {LEADS[name]}") for name in (wanted, opposite))
+    if lead is None or other is None or not math.isfinite(lead.value):
+        return Judgement(OPEN, "not identifiable from these prompts")
+    for estimate, status, name in ((lead, SUPPORTED, wanted), (other, CONTRADICTED, opposite)):
+        if estimate.above(0.0):
+            return Judgement(status, f"{name}: {LEADS[name]} is {plain(estimate, '.2g')} nats per key-step")
+    gain = f"{LEADS[wanted]} is {plain(lead, '.2g')} nats per key-step"
+    return Judgement(OPEN, f"neither holds two thirds: {gain}")
 
 
-def rarer(family: str) -> Rule:
+@rule
+def rarer(evidence: Evidence, family: str) -> Judgement:
     """Fewer sinks per head than the study's model of another family."""
-
-    def decide(evidence: Evidence) -> Judgement:
-        other = evidence.other(family)
-        own, theirs = (
-            None if one is None else one.measures.get("sinks per head") for one in (evidence, other)
-        )
-        if other is None or own is None or theirs is None:
-            return Judgement(
-                OPEN, f"the study has no traces of a model of the family {family} to compare with"
-            )
-        said = f"{plain(own)} sinks per head, {plain(theirs)} in {other.model}"
-        if not (own.known and theirs.known):
-            return Judgement(OPEN, f"{said}; one prompt has no interval")
-        return side(difference(theirs, own), 0.0, True, said)
-
-    return decide
+    other = evidence.other(family)
+    own, theirs = (None if one is None else one.measures.get("sinks per head") for one in (evidence, other))
+    if other is None or own is None or theirs is None:
+        return Judgement(OPEN, f"the study has no traces of a model of the family {family} to compare with")
+    said = f"{plain(own)} sinks per head, {plain(theirs)} in {other.model}"
+    if not (own.known and theirs.known):
+        return Judgement(OPEN, f"{said}; one prompt has no interval")
+    return side(difference(theirs, own), 0.0, True, said)
 
 
+@rule
 def later_and_less_sure(evidence: Evidence) -> Judgement:
     """Tokens that looked at the hidden sinks lose more confidence than the others, and are decided later."""
     names = [f"{title} of dependent less other tokens" for title in ("confidence change", "delay")]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from sinkscope.report.study.markup import Safe, details, section, table, tag
 from sinkscope.report.study.numbers import cited
 from sinkscope.report.study.source import Row, Source
-from sinkscope.report.study.words import FAMILIES
+from sinkscope.report.study.words import FAMILIES, note
 from sinkscope.sinks.diagnosis import NO_EVIDENCE
 
 KINDS = {"drains": "mostly drains", "hubs": "mostly hubs rather than drains", "both": "drains and hubs"}
@@ -21,22 +21,13 @@ MOVES = {
     "mixed": "some fixed and some moving",
 }
 
-WORDS = (
-    "A head-step is one head in one step. A drain takes attention and gives little back; a hub may carry content. top-1 hides "
-    "from each head the key that it attended to most in the step before; points are hundredths of accuracy; in brackets 95 % "
-    "intervals."
-)
-
 
 def sentence(findings: Mapping[str, tuple[str, str]]) -> str:
     """One sentence from question → (verdict, evidence)."""
     present, seen = findings.get("sinks", (NO_EVIDENCE, "no trace was given"))
     if present != "present":
-        first = (
-            f"No sinks were found ({seen})"
-            if present == "none"
-            else f"Where its sinks are is not known ({seen})"
-        )
+        why = "No sinks were found" if present == "none" else "Where its sinks are is not known"
+        first = f"{why} ({seen})"
     else:
         parts = [f"It has sinks in {seen.partition(';')[0].removesuffix(' have a sink')}"]
         parts += [
@@ -58,15 +49,18 @@ def sentence(findings: Mapping[str, tuple[str, str]]) -> str:
 
 def verdicts(source: Source) -> Safe | None:
     """The section."""
-    cards = []
-    for model in source.models:
-        rows = list(source.rows("diagnosis", model=model))
-        if rows:
-            cards.append(_card(source, model, rows))
+    cards = [
+        _card(source, model, rows)
+        for model in source.models
+        if (rows := list(source.rows("diagnosis", model=model)))
+    ]
     if not cards:
         return None
     return section(
-        "verdict", "Verdict", tag("div", *cards, class_="verdicts"), tag("p", WORDS, class_="quiet")
+        "verdict",
+        "Verdict",
+        tag("div", *cards, class_="verdicts"),
+        tag("p", note("verdicts"), class_="quiet"),
     )
 
 
@@ -74,21 +68,16 @@ def _card(source: Source, model: str, rows: list[tuple[int, Row]]) -> Safe:
     findings = {row["question"]: (row["verdict"], row["evidence"]) for _, row in rows}
     about = source.manifest.get("models", {}).get(model, {})
     size = f"{about['parameters'] / 1e6:,.1f}M parameters" if about.get("parameters") else ""
-    kind = ", ".join(
-        part
-        for part in (FAMILIES.get(about.get("family", ""), ""), size, str(about.get("dtype", "")))
-        if part
-    )
+    facts = (FAMILIES.get(about.get("family", ""), ""), size, str(about.get("dtype", "")))
+    kind = ", ".join(filter(None, facts))
+    body = [
+        [row["question"], *(cited(row[name], "diagnosis", at, name) for name in ("verdict", "evidence", "thresholds"))]
+        for at, row in rows
+    ]  # fmt: skip
     evidence = table(
         f"Findings on {model}: the numbers they rest on and the thresholds that decided",
         ("question", "verdict", "evidence", "rule"),
-        [
-            [
-                row["question"],
-                *(cited(row[name], "diagnosis", at, name) for name in ("verdict", "evidence", "thresholds")),
-            ]
-            for at, row in rows
-        ],
+        body,
         kind="findings",
     )
     return tag(

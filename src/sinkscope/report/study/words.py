@@ -1,13 +1,19 @@
-"""Words for what tables name by short forms: policies, families, and the colour of a model."""
+"""Words: the prose of the page, and of what tables name by short forms: policies, families, the colour of a model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tomllib
 
 from sinkscope.errors import InputError
 from sinkscope.policies import MaskTop, parse_policy
+from sinkscope.report.study.markup import Safe, figure
 from sinkscope.study.comparison import control
+
+PROSE = tomllib.loads((Path(__file__).parent / "prose.toml").read_text(encoding="utf-8"))
 
 FAMILIES = {
     "llada": "masked diffusion, from scratch (as LLaDA)",
@@ -17,6 +23,17 @@ FAMILIES = {
 }
 SCOPES = {"head": "each head its own", "layer": "one set per layer", "model": "one set for the model"}
 COLOURS = ("s1", "s2", "s3", "s4", "s5", "s6")
+
+
+def note(name: str, **words: Any) -> str:
+    """A note of prose.toml, in which `words` fill the braces."""
+    return str(PROSE["notes"][name].format(**words))
+
+
+def captioned(picture: Safe, name: str, data: Safe | None = None, **words: Any) -> Safe:
+    """A picture with its caption of prose.toml, in which `words` fill the braces."""
+    told = {part: text.format(**words) for part, text in PROSE["figures"][name].items()}
+    return figure(picture, told["seen"], told["computed"], told["not_shown"], data)
 
 
 class Dose(NamedTuple):
@@ -58,9 +75,8 @@ def policy_words(policy: str) -> str:
     many = "strongest key" if found.k == 1 else f"{found.k} strongest keys"
     if found.match:
         equal = "as many random keys" if found.match == "count" else "random keys with as much attention"
-        return f"control: {equal} as top:{found.k}" + (
-            "" if found.scope == "head" else f", {SCOPES[found.scope]}"
-        )
+        scope = "" if found.scope == "head" else f", {SCOPES[found.scope]}"
+        return f"control: {equal} as top:{found.k}{scope}"
     return f"{many} {'silenced' if found.silence else 'hidden'}, {SCOPES.get(found.scope, found.scope)}"
 
 
@@ -70,5 +86,5 @@ def colour(model: str, models: Sequence[str]) -> str:
 
 
 def short(model: str) -> str:
-    """A model's name in figures, as `study.drawings` writes it."""
+    """A model's name in figures, as `drawing` writes it."""
     return model.removeprefix("organism/")

@@ -4,13 +4,14 @@
     result.passed, result.rung
 
 Each program gets a fresh interpreter (`python -I -S`: standard library alone, so that a verdict does not depend on
-what is installed), with an empty environment and no descriptors, on the first rung that holds on this machine:
+what is installed), with an empty environment and no descriptors of ours, on the first rung that holds on this machine:
 bubblewrap, else Landlock with a system-call filter. On both: no network, a read-only system, no home, a private
 folder of limited size, limits on time, memory, processes and files, and no process that outlives it. Nothing is
 forked from the calling process, which may hold a model.
 
-The verdict is a random secret that `confined.py` writes to a private pipe after the last line; exit codes and
-printed text count for nothing. docs/tasks.md says what this does not exclude.
+The checks run in a process of their own, the judge, which asks the program for values and alone can tell the verdict;
+exit codes and printed text count for nothing. docs/tasks.md says what crosses between the two, and what this does not
+exclude.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def run(
     limits: Limits | None = None,
     sandbox: str = "auto",
 ) -> Result:
-    """Run `program`, then `checks` in the same namespace; `timeout` in seconds of wall time.
+    """Run `program`, then `checks`, which use its names; `timeout` in seconds of wall time.
 
     `sandbox="none"` confines nothing: limits still hold, but the program sees your files and network.
     """

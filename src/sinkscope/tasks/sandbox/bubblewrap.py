@@ -38,7 +38,7 @@ def routes() -> tuple[Route, ...]:
     return AS_ROOT if os.geteuid() == 0 else AS_USER
 
 
-def command(route: Route, inner: list[str], disk: int, filter_descriptor: int | None) -> list[str]:
+def command(route: Route, inner: list[str], disk: int) -> list[str]:
     """The command that runs `inner` inside. `disk`: bytes of the private /tmp."""
     chosen = ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     chosen += ["--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL"]
@@ -46,8 +46,6 @@ def command(route: Route, inner: list[str], disk: int, filter_descriptor: int | 
         chosen += ["--unshare-user", "--uid", "65534", "--gid", "65534"]
     if route.become_inside:
         chosen += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
-    if filter_descriptor is not None:
-        chosen += ["--seccomp", str(filter_descriptor)]
     return [shutil.which("bwrap") or "bwrap", *chosen, *_file_system(), *_tmp(disk), "--", *inner]
 
 

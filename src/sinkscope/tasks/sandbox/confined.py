@@ -1,166 +1,241 @@
-"""The script inside the sandbox: limits, then the program, then the verdict. `process.py` hands this file to
-`python -I -S -c`.
+"""The script inside the sandbox: two processes, of which one runs the program and the other the checks.
 
-The verdict is a secret that arrived on standard input, written to a private descriptor after the last line of
-the program. The program shares this interpreter, so the secret is kept out of everything that Python code can
-look at: no descriptor holds it, no module, frame or closure names it (it lives on the value stack of
-`_finish_after`), and an audit hook refuses the calls that list all objects or frames, other interpreters, native
-code and bytecode of the program's own. docs/tasks.md says what this does not exclude.
+The process that `process.py` starts gives up its rights and forks. It runs the program itself, and then does what the
+checks ask of it. Its child, the judge, runs the checks, and tells the verdict on a pipe that only the judge has. The two
+share no memory: over two more pipes the judge sends names and arguments, and gets values back (`wire.py`). The program
+never sees the checks, and nothing in its interpreter leads to the verdict.
 
 Only the standard library, and little of it: this file is start-up time of every graded program.
 """
 
+from __future__ import annotations
+
+import builtins
+import marshal
 import os
 import resource
 import sys
-from _functools import partial  # type: ignore[import-not-found]  # functools itself takes as long to import as all the rest
+
+from sinkscope.tasks.sandbox.kernel import become, die_with, hide, landlock, refuse_calls
+from sinkscope.tasks.sandbox.wire import NOTHING_CAUGHT_IT, Gone, Peer, Remote
+
+TYPE_CHECKING = False  # `typing` takes as long to import as all the rest
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+PASSED = b"passed"
 
 
-def _read_all() -> bytes:
-    parts = []
-    while part := os.read(0, 1 << 20):
-        parts.append(part)
-    return b"".join(parts)
+class Job:
+    """What `process.py` wants to be done; plain values, which `marshal` carries."""
+
+    def __init__(self, **values: Any) -> None:
+        self.__dict__.update(values)
+
+    source: int  # bytes of the program, which stands behind this in standard input
+    checks: int  # bytes of the checks, behind the program
+    name: str  # of the program's module
+    shadows: tuple[str, ...] | None  # builtins that the checks take from the program; None: all that it has
+    verdict: int  # the descriptor
+    user: int  # whom root becomes; 0: nobody else
+    rung: str
+    readable: tuple[str, ...]  # for Landlock
+    folder: str
+    code: bytes  # the system-call filter
+    own_process: int  # stands in it for the process that it is for
+    limits: tuple[tuple[str, int], ...]
 
 
-def _confine(user: int, cpu: int, memory: int, tasks: int, file_size: int) -> None:
-    """Set limits (seconds, bytes, count, bytes); as root, also become a user that owns nothing.
+def main(start: int, size: int) -> None:
+    """Do the job that stands in standard input, from a place and with so many bytes."""
+    parent = os.getppid()
+    job = Job(**marshal.loads(os.pread(0, size, start)))  # noqa: S302 (from process.py)
+    _give_up_rights(job, parent)
+    source = os.pread(0, job.source, start + size)
+    questions, ask = os.pipe()
+    answers, reply = os.pipe()
+    first = os.getpid()
+    if os.fork() == 0:
+        checks = os.pread(0, job.checks, start + size + job.source)
+        verdict, read, write = _keep(job.verdict, answers, ask)
+        _confine(job, first, judge=True)
+        _judge(checks, job, verdict, read, write)
+    else:
+        read, write = _keep(questions, reply)
+        _confine(job, first, judge=False)
+        _program(source, job, read, write)
 
-    The kernel does not count processes of root, so the process limit holds only after the change of user.
+
+def _keep(*descriptors: int) -> list[int]:
+    """Close all but these (and output), which become 3, 4, …; standard input becomes empty."""
+    high = [os.dup2(descriptor, 100 + i, inheritable=False) for i, descriptor in enumerate(descriptors)]
+    os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+    kept = [os.dup2(descriptor, 3 + i, inheritable=False) for i, descriptor in enumerate(high)]
+    os.closerange(3 + len(kept), 4096)
+    return kept
+
+
+def _give_up_rights(job: Job, parent: int) -> None:
+    """What holds for both processes."""
+    os.chdir(job.folder)
+    if job.rung == "bubblewrap":
+        if job.user:
+            os.setgroups([])
+            for number in (job.user, 65534):  # its own, or "nobody" where the container maps few users
+                try:
+                    os.setgid(number)
+                    os.setuid(number)
+                    break
+                except OSError:
+                    continue
+            if os.getuid() == 0:
+                raise PermissionError("could not leave root")
+    elif sys.platform == "linux":
+        if job.user:
+            become(job.user, job.folder)
+        die_with(parent)
+    if sys.platform == "linux":
+        hide()  # before the fork, so that there is no moment at which the judge can be seen
+
+
+def _confine(job: Job, program: int, *, judge: bool) -> None:
+    """What each process does for itself; the system-call filter comes last, because it refuses some of this.
+
+    Each has a Landlock domain of its own: pipes can be opened under /proc in spite of Landlock, but not those of another
+    domain.
     """
-    if user:
-        os.setgroups([])
-        for number in (user, 65534):  # a number of its own, or "nobody" where the container maps few users
-            try:
-                os.setgid(number)
-                os.setuid(number)
-                break
-            except OSError:
-                continue
-        if os.getuid() == 0:
-            raise PermissionError("could not leave root")
-    limits = {
-        "RLIMIT_CPU": cpu,
-        "RLIMIT_AS": memory,
-        "RLIMIT_NPROC": tasks,
-        "RLIMIT_FSIZE": file_size,
-        "RLIMIT_NOFILE": 64,
-        "RLIMIT_CORE": 0,
-        "RLIMIT_MEMLOCK": 0,
-        "RLIMIT_MSGQUEUE": 0,
-    }
-    for name, value in limits.items():
+    if sys.platform == "linux":
+        if judge:
+            die_with(program)
+        elif not job.user:
+            hide(
+                False
+            )  # its descriptors are looked at from outside: files that were removed while they are open
+        if job.rung == "landlock":
+            landlock(list(job.readable), job.folder)
+    for name, value in job.limits:
         if hasattr(resource, name):
             number = getattr(resource, name)
             hard = resource.getrlimit(number)[1]
             value = value if hard == resource.RLIM_INFINITY else min(value, hard)
             resource.setrlimit(number, (value, value))
-
-
-def _refuse_events() -> None:
-    """Install an audit hook that refuses what could lead a program to the secret.
-
-    The hook is a local function, so no module, frame or class leads to it and its code cannot be replaced. What it
-    calls are its default arguments: nothing that a program assigns to `builtins` or `os` reaches them, and the
-    locals that a traceback of the hook shows belong to a call that is over. All of them are C functions or
-    immutable, and there is no closure, whose cells a frame could write to.
-    """
-    import _frozen_importlib as frozen_importer
-    import _frozen_importlib_external as file_importer
-    import _imp
-    import types
-
-    def hook(  # type: ignore[no-untyped-def]
-        event, arguments,
-        folders=tuple(sys.path), libraries=tuple([f"{folder}/" for folder in sys.path]),  # the standard library
-        last=str.rpartition, starts=str.startswith, contains=str.__contains__, kind=type, text=str,
-        frame=sys._getframe, opened=os.open, read=os.read, close=os.close,
-        coroutine=types.coroutine.__code__, from_file=file_importer._compile_bytecode.__code__,  # type: ignore[attr-defined]
-        from_table=frozen_importer._call_with_frames_removed.__code__,  # type: ignore[attr-defined]
-        table=_imp.get_frozen_object,
-        no_event=RuntimeError, no_module=ImportError,
-    ):  # fmt: skip
-        if event in {
-            "gc.get_objects", "gc.get_referrers", "gc.get_referents", "sys._current_frames", "sys._current_exceptions",
-            "sys.settrace", "sys.setprofile", "sys.addaudithook", "sys.remote_exec", "cpython.remote_debugger_script",
-            "cpython.PyInterpreterState_New", "marshal.load", "sqlite3.enable_load_extension", "sqlite3.load_extension",
-        } or starts(event, ("ctypes.", "sys.monitoring.")):  # fmt: skip
-            raise no_event(f"{event} is not available in the sandbox")
-        if event == "import":
-            if kind(arguments[0]) is not text or kind(arguments[1]) not in (text, kind(None)):
-                raise no_module("names of a kind of their own are not available in the sandbox")
-            name = last(arguments[0], ".")[2]  # by which an extension module is initialised
-            if name in {
-                "ctypes", "_ctypes", "_interpreters", "_interpchannels", "_interpqueues", "_remote_debugging", "_tkinter",
-            } or starts(name, ("_test", "_xx", "_ctypes_")):  # fmt: skip
-                raise no_module(f"{name} is not available in the sandbox")
-            if arguments[1] is not None and last(arguments[1], "/")[0] not in folders:
-                raise no_module("extension modules of one's own are not available in the sandbox")
-        elif event == "code.__new__":  # bytecode that no compiler made can read any memory
-            if frame(1).f_code is not coroutine:
-                raise no_event("only the compiler makes code objects in the sandbox")
-        elif event == "marshal.loads":  # the importer reads the standard library, and nothing else
-            caller, data = frame(1), b""
-            space, path = caller.f_locals, None
-            if caller.f_code is from_table and space["f"] is table and space["args"][1:] == ():
-                return  # a module that is frozen into the interpreter
-            if caller.f_code is from_file:
-                path = space["bytecode_path"]
-            if kind(path) is text and starts(path, libraries) and not contains(path, "/../"):
-                descriptor = opened(path, 0)
-                while part := read(descriptor, 1 << 20):
-                    data += part
-                close(descriptor)
-            if data[16:] != arguments[0]:
-                raise no_event("marshal reads the standard library alone in the sandbox")
-
-    sys.addaudithook(hook)
-
-
-def _prepare() -> list:  # type: ignore[type-arg]
-    """Read the job from standard input; return [an iterator that runs it and then tells the verdict, a consumer]."""
-    head, body = _read_all().split(b"\n", 1)
-    secret, descriptor, user, cpu, memory, tasks, file_size, split, name = head.decode().split(" ")
-    null = os.open("/dev/null", os.O_RDONLY)
-    os.dup2(null, 0)
-    os.dup2(int(descriptor), 3, inheritable=False)  # the same number every time, and alone
-    if int(descriptor) > 3:
-        os.close(int(descriptor))
-    os.closerange(4, 4096)
-    _confine(int(user), int(cpu), int(memory), int(tasks), int(file_size))
-    sources = [("<program>", body[: int(split)]), ("<checks>", body[int(split) :])]
-    # Compiled one by one, so that no half-open string or block of the program can swallow the checks.
-    codes = tuple([compile(source, label, "exec", dont_inherit=True) for label, source in sources])
-    module = type(sys)(name)
-    sys.modules[name] = module
+    if job.code:
+        refuse_calls(job.code, job.own_process)
+    for name in [name for name in sys.modules if name.startswith("sinkscope")]:
+        del sys.modules[name]
     sys.argv = [""]
     os.environ.clear()  # what bubblewrap (PWD) and Python's start-up (LC_CTYPE) have put there
-    space = module.__dict__
-    _refuse_events()
-    calls: list = [partial(exec, code, space) for code in codes]  # type: ignore[type-arg]
-    return [map(partial.__call__, (*calls, partial(os.write, 3, secret.encode()))), list]
 
 
-def _finish_after(work: list) -> None:  # type: ignore[type-arg]
-    """Exhaust the iterator work[0] with work[1]: the program, the checks, and last the call that tells the verdict.
+# ---- the process of the program ----------------------------------------------------------------------------
 
-    The verdict is an element of the same sequence, so whatever ends it early, an uncaught StopIteration included
-    (which any iterator takes for its own end), also keeps the verdict from being told.
 
-    Popped, both live on the value stack alone: between the program and this frame there is no Python frame,
-    and no name that leads to the codes, to `exec` or to the secret.
-    """
+def _program(source: bytes, job: Job, read: int, write: int) -> None:
+    """Run the program, then do what the checks ask for until they have ended."""
     leave, complain = os._exit, sys.__excepthook__
+    module = type(sys)(job.name)
+    sys.modules[job.name] = module
+    space = module.__dict__
+
+    def look_up(name: str) -> tuple[str, Any]:
+        if name not in space:
+            return "nothing", None
+        value = space[name]
+        return ("module", value.__name__) if type(value) is type(sys) else ("value", value)
+
+    peer = Peer(read, write, lambda *question: None)
     try:
-        if (work.pop())(work.pop())[2:] == []:
-            raise RuntimeError("StopIteration was raised, and nothing caught it")
+        exec(compile(source, "<program>", "exec", dont_inherit=True), space)  # noqa: S102 (the point of this file)
+        peer.send(("ready", look_up, [name for name in space if hasattr(builtins, name)]))
+        while True:
+            peer.answer(peer.receive())
+    except Gone:
+        leave(0)
     except BaseException as error:  # SystemExit too: a program that leaves has not run to its end
         try:
+            error = _shown(error)
             complain(type(error), error, error.__traceback__)
         finally:
             leave(1)
-    leave(0)
 
 
-if __name__ == "__main__":
-    _finish_after(_prepare())
+def _shown(error: BaseException) -> BaseException:
+    """The error as it is told: without our own frame, and what only iterators understand in words."""
+    error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+    if isinstance(error, StopIteration):
+        trace, error = error.__traceback__, RuntimeError(NOTHING_CAUGHT_IT)
+        error.__traceback__ = trace
+    return error
+
+
+# ---- the judge ---------------------------------------------------------------------------------------------
+
+
+class Space(dict):  # type: ignore[type-arg]
+    """The names of the checks; those that they do not define themselves are the program's."""
+
+    def __init__(self, name: str, look_up: Callable[[str], Any], shadowed: set[str]) -> None:
+        super().__init__(__name__=name, __builtins__=builtins)
+        self._look_up, self._shadowed = look_up, shadowed
+
+    def __missing__(self, name: str) -> Any:
+        if hasattr(builtins, name) and name not in self._shadowed:
+            raise KeyError(name)
+        kind, value = self._look_up(name)
+        if kind == "module" and type(value) is str and value.partition(".")[0] in sys.stdlib_module_names:
+            __import__(value)  # our own, which the program has not touched
+            return sys.modules[value]
+        if kind != "value":
+            raise KeyError(name)
+        return value
+
+    def attribute(self, name: str) -> Any:
+        """As the attribute of a module."""
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+def _judge(source: bytes, job: Job, verdict: int, read: int, write: int) -> None:
+    """Run the checks when the program has run to its end; the verdict is told here and nowhere else."""
+
+    def permits(action: str, target: Any, args: Any) -> None:
+        # What the checks pass to the program: functions may be called, iterators asked, and objects of the checks' own
+        # classes have attributes. Nothing else: attributes of functions and generators lead to the whole interpreter.
+        public = args and type(args[0]) is str and not args[0].startswith("_")
+        if not (
+            action in ("__call__", "__iter__", "__next__")
+            or (action in ("__getattr__", "__setattr__") and public and type(target).__module__ == job.name)
+        ):
+            raise AttributeError(
+                f"{action} of an object that belongs to the checks is not available to the program"
+            )
+
+    peer = Peer(read, write, permits)
+    told = b""
+    try:
+        code = compile(source, "<checks>", "exec", dont_inherit=True)
+        ready, look_up, names = peer.receive()
+        if ready != "ready" or not isinstance(look_up, Remote):
+            raise RuntimeError("the program broke off")
+        shadowed = {name for name in names if job.shadows is None or name in job.shadows}
+        space = Space(job.name, look_up, shadowed)  # type: ignore[arg-type]
+        module = sys.modules[job.name] = type(sys)(job.name)
+        module.__getattr__ = space.attribute  # type: ignore[method-assign]  # for `from solution import f`
+        exec(code, space)  # noqa: S102
+        told = PASSED
+    except Gone:
+        pass
+    except BaseException as error:
+        try:
+            error = _shown(error)
+            told = f"failed\n{type(error).__name__}".encode("utf-8", "replace")
+            told = f"failed\n{type(error).__name__}: {error}".strip(": ").encode("utf-8", "replace")
+            sys.__excepthook__(type(error), error, error.__traceback__)
+        except BaseException:  # noqa: S110 (an error that cannot be printed is a failure all the same)
+            pass
+    if not peer.gone:  # also where the checks caught that the program left
+        os.write(verdict, told[:4000])
+    os._exit(0)

@@ -11,43 +11,23 @@ calling process, and modes and times of the user's files; it also needs Linux 6.
 from __future__ import annotations
 
 import os
-import secrets
-from functools import lru_cache
 from pathlib import Path
 
 from sinkscope.errors import InputError
 from sinkscope.tasks.sandbox.program import Limits
-from sinkscope.tasks.sandbox.seccomp import OWN_PROCESS, filter_program
-from sinkscope.tasks.sandbox.system import homes, interpreter, system_folders
+from sinkscope.tasks.sandbox.system import homes, system_folders
 
 MOST_FILES = 1000
 """In the private folder."""
 
 
-def command(rung: str, inner: list[str], folder: str) -> list[str]:
-    """The command that confines itself and then becomes `inner`; `folder`: the private one.
-
-    With the rung "none" it confines nothing, but neither has it children: they could outlive the run.
-    """
-    readable: list[str] = []
-    user = 0
-    if rung == "landlock":
-        folders = system_folders()
-        covered = [home for home in homes() if any(place in home.parents for place in folders)]
-        if covered:
-            raise InputError(
-                f"{covered[0]} lies inside the system's folders, and Landlock cannot hide it there"
-            )
-        readable = [str(path) for path in folders]
-        if os.geteuid() == 0:
-            user = 0x60000000 + secrets.randbelow(0x10000000)
-    job = (inner, filter_program(rung) or b"", OWN_PROCESS, readable, folder, user)
-    return [str(interpreter()), "-I", "-S", "-c", _launch(), repr(job)]
-
-
-@lru_cache(maxsize=1)
-def _launch() -> str:
-    return Path(__file__).with_name("launch.py").read_text(encoding="utf-8")
+def readable() -> tuple[str, ...]:
+    """The folders that a program may read."""
+    folders = system_folders()
+    covered = [home for home in homes() if any(place in home.parents for place in folders)]
+    if covered:
+        raise InputError(f"{covered[0]} lies inside the system's folders, and Landlock cannot hide it there")
+    return tuple(str(path) for path in folders)
 
 
 def tasks_of_user() -> int:

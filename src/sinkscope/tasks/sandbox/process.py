@@ -1,7 +1,10 @@
-"""One run of one program: a fresh interpreter, the verdict on a private pipe, and nothing left of it afterwards."""
+"""One run of one program: an interpreter that `confined.py` confines and splits in two, the verdict from the half that runs
+the checks, and nothing left of it afterwards.
+"""
 
 from __future__ import annotations
 
+import marshal
 import math
 import os
 import secrets
@@ -15,11 +18,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import IO
 
 from sinkscope.tasks.sandbox import bubblewrap, landlock
 from sinkscope.tasks.sandbox.program import OUT_OF_TIME, Limits, Program, Result
-from sinkscope.tasks.sandbox.seccomp import filter_program
+from sinkscope.tasks.sandbox.seccomp import OWN_PROCESS, filter_program
 from sinkscope.tasks.sandbox.system import interpreter
 
 
@@ -37,18 +39,6 @@ class Rung:
     route: bubblewrap.Route | None = None
 
 
-@dataclass
-class _Start:
-    """The command of a process, and what goes with it."""
-
-    command: list[str]
-    folder: str
-    descriptors: list[int]
-    user_inside: int = 0  # whom the program becomes inside
-    user_first: int | None = None  # who starts the command
-    tasks: int = 0  # tasks of the user that the kernel counts beside the program's own
-
-
 def execute(program: Program, timeout: float, limits: Limits, rung: Rung) -> Result:
     """Run a program and its checks within so many seconds of wall time."""
     source = program.source.encode("utf-8", "surrogatepass")
@@ -56,34 +46,37 @@ def execute(program: Program, timeout: float, limits: Limits, rung: Rung) -> Res
     size = len(source) + len(checks)
     if size > limits.source:
         return Result(False, f"the source has {size} bytes, {limits.source} are allowed", 0.0, "", rung.name)
-    secret = secrets.token_hex(24)
     verdict_read, verdict_write = os.pipe()
     started = time.monotonic()
-    with (
-        tempfile.TemporaryFile() as stdin,
-        tempfile.TemporaryFile() as rules,
-        tempfile.TemporaryDirectory(prefix="sinkscope-") as folder,
-    ):
+    with tempfile.TemporaryFile() as stdin, tempfile.TemporaryDirectory(prefix="sinkscope-") as folder:
         try:
-            start = _start(rung, limits, folder, rules, verdict_write)
-            job = [
-                secret, verdict_write, start.user_inside, math.ceil(timeout) + 1, limits.memory, limits.tasks + start.tasks,
-                limits.file_size, len(source), program.name.replace(" ", "_").replace("\n", "_"),
-            ]  # fmt: skip
-            stdin.write(" ".join(map(str, job)).encode() + b"\n" + source + checks)
+            script = _script()
+            job = marshal.dumps(
+                {
+                    "source": len(source),
+                    "checks": len(checks),
+                    "name": program.name,
+                    "shadows": program.shadows,
+                    "verdict": verdict_write,
+                    **_confinement(rung, math.ceil(timeout) + 1, limits, folder),
+                }
+            )
+            stdin.writelines([script, job, source, checks])
             stdin.seek(0)
+            inner = [str(interpreter()), "-I", "-S", "-u", "-c", START, str(len(script)), str(len(job))]
+            first = 65534 if rung.route and rung.route.become_first else None
             process = subprocess.Popen(  # noqa: S603 (the point of this file)
-                start.command,
+                bubblewrap.command(rung.route, inner, limits.disk) if rung.route else inner,
                 stdin=stdin,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 env={},
-                cwd=start.folder,
-                pass_fds=start.descriptors,
+                cwd="/" if rung.route else folder,
+                pass_fds=[verdict_write],
                 start_new_session=True,
-                user=start.user_first,
-                group=start.user_first,
-                extra_groups=None if start.user_first is None else [],
+                user=first,
+                group=first,
+                extra_groups=None if first is None else [],
             )
         except BaseException:
             os.close(verdict_read)
@@ -100,34 +93,61 @@ def execute(program: Program, timeout: float, limits: Limits, rung: Rung) -> Res
             os.close(verdict_read)
     seconds = time.monotonic() - started
     text = watched.tail.decode("utf-8", "replace")[-2000:]
-    if watched.verdict == secret.encode():
+    told = watched.verdict.decode("utf-8", "replace")
+    if told == "passed":
         return Result(True, "passed", seconds, text, rung.name)
-    return Result(False, ended or _reason(process.returncode, text), seconds, text, rung.name)
+    why = _last_line(told.removeprefix("failed\n"))
+    return Result(False, why or ended or _reason(process.returncode, text), seconds, text, rung.name)
 
 
-def _start(rung: Rung, limits: Limits, folder: str, rules: IO[bytes], verdict: int) -> _Start:
-    """The command for a rung; `rules` takes bubblewrap's filter."""
-    inner = [str(interpreter()), "-I", "-S", "-u", "-c", _confined()]
-    if rung.route is not None:
-        code = filter_program("bubblewrap", limits.children)
-        descriptors = [verdict]
-        if code is not None:
-            rules.write(code)
-            rules.seek(0)
-            descriptors.append(rules.fileno())
-        command = bubblewrap.command(rung.route, inner, limits.disk, None if code is None else rules.fileno())
-        inside = 0x60000000 + secrets.randbelow(0x10000000) if rung.route.become_inside else 0
-        return _Start(command, "/", descriptors, inside, 65534 if rung.route.become_first else None)
-    if sys.platform != "linux":  # no filter against children there; the limit on processes takes its place
-        return _Start(inner, folder, [verdict], tasks=-limits.tasks)
-    return _Start(
-        landlock.command(rung.name, inner, folder), folder, [verdict], tasks=landlock.tasks_of_user()
-    )
+def _confinement(rung: Rung, cpu: int, limits: Limits, folder: str) -> dict[str, object]:
+    """How the process confines itself, as `confined.Job` has it; with the rung "none" it only has no children, which
+    could outlive the run.
+    """
+    alone = rung.name == "landlock" or (rung.route is not None and rung.route.become_inside)
+    linux = sys.platform == "linux"
+    tasks = limits.tasks + 1  # the judge
+    if rung.route is None:  # no filter against children elsewhere; the limit on processes takes its place
+        tasks = tasks + landlock.tasks_of_user() if linux else 0
+    return {
+        "rung": rung.name,
+        "user": 0x60000000 + secrets.randbelow(0x10000000) if alone and os.geteuid() == 0 else 0,
+        "readable": landlock.readable() if rung.name == "landlock" else (),
+        "folder": "/tmp" if rung.route else folder,  # noqa: S108 (its own)
+        "code": (filter_program(rung.name, limits.children) or b"") if linux else b"",
+        "own_process": OWN_PROCESS,
+        "limits": (
+            ("RLIMIT_CPU", cpu),
+            ("RLIMIT_AS", limits.memory),
+            ("RLIMIT_NPROC", tasks),
+            ("RLIMIT_FSIZE", limits.file_size),
+            ("RLIMIT_NOFILE", 64),
+            ("RLIMIT_CORE", 0),
+            ("RLIMIT_MEMLOCK", 0),
+            ("RLIMIT_MSGQUEUE", 0),
+        ),
+    }
+
+
+# Makes the modules of the script from standard input, where the arguments say how long it is and the job behind it.
+START = (
+    "import marshal, os, sys\n"
+    "start, size = map(int, sys.argv[1:])\n"
+    "for name, code in marshal.loads(os.pread(0, start, 0)):\n"
+    "    module = sys.modules[name] = type(sys)(name)\n"
+    "    exec(code, module.__dict__)\n"
+    "module.main(start, size)"
+)
 
 
 @lru_cache(maxsize=1)
-def _confined() -> str:
-    return Path(__file__).with_name("confined.py").read_text(encoding="utf-8")
+def _script() -> bytes:
+    """The modules that run inside, compiled once: for the interpreter that runs this."""
+    names = ("wire", "kernel", "confined")
+    sources = {name: Path(__file__).with_name(f"{name}.py").read_bytes() for name in names}
+    return marshal.dumps(
+        [(f"{__package__}.{name}", compile(text, name, "exec")) for name, text in sources.items()]
+    )
 
 
 class _Watched:
@@ -164,6 +184,11 @@ class _Watched:
                     return f"printed more than {self._most} bytes"
                 if reason := self.stop_for():
                     return reason
+                if self.verdict and self._descriptor not in {key.fd for key in selector.get_map().values()}:
+                    while not stream.closed and self._printed <= self._most and selector.select(0):
+                        if not self._read(stream.fileno()):
+                            break
+                    return ""  # all is told
                 if not ready and gone:
                     break  # a pipe that a stray process keeps open
                 # What it wrote between the look at the pipes and its end is read in the next round.
@@ -193,9 +218,13 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _reason(status: int, output: str) -> str:
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    if lines and status > 0:
-        return lines[-1][:200]
+    if status > 0 and (line := _last_line(output)):
+        return line
     if status < 0:
         return f"killed by signal {-status}"
     return f"ended before its last line (exit code {status})"
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:200] if lines else ""

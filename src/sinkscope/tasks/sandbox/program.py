@@ -29,11 +29,14 @@ class Limits:
 
 @dataclass(frozen=True)
 class Program:
-    """A program and the checks that run after it in the same namespace, compiled apart from it."""
+    """A program, and the checks of it, which run after it in a process of their own and use its names."""
 
     source: str
     checks: str = ""
     name: str = "__main__"  # of its module
+    shadows: tuple[str, ...] | None = (
+        None  # builtins that the checks take from it where it has them; None: all
+    )
 
 
 @dataclass(frozen=True)

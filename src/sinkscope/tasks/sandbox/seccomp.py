@@ -85,7 +85,7 @@ def filter_program(rung: str, children: bool = False, machine: str | None = None
     """The filter as the kernel reads it: an array of `struct sock_filter`, 8 bytes each.
 
     Args:
-        rung: "bubblewrap"; "landlock", which needs more, because it has no process namespace; "none" refuses children alone.
+        rung: "bubblewrap", "landlock"; "none" refuses children alone.
         children: the program may start processes of its own. Threads are always allowed, and counted by the process limit.
 
     Returns None for a machine whose numbers are not in the table.
@@ -112,7 +112,7 @@ def filter_program(rung: str, children: bool = False, machine: str | None = None
     if not children:
         clone += _when(0, _ANY_BIT, _THREAD, _PERMIT) + _REFUSE
     code += _for_call(_CLONE[column], clone + _PERMIT)
-    if rung == "landlock":
+    if rung == "landlock" or (rung == "bubblewrap" and not children):
         code += _for_call(_TGKILL[column], _when(0, _EQUAL, OWN_PROCESS, _PERMIT) + _REFUSE)
     if rung != "none":
         code += _for_call(_PRLIMIT[column], _when(0, _EQUAL, 0, _PERMIT) + _REFUSE)  # limits of its own alone

@@ -1,0 +1,33 @@
+"""The error of approximate steps: an exact forward beside each of them, on the same state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Shadow:
+    """Compares the predictions of approximate forwards with those of exact ones. It doubles the work, and changes nothing.
+
+    Attributes:
+        cache: of a causal model's exact forwards: their keys follow from exact attention all the way.
+        kl: Float64 [B]: of the last forward, KL(exact ‖ approximate) in nats, mean over the positions that were read; NaN
+            where a row read none.
+    """
+
+    def __init__(self) -> None:
+        from transformers import DynamicCache
+
+        self.cache: Any = DynamicCache()
+        self.kl: Tensor | None = None
+
+    def compare(self, exact: Tensor, found: Tensor, read: Tensor, alive: Tensor | None) -> None:
+        """Take the logits [N, V] of the N positions that are marked in `read`, Bool [B, S]."""
+        before, after = exact.double().log_softmax(-1), found.double().log_softmax(-1)
+        kl = (before.exp() * (before - after)).nan_to_num(0.0).sum(-1).clamp(min=0.0)
+        rows = read.nonzero()[:, 0]
+        total = torch.zeros(len(read), dtype=torch.float64, device=kl.device).index_add_(0, rows, kl)
+        mean = total / read.sum(1)
+        self.kl = (mean if alive is None else mean.masked_fill(~alive, float("nan"))).cpu()

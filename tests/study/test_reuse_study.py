@@ -1,0 +1,175 @@
+"""Studies of approximate steps: cells and their identity, tables, report, and the same tables after kill -9."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from tests.helpers.tokenizers import golden_with_tokenizer
+from tests.study import small
+
+from sinkscope.errors import InputError
+from sinkscope.report.study import write_report
+from sinkscope.study import spec
+from sinkscope.study.cells import expanded_reuse
+from sinkscope.study.store import Store
+
+RULES = ["none", "prefix:block", "sparse:0.3", "sparse:0.3,by=recent", "sparse:0.3,by=random"]
+TIMES = ["seconds", "seconds_exact", "time_saved", "time_saved_low", "time_saved_high"]
+
+
+def write_study(folder: Path) -> Path:
+    """A diffusion and a causal model under rules, graded and compared with the exact run; a trace under a rule."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = ['name = "small-reuse"']
+    for family in ("llada", "llama"):
+        golden_with_tokenizer(family, folder / family)
+        lines += ["[[models]]", f'source = "{folder / family}"', f'name = "{family}"']
+    lines += ["[decodings.short]", "llada = { length = 8, steps = 8, block = 4 }", "causal = { length = 6 }"]
+    common = ['task = "word_problems"', 'decodings = ["short"]']
+    causal = [rule for rule in RULES if not rule.startswith("prefix")]
+    for family, rules in (("llada", RULES), ("llama", causal)):
+        own = [*common, f'models = ["{family}"]', "controls = 2"]
+        lines += ["[[evaluate]]", *own, "samples = 4", f"reuse = {json.dumps(rules)}"]
+        lines += ["[[replay]]", *own, "samples = 3", f"reuse = {json.dumps(rules[1:])}"]
+    lines += [
+        "[[trace]]",
+        *common,
+        'models = ["llada"]',
+        "samples = 1",
+        "maps = 1",
+        'reuse = ["none", "prefix:2"]',
+    ]
+    path = folder / "small.toml"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
+    folder = tmp_path_factory.mktemp("reuse")
+    study, out = write_study(folder / "study"), folder / "out"
+    return study, out, small.run_here(study, out, "--no-report")
+
+
+def table(out: Path, name: str) -> pd.DataFrame:
+    return pd.read_parquet(out / "tables" / f"{name}.parquet")
+
+
+def test_rules_are_rows_beside_the_exact_loop(done: tuple[Path, Path, str]) -> None:
+    _, out, printed = done
+    found = table(out, "reuse").set_index(["model", "reuse"])
+    llada = found.loc["llada"]
+    assert list(llada.index) == RULES
+    assert llada.loc["none", "work_saved"] == 0
+    sparse = llada.loc[[name for name in RULES if name.startswith("sparse")]]
+    assert sparse["work_saved"].nunique() == 1  # at equal cost
+    assert 0 < llada.loc["prefix:block", "work_saved"] < sparse["work_saved"].iloc[0]
+    assert llada.loc["sparse:0.3,by=random", "draws"] == 2
+    assert llada.loc["sparse:0.3", "over_random"] == pytest.approx(
+        llada.loc["sparse:0.3", "accuracy"] - llada.loc["sparse:0.3,by=random", "accuracy"]
+    )
+    assert pd.isna(llada.loc["sparse:0.3,by=random", "over_random"])
+    assert pd.isna(llada.loc["prefix:block", "over_random"])
+    assert llada.loc["sparse:0.3", "kl"] > llada.loc["prefix:block", "kl"] > 0
+    assert llada["agreement_n"].dropna().eq(3).all()
+    assert set(found.loc["llama"].index) == {rule for rule in RULES if not rule.startswith("prefix")}
+    assert "approximate steps" in printed
+
+
+def test_every_record_says_what_is_approximate(done: tuple[Path, Path, str]) -> None:
+    _, out, _ = done
+    assert set(table(out, "results")["policy"]) == {"none"}
+    assert "reuse" not in table(out, "records")
+    records = table(out, "reuse_records")
+    assert set(records["reuse"]) == {*RULES[1:], "sparse:0.3,by=random,seed=1"}
+    assert (records["macs"] < records["macs_exact"]).all()
+    agreement = table(out, "agreement")
+    assert agreement["tokens_equal"].between(0, 1).all()
+    assert (agreement[["seconds", "seconds_exact"]] > 0).all(axis=None)
+    cells = [cell["identity"] for cell in Store(out).known_cells().values()]
+    assert {identity.get("reuse") for identity in cells} == {None, *records["reuse"], "prefix:2"}
+    for folder in out.glob("cells/*/shards/*"):
+        settings = json.loads((folder / "settings.json").read_text())
+        for line in (folder / "generations.jsonl").read_text().splitlines():
+            assert json.loads(line)["more"].get("reuse") == settings.get("reuse")
+    sinks = table(out, "sinks")
+    assert set(sinks["reuse"].dropna()) == {"prefix:2"}
+    assert sum(identity["kind"] == "maps" for identity in cells) == 1  # of the exact trace alone
+
+
+def test_the_report_shows_the_frontier(done: tuple[Path, Path, str]) -> None:
+    from sinkscope.report.study.drawing import save_study
+
+    _, out, _ = done
+    save_study(out, out / "figures", workers=1)
+    assert (out / "figures" / "frontier.svg").is_file()
+    page = write_report(out).read_text(encoding="utf-8")
+    assert 'id="reuse"' in page
+    assert page.count('data-at="reuse/') > 20
+    assert "the frontier was not drawn" not in page
+    row = table(out, "reuse").index[table(out, "reuse")["reuse"] == "sparse:0.3"][0]
+    assert f"reuse/{row}/tokens_equal_over_random" in page
+
+
+def test_cells_of_exact_steps_keep_their_identity(tmp_path: Path, done: tuple[Path, Path, str]) -> None:
+    """A study without rules has the cells that it had before there were any."""
+    study, out, _ = done
+    data = spec.read_data(study)
+    for block in (*data["evaluate"], *data["trace"]):
+        block.pop("reuse")
+        block.pop("controls", None)
+    data["replay"] = []
+    plain = tmp_path / "plain.toml"
+    plain.write_text(spec.to_toml(spec.from_data(data)), encoding="utf-8")
+    small.run_here(plain, tmp_path / "out", "--no-report")
+    with_rules = {name for name, cell in Store(out).known_cells().items() if "reuse" not in cell["identity"]}
+    assert set(Store(tmp_path / "out").known_cells()) == with_rules
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_killed_and_resumed_gives_the_same_tables(tmp_path: Path, done: tuple[Path, Path, str]) -> None:
+    study, quiet, _ = done
+    out = tmp_path / "killed"
+    for wanted in (1, 25):
+        process = subprocess.Popen(
+            small.command(study, out, "--workers", "1", "--no-report", "--shard", "2"),
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=small.environment(), cwd=small.ROOT,
+        )  # fmt: skip
+        lines = 0
+        while process.poll() is None and lines < wanted:
+            time.sleep(0.02)
+            lines = sum(
+                path.read_bytes().count(b"\n") for path in out.glob("cells/*/shards/*/generations.jsonl")
+            )
+        assert process.poll() is None
+        process.kill()
+        process.wait()
+    small.run_here(study, out, "--no-report")
+    for name in ("reuse", "reuse_records", "agreement", "results", "records"):
+        one, two = (table(folder, name).drop(columns=TIMES, errors="ignore") for folder in (out, quiet))
+        pd.testing.assert_frame_equal(one, two, check_exact=True, obj=name)
+
+
+def test_wrong_studies_are_refused(tmp_path: Path) -> None:
+    grid = {"task": "word_problems", "reuse": ["prefix:2"]}
+    base = {"name": "x", "models": ["organism/scratch"]}
+    with pytest.raises(InputError, match="cannot act together"):
+        spec.from_data({**base, "evaluate": [{**grid, "policies": ["top:1"]}]})
+    with pytest.raises(InputError, match="leave reuse out"):
+        spec.from_data({**base, "inspect": [grid]})
+    with pytest.raises(InputError, match="prefix"):
+        spec.from_data({**base, "evaluate": [{**grid, "reuse": ["prefx:2"]}]})
+    from sinkscope.decoding import GreedyDecoding
+
+    with pytest.raises(InputError, match="diffusion"):
+        expanded_reuse(["prefix:2"], 1, GreedyDecoding())
+    assert expanded_reuse(["sparse:4,by=random,seed=3"], 2) == [
+        "sparse:4,by=random,seed=3",
+        "sparse:4,by=random,seed=4",
+    ]
