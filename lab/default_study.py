@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -56,6 +57,14 @@ def load() -> dict[str, Any]:
     """Runs, oldest first, and reasons."""
     found: dict[str, Any] = json.loads(PATH.read_text(encoding="utf-8"))
     return found
+
+
+def save(kept: dict[str, Any]) -> None:
+    """Write what `load` reads, one line for each verdict, reason and model."""
+    text = json.dumps(kept, indent=1, ensure_ascii=False)
+    # Line ends stand between values only: within strings JSON escapes them.
+    text = re.sub(r"\{[^{}]*\}", lambda inner: re.sub(r"\n\s*", " ", inner[0]), text)
+    PATH.write_text(f"{text}\n", encoding="utf-8")
 
 
 def added(kept: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
@@ -164,7 +173,7 @@ def main(words: Sequence[str] | None = None) -> None:
     kept = load()
     if options.study is not None:
         kept = added(kept, of_study(options.study, options.name, options.about))
-        PATH.write_text(f"{json.dumps(kept, indent=1, ensure_ascii=False)}\n", encoding="utf-8")
+        save(kept)
     TABLE.write_text(table(kept), encoding="utf-8")
     why = reasons(kept)
     for row, run, before, after in changes(kept):

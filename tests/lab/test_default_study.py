@@ -96,6 +96,14 @@ def test_the_newest_run_judges_every_claim_and_decides_most():
         assert one["status"] == OPEN or re.search(r"\([−+]?[\d.]+ to [−+]?[\d.]+\)", one["evidence"]), one
 
 
+def test_it_is_written_as_it_is_read(tmp_path, monkeypatch):
+    found = default_study.load()
+    found["reasons"].append({"run": "two", "claim": "a {brace", "why": "two\nlines }"})
+    monkeypatch.setattr(default_study, "PATH", tmp_path / "kept.json")
+    default_study.save(found)
+    assert default_study.load() == found
+
+
 def test_a_run_of_the_same_name_is_renewed():
     runs = {"runs": [{"name": "a", "about": "old"}, {"name": "b"}], "reasons": []}
     again = default_study.added(runs, {"name": "a", "about": "new"})
