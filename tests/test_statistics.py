@@ -249,6 +249,21 @@ def test_the_interval_of_differences_of_nats_takes_a_long_tail(draw: Any, n: int
     assert wrong / 2000 <= 0.04
 
 
+def test_a_loss_that_falls_on_few_texts_is_beyond_any_interval() -> None:
+    """One text in ten loses anything: sixteen texts often hold none of them. A limit of the interval, stated in the docs."""
+    rng = np.random.default_rng(3)
+
+    def wrong(n: int) -> float:
+        drawn = 10 * (rng.random((1000, n)) < 0.1) * rng.gamma(1.0, 1.0, (1000, n)) + rng.normal(
+            0, 0.05, (1000, n)
+        )
+        found = [mean_difference(values, np.zeros(n)) for values in drawn]
+        return sum(one.above(1.0) or one.below(1.0) for one in found) / 1000
+
+    assert 0.2 < wrong(16) < 0.35
+    assert wrong(64) < 0.05
+
+
 def test_the_interval_of_differences_of_nats_by_hand() -> None:
     """Without skewness it is Student's t; with it, Hall's formula on the tail's side and Student's on the other."""
     even = mean_difference([1.0, 2.0, 3.0, 4.0], [0.0] * 4)
