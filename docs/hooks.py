@@ -1,7 +1,8 @@
-"""What mkdocs does beyond its settings: writes the reference pages, and turns links that leave docs/ into plain text."""
+"""What mkdocs does beyond its settings: writes the reference pages, and takes in the laboratory's logs."""
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -13,16 +14,24 @@ import sinkscope
 from sinkscope import cli
 from sinkscope.commands.options import DECODING
 
+ROOT = Path(__file__).resolve().parents[1]
+LOGS = [path for path in sorted((ROOT / "lab").glob("*.md")) if path.name != "README.md"]
+LINK = re.compile(r"(?P<mark>!?)\[(?P<words>[^\]\n]*)\]\((?P<target>[^)#\s]*)(?P<anchor>#[^)\s]*)?\)")
 WEIGHTS = Path(sinkscope.__file__).parent / "organisms" / "weights"
 SECTIONS = {
     "Models": ("load", "wrap", "Model"),
     "Generation": ("generate", "Run", "replay", "Replay"),
     "Decodings": (
-        "LladaDecoding", "DreamDecoding", "MmadaDecoding", "MmadaImageDecoding", "GreedyDecoding", "SamplingDecoding",
+        "Decoding", "LladaDecoding", "DreamDecoding", "MmadaDecoding", "MmadaImageDecoding", "CausalDecoding",
+        "GreedyDecoding", "SamplingDecoding", "Llada2Decoding", "SdarDecoding", "FastDllmDecoding", "Rnd1Decoding",
+        "OpenDcoderDecoding", "MdlmDecoding",
     ),
+    "Readings": ("CausalReading", "MaskedReading", "DenoisingReading"),
     "Policies": (
-        "Policy", "MaskTop", "MaskAbove", "MaskFirst", "MaskKeys", "MaskRandom", "KeepTop", "Window", "parse_policy",
+        "Policy", "MaskTop", "MaskAbove", "KeepTop", "MaskFirst", "MaskKeys", "Window", "MaskRandom", "parse_policy",
+        "ScoredRule", "FixedRule",
     ),
+    "Approximate steps": ("Reuse", "PrefixReuse", "SparseReuse", "DriftReuse", "parse_reuse"),
     "Traces": ("Capture", "Trace"),
     "Sinks": ("detect", "sink_table", "summary", "compare_traces", "diagnose"),
     "Inside": ("lens", "Lens", "patch", "Patch"),
@@ -30,12 +39,14 @@ SECTIONS = {
     "Extension": ("register",),
     "Errors": ("SinkscopeError", "InputError", "CheckpointError"),
 }  # fmt: skip
-"""The API page's headings → public names; names that stand nowhere come last, under "More"."""
+"""The API page's headings → public names, all of them."""
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the two generated pages."""
-    for path, text in (("reference/api.md", api_page()), ("reference/commands.md", command_page())):
+    """Add the generated pages, the laboratory's logs, and the organisms' pictures."""
+    pages = {"reference/api.md": api_page(), "reference/commands.md": command_page()}
+    pages |= {f"lab/{log.name}": log.read_text(encoding="utf-8") for log in LOGS}
+    for path, text in pages.items():
         files.append(File.generated(config, path, content=text))
     for picture in WEIGHTS.glob("*/emergence.svg"):
         files.append(
@@ -44,14 +55,29 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Pictures of the organisms are copied; other links that leave docs/ (lab, tests, CONTRIBUTING) keep their words only."""
-    markdown = re.sub(
-        r"\(\.\./src/sinkscope/organisms/weights/(\w+)/emergence\.svg\)",
-        r"(images/emergence-\1.svg)",
-        markdown,
-    )
-    return re.sub(r"(?<!!)\[([^\]]*)\]\((?:\.\./)+(?:lab|tests|bench|src|[A-Z]+\.md)[^)]*\)", r"\1", markdown)
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Links are written for the repository: turn them into links of the site, or name the file where the site has no page."""
+    here = Path(page.file.src_uri)
+    folder = ROOT / here.parent if here.parts[0] == "lab" else ROOT / "docs" / here.parent
+    return LINK.sub(lambda found: site_link(found, folder, here.parent), markdown)
+
+
+def site_link(found: re.Match[str], folder: Path, here: Path) -> str:
+    """One Markdown link or picture of a page in `folder`, as the site's page in `here` has it."""
+    words, target, anchor = found["words"], found["target"], found["anchor"] or ""
+    file = (folder / target).resolve()
+    if not target or not file.exists():
+        return found[0]  # elsewhere on the web, on this page, or a page that is generated
+    if file.name == "emergence.svg":
+        place = Path("images") / f"emergence-{file.parent.name}.svg"
+    elif file.is_relative_to(ROOT / "docs"):
+        place = file.relative_to(ROOT / "docs")
+    elif file in LOGS:
+        place = Path("lab") / file.name
+    else:
+        name = file.relative_to(ROOT)
+        return f"`{name}`" if words.strip("`") in (str(name), name.name) else f"{words} (`{name}`)"
+    return f"{found['mark']}[{words}]({os.path.relpath(place, here)}{anchor})"
 
 
 def on_page_content(html: str, page: Any, **_: Any) -> str:
@@ -63,16 +89,24 @@ def on_page_content(html: str, page: Any, **_: Any) -> str:
 
 def api_page() -> str:
     """Every public name of `import sinkscope`, with its docstring."""
+    named = [name for names in SECTIONS.values() for name in names]
     public = [name for name in sinkscope.__all__ if not name.startswith("__")]
-    known = {name for names in SECTIONS.values() for name in names}
-    sections = {**SECTIONS, "More": tuple(name for name in public if name not in known)}
-    lines = ["# Python", "", "All public names are in `sinkscope`: `import sinkscope as ss`.", ""]
-    for title, names in sections.items():
-        present = [name for name in names if name in public]
-        if present:
-            lines += [f"## {title}", ""]
-            for name in present:
-                lines += [f"::: sinkscope.{name}", ""]
+    if sorted(named) != sorted(public):
+        raise ValueError(
+            f"SECTIONS of docs/hooks.py differs from sinkscope.__all__: {sorted(set(named) ^ set(public))}"
+        )
+    lines = [
+        "# Python",
+        "",
+        "All public names are in `sinkscope`. The examples below run in the tests, after these lines:",
+        "",
+    ]
+    lines += ["```python", (ROOT / "docs" / "preamble.py").read_text(encoding="utf-8").rstrip(), "```", ""]
+    lines += ["Shapes: B rows, S positions, K keys, h heads (or 1 if a set is shared).", ""]
+    for title, names in SECTIONS.items():
+        lines += [f"## {title}", ""]
+        for name in names:
+            lines += [f"::: sinkscope.{name}", ""]
     return "\n".join(lines)
 
 

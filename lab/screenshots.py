@@ -33,11 +33,12 @@ NOTE = (
 
 WIDTH = 1280
 SHOTS = (
-    ("report-light.png", "light", "body", 1540),
-    ("report-dark.png", "dark", "#masking figure", 770),
-    ("report-maps.png", "light", "#maps", 760),
+    ("report-light.png", "light", "body", "#verdict"),
+    ("report-dark.png", "dark", "#masking figure", "#masking figure"),
+    ("report-maps.png", "light", "#maps", "#maps figure"),
 )
-"""File, colour scheme, where it begins, height. The contents stand beside the top of the page alone."""
+"""File, colour scheme, the element where it begins, the one with which it ends: nothing is cut through."""
+MARGIN = 8
 
 
 def report(study: Path, out: Path) -> list[Path]:
@@ -48,21 +49,27 @@ def report(study: Path, out: Path) -> list[Path]:
         browser.call(
             "Emulation.setDeviceMetricsOverride", width=WIDTH, height=1000, deviceScaleFactor=1, mobile=False
         )
+        browser.call("Emulation.setScrollbarsHidden", hidden=True)
         browser.open(study / "report.html")
-        for name, scheme, start, high in SHOTS:
+        for name, scheme, first, last in SHOTS:
             browser.media(prefers_color_scheme=scheme)
-            left, top = browser.js(
-                f"(() => {{ const box = document.querySelector({start!r}).getBoundingClientRect();"
-                " return [box.left, box.top + scrollY]; })()"
-            )
-            x, y = max(0, left - 28), max(0, top - 28)
-            clip = {"x": x, "y": y, "width": WIDTH - x, "height": high, "scale": 1}
-            browser.screenshot(out / name, whole=True, clip=clip)
-            few_colours(out / name)
+            take(browser, out / name, first, last)
             made.append(out / name)
     finally:
         browser.close()
     return made
+
+
+def take(browser: Browser, path: Path, first: str, last: str) -> None:
+    """A picture from the top of one element to the bottom of another, as wide as the page."""
+    left, top, width, bottom = browser.js(
+        f"(() => {{ const [a, b] = [{first!r}, {last!r}].map((name) => document.querySelector(name).getBoundingClientRect());"
+        " return [a.left, a.top + scrollY, document.documentElement.clientWidth, b.bottom + scrollY]; })()"
+    )
+    x, y = max(0, left - MARGIN), max(0, top - MARGIN)
+    clip = {"x": x, "y": y, "width": width - x, "height": bottom + MARGIN - y, "scale": 1}
+    browser.screenshot(path, whole=True, clip=clip)
+    few_colours(path)
 
 
 def few_colours(path: Path) -> None:
@@ -98,14 +105,14 @@ def traces(out: Path) -> list[Path]:
         recorded["scratch"].to_html(both, other=recorded["causal"])
         browser = Browser(1400, 1303)
         try:
+            browser.call("Emulation.setScrollbarsHidden", hidden=True)
             for path, name, scheme, view in (
                 (alone, "viewer-light.png", "light", f"#step=22&layer={LAYER}&head={HEAD}"),
                 (both, "viewer-dark.png", "dark", f"#step=34&layer={LAYER}&b=1"),
             ):
                 browser.open(path, view)
                 browser.media(prefers_color_scheme=scheme)
-                browser.screenshot(out / name)
-                few_colours(out / name)
+                take(browser, out / name, "body", ".cards > .card:nth-child(3)")
                 made.append(out / name)
         finally:
             browser.close()

@@ -304,8 +304,8 @@ def bench(
     shape: Annotated[
         str | None,
         argument(
-            "llada-8b, dream-7b, llama-8b, llada-small, llama-small (random weights), a checkpoint, or job (a whole cell of "
-            "a study); default: by device",
+            "llada-8b, dream-7b, llama-8b, llada2-mini, sdar-8b, llada-small, llama-small (random weights), a checkpoint, "
+            "or job (a whole cell of a study); default: by device",
             "SHAPE",
         ),
     ] = None,

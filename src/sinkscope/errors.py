@@ -12,15 +12,34 @@ from contextlib import contextmanager
 
 
 class SinkscopeError(Exception):
-    """Base of every error that sinkscope raises on purpose."""
+    """Base of every error that sinkscope raises on purpose.
+
+    >>> issubclass(ss.InputError, ss.SinkscopeError), issubclass(ss.CheckpointError, ss.SinkscopeError)
+    (True, True)
+    """
 
 
 class InputError(SinkscopeError, ValueError):
-    """A value, option or combination that cannot work, with the fix in the message."""
+    """A value, option or combination that cannot work, with the fix in the message.
+
+    >>> try:
+    ...     ss.parse_policy("tap:1")
+    ... except ss.InputError as error:
+    ...     print("top" in str(error))    # the message suggests what was meant
+    True
+    """
 
 
 class CheckpointError(SinkscopeError, ValueError):
-    """A checkpoint that cannot be found or read, or that is not what it says it is."""
+    """A checkpoint that cannot be found or read, or that is not what it says it is.
+
+    >>> import tempfile
+    >>> try:
+    ...     ss.load(tempfile.mkdtemp())
+    ... except ss.CheckpointError:
+    ...     print("an empty folder is no checkpoint")
+    an empty folder is no checkpoint
+    """
 
 
 @contextmanager

@@ -85,7 +85,7 @@ def test_rivals_compute_what_we_compute() -> None:
 
 @pytest.mark.parametrize("name", sorted(SHAPES))
 def test_named_shapes_have_the_sizes_of_the_models(name: str) -> None:
-    """Parameters as published: 8.0, 7.6 and 8.0 billion."""
+    """Parameters as published: 8.0, 7.6, 8.0, 8.2 and 16 billion."""
     total = sum(torch.Size(shape).numel() for shape in RandomCheckpoint(Path(), name).shapes.values())
     wanted = {
         "llada-8b": 8.02e9,
@@ -93,6 +93,10 @@ def test_named_shapes_have_the_sizes_of_the_models(name: str) -> None:
         "llama-8b": 8.03e9,
         "llada-small": 5.7e6,
         "llama-small": 5.7e6,
+        "sdar-8b": 8.19e9,
+        "llada2-mini": 16.26e9,
+        "sdar-small": 127_360,
+        "llada2-small": 164_744,
     }[name]
     assert abs(total / wanted - 1) < 0.02
 
@@ -133,9 +137,22 @@ def test_bad_input_is_one_line(arguments: list[str], said: str) -> None:
     assert "Traceback" not in done.output
 
 
-def test_the_docs_show_the_kept_results() -> None:
-    """docs/speed.md holds the tables that the program makes of bench/results."""
+def test_the_log_shows_the_kept_results() -> None:
+    """lab/speed.md holds the tables that the program makes of bench/results."""
     assert RESULTS
-    page = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
+    page = (ROOT / "lab" / "speed.md").read_text(encoding="utf-8")
     for path in RESULTS:
         assert table.markdown([json.loads(path.read_text(encoding="utf-8"))]).strip() in page, path.name
+
+
+@pytest.mark.parametrize("shape", ["llada2-small", "sdar-small"])
+def test_block_diffusion_is_measured_without_rivals(shape: str) -> None:
+    found = run(shape, "cpu", "float32", ((2, 96),), steps=8)
+    (case,) = found["cases"]
+    assert set(case["timings"]) == {"untraced", "traced", "masked"}
+    assert all(timing["seconds"] > 0 for timing in case["timings"].values())
+    (cells,) = table.rows(found)
+    time = {name: timing["seconds"] for name, timing in case["timings"].items()}
+    assert cells["traced / untraced"] == f"{time['traced'] / time['untraced']:.2f}×"
+    assert cells["masked / traced"] == f"{time['masked'] / time['traced']:.2f}×"
+    assert shape in table.text(found)

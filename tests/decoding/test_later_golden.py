@@ -23,17 +23,9 @@ WITH_STEPS = [
 
 def test_all_loops_have_fixtures() -> None:
     loops = {golden.manifest(family)["generate"][name].get("loop", "llada") for family, name in CASES}
-    kept = {
-        "llada2",
-        "llada2.1",
-        "sdar",
-        "sdar_eval",
-        "fast_dllm_v2",
-        "fast_dllm_v2_batch",
-        "mdlm",
-        "open_dcoder",
-    }
-    assert loops >= kept
+    blocks = {"llada2", "llada2.1", "sdar", "sdar_eval", "fast_dllm_v2", "fast_dllm_v2_batch"}
+    assert loops == {*blocks, "llada", "mdlm", "rnd1", "open_dcoder"}
+    assert len(CASES) == 71
 
 
 @pytest.mark.parametrize(("family", "name"), CASES)
@@ -120,6 +112,32 @@ def test_received_in_block_loops(family: str, name: str, cached: bool) -> None:
         np.testing.assert_allclose(every, official, atol=5e-5)
 
 
+def test_received_in_the_loop_of_a_mixture_of_experts() -> None:
+    """All queries see all keys, so uniform attention is 1 / keys."""
+    name = "genattn_b8_s16.npz"
+    data = recorded(
+        "llada_moe", golden.manifest("llada_moe")["generation_attention"][name]["of"]
+    ).trace.dataset
+    expected = np.moveaxis(golden.arrays("llada_moe", name)["incoming"], 2, 0)
+    np.testing.assert_allclose(data["received"].values / data.sizes["key"], expected, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("family", "name"), golden.cases("generation_attention", families=("llada_moe", *BLOCKS))
+)
+def test_maps_are_the_official_ones(family: str, name: str) -> None:
+    """Of one denoising step: rows are the queries that the official forward had, at their columns."""
+    stored, about = golden.arrays(family, name), golden.manifest(family)["generation_attention"][name]
+    data = generate(family, about["of"], capture=ss.Capture(level="maps")).trace.dataset
+    maps = data["attention"].values[0]
+    if "forward_kind" in data:
+        maps = maps[data["forward_kind"].values[0] == 0]
+    found, expected = maps[int(stored["mid_index"])], stored["mid_attn"]
+    queries, keys = expected.shape[-2:]
+    np.testing.assert_allclose(found[..., keys - queries : keys, :keys], expected, atol=2e-5)
+    assert np.isfinite(found).sum() == expected.size
+
+
 def _uniform(window: int, block: int, columns: int) -> np.ndarray:
     """Float [columns]: what a key receives on average if all queries of a window look at all they see alike."""
     place = np.arange(window) // block
@@ -139,3 +157,38 @@ def test_what_all_queries_give_does_not_depend_on_the_cache(family: str) -> None
 @pytest.mark.parametrize("family", golden.LATER)
 def test_the_default_decoding(family: str) -> None:
     assert type(default_decoding(golden.model(family).family)) is DECODINGS[family]
+
+
+@pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.parametrize("family", BLOCKS)
+def test_received_by_kind_of_query(family: str, cached: bool) -> None:
+    """From the maps of the same run: masked, decided and prompt queries apart, over the queries that a forward had."""
+    name = next(iter(golden.manifest(family)["generation_attention"].values()))["of"]
+    if cached:  # one short prompt too, which no forward runs before the first step
+        name = min(
+            golden.names(family, "generate"), key=lambda one: golden.arrays(family, one)["prompt"].size
+        )
+    run = generate(family, name, capture=ss.Capture(level="maps", by_query=True), cache=cached)
+    data = run.trace.dataset.isel(sample=0)
+    block, start = run.decoding.block, run.prompt
+    place = np.arange(data.sizes["key"]) // block
+    for step in range(run.steps):
+        maps = data["attention"].values[step].astype(np.float64)
+        queries = np.isfinite(maps[0, 0]).any(-1)
+        if not queries.any():  # a row that waits for others
+            continue
+        keys = np.isfinite(maps[0, 0, queries.argmax()])
+        seen = (place[None] <= place[:, None]) & keys
+        masked = data["masked"].values[step] & queries
+        answer = (np.arange(len(queries)) >= start) & queries
+        kinds = {"masked": masked, "decided": ~masked & answer, "prompt": ~masked & ~answer & queries}
+        for kind, own in kinds.items():
+            uniform = (
+                (seen[own] / seen[own].sum(-1, keepdims=True)).sum(0) if own.any() else np.zeros(len(keys))
+            )
+            with np.errstate(divide="ignore", invalid="ignore"):
+                expected = np.where(uniform > 0, maps[:, :, own].sum(2) / uniform, np.nan)
+            found = data["received_by"].sel(query_kind=kind).values[step]
+            np.testing.assert_allclose(
+                found, expected, atol=1e-4, rtol=1e-4, err_msg=f"{kind} at step {step}"
+            )

@@ -1,13 +1,15 @@
-"""Every code block of README and docs works: Python is run, commands are parsed, study files are read.
+"""Every code block of README and docs works: Python is run, cheap commands are run, the others parsed, study files read.
 
-The blocks of a page run one after the other, after PREAMBLE, in an empty folder. A block that cannot run here has a comment
-before it, `<!-- not run: the reason -->`; its Python still has to compile.
+The blocks of a page run one after the other, after docs/preamble.py, in an empty folder. A block that cannot run here has a
+comment before it, `<!-- not run: the reason -->`; its Python still has to compile. Commands that are not run have a reason in
+NOT_RUN. Each block that is left out, wholly or in part, is a skipped test, so pytest's summary lists it with its reasons.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,18 +18,30 @@ import pytest
 import tomllib
 import typer.main
 from typer.core import TyperGroup
+from typer.testing import CliRunner
 
+import sinkscope as ss
 from sinkscope import cli
 from sinkscope.study import spec
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
-PREAMBLE = """
-import sinkscope as ss
-model = ss.load("organism/scratch", device="cpu")
-prompts = ["Jack has 6 bags with 6 seeds each. He sells 28 of them. How many seeds does he have now?"]
-decoding = ss.LladaDecoding(length=16, steps=16, block=16)
-"""
+PREAMBLE = (ROOT / "docs" / "preamble.py").read_text(encoding="utf-8")
+NOT_RUN = {
+    r"pip |uv |apt-get ": "installs packages",
+    r"sinkscope --install-completion": "changes the user's shell",
+    r"make |torchrun |python -m ": "takes minutes",
+    r"sinkscope (fetch|lm-eval) ": "needs the network",
+    r"sinkscope train ": "trains a model",
+    r"sinkscope bench": "measures for minutes",
+    r"sinkscope study (?!.*--plan)": "a study takes minutes to days",
+    r"sinkscope (status|grade) study|sinkscope figures study/": "needs a finished study",
+    r"sinkscope \w+ .*\b(MODEL|SOURCE|[\w-]+/[\w-]+-[78]B\S*)": "needs a checkpoint of your own, or the hub",
+    r"sinkscope .*(--data|--accuracies) ": "needs a data file",
+    r"sinkscope (grade|compare) runs": "needs the runs of the lines before it",
+    r"sinkscope inspect ": "takes minutes (tests/cli runs it small)",
+}
+"""Beginning of a command → why it is only parsed here."""
 BLOCK = re.compile(
     r"(?:^<!-- not run: (?P<reason>[^>]+) -->\n+)?^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^(?P=indent)```$",
     re.MULTILINE | re.DOTALL,
@@ -70,7 +84,6 @@ def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     space: dict[str, Any] = {"__name__": "page"}
     exec(compile(PREAMBLE, "preamble", "exec"), space)
-    left_out = []
     for block in blocks(page):
         if block.language == "toml":
             (tmp_path / f"{tomllib.loads(block.text).get('name', 'page')}.toml").write_text(block.text)
@@ -79,11 +92,80 @@ def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         code = compile("\n" * block.line + block.text, str(page), "exec", dont_inherit=True)
         if block.reason is None:
             exec(code, space)
-        else:
-            left_out.append(f"{name(page)}:{block.line}: {block.reason}")
-    for line in left_out:
-        print("not run:", line, file=sys.stderr)
     monkeypatch.setattr(sys, "argv", ["sinkscope"])
+
+
+def commands(block: Block) -> list[str]:
+    """The lines of a shell block that are commands, without comments."""
+    if block.language not in ("", "sh", "console"):
+        return []
+    lines = [line.strip().removeprefix("$ ") for line in block.text.replace("\\\n", " ").splitlines()]
+    return [
+        re.sub(r"\s+#.*$", "", line)
+        for line in lines
+        if re.match(r"(sinkscope|make|pip|uv|apt-get|torchrun|python) ", line)
+    ]
+
+
+def reason(line: str, block: Block) -> str | None:
+    """Why a command is not run; None: it is."""
+    return block.reason or next((why for pattern, why in NOT_RUN.items() if re.match(pattern, line)), None)
+
+
+def left_out() -> list[Any]:
+    """One parameter for each block that is not run, or not all of it."""
+    found = []
+    for page in PAGES:
+        for block in blocks(page):
+            whys = {f"{line[:60]}: {why}" for line in commands(block) if (why := reason(line, block))}
+            if block.reason and not whys:
+                whys = {f"{block.language}: {block.reason}"}
+            if whys:
+                place = f"{name(page)}:{block.line}"
+                found.append(pytest.param(f"{place} {'; '.join(sorted(whys))}", id=place))
+    return found
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small trace, for pages that begin with one."""
+    path = tmp_path_factory.mktemp("recorded") / "run.zarr.zip"
+    ss.generate(
+        "organism/scratch", "Tom has 3 apples.", ss.LladaDecoding(length=16, block=16),
+        capture=ss.Capture(anatomy=True), out=path,
+    )  # fmt: skip
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES if any(map(commands, blocks(page)))], ids=name)
+def test_cheap_commands_run(
+    page: Path, recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As they are written, in their order, in a folder that has the traces which the page speaks of."""
+    monkeypatch.chdir(tmp_path)
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    cheap = [line for block in blocks(page) for line in commands(block) if reason(line, block) is None]
+    if not cheap:
+        pytest.skip("no command of this page is cheap; the reasons are listed block by block")
+    written = {word for line in cheap for word in re.findall(r"--out (\S+)", line)}
+    (tmp_path / "traces").mkdir()
+    for place in {"run.zarr.zip", "masked.zarr.zip", "plain.zarr.zip", "traces/run.zarr.zip"} - written:
+        shutil.copy(recorded, place)
+    for line in cheap:
+        words = shlex.split(re.sub(r"--limit \d+", "--limit 2", line))
+        done = CliRunner().invoke(cli.app, words[1:], catch_exceptions=False)
+        assert done.exit_code == 0, f"{line}\n{done.output}"
+        assert done.output.strip(), f"{line} prints nothing"
+    assert len(opened) == sum("--open" in line for line in cheap)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("why", left_out())
+def test_left_out(why: str) -> None:
+    """Not a test: a line of the summary for every block that did not run."""
+    pytest.skip(why)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

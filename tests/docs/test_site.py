@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,13 @@ def test_the_reference_is_complete(site: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_api_page_has_examples_and_no_leftovers(site: Path) -> None:
+    python = (site / "reference" / "api.html").read_text(encoding="utf-8")
+    assert '<h2 id="more"' not in python
+    assert python.count("&gt;&gt;&gt;") >= len(sinkscope.__all__) - 1
+
+
+@pytest.mark.slow
 def test_nothing_is_fetched_from_the_network(site: Path) -> None:
     for page in site.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
@@ -62,26 +70,63 @@ def test_every_link_between_pages_leads_to_a_file(site: Path) -> None:
 
 
 @pytest.mark.slow
+def test_logs_of_the_laboratory_are_pages(site: Path) -> None:
+    """Links of the docs to lab/ are links of the site; links to other files of the repository name them."""
+    assert {page.stem for page in (site / "lab").glob("*.html")} == {
+        log.stem for log in (ROOT / "lab").glob("*.md") if log.name != "README.md"
+    }
+    install = (site / "install.html").read_text(encoding="utf-8")
+    assert 'href="lab/measurements.html#threads-on-a-busy-host"' in install
+    assert "<code>bench/results</code>" in (site / "lab" / "speed.html").read_text(encoding="utf-8")
+
+
+WIDTHS = (1400, 760, 390)
+LOADED = "document.readyState === 'complete' && location.protocol === 'file:'"
+SEARCH = """(() => {
+  const box = document.querySelector('#__search');
+  box.checked = true;
+  box.dispatchEvent(new Event('change'));
+  const field = document.querySelector('.md-search__input');
+  field.focus();
+  field.value = 'residence';
+  field.dispatchEvent(new KeyboardEvent('keyup', { bubbles: true }));
+  return document.querySelectorAll('.md-search-result__item').length;
+})()"""
+
+
+@pytest.fixture
+def browser() -> Iterator[chromium.Browser]:
+    """A browser without a network."""
+    if chromium.find() is None:
+        pytest.skip("needs Chromium (apt-get install chromium)")
+    found = chromium.Browser(1400, 1000)
+    yield found
+    found.close()
+
+
+def resize(browser: chromium.Browser, wide: int) -> None:
+    size = {"width": wide, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
+    browser.call("Emulation.setDeviceMetricsOverride", **size)
+
+
+@pytest.mark.slow
 @pytest.mark.browser
-@pytest.mark.skipif(chromium.find() is None, reason="needs Chromium (apt-get install chromium)")
-def test_every_page_fits_a_screen_a_tablet_and_a_phone(site: Path) -> None:
+def test_every_page_fits_a_screen_a_tablet_and_a_phone(site: Path, browser: chromium.Browser) -> None:
     pages = [page for page in sorted(site.rglob("*.html")) if page.name != "404.html"]
     assert len(pages) > 25
-    browser = chromium.Browser(1400, 1000)
-    try:
-        for wide in (1400, 760, 390):
-            browser.call(
-                "Emulation.setDeviceMetricsOverride",
-                width=wide,
-                height=1000,
-                deviceScaleFactor=1,
-                mobile=False,
-            )
-            for page in pages:
-                browser.open(
-                    page, ready="document.readyState === 'complete' && location.protocol === 'file:'"
-                )
-                assert browser.js("document.documentElement.scrollWidth <= innerWidth"), (page.name, wide)
-                assert browser.problems() == [], page.name
-    finally:
-        browser.close()
+    for wide in WIDTHS:
+        resize(browser, wide)
+        for page in pages:
+            browser.open(page, ready=LOADED)
+            assert browser.js("document.documentElement.scrollWidth <= innerWidth"), (page.name, wide)
+            assert browser.problems() == [], page.name
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_the_search_works_from_disk(site: Path, browser: chromium.Browser) -> None:
+    for wide in WIDTHS:
+        resize(browser, wide)
+        browser.open(site / "index.html", ready=LOADED)
+        browser.until(f"{SEARCH} > 3")
+        assert browser.problems() == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,41 +14,34 @@ ROOT = Path(__file__).resolve().parents[1] / "golden"
 FAMILIES = ("llada", "dream", "mmada", "llama")
 """Folder names; the family of the folder "llama" is "causal"."""
 
-KEPT = ("llada2", "sdar", "fast_dllm_v2", "a2d_qwen3", "open_dcoder")
-"""Folder names of families that came later, of which the project keeps the checkpoint, all generations and some forwards."""
-
-SHARED = Path(os.environ.get("SINKSCOPE_SHARED", "")) / "golden"
-"""Where all fixtures of the later families are, on machines that have them."""
-
-LATER = tuple(
-    family
-    for family in (*KEPT, "llada_moe", "a2d_llama", "rnd1")
-    if family in KEPT or (SHARED / family / "manifest.json").exists()
+LATER = (
+    "llada2",
+    "sdar",
+    "fast_dllm_v2",
+    "a2d_qwen3",
+    "a2d_llama",
+    "open_dcoder",
+    "llada_moe",
+    "rnd1",
 )
-"""Folder names of the later families that are at hand; the family of both a2d folders is "a2d"."""
-
-
-def path_of(family: str, name: str) -> Path:
-    """A fixture: the project's own copy, else the shared one."""
-    own = ROOT / family / name
-    return own if own.exists() or family in FAMILIES else SHARED / family / name
+"""Folder names of the families that came later; the family of both a2d folders is "a2d"."""
 
 
 @cache
 def manifest(family: str) -> dict[str, Any]:
     """manifest.json of a family: what was run, special ids, tolerances, checksums."""
-    return json.loads(path_of(family, "manifest.json").read_text(encoding="utf-8"))
+    return json.loads((ROOT / family / "manifest.json").read_text(encoding="utf-8"))
 
 
 def checkpoint(family: str) -> Path:
     """The checkpoint folder of a family."""
-    return path_of(family, "checkpoint")
+    return ROOT / family / "checkpoint"
 
 
 @cache
 def arrays(family: str, name: str) -> dict[str, np.ndarray]:
     """All arrays of one fixture, e.g. arrays("llada", "forward_T24.npz"). Do not write into them."""
-    with np.load(path_of(family, name)) as stored:
+    with np.load(ROOT / family / name) as stored:
         found = {key: stored[key] for key in stored.files}
     for array in found.values():
         array.setflags(write=False)
@@ -63,8 +55,8 @@ def tensor(family: str, name: str, key: str) -> torch.Tensor:
 
 
 def names(family: str, section: str) -> list[str]:
-    """Fixture names of a manifest section ("forward", "sinkmask", "generate", "generation_attention") that are at hand."""
-    return sorted(name for name in manifest(family).get(section) or {} if path_of(family, name).exists())
+    """Fixture names of a manifest section ("forward", "sinkmask", "generate", "generation_attention")."""
+    return sorted(manifest(family).get(section) or {})
 
 
 def cases(

@@ -11,6 +11,18 @@ import pytest
 import sinkscope as ss
 from lab import rehearsal
 from sinkscope.models.load import find
+from sinkscope.study import spec
+
+FAMILIES = {
+    "llama": "causal",
+    "qwen3": "causal",
+    "qwen3-small": "causal",
+    "coder": "causal",
+    "llada21": "llada2",
+    "fast_dllm": "fast_dllm_v2",
+    "open-dcoder": "open_dcoder",
+}
+"""Name of a rehearsed model → its family, where that is another word."""
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -33,11 +45,24 @@ def test_checkpoints_are_in_the_official_layouts(name: str, shared: Path, tmp_pa
     assert len(files) >= 2
     assert all((tmp_path / name / file).is_file() for file in files)
     model = ss.load(tmp_path / name, device="cpu")
-    assert model.family == ("causal" if name == "llama" else name)
+    assert model.family == FAMILIES.get(name, name)
     assert model.shape.layers == 2
-    assert (model.ids.mask is None) == (name == "llama")
+    assert (model.ids.mask is None) == (model.family == "causal")
     assert model.tokenizer is not None
     assert len(model.tokenizer) <= model.shape.vocabulary
+
+
+@pytest.mark.parametrize("study", ["paper", "families", "pairs"])
+def test_every_model_of_a_study_is_rehearsed(study: str, tmp_path: Path) -> None:
+    names = rehearsal.names_of(study)
+    assert {rehearsal.MODELS[name][0] for name in names} == {
+        model.source for model in spec.read(study).models
+    }
+    short = spec.read(rehearsal.write_study(tmp_path, names, 1, 8, ["none"], study))
+    assert [model.name for model in short.models] == [model.name for model in spec.read(study).models]
+    assert [model.twin for model in short.models] == [model.twin for model in spec.read(study).models]
+    some = spec.read(rehearsal.write_study(tmp_path, names[:1], 1, None, [], study))
+    assert len(some.models) == 1
 
 
 def test_sizes_are_the_official_ones() -> None:
@@ -81,3 +106,21 @@ def test_a_killed_study_of_the_paper_ends_whole(
         "depth",
         "diagnosis",
     }
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("study", ["families", "pairs"])
+def test_other_studies_end_whole(
+    study: str,
+    shared: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every family loads, answers, reads and is traced; a kill in the middle loses nothing."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    words = [str(tmp_path), "--study", study, "--size", "tiny", "--length", "8", "--documents", "1"]
+    rehearsal.main([*words, "--policies", "none;top:1;random(top:1)", "--device", "cpu"])
+    seen = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert seen["report"]
+    assert 1 <= seen["before_the_kill"] < seen["answers"]

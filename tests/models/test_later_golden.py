@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tests.helpers import golden
 
 import sinkscope as ss
@@ -150,3 +151,49 @@ def test_self_check(family: str) -> None:
 def test_a_wrong_mask_token_is_refused(wrong: object) -> None:
     with pytest.raises(ss.InputError, match="mask_token_id"):
         ss.load(golden.checkpoint("sdar"), device="cpu", mask_token_id=wrong)
+
+
+def test_experts_that_were_merged_for_training(tmp_path: Path) -> None:
+    """dFactory's layout: gate, up and down of all experts of a layer, one tensor each, under a model_type of its own."""
+    stored = load_file(golden.checkpoint("llada2") / "model.safetensors")
+    merged: dict[str, torch.Tensor] = {}
+    experts: dict[str, dict[int, torch.Tensor]] = {}
+    for name, tensor in stored.items():
+        owner, found, rest = name.partition(".experts.")
+        if not found:
+            merged[name] = tensor
+            continue
+        number, _, part = rest.partition(".")
+        experts.setdefault(f"{owner}.experts.{part.removesuffix('.weight')}", {})[int(number)] = tensor
+    merged |= {name: torch.stack([many[i] for i in range(len(many))]) for name, many in experts.items()}
+    config = json.loads((golden.checkpoint("llada2") / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "model_type": "llada2_moe_veomni"}))
+    save_file(merged, tmp_path / "model.safetensors")
+    model = ss.load(tmp_path, device="cpu", dtype="float32")
+    assert model.family == "llada2"
+    ids = torch.arange(20)[None]
+    assert torch.equal(model.logits(ids, block=8), golden.model("llada2").logits(ids, block=8))
+
+
+@pytest.mark.parametrize(
+    ("family", "key", "value"),
+    [
+        ("llada_moe", "shared_expert_intermediate_size", 32), ("llada_moe", "clip_qkv", 8.0),
+        ("llada_moe", "moe_router_enable_expert_bias", True), ("llada_moe", "partial_rotary_factor", 0.5),
+        ("llada2", "use_qkv_bias", True), ("llada2", "score_function", "softmax"), ("sdar", "use_sliding_window", True),
+    ],
+)  # fmt: skip
+def test_settings_that_no_released_model_has_are_refused(
+    family: str, key: str, value: object, tmp_path: Path
+) -> None:
+    shutil.copytree(golden.checkpoint(family), tmp_path / "checkpoint")
+    path = tmp_path / "checkpoint" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+    with pytest.raises(ss.CheckpointError, match=key):
+        ss.load(tmp_path / "checkpoint", device="cpu")
+
+
+def test_llada2_asks_for_a_transformers_that_routes_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transformers.__version__", "5.5.4")
+    with pytest.raises(ss.CheckpointError, match=r"5\.6 or newer"):
+        ss.load(golden.checkpoint("llada2"), device="cpu")

@@ -42,7 +42,7 @@ class Forward:
 
 
 class Network:
-    """The network of any of the four families, from its weights: RMS norm, RoPE, grouped heads, SwiGLU."""
+    """The network of a dense family, from its weights: RMS norm, RoPE, grouped heads, SwiGLU; Qwen3 also norms q and k."""
 
     def __init__(self, model: ss.Model) -> None:
         network = model.network
@@ -71,10 +71,11 @@ class Network:
         """RMS norm."""
         return x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt() * self.weights[f"{name}.weight"]
 
-    def split(self, x: Tensor) -> Tensor:
-        """[B, Q, h·D] → [B, h, Q, D]."""
+    def split(self, x: Tensor, norm: str = "") -> Tensor:
+        """[B, Q, h·D] → [B, h, Q, D]; each head is normed where the network has such a norm."""
         D = 2 * len(self.inv_freq)
-        return x.reshape(*x.shape[:2], -1, D).transpose(1, 2)
+        x = x.reshape(*x.shape[:2], -1, D)
+        return (self.norm(x, norm) if f"{norm}.weight" in self.weights else x).transpose(1, 2)
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
         """RoPE, half-split layout; angles in float32 as in the models."""
@@ -90,11 +91,14 @@ class Dense:
     Args:
         prompt: columns before it are the prompt.
         real: Bool [B, S] over the whole sequence.
+        block: attention stands in blocks of so many columns, and the last block's queries score the keys; None: no blocks.
     """
 
-    def __init__(self, model: ss.Model, policy: Any, prompt: int, real: Tensor) -> None:
+    def __init__(
+        self, model: ss.Model, policy: Any, prompt: int, real: Tensor, block: int | None = None
+    ) -> None:
         self.network, self.policy = Network(model), policy
-        self.prompt, self.real = prompt, real
+        self.prompt, self.real, self.block = prompt, real, block
         self.step = -1
         self.previous: dict[str, list[np.ndarray]] = {}
         self.cache: list[tuple[Tensor, Tensor]] = []
@@ -103,14 +107,24 @@ class Dense:
 
     # ---- the forward ------------------------------------------------------------------------------------------------
 
-    def forward(self, ids: Tensor, package: list[np.ndarray] | None, branches: int = 1) -> Forward:
-        """One forward of the whole state (causal: of the new tokens, the others are in the cache).
+    def forward(
+        self,
+        ids: Tensor,
+        package: list[np.ndarray] | None,
+        branches: int = 1,
+        stores: bool | None = None,
+        step: bool = True,
+    ) -> Forward:
+        """One forward of the whole state (with a cache: of the new tokens, the others are in it).
 
         Args:
             ids: Long [B·branches, Q], conditional rows first.
             package: [L] Bool [B, H, K]: what the package took; None: not known, and no control can be checked.
+            stores: keys and values go into the cache; None: a causal model's do.
+            step: a step of the loop; one between two steps gives no scores.
         """
-        self.step += 1
+        stores = self.network.causal if stores is None else stores
+        self.step += step
         net, B = self.network, len(ids) // branches
         before = self.cache[0][0].shape[2] if self.cache else 0
         K = before + ids.shape[1]
@@ -123,16 +137,15 @@ class Dense:
         for layer in range(net.layers):
             name = f"model.layers.{layer}"
             h = net.norm(x, f"{name}.input_layernorm")
-            q, k, v = (net.split(net.linear(h, f"{name}.self_attn.{one}_proj")) for one in "qkv")
+            q, k, v = (
+                net.split(net.linear(h, f"{name}.self_attn.{one}_proj"), f"{name}.self_attn.{one}_norm")
+                for one in "qkv"
+            )
             q, k = net.rotate(q, positions), net.rotate(k, positions)
-            if net.causal:
-                if before:
-                    k, v = (
-                        torch.cat([old, new], 2) for old, new in zip(self.cache[layer], (k, v), strict=True)
-                    )
-                    self.cache[layer] = (k, v)
-                else:
-                    self.cache.append((k, v))
+            if before:
+                k, v = (torch.cat([old, new], 2) for old, new in zip(self.cache[layer], (k, v), strict=True))
+            if stores:
+                self.cache[layer:] = [(k, v), *self.cache[layer + 1 :]]
             out = self.attention(
                 layer, q, k, v, visible, real, B, None if package is None else package[layer], found
             )
@@ -141,13 +154,17 @@ class Dense:
             gate, up = net.linear(h, f"{name}.mlp.gate_proj"), net.linear(h, f"{name}.mlp.up_proj")
             x = x + net.linear(torch.nn.functional.silu(gate) * up, f"{name}.mlp.down_proj")
         found.logits = net.linear(net.norm(x, "model.norm"), "lm_head")
-        self.previous = {"raw": found.raw, "masked": found.received}
+        if step:
+            self.previous = {"raw": found.raw, "masked": found.received}
         return found
 
     def visible(self, real: Tensor, before: int) -> Tensor:
         """Bool [B, Q, K]: before any policy."""
         K = real.shape[1]
         seen = real[:, None, :].expand(-1, K - before, -1)
+        if self.block is not None:
+            place = torch.arange(K) // self.block
+            return seen & (place[None] <= place[before:, None])
         return seen & torch.ones(K, K, dtype=torch.bool).tril()[before:] if self.network.causal else seen
 
     def attention(
@@ -178,7 +195,7 @@ class Dense:
         taken = taken & ~stranded
         silence = any(one.effect == "silence" for one in rules(self.policy))
         acted = plain if silence else softmax(scores, seen & ~taken)
-        queries = real[:, -q.shape[2] :].double()[:, None]
+        queries = self.scoring(real[:, -q.shape[2] :])[:, None]
         # Nothing is masked where the queries that score the keys keep their scores.
         found.taken.append(columns & ~stranded[:B, :, -1].numpy())
         found.raw.append(own)
@@ -189,8 +206,8 @@ class Dense:
         return (acted * ~taken if silence else acted) @ v
 
     def received(self, attention: Tensor, visible: Tensor, real: Tensor) -> np.ndarray:
-        """Σ A_ij / Σ u_ij over the real queries; causal: of the last one alone."""
-        rows = real[:, -visible.shape[1] :].double()
+        """Σ A_ij / Σ u_ij over the real queries; causal: of the last one alone; blocks: of the last one's."""
+        rows = self.scoring(real[:, -visible.shape[1] :])
         if self.network.causal:
             rows = torch.zeros_like(rows)
             rows[:, -1] = 1
@@ -199,12 +216,19 @@ class Dense:
         mass = torch.einsum("bq,bhqk->bhk", rows, attention)
         return torch.where(expected > 0, mass / expected, float("nan")).numpy()
 
+    def scoring(self, real: Tensor) -> Tensor:
+        """Float64 [B, Q]: 1 for the queries that count: real ones, with blocks those of the last block."""
+        rows = real.double()
+        if self.block is not None:
+            rows[:, : -self.block] = 0
+        return rows
+
     # ---- the hidden sets --------------------------------------------------------------------------------------------
 
     def acts(self, rule: Any, layer: int) -> bool:
         """Whether layers and steps let it act."""
         return (rule.layers is None or layer in rule.layers) and (
-            rule.steps is None or self.step in rule.steps
+            rule.steps is None or max(0, self.step) in rule.steps
         )
 
     def band(self, layer: int, real: Tensor, Q: int) -> Tensor | None:

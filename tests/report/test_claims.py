@@ -11,7 +11,7 @@ import pytest
 from tests.sinks import synthetic
 
 from sinkscope.report.study import masking_rules, trace_rules
-from sinkscope.report.study.claims import CLAIMS, DIFFUSION, judge
+from sinkscope.report.study.claims import CLAIMS, judge
 from sinkscope.report.study.evidence import (
     ACCURACIES,
     LEAST_TEXTS,
@@ -28,6 +28,7 @@ from sinkscope.sinks import summary
 from sinkscope.sinks.diagnosis import POINTS_LOST
 from sinkscope.statistics import Estimate, paired_interval
 from sinkscope.study import spec
+from sinkscope.study.gpu_hours import DIFFUSION, concerns
 
 N = 100
 
@@ -547,3 +548,31 @@ def test_noise_supports_nothing_about_movement_or_matter(sigma):
         ):
             assert found.get(name, OPEN) != SUPPORTED, name
         assert found["present"] == SUPPORTED
+
+
+def test_a_model_is_compared_with_its_twin() -> None:
+    """Of several causal models; without a twin, with the first."""
+    models = [
+        {"source": "organism/scratch", "name": "a", "twin": "c"}, {"source": "organism/scratch", "name": "b"},
+        {"source": "organism/causal", "name": "d"}, {"source": "organism/causal", "name": "c"},
+    ]  # fmt: skip
+    study = spec.from_data(
+        {"name": "s", "models": models, "evaluate": [{"task": "word_problems", "samples": 4}]}
+    )
+    row = {"task": "word_problems", "decoding_name": "x", "policy": "none", "document": "1", "passed": True}
+    frame = pd.DataFrame([{"model": model["name"], **row} for model in models])
+    families = {"a": "sdar", "b": "llada", "c": "causal", "d": "causal"}
+    manifest = {"models": {name: {"family": family} for name, family in families.items()}}
+    known = {one.model: one for one in collect(Source(Path(), study, {"records": frame}, manifest))}
+    assert known["a"].other("causal").model == "c"
+    assert known["b"].other("causal").model == "d"
+    assert [one.model for one in known["a"].others] == ["b", "c"]
+
+
+def test_claims_on_all_diffusion_models_are_about_every_such_family() -> None:
+    claims = {claim.name: claim.families for claim in CLAIMS}
+    for family in ("sdar", "llada2", "a2d", "llada"):
+        assert concerns(claims["robust-1"], family)
+        assert concerns(claims["rival"], family)
+    assert not concerns(claims["rarer"], "sdar")
+    assert not concerns(claims["robust-1"], "causal")

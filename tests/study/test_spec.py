@@ -12,17 +12,10 @@ from sinkscope.study import spec
 SMALL = {"name": "s", "models": ["organism/scratch"], "evaluate": [{"task": "word_problems", "samples": 4}]}
 
 
-def test_the_studies_that_issue_eight_lists_are_built_in() -> None:
+def test_the_built_in_studies() -> None:
     assert spec.builtin_names() == [
-        "english",
-        "full",
-        "inside",
-        "mechanisms",
-        "organisms",
-        "paper",
-        "quick",
-        "reuse",
-    ]
+        "english", "families", "full", "inside", "mechanisms", "organisms", "pairs", "paper", "quick", "reuse",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", spec.builtin_names())
@@ -106,3 +99,13 @@ def test_an_unknown_study_is_answered_with_the_nearest_ones(tmp_path: Path) -> N
     (tmp_path / "bad.toml").write_text("name = ", encoding="utf-8")
     with pytest.raises(InputError, match="not a TOML file"):
         spec.read(tmp_path / "bad.toml")
+
+
+def test_a_twin_is_another_model_of_the_study() -> None:
+    for twin in ("organism/scrath", "organism/scratch"):
+        models = [{"source": "organism/scratch", "twin": twin}, "organism/causal"]
+        with pytest.raises(InputError, match="twin of organism/scratch"):
+            spec.from_data({**SMALL, "models": models})
+    pairs = spec.read("pairs")
+    causal = [model.twin for model in pairs.models if model.twin]
+    assert causal == [model.name for model in pairs.models if not model.twin]

@@ -11,7 +11,7 @@ from tests.helpers import golden
 
 import sinkscope as ss
 from sinkscope.errors import InputError
-from sinkscope.tasks.likelihood import bound, exact, masks
+from sinkscope.tasks.likelihood import bound, denoised, exact, masked, masks
 
 CONTEXT, CONTINUATION = [3, 14, 15, 92], [65, 35, 89]
 
@@ -159,3 +159,33 @@ def test_a_long_context_loses_its_beginning() -> None:
     assert exact(model, [(long, [5])])[0].value == pytest.approx(
         exact(model, [(long[-(limit - 1) :], [5])])[0].value
     )
+
+
+@pytest.mark.parametrize(
+    ("family", "block"),
+    [("llada_moe", None), ("llada2", 32), ("sdar", 4), ("fast_dllm_v2", 32), ("a2d_qwen3", None), ("rnd1", None),
+     ("open_dcoder", None)],
+)  # fmt: skip
+def test_masked_tokens_of_the_later_families(family: str, block: int | None) -> None:
+    """From logits with the attention of the family's loop, one position earlier where they are shifted."""
+    model = golden.model(family)
+    ids = torch.randint(0, 200, (2, 40), generator=torch.Generator().manual_seed(1))
+    where = torch.rand(ids.shape, generator=torch.Generator().manual_seed(2)) < 0.4
+    where[:, :3] = False
+    x = torch.where(where, model.ids.mask, ids)
+    logits = model.logits(x) if block is None else model.logits(x, block=block)
+    if model.spec.shifted:
+        logits = torch.cat([logits[:, :1], logits[:, :-1]], 1)
+    expected = -logits.double().log_softmax(-1).gather(-1, ids[..., None])[..., 0]
+    found = masked(model, ids, where, 3, None, [0, 1])
+    torch.testing.assert_close(found.values, expected[where], atol=1e-4, rtol=1e-4)
+    under = masked(model, ids, where, 3, ss.MaskTop(2), [0, 1])
+    assert under.forwards == 2
+    assert bool((under.hidden_share > 0).all())
+    assert not torch.allclose(under.values, found.values, atol=1e-3)
+
+
+@pytest.mark.parametrize("family", ["llada2", "sdar", "fast_dllm_v2"])
+def test_blocks_have_no_order_of_a_whole_text(family: str) -> None:
+    with pytest.raises(InputError, match="block after block"):
+        denoised(golden.model(family), torch.arange(12)[None], 4, 8, None, [0])

@@ -10,7 +10,9 @@ import pytest
 
 from sinkscope.decoding.base import decoding_from_options
 from sinkscope.errors import InputError
+from sinkscope.models.load import FAMILIES as KNOWN
 from sinkscope.tasks import Task, get, names
+from sinkscope.tasks.evaluate import decoding_for
 from sinkscope.tasks.task import cut, digest
 
 FAMILIES = ("llada", "dream", "mmada", "causal")
@@ -41,10 +43,31 @@ def test_every_decoding_is_one_of_the_family() -> None:
         "dream": ss.DreamDecoding,
         "mmada": ss.MmadaDecoding,
         "causal": ss.GreedyDecoding,
+        "llada_moe": ss.LladaDecoding,
+        "masked": ss.LladaDecoding,
+        "llada2": ss.Llada2Decoding,
+        "sdar": ss.SdarDecoding,
+        "fast_dllm_v2": ss.FastDllmDecoding,
+        "a2d": ss.MdlmDecoding,
+        "rnd1": ss.Rnd1Decoding,
+        "open_dcoder": ss.OpenDcoderDecoding,
     }
-    settings = [(scheme.family, scheme.decoding) for scheme in (*gsm8k.SCHEMES, *humaneval.SCHEMES)]
-    for family, options in [*settings, *generated.DECODINGS.items()]:
+    schemes = (*gsm8k.SCHEMES, *humaneval.SCHEMES)
+    settings = [(scheme.family, scheme.decoding) for scheme in schemes if scheme.family]
+    general = [(family, scheme.decoding) for scheme in schemes if not scheme.family for family in kinds]
+    assert len(general) == 2 * len(kinds)
+    for family, options in [*settings, *general, *generated.DECODINGS.items()]:
         assert kinds[family](**options).length == options["length"]
+
+
+@pytest.mark.parametrize("family", sorted(set(KNOWN) - {"llada", "dream", "mmada", "causal"}))
+def test_other_families_get_the_general_scheme(family: str) -> None:
+    for name in ("gsm8k", "humaneval"):
+        task = get(name, family=family)
+        assert task.scheme.name == "zero-shot"
+        assert decoding_for(task, family).length == (256 if name == "gsm8k" else 512)
+    for name in ("word_problems", "small_code"):
+        assert decoding_for(get(name, family=family), family).length == 64
 
 
 def test_settings_are_wording_and_grading() -> None:

@@ -17,7 +17,15 @@ from torch import Tensor
 from sinkscope.bench import job, rivals
 from sinkscope.bench.clock import Clock, Device, Timing, forward_flops, limits, pooled, weight_bytes
 from sinkscope.bench.shapes import model_of, random_tokens, with_masks
-from sinkscope.decoding import Decoding, DreamDecoding, GreedyDecoding, LladaDecoding, MmadaDecoding
+from sinkscope.decoding import (
+    Decoding,
+    DreamDecoding,
+    GreedyDecoding,
+    Llada2Decoding,
+    LladaDecoding,
+    MmadaDecoding,
+    SdarDecoding,
+)
 from sinkscope.errors import InputError
 from sinkscope.generation.generate import generate
 from sinkscope.models.load import resolve_device
@@ -90,9 +98,10 @@ def run(
             "timings": {
                 name: timing if isinstance(timing, str) else vars(timing) for name, timing in timings.items()
             },
-            "compute_limit": _step_flops(model, batch, length) / best.flops,
-            "bandwidth_limit": weight_bytes(model) / best.bandwidth,
         }
+        if not model.spec.blocks:  # a step there reads some of the experts, or asks a few queries of a cache
+            case["compute_limit"] = _step_flops(model, batch, length) / best.flops
+            case["bandwidth_limit"] = weight_bytes(model) / best.bandwidth
         cases.append(case)
         parts = (f"{name} {timing}" for name, timing in timings.items())
         say(f"{batch} × {length}: {', '.join(parts)}")
@@ -128,8 +137,10 @@ def _timings(
     """Name → timing of one batch and length, or the reason why there is none."""
     causal = model.spec.causal
     answer = min(2 * steps, length // 2) if causal else min(ANSWER, length // 2 // BLOCK * BLOCK)
+    decoding = decoding_of(model, answer, steps)
+    answer = decoding.new_tokens
     prompt = random_tokens(model, batch, length - answer)
-    ours = partial(_ours, model, prompt, decoding_of(model, answer, steps))
+    ours = partial(_ours, model, prompt, decoding)
     measurements: dict[str, Callable[[], Timing]] = {
         "untraced": ours,
         "traced": partial(ours, capture=Capture()),
@@ -140,7 +151,7 @@ def _timings(
         measurements["transformers"] = partial(theirs, compiled=False)
         if model.device.type == "cuda":
             measurements["transformers, compiled"] = partial(theirs, compiled=True)
-    elif rivalry:
+    elif rivalry and not model.spec.blocks:
         x = with_masks(model, prompt, answer)
         measurements["official"] = partial(rivals.official, model, x[:1], length - answer, BLOCK, steps)
         measurements["eager"] = partial(rivals.eager, model, x, steps)
@@ -161,9 +172,14 @@ def _step_flops(model: Model, batch: int, length: int) -> float:
 
 
 def decoding_of(model: Model, answer: int, steps: int) -> Decoding:
-    """A deterministic decoding of the model's family with `steps` steps; of a causal model with `answer` new tokens."""
+    """A deterministic decoding of the model's family with about `steps` steps; of a causal model with `answer` new tokens."""
     if model.spec.causal:
         return GreedyDecoding(answer, eos=None)
+    if model.family == "sdar":  # no probability passes a threshold of 1, so that all steps are run
+        return SdarDecoding(length=max(4, steps // 4 * 4), top_k=1, scoring="raw", threshold=1.0)
+    if model.family == "llada2":
+        each = max(1, steps * BLOCK // answer)
+        return Llada2Decoding(length=answer, block=BLOCK, steps=each, threshold=1.0)
     if model.family == "dream":
         return DreamDecoding(length=answer, steps=steps, temperature=0.0, top_p=None)
     kind = LladaDecoding if model.family == "llada" else MmadaDecoding

@@ -35,9 +35,7 @@ class RandomCheckpoint(Checkpoint):
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Tensor name → shape, in the official layout."""
-        if self.model_type == "llada":
-            return llada_tensors(self.config)
-        return llama_tensors(self.config, biased=self.model_type == "Dream")
+        return tensors_of(self.config)
 
     @cached_property
     def stored_dtype(self) -> torch.dtype:
@@ -62,6 +60,20 @@ class RandomCheckpoint(Checkpoint):
                 yield name, drawn.mul_(shape[-1] ** -0.5)
 
 
+def tensors_of(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Tensor name → shape of a checkpoint with this config.json, in the official layout of its family."""
+    kind = config["model_type"]
+    if kind in ("llada", "mmada") and "d_model" in config:
+        return llada_tensors(config)
+    if kind == "llada2_moe":
+        return llada2_tensors(config)
+    experts = config.get("expert_intermediate_size") or config.get("moe_intermediate_size")
+    if experts:
+        return llama_tensors(config, normed=True, expert=experts)
+    biased = kind in ("Dream", "Fast_dLLM_Qwen", "qwen2", "a2d-qwen2")
+    return llama_tensors(config, biased, normed=kind in ("sdar", "qwen3", "a2d-qwen3"))
+
+
 def llada_tensors(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     """Tensor name → shape of a LLaDA checkpoint."""
     width, mlp, vocabulary = config["d_model"], config["mlp_hidden_size"], config["vocab_size"]
@@ -79,22 +91,35 @@ def llada_tensors(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def llama_tensors(config: dict[str, Any], biased: bool) -> dict[str, tuple[int, ...]]:
-    """Tensor name → shape of a checkpoint in the names of Llama; Dream's have biases at q, k and v."""
-    width, mlp, vocabulary = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
-    grouped = width // config["num_attention_heads"] * config["num_key_value_heads"]
+def llama_tensors(
+    config: dict[str, Any], biased: bool = False, normed: bool = False, expert: int | None = None
+) -> dict[str, tuple[int, ...]]:
+    """Tensor name → shape of a checkpoint in the names of Llama.
+
+    Args:
+        biased: q, k and v have biases, as Qwen2's. normed: q and k have norms, as Qwen3's.
+        expert: width of an expert's MLP, where every layer has `num_experts` of them; None: a dense MLP.
+    """
+    width, vocabulary = config["hidden_size"], config["vocab_size"]
+    size = config.get("head_dim", width // config["num_attention_heads"])
+    heads, grouped = config["num_attention_heads"] * size, config["num_key_value_heads"] * size
     block: dict[str, tuple[int, ...]] = {
-        "self_attn.o_proj.weight": (width, width),
-        "mlp.gate_proj.weight": (mlp, width),
-        "mlp.up_proj.weight": (mlp, width),
-        "mlp.down_proj.weight": (width, mlp),
+        "self_attn.o_proj.weight": (width, heads),
         "input_layernorm.weight": (width,),
         "post_attention_layernorm.weight": (width,),
     }
-    for name, rows in (("q_proj", width), ("k_proj", grouped), ("v_proj", grouped)):
+    if normed:
+        block |= {"self_attn.q_norm.weight": (size,), "self_attn.k_norm.weight": (size,)}
+    for name, rows in (("q_proj", heads), ("k_proj", grouped), ("v_proj", grouped)):
         block |= {f"self_attn.{name}.weight": (rows, width)} | (
             {f"self_attn.{name}.bias": (rows,)} if biased else {}
         )
+    if expert is None:
+        block |= mlp_tensors("mlp", width, config["intermediate_size"])
+    else:
+        block["mlp.gate.weight"] = (config["num_experts"], width)
+        for number in range(config["num_experts"]):
+            block |= mlp_tensors(f"mlp.experts.{number}", width, expert)
     shapes: dict[str, tuple[int, ...]] = {
         "model.embed_tokens.weight": (vocabulary, width),
         "model.norm.weight": (width,),
@@ -103,6 +128,44 @@ def llama_tensors(config: dict[str, Any], biased: bool) -> dict[str, tuple[int, 
     for layer in range(config["num_hidden_layers"]):
         shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in block.items()}
     return shapes
+
+
+def llada2_tensors(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Tensor name → shape of a LLaDA2 checkpoint: q, k and v in one, routed and shared experts."""
+    width, vocabulary, size = config["hidden_size"], config["vocab_size"], config["head_dim"]
+    heads, grouped = config["num_attention_heads"] * size, config["num_key_value_heads"] * size
+    attention: dict[str, tuple[int, ...]] = {
+        "attention.query_key_value.weight": (heads + 2 * grouped, width),
+        "attention.dense.weight": (width, heads),
+        "attention.query_layernorm.weight": (size,),
+        "attention.key_layernorm.weight": (size,),
+        "input_layernorm.weight": (width,),
+        "post_attention_layernorm.weight": (width,),
+    }
+    expert, experts = config["moe_intermediate_size"], config["num_experts"]
+    routed: dict[str, tuple[int, ...]] = {
+        "mlp.gate.weight": (experts, width),
+        "mlp.gate.expert_bias": (experts,),
+        **mlp_tensors("mlp.shared_experts", width, expert * config["num_shared_experts"]),
+    }
+    for number in range(experts):
+        routed |= mlp_tensors(f"mlp.experts.{number}", width, expert)
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.word_embeddings.weight": (vocabulary, width),
+        "model.norm.weight": (width,),
+        "lm_head.weight": (vocabulary, width),
+    }
+    dense = mlp_tensors("mlp", width, config["intermediate_size"])
+    for layer in range(config["num_hidden_layers"]):
+        block = attention | (dense if layer < config["first_k_dense_replace"] else routed)
+        shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in block.items()}
+    return shapes
+
+
+def mlp_tensors(owner: str, width: int, inner: int) -> dict[str, tuple[int, ...]]:
+    """Gate, up and down of an MLP."""
+    up = {f"{owner}.{name}.weight": (inner, width) for name in ("gate_proj", "up_proj")}
+    return {**up, f"{owner}.down_proj.weight": (width, inner)}
 
 
 def model_of(name: str, device: str, dtype: str) -> Model:

@@ -10,7 +10,7 @@ def rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
     """Heading → cell for every case; ratios are of medians of the same run."""
     if result["shape"] == "job":
         return [_job_row(case) for case in result["cases"]]
-    row = _causal_row if result["family"] == "causal" else _row
+    row = {"causal": _causal_row, "llada2": _block_row, "sdar": _block_row}.get(result["family"], _row)
     return [row(case) for case in result["cases"]]
 
 
@@ -62,6 +62,19 @@ def _row(case: Mapping[str, Any]) -> dict[str, str]:
         "peak: traced, eager": ", ".join(_gib(case, name) for name in ("traced", "eager")),
         "compute limit": _ms(case["compute_limit"], case, ""),
         "bandwidth limit": _ms(case["bandwidth_limit"], case, ""),
+    }
+
+
+def _block_row(case: Mapping[str, Any]) -> dict[str, str]:
+    """Block diffusion: the official code is another loop each, and is not timed."""
+    time = _times(case)
+    return {
+        "batch × length": f"{case['batch']} × {case['length']}",
+        "untraced": _ms(time.get("untraced"), case, "untraced"),
+        "traced": _ms(time.get("traced"), case, "traced"),
+        "traced / untraced": _ratio(time.get("traced"), time.get("untraced")),
+        "masked / traced": _ratio(time.get("masked"), time.get("traced")),
+        "peak: traced": _gib(case, "traced"),
     }
 
 

@@ -9,6 +9,7 @@ from sinkscope.commands.output import show_json, show_pairs, show_table, working
 from sinkscope.models.load import FAMILIES, family_of, find, load, resolve_device, resolve_dtype
 from sinkscope.models.tokenizer import read_tokenizer
 
+UNNAMED = {True: "none: a causal model", False: "not named: give ss.load(…, mask_token_id=…)"}
 BYTES = {"float32": 4, "bfloat16": 2}
 
 
@@ -85,7 +86,7 @@ def facts(checkpoint: Any) -> dict[str, Any]:
         "vocabulary": config.vocab_size,
         "context": getattr(config, "max_position_embeddings", None) or "not stated",
         "parameters": f"{parameters:,}",
-        "mask id": "none: a causal model" if ids.mask is None else ids.mask,
+        "mask id": UNNAMED[family.causal] if ids.mask is None else ids.mask,
         "end ids": ", ".join(map(str, ids.eos)) or "none",
         "tokenizer": "none: text prompts will not work, ids will"
         if tokenizer is None

@@ -296,7 +296,7 @@ def plan_lines(cost: Estimate) -> list[str]:
 
 
 def hours_by_model(cost: Estimate) -> dict[str, dict[str, float | None]]:
-    """Model → GPU → hours; models that are too small for an estimate are left out."""
+    """Model → GPU → hours; models that are too small for an estimate, and mixtures of experts, are left out."""
     table = {}
     for line in cost.lines:
         mine = [cell for cell in cost.cells if cell.model.name == line.model]
@@ -316,7 +316,8 @@ def gpu_lines(cost: Estimate) -> list[str]:
     names = gpu_names()
     rows = [["GPU-hours", *names]]
     rows += [[model, *(_hours(hours[gpu]) for gpu in names)] for model, hours in table.items()]
-    rows.append(["all", *(_hours(gpu_hours(cost.cells, cost.facts, gpu)) for gpu in names)])
+    if len(table) == len(cost.lines):
+        rows.append(["all", *(_hours(gpu_hours(cost.cells, cost.facts, gpu)) for gpu in names)])
     claims = [["claim", "runs", "documents", *names[:2], "for"]]
     subsets = cheapest(cost.cells, needs())
     for subset in subsets:
@@ -340,7 +341,7 @@ def gpu_lines(cost: Estimate) -> list[str]:
 
 
 def _hours(value: float | None) -> str:
-    return "too small" if value is None else f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+    return "not known" if value is None else f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def size(count: int) -> str:

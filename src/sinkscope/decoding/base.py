@@ -39,6 +39,10 @@ class Decoding:
         cached: whether the official loop keeps finished blocks in a KV cache; None: it has no blocks to keep.
         generates: it writes tokens; readings do not.
         reusable: whether its loop says which columns it wants, so that a reuse rule can act.
+
+    >>> decoding = ss.LladaDecoding(length=16, block=8)
+    >>> decoding.kind, decoding.new_tokens, decoding.steps
+    ('llada', 16, 16)
     """
 
     kind: ClassVar[str] = ""
@@ -165,18 +169,32 @@ class Decoding:
         """Bool [1, S]: columns that the loop may decide in this step."""
         return torch.ones(1, x.shape[1], dtype=torch.bool, device=x.device)
 
+    def hidden(self, engine: Engine, x: Tensor) -> Tensor:
+        """Last hidden states [B, S, width] of a whole state Long [B, S], with the attention that the loop gives it."""
+        return engine.hidden(x)
+
     def predictions(self, engine: Engine, x: Tensor, given: Tensor, masked: Tensor) -> Tensor:
-        """Float [N, V]: logits at the masked positions of a state, guidance applied.
+        """Float [N, V]: logits that predict the masked positions of a state, guidance applied.
 
         Args:
             x: Long [B, S]. given: Bool [B, S]: what was given before the first step. masked: Bool [B, S], N of them.
         """
-        return engine.model.head(engine.hidden(x)[masked])
+        hidden = self.hidden(engine, x)
+        return engine.model.head(shifted(hidden, masked) if engine.model.spec.shifted else hidden[masked])
 
     def best(self, model: Model, logits: Tensor) -> tuple[Tensor, Tensor]:
         """The best candidate for each row of logits [N, V] and the loop's confidence in it, without draws: Long, Float64 [N]."""
         confidence, candidate = logits.double().softmax(-1).max(-1)
         return candidate, confidence
+
+
+def shifted(hidden: Tensor, masked: Tensor) -> Tensor:
+    """Hidden states [N, width] whose logits predict the masked positions: those of the position before.
+
+    Position 0 has none before it and keeps its own, as in the official shift.
+    """
+    row, column = masked.nonzero(as_tuple=True)
+    return hidden[row, (column - 1).clamp(min=0)]
 
 
 def _name_of(thing: object) -> str:

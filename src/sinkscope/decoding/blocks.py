@@ -197,11 +197,11 @@ def transferred(
 def draw(spread: Tensor, streams: Streams | None, rows: Tensor) -> Tensor:
     """One token for every position of the rows Bool [B] that take part, from Float [B, n, V]: Long [B, n], 0 elsewhere.
 
-    Without streams the most likely token.
+    One stream for the batch draws for all rows, as officially. Without streams the most likely token.
     """
     if streams is None:
         return spread.argmax(-1)
-    where = rows[:, None].expand(spread.shape[:2])
+    where = (rows if streams.per_row else torch.ones_like(rows))[:, None].expand(spread.shape[:2])
     tokens = torch.zeros(spread.shape[:2], dtype=torch.long, device=spread.device)
     tokens[where] = streams.one_of_each(spread[where], where)
     return tokens

@@ -26,8 +26,11 @@ class CausalDecoding(Decoding):
     """The loop that greedy search and sampling share.
 
     Attributes:
-        length: new tokens at most.
+        length: at most this many new tokens.
         eos: "model": stop at the model's end ids; None: never stop; or the id(s) to stop at.
+
+    >>> isinstance(ss.GreedyDecoding(length=8), ss.CausalDecoding)
+    True
     """
 
     length: int = 128
@@ -101,7 +104,11 @@ class CausalDecoding(Decoding):
 @DECODINGS.add
 @dataclass(frozen=True)
 class GreedyDecoding(CausalDecoding):
-    """A causal model's most likely token at every step."""
+    """A causal model's most likely token at every step.
+
+    >>> ss.generate("organism/causal", prompts, ss.GreedyDecoding(length=12)).texts[0]
+    'He has 6*6=36 seeds.\\n'
+    """
 
     kind: ClassVar[str] = "greedy"
 
@@ -109,7 +116,12 @@ class GreedyDecoding(CausalDecoding):
 @DECODINGS.add
 @dataclass(frozen=True)
 class SamplingDecoding(CausalDecoding):
-    """Sampling from a causal model: temperature first, then the smallest set of tokens with probability top_p."""
+    """Sampling from a causal model: temperature first, then the smallest set of tokens with probability top_p.
+
+    >>> sampling = ss.SamplingDecoding(length=4, temperature=0.7, top_p=0.9)
+    >>> ss.generate("organism/causal", prompts, sampling, seed=[3]).seed
+    [3]
+    """
 
     length: int = 128
     temperature: float = 1.0

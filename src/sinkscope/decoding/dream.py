@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.checks import at_least, one_of, share, whole
-from sinkscope.decoding.base import DECODINGS, Decoding, Twin
+from sinkscope.decoding.base import DECODINGS, Decoding, Twin, shifted
 from sinkscope.decoding.engine import Engine, Step, marked, select
 from sinkscope.decoding.parallel import check_parallel, confident, later_option
 from sinkscope.decoding.streams import Streams
@@ -32,14 +32,17 @@ class DreamDecoding(Decoding):
     """Dream's diffusion_generate: no blocks, any masked position may be decided.
 
     Attributes:
-        steps: left out: one per new token.
+        steps: by default one per new token.
         algorithm: origin (random positions), maskgit_plus (probability), topk_margin (p1 − p2), entropy (its negative).
         top_p, top_k: candidates outside are cut off, and confidence is that of the truncated distribution; None: off.
-            (The official loop takes top_k = 50 when a caller leaves it out; here None means none.)
+            (The official loop uses top_k = 50 if a caller leaves it out; here None means no limit.)
         alg_temp: above 0 positions are drawn by softmax(confidence / alg_temp) instead of taken from the top.
         eps: where the time schedule ends.
         threshold, factor: a step decides every mask that the model is sure of, and at least one, until none is left (not
             official; see LladaDecoding and `parallel`); for maskgit_plus and topk_margin.
+
+    >>> ss.generate("organism/adapted", prompts, ss.DreamDecoding(length=8, temperature=0.0, top_p=None)).states.shape
+    torch.Size([9, 1, 44])
     """
 
     length: int = 128
@@ -224,10 +227,6 @@ class DreamDecoding(Decoding):
         """Σ p log p of each row of Float [N, V]."""
         return (spread * torch.log(spread + 1e-10)).sum(-1)
 
-    def predictions(self, engine: Engine, x: Tensor, given: Tensor, masked: Tensor) -> Tensor:
-        """Logits of the position before each mask."""
-        return engine.model.head(shifted(engine.hidden(x), masked))
-
     def best(self, model: Model, logits: Tensor) -> tuple[Tensor, Tensor]:
         """The most likely token, and the algorithm's confidence in it."""
         spread = self.probabilities(logits)
@@ -241,15 +240,6 @@ def placed(x: Tensor, masked: Tensor, candidate: Tensor, confidence: Tensor) -> 
     seen = torch.full(x.shape, float("nan"), dtype=confidence.dtype, device=x.device)
     tokens[masked], seen[masked] = candidate, confidence
     return tokens, seen
-
-
-def shifted(hidden: Tensor, masked: Tensor) -> Tensor:
-    """Hidden states [N, width] whose logits predict the masked positions: those of the position before.
-
-    Position 0 has none before it and keeps its own, as in the official shift.
-    """
-    row, column = masked.nonzero(as_tuple=True)
-    return hidden[row, (column - 1).clamp(min=0)]
 
 
 def _by_chance(masked: Tensor, part: Tensor, last: bool, streams: Streams | None) -> Tensor:

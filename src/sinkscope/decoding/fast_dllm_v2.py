@@ -45,6 +45,9 @@ class FastDllmDecoding(Decoding):
         stop: the id that ends an answer; "model": the model's end id, None: none.
         block_cache: keys and values of the active block are kept too, and those of other sub-blocks grow stale: another
             trajectory.
+
+    >>> ss.FastDllmDecoding(length=64, threshold=0.8).new_tokens
+    64
     """
 
     length: int = 256
@@ -247,8 +250,11 @@ class FastDllmDecoding(Decoding):
         if alone:
             return [self._cut(row, start, stop) for row, start in zip(rows, starts, strict=True)]
         widest = max(map(len, rows))
-        last = [(row, start) for row, start in zip(rows, starts, strict=True) if len(row) == widest]
-        if all(bool((row[start:-1] == stop).any()) for row, start in last):
+        # A stop token ends a row where it replaced a mask; as the token that follows a block it does not.
+        ends = (states[-1] == stop) & (states == int(model.ids.mask or 0)).any(0)
+        if all(
+            bool(end[: widest - 1].any()) for end, row in zip(ends, rows, strict=True) if len(row) == widest
+        ):
             # All rows ended with the last block, so it was not stored and nothing follows it.
             rows = [row[:-1] if len(row) == widest else row for row in rows]
         return rows

@@ -104,13 +104,18 @@ def grouped(
     return [Rows(by_length[length], columns - length, True) for length in sorted(by_length)]
 
 
-def grouped_right(lengths: list[int], per_row: bool, padding: Padding, unseen: int = 0) -> list[Rows]:
+def grouped_right(
+    lengths: list[int], per_row: bool, padding: Padding, unseen: int = 0, alone: bool = False
+) -> list[Rows]:
     """Rows that run together where every prompt begins in column 0.
 
     Args:
         padding: "right": unequal rows of one stream run together, padded; "apart": only equally long ones run together.
         unseen: columns at the beginning that no forward sees.
+        alone: rows with streams of their own run one by one.
     """
+    if per_row and alone:
+        return [Rows([row], unseen, True, end=length) for row, length in enumerate(lengths)]
     if not per_row and padding == "right":
         return [Rows(list(range(len(lengths))), 0, False)]
     by_length: dict[int, list[int]] = {}

@@ -292,6 +292,10 @@ class LladaDecoding(ParallelDecoding):
         confidence_eos_eot_inf: end tokens are candidates with no confidence (at temperature 0 both end columns leave the
             softmax, above it only the end of turn, as in the official code).
         eot_id: the end-of-turn id; None: the tokenizer's, else the official one.
+
+    >>> done = ss.generate(model, prompts, ss.LladaDecoding(length=16, block=8))
+    >>> done.texts[0], len(done.states) - 1    # the text, and the number of steps
+    ('He has 6*6=36 seeds.\\nThen 36', 16)
     """
 
     logits_eos_inf: bool = False

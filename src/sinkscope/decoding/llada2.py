@@ -18,7 +18,7 @@ from torch import Tensor
 from sinkscope.checks import at_least, share, whole
 from sinkscope.decoding.base import DECODINGS, Decoding, Twin
 from sinkscope.decoding.blocks import Blocks, block_step, draw, even_plan, filtered, transferred
-from sinkscope.decoding.engine import Engine, Step
+from sinkscope.decoding.engine import BlockPass, Engine, Step
 from sinkscope.decoding.streams import Streams
 from sinkscope.errors import InputError
 from sinkscope.models.model import Model
@@ -58,6 +58,9 @@ class Llada2Decoding(Decoding):
         editing_threshold: written tokens are replaced by others of a higher probability than this (LLaDA2.1); None: never.
         max_post_steps: steps of a block, at most, in which only edits are left. num_to_transfer: masks that a step of 2.1
             decides at least.
+
+    >>> ss.Llada2Decoding(length=64, block=32, editing_threshold=0.9).new_tokens
+    64
     """
 
     length: int = 256
@@ -201,6 +204,10 @@ class Llada2Decoding(Decoding):
         spread = logits.softmax(-1)
         tokens = draw(spread, streams, rows)
         return tokens, spread.gather(-1, tokens[..., None])[..., 0]
+
+    def hidden(self, engine: Engine, x: Tensor) -> Tensor:
+        """With attention in blocks, as in every step; a plain forward of these models would look at everything."""
+        return engine.block_hidden(x, BlockPass(slice(0, x.shape[1]), x.shape[1], self.block))
 
     def _ended(self, x: Tensor, end: int, rows: _Rows, mask_id: int) -> Tensor:
         """Bool [B]: rows that end after the block before column `end`."""

@@ -27,6 +27,9 @@ class MdlmDecoding(BlockDecoding):
 
     Attributes:
         steps: in all; every block has the same share, rounded up.
+
+    >>> ss.MdlmDecoding(length=20, steps=10, block=8).new_tokens
+    20
     """
 
     steps: int = 128

@@ -26,6 +26,9 @@ class MmadaDecoding(ParallelDecoding):
         stop_at: a token id; after a block whose last token it is, generation ends and later blocks stay masked. With one
             random stream for the batch all rows must agree, as in the official code; with a stream per row each row stops
             by itself.
+
+    >>> ss.generate("organism/multimodal", prompts, ss.MmadaDecoding(length=16, block=8)).states.shape
+    torch.Size([17, 1, 53])
     """
 
     stop_at: int | None = None

@@ -41,6 +41,9 @@ class MmadaImageDecoding(Decoding):
         guidance: above 0, logits are (1 + g)·conditional − g·unconditional; needs `unconditional=` in generate.
         temperature: scale of the Gumbel noise on confidence; it is multiplied by (1 − ratio) cumulatively, as officially.
         offset: id of image code 0; None: len(tokenizer), else the official 126349.
+
+    >>> ss.MmadaImageDecoding(timesteps=18, guidance=3.0).timesteps
+    18
     """
 
     timesteps: int = 18

@@ -31,6 +31,9 @@ class OpenDcoderDecoding(DreamDecoding):
         algorithm: Dream's, or p2: in every step all answer positions are scored,
             the least confident become masks again, and the other masks are written.
         top_k: None or 0: off. alg_temp: above 0 positions are drawn by Gumbel noise on confidence / alg_temp (not with p2).
+
+    >>> ss.OpenDcoderDecoding(length=32, steps=16, algorithm="p2").steps
+    16
     """
 
     steps: int = 128
@@ -123,10 +126,9 @@ class OpenDcoderDecoding(DreamDecoding):
 
     def choose(self, scores: Tensor, counts: list[int], streams: Streams | None) -> tuple[Tensor, Tensor]:
         """From the top of confidence, or of confidence / alg_temp with Gumbel noise."""
-        if not self.alg_temp or streams is None:
+        if not self.alg_temp or streams is None or not any(counts):
             return select(scores, counts)
-        noise = streams.uniform((scores.shape[0], scores.shape[1]), scores.dtype).clamp_(
-            min=1e-20, max=1 - 1e-20
-        )
+        shape, rows = (scores.shape[0], scores.shape[1]), [count > 0 for count in counts]
+        noise = streams.uniform(shape, scores.dtype, rows).clamp_(min=1e-20, max=1 - 1e-20)
         chosen, _ = select(scores / self.alg_temp - (-noise.log()).log(), counts)
         return chosen, torch.zeros(len(scores), dtype=torch.long)

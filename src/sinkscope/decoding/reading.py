@@ -72,7 +72,15 @@ class Reading(Decoding):
 @DECODINGS.add
 @dataclass(frozen=True)
 class CausalReading(Reading):
-    """A causal model reads from left to right; a policy that looks at the step before is given one token at a time."""
+    """A causal model reads from left to right: in one pass, or token by token if a policy uses the previous step's scores.
+
+    Attributes:
+        length: longer texts are cut. scored: the last tokens, whose −log p is measured, in nats.
+
+    >>> reading = ss.CausalReading(length=32, scored=8)
+    >>> ss.evaluate("organism/causal", "text", reading, limit=1).nll > 6.5    # nats per token: it does not know English
+    True
+    """
 
     scored: int | None = 128
 
@@ -103,8 +111,8 @@ class MaskedReading(_DiffusionReading):
     """A diffusion model sees a text with random tokens masked, and its probability of those is measured.
 
     The masks of a text depend on nothing but the text's id, so all policies and models see the same ones; those of a smaller
-    share are among those of a larger one. A policy that looks at the step before sees the same masked text twice: the first
-    time nothing is hidden, and its scores decide what is hidden the second time.
+    share are among those of a larger one. A policy that uses the previous step's scores reads the same masked text twice: the
+    first time nothing is hidden, and its scores decide what is hidden the second time.
 
     Attributes:
         share: the share of the scored tokens that is masked, at least one of them; None: every number of masked tokens from 1
@@ -112,6 +120,10 @@ class MaskedReading(_DiffusionReading):
             bound of the negative log-likelihood).
         masks: how many masked copies of a text are averaged; for the bound, numbers of masked tokens are spread evenly over
             them.
+
+    >>> half = ss.evaluate(model, "text", ss.MaskedReading(share=0.5, masks=2, length=32), limit=1)
+    >>> half.nll > 6.5    # nats per masked token: it does not know English
+    True
     """
 
     share: float | None = None
@@ -138,10 +150,13 @@ class DenoisingReading(_DiffusionReading):
 
     In each step the family's loop says which positions it would decide; the probability of the true tokens there is taken,
     and the true tokens are written. One position a step (the default) gives an exact likelihood: that of the model with this
-    order. So policies have a step before, as in generation.
+    order. Policies therefore have a previous step, as in generation.
 
     Attributes:
-        steps: left out: one for each scored token.
+        steps: by default one for each scored token.
+
+    >>> ss.evaluate(model, "text", ss.DenoisingReading(length=32, scored=4), limit=1).records[0].steps
+    4
     """
 
     scored: int | None = 64

@@ -31,6 +31,9 @@ class Rnd1Decoding(Decoding):
         temperature: divides the logits, in greedy decoding too. greedy: the most likely token, else one is drawn.
         top_k, top_p: candidates outside are cut off; None: off.
         eb_gamma: the bound on entropy that decides how many positions a step writes; None: an even schedule.
+
+    >>> ss.Rnd1Decoding(length=32, steps=16).steps
+    16
     """
 
     length: int = 256

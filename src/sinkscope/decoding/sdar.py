@@ -42,6 +42,9 @@ class SdarDecoding(Decoding):
             (low_confidence_dynamic); always those (low_confidence_static); the next ones from the left (sequential).
         stop: ids after whose block a row ends; None: rows never end, "model": the model's own end ids.
         scoring: "filtered", or "raw": the evaluation loop.
+
+    >>> ss.SdarDecoding(length=30, block=4, top_k=1).block
+    4
     """
 
     length: int = 256

@@ -28,22 +28,29 @@ class Streams:
         self._device = device
         self._padding = list(padding) or [0] * len(self._generators)
 
-    def uniform(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """Numbers in [0, 1) of the given shape [B, S, …]; 0 in padding of rows that have streams of their own."""
+    def uniform(self, shape: tuple[int, ...], dtype: torch.dtype, rows: Sequence[bool] = ()) -> Tensor:
+        """Numbers in [0, 1) of the given shape [B, S, …]; 0 in padding of rows that have streams of their own.
+
+        Args:
+            rows: which rows draw where they have streams of their own, the others being 0; empty: all.
+        """
         if not self.per_row:
             return torch.rand(shape, generator=self._generators[0], dtype=dtype, device=self._device)
         numbers = torch.zeros(shape, dtype=dtype, device=self._device)
         for row, (generator, skipped) in enumerate(zip(self._generators, self._padding, strict=True)):
+            if rows and not rows[row]:
+                continue
             own = (1, shape[1] - skipped, *shape[2:])
             numbers[row, skipped:] = torch.rand(own, generator=generator, dtype=dtype, device=self._device)[0]
         return numbers
 
     def skip(self, rows: Tensor, shape: Sequence[int], dtype: torch.dtype) -> None:
-        """Draw numbers of this shape for each of the rows Bool [B], and use none of them: an official loop does so."""
+        """Draw numbers of this shape for each of the rows Bool [B], and use none of them: an official loop does so.
+
+        One stream draws for all rows.
+        """
         if not self.per_row:
-            torch.rand(
-                (int(rows.sum()), *shape), generator=self._generators[0], dtype=dtype, device=self._device
-            )
+            torch.rand((len(rows), *shape), generator=self._generators[0], dtype=dtype, device=self._device)
             return
         for generator, taken in zip(self._generators, rows.tolist(), strict=True):
             if taken:

@@ -67,6 +67,12 @@ def generate(
         reuse: what of earlier forwards is used again; a rule or its text. None: nothing, every step is exact.
         cache: whether a block loop keeps finished blocks in a KV cache; None: as officially.
         shadow: under a reuse rule, run an exact forward beside each approximate one; `run.error` then has the divergence.
+
+    >>> done = ss.generate(model, prompts, decoding, policy=ss.MaskTop(1), capture=ss.Capture())
+    >>> done.sequences.shape, done.hidden_share.shape    # Long [B, S]; Float [B]
+    (torch.Size([1, 55]), torch.Size([1]))
+    >>> dict(done.trace.dataset["received"].sizes)
+    {'sample': 1, 'step': 16, 'layer': 8, 'head': 8, 'key': 55}
     """
     model = model if isinstance(model, Model) else as_model(model)
     policy = None if policy is None else as_policy(policy)
@@ -163,7 +169,12 @@ def _rows(
         return grouped(batch.ids.shape[1], batch.lengths, per_row, together, apart)
     if not alone:
         return grouped_right(batch.lengths, per_row, model.spec.padding, decoding.unseen(min(batch.lengths)))
-    groups = grouped_right(batch.lengths, per_row, model.spec.padding)
+    # In a block loop rows wait for each other, so that a step of the batch is not each row's own.
+    counted = policy is not None and any(
+        getattr(rule, "like", rule).steps is not None for rule in policy.parts()
+    )
+    apart = counted and decoding.cached is not None
+    groups = grouped_right(batch.lengths, per_row, model.spec.padding, alone=apart)
     return [replace(rows, offset=decoding.unseen(batch.lengths[rows.rows[0]])) for rows in groups]
 
 
@@ -184,7 +195,9 @@ def check_decoding(model: Model, decoding: Decoding) -> None:
             f"{model.family} model; use {fitting}"
         )
     if not decoding.causal and model.ids.mask is None:
-        raise InputError(f"{model.source} names no mask token; add mask_token_id to its config.json")
+        raise InputError(
+            f"{model.source} names no mask token; give ss.load(…, mask_token_id=…), or add mask_token_id to its config.json"
+        )
     decoding.check_ids(model.shape.vocabulary)
 
 

@@ -50,6 +50,11 @@ class Replay:
         arrays: name → [B, steps, S] (kl, confidence, confidence_change, flipped, selected, selected_with; NaN or False where
             nothing is predicted) or [B, steps] (changed, hidden_share, sinks_hit).
         policy: the text form of the policy. model, decoding: where it was measured.
+
+    >>> plain = ss.generate(model, prompts, decoding)
+    >>> found = ss.replay(model, plain, "top:1")
+    >>> found.arrays["kl"].shape, found.policy    # [B, steps, S], nats
+    ((1, 16, 55), 'top:1')
     """
 
     arrays: dict[str, np.ndarray[Any, Any]]
@@ -96,6 +101,11 @@ def replay(model: Model, run: Run, policy: Policy | str) -> Replay:
     Args:
         run: from `ss.generate` with the same model and without a policy.
         policy: a policy or its text.
+
+    >>> plain = ss.generate(model, prompts, decoding)
+    >>> table = ss.replay(model, plain, ss.MaskTop(1)).summary()
+    >>> float(table["hidden_share"]) > 0
+    True
     """
     model, decoding = as_model(model), run.decoding
     if run.policy is not None:

@@ -22,25 +22,28 @@ class Run:
 
     Attributes:
         sequences: Long [B, S]: the last state, prompt and answer; −1 where a row has no column.
-        output: Long [B, n]: what the official function returns; −1 behind rows that are shorter. None: read from a trace.
+        output: Long [B, n]: what the official function returns; −1 after the end of shorter rows. None: read from a trace.
         answers: the token ids of each answer.
         states: Long [steps + 1, B, S]: states[0] is the prompt with masks, states[i + 1] the state after step i. Causal
             models: positions that are not written yet are −1, step 0 is the prefill, after the end comes padding. Fast-dLLM's
             sequence grows too.
         texts: the answers, decoded; token ids as text where there is no tokenizer.
-        ties: Long [steps, B]: selections that could have gone to another position of equal confidence.
+        ties: Long [steps, B]: selections in which another position had the same confidence.
         forwards: forward passes of each row (guidance counts two per step).
         seed: the seed that was used; drawn, and recorded here, when the decoding needs one and none was given.
         codes: Long [B, N], image codes; None for text.
         trace: what was recorded; None without capture.
-        hidden_share: Float [B]: under a policy, the share of attention that it masked, mean over all layers and heads and
-            the steps in which it masked anything. A policy that misses the sinks shows here.
+        hidden_share: Float [B]: under a policy, the fraction of attention that it removed, mean over all layers and heads and
+            the steps in which it masked anything.
         reuse: the rule by which steps were approximate; None: they were exact.
         work: multiply-adds of every row under a reuse rule, and as the exact loop would have done them; None without one.
         error: Float64 [steps, B]: with shadow=True, KL(exact ‖ approximate) of each step's predictions in nats, mean over the
             positions that were read; NaN where no forward ran.
         sinks_hit: Float [B]: the share of all sinks (ε = 3) of those steps, pooled over layers and heads, that it masked; NaN
             when there were none.
+
+    >>> run.texts[0], run.sequences.shape, run.states.shape
+    ('He has 6*6=36 seeds.\\nThen 36', torch.Size([1, 55]), torch.Size([17, 1, 55]))
     """
 
     sequences: Tensor

@@ -49,6 +49,10 @@ class Lens:
         own, elsewhere: Float [N, n]: 1 or 0 (see the module); NaN where there is nothing to agree with.
         settled: Long [N]: the first of the read layers from which on the likeliest token stays the same.
         tuned: whether an affine map for each layer was applied. texts: token → its text, where there is a tokenizer.
+
+    >>> lens = ss.lens(model, run, layers=[0, 8], steps=[4])
+    >>> lens.token.shape[1], sorted(set(lens.table["layer"]))
+    (2, [0, 8])
     """
 
     row: np.ndarray[Any, Any]
@@ -112,6 +116,10 @@ def lens(
         positions: "sinks" (of any head and layer in that step), "masks" that are no sinks, or columns of the run.
         steps: how many, evenly spread, or which.
         tuned: apply a tuned lens, fitted on this run; or one from `tuned_lens`.
+
+    >>> table = ss.lens(model, run, steps=[4]).table
+    >>> sorted(set(table["chosen"]))    # rows at sinks (True), and at random places of the same kind (False)
+    [False, True]
     """
     model = as_model(model)
     check_read_out(model)

@@ -59,6 +59,11 @@ class Patch:
         sinks, control: measure → Float [B], mean over the chosen steps; NaN where nothing was patched or predicted. Units are
             in `MEASURES`. Predictions that are read from a patched place are left out.
         patched: Float [B]: patched places, mean over layers and steps.
+
+    >>> two = ss.generate(model, prompts * 2, decoding, seed=[0, 1])
+    >>> done = ss.patch(model, two, "nothing", what="value", step=4)
+    >>> done.sinks["kl"].shape, bool((done.sinks["kl"] > done.control["kl"]).all())    # nats, for each row
+    ((2,), True)
     """
 
     what: str
@@ -182,16 +187,21 @@ def patch(
     steps: int = 3,
     layers: tuple[int, ...] | None = None,
 ) -> Patch:
-    """Replace what stands at the sinks of a run, and measure what the predictions of the same step make of it.
+    """Replace the vectors at the sinks of a run, and measure how the predictions of the same step change.
 
     Args:
-        run: without a policy. other: a run with as many rows, whose row b gives the vectors for row b at the same share of its
-            steps; "mean": the mean of the other rows of this run; "ordinary": a non-sink of the same row;
+        run: without a policy. other: a run with the same number of rows, whose row b gives the vectors for row b at the same
+            share of its steps; "mean": the mean of the other rows of this run; "ordinary": a non-sink of the same row;
             "nothing": a value of 0 (attention stays as it is).
-        at: "sinks"; "random" gives the control alone, in both places of the result.
+        at: "sinks"; "random" gives only the control, in both places of the result.
         what: "key", "value", "both" or "residual".
         step: the step; None: `steps` of them, evenly spread.
         layers: where to patch; None: all.
+
+    >>> two = ss.generate(model, prompts * 2, decoding, seed=[0, 1])
+    >>> effect = ss.patch(model, two, "nothing", what="value", step=4).effect("kl")
+    >>> effect.value > 0    # nats beyond the control, mean over rows
+    True
     """
     model = as_model(model)
     one_of("what", what, PARTS)

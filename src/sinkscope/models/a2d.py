@@ -30,11 +30,14 @@ FAMILY = FAMILIES.add(
         about="causal models converted to masked diffusion by dllm; decoded by its MDLM sampler",
         known=(
             Known(
-                "dllm-hub/Qwen3-0.6B-diffusion-mdlm-v0.1", f"{SETTINGS}; its causal source is Qwen/Qwen3-0.6B"
+                "dllm-hub/Qwen3-0.6B-diffusion-mdlm-v0.1",
+                f"{SETTINGS}; its causal source is Qwen/Qwen3-0.6B",
+                (28, 16, 600_000_000),
             ),
             Known(
                 "dllm-hub/Qwen2.5-Coder-0.5B-Instruct-diffusion-mdlm-v0.1",
                 f"{SETTINGS}; its causal source is Qwen/Qwen2.5-Coder-0.5B-Instruct",
+                (24, 14, 490_000_000),
             ),
         ),
         model_types=tuple(BACKBONES),

@@ -35,6 +35,16 @@ class Causal(Family):
     about: str = "any causal model of transformers: next-token prediction with a KV cache"
     known: tuple[Known, ...] = (
         Known("meta-llama/Llama-3.1-8B-Instruct", "greedy; the paper's reference model"),
+        Known("Qwen/Qwen3-8B", "the causal twin of JetLM/SDAR-8B-Chat", (36, 32, 8_200_000_000)),
+        Known(
+            "Qwen/Qwen3-0.6B", "the source of dllm-hub/Qwen3-0.6B-diffusion-mdlm-v0.1", (28, 16, 600_000_000)
+        ),
+        Known("Qwen/Qwen2.5-Coder-0.5B", "the source of fredzzp/open-dcoder-0.5B", (24, 14, 490_000_000)),
+        Known(
+            "Qwen/Qwen2.5-Coder-0.5B-Instruct",
+            "the source of dllm-hub/Qwen2.5-Coder-0.5B-Instruct-diffusion-mdlm-v0.1",
+            (24, 14, 490_000_000),
+        ),
     )
     causal: bool = True
 

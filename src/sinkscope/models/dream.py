@@ -45,6 +45,20 @@ FAMILY = FAMILIES.add(
                 "Dream-org/Dream-v0-Base-7B",
                 "entropy. GSM8K 8-shot 256, T=0 (77.2); HumanEval 512, T=0.2, top_p 0.95 (57.9)",
             ),
+            Known(
+                "Dream-org/Dream-Coder-v0-Instruct-7B",
+                "README: 768 tokens and steps, T=0.1, top_p 0.95, entropy, alg_temp 0; its causal source is "
+                "Qwen/Qwen2.5-Coder-7B",
+            ),
+            Known(
+                "apple/DiffuCoder-7B-Instruct",
+                "demo: 256 tokens and steps, T=0.3, top_p 0.95, entropy, alg_temp 0; its causal source is "
+                "Qwen/Qwen2.5-Coder-7B",
+            ),
+            Known(
+                "apple/DiffuCoder-7B-cpGRPO",
+                "as the Instruct model, which it continues with reinforcement learning",
+            ),
         ),
         model_types=("Dream",),
         shifted=True,

@@ -39,10 +39,16 @@ class SpecialIds:
 
 @dataclass(frozen=True)
 class Known:
-    """A released checkpoint, and what its authors evaluated it with; scores are as published there, not measured by us."""
+    """A released checkpoint, and what its authors evaluated it with; scores are as published there, not measured by us.
+
+    Attributes:
+        size: layers, heads and parameters, for plans on machines that do not have it. mixture: of experts.
+    """
 
     source: str
     settings: str
+    size: tuple[int, int, int] = (32, 32, 8_000_000_000)
+    mixture: bool = False
 
 
 @dataclass(frozen=True)

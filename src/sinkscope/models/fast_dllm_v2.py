@@ -30,8 +30,9 @@ FAMILY = FAMILIES.add(
             Known(
                 "Efficient-Large-Model/Fast_dLLM_v2_7B",
                 "T=0, block 32, small_block 8, threshold 0.9; its causal twin is Qwen/Qwen2.5-7B-Instruct",
+                (28, 28, 7_600_000_000),
             ),
-            Known("Efficient-Large-Model/Fast_dLLM_v2_1.5B", "as the 7B model"),
+            Known("Efficient-Large-Model/Fast_dLLM_v2_1.5B", "as the 7B model", (28, 12, 1_500_000_000)),
         ),
         model_types=("Fast_dLLM_Qwen",),
         padding="apart",

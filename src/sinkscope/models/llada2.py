@@ -29,6 +29,8 @@ NAMES = (
 """Part of a name in the GLM-4-MoE network → the same in a LLaDA2 checkpoint."""
 
 SETTINGS = "T=0, block 32, 32 steps a block, threshold 0.95"
+EDITING = "T=0, block 32, threshold 0.95, editing_threshold 0.9, max_post_steps 16"
+MINI, FLASH = (20, 16, 16_300_000_000), (32, 32, 103_000_000_000)
 
 
 class Llada2(BackboneFamily):
@@ -103,13 +105,10 @@ FAMILY = FAMILIES.add(
         name="llada2",
         about="block diffusion with a mixture of experts; 2.1 edits tokens that it has written",
         known=(
-            Known("inclusionAI/LLaDA2.0-mini", SETTINGS),
-            Known("inclusionAI/LLaDA2.0-flash", SETTINGS),
-            Known(
-                "inclusionAI/LLaDA2.1-mini",
-                "T=0, block 32, threshold 0.95, editing_threshold 0.9, max_post_steps 16",
-            ),
-            Known("inclusionAI/LLaDA2.1-flash", "as LLaDA2.1-mini"),
+            Known("inclusionAI/LLaDA2.0-mini", SETTINGS, MINI, mixture=True),
+            Known("inclusionAI/LLaDA2.0-flash", SETTINGS, FLASH, mixture=True),
+            Known("inclusionAI/LLaDA2.1-mini", EDITING, MINI, mixture=True),
+            Known("inclusionAI/LLaDA2.1-flash", EDITING, FLASH, mixture=True),
         ),
         model_types=("llada2_moe", "llada2_moe_veomni"),
         padding="apart",

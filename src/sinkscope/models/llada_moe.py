@@ -43,8 +43,15 @@ FAMILY = FAMILIES.add(
             Known(
                 "inclusionAI/LLaDA-MoE-7B-A1B-Instruct",
                 "T=0, low_confidence, LLaDA's loop; 128 tokens, 128 steps, block 32 in the model's card",
+                (16, 16, 7_400_000_000),
+                mixture=True,
             ),
-            Known("inclusionAI/LLaDA-MoE-7B-A1B-Base", "as the Instruct model"),
+            Known(
+                "inclusionAI/LLaDA-MoE-7B-A1B-Base",
+                "as the Instruct model",
+                (16, 16, 7_400_000_000),
+                mixture=True,
+            ),
         ),
         padded="keys",
         counts_padding=True,

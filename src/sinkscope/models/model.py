@@ -38,10 +38,19 @@ class Shape:
 
 
 class Model:
-    """A checkpoint in memory, ready to run with its attention in view.
+    """A checkpoint in memory, ready to run with its attention recorded or masked.
 
     Made by `ss.load`. The network is transformers'; its attention goes through sinkscope's function, whose output is that
     of the device's fused kernel, recorded or not.
+
+    >>> model
+    <sinkscope model organism/scratch: llada, 8 layers × 8 heads, 5.7M parameters, float32 on cpu>
+    >>> ids = run.states[4]                 # Long [1, 55]: the input of step 4
+    >>> model.logits(ids).shape             # [B, S, vocabulary]
+    torch.Size([1, 55, 1792])
+    >>> maps = model.attention(ids)         # [layer, B, head, query, key]; rows sum to 1
+    >>> maps.shape
+    torch.Size([8, 1, 8, 55, 55])
     """
 
     def __init__(

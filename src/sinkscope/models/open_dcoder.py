@@ -34,6 +34,7 @@ FAMILY = FAMILIES.add(
                 "fredzzp/open-dcoder-0.5B",
                 "sample script: 128 tokens and steps, p2, T=0.5, top_k 200, alg_temp 0.5; its causal source is "
                 "Qwen/Qwen2.5-Coder-0.5B",
+                (24, 14, 490_000_000),
             ),
         ),
         model_types=("qwen2",),

@@ -36,6 +36,8 @@ FAMILY = FAMILIES.add(
             Known(
                 "radicalnumerics/RND1-Base-0910",
                 "256 tokens and steps; README: T=0.01, sampled; its causal source is Qwen/Qwen3-30B-A3B",
+                (48, 32, 30_500_000_000),
+                mixture=True,
             ),
         ),
         model_types=("rnd1",),

@@ -39,9 +39,13 @@ FAMILY = FAMILIES.add(
         name="sdar",
         about="block diffusion from Qwen3; small blocks decoded left to right behind a KV cache",
         known=(
-            Known("JetLM/SDAR-1.7B-Chat", EVALUATION),
-            Known("JetLM/SDAR-4B-Chat", EVALUATION),
-            Known("JetLM/SDAR-8B-Chat", f"{EVALUATION}; its causal twin is Qwen/Qwen3-8B"),
+            Known("JetLM/SDAR-1.7B-Chat", EVALUATION, (28, 16, 2_000_000_000)),
+            Known("JetLM/SDAR-4B-Chat", EVALUATION, (36, 32, 4_400_000_000)),
+            Known(
+                "JetLM/SDAR-8B-Chat",
+                f"{EVALUATION}; its causal twin is Qwen/Qwen3-8B",
+                (36, 32, 8_200_000_000),
+            ),
         ),
         model_types=("sdar",),
         padding="apart",

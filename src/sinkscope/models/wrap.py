@@ -47,7 +47,7 @@ class InMemory(Checkpoint):
 
 
 def wrap(network: Any, tokenizer: Any = None, family: str | None = None, source: str | None = None) -> Model:
-    """A transformers network in memory, ready to run with its attention in view; PEFT adapters stay active.
+    """Make a model of a transformers network that is already in memory; PEFT adapters stay active.
 
     The network itself is used, not a copy: it is put into eval mode, and its attention goes through sinkscope's function
     from now on.
@@ -57,6 +57,12 @@ def wrap(network: Any, tokenizer: Any = None, family: str | None = None, source:
         tokenizer: None: prompts are token ids.
         family: the family of a diffusion network ("llada", "dream", …); None: as its config says.
         source: what to call it in traces and tables; None: the name it was loaded from, or its class.
+
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> sizes = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, vocab_size=64)
+    >>> wrapped = ss.wrap(LlamaForCausalLM(LlamaConfig(**sizes)), source="tiny")
+    >>> wrapped.family, wrapped.attention(torch.arange(6)[None]).shape    # [layer, B, head, query, key]
+    ('causal', torch.Size([2, 1, 4, 6, 6]))
     """
     network = network.get_base_model() if hasattr(network, "get_base_model") else network
     if not isinstance(network, torch.nn.Module) or not hasattr(network, "set_attn_implementation"):

@@ -21,9 +21,9 @@ Columns = tuple[tuple[int, tuple[int, ...]], ...]
 class MaskKeys(FixedRule):
     """Masks the same key columns for all queries, heads and rows of a layer.
 
-    Scores of hidden columns become −inf before the softmax, which renormalises over the rest. A query that would lose
-    every key it sees keeps its scores (the first query of a causal model, when column 0 is hidden). Columns index the
-    tensor as it is passed, padding included; layers that are not named are untouched.
+    Scores of hidden columns become −inf before the softmax, which renormalises over the rest. If every key a query
+    can see would be masked, that query is left unmasked (the first query of a causal model, if column 0 is hidden). Columns
+    index the input tensor, including padding; layers that are not named are untouched.
 
     Args:
         chosen: layer → columns.

@@ -28,21 +28,36 @@ class Draw:
     Attributes:
         chosen: Bool [B, h, K]: the set of the policy for which it was drawn.
         keys: Bool [B, h, K]: the random set.
-        step: Long [B, h]: when each head drew it.
+        step: Long [B, h]: when each head drew it; −1: it has not drawn yet.
     """
 
     chosen: Tensor
     keys: Tensor
     step: Tensor
 
+    def grown(self, count: int) -> Draw:
+        """The same with so many keys, the new ones in no set."""
+        more = count - self.keys.shape[-1]
+        chosen, keys = (torch.nn.functional.pad(part, (0, more)) for part in (self.chosen, self.keys))
+        return Draw(chosen, keys, self.step)
+
+    def where(self, rows: Tensor, other: Draw) -> Draw:
+        """This draw in the rows Bool [B], the other one in the rest."""
+        sets = rows[:, None, None]
+        return Draw(
+            torch.where(sets, self.chosen, other.chosen),
+            torch.where(sets, self.keys, other.keys),
+            torch.where(rows[:, None], self.step, other.step),
+        )
+
 
 @POLICIES.add
 @dataclass(frozen=True)
 class MaskRandom(Rule):
-    """Masks random keys that `like` would not mask: in every head, row and step as many ("count"), or keys that received as
-    much attention in all, as near as it gets ("mass"; what was reached is recorded as the hidden share).
+    """Masks random keys that `like` would not mask: the same number in every head, row and step ("count"), or keys that together
+    received the same amount of attention, as near as possible ("mass"; what was reached is recorded as the hidden share).
 
-    It has the scope, timing, effect and restrictions of its policy. A set is drawn anew only where the policy's own set has
+    It has the scope, timing, effect and restrictions of its policy. A set is redrawn only if the policy's own set has
     changed, from numbers keyed by the seed, the row's seed, layer, head and step: nothing depends on the rest of the batch.
 
     >>> from sinkscope.policies import MaskTop
@@ -135,11 +150,12 @@ class MaskRandom(Rule):
         width = max(chosen.shape[1], 1 if scores is None else scores.shape[1])
         chosen, allowed = (part.expand(view.rows, width, -1) for part in (chosen, allowed))
         before: Draw | None = view.recall()
-        step = torch.full((view.rows, width), view.step, dtype=torch.long, device=view.device)
-        grown = 0 if before is None else view.visibility.keys - before.chosen.shape[-1]
-        if before is not None:
-            same = (torch.nn.functional.pad(before.chosen, (0, grown)) == chosen).all(-1)
-            step = torch.where(same, before.step, step)
+        if before is None:
+            nothing = torch.zeros_like(chosen)
+            before = Draw(nothing, nothing, torch.full(chosen.shape[:2], -1, device=view.device))
+        before = before.grown(view.visibility.keys)
+        same = (before.chosen == chosen).all(-1) & (before.step >= 0)
+        step = torch.where(same, before.step, view.row_steps)
         if self.match == "count" and bool(((allowed & ~chosen).sum(-1) < chosen.sum(-1)).any()):
             raise InputError(
                 f"{self}: in step {view.step} its policy masks more keys than are left, so that no equal number of others "
@@ -148,11 +164,10 @@ class MaskRandom(Rule):
         layer = view.layer if self.like.draws_per_layer else -1
         first = first_real(view.visibility, view.device)
         order = priorities(self.seed, view.row_keys, layer, width, step, first, view.visibility.keys)
-        keys = self.draw(chosen, allowed, scores, order)
-        if before is not None:
-            kept = (step == before.step)[..., None]
-            keys = torch.where(kept, torch.nn.functional.pad(before.keys, (0, grown)), keys)
-        view.remember(Draw(chosen, keys, step))
+        keys = torch.where(same[..., None], before.keys, self.draw(chosen, allowed, scores, order))
+        latest = Draw(chosen, keys, step)
+        # A row that waits for others draws when its turn has come.
+        view.remember(latest if view.taking is None else latest.where(view.taking, before))
         return keys.expand(view.rows, view.heads if width > 1 else 1, -1)
 
     def draw(self, chosen: Tensor, allowed: Tensor, scores: Tensor | None, priority: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ class MaskTop(ScoredRule):
 
     Attributes:
         k: how many; 0 masks none.
-        epsilon: mask only keys that are sinks at this ε besides (above the mean of the others by more than ε).
+        epsilon: mask only those of them that are also sinks at this ε (above the mean of the others by more than ε).
 
     >>> str(MaskTop(5, scope="layer"))
     'top:5@layer'

@@ -50,7 +50,12 @@ class Control:
 
 @dataclass(frozen=True)
 class Policy:
-    """Base of all policies. `str(policy)` is its text form, which `parse_policy` reads; `a & b` masks what either masks."""
+    """Base of all policies. `str(policy)` is its text form, which `parse_policy` reads; `a & b` masks the union of both.
+
+    >>> both = ss.MaskFirst(1) & ss.Window(16)
+    >>> str(both), ss.parse_policy(str(both)) == both
+    ('first:1 & window:16', True)
+    """
 
     def __and__(self, other: Policy) -> Policy:
         from sinkscope.policies.both import Both
@@ -200,7 +205,16 @@ class Rule(Policy):
 
 @dataclass(frozen=True)
 class FixedRule(Rule):
-    """A rule that does not look at the scores: it acts in every forward, the first included."""
+    """A rule that does not use scores: it acts in every forward pass, including the first.
+
+    A subclass implements `columns(layer, visibility, device)`, which returns the keys to mask, Bool [B or 1, h or 1, K].
+
+    >>> isinstance(ss.MaskFirst(1), ss.FixedRule), isinstance(ss.MaskTop(1), ss.FixedRule)
+    (True, False)
+    >>> first = ss.generate(model, prompts, decoding, policy=ss.MaskFirst(1), capture=ss.Capture())
+    >>> bool(first.trace.masked_keys().sel(key=0).all())    # in every step, layer and head
+    True
+    """
 
     def columns(self, layer: int, visibility: Visibility, device: torch.device) -> Tensor | None:
         """Bool [B|1, 1, K]: the keys to mask, or None."""
@@ -216,12 +230,19 @@ class FixedRule(Rule):
 class ScoredRule(Rule):
     """A rule that decides from received attention.
 
+    A subclass implements `choose(scores, candidates)`: scores Float [B, h, K], uniform = 1, and candidates Bool [B, h, K] give
+    the keys to mask, Bool [B, h, K].
+
     Attributes:
-        scope: "head": each query head its own set. "layer": one set per layer, from the mean over its heads. "model": one
+        scope: "head": one set per query head. "layer": one set per layer, from the mean over its heads. "model": one
             set, from the mean over layers and heads.
-        scores: "raw": attention over all keys with the q and k of the same (masked) forward. "masked": what acted, in which
+        scores: "raw": as if nothing were masked, with q and k of the same (masked) forward pass. "masked": as applied, where
             a hidden key has received nothing.
         when: "previous": scores of step t − 1 act in step t, as in the paper. "same": this forward's own, layer by layer.
+
+    >>> rule = ss.MaskTop(1, scope="layer", when="same", effect="silence")
+    >>> isinstance(rule, ss.ScoredRule), str(rule)
+    (True, 'top:1@layer,effect=silence,when=same')
     """
 
     scored: ClassVar[bool] = True

@@ -85,6 +85,9 @@ class PolicyRuntime:
         self._masked_scores = any(rule.reads_masked_scores for rule in self.rules)
         self._least: int | None = None  # real keys that every row has at least; None: not known
         self._alive: Tensor | None = None  # Bool [B]: rows whose totals go on; None: all
+        self._taken = torch.zeros(
+            len(row_keys), dtype=torch.long
+        )  # steps that each row of a block loop took part in
         self._between = False  # whether this forward comes between two steps
         self._layers: list[_Layer] = []
         # Sums over the steps in which it acted, for each row: of the mean share, of those steps, of caught sinks, of sinks.
@@ -155,6 +158,8 @@ class PolicyRuntime:
         if step:
             self._current = {"raw": {}, "masked": {}}
             self.step += 1
+            if active is not None:
+                self._taken = self._taken + (1 if self._alive is None else self._alive.long().cpu())
         self.model_scores, self.chosen = {}, {}
         self.branches, self._least = branches, least
 
@@ -216,10 +221,10 @@ class PolicyRuntime:
         raw = call.received(self.queries, raw=True)[:rows, :, 0]
         mask = call.key_mask
         if not self._between:
-            self._current["raw"][call.layer] = raw
+            self._current["raw"][call.layer] = self._own(raw, "raw", call.layer)
         if self._masked_scores and not self._between:
             acted = raw if mask is None else call.received(self.queries)[:rows, :, 0]
-            self._current["masked"][call.layer] = acted
+            self._current["masked"][call.layer] = self._own(acted, "masked", call.layer)
         keys = None if mask is None or mask.keys is None else mask.keys[:rows]
         if mask is not None and keys is not None and not mask.strands_none(call.visibility):
             # A query that would lose every key keeps them; the last one stands for those that score.
@@ -232,6 +237,14 @@ class PolicyRuntime:
         self._layers.append(
             _Layer(call.layer, raw, keys, kept, weights, mask is not None and mask.band is not None)
         )
+
+    def _own(self, scores: Tensor, kind: str, layer: int) -> Tensor:
+        """Scores Float [B, H, K] in which rows of a block loop that wait for others keep those of the last step they took."""
+        if self.active is None or self._alive is None:
+            return scores
+        before = self.previous[kind].get(layer, scores[..., :0])
+        before = torch.nn.functional.pad(before, (0, scores.shape[-1] - before.shape[-1]), value=float("nan"))
+        return torch.where(self._alive[:, None, None], scores, before)
 
     def end(self) -> StepAccount:
         """The account of the forward that just ran, all layers in one go; the totals are brought up to date."""
@@ -354,6 +367,18 @@ class LayerView:
     def step(self) -> int:
         """Steps before this one."""
         return max(0, self.runtime.step)
+
+    @property
+    def row_steps(self) -> Tensor:
+        """Long [B, 1]: each row's own number of it; rows of a block loop that wait for others do not count."""
+        if self.runtime.active is None:
+            return torch.full((self.rows, 1), self.step, device=self.device)
+        return (self.runtime._taken - 1).clamp(min=0)[:, None].to(self.device)
+
+    @property
+    def taking(self) -> Tensor | None:
+        """Bool [B]: rows of a block loop that take part in this forward and do not wait for others; None: all."""
+        return None if self.runtime.active is None else self.runtime._alive
 
     @property
     def rows(self) -> int:

@@ -62,8 +62,8 @@ def compare_traces(
         sinks (of b only), the rest of the prompt, masked and decided answer. It sums to zero over destinations (bidirectional
         traces, and the last row of causal ones).
     flow_same_input [sample, layer, destination]
-        The same over the steps in which both had the same input tokens, so that the difference is the policy's alone and not that
-        of a text that has come apart.
+        The same over the steps in which both had the same input tokens, so that the difference is due to the policy and not to
+        texts that have diverged.
     same_input [sample, step]
         bool: both had the same input tokens.
     confidence_change [sample, step], confidence_change_key [sample, key]
@@ -76,6 +76,11 @@ def compare_traces(
 
     Source: the explanations offered in arXiv 2510.15731 (sections 4.3 and 5). `mechanisms(comparison)` gives the table.
     Limits: after the first difference in the text, steps of the two runs are no longer the same situation.
+
+    >>> masked = ss.generate(model, prompts, decoding, policy="top:1", capture=ss.Capture(anatomy=True)).trace
+    >>> changed = ss.compare_traces(trace, masked)
+    >>> changed["flow"].dims, bool(abs(changed["flow"].sum("destination")).max() < 1e-3)
+    (('sample', 'layer', 'destination'), True)
     """
     first, second = dataset_of(a), dataset_of(b)
     check_rule(rule, epsilon)

@@ -95,8 +95,8 @@ def detect(trace: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: s
 
     - "sum", the default: `received_j > mean_{k≠j} received_k + ε` over the real keys of one head in one step. ε = 3 is about
       four times uniform attention at any length, and at most a quarter of the keys can be sinks.
-    - "mean": the equation as printed; it never fires at ε ≥ 1, and says so.
-    - "percent": stricter, in multiples of uniform, the longer the sequence.
+    - "mean": the equation as printed; no key can exceed it at ε ≥ 1, and a warning says so.
+    - "percent": in multiples of uniform, the threshold grows with sequence length.
     - "zscore": depends on the spread of the row; used by the code of "Attention Floating".
 
     Parameters
@@ -113,6 +113,12 @@ def detect(trace: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: s
 
     Limits: on a trace of head means a sink of one head can vanish in the mean, and the note says so. For causal models "mean" and
     "percent" divide by the keys so far.
+
+    >>> sinks = ss.detect(trace)
+    >>> sinks.dims, str(sinks.dtype)
+    (('sample', 'step', 'layer', 'head', 'key'), 'bool')
+    >>> 0 < float(sinks.any("key").mean()) < 1    # the share of head-steps that have a sink
+    True
     """
     data, name = scored(trace, scores)
     note = check_rule(rule, epsilon)

@@ -116,6 +116,10 @@ def diagnose(
     intermittent, mixed), "drift", "semantic or positional", "only at the start", "ARM-like dependency" and "fixed-anchor
     reliance". Shares are decided by whole 95 % intervals over prompts, so one prompt decides nothing on them; the last two by
     those of paired losses, against the random control and against 5 points. Limits: the thresholds are conventions, and printed.
+
+    >>> found = {finding.question: finding.verdict for finding in ss.diagnose(trace).findings}
+    >>> found["sinks"], found["moving"]  # of one prompt
+    ('present', 'not enough evidence')
     """
     statistics = None
     if traces is not None:

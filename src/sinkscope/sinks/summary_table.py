@@ -80,13 +80,18 @@ def summary(
     tokenizer: Any = None,
     categories: Mapping[int, str] | None = None,
 ) -> pd.DataFrame:
-    """The first table to read: where sinks are, how strong, moving or not, made of what.
+    """The first table to read: where the sinks are, how strong, whether they move, which tokens they are.
 
     trace: a trace, sink statistics (`sinkscope.sinks.sink_statistics`), or a list of them. Returns a DataFrame with one row
     per measure: section, measure, value, low, high (95 % interval over prompts, NaN for one prompt), unit, note. Settings are
-    in `attrs`. Causal models have a section "newest query" besides: sinks of the newest query alone, which a mask ranks and
-    hides, where all other sections are over all queries so far. A trace of 256 steps × 32 layers × 32 heads × 512 keys takes
+    in `attrs`. Causal models have another section, "newest query": sinks of the newest query only, which is what policies
+    rank; all other sections are over all queries so far. A trace of 256 steps × 32 layers × 32 heads × 512 keys takes
     under 30 s on two cores and under 1 GB.
+
+    >>> table = ss.summary(trace)
+    >>> rows = table.set_index("measure")["value"]
+    >>> int(rows["steps"]), int(rows["heads"])
+    (16, 64)
     """
     options: dict[str, Any] = {"scores": scores, "tokenizer": tokenizer, "categories": categories}
     statistics = as_statistics(trace, epsilon, rule, **options)

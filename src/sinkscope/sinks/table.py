@@ -63,8 +63,12 @@ def sink_table(
     attention of that head and step), rank (1 = strongest of its head and step), kind (drain, hub, or unknown without
     anatomy), value_ratio (value norm / median of its head). top: only ranks up to this. Units are in `table.attrs`.
 
-    On a trace of head means, head is −1, sink_heads says how many heads call the key a sink by themselves, and attrs["note"]
+    On a trace of head means, head is −1, sink_heads says in how many single heads the key is a sink, and attrs["note"]
     says so. Limits: a large trace has millions of rows; slice it first (`trace.dataset.sel(layer=31)`), or use `top=1`.
+
+    >>> table = ss.sink_table(trace, top=1)
+    >>> bool((table["rank"] == 1).all()), bool((table["received"] > 3).all())
+    (True, True)
     """
     data, name = scored(trace, scores)
     note = check_rule(rule, epsilon)

@@ -21,6 +21,7 @@ class Facts:
 
     Attributes:
         weights: the hub's commit, or a digest of the weight files; None when the model is not on this machine.
+        mixture: of experts, of which a token passes through a few.
     """
 
     family: str
@@ -29,6 +30,7 @@ class Facts:
     layers: int = 32
     heads: int = 32
     parameters: int = 8_000_000_000
+    mixture: bool = False
 
     @property
     def here(self) -> bool:
@@ -52,13 +54,14 @@ def facts_of(model: StudyModel, device: str = "auto", fetch: bool = True) -> Fac
             raise
         checkpoint = None
     if checkpoint is None:
-        known = {entry.source: family.name for family in FAMILIES.values() for entry in family.known}
+        known = {entry.source: (family.name, entry) for family in FAMILIES.values() for entry in family.known}
         if model.source not in known:
             raise CheckpointError(
                 f"{model.source} is not on this machine and no known checkpoint, so nothing can be planned for it; "
                 "give a folder, or run once with a network"
             )
-        return Facts(known[model.source], model.dtype, None)
+        family, entry = known[model.source]
+        return Facts(family, model.dtype, None, *entry.size, entry.mixture)
     dtype = str(resolve_dtype(model.dtype, resolve_device(device), checkpoint)).removeprefix("torch.")
     config = checkpoint.config
 
@@ -72,6 +75,7 @@ def facts_of(model: StudyModel, device: str = "auto", fetch: bool = True) -> Fac
         layers=first("num_hidden_layers", "n_layers"),
         heads=first("num_attention_heads", "n_heads"),
         parameters=sum(math.prod(shape) for shape in checkpoint.shapes.values()),
+        mixture=any("experts" in name for name in checkpoint.shapes),
     )
 
 

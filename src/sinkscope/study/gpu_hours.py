@@ -2,7 +2,8 @@
 
 Measured once on an H200 (`gpus.toml`), for networks of 8B parameters. Denoising steps and prompts scale with parameters × tokens
 and with a GPU's bfloat16 rate; a causal model's new tokens with parameters and memory bandwidth, because its weights are read
-for each. Networks much smaller than 1B are bound by launching kernels, and get no estimate.
+for each. Networks much smaller than 1B are bound by launching kernels, and mixtures of experts by their routing: they get no
+estimate.
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ def prompt_tokens(cell: Cell) -> float:
 
 
 def gpu_hours(cells: Sequence[Cell], facts: Mapping[str, Facts], gpu: str) -> float | None:
-    """Hours of one GPU for cells; None where a model does not fit into its memory, or is too small for an estimate."""
+    """Hours of one GPU for cells; None where a model does not fit into its memory, is too small, or is a mixture of experts."""
     total = 0.0
     for cell in cells:
-        size = facts[cell.model.name].parameters
+        size, mixture = facts[cell.model.name].parameters, facts[cell.model.name].mixture
         # Weights in two bytes, and a tenth of them for states and caches.
-        if size < SMALLEST or 2.2e-9 * size > _data()["gpus"][gpu]["memory"]:
+        if mixture or size < SMALLEST or 2.2e-9 * size > _data()["gpus"][gpu]["memory"]:
             return None
         total += _seconds(cell, size, gpu)
     return total / 3600
@@ -67,10 +68,12 @@ def _seconds(cell: Cell, parameters: int, gpu: str) -> float:
     kind = "traced" if cell.capture else "plain" if cell.policy == "none" else "masked"
     token = size * compute * measured["seconds"] / measured["tokens"]
     prompt, decoding = prompt_tokens(cell), cell.parsed_decoding()
-    if not decoding.causal:
+    if not decoding.causal and not decoding.cached:
         return float(forwards(cell) * (prompt + decoding.new_tokens) * token * measured.get(kind, 1.0))
     step = size * memory * measured["new_seconds"] / measured["new_rows"] * measured.get(f"new_{kind}", 1.0)
-    return float(cell.answers * (prompt * token + decoding.new_tokens * step))
+    # Behind a cache a block's few queries cost what one new token does: the weights are read for each forward.
+    passes = decoding.passes if decoding.cached else decoding.new_tokens
+    return float(cell.answers * (prompt * token + passes * step))
 
 
 def source() -> str:
@@ -84,6 +87,15 @@ def source() -> str:
 
 
 # ---- the cheapest subset -------------------------------------------------------------------------
+
+
+DIFFUSION = ("llada", "dream", "mmada")
+"""The paper's families of diffusion models; a claim on all of them is one on every other such family, too."""
+
+
+def concerns(families: Sequence[str], family: str) -> bool:
+    """Whether a claim on these families is about models of a family."""
+    return family in families or (family != "causal" and set(DIFFUSION) <= set(families))
 
 
 class Power(NamedTuple):
@@ -112,7 +124,7 @@ def cheapest(cells: Sequence[Cell], needs: Sequence[Power]) -> list[Subset]:
     """
     subsets = []
     for power in needs:
-        mine = [cell for cell in cells if cell.kind == "evaluate" and cell.family in power.families]
+        mine = [cell for cell in cells if cell.kind == "evaluate" and concerns(power.families, cell.family)]
         choices, missing = [], "no model of this kind"
         for task in dict.fromkeys(cell.task.partition(":")[0] for cell in mine):
             here = [cell for cell in mine if cell.task.partition(":")[0] == task]

@@ -44,12 +44,18 @@ Options = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class StudyModel:
-    """A model of a study. `name` is its name in tables; empty: its source."""
+    """A model of a study.
+
+    Attributes:
+        name: its name in tables; empty: its source.
+        twin: the name of the study's causal model that it is compared with; empty: the first one.
+    """
 
     source: str
     revision: str | None = None
     dtype: str = "auto"
     name: str = ""
+    twin: str = ""
 
     def __post_init__(self) -> None:
         _text("source of a model", self.source)
@@ -216,6 +222,13 @@ class Study:
         names = [model.name for model in self.models]
         if len(set(names)) < len(names):
             raise InputError(f"study {self.name} has two models of the same name; give them different names")
+        for model in self.models:
+            if model.twin and (model.twin not in names or model.twin == model.name):
+                others = [name for name in names if name != model.name]
+                raise InputError(
+                    f"the twin of {model.name} should be another model of study {self.name}, got {model.twin!r}; "
+                    f"{nearest(model.twin, others)}"
+                )
         for grid in self.grids:
             for name in grid.models:
                 if name not in names:

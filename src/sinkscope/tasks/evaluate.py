@@ -88,6 +88,10 @@ class Evaluation:
     Attributes:
         records: one for each document and seed, in order.
         settings: what was run, as JSON data; it identifies the run.
+
+    >>> result = ss.evaluate(model, "word_problems", limit=1)
+    >>> result.accuracy, result.records[0].passed
+    (1.0, True)
     """
 
     records: tuple[Record, ...]
@@ -262,14 +266,18 @@ def evaluate(
         task: a name such as "gsm8k" (the scheme of the model's family), "gsm8k:paper-llada" (a named one), or a Task.
         decoding: None: the scheme's own for the family.
         policy: which keys the heads may not use; a policy, or its text form such as "top:5".
-        limit: the first so many documents; None: all (generated tasks have no end and need one).
+        limit: the number of documents, from the first; None: all (generated tasks are endless and need a limit).
         batch_size: answers at a time, or "auto". Records do not depend on it.
-        out: the run's folder; the same call goes on where it was stopped. None: nothing is kept.
-        seeds: one, or several for decodings that draw; comparisons want at least 3 of those.
+        out: the run's folder; the same call resumes where it was stopped. None: nothing is kept.
+        seeds: one, or several for decodings that sample; comparisons need at least 3 of those.
         data: the task's JSON-lines file in the original format; None: the hub.
-        sandbox: "auto" (the first rung that holds here), "bubblewrap", "landlock", or by explicit choice "none".
+        sandbox: "auto" (the first rung that works here), "bubblewrap", "landlock", or by explicit choice "none".
         progress: called with answers there, right, and wanted.
         reuse: what of earlier forwards is used again, as in `ss.generate`; a rule or its text. None: every step is exact.
+
+    >>> result = ss.evaluate(model, "word_problems", policy="top:1", limit=2)
+    >>> len(result.records), 0 <= result.accuracy <= 1
+    (2, True)
     """
     from sinkscope.models.load import load
     from sinkscope.models.model import Model

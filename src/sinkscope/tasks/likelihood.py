@@ -103,9 +103,10 @@ def masked(
     engine = _engine(model, ids, policy, keys, given)
     x = torch.where(where, engine.mask_id, ids)
     twice = engine.policy is not None and any(rule.waits for rule in engine.policy.rules)
+    decoding = default_decoding(model.family)
     if twice:
-        engine.hidden(x)
-    logits = default_decoding(model.family).predictions(engine, x, ~where, where)
+        decoding.hidden(engine, x)
+    logits = decoding.predictions(engine, x, ~where, where)
     return _counted(*_nats(logits, ids[where]), 2 if twice else 1, engine.policy)
 
 
@@ -119,6 +120,11 @@ def denoised(
     Args:
         ids: Long [B, S]. steps: as even as possible; the first ones take the remainder. keys: as for `causal`.
     """
+    if model.spec.blocks:
+        raise InputError(
+            f"{model.source} writes block after block, so its loop has no order of a whole text; "
+            "read it with masks: share=0.5, or share=None for the bound"
+        )
     engine = _engine(model, ids, policy, keys, given)
     rows, length = len(ids), ids.shape[1] - given
     decoding = decoding_from_options(model.family, _whole_answer(model, length))
@@ -177,7 +183,10 @@ def _most(policy: Policy) -> int:
 
 
 def _whole_answer(model: Model, length: int) -> dict[str, Any]:
-    """Decoding options for an answer of one block."""
+    """Decoding options for an answer of one block; where attention stands in blocks, of as many of them as it needs."""
+    if model.spec.blocks:
+        block = int(getattr(default_decoding(model.family), "block", 1))
+        return {"length": -(-length // block) * block}
     return {name: length for name in ("length", "block") if name in option_names(model.family)}
 
 
@@ -340,4 +349,4 @@ def _greedy(model: Model, context: Sequence[int], continuation: Sequence[int], p
     """True when the family's loop, one token at a time by confidence, writes exactly this continuation."""
     decoding = decoding_from_options(model.family, _whole_answer(model, len(continuation)))
     run = generate(model, [list(context)], decoding, policy, seed=[0])
-    return run.answers[0] == list(continuation)
+    return run.answers[0][: len(continuation)] == list(continuation)

@@ -11,6 +11,17 @@ from sinkscope.errors import InputError, nearest
 from sinkscope.tasks.sources import Example
 from sinkscope.tasks.task import Prompt, Scheme, Turn
 
+OTHER = "other"
+"""Stands in a task's defaults for every family that has none of its own."""
+
+
+def check_family(family: str) -> None:
+    """A family must be registered."""
+    from sinkscope.models.load import FAMILIES
+
+    if family not in FAMILIES:
+        raise InputError(f"unknown model family {family!r}: {nearest(family, FAMILIES)}")
+
 
 def read_schemes(task: str) -> tuple[tuple[Scheme, ...], dict[str, str]]:
     """The schemes in data/TASK.toml, and for each family the name of its default."""
@@ -30,11 +41,11 @@ def choose(
     """
     known = {item.name: item for item in schemes}
     if family is not None and family not in defaults:
-        raise InputError(f"unknown model family {family!r}: {nearest(family, defaults)}")
+        check_family(family)
     if scheme is None:
         if family is None:
             raise InputError(f"{task} needs a model family or a scheme; schemes are {', '.join(known)}")
-        scheme = defaults[family]
+        scheme = defaults.get(family, defaults.get(OTHER, ""))
     if scheme not in known:
         raise InputError(f"{task} has no scheme {scheme!r}: {nearest(scheme, known)}")
     return known[scheme]

@@ -30,12 +30,16 @@ class Capture:
     """What a trace holds.
 
     Attributes:
-        level: "heads": received attention of every head. "layers": its mean over heads, and how many heads call each key a
-            sink (ε = 3); 1/heads of the size. "maps": the full attention matrices besides, for small inputs only.
-        by_query: received attention from masked, decided and prompt queries apart, and from two random classes of the answer.
+        level: "heads": received attention of every head. "layers": its mean over heads, and in how many heads each key is
+            a sink (ε = 3); 1/heads of the size. "maps": also the full attention matrices, for small inputs only.
+        by_query: received attention from masked, decided and prompt queries separately, and from two random classes of queries.
         anatomy: norms of values, keys and hidden states, and the largest activations.
         layers, heads: record only these; None: all.
         every: record every n-th step.
+
+    >>> small = ss.generate(model, prompts, decoding, capture=ss.Capture(level="layers", every=4)).trace
+    >>> dict(small.dataset["received"].sizes)
+    {'sample': 1, 'step': 4, 'layer': 8, 'key': 55}
     """
 
     level: Literal["heads", "layers", "maps"] = "heads"

@@ -126,7 +126,8 @@ class StepRecorder:
         columns = torch.arange(masked.shape[1], device=masked.device)
         last = masked.shape[1] if self.last is None else self.last
         answer = ((columns >= self.first) & (columns < last)).expand_as(masked)
-        drawn = _drawn(masked, columns - self.first, last - self.first) & answer
+        # The prompt of a block loop is run before there is an answer.
+        drawn = _drawn(masked, columns - self.first, max(1, last - self.first)) & answer
         classes = [
             torch.ones_like(masked),
             masked,

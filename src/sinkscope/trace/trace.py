@@ -43,6 +43,14 @@ class Trace:
 
     `trace.dataset` holds the labelled arrays (see docs/traces.md for every variable), `trace.save(path)` writes them as one
     `.zarr.zip`, `Trace.open(path)` reads them back lazily. `len(trace)` is the number of recorded steps.
+
+    >>> len(trace), dict(trace.dataset["received"].sizes)
+    (16, {'sample': 1, 'step': 16, 'layer': 8, 'head': 8, 'key': 55})
+    >>> trace.dataset["received"].attrs["units"]
+    'attention received, uniform attention = 1'
+    >>> cache = trace.to_activation_cache(sample=0, step=3)
+    >>> cache["blocks.2.attn.hook_received"].shape    # [1, head, key]
+    torch.Size([1, 8, 55])
     """
 
     def __init__(self, dataset: xarray.Dataset | None = None, parts: Parts | None = None) -> None:
@@ -112,7 +120,12 @@ class Trace:
         return open_trace(path)
 
     def to_activation_cache(self, sample: int = 0, step: int = 0) -> dict[str, Tensor]:
-        """Activations of one step by TransformerLens' names: patterns where maps were recorded, received attention, norms."""
+        """Activations of one step by TransformerLens' names.
+
+        Returns:
+            `blocks.L.attn.hook_pattern` Float [1, head, query, key] if maps were recorded, and for each layer what else the
+            trace holds: `blocks.L.attn.hook_received` [1, head, key] (uniform = 1), norms of values, keys and hidden states.
+        """
         from sinkscope.trace.export import activation_cache
 
         return activation_cache(self, sample, step)
@@ -124,11 +137,11 @@ class Trace:
         save_step(self, path, sample, step)
 
     def to_html(self, path: str | os.PathLike[str], other: Trace | None = None, heads: Any = ()) -> None:
-        """Writes a viewer of this trace, beside another one if given, as one HTML file; heads: (layer, head) to embed in full."""
+        """Writes a viewer of this trace, with another one if given, as one HTML file; heads: (layer, head) to embed in full."""
         renderer("html")(path, self, other, heads=heads)
 
     def to_widget(self, other: Trace | None = None, heads: Any = (), height: int = 760) -> Any:
-        """The same view inside a notebook, as an anywidget (extra `notebook`); its `state` follows the view and leads it."""
+        """The same view inside a notebook, as an anywidget (extra `notebook`); `state` mirrors the view and can be assigned."""
         return renderer("widget")(self, other, heads, height)
 
     def __repr__(self) -> str:

@@ -16,9 +16,7 @@ import tomllib
 from sinkscope.report.study import masking_rules, trace_rules
 from sinkscope.report.study.evidence import TRACES, Evidence
 from sinkscope.report.study.rules import NOT_MEASURED, Judgement, Rule
-from sinkscope.study.gpu_hours import Power
-
-DIFFUSION = ("llada", "dream", "mmada")
+from sinkscope.study.gpu_hours import Power, concerns
 
 
 @dataclass(frozen=True)
@@ -86,7 +84,7 @@ def judge(evidence: Iterable[Evidence]) -> dict[str, dict[str, tuple[Judgement, 
                 if one.model == model and one.kind == claim.kind
             )
             or (NOT_MEASURED,)
-            if family in claim.families
+            if concerns(claim.families, family)
             else ()
             for model, family in families.items()
         }

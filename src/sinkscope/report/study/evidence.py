@@ -162,8 +162,15 @@ def collect(source: Source) -> list[Evidence]:
     settings: dict[tuple[str, str], list[Evidence]] = {}
     for one in evidence:
         settings.setdefault((one.kind, one.about), []).append(one)
+    twins = {model.name: model.twin for model in source.study.models}
+
+    def beside(one: Evidence, other: Evidence) -> bool:
+        """Another model, and of the causal ones its twin alone where it has one."""
+        twin = twins.get(one.model)
+        return other.model != one.model and (not twin or other.family != "causal" or other.model == twin)
+
     return [
-        replace(one, others=tuple(x for x in settings[one.kind, one.about] if x.model != one.model))
+        replace(one, others=tuple(x for x in settings[one.kind, one.about] if beside(one, x)))
         for one in evidence
     ]
 

@@ -20,6 +20,14 @@ FAMILIES = {
     "dream": "masked diffusion, from an autoregressive model (as Dream)",
     "mmada": "multimodal masked diffusion (as MMaDA)",
     "causal": "autoregressive",
+    "llada_moe": "masked diffusion, mixture of experts (as LLaDA-MoE)",
+    "llada2": "block diffusion, mixture of experts (as LLaDA2)",
+    "sdar": "block diffusion, from an autoregressive model (as SDAR)",
+    "fast_dllm_v2": "block diffusion, from an autoregressive model (as Fast-dLLM v2)",
+    "a2d": "masked diffusion, from an autoregressive model (as A2D)",
+    "rnd1": "masked diffusion, mixture of experts, from an autoregressive model (as RND1)",
+    "open_dcoder": "masked diffusion, from an autoregressive model (as Open-dCoder)",
+    "masked": "masked language model",
 }
 SCOPES = {"head": "each head its own", "layer": "one set per layer", "model": "one set for the model"}
 COLOURS = ("s1", "s2", "s3", "s4", "s5", "s6")

@@ -1,0 +1,107 @@
+"""Policies in block loops against the dense reference: prefill, denoising and stored blocks, with a cache and without.
+
+Scores are those of the active block's queries in the step before; forwards between two steps are masked by the same scores and
+give none. Hidden sets must be the same, scores, hidden share, sinks hit and logits agree to 1e-4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.helpers import golden
+from tests.policies.dense import Dense, rules
+from tests.policies.follow import CLOSE, compare_step, heard
+from tests.policies.matrix import everything, some
+from torch import Tensor
+
+import sinkscope as ss
+
+PROMPT = 13
+DECODINGS: dict[str, Any] = {
+    "sdar": ss.SdarDecoding(length=10, block=4, steps=2, top_k=1, scoring="raw", threshold=1.0),
+    "fast_dllm_v2": ss.FastDllmDecoding(length=16, block=8, small_block=4, threshold=0.3, stop=None),
+}
+SETTINGS = [("sdar", True), ("sdar", False), ("fast_dllm_v2", True)]
+EVERY = 8
+USUAL = [
+    pytest.param(family, cached, policy, id=f"{family}-{'cached' if cached else 'recomputed'}-{name}")
+    for turn, (family, cached) in enumerate(SETTINGS)
+    for index, (name, policy) in enumerate(some(turn))
+    if (index + turn) % 5 == 0
+]
+ALL = [
+    pytest.param(
+        family,
+        cached,
+        policy,
+        id=f"{family}-{'cached' if cached else 'recomputed'}-{name}",
+        marks=pytest.mark.soak if (number + turn) % EVERY else pytest.mark.slow,
+    )
+    for turn, (family, cached) in enumerate(SETTINGS)
+    for number, (name, policy) in enumerate(everything())
+]
+
+
+def forwards(run: ss.Run, mask: int, block: int, cached: bool) -> Iterator[tuple[str, int, slice]]:
+    """What the loop runs, from its states: kind, the step it is or comes before, and the columns that are fed."""
+    kinds = run.trace.dataset["forward_kind"].values[0]
+    stored = PROMPT // block * block if cached else 0
+    if stored:
+        yield "prefill", 0, slice(0, stored)
+    for step, kind in enumerate(kinds):
+        end = (int((run.states[step] == mask).any(0).long().argmax()) // block + 1) * block
+        if kind == 1:
+            yield "store", step, slice(stored, stored + block)
+            stored += block
+            continue
+        while (
+            cached and end > stored + block
+        ):  # the block before is finished, and stored by a forward of its own
+            yield "between", step, slice(stored, stored + block)
+            stored += block
+        yield "denoise", step, slice(stored, end)
+
+
+def follow(family: str, cached: bool, policy: Any) -> None:
+    if isinstance(policy, ss.MaskRandom) and getattr(policy.like, "when", "") == "same":
+        pytest.skip("what a control draws between two steps is not recorded")
+    model, decoding = golden.model(family), DECODINGS[family]
+    ids = torch.randint(0, 240, (1, PROMPT), generator=torch.Generator().manual_seed(7))
+    with heard(model) as calls:
+        run = ss.generate(model, ids, decoding, seed=3, policy=policy, capture=ss.Capture(), cache=cached)
+    taken = run.trace.masked_keys().values
+    dense = Dense(
+        model, policy, PROMPT, torch.ones(1, run.states.shape[-1], dtype=torch.bool), decoding.block
+    )
+    same = any(getattr(getattr(rule, "like", rule), "when", "") == "same" for rule in rules(policy))
+    made = list(forwards(run, model.ids.mask, decoding.block, cached))
+    assert len(calls) - len(made) == (cached and family == "sdar"), "the last block of SDAR is stored too"
+    for (kind, step, columns), logits in zip(made, calls, strict=False):
+        theirs: list[np.ndarray] | None = list(np.moveaxis(taken[:, step], 1, 0))
+        is_step = kind in ("denoise", "store")
+        if not is_step and same:
+            theirs = None  # it looked at its own scores, which are not those of the next step
+        if theirs is not None:
+            theirs = [one[..., : columns.stop] for one in theirs]
+        state: Tensor = run.states[step][:, columns]
+        found = dense.forward(state, theirs, stores=cached and kind != "denoise", step=is_step)
+        where = f"{kind} at step {step}, columns {columns.start} to {columns.stop}"
+        torch.testing.assert_close(logits.double(), found.logits, atol=CLOSE, rtol=CLOSE, msg=where)
+        if is_step:
+            here = run.trace.dataset.isel(step=step)
+            compare_step(here, found, list(np.moveaxis(taken[:, step], 1, 0)), 0, where)
+    assert dense.adopted <= 0.02 * max(50, dense.choices), "too many choices were near ties"
+
+
+@pytest.mark.parametrize(("family", "cached", "policy"), USUAL)
+def test_policy_equals_dense(family: str, cached: bool, policy: Any) -> None:
+    follow(family, cached, policy)
+
+
+@pytest.mark.parametrize(("family", "cached", "policy"), ALL)
+def test_every_option_equals_dense(family: str, cached: bool, policy: Any) -> None:
+    follow(family, cached, policy)
