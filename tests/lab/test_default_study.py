@@ -12,36 +12,36 @@ from sinkscope.report.study.claims import CLAIMS, judge
 from sinkscope.report.study.evidence import collect
 from sinkscope.report.study.rules import CONTRADICTED, OPEN, SUPPORTED
 from sinkscope.report.study.source import read
+from sinkscope.statistics import minimal_detectable_effect
 
 README = Path(__file__).resolve().parents[2] / "README.md"
-COLUMNS = {
-    "none": "none", "top-1 per head": "top:1", "top-5": "top:5", "top-10": "top:10",
-    "top-1, one set for the model": "top:1@model", "top-1 silenced": "top:1,effect=silence",
-}  # fmt: skip
-"""README's words → the policy."""
+COLUMNS = (
+    ("none", "none"), ("top:1", "top-1"), ("top:5", "top-5"), ("top:10", "top-10"), ("top:1@model", "top-1, same key"),
+    ("top:1,effect=silence", "top-1 silenced"),
+)  # fmt: skip
+"""The policy of each column of README's table, and how its title begins."""
 
 
 def newest() -> dict:
     return default_study.load()["runs"][-1]
 
 
-def shown(text: str) -> tuple[list[str], dict[str, dict[str, tuple[str, str]]]]:
-    """README's table: its columns, and model → policy → (accuracy, that of the control or "")."""
+def shown(text: str) -> dict[str, dict[str, tuple[str, str]]]:
+    """README's table: model → policy → (accuracy, that of the control or "")."""
     lines = text[text.index("| model | none |") :].splitlines()
-    cells = [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in lines[: next(i for i, line in enumerate(lines) if not line.startswith("|"))]
-    ]
-    head, _, *rows = cells
+    end = next(i for i, line in enumerate(lines) if not line.startswith("|"))
+    head, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines[:end])
+    for title, (_, beginning) in zip(head[1:], COLUMNS, strict=True):
+        assert title.startswith(beginning)
     found = {}
-    for model, *numbers in rows:
-        pairs = (re.fullmatch(r"([\d.]+)(?: \(([\d.]+)\))?", number) for number in numbers)
-        told = [(pair[1], pair[2] or "") for pair in pairs if pair is not None]
-        assert len(told) == len(numbers), numbers
+    for model, *cells in rows:
+        numbers = [re.fullmatch(r"([\d.]+)(?: \(([\d.]+)\))?", cell) for cell in cells]
+        assert None not in numbers, cells
+        told = [(number[1], number[2] or "") for number in numbers if number is not None]
         found[re.findall(r"`(.+?)`", model)[0]] = dict(
-            zip((COLUMNS[word] for word in head[1:]), told, strict=True)
+            zip((policy for policy, _ in COLUMNS), told, strict=True)
         )
-    return head[1:], found
+    return found
 
 
 def kept(model: str, policy: str) -> tuple[str, str]:
@@ -53,18 +53,22 @@ def kept(model: str, policy: str) -> tuple[str, str]:
 
 def test_every_number_of_readmes_table_is_that_of_the_study():
     text = README.read_text(encoding="utf-8")
-    columns, found = shown(text)
-    assert columns == list(COLUMNS)
+    found = shown(text)
     assert set(found) == set(newest()["accuracies"]["word_problems"])
     for model, numbers in found.items():
         for policy, told in numbers.items():
             assert told == kept(model, policy), (model, policy)
-    assert f"{newest()['documents']} documents a\ncell" in text
+    documents = newest()["documents"]
+    assert f"accuracy on {documents} documents" in " ".join(text.split())
+    seen = [minimal_detectable_effect(documents, accuracy) for accuracy in (0.95, 0.5)]
+    assert f"about {seen[0]:.2f} near an accuracy of 0.95, about {seen[1]:.2f} near 0.5" in " ".join(
+        text.split()
+    )
 
 
 def test_a_wrong_number_in_readme_is_seen():
     text = README.read_text(encoding="utf-8").replace("0.25 (0.88)", "0.25 (0.75)")
-    assert shown(text)[1]["organism/scratch"]["top:1"] != kept("organism/scratch", "top:1")
+    assert shown(text)["organism/scratch"]["top:1"] != kept("organism/scratch", "top:1")
 
 
 def test_the_table_is_what_is_kept_and_every_change_has_a_reason():
