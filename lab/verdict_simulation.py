@@ -5,8 +5,9 @@ at the floor; the share of wrong verdicts ("supported" or "contradicted" where t
 or below 5 % for every claim and n. Then an effect is planted, and the smallest one that gets its verdict in 80 % of the
 studies is looked for. The output is in lab/verdict-simulation.md, a short form of it in docs/report.md.
 
-Claims on accuracies are simulated by document (n documents), claims on traces by prompt (n prompts, one value of the measure
-for each prompt). The real rules decide, on real `Evidence`; intervals come from `sinkscope.statistics`, as in a study.
+Claims on accuracies are simulated by document (n documents), the same claims on likelihoods by text (n texts; rows named "…,
+texts"), claims on traces by prompt (n prompts, one value of the measure for each prompt). The real rules
+decide, on real `ModelEvidence`; intervals come from `sinkscope.statistics`, as in a study.
 """
 
 from __future__ import annotations
@@ -14,21 +15,75 @@ from __future__ import annotations
 import argparse
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
+from scipy import special
 
-from lab.simulated_studies import BOTH, SIMULATIONS, Effect, Null, Study
+from lab.simulated_studies import BOTH, SIMULATIONS, Effect, Null, Simulation, Study
+from lab.simulated_texts import TEXTS
 from sinkscope.report.study.claims import CLAIMS, Claim
 
 SIZES = (16, 64, 200, 500)
 RUNS = 1000
 POWER = 0.8
+MOST_WRONG = 0.05
+LOOKS = (150, 300, 600, 1000, 2500, 5000, 10_000)
+"""After so many studies `examine` looks whether it is certain by now."""
+CERTAIN = 0.997
+"""Confidence of each bound at each look; over all seven looks at least 0.98."""
+
+
+class Case(NamedTuple):
+    """A claim on one kind of evidence."""
+
+    name: str
+    claim: Claim
+    simulation: Simulation
+
+
+CASES = tuple(
+    Case(claim.name + tail, claim, simulations[claim.name])
+    for claim in CLAIMS
+    for tail, simulations in (("", SIMULATIONS), (", texts", TEXTS))
+    if claim.name in simulations
+)
+
+
+def decided(claim: Claim, study: Study, n: int, seed: str) -> Iterator[str]:
+    """The verdicts on simulated studies, without end."""
+    rng = np.random.default_rng(zlib.crc32(f"{claim.name} {seed} {n}".encode()))
+    while True:
+        yield claim.decide(study(n, rng)).status
 
 
 def verdicts(claim: Claim, study: Study, n: int, runs: int, seed: str) -> list[str]:
     """The verdicts on `runs` simulated studies."""
-    rng = np.random.default_rng(zlib.crc32(f"{claim.name} {seed} {n}".encode()))
-    return [claim.decide(study(n, rng)).status for _ in range(runs)]
+    return list(islice(decided(claim, study, n, seed), runs))
+
+
+class Examined(NamedTuple):
+    """Wrong verdicts among so many studies, and whether 5 % hold: True or False for certain, None: still open."""
+
+    wrong: int
+    studies: int
+    holds: bool | None
+
+
+def examine(claim: Claim, null: Null, n: int, most: int) -> Examined:
+    """Whether at most 5 % of the verdicts are wrong: studies are simulated until an exact (Clopper–Pearson) bound of the rate is
+    on one side of 5 %, or there are `most`."""
+    found = decided(claim, null.study, n, null.name)
+    wrong = studies = 0
+    for look in (*(look for look in LOOKS if look < most), most):
+        wrong += sum(verdict in null.wrong for verdict in islice(found, look - studies))
+        studies = look
+        if wrong < studies and special.betaincinv(wrong + 1, studies - wrong, CERTAIN) <= MOST_WRONG:
+            return Examined(wrong, studies, True)
+        if wrong and special.betaincinv(wrong, studies - wrong + 1, 1 - CERTAIN) > MOST_WRONG:
+            return Examined(wrong, studies, False)
+    return Examined(wrong, studies, None)
 
 
 def wrong_share(claim: Claim, null: Null, n: int, runs: int) -> float:
@@ -46,19 +101,19 @@ def smallest_seen(claim: Claim, effect: Effect, n: int, runs: int) -> float | No
     return None
 
 
-def false_rows(claims: Sequence[Claim], runs: int, sizes: Sequence[int]) -> Iterator[tuple[str, ...]]:
-    for claim in claims:
-        for null in SIMULATIONS[claim.name].nulls:
-            rates = [wrong_share(claim, null, n, runs) for n in sizes]
+def false_rows(cases: Sequence[Case], runs: int, sizes: Sequence[int]) -> Iterator[tuple[str, ...]]:
+    for case in cases:
+        for null in case.simulation.nulls:
+            rates = [wrong_share(case.claim, null, n, runs) for n in sizes]
             wrong = "either" if null.wrong == BOTH else null.wrong[0]
-            yield (claim.name, null.name, wrong, *(f"{100 * rate:.1f}" for rate in rates))
+            yield (case.name, null.name, wrong, *(f"{100 * rate:.1f}" for rate in rates))
 
 
-def power_rows(claims: Sequence[Claim], runs: int, sizes: Sequence[int]) -> Iterator[tuple[str, ...]]:
-    for claim in claims:
-        for effect in SIMULATIONS[claim.name].effects:
-            seen = [smallest_seen(claim, effect, n, max(100, runs // 4)) for n in sizes]
-            yield (claim.name, effect.verdict, effect.unit, *("–" if x is None else f"{x:g}" for x in seen))
+def power_rows(cases: Sequence[Case], runs: int, sizes: Sequence[int]) -> Iterator[tuple[str, ...]]:
+    for case in cases:
+        for effect in case.simulation.effects:
+            seen = [smallest_seen(case.claim, effect, n, max(100, runs // 4)) for n in sizes]
+            yield (case.name, effect.verdict, effect.unit, *("–" if x is None else f"{x:g}" for x in seen))
 
 
 def table(head: Sequence[str], rows: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
@@ -72,14 +127,14 @@ def table(head: Sequence[str], rows: Iterable[tuple[str, ...]]) -> list[tuple[st
 
 
 def beside_rules(
-    claims: Sequence[Claim], false: list[tuple[str, ...]], power: list[tuple[str, ...]]
+    cases: Sequence[Case], false: list[tuple[str, ...]], power: list[tuple[str, ...]]
 ) -> Iterator[tuple[str, ...]]:
-    """One row per claim: the most wrong verdicts over all truths, and the smallest effects that are seen, by n."""
-    for claim in claims:
-        rates = [[float(x) for x in row[3:]] for row in false if row[0] == claim.name]
+    """One row per case: the most wrong verdicts over all truths, and the smallest effects that are seen, by n."""
+    for name in (case.name for case in cases):
+        rates = [[float(x) for x in row[3:]] for row in false if row[0] == name]
         worst = " / ".join(f"{max(column):.1f}" for column in zip(*rates, strict=True))
-        seen = {row[1]: (" / ".join(row[3:]), row[2]) for row in power if row[0] == claim.name}
-        yield (claim.name, worst, *(" ".join(seen.get(verdict, ("–", ""))).strip() for verdict in BOTH))
+        seen = {row[1]: (" / ".join(row[3:]), row[2]) for row in power if row[0] == name}
+        yield (name, worst, *(" ".join(seen.get(verdict, ("–", ""))).strip() for verdict in BOTH))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -91,19 +146,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--claims", nargs="*", default=[], help="only these claims")
     options = parser.parse_args(arguments)
-    claims = [claim for claim in CLAIMS if not options.claims or claim.name in options.claims]
+    cases = [case for case in CASES if not options.claims or case.claim.name in options.claims]
     names = [f"n = {n}" for n in SIZES]
     print(
-        f"Wrong verdicts in % of {options.runs} simulated studies (n documents, or n prompts for traces):\n"
+        f"Wrong verdicts in % of {options.runs} simulated studies (n documents or texts, or n prompts for traces):\n"
     )
-    false = table(("claim", "truth", "wrong verdict", *names), false_rows(claims, options.runs, SIZES))
+    false = table(("claim", "truth", "wrong verdict", *names), false_rows(cases, options.runs, SIZES))
     print(f"\nSmallest effect of those tried that gets its verdict in {POWER:.0%} of the studies:\n")
-    power = table(("claim", "verdict", "effect", *names), power_rows(claims, options.runs, SIZES))
+    power = table(("claim", "verdict", "effect", *names), power_rows(cases, options.runs, SIZES))
     sizes = " / ".join(map(str, SIZES))
     print(f"\nBeside each rule, n = {sizes}:\n")
     table(
         ("claim", "wrong verdicts at most, %", "supported from", "contradicted from"),
-        beside_rules(claims, false, power),
+        beside_rules(cases, false, power),
     )
 
 

@@ -12,7 +12,15 @@ from tests.sinks import synthetic
 
 from sinkscope.report.study import masking_rules, trace_rules
 from sinkscope.report.study.claims import CLAIMS, judge, overall, tally
-from sinkscope.report.study.evidence import ACCURACIES, PAIRS, TRACES, ModelEvidence, TextEvidence, collect
+from sinkscope.report.study.evidence import (
+    ACCURACIES,
+    LEAST_TEXTS,
+    PAIRS,
+    TRACES,
+    ModelEvidence,
+    TextEvidence,
+    collect,
+)
 from sinkscope.report.study.masking_rules import LEAST_DOCUMENTS
 from sinkscope.report.study.rules import CONTRADICTED, NOT_MEASURED, OPEN, SUPPORTED, Judgement, side
 from sinkscope.report.study.source import StudySource
@@ -108,9 +116,11 @@ def test_an_effect_within_noise_is_never_support_and_the_least_n_is_said():
         assert paired_interval([1.0] * n, [1.0] * n).below(POINTS_LOST) == (status == SUPPORTED)
 
 
-def read(hits: float = 0.9, family: str = "llada", model: str = "m", **nats: float) -> TextEvidence:
-    """Nats per token by policy, of twenty texts that differ much from each other and little between policies."""
-    noise = [0.02 * ((7 * i) % 5 - 2) for i in range(20)]
+def read(
+    hits: float = 0.9, family: str = "llada", model: str = "m", texts: int = 20, **nats: float
+) -> TextEvidence:
+    """Nats per token by policy, of texts that differ much from each other and little between policies."""
+    noise = [0.02 * ((7 * i) % 5 - 2) for i in range(texts)]
     by_policy = {
         NAMES[key]: {
             f"t{i}": value + 0.3 * (i % 4) + small * (key != "none") for i, small in enumerate(noise)
@@ -133,6 +143,14 @@ def read(hits: float = 0.9, family: str = "llada", model: str = "m", **nats: flo
 )
 def test_texts_are_judged_by_the_same_rules(nats, status):
     assert masking_rules.keeps("top:1")(read(**nats)).status == status
+
+
+def test_too_few_texts_decide_nothing():
+    rule = masking_rules.keeps("top:1")
+    for texts, status in ((LEAST_TEXTS, CONTRADICTED), (LEAST_TEXTS - 1, OPEN)):
+        found = rule(read(none=3.0, top=3.9, count=3.01, texts=texts))
+        assert found.status == status
+    assert found.evidence == "15 texts, and a verdict needs at least 16"
 
 
 def test_a_text_collapses_where_perplexity_doubles_and_models_are_compared_by_what_they_keep():

@@ -44,6 +44,7 @@ LEAST_HIT = 0.5
 """A mask that hid fewer of the step's own sinks than this does not test what happens without them."""
 
 NO_EVIDENCE = "not enough evidence"
+WHOLE = "in the whole interval over prompts"
 CONTROL_TOO = "no: the random control loses it too"
 
 
@@ -113,12 +114,12 @@ def diagnose(
 
     Findings: "sinks" (present or not), "drains or hubs", "moving" (static, moving, flickering, vanishing, emerging,
     intermittent, mixed), "drift", "semantic or positional", "only at the start", "ARM-like dependency" and "fixed-anchor
-    reliance". The last two are decided by whole 95 % intervals of paired losses, against the random control and against 5
-    points. Limits: the thresholds are conventions, and printed.
+    reliance". Shares are decided by whole 95 % intervals over prompts, so one prompt decides nothing on them; the last two by
+    those of paired losses, against the random control and against 5 points. Limits: the thresholds are conventions, and printed.
 
     >>> found = {finding.question: finding.verdict for finding in ss.diagnose(trace).findings}
-    >>> found["sinks"], found["drains or hubs"]
-    ('present', 'hubs')
+    >>> found["sinks"], found["moving"]  # of one prompt
+    ('present', 'not enough evidence')
     """
     statistics = None
     if traces is not None:
@@ -167,22 +168,29 @@ def _present(statistics: SinkStatistics) -> Finding:
 
 
 def _drains(statistics: SinkStatistics) -> Finding:
-    rules = f"drain: value norm < {DRAIN_RATIO:g} × median of the head; {MAJORITY:.0%} decide"
+    rules = f"drain: value norm < {DRAIN_RATIO:g} × median of the head; {MAJORITY:.0%} decide, {WHOLE}"
     drains = statistics["drains"].values.sum(axis=1)
     if not np.isfinite(drains).all():
         return Finding("drains or hubs", NO_EVIDENCE, "the capture has no value norms (anatomy=True)", rules)
     share = _share(statistics, drains, statistics["detections"].values.sum(axis=1))
-    verdict = "drains" if share.value >= MAJORITY else "hubs" if share.value <= 1 - MAJORITY else "both"
-    return Finding("drains or hubs", verdict, f"{_percent(share)} of the detections are drains", rules)
+    verdict = NO_EVIDENCE
+    if share.above(MAJORITY):
+        verdict = "drains"
+    elif share.below(1 - MAJORITY):
+        verdict = "hubs"
+    elif share.above(1 - MAJORITY) and share.below(MAJORITY):
+        verdict = "both"
+    evidence = f"{_percent(share)} of the detections are drains"
+    return Finding("drains or hubs", verdict, _undecided(verdict, evidence, share), rules)
 
 
 def _moving(statistics: SinkStatistics) -> Finding:
     rules = (
         f"static: fixed keys hold the path for ≥ {STATIC_SHARE:.0%} of the steps (the page “Sink analysis” has all kinds); "
-        f"a kind decides with {MAJORITY:.0%} of the head-steps that have a sink"
+        f"a kind decides with {MAJORITY:.0%} of the head-steps that have a sink, {WHOLE}; mixed: none of them can have it"
     )
     verdict, evidence = _kind(statistics, "")
-    if f"{NEWEST}kind" in statistics and verdict != NO_EVIDENCE:
+    if f"{NEWEST}kind" in statistics:
         other, beside = _kind(statistics, NEWEST)
         evidence = (
             f"all queries so far: {evidence}; the newest query alone, {NEWEST_NOTE}: {other} ({beside})"
@@ -198,7 +206,13 @@ def _kind(statistics: SinkStatistics, prefix: str) -> tuple[str, str]:
         return NO_EVIDENCE, "too few steps"
     best = max(shares, key=lambda kind: float(np.nan_to_num(shares[kind].value)))
     evidence = ", ".join(f"{kind} {_percent(share)}" for kind, share in shares.items() if share.value > 0.005)
-    return (best if shares[best].value >= MAJORITY else "mixed"), evidence
+    most = shares[best]
+    # One kind that certainly has over a third leaves no other the two thirds.
+    none = most.below(MAJORITY) and (
+        most.above(1 - MAJORITY) or all(share.below(MAJORITY) for share in shares.values())
+    )
+    verdict = best if most.above(MAJORITY) else "mixed" if none else NO_EVIDENCE
+    return verdict, _undecided(verdict, evidence, most)
 
 
 def _drift(statistics: SinkStatistics) -> Finding:
@@ -233,13 +247,21 @@ def _semantic(statistics: SinkStatistics) -> Finding:
 
 
 def _start(statistics: SinkStatistics) -> Finding:
-    rules = f"≥ {START_SHARE:.0%} of sink attention on the first {FIRST_POSITIONS} real positions"
+    rules = f"≥ {START_SHARE:.0%} of sink attention on the first {FIRST_POSITIONS} real positions, {WHOLE}"
     share = _share(statistics, statistics["start_mass"].values, statistics["sink_mass"].values)
     evidence = f"{_percent(share)} of sink attention is there"
     if f"{NEWEST}start_mass" in statistics:
         masses = (statistics[f"{NEWEST}{name}_mass"].values for name in ("start", "sink"))
         evidence += f"; {_percent(_share(statistics, *masses))} by the newest query alone, {NEWEST_NOTE}"
-    return Finding("only at the start", "yes" if share.value >= START_SHARE else "no", evidence, rules)
+    verdict = "yes" if share.above(START_SHARE) else "no" if share.below(START_SHARE) else NO_EVIDENCE
+    return Finding("only at the start", verdict, _undecided(verdict, evidence, share), rules)
+
+
+def _undecided(verdict: str, evidence: str, share: Estimate) -> str:
+    """The evidence, and why it decides nothing where it does not."""
+    if verdict != NO_EVIDENCE:
+        return evidence
+    return f"{evidence}: {'the interval does not decide' if share.known else 'one prompt has no interval'}"
 
 
 def depends(lost: Estimate, over: Estimate | None) -> str:

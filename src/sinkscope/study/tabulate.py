@@ -20,7 +20,7 @@ LEGEND = (
 )
 NATS_LEGEND = (
     "nats per token: mean over documents ± standard error [Student's t, 95 %]; − none and over control: paired differences, a "
-    "positive one is a loss [Student's t over documents]; otherwise as above"
+    "positive one is a loss [Student's t or Hall's over documents, the wider]; otherwise as above"
 )
 WORDS = {ACCURACY: "accuracy", NATS: "nats per token"}
 PAPER = "paper: arXiv 2510.15731, table 1; which keys it masked, and its prompts, are unpublished"

@@ -1,6 +1,6 @@
 """What a study measured, and earlier ones that it checked, as plain numbers: the only thing that decides on claims.
 
-One `ModelEvidence` for each model and task (accuracies), for each model and set of traces, and for each model and set of trace pairs.
+One `ModelEvidence` for each model and task (accuracies), each model and set of traces, and each model and set of trace pairs.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ Scores = Mapping[str, float]
 """Document → share of its answers that were right."""
 
 ACCURACIES, TRACES, PAIRS = "accuracies", "traces", "pairs of traces"
+LEAST_TEXTS = 16
+"""Fewer texts may all miss the long tail of their distribution: no verdict."""
+
 MOST_NATS = 6.5
 """Nats per token above which a text is hardly predicted better than from the frequencies of its tokens."""
 
@@ -62,6 +65,8 @@ class ModelEvidence:
 
     word: ClassVar[str] = "an accuracy"
     unit: ClassVar[str] = "document"
+    least: ClassVar[int] = 1
+    """Fewest documents that decide anything."""
     counted: ClassVar[bool] = True
     """Answers are right or wrong, so that few of them say little even when all agree."""
 
@@ -149,6 +154,7 @@ class TextEvidence(ModelEvidence):
 
     word: ClassVar[str] = "a share"
     unit: ClassVar[str] = "text"
+    least: ClassVar[int] = LEAST_TEXTS
     counted: ClassVar[bool] = False
 
     def accuracy(self, policy: str) -> float:

@@ -174,6 +174,8 @@ def nothing_to_lose(evidence: ModelEvidence, policy: str) -> Judgement | None:
     """Why a policy cannot be judged at all; None when it can."""
     if "none" not in evidence.scores or policy not in evidence.scores:
         return NOT_MEASURED
+    if evidence.n < evidence.least:
+        return Judgement(OPEN, f"{evidence.n} texts, and a verdict needs at least {evidence.least}")
     if evidence.weak:
         return Judgement(OPEN, f"{evidence.weak} without a policy leaves nothing to lose")
     return None

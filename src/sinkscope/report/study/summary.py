@@ -93,8 +93,8 @@ def _where(found: Mapping[str, tuple[str, str]]) -> str:
 def _moving(found: Mapping[str, tuple[str, str]]) -> str:
     groups = _groups(found, MOVING)
     if not groups:
-        return "Whether they move was not measured."
-    return f"They {listed(f'{words} {_names(models)}' for words, models in groups.items())}."
+        return f"Whether they move was not {'shown' if found else 'measured'}."
+    return f"They {listed(f'{words} {_names(models)}' for words, models in groups.items())}{_rest(found, MOVING)}."
 
 
 def _dependence(source: StudySource, found: Mapping[str, tuple[str, str]]) -> str:
@@ -127,6 +127,12 @@ def _groups(found: Mapping[str, tuple[str, str]], words: Mapping[str, str]) -> d
         if verdict in words:
             groups.setdefault(words[verdict], []).append(model)
     return groups
+
+
+def _rest(found: Mapping[str, tuple[str, str]], words: Mapping[str, str]) -> str:
+    """The models whose verdict has no words."""
+    open_ = [model for model, (verdict, _) in found.items() if verdict not in words]
+    return f"; for {_names(open_)} it was not shown" if open_ else ""
 
 
 def _names(models: Iterable[str]) -> str:
