@@ -9,7 +9,7 @@ import pytest
 
 from lab import verdict_simulation as simulation
 from sinkscope.report.study.claims import CLAIMS
-from sinkscope.report.study.evidence import ACCURACIES, Evidence
+from sinkscope.report.study.evidence import ACCURACIES, ModelEvidence
 from sinkscope.report.study.rules import CONTRADICTED, OPEN, SUPPORTED, Judgement
 
 
@@ -60,7 +60,7 @@ def test_the_examination_tells_rates_apart(rate, holds):
     """Of rules that err at a known rate."""
     rng = np.random.default_rng(7)
     claim = replace(CLAIMS[0], decide=lambda _: Judgement(SUPPORTED if rng.random() < rate else OPEN, ""))
-    null = simulation.Null("drawn", lambda n, _: Evidence(model="m", family="llada"))
+    null = simulation.Null("drawn", lambda n, _: ModelEvidence(model="m", family="llada"))
     found = [simulation.examine(claim, null, 16, 2500).holds for _ in range(40)]
     assert found.count(holds) >= 36
 

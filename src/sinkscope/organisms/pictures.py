@@ -94,7 +94,7 @@ def render(drawn: Scene) -> tuple[int, ...]:
 def caption(drawn: Scene) -> str:
     """The sentence that describes a scene.
 
-    >>> caption(Scene("white", (Shape("ring", "red", "top left"), Shape("dot", "blue", "bottom right"))))
+    >>> caption(Scene("white", (PictureShape("ring", "red", "top left"), PictureShape("dot", "blue", "bottom right"))))
     'A red ring top left and a blue dot bottom right on white.'
     """
     named = [f"a {shape.colour} {shape.kind} {shape.place}" for shape in drawn.shapes]
