@@ -346,7 +346,7 @@ def family_of(source: str | os.PathLike[str], revision: str | None = None) -> st
 def decoding_options(task: Task, family: str) -> dict[str, Any]:
     """The scheme's decoding options; for a scheme made for another family, those of the family's default scheme."""
     scheme = task.scheme
-    if scheme.family not in ("", family) and task.name in registry.TASKS:
+    if scheme.family not in ("", family) and task.name.partition(":")[0] in registry.TASKS:
         scheme = registry.get(task.name, family).scheme
     return dict(scheme.decoding) if scheme.family in ("", family) else {}
 
