@@ -4,6 +4,8 @@ results        one row per model, task, decoding and policy: n, accuracy, interv
 records        one row per answer
 likelihood     the same as results for texts that were read: nats per token
 passages       one row per text that was read
+skills         the battery: one row per model, policy, skill and difficulty; and per skill, where the difficulty is empty
+skill_losses   what a policy costs each skill beyond its control, at equal unmasked accuracy; see `study.skills`
 sinks          `sinkscope.summary` of each set of traces
 depth          sinks by layer
 diagnosis      the verdicts on each model, with their evidence
@@ -42,6 +44,7 @@ from sinkscope.statistics import align, compare
 from sinkscope.study import evidence_check
 from sinkscope.study.cells import Cell
 from sinkscope.study.comparison import compare_runs, holm_over, pooled
+from sinkscope.study.skills_table import skill_tables
 from sinkscope.study.store import Store, load_part, load_statistics
 from sinkscope.tasks.evaluate import Evaluation, record_of
 from sinkscope.tasks.task import ACCURACY, NATS, scheme_name
@@ -124,6 +127,7 @@ def build(
             frames[table], said = results(exact, own)
             frames[rows] = records(exact, own)
             notes += said
+    frames |= skill_tables(exact, graded, {cell.id: _about(cell) for cell in exact})
     if statistics:
         frames["sinks"], frames["depth"] = sinks(traced, statistics), depth(traced, statistics)
     if exact:

@@ -78,7 +78,9 @@ def first(make: Callable[[Random], Draft], name: str, split: Split, limit: int |
             if len(chosen) == limit:
                 break
         if repeated == MOST_REPEATED:
-            raise InputError(f"{name} has {len(chosen)} different {split} questions, and {limit} were asked for")
+            raise InputError(
+                f"{name} has {len(chosen)} different {split} questions, and {limit} were asked for"
+            )
     return chosen
 
 

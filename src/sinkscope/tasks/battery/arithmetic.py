@@ -32,9 +32,7 @@ def draft(rng: Random, operations: int) -> Draft:
         lines.append(f"{value}{SIGNS[name]}{number}={result}")
         value = result
     skeleton = "arithmetic:" + ";".join(lines)
-    return Draft(
-        skeleton, f"{', '.join(told)}. What is the result?", "\n".join([*lines, f"#### {value}"])
-    )
+    return Draft(skeleton, f"{', '.join(told)}. What is the result?", "\n".join([*lines, f"#### {value}"]))
 
 
 SKILL = Skill("arithmetic", "operations", (2, 4, 6), 1, 64, "the number", draft)

@@ -64,7 +64,7 @@ def right(document: Document, given: str) -> bool:
         square = step(square, move)
         if square not in SQUARES or list(square) in walls:
             return False
-    return list(square) == goal
+    return bool(list(square) == goal)
 
 
 SKILL = Skill(

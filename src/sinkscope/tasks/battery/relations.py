@@ -5,6 +5,7 @@ Ben gives to Leo. Mia gives to Ben. Leo gives to Eva. The ball starts with Mia a
 
 from __future__ import annotations
 
+from itertools import pairwise
 from random import Random
 
 from sinkscope.tasks.battery.skill import NAMES, Skill
@@ -19,7 +20,7 @@ def draft(rng: Random, hops: int) -> Draft:
     people = rng.sample(NAMES, hops + BEYOND + 1)
     start = rng.randrange(BEYOND)
     way = people[start : start + hops + 1]
-    links = list(zip(people, people[1:], strict=False))
+    links = list(pairwise(people))
     rng.shuffle(links)
     told = " ".join(f"{one} gives to {other}." for one, other in links)
     times = "1 time" if hops == 1 else f"{hops} times"

@@ -9,26 +9,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
+
+import tomllib
 
 from sinkscope.tasks.generated import Draft
 from sinkscope.tasks.task import Document
 
 MARK = "####"
-NAMES = (
-    "Mia Ben Zoe Tom Lena Max Ruth Leo Nora Sam Ivy Paul Clara Adam Eva Jack Jane Noah Rosa Luke "
-    "Lucy Finn Emma Omar Sara Hugo Amy Ivan Kate Eric Olga Carl Tina Dan Maya Mark Lily Peter Anna Alan"
-).split()
-THINGS = (
-    "ball bell book box bread bus cap car cat clock coat cup dog door flour glue hammer honey jar key kite ladder lamp "
-    "letter map milk mirror moon oil pen pie rice ring river rope salt sand sea snow song stone stove sugar sun tea "
-    "tent tower violin wheel wind wire wood"
-).split()
-ADJECTIVES = (
-    "angry black blue brown calm cold gold green grey happy hungry old orange pink proud purple quiet red silver small "
-    "tired white yellow young"
-).split()
-"""Words that the organisms' tokenizer writes as one token each; any other model knows them too."""
+_WORDS: dict[str, str] = tomllib.loads(
+    (Path(__file__).parents[1] / "data" / "battery.toml").read_text(encoding="utf-8")
+)
+NAMES, THINGS, ADJECTIVES = (_WORDS[kind].split() for kind in ("names", "things", "adjectives"))
 
 
 def same_words(document: Document, given: str) -> bool:

@@ -6,7 +6,7 @@ The id of a document says its stratum, so that records are counted by skill and 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from functools import cache
 from importlib import import_module
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ class Stratum(NamedTuple):
         return f"{self.skill}@{self.level}"
 
 
+@cache
 def skill_of(name: str) -> Skill:
     """The skill called `name`."""
     if name not in SKILLS:
@@ -41,12 +42,13 @@ def check_level(stratum: Stratum) -> Stratum:
     skill = skill_of(stratum.skill)
     if not skill.least <= stratum.level <= skill.most:
         raise InputError(
-            f"{skill.name} was asked for at difficulty {stratum.level} ({skill.dial}): give one from {skill.least} to {skill.most}"
+            f"{skill.name} has difficulties from {skill.least} to {skill.most} ({skill.dial}), and {stratum.level} was asked for"
         )
     return stratum
 
 
-def strata(skills: Sequence[str] = SKILLS) -> tuple[Stratum, ...]:
+@cache
+def strata(skills: tuple[str, ...] = SKILLS) -> tuple[Stratum, ...]:
     """All skills at their first level, then at their second, …"""
     levels = [[Stratum(name, level) for level in skill_of(name).levels] for name in skills]
     return tuple(stratum for row in zip(*levels, strict=True) for stratum in row)

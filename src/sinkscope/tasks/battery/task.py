@@ -1,9 +1,9 @@
 """The battery as a task.
 
-    battery                   all skills at all their levels, one document of each in turn
-    battery:retrieval         one skill at all its levels
-    battery:retrieval@16      one level
-    battery:retrieval:chat    with an instruction, for models that were not trained on these documents; also battery:chat
+battery                   all skills at all their levels, one document of each in turn
+battery:retrieval         one skill at all its levels
+battery:retrieval@16      one level
+battery:retrieval:chat    with an instruction, for models that were not trained on these documents; also battery:chat
 """
 
 from __future__ import annotations
@@ -87,7 +87,9 @@ def _chosen(part: str) -> tuple[Stratum, ...]:
     if not at:
         return strata((skill,)) if skill else strata()
     if not level.isdecimal():
-        raise InputError(f"the difficulty of {skill} should be a whole number, such as {skill}@4, got {level!r}")
+        raise InputError(
+            f"the difficulty of {skill} should be a whole number, such as {skill}@4, got {level!r}"
+        )
     return (check_level(Stratum(skill, int(level))),)
 
 
