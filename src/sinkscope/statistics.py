@@ -407,8 +407,8 @@ def equal_means(groups: Sequence[ArrayLike], draws: int = 2_000, seed: int = 0) 
 
     The statistic is Welch's, the sum of squared distances from the common mean, each group weighted by 1 / its squared error.
     Studentised so, the test keeps its level for unequal variances too where groups are not tiny (Chung and Romano 2013, Ann.
-    Statist. 41:484). A group's variance is shrunk by `SHRUNK` values towards that of all, because scores of 0 and 1 may all agree.
-    The observed value counts as one of the draws.
+    Statist. 41:484). A group's variance is shrunk by `SHRUNK` values towards that of all: scores of 0 and 1 may all agree. The
+    observed value counts as one of the draws.
     """
     values = [_scores(group) for group in groups]
     if len(values) < 2 or min(map(len, values)) < 2:

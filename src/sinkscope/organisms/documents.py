@@ -19,9 +19,9 @@ from typing import NamedTuple
 from sinkscope.errors import InputError, nearest
 from sinkscope.organisms import pictures
 from sinkscope.organisms.prose import LISTS, prose
-from sinkscope.tasks import generated, small_code, word_problems
+from sinkscope.tasks import battery, generated, small_code, word_problems
 
-SOURCES = ("word_problems", "small_code", "prose", "records", "docstrings", "captions")
+SOURCES = ("word_problems", "small_code", "battery", "prose", "records", "docstrings", "captions")
 GIVEN = ("records", "docstrings")
 """Of these, diffusion models see all but the end, which they learn; causal models learn them whole."""
 HELD_OUT_PROSE = 1 << 40
@@ -44,6 +44,9 @@ def document(source: str, index: int) -> Text:
     if source in ("word_problems", "small_code"):
         task = word_problems if source == "word_problems" else small_code
         made = generated.document(task.draft, task.VERSION, "train", index)
+        return Text(made.question, made.answer)
+    if source == "battery":
+        made = battery.train_document(index)
         return Text(made.question, made.answer)
     if source == "prose":
         return Text("", prose(index))

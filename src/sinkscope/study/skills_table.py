@@ -61,6 +61,19 @@ def skill_tables(
     return {name: pd.DataFrame(made) for name, made in (("skills", rows), ("skill_losses", losses)) if made}
 
 
+def skill_sentences(tables: Mapping[str, pd.DataFrame]) -> list[str]:
+    """What was concluded, one sentence for each model, policy and control."""
+    if "skill_losses" not in tables:
+        return []
+    keys = ["model", "policy", "match", "verdict", "why"]
+    return [
+        f"battery, {model}, {policy} beside its {match}-matched control, skill by skill: {verdict} ({why})"
+        for model, policy, match, verdict, why in tables["skill_losses"][keys]
+        .drop_duplicates()
+        .itertuples(index=False)
+    ]
+
+
 def _rows(scores: Scores, plain: Scores) -> list[dict[str, Any]]:
     """One row for each skill and difficulty, and one for all difficulties of a skill (`difficulty` empty)."""
     parts: dict[tuple[str, int | None], list[str]] = defaultdict(list)

@@ -44,7 +44,7 @@ from sinkscope.statistics import align, compare
 from sinkscope.study import evidence_check
 from sinkscope.study.cells import Cell
 from sinkscope.study.comparison import compare_runs, holm_over, pooled
-from sinkscope.study.skills_table import skill_tables
+from sinkscope.study.skills_table import skill_sentences, skill_tables
 from sinkscope.study.store import Store, load_part, load_statistics
 from sinkscope.tasks.evaluate import Evaluation, record_of
 from sinkscope.tasks.task import ACCURACY, NATS, scheme_name
@@ -127,7 +127,9 @@ def build(
             frames[table], said = results(exact, own)
             frames[rows] = records(exact, own)
             notes += said
-    frames |= skill_tables(exact, graded, {cell.id: _about(cell) for cell in exact})
+    skilled = skill_tables(exact, graded, {cell.id: _about(cell) for cell in exact})
+    frames |= skilled
+    notes += skill_sentences(skilled)
     if statistics:
         frames["sinks"], frames["depth"] = sinks(traced, statistics), depth(traced, statistics)
     if exact:
