@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import special
 from tests.helpers.tokenizers import golden_with_tokenizer
 from tests.study.small import run_here
 
 from sinkscope.errors import InputError
-from sinkscope.statistics import equal_means
+from sinkscope.statistics import equal_means, equal_shifts
 from sinkscope.study.skills import Answers, compare_skills, matched_levels
 from sinkscope.study.skills_table import skill_sentences, skill_tables
 from sinkscope.tasks.battery import SKILLS
@@ -76,6 +77,43 @@ def test_no_difference_gives_a_verdict_in_at_most_five_per_cent(null: str, each:
         apart += any(loss.apart.low > 0 or loss.apart.high < 0 for loss in found.skills)
     assert wrong <= 0.05 * runs
     assert apart <= 0.05 * runs  # the intervals hold together
+
+
+def margins(
+    rng: np.random.Generator, each: int, shift: Mapping[str, float], control: float
+) -> dict[str, Answers]:
+    """Skills whose answers are right where a margin is above 0, at accuracies of their own; a policy lowers every margin."""
+    made = {}
+    for skill, lowered in shift.items():
+        level = np.repeat([1, 2, 3], each)
+        margin = rng.normal(np.repeat(rng.uniform(-0.25, 2.0, 3), each))
+        noise = 0.3 * rng.normal(size=(DRAWS + 2, len(level)))
+        scores = [margin > 0, margin - lowered + noise[0] > 0, margin - control + noise[2:] > 0]
+        made[skill] = Answers(level, *(each.astype(float) for each in scores))
+    return made
+
+
+@pytest.mark.parametrize(("shift", "control"), [(0.8, 0.2), (1.5, 0.3)])
+@pytest.mark.parametrize("each", [20, 100])
+def test_accuracies_that_are_not_quite_equal_make_no_difference(
+    each: int, shift: float, control: float
+) -> None:
+    rng, runs, wrong, one_scale = np.random.default_rng(5), 200, 0, 0
+    for _ in range(runs):
+        given = margins(rng, each, dict.fromkeys(SKILLS, shift), control)
+        wrong += compare_skills(given).verdict == "differs"
+        chosen = matched_levels(given)[1]
+        lost = []
+        for skill, levels in chosen.items():
+            own = given[skill]
+            use = np.isin(own.level, levels) & (own.plain == 1)
+            lost.append(own.control[:, use].mean(0) - own.policy[use])
+        one_scale += equal_means(lost, draws=200) < 0.025
+    assert wrong <= 0.05 * runs
+    assert one_scale > 0.1 * runs  # which is why one scale is not enough
+    planted = margins(rng, 200, {**dict.fromkeys(SKILLS, 0.5), "logic": 2.0}, control)
+    found = compare_skills(planted)
+    assert found.verdict == "differs" or "logic" in found.left_out
 
 
 def test_a_planted_difference_is_found() -> None:
@@ -149,6 +187,24 @@ def test_equal_means_by_hand() -> None:
     assert equal_means([[0.0] * 20, [1.0] * 20]) < 0.001
     with pytest.raises(InputError, match="at least two"):
         equal_means([[0.0, 1.0]])
+
+
+def test_equal_shifts_by_hand() -> None:
+    """The same shift of a normal margin at three accuracies is one shift, though three differences of accuracy."""
+    grid = (np.arange(4000) + 0.5) / 4000
+    margin = special.ndtri(grid)
+
+    def group(at: float, shift: float) -> tuple[Any, Any]:
+        return (margin + at > 0).astype(float), (margin + at - shift > 0).astype(float)
+
+    same = [group(at, 0.7) for at in (0.0, 0.7, 1.5)]
+    drops = [before.mean() - after.mean() for before, after in same]
+    assert max(drops) - min(drops) > 0.1
+    assert equal_shifts(same) > 0.9
+    assert equal_shifts([*same, group(0.7, 1.0)]) < 1e-3
+    assert equal_shifts([([1.0] * 9, [0.0] * 9), ([1.0] * 9, [0.0] * 9)]) == pytest.approx(1.0)
+    with pytest.raises(InputError, match="at least two"):
+        equal_shifts(same[:1])
 
 
 # ---- tables --------------------------------------------------------------------------------------

@@ -2,8 +2,12 @@
 
 Skills differ in how well a model does them, and a policy cannot take what is not there. So three things are held equal: the
 keys (the loss of a skill is measured beyond its matched random control, paired by document), the unmasked accuracy (skills are
-compared at levels of difficulty where it is the same, within BAND), and the documents (only those that are right without a policy
-count, so that each skill starts from 1).
+compared at levels of difficulty where it is the same, within BAND), and the documents (losses are of those that are right without
+a policy, so that each skill starts from 1).
+
+Equal losses on one scale are unequal on another, and accuracies within BAND are not quite equal. So skills differ only if they do
+on two scales: in the share of right answers that is lost, and in probits, where a policy that makes every answer harder by the
+same amount costs the same at every accuracy.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from sinkscope.statistics import (
     Estimate,
     difference,
     equal_means,
+    equal_shifts,
     over_seeds,
     paired_interval,
     wilson,
@@ -36,8 +41,8 @@ LEAST_RIGHT = 16
 RIGHT = 0.5
 """A document counts as right without a policy from this score on; scores between 0 and 1 are means over a decoding's seeds."""
 LEVEL = 0.025
-"""p below it is a difference. Half of 5 %: with small groups of unequal size the test errs more often than it says, and stays
-under 5 % so."""
+"""p below it, on both scales, is a difference. Half of 5 %: with small groups of unequal size, or of mixed accuracies, the tests err
+more often than they say."""
 ALIKE = 0.1
 """Skills are alike when none loses this much more or less than the others."""
 FLOOR = 0.1
@@ -85,7 +90,7 @@ class SkillComparison(NamedTuple):
 
     Attributes:
         accuracy: the common unmasked accuracy; NaN where no two skills have one.
-        p: of equal losses beyond the control; NaN where it was not tested.
+        p: of equal losses beyond the control, the larger one of the two scales; NaN where it was not tested.
         left_out: skills that have no level of that accuracy, or too few right answers.
         verdict: "differs", "alike" (no skill is apart by ALIKE), "not shown" (neither is certain), or "not decided" (no test).
         why: the reason in words.
@@ -113,7 +118,10 @@ def compare_skills(answers: Mapping[str, Answers]) -> SkillComparison:
         return SkillComparison((), target, float("nan"), left_out, "not decided", why)
     kept = {skill: _right(answers[skill], levels) for skill, levels in chosen.items()}
     losses = _losses(answers, chosen, kept)
-    p = equal_means([over_seeds(given.control) - given.policy for given in kept.values()])
+    p = max(
+        equal_means([over_seeds(given.control) - given.policy for given in kept.values()]),
+        equal_shifts([_pair(answers[skill], levels) for skill, levels in chosen.items()]),
+    )
     if all(wilson(float(given.policy.sum()), len(given.policy)).high < FLOOR for given in kept.values()):
         why = f"the policy leaves less than {FLOOR:.0%} of every skill; the losses only mirror those of random keys"
         return SkillComparison(losses, target, p, left_out, "not decided", why)
@@ -164,6 +172,12 @@ def _right(given: Answers, levels: tuple[int, ...]) -> Answers:
     """The documents at these levels that are right without a policy."""
     use = np.isin(given.level, levels) & (given.plain >= RIGHT)
     return Answers(given.level[use], given.plain[use], given.policy[use], given.control[:, use])
+
+
+def _pair(given: Answers, levels: tuple[int, ...]) -> tuple[Array, Array]:
+    """All documents at these levels: scores under the control and under the policy."""
+    use = np.isin(given.level, levels)
+    return over_seeds(given.control[:, use]), given.policy[use]
 
 
 def _losses(
