@@ -98,7 +98,7 @@ def margins(
 def test_accuracies_that_are_not_quite_equal_make_no_difference(
     each: int, shift: float, control: float
 ) -> None:
-    rng, runs, wrong, one_scale = np.random.default_rng(5), 200, 0, 0
+    rng, runs, wrong, one_scale = np.random.default_rng(5), 100, 0, 0
     for _ in range(runs):
         given = margins(rng, each, dict.fromkeys(SKILLS, shift), control)
         wrong += compare_skills(given).verdict == "differs"

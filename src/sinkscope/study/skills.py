@@ -41,8 +41,8 @@ LEAST_RIGHT = 16
 RIGHT = 0.5
 """A document counts as right without a policy from this score on; scores between 0 and 1 are means over a decoding's seeds."""
 LEVEL = 0.025
-"""p below it, on both scales, is a difference. Half of 5 %: with small groups of unequal size, or of mixed accuracies, the tests err
-more often than they say."""
+"""p below it, on both scales, is a difference. Half of 5 %: with small groups of unequal size, or of mixed accuracies, the tests
+err more often than they say."""
 ALIKE = 0.1
 """Skills are alike when none loses this much more or less than the others."""
 FLOOR = 0.1
