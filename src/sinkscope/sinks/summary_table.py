@@ -225,7 +225,7 @@ def _dynamics(rows: _Rows) -> None:
     share = rows.ratio(statistics["lifetimes"].values[:, 0, 0], "lifetimes")
     rows.add("dynamics", "residences of one step", share, "share of residences")
     overlap = rows.mean(statistics["step_overlap"].values, scale="share")
-    rows.add("dynamics", "overlap with the previous step", overlap, "Jaccard index")
+    rows.add("dynamics", "overlap with the step before", overlap, "Jaccard index")
     layers = statistics["layer_overlap"].values
     known = np.isfinite(layers)
     if known.any():
