@@ -17,7 +17,7 @@ from tests.study.small import run_here
 
 from sinkscope.errors import InputError
 from sinkscope.statistics import equal_means, equal_shifts
-from sinkscope.study.skills import Answers, compare_skills, matched_levels
+from sinkscope.study.skills import SkillAnswers, compare_skills, matched_levels
 from sinkscope.study.skills_table import skill_sentences, skill_tables
 from sinkscope.tasks.battery import SKILLS
 
@@ -31,7 +31,7 @@ def simulated(
     each: int,
     kept: Mapping[str, float],
     control: Mapping[str, float],
-) -> dict[str, Answers]:
+) -> dict[str, SkillAnswers]:
     """Skills with these unmasked accuracies by level; what is right stays right with probability `kept`, or `control`."""
     made = {}
     for skill in kept:
@@ -40,7 +40,7 @@ def simulated(
         plain = rng.random(len(level)) < np.repeat(list(own.values()), each)
         policy = plain & (rng.random(len(level)) < kept[skill])
         draws = plain & (rng.random((DRAWS, len(level))) < control[skill])
-        made[skill] = Answers(level, *(scores.astype(float) for scores in (plain, policy, draws)))
+        made[skill] = SkillAnswers(level, *(scores.astype(float) for scores in (plain, policy, draws)))
     return made
 
 
@@ -81,7 +81,7 @@ def test_no_difference_gives_a_verdict_in_at_most_five_per_cent(null: str, each:
 
 def margins(
     rng: np.random.Generator, each: int, shift: Mapping[str, float], control: float
-) -> dict[str, Answers]:
+) -> dict[str, SkillAnswers]:
     """Skills whose answers are right where a margin is above 0, at accuracies of their own; a policy lowers every margin."""
     made = {}
     for skill, lowered in shift.items():
@@ -89,7 +89,7 @@ def margins(
         margin = rng.normal(np.repeat(rng.uniform(-0.25, 2.0, 3), each))
         noise = 0.3 * rng.normal(size=(DRAWS + 2, len(level)))
         scores = [margin > 0, margin - lowered + noise[0] > 0, margin - control + noise[2:] > 0]
-        made[skill] = Answers(level, *(each.astype(float) for each in scores))
+        made[skill] = SkillAnswers(level, *(each.astype(float) for each in scores))
     return made
 
 

@@ -49,7 +49,7 @@ FLOOR = 0.1
 """A skill of which a policy leaves less than this is at the floor; if all are, their losses only mirror the control's."""
 
 
-class Answers(NamedTuple):
+class SkillAnswers(NamedTuple):
     """Scores of one skill, 1 right and 0 wrong, for the same n documents.
 
     Attributes:
@@ -104,7 +104,7 @@ class SkillComparison(NamedTuple):
     why: str
 
 
-def compare_skills(answers: Mapping[str, Answers]) -> SkillComparison:
+def compare_skills(answers: Mapping[str, SkillAnswers]) -> SkillComparison:
     """The comparison over all skills that share an unmasked accuracy."""
     for skill, given in answers.items():
         _check(skill, given)
@@ -140,7 +140,7 @@ def compare_skills(answers: Mapping[str, Answers]) -> SkillComparison:
     return SkillComparison(losses, target, p, left_out, "not shown", why)
 
 
-def matched_levels(answers: Mapping[str, Answers]) -> tuple[float, dict[str, tuple[int, ...]]]:
+def matched_levels(answers: Mapping[str, SkillAnswers]) -> tuple[float, dict[str, tuple[int, ...]]]:
     """A common unmasked accuracy, and each skill's levels within BAND of it; a skill with too few right answers is left out.
 
     Of all accuracies that occur, the one that keeps most skills, then most documents. Only unmasked scores decide.
@@ -168,20 +168,22 @@ def matched_levels(answers: Mapping[str, Answers]) -> tuple[float, dict[str, tup
     return best[1], best[2]
 
 
-def _right(given: Answers, levels: tuple[int, ...]) -> Answers:
+def _right(given: SkillAnswers, levels: tuple[int, ...]) -> SkillAnswers:
     """The documents at these levels that are right without a policy."""
     use = np.isin(given.level, levels) & (given.plain >= RIGHT)
-    return Answers(given.level[use], given.plain[use], given.policy[use], given.control[:, use])
+    return SkillAnswers(given.level[use], given.plain[use], given.policy[use], given.control[:, use])
 
 
-def _pair(given: Answers, levels: tuple[int, ...]) -> tuple[Array, Array]:
+def _pair(given: SkillAnswers, levels: tuple[int, ...]) -> tuple[Array, Array]:
     """All documents at these levels: scores under the control and under the policy."""
     use = np.isin(given.level, levels)
     return over_seeds(given.control[:, use]), given.policy[use]
 
 
 def _losses(
-    answers: Mapping[str, Answers], chosen: Mapping[str, tuple[int, ...]], kept: Mapping[str, Answers]
+    answers: Mapping[str, SkillAnswers],
+    chosen: Mapping[str, tuple[int, ...]],
+    kept: Mapping[str, SkillAnswers],
 ) -> tuple[SkillLoss, ...]:
     # Together these intervals hold with 95 %: Bonferroni's, one for each skill.
     together = 1 - (1 - CONFIDENCE) / len(chosen)
@@ -212,7 +214,7 @@ def _mean(estimates: list[Estimate]) -> Estimate:
     )
 
 
-def _check(skill: str, given: Answers) -> None:
+def _check(skill: str, given: SkillAnswers) -> None:
     n = len(given.level)
     if not (len(given.plain) == len(given.policy) == n and given.control.ndim == 2):
         raise InputError(

@@ -14,7 +14,7 @@ import numpy as np
 
 from sinkscope.statistics import LEAST_SEEDS, align, compare, wilson
 from sinkscope.study.comparison import control, pooled
-from sinkscope.study.skills import Answers, compare_skills
+from sinkscope.study.skills import SkillAnswers, compare_skills
 from sinkscope.tasks.battery import SKILLS, stratum_of
 from sinkscope.tasks.evaluate import Evaluation
 from sinkscope.tasks.task import scheme_name
@@ -110,7 +110,7 @@ def _losses(plain: Scores, policy: Scores, draws: Sequence[Scores]) -> list[dict
         if stratum is not None:
             by_skill[stratum.skill].append((document, stratum.level))
     answers = {
-        skill: Answers(
+        skill: SkillAnswers(
             np.array([level for _, level in documents]),
             np.array([plain[document] for document, _ in documents]),
             np.array([policy[document] for document, _ in documents]),
