@@ -16,6 +16,8 @@ from tests.helpers.tokenizers import golden_with_tokenizer
 from tests.study.small import run_here
 
 from sinkscope.errors import InputError
+from sinkscope.report.study.skills import skills as skills_section
+from sinkscope.report.study.source import StudySource
 from sinkscope.statistics import equal_means, equal_shifts
 from sinkscope.study.skills import SkillAnswers, compare_skills, matched_levels
 from sinkscope.study.skills_table import skill_sentences, skill_tables
@@ -220,7 +222,8 @@ def graded(policy: str, scores: dict[str, float], task: str = "battery") -> tupl
 
 
 def made(pairs: list[tuple[Any, Any]]) -> dict[str, pd.DataFrame]:
-    about = {cell.id: {"model": "m", "task": "?", "policy": "?", "cell": cell.id} for cell, _ in pairs}
+    same = {"model": "m", "task": "?", "policy": "?", "decoding_name": "scheme", "scheme": "plain"}
+    about = {cell.id: {**same, "cell": cell.id} for cell, _ in pairs}
     return skill_tables([cell for cell, _ in pairs], {cell.id: own for cell, own in pairs}, about)
 
 
@@ -255,6 +258,13 @@ def test_tables_by_skill_and_difficulty() -> None:
     assert set(losses["match"]) == {"count"}
     (sentence,) = skill_sentences(together)
     assert "logic loses" in sentence
+    # The report shows the same numbers, each with its place in the table.
+    section = str(skills_section(StudySource(Path(), SimpleNamespace(), together, {})))  # type: ignore[arg-type]
+    for at, loss in losses.iterrows():
+        for name in ("accuracy", "kept", "control_kept"):
+            assert f'data-at="skill_losses/{at}/{name}">{loss[name]:.3f}<' in section
+        assert f"{loss['beyond']:+.3f}".replace("-", "−") in section
+    assert "differs; beyond random keys, logic loses" in section
     # Asked skill by skill, the same is concluded.
     parts = [
         graded(
