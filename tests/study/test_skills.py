@@ -96,7 +96,7 @@ def margins(
 
 
 @pytest.mark.parametrize(("shift", "control"), [(0.8, 0.2), (1.5, 0.3)])
-@pytest.mark.parametrize("each", [20, 100])
+@pytest.mark.parametrize("each", [20, pytest.param(100, marks=pytest.mark.soak)])
 def test_accuracies_that_are_not_quite_equal_make_no_difference(
     each: int, shift: float, control: float
 ) -> None:
