@@ -1,6 +1,6 @@
 """`evidence.zip` of the organisms, from finished studies and from the answers of a masking run.
 
-    python -m lab.evidence --where "two CPU cores" --studies DIR DIR --masking DIR
+    python -m lab.evidence --where "two CPU cores" --studies DIR DIR --masking DIR --keep
 
 A study gives graded answers, statistics of traces and pairs of traces (`study.evidence.of_folder`); a masking run
 (`lab.masking`) gives answers, which are graded here. The shares of sinks that a masking run hit are left out: those of
@@ -80,6 +80,9 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--where", default="unknown machine")
     parser.add_argument("--studies", nargs="*", type=Path, default=[])
     parser.add_argument("--masking", type=Path)
+    parser.add_argument(
+        "--keep", action="store_true", help="add to what ships already, instead of replacing it"
+    )
     parser.add_argument("--out", type=Path, default=ORGANISMS)
     given = parser.parse_args(words)
     parts: dict[str, list[Evidence]] = {}
@@ -94,6 +97,8 @@ def main(words: Sequence[str] | None = None) -> None:
         parts.setdefault(name, []).append(of_masking(given.masking, name))
     for name, found in parts.items():
         path = given.out / name / evidence.NAME
+        known = evidence.load(path, found[0].weights) if given.keep else None
+        found += [known] if known else []
         evidence.save(together(found), path)
         print(f"{path}: {path.stat().st_size:,} bytes")
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import xarray as xr
-from lab.evidence import together
+from lab.evidence import main, together
 
+from sinkscope.study import evidence
 from sinkscope.study.evidence import Answers, Evidence, Traces
 
 GPU, CPU = "a GPU, bfloat16", "two CPU cores, float32"
@@ -50,3 +53,16 @@ def test_traces_and_pairs_say_how_each_was_made() -> None:
     whole = together(parts)
     assert (len(whole.traces["k"].documents), whole.traces["k"].made) == (200, GPU)
     assert whole.pairs == (row,)
+
+
+def test_what_ships_is_kept_when_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"organism/toy": Evidence("w", (answers(96, CPU, 0.7), answers(9, CPU, 0.2, "other")))}
+    monkeypatch.setattr(evidence, "of_folder", lambda folder, where: found)
+    path = tmp_path / "toy" / evidence.NAME
+    for keep, many in (([], 96), (["--keep"], 500)):
+        path.parent.mkdir(exist_ok=True)
+        evidence.save(Evidence("w", (answers(500, GPU, None),)), path)
+        main(["--studies", "study", "--out", str(tmp_path), *keep])
+        whole = evidence.load(path, "w")
+        assert whole is not None
+        assert {len(cell.passed) for cell in whole.answers} == {many, 9}
