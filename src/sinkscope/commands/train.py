@@ -34,7 +34,7 @@ def _recipe(
     device: Device = "auto",
     init: Annotated[str | None, option("a folder, hub id or organism to start from", "MODEL")] = None,
     size: Annotated[
-        str | None, option("1m, 3m, 6m or 30m, for recipes that start from random weights", "NAME")
+        str | None, option("1m, 3m, 6m, 30m or 100m, for recipes that start from random weights", "NAME")
     ] = None,
     steps: Steps = None,
     batch: Annotated[int | None, option("sequences per step")] = None,
@@ -48,13 +48,33 @@ def _recipe(
     ] = None,
     packed: Annotated[
         int | None,
-        option("documents in one row of a causal model; default: 4, fewer where 4 does not divide the batch"),
+        option(
+            "documents in one row; default: 4 for causal, fewer where 4 does not divide the batch, else 1"
+        ),
     ] = None,
     weight_decay: Decay = None,
     mix: Annotated[
         str | None,
         option("what the documents are made of: surprising or plain; default: surprising", "NAME"),
     ] = None,
+    spelling: Annotated[
+        str | None,
+        option(
+            "whole, unbroken (no line breaks) or words (texts without punctuation too); default: whole",
+            "NAME",
+        ),
+    ] = None,
+    extra_sink: Annotated[
+        str | None,
+        option("one more token before every text: seen by all, or alone: it sees only itself", "NAME"),
+    ] = None,
+    softmax: Annotated[
+        str | None,
+        option("one more score in every softmax: learned, one for each head, or one: exp(0)", "NAME"),
+    ] = None,
+    gate: Annotated[bool | None, option("the output of attention times a sigmoid gate")] = None,
+    qk_norm: Annotated[bool | None, option("RMS norms of queries and keys")] = None,
+    plain_first: Annotated[bool | None, option("the key of the first token without position")] = None,
     corpus: Annotated[str | None, option("a text file, or a hub data set, to mix in", "SOURCE")] = None,
     corpus_share: Annotated[float | None, option("its share of all documents")] = None,
     documents: Annotated[

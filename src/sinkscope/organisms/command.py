@@ -54,8 +54,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train an organism.")
     parser.add_argument("recipe")
     parser.add_argument("--out", required=True)
-    for name in ("init", "size", "targets", "mix", "corpus", "documents"):
+    for name in (
+        "init",
+        "size",
+        "targets",
+        "mix",
+        "corpus",
+        "documents",
+        "spelling",
+        "softmax",
+        "extra-sink",
+    ):
         parser.add_argument(f"--{name}")
+    for name in ("gate", "qk-norm", "plain-first"):
+        parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction)
     for name in ("steps", "batch", "seed", "packed", "check-every", "save-every", "final-count"):
         parser.add_argument(f"--{name}", type=int)
     for name in ("learning-rate", "weight-decay", "corpus-share"):

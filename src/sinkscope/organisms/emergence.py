@@ -15,7 +15,7 @@ from torch import Tensor
 from sinkscope.attention.context import AttentionCall
 from sinkscope.attention.received import column_mass, query_weights, relative
 from sinkscope.organisms.batches import Batch, Pieces
-from sinkscope.organisms.documents import held_out_prose
+from sinkscope.organisms.documents import Text, held_out_prose, spelled
 from sinkscope.organisms.network import hidden_states, masked_at, rotation
 from sinkscope.organisms.recipe import LENGTH, Recipe
 from sinkscope.organisms.vocabulary import SPECIAL, Vocabulary
@@ -64,13 +64,21 @@ def probe(recipe: Recipe, vocabulary: Vocabulary, device: torch.device, each: in
     """The probe of a recipe: the same texts for all, and masks drawn from one seed (where they fall depends on where the
     answer begins, which is a matter of the chat template)."""
     pieces = Pieces(vocabulary, device, pictures=False)
-    asked = [
-        (document.question, document.answer)
+    stories, programs = (
+        [
+            Text(document.question, document.answer)
+            for document in generated.first(module.draft, module.VERSION, "test", each)
+        ]
         for module in (word_problems, small_code)
-        for document in generated.first(module.draft, module.VERSION, "test", each)
+    )
+    questions = vocabulary.encode([text.question for text in (*stories, *programs)] + [""] * each)
+    texts = [Text("", text) for text in held_out_prose(each)]
+    spelt = [
+        spelled(source, text, recipe.spelling).answer
+        for source, some in (("word_problems", stories), ("small_code", programs), ("prose", texts))
+        for text in some
     ]
-    questions = vocabulary.encode([question for question, _ in asked] + [""] * each)
-    answers = vocabulary.encode([answer for _, answer in asked] + held_out_prose(each))
+    answers = vocabulary.encode(spelt)
     questioned, answered = _padded(questions, device), _padded(answers, device)
     batch = pieces.answered(*questioned, *answered, chat=questioned[1] > 0)
     return probe_of(batch, vocabulary, recipe.causal)
@@ -162,6 +170,8 @@ def _layer(call: AttentionCall, output: Tensor, real: Tensor, categories: Tensor
     mass = column_mass(call.query, call.key, call.lse, call.visibility, None, call.scale, weights)
     received = relative(mass, call.visibility.uniform(weights))[:, :, 0]  # [B, H, K]
     seen_by = real.sum(1, keepdim=True).expand_as(real).float()
+    if call.visibility.dense is not None:
+        seen_by = call.visibility.seen_by(weights)[:, 0].to(seen_by.dtype)
     if call.visibility.causal:
         seen_by = seen_by - torch.arange(real.shape[1], device=real.device)
         received = received.masked_fill((seen_by < FEW_QUERIES)[:, None], float("nan"))

@@ -5,6 +5,7 @@ So an organism takes the same code path as the 8B model that it mirrors. Weights
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from sinkscope.files import write_atomically
 from sinkscope.models import llada
+from sinkscope.models.variant import KEY, MODEL_TYPES, PLAIN, variant_of
 from sinkscope.organisms.pictures import CELLS, CODES
 from sinkscope.organisms.vocabulary import Vocabulary
 
@@ -69,7 +71,14 @@ def is_tied(network: Any) -> bool:
 
 
 def config(network: Any, layout: str, vocabulary: Vocabulary) -> dict[str, Any]:
-    """config.json with all the keys of the official one."""
+    """config.json with all the keys of the official one; that of a variant has a model_type of its own, and says what differs."""
+    known, variant = _official(network, layout, vocabulary), variant_of(network)
+    if variant == PLAIN:
+        return known
+    return {**known, "model_type": MODEL_TYPES[known["model_type"]], KEY: dataclasses.asdict(variant)}
+
+
+def _official(network: Any, layout: str, vocabulary: Vocabulary) -> dict[str, Any]:
     fixed = json.loads((Path(__file__).parent / "data" / "layouts.json").read_text(encoding="utf-8"))
     if layout in ("llama", "dream"):
         own = _llama(network, vocabulary) if layout == "llama" else _dream(network, vocabulary)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from sinkscope import checks
 from sinkscope.errors import InputError, nearest
+from sinkscope.models.variant import PLAIN, SinkToken, Softmax, Variant
 
 Objective = Literal["next", "masked", "shifted"]
 LAYOUTS = ("llama", "llada", "dream", "mmada")
@@ -49,6 +50,7 @@ SIZES = {
     "3m": Size(layers=8, width=160, heads=5, mlp=288),
     "6m": Size(),
     "30m": Size(layers=12, width=448, heads=14, mlp=1088),
+    "100m": Size(layers=16, width=704, heads=22, mlp=1792),
     "smoke": Size(layers=2, width=32, heads=2, mlp=64),
 }
 """The shipped size is 6m: four models of it stay within 46 MB in bf16. The others are controls; smoke is for tests."""
@@ -66,6 +68,8 @@ MIXES = {
 """Mix → shares of its sources. Records and docstrings are hard to foresee (see `documents.py`)."""
 MIX = "surprising"
 """The mix of all shipped recipes."""
+SPELLINGS = ("whole", "unbroken", "words")
+"""With everything; without line breaks; texts without line breaks and punctuation (`documents.spelled`)."""
 
 
 @dataclass(frozen=True)
@@ -114,10 +118,12 @@ class Recipe(Schedule):
             of the batch; the other rows are the same documents, in the same order, as in every recipe.
         targets: what is learned of a task's row: "answers" (its end tokens included), or "all", the prompt too. Prose is
             learned whole, and of a text that cannot be foreseen its end, or all.
-        packed: documents in one row of a causal model, one after the other and all visible to those that follow, as in the
-            pretraining of Llama; 1: a row for each.
+        packed: documents in one row, one after the other and all visible to those that follow, as in the pretraining of Llama
+            (in diffusion models to all); 1: a row for each.
         mix: which of MIXES the documents are.
         batch: documents per step (over all GPUs), of LENGTH tokens each.
+        spelling: which of SPELLINGS the documents have.
+        extra_sink, softmax, gate, qk_norm, plain_first: changes of attention; see `sinkscope.models.variant`.
     """
 
     layout: str
@@ -129,6 +135,12 @@ class Recipe(Schedule):
     packed: int = 1
     mix: str = MIX
     batch: int = 512
+    spelling: str = SPELLINGS[0]
+    extra_sink: SinkToken = "none"
+    softmax: Softmax = "plain"
+    gate: bool = False
+    qk_norm: bool = False
+    plain_first: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -138,9 +150,12 @@ class Recipe(Schedule):
         checks.whole("batch", self.batch, 1)
         checks.one_of("mix", self.mix, tuple(MIXES))
         checks.one_of("targets", self.targets, ("answers", "all"))
-        if self.packed < 1 or self.batch % self.packed or (self.packed > 1 and self.objective != "next"):
+        checks.one_of("spelling", self.spelling, SPELLINGS)
+        if self.variant != PLAIN and self.layout == "mmada":
+            raise InputError(f"{self.variant}: the layout of MMaDA is trained with plain attention only")
+        if self.packed < 1 or self.batch % self.packed or (self.packed > 1 and self.pictures):
             raise InputError(
-                f"packed is {self.packed}; only causal models read packed rows, and it must divide the batch of {self.batch}"
+                f"packed is {self.packed}; it must divide the batch of {self.batch}, and rows with pictures are not packed"
             )
         if self.packed * LENGTH > self.size.context:
             raise InputError(
@@ -152,6 +167,20 @@ class Recipe(Schedule):
             )
 
     @property
+    def variant(self) -> Variant:
+        """The changes of attention."""
+        return Variant(self.softmax, self.gate, self.qk_norm, self.plain_first, self.extra_sink)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The settings as JSON data; interventions that are not made are left out, as in runs of before there were any."""
+        own = {field.name: field.default for field in dataclasses.fields(Recipe)}
+        return {
+            name: value
+            for name, value in super().as_dict().items()
+            if name not in INTERVENTIONS or value != own[name]
+        }
+
+    @property
     def causal(self) -> bool:
         """True when a query sees only keys up to itself."""
         return self.objective == "next"
@@ -161,6 +190,8 @@ class Recipe(Schedule):
         """Tokens that training reads, padding included: the same for every recipe."""
         return self.steps * self.batch * LENGTH
 
+
+INTERVENTIONS = ("spelling", "extra_sink", "softmax", "gate", "qk_norm", "plain_first")
 
 RECIPES = {
     "causal": Recipe("causal", "llama", "next", targets="all", packed=4),
