@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sinkscope.commands.options import Command, CommandGroup, Device, option
+from sinkscope.commands.options import Command, CommandGroup, Device, argument, option
 
 RECIPES = {
     "causal": "Next-token prediction, from random weights.",
@@ -77,6 +77,12 @@ def _recipe(
     plain_first: Annotated[bool | None, option("the key of the first token without position")] = None,
     corpus: Annotated[str | None, option("a text file, or a hub data set, to mix in", "SOURCE")] = None,
     corpus_share: Annotated[float | None, option("its share of all documents")] = None,
+    check_every: Annotated[
+        int | None, option("steps between checks of accuracy; default: 1000, 0: only at the end")
+    ] = None,
+    final_count: Annotated[
+        int | None, option("held-out questions of each task at the end; default: 256")
+    ] = None,
     documents: Annotated[
         Path | None,
         option("documents that several runs share (python -m sinkscope.organisms.corpus)", "FOLDER"),
@@ -89,6 +95,20 @@ def _recipe(
 
 for _name, _help in RECIPES.items():
     train.command(_name, cls=Command, help=_help)(_recipe)
+
+
+@train.command(cls=Command)
+def sweep(
+    file: Annotated[Path, argument("a TOML file with base, axes and seeds (docs/training.md)", "FILE")],
+    out: Annotated[Path, option("folder for all runs; the same command goes on with what is left", "FOLDER")],
+    device: Device = "auto",
+    at_once: Annotated[int, option("runs at a time on this machine")] = 1,
+    plan: Annotated[bool, option("only say what it would cost", None, "--plan")] = False,
+) -> None:
+    """Train many models from one file: sizes, recipes, interventions and seeds; each can be repeated by one line."""
+    from sinkscope.organisms.sweep_command import sweep_command
+
+    sweep_command(file, out, device, at_once, plan)
 
 
 @train.command(cls=Command)

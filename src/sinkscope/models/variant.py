@@ -122,8 +122,10 @@ class VariantAttention(nn.Module):
         self.config, self.variant, self.first_alone = plain.config, variant, variant.first_alone
         for name in ("layer_idx", "head_dim", "num_key_value_groups", "scaling", "is_causal"):
             setattr(self, name, getattr(plain, name))
-        for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
-            setattr(self, name, getattr(plain, name))
+        self.q_proj: nn.Module = plain.q_proj
+        self.k_proj: nn.Module = plain.k_proj
+        self.v_proj: nn.Module = plain.v_proj
+        self.o_proj: nn.Module = plain.o_proj
         heads, width = self.config.num_attention_heads, self.config.hidden_size
         self.sinks: nn.Parameter | None = None
         self.gate_proj: nn.Module | None = None

@@ -246,6 +246,19 @@ def parameters(network: nn.Module) -> int:
     return sum(parameter.numel() for parameter in network.parameters())
 
 
+def parameters_of(size: Size, vocabulary: int, variant: Variant = PLAIN) -> int:
+    """The number of weights of a network that is not built; Qwen2's frozen biases are not counted.
+
+    >>> parameters_of(Size(), 1792)
+    5673216
+    """
+    width = size.width
+    layer = 4 * width**2 + 3 * width * size.mlp + 2 * width
+    layer += width**2 * variant.gate + 2 * (width // size.heads) * variant.qk_norm
+    layer += size.heads * (variant.softmax == "learned")
+    return 2 * vocabulary * width + width + size.layers * layer
+
+
 # ---- losses --------------------------------------------------------------------------------------
 
 
