@@ -281,7 +281,7 @@ def test_recipes_say_only_the_changes_that_are_made() -> None:
     assert "softmax" not in plain
     assert recipe("scratch", softmax="one").as_dict() == {**plain, "softmax": "one"}
     assert isinstance(recipe("causal", gate=True), Recipe)
-    with pytest.raises(InputError, match="plain attention only"):
+    with pytest.raises(InputError, match="attention of their families only"):
         recipe("multimodal", gate=True)
     with pytest.raises(InputError, match="softmax 'two' is not known"):
         recipe("scratch", softmax="two")

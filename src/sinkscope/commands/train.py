@@ -14,6 +14,7 @@ RECIPES = {
     "scratch": "Masked diffusion in LLaDA's style, from random weights.",
     "adapted": "A causal model turned into a diffusion model by Dream's recipe, on the organisms' documents.",
     "multimodal": "Scratch continued with pictures, in MMaDA's style.",
+    "block": "Block diffusion in SDAR's style, from random weights.",
     "text_only": "Scratch continued without pictures, to compare multimodal with.",
 }
 train = typer.Typer(

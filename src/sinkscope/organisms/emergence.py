@@ -6,7 +6,7 @@ change; causal models see it whole. Every number is over the real keys of one he
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,8 +16,8 @@ from sinkscope.attention.context import AttentionCall
 from sinkscope.attention.received import column_mass, query_weights, relative
 from sinkscope.organisms.batches import Batch, Pieces
 from sinkscope.organisms.documents import Text, held_out_prose, spelled
-from sinkscope.organisms.network import hidden_states, masked_at, rotation
-from sinkscope.organisms.recipe import LENGTH, Recipe
+from sinkscope.organisms.network import block_pairs, hidden_states, masked_at, rotation
+from sinkscope.organisms.recipe import BLOCK, LENGTH, Recipe
 from sinkscope.organisms.vocabulary import SPECIAL, Vocabulary
 from sinkscope.sink_rule import torch_sinks_of
 from sinkscope.tasks import generated, small_code, word_problems
@@ -52,12 +52,14 @@ class Probe:
     Attributes:
         levels: t → Long [B, S] with fixed masks (causal models: one level, 0).
         categories: t → Long [B, S], index into CATEGORIES, −1 in padding.
+        block: columns of the blocks that attention stands in; None: no blocks.
     """
 
     batch: Batch
     levels: dict[float, Tensor]
     categories: dict[float, Tensor]
     causal: bool
+    block: int | None = None
 
 
 def probe(recipe: Recipe, vocabulary: Vocabulary, device: torch.device, each: int = EACH) -> Probe:
@@ -81,7 +83,8 @@ def probe(recipe: Recipe, vocabulary: Vocabulary, device: torch.device, each: in
     answers = vocabulary.encode(spelt)
     questioned, answered = _padded(questions, device), _padded(answers, device)
     batch = pieces.answered(*questioned, *answered, chat=questioned[1] > 0)
-    return probe_of(batch, vocabulary, recipe.causal)
+    made = probe_of(batch, vocabulary, recipe.causal)
+    return replace(made, block=BLOCK) if recipe.objective == "block" else made
 
 
 def probe_of(batch: Batch, vocabulary: Vocabulary, causal: bool) -> Probe:
@@ -147,7 +150,9 @@ def _level(network: Any, held_out: Probe, time: float) -> dict[str, Any]:
     def observe(call: AttentionCall, output: Tensor) -> None:
         layers.append(_layer(call, output, real, held_out.categories[time]))
 
-    hidden_states(network, ids, rotation(network, ids.shape[1], ids.device), held_out.causal, real, observe)
+    pairs = None if held_out.block is None else block_pairs(ids.shape[1], held_out.block, ids.device)
+    angles = rotation(network, ids.shape[1], ids.device)
+    hidden_states(network, ids, angles, held_out.causal, real, observe, pairs)
     per_layer = {name: torch.stack([layer[name] for layer in layers]) for name in layers[0]}
     sinks, keys = per_layer.pop("sinks_by_category").sum(0), per_layer.pop("keys_by_category").sum(0)
     summary: dict[str, Any] = {name: _number(values.nanmean()) for name, values in per_layer.items()}

@@ -31,7 +31,7 @@ def save(network: Any, layout: str, vocabulary: Vocabulary, folder: Path) -> Non
     """Writes config.json, generation_config.json, model.safetensors and the tokenizer's files.
 
     Args:
-        network: a Llama network, or a Qwen2 network for the layout "dream".
+        network: a Llama network, a Qwen2 network for the layout "dream", or a Qwen3 network for "sdar".
     """
     save_configs(network, layout, vocabulary, folder)
     save_tensors(tensors(network, layout), folder / "model.safetensors")
@@ -80,8 +80,10 @@ def config(network: Any, layout: str, vocabulary: Vocabulary) -> dict[str, Any]:
 
 def _official(network: Any, layout: str, vocabulary: Vocabulary) -> dict[str, Any]:
     fixed = json.loads((Path(__file__).parent / "data" / "layouts.json").read_text(encoding="utf-8"))
-    if layout in ("llama", "dream"):
+    if layout in ("llama", "dream", "sdar"):
         own = _llama(network, vocabulary) if layout == "llama" else _dream(network, vocabulary)
+        if layout == "sdar":
+            own["block_size"] = int(network.config.block_size)
         return {**fixed["transformers"], **_transformers(network, vocabulary), **fixed[layout], **own}
     known = {**fixed["llada"], **_llada(network, vocabulary)}
     if layout == "llada":

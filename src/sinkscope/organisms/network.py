@@ -43,12 +43,19 @@ Observe = Callable[[AttentionCall, Tensor], None]
 
 
 def build(size: Size, vocabulary: int, layout: str, seed: int = 0, variant: Variant = PLAIN) -> nn.Module:
-    """A network with random weights: Qwen2 (with its q, k, v biases, at zero and frozen) for dream, Llama for the others.
+    """A network with random weights: Qwen2 (q, k, v biases at zero and frozen) for dream, Qwen3 for sdar, else Llama.
 
     The same seed gives the same weights in every layout and variant; what only a variant has is drawn apart. Projections that
     write to the residual stream start smaller by the square root of how many there are.
     """
-    from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+    from transformers import (
+        LlamaConfig,
+        LlamaForCausalLM,
+        Qwen2Config,
+        Qwen2ForCausalLM,
+        Qwen3Config,
+        Qwen3ForCausalLM,
+    )
 
     settings: dict[str, Any] = {
         "vocab_size": vocabulary,
@@ -68,6 +75,8 @@ def build(size: Size, vocabulary: int, layout: str, seed: int = 0, variant: Vari
     }
     if layout == "dream":
         network: nn.Module = Qwen2ForCausalLM(Qwen2Config(**settings, use_sliding_window=False))
+    elif layout == "sdar":
+        network = Qwen3ForCausalLM(Qwen3Config(**settings, attention_bias=False, use_sliding_window=False))
     else:
         network = LlamaForCausalLM(LlamaConfig(**settings, attention_bias=False, mlp_bias=False))
     random = torch.Generator().manual_seed(seed)
@@ -206,6 +215,8 @@ def _projected(attention: Any, normed: Tensor, cos: Tensor, sin: Tensor) -> tupl
         project(normed).view(*normed.shape[:2], -1, attention.head_dim).transpose(1, 2)
         for project in (attention.q_proj, attention.k_proj, attention.v_proj)
     )
+    if hasattr(attention, "q_norm"):  # Qwen3
+        query, key = attention.q_norm(query), attention.k_norm(key)
     return rotate(query, cos, sin).to(value.dtype), rotate(key, cos, sin).to(value.dtype), value
 
 
@@ -289,14 +300,40 @@ def weights(batch: Batch) -> Tensor:
     return batch.targets(causal=True).float()
 
 
+def block_pairs(length: int, block: int, device: torch.device) -> Tensor:
+    """Bool [S, S]: a query sees its own block and earlier ones."""
+    number = torch.arange(length, device=device) // block
+    return number[None] <= number[:, None]
+
+
+def two_copy_pairs(length: int, block: int, device: torch.device) -> Tensor:
+    """Bool [2·S, 2·S] for rows of masked tokens followed by the same rows unmasked (arXiv 2503.09573).
+
+    A masked block sees itself and the unmasked blocks before it; an unmasked one sees unmasked ones up to itself. So one pass
+    trains every block as it is decoded: behind finished text.
+    """
+    number = torch.arange(length, device=device) // block
+    same, before = number[None] == number[:, None], number[None] < number[:, None]
+    masked, clean = torch.cat((same, before), 1), torch.cat((torch.zeros_like(same), same | before), 1)
+    return torch.cat((masked, clean))
+
+
 class Loss(nn.Module):
-    """The forward pass up to the loss, as one module that compiles to one graph, or layer by layer with `run_layer`."""
+    """The forward pass up to the loss, as one module that compiles to one graph, or layer by layer with `run_layer`.
+
+    Args:
+        block: columns of a block, for the objective "block".
+    """
 
     def __init__(
-        self, network: Any, objective: Objective, run_layer: Callable[..., Tensor] | None = None
+        self,
+        network: Any,
+        objective: Objective,
+        run_layer: Callable[..., Tensor] | None = None,
+        block: int = 0,
     ) -> None:
         super().__init__()
-        self.network, self.objective, self.run_layer = network, objective, run_layer
+        self.network, self.objective, self.run_layer, self.block = network, objective, run_layer, block
 
     def forward(
         self,
@@ -317,8 +354,14 @@ class Loss(nn.Module):
             targets: Long [N], where weight is not 0 in [B · S], so that only these get logits; None: all do.
         """
         causal = self.objective == "next"
+        length = seen.shape[1]
+        if self.objective == "block":
+            pairs = two_copy_pairs(length, self.block, seen.device)
+            seen, real = torch.cat((seen, ids), 1), None if real is None else torch.cat((real, real), 1)
+            cos, sin = (torch.cat((angles[:, :length],) * 2, 1) for angles in (cos, sin))
         hidden = hidden_states(self.network, seen, (cos, sin), causal, real, None, pairs, self.run_layer)
-        shift = int(self.objective != "masked")  # position j − 1 says what stands at j
+        hidden = hidden[:, :length]
+        shift = int(self.objective in ("next", "shifted"))  # position j − 1 says what stands at j
         if targets is not None:
             hidden, ids, weight = (
                 tensor.flatten(0, 1)[places]

@@ -16,11 +16,15 @@ from sinkscope import checks
 from sinkscope.errors import InputError, nearest
 from sinkscope.models.variant import PLAIN, SinkToken, Softmax, Variant
 
-Objective = Literal["next", "masked", "shifted"]
-LAYOUTS = ("llama", "llada", "dream", "mmada")
+Objective = Literal["next", "masked", "shifted", "block"]
+LAYOUTS = ("llama", "llada", "dream", "mmada", "sdar")
+OBJECTIVES: dict[str, Objective] = {"llama": "next", "sdar": "block"}
+"""Layouts that have one objective only; the others have the two of masked diffusion, and no other layout has these."""
 
 PROMPT = 64
 """Most tokens of a task's prompt, chat template included."""
+BLOCK = 4
+"""Columns of a block of the objective "block": what SDAR's loop decodes when it is not told otherwise."""
 ANSWER = 64
 """Tokens of a task's answer, filled up with end tokens in diffusion models."""
 LENGTH = PROMPT + ANSWER
@@ -112,7 +116,8 @@ class Recipe(Schedule):
     """One way to train an organism.
 
     Attributes:
-        objective: "next" token; "masked" diffusion (t ~ U(0,1), weight 1/t); "shifted": the same, position j − 1 predicts j.
+        objective: "next" token; "masked" diffusion (t ~ U(0,1), weight 1/t); "shifted": the same, position j − 1 predicts j;
+            "block": masked diffusion of each block of BLOCK columns, whose queries see it and the blocks before it, unmasked.
         starts_from: the organism whose weights it continues; None: random weights.
         pictures: share of each batch that is pictures, half of them to draw and half to describe. They replace the first rows
             of the batch; the other rows are the same documents, in the same order, as in every recipe.
@@ -145,14 +150,17 @@ class Recipe(Schedule):
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.one_of("layout", self.layout, LAYOUTS)
-        if (self.layout == "llama") != (self.objective == "next"):
+        only = OBJECTIVES.get(self.layout)
+        if only not in (None, self.objective) or (only is None and self.objective in OBJECTIVES.values()):
             raise InputError(f"layout {self.layout} and objective {self.objective!r} do not go together")
         checks.whole("batch", self.batch, 1)
         checks.one_of("mix", self.mix, tuple(MIXES))
         checks.one_of("targets", self.targets, ("answers", "all"))
         checks.one_of("spelling", self.spelling, SPELLINGS)
-        if self.variant != PLAIN and self.layout == "mmada":
-            raise InputError(f"{self.variant}: the layout of MMaDA is trained with plain attention only")
+        if self.variant != PLAIN and self.layout in ("mmada", "sdar"):
+            raise InputError(
+                f"{self.variant}: the layouts of MMaDA and SDAR are trained with the attention of their families only"
+            )
         if self.packed < 1 or self.batch % self.packed or (self.packed > 1 and self.pictures):
             raise InputError(
                 f"packed is {self.packed}; it must divide the batch of {self.batch}, and rows with pictures are not packed"
@@ -204,8 +212,10 @@ on text that cannot be foreseen it then grows a sink at its first token (lab/org
 
 CONTROLS = {
     "text_only": Recipe("text_only", "llada", "masked", starts_from="scratch"),
+    "block": Recipe("block", "sdar", "block"),
 }
-"""Trained to compare with, and not shipped: text_only continues scratch for as many tokens as multimodal, without pictures."""
+"""Trained to compare with, and not shipped: text_only continues scratch for as many tokens as multimodal, without pictures; block
+is block diffusion in SDAR's layout, whose network has QK-norm, so scratch with qk_norm is what to compare it with."""
 
 
 def recipe(name: str, **changes: Any) -> Recipe:

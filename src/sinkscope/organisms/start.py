@@ -14,7 +14,7 @@ from sinkscope.models.variant import variant_of, vary
 from sinkscope.organisms import network as networks
 from sinkscope.organisms.layout import SIZES, is_tied
 from sinkscope.organisms.pictures import CODES
-from sinkscope.organisms.recipe import Recipe, Size
+from sinkscope.organisms.recipe import BLOCK, Recipe, Size
 from sinkscope.organisms.vocabulary import (
     Vocabulary,
     foreign,
@@ -45,8 +45,12 @@ def start(recipe: Recipe, init: str | Path | None = None) -> Start:
     if source is None:
         vocabulary = shipped(recipe.layout)
         rows = _rows(vocabulary, recipe)
-        network = networks.build(recipe.size, rows, recipe.layout, recipe.seed, recipe.variant)
+        network: Any = networks.build(recipe.size, rows, recipe.layout, recipe.seed, recipe.variant)
+        if recipe.objective == "block":
+            network.config.block_size = BLOCK
         return Start(network, _opened(vocabulary, recipe), None, None)
+    if recipe.objective == "block":
+        raise InputError(f"the recipe {recipe.name} starts from random weights only; leave init={source} out")
     model = load(source, device="cpu", dtype="float32")
     networks.check_supported(model.network, source)
     if variant_of(model.network) != recipe.variant:

@@ -164,7 +164,9 @@ def _check_start(run: SweepRun, runs: Mapping[str, SweepRun], where: str) -> Non
     seen = {run.name}
     while run.needs is not None:
         if run.needs in seen:
-            raise InputError(f"{where}: {run.name} would start from weights that come of itself; change its init")
+            raise InputError(
+                f"{where}: {run.name} would start from weights that come of itself; change its init"
+            )
         seen.add(run.needs)
         run = runs[run.needs]
 

@@ -30,7 +30,7 @@ from sinkscope.organisms.layout import save
 from sinkscope.organisms.loop import Loop, LoopOptions, finished, prepare
 from sinkscope.organisms.network import Loss, corrupt, parameters, rotation, weights
 from sinkscope.organisms.parallel import World, world
-from sinkscope.organisms.recipe import LENGTH, MIXES, SIZES, Recipe
+from sinkscope.organisms.recipe import BLOCK, LENGTH, MIXES, SIZES, Recipe
 from sinkscope.organisms.start import Start, size_of, start
 
 
@@ -147,7 +147,7 @@ class OrganismTraining(Loop):
         longest = LENGTH * self.recipe.packed + self.vocabulary.lead - 1
         self.rotary = rotation(self.network, longest, self.device)
         compiled = self.device.type == "cuda" if options.compile is None else options.compile
-        loss = Loss(self.network, self.recipe.objective)
+        loss = Loss(self.network, self.recipe.objective, block=BLOCK)
         self.weighted_loss: Any = torch.compile(loss, dynamic=False) if compiled else loss
         self.held_out = emergence.probe(self.recipe, self.vocabulary, self.device) if self.probed else None
 

@@ -85,6 +85,7 @@ ROLES = {
         "<|beginoftext|>", "<|endoftext|>", "<|endoftext|>", "<|im_end|>", "<|mask|>", "<|im_start|>", CHATML_TEMPLATE
     ),
 }  # fmt: skip
+ROLES["sdar"] = ROLES["dream"]
 """Layout → roles."""
 
 

@@ -236,7 +236,7 @@ def over_seeds(runs: pd.DataFrame) -> pd.DataFrame:
         row: dict[str, Any] = dict(zip(keys, key, strict=True)) | {"seeds": int(group["seed"].nunique())}
         row |= {"n": int(group["n"].min()), "unmasked": float(group["unmasked"].mean())}
         row["masked"] = float(group["masked"].mean())
-        estimates = {name: _mean(group[name]) for name in DAMAGES}
+        estimates = {name: _mean(group[name], 1 / row["n"]) for name in DAMAGES}
         for name, estimate in estimates.items():
             row |= _columns(name, estimate)
         row["conclusion"] = _conclusion(row["seeds"], row["unmasked"], estimates["beyond_count"])
@@ -302,14 +302,18 @@ def against_plain(runs: pd.DataFrame, profile: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(list(rows.values()))
 
 
-def _mean(values: Iterable[Any]) -> Estimate:
-    """The mean of what is known, and Student's interval from three values on."""
+def _mean(values: Iterable[Any], least: float = 0.0) -> Estimate:
+    """The mean of what is known, and Student's interval from three values on, which reaches `least` to both sides at least.
+
+    Seeds that agree to the last document would otherwise have an interval without width.
+    """
     known = [float(value) for value in values if value is not None and value == value]
     if not known:
         return Estimate(math.nan, math.nan, math.nan)
     if len(known) < LEAST_SEEDS:
         return Estimate(sum(known) / len(known), math.nan, math.nan)
-    return Estimate(*(float(part) for part in mean_interval(known)))
+    value, low, high = (float(part) for part in mean_interval(known))
+    return Estimate(value, min(low, value - least), max(high, value + least))
 
 
 def _columns(stem: str, estimate: Estimate) -> dict[str, float]:
