@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.organisms.test_variants import VARIANTS
 
 from sinkscope.errors import InputError
+from sinkscope.organisms import command
 from sinkscope.organisms import sweep as sweeps
-from sinkscope.organisms.command import train_command
 from sinkscope.organisms.network import build, parameters, parameters_of
 from sinkscope.organisms.recipe import SIZES
 from sinkscope.organisms.sweep import Outcome, plan, read_runs, read_sweep, run_sweep, sweep_of
-from tests.organisms.test_variants import VARIANTS
 
 LADDER: dict[str, Any] = {
     "name": "ladder",
@@ -141,18 +141,21 @@ def test_runs_wait_for_their_start_and_go_on_after_a_failure(
 
 
 @pytest.mark.slow
-def test_a_run_alone_by_its_own_line_has_the_same_weights(tmp_path: Path) -> None:
+def test_a_run_alone_by_its_own_line_has_the_same_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options = {"steps": 2, "batch": 4, "mix": "plain", "size": "smoke", "final_count": 1, "check_every": 0}
     made = sweep_of({"base": options, "axes": [{"recipe": "scratch", "extra_sink": "alone", "gate": True}]})
     assert not run_sweep(made, tmp_path / "sweep", "cpu", 1, lambda text: None).failed
     (run,) = made.runs
     words = shlex.split((tmp_path / "sweep" / run.name / "command.txt").read_text())
     words[words.index("--out") + 1] = str(tmp_path / "again")
-    subprocess.run([sys.executable, "-m", "sinkscope.organisms.command", *words[2:]], check=True)
+    monkeypatch.setattr(sys, "argv", words[1:])
+    command.main()
     first, again = (
         (folder / "model.safetensors").read_bytes()
         for folder in (tmp_path / "sweep" / run.name, tmp_path / "again")
     )
     assert first == again
-    finished = train_command("scratch", tmp_path / "again", "cpu", **run.options)
+    finished = command.train_command("scratch", tmp_path / "again", "cpu", **run.options)
     assert finished["recipe"]["extra_sink"] == "alone"

@@ -11,7 +11,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +53,7 @@ class TrainedRun:
 
     model: str
     recipe: str
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any] = field(hash=False)
     parameters: int
     seed: int
     tokens: int
