@@ -17,7 +17,7 @@ from sinkscope.organisms import command
 from sinkscope.organisms import sweep as sweeps
 from sinkscope.organisms.network import build, parameters, parameters_of
 from sinkscope.organisms.recipe import SIZES
-from sinkscope.organisms.sweep import Outcome, plan, read_runs, read_sweep, run_sweep, sweep_of
+from sinkscope.organisms.sweep import SweepOutcome, plan, read_runs, read_sweep, run_sweep, sweep_of
 
 LADDER: dict[str, Any] = {
     "name": "ladder",
@@ -119,7 +119,7 @@ def test_runs_wait_for_their_start_and_go_on_after_a_failure(
     said: list[str] = []
     made = sweep_of(LADDER)
     outcome = run_sweep(made, tmp_path, "cpu", 3, said.append)
-    assert isinstance(outcome, Outcome)
+    assert isinstance(outcome, SweepOutcome)
     assert len(outcome.finished) == 12
     assert outcome.failed["causal-1m-seed0"] == "error: no memory"
     assert outcome.failed["adapted-1m-seed0"] == "causal-1m-seed0, from which it starts, failed"

@@ -199,7 +199,7 @@ def plan(sweep: Sweep) -> list[PlannedRun]:
 
 
 @dataclass
-class Outcome:
+class SweepOutcome:
     """What became of the runs: names of those that are finished, and the last line of what failed."""
 
     finished: list[str] = field(default_factory=list)
@@ -212,7 +212,7 @@ def run_sweep(
     device: str = "auto",
     at_once: int = 1,
     say: Callable[[str], None] = print,
-) -> Outcome:
+) -> SweepOutcome:
     """Trains what is not finished yet, `at_once` runs at a time, each in a process and a folder of its own.
 
     `out` gets sweep.json: every run with the line that repeats it alone.
@@ -222,7 +222,7 @@ def run_sweep(
     lines = {run.name: as_line(run.recipe, device=device, **run.given(out)) for run in sweep.runs}
     about = {"name": sweep.name, "runs": [{"name": name, "command": line} for name, line in lines.items()]}
     write_json(out / "sweep.json", about)
-    outcome, waiting = Outcome(), list(sweep.runs)
+    outcome, waiting = SweepOutcome(), list(sweep.runs)
     going: dict[str, tuple[subprocess.Popen[bytes], float]] = {}
     try:
         while waiting or going:
@@ -253,7 +253,7 @@ def is_finished(folder: Path) -> bool:
 
 def _collect(
     going: dict[str, tuple[subprocess.Popen[bytes], float]],
-    outcome: Outcome,
+    outcome: SweepOutcome,
     out: Path,
     lines: Mapping[str, str],
     say: Callable[[str], None],
