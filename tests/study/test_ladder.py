@@ -9,8 +9,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from tests.study import small
 
 from sinkscope.report.figures.ladder import plot_ladder
+from sinkscope.report.study.ladder import training_runs
+from sinkscope.report.study.source import read
 from sinkscope.study import ladder
 from sinkscope.study.ladder import TrainedRun, against_plain, by_run, interventions, over_seeds, profiles
 
@@ -100,6 +103,8 @@ def test_an_intervention_is_compared_with_none_seed_by_seed() -> None:
     assert changes.loc["sinks", "conclusion"] == "higher"
     assert changes.loc["accuracy: word_problems", "conclusion"] == "not shown"
     assert set(changes["intervention"]) == {"gate"}
+    poor = against_plain(by_run(runs, results({**plain, **gated}, unmasked=0.05)), profile)
+    assert not poor["measure"].str.startswith("damage").any(), "a run that answers nothing is not robust"
 
 
 def test_runs_are_read_once_and_kept(tmp_path: Path) -> None:
@@ -137,3 +142,31 @@ def test_tables_and_figure_of_a_ladder() -> None:
     assert set(figure.table["panel"]) == {"word_problems, top:1@layer", "moving or vanishing heads"}
     assert len(figure.table) == 8
     assert ladder.tables(runs, None, None).keys() == {"ladder_profiles", "ladder_sinks"}
+
+
+def test_a_study_of_a_sweeps_runs_has_the_tables_and_the_section(tmp_path: Path) -> None:
+    """Two checkpoints with a training.json each, as runs of a sweep; the study names none itself."""
+    file = small.write_study(tmp_path / "study", samples=2)
+    lines = file.read_text().splitlines()
+    kept = slice(lines.index("[decodings.short]"), lines.index("[[trace]]"))
+    file.write_text("\n".join([lines[0], *lines[kept]]))
+    sweep = tmp_path / "sweep"
+    (tmp_path / "study").rename(sweep)
+    for place, name in enumerate(("llada", "llama")):
+        recipe = {"name": ("scratch", "causal")[place], "seed": 0}
+        about = {"recipe": recipe, "parameters": 1000 + place, "tokens": 9}
+        (sweep / name / "training.json").write_text(json.dumps(about))
+    runs = {"runs": [{"name": name} for name in ("llada", "llama", "not-finished")]}
+    (sweep / "sweep.json").write_text(json.dumps(runs))
+    out = tmp_path / "out"
+    said = small.run_here(sweep / "small.toml", out, "--runs", str(sweep), "--no-report")
+    assert "accuracy lost, mean over seeds" in said
+    found = pd.read_parquet(out / "tables" / "ladder.parquet")
+    assert sorted(found["objective"]) == ["causal", "scratch"]
+    assert set(found["conclusion"]) == {"nothing: 1 seed, 3 are needed"}
+    assert {run["model"] for run in json.loads((out / "runs.json").read_text())} == {"llada", "llama"}
+    source = read(out)
+    plot_ladder(source.frames["ladder"]).save(out / "figures")
+    section = str(training_runs(source))
+    assert section.count("nothing: 1 seed") == 2
+    assert "data:image/svg" in section

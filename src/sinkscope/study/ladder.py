@@ -274,7 +274,8 @@ def against_plain(runs: pd.DataFrame, profile: pd.DataFrame) -> pd.DataFrame:
     ]
     for key, group in runs.groupby(["task", "decoding_name", "policy"], sort=False):
         told = f"{key[0]}, {key[2]}"
-        measured += [(f"{name}: {told}", group, name) for name in DAMAGES]
+        able = group[group["unmasked"] >= FLOOR]  # a run that answers nothing loses nothing, and is not robust
+        measured += [(f"{name}: {told}", able, name) for name in DAMAGES]
         measured.append((f"accuracy: {key[0]}", group.drop_duplicates("model"), "unmasked"))
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     for measure, table, column in measured:
