@@ -75,6 +75,20 @@ def test_mistakes_are_told_before_anything_is_trained(change: dict[str, Any], sa
         sweep_of({**LADDER, **change})
 
 
+@pytest.mark.parametrize("name", ["ladder", "interventions"])
+def test_the_sweeps_of_the_laboratory_can_be_run(name: str) -> None:
+    made = read_sweep(Path(__file__).parents[2] / "lab" / "sweeps" / f"{name}.toml")
+    rows = plan(made)
+    assert len({row.tokens for row in rows}) == 1, "equal tokens"
+    seeds = {run.options["seed"] for run in made.runs}
+    assert len(made.runs) % len(seeds) == 0
+    assert len(seeds) >= 3
+    shipped_size = next(
+        row.minutes for row in plan(sweep_of({"axes": [{"recipe": "scratch", "size": "6m"}]}))
+    )
+    assert shipped_size == pytest.approx(377 / 2 / 60, rel=1e-3)
+
+
 def test_a_file_that_is_no_sweep(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("seeds = [")
     with pytest.raises(InputError, match="not a sweep file"):

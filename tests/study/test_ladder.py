@@ -23,8 +23,15 @@ T = 4.302652729911275
 
 def a_run(recipe: str, seed: int, parameters: int = 1000, **settings: Any) -> TrainedRun:
     name = f"{recipe}-{parameters}-{'-'.join(settings)}-{seed}"
-    own = {"name": recipe, "seed": seed, "size": {"width": parameters}, "weight_decay": 0.1, **settings}
-    return TrainedRun(name, recipe, own, parameters, seed, 500, 1.0, 0.4, 100)
+    own = {
+        "name": recipe,
+        "seed": seed,
+        "size": {"layers": 2, "width": parameters},
+        "weight_decay": 0.1,
+        **settings,
+    }
+    weights = parameters + 10 * ("gate" in settings)  # a gate has weights of its own
+    return TrainedRun(name, recipe, own, weights, seed, 500, 1.0, 0.4, 100)
 
 
 def result(model: str, policy: str, accuracy: float, **more: Any) -> dict[str, Any]:

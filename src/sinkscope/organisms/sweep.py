@@ -44,9 +44,10 @@ from sinkscope.organisms.recipe import CONTROLS, INTERVENTIONS, RECIPES, Recipe,
 from sinkscope.organisms.train import TrainingOptions
 from sinkscope.organisms.vocabulary import shipped
 
-MEASURED_FLOPS = 8.9e13
-"""Floating-point operations a second in training, 6 · parameters · tokens each: the shipped size alone on an H200, 2026-11-16
-(lab/organisms.md: 655 million tokens through 5.7 million parameters in about 250 s). Larger models reach more."""
+MEASURED = ((842_976, 171.0), (5_673_216, 377.0))
+"""Parameters, and seconds of each of two runs side by side on one H200 for MEASURED_TOKENS tokens, 2026-11-16
+(lab/organisms-runs.json: the sizes 1m and 6m). A plan draws a line through both."""
+MEASURED_TOKENS = 655_360_000
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,7 @@ def _check_start(run: SweepRun, runs: Mapping[str, SweepRun], where: str) -> Non
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """The cost of a run: weights, tokens read, and minutes on an H200 at `MEASURED_FLOPS`."""
+    """The cost of a run: weights, tokens read, and its share in minutes of an H200 that trains two at a time (see MEASURED)."""
 
     name: str
     parameters: int
@@ -190,7 +191,9 @@ def plan(sweep: Sweep) -> list[PlannedRun]:
     for run in sweep.runs:
         settings = run.settings
         count = parameters_of(settings.size, shipped(settings.layout).rows, settings.variant)
-        minutes = 6 * count * settings.tokens / MEASURED_FLOPS / 60
+        (small, first), (large, second) = MEASURED
+        seconds = first + (count - small) * (second - first) / (large - small)
+        minutes = seconds * settings.tokens / MEASURED_TOKENS / 2 / 60
         rows.append(PlannedRun(run.name, count, settings.tokens, minutes))
     return rows
 

@@ -22,8 +22,8 @@ def sweep_command(
         table.append([f"{len(rows)} runs", "", f"{sum(row.tokens for row in rows):,}", f"{total:.0f}"])
         print(*aligned(table), sep="\n")
         print(
-            "minutes of training at the speed that the shipped size was measured at, one run after the other (several at once on "
-            "one GPU take less together); start-up, checks and the study come on top. Nothing was trained: leave out --plan"
+            "minutes of an H200 that trains two runs at a time, by a line through two sizes that were measured so (1m and 6m); "
+            "start-up, checks and the study come on top. Nothing was trained: leave out --plan"
         )
         return
     outcome = run_sweep(sweep, out, device, at_once)

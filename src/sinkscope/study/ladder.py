@@ -46,7 +46,7 @@ class TrainedRun:
 
     Attributes:
         model: its name in the study. recipe: causal, scratch, adapted, …: the objective and where it starts from.
-        settings: of the recipe, as JSON data.
+        settings: of the recipe, as JSON data. parameters: all weights, those of an intervention too.
         loss: at the end. sink_heads: share of heads with a sink on the held-out probe at the end of training.
         emerged: tokens read when that share first was half of its largest value; None: no head ever had one.
     """
@@ -198,9 +198,11 @@ def profiles(runs: Sequence[TrainedRun], sinks: pd.DataFrame | None) -> pd.DataF
 
 
 def _about(run: TrainedRun, labels: Mapping[str, str]) -> dict[str, Any]:
+    size = run.settings.get("size") or {}
     return {
         "model": run.model,
         "objective": run.recipe,
+        "size": f"{size.get('layers')} × {size.get('width')}",
         "parameters": run.parameters,
         "intervention": labels[run.model],
         "seed": run.seed,
@@ -219,7 +221,8 @@ def _number(value: Any) -> float | None:
 
 # ---- over seeds ----------------------------------------------------------------------------------
 
-GROUP = ("objective", "parameters", "intervention")
+GROUP = ("objective", "size", "intervention")
+"""What makes runs replicates of one another: recipe, layers × width (interventions may add weights), and intervention."""
 DAMAGES = ("damage", "beyond_count", "beyond_mass")
 
 
@@ -233,7 +236,10 @@ def over_seeds(runs: pd.DataFrame) -> pd.DataFrame:
     rows = []
     keys = [*GROUP, "task", "decoding_name", "policy", "scope"]
     for key, group in runs.groupby(keys, sort=False):
-        row: dict[str, Any] = dict(zip(keys, key, strict=True)) | {"seeds": int(group["seed"].nunique())}
+        row: dict[str, Any] = dict(zip(keys, key, strict=True)) | {
+            "parameters": int(group["parameters"].iloc[0])
+        }
+        row["seeds"] = int(group["seed"].nunique())
         row |= {"n": int(group["n"].min()), "unmasked": float(group["unmasked"].mean())}
         row["masked"] = float(group["masked"].mean())
         estimates = {name: _mean(group[name], 1 / row["n"]) for name in DAMAGES}
@@ -256,7 +262,8 @@ def profile_over_seeds(profile: pd.DataFrame) -> pd.DataFrame:
         for measure in measures:
             estimate = _mean(group[measure])
             if math.isfinite(estimate.value):
-                about = dict(zip(GROUP, key, strict=True)) | {"seeds": int(group["seed"].nunique())}
+                about = dict(zip(GROUP, key, strict=True)) | {"parameters": int(group["parameters"].iloc[0])}
+                about["seeds"] = int(group["seed"].nunique())
                 rows.append({**about, "measure": measure, **_columns("value", estimate)})
     return pd.DataFrame(rows)
 
@@ -274,12 +281,14 @@ def against_plain(runs: pd.DataFrame, profile: pd.DataFrame) -> pd.DataFrame:
     ]
     for key, group in runs.groupby(["task", "decoding_name", "policy"], sort=False):
         told = f"{key[0]}, {key[2]}"
-        able = group[group["unmasked"] >= FLOOR]  # a run that answers nothing loses nothing, and is not robust
+        able = group[
+            group["unmasked"] >= FLOOR
+        ]  # a run that answers nothing loses nothing, and is not robust
         measured += [(f"{name}: {told}", able, name) for name in DAMAGES]
         measured.append((f"accuracy: {key[0]}", group.drop_duplicates("model"), "unmasked"))
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     for measure, table, column in measured:
-        for (objective, parameters), group in table.groupby(["objective", "parameters"], sort=False):
+        for (objective, size), group in table.groupby(["objective", "size"], sort=False):
             values = {
                 (row["intervention"], row["seed"], row["tokens"]): _number(row[column])
                 for row in group.to_dict("records")
@@ -295,8 +304,8 @@ def against_plain(runs: pd.DataFrame, profile: pd.DataFrame) -> pd.DataFrame:
                 if not pairs:
                     continue
                 estimate = _mean(pairs)
-                about = {"objective": objective, "parameters": parameters, "intervention": label}
-                rows[objective, parameters, label, measure] = {
+                about = {"objective": objective, "size": size, "intervention": label}
+                rows[objective, size, label, measure] = {
                     **about, "measure": measure, "seeds": len(pairs), **_columns("difference", estimate),
                     "conclusion": _direction(len(pairs), estimate),
                 }  # fmt: skip

@@ -24,6 +24,8 @@ def plot_ladder(damage: pd.DataFrame, sinks: pd.DataFrame | None = None) -> Pape
     panels = list(dict.fromkeys(shown["panel"]))
     kinds = list(dict.fromkeys(zip(shown["objective"], shown["intervention"], strict=True)))
     colours = {kind: COLOURS[place % len(COLOURS)] for place, kind in enumerate(kinds)}
+    # Layouts of one size differ by a few biases: a tick for all of them.
+    ticks = {float(f"{count:.1e}"): f"{count / 1e6:.2g}M" for count in shown["parameters"]}
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
     with look.style():
@@ -34,9 +36,14 @@ def plot_ladder(damage: pd.DataFrame, sinks: pd.DataFrame | None = None) -> Pape
             for kind in kinds:
                 own = shown[(shown["panel"] == panel) & (shown["objective"] == kind[0])]
                 _line(axis, own[own["intervention"] == kind[1]].sort_values("parameters"), colours[kind])
-            axis.set(title=panel, xscale="log", xlabel="parameters")
+            axis.set(title=panel.replace(", ", "\n"), xscale="log", xlabel="parameters")
             axis.set_ylabel("share of head-steps" if panel == MOVEMENT else "accuracy lost")
             axis.axhline(0.0, color="#999999", linewidth=0.5)
+            low, high = axis.get_ylim()
+            axis.set_ylim(min(low, -0.05), max(high, 0.05))
+            axis.set_xticks(list(ticks), list(ticks.values()))
+            axis.set_xlim(0.7 * min(ticks), 1.4 * max(ticks))
+            axis.minorticks_off()
         handles = [
             axes[0][0].plot([], [], "o-", color=colours[kind], label=": ".join(filter(None, kind)))[0]
             for kind in kinds

@@ -13,7 +13,7 @@ COLUMNS = (
     "objective", "parameters", "intervention", "task", "policy", "seeds", "accuracy without", "lost", "− random keys",
     "− random keys, as much attention", "concluded",
 )  # fmt: skip
-CHANGES = ("objective", "parameters", "intervention", "measure", "seeds", "change", "concluded")
+CHANGES = ("objective", "layers × width", "intervention", "measure", "seeds", "change", "concluded")
 
 
 def training_runs(source: StudySource) -> Safe | None:
@@ -31,7 +31,7 @@ def training_runs(source: StudySource) -> Safe | None:
     ]  # fmt: skip
     changes: list[list[Safe | str]] = [
         [
-            str(row["objective"]), f"{row['parameters']:,}", str(row["intervention"]), str(row["measure"]),
+            str(row["objective"]), str(row["size"]), str(row["intervention"]), str(row["measure"]),
             str(row["seeds"]), valued(row, "ladder_interventions", at, "+.3g", "difference"), str(row["conclusion"]),
         ]
         for at, row in source.rows("ladder_interventions")
