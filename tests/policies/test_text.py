@@ -14,6 +14,7 @@ from torch import Tensor
 import sinkscope as ss
 from sinkscope.errors import InputError
 from sinkscope.policies import Both
+from sinkscope.policies.policy import POLICIES
 
 SOME = st.one_of(st.none(), st.lists(st.integers(0, 40), min_size=1, max_size=4))
 FRACTIONS = st.one_of(
@@ -266,3 +267,19 @@ def test_a_class_that_is_not_registered_shares_no_identity() -> None:
 def test_a_scored_rule_without_a_scope_says_so() -> None:
     with pytest.raises(InputError, match="Scopeless has no scope"):
         Scopeless()
+
+
+def test_a_registered_policy_is_named_among_the_allowed_and_may_have_lists(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @dataclass(frozen=True)
+    class MaskPlaces(ss.FixedRule):
+        places: tuple[int, ...]
+        beside: tuple[int, ...] = ()
+        word = "places"
+
+    monkeypatch.setattr(POLICIES, "_things", {**POLICIES, "places": MaskPlaces})
+    assert ss.parse_policy("places:3+5-7,beside=1") == MaskPlaces((3, 5, 6, 7), (1,))
+    assert ss.parse_policy(str(MaskPlaces((3, 5), (1,)))) == MaskPlaces((3, 5), (1,))
+    with pytest.raises(ss.InputError, match="registered here: places"):
+        ss.parse_policy("plaices:3")

@@ -239,7 +239,7 @@ def result_lines(results: Any, wanted: spec.Study) -> list[str]:
         counts = sorted({int(row["n"]) for row in rows})
         controlled = any(isinstance(row["control"], str) for row in rows)
         about = f"{task}, decoding {decoding}, {' or '.join(map(str, counts))} documents: {words}"
-        about += " (of the control that hides as many random keys)" if controlled else ""
+        about += " (of the control that hides the same number of random keys)" if controlled else ""
         lines += [about, *aligned(table), ""]
     return lines
 

@@ -89,7 +89,7 @@ class CausalReading(Reading):
 
     @property
     def max_steps(self) -> int:
-        """One for each scored token, under a policy that looks at the step before."""
+        """One for each scored token, under a policy that looks at the previous step."""
         return self.targets
 
 
@@ -139,7 +139,7 @@ class MaskedReading(_DiffusionReading):
 
     @property
     def max_steps(self) -> int:
-        """Two for each mask, under a policy that looks at the step before."""
+        """Two for each mask, under a policy that looks at the previous step."""
         return 2 * self.masks
 
 

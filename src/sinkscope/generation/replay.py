@@ -1,7 +1,7 @@
 """`ss.replay`: what a policy changes along the states of a run that was generated without it.
 
 Every step's forward runs twice on the recorded state, with and without the policy, so the comparison has no ceiling and no
-diverging trajectories, and needs few samples. Scores of a policy that looks at the step before come from its own forwards.
+diverging trajectories, and needs few samples. Scores of a policy that looks at the previous step come from its own forwards.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ class Rule(Policy):
 
     @property
     def waits(self) -> bool:
-        """Whether it decides from the step before, so that it does nothing in a first forward."""
+        """Whether it decides from the previous step, so that it does nothing in a first forward."""
         return False
 
     @property
@@ -276,7 +276,7 @@ class ScoredRule(Rule):
 
     @property
     def replayable(self) -> bool:
-        """Always the same operations: something is masked in every step, from the scores of the step before."""
+        """Always the same operations: something is masked in every step, from the scores of the previous step."""
         return self.sure and self.waits and self.steps is None
 
     @property
@@ -302,7 +302,7 @@ class ScoredRule(Rule):
         raise NotImplementedError
 
     def scores_in(self, view: LayerView) -> Tensor | None:
-        """Received attention of the step before, or of this forward, at the rule's scope."""
+        """Received attention of the previous step, or of this forward, at the rule's scope."""
         if self.waits:
             return view.previous_scores(self.scores, self.scope)
         return view.own_scores(self.scope)

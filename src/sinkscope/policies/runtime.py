@@ -1,4 +1,4 @@
-"""A policy while it runs: it keeps the scores of the step before, decides which keys each layer masks, and keeps the account.
+"""A policy while it runs: it keeps the scores of the previous step, decides which keys each layer masks, and keeps the account.
 
 One `PolicyRuntime` belongs to one group of rows of a generation. The attention function calls `mask` before each attention call
 and `measure` after it; nothing is left behind in the model.
@@ -127,7 +127,7 @@ class PolicyRuntime:
         return put_back
 
     def carry(self) -> None:
-        """Put this step's scores where a repeated step looks for those of the step before."""
+        """Put this step's scores where a repeated step looks for those of the previous step."""
         for kind, scores in self.previous.items():
             for layer, before in scores.items():
                 before.copy_(self._current[kind][layer])
@@ -142,7 +142,7 @@ class PolicyRuntime:
     def begin(
         self, branches: int = 1, least: int | None = None, active: int | None = None, step: bool = True
     ) -> None:
-        """Start a forward: what was measured in the last one is now the step before.
+        """Start a forward: what was measured in the last one is now the previous step.
 
         Args:
             branches: 2 with guidance. least: real keys that every row has at least, where that is known.
@@ -302,7 +302,7 @@ class PolicyRuntime:
 
 
 class AllLayers:
-    """The keys that one rule masks in every layer, chosen together from the scores of the step before.
+    """The keys that one rule masks in every layer, chosen together from the scores of the previous step.
 
     Args:
         keys: Bool [layer, B, h, K]. layers: index of a layer → its place.
@@ -408,7 +408,7 @@ class LayerView:
         return replace(self.whole, real=self.whole.real[: self.rows], dense=None)
 
     def previous_scores(self, kind: str, scope: str) -> Tensor | None:
-        """Float [B, h, K]: scores of the step before, over the keys of now; keys that are new have none. None: no step before."""
+        """Float [B, h, K]: scores of the previous step over the present keys; new keys have none. None: no step before."""
         runtime = self.runtime
         kept = runtime.previous[kind]
         if self.layer not in kept:
@@ -424,7 +424,7 @@ class LayerView:
         return torch.nn.functional.pad(scores, (0, self.whole.keys - scores.shape[-1]), value=float("nan"))
 
     def chosen_before(self, rule: ScoredRule) -> Tensor | None:
-        """Bool [B, h, K]: what a rule chooses from the scores of the step before; all layers are chosen for at once."""
+        """Bool [B, h, K]: what a rule chooses from the scores of the previous step; all layers are chosen for at once."""
         runtime = self.runtime
         if self.number not in runtime.chosen:
             kept = runtime.previous[rule.scores]
@@ -506,7 +506,7 @@ def single_forward(
     for rule in checked.parts():
         if rule.waits:
             raise InputError(
-                f"{rule} decides from the step before, and a single forward has none; use MaskKeys, MaskFirst, Window, "
+                f"{rule} decides from the previous step, and a single forward has none; use MaskKeys, MaskFirst, Window, "
                 "when='same', or ss.generate"
             )
     runtime = PolicyRuntime(checked, list(range(rows)), causal, keys)

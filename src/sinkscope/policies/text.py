@@ -17,7 +17,11 @@ ALLOWED = (
 LONGEST_RANGE = 100_000
 """A range of steps or layers beyond this is a slip of the hand, and would fill the memory."""
 
-INDEX_LISTS = ("layers", "steps")
+
+def allowed() -> str:
+    """How policies are written, with the words that were registered from outside."""
+    added = [word for word in POLICIES if not re.search(rf"\b{word}\b", ALLOWED)]
+    return f"{ALLOWED}; registered here: {', '.join(added)}" if added else ALLOWED
 
 
 def parse_policy(text: str) -> Policy | None:
@@ -27,7 +31,7 @@ def parse_policy(text: str) -> Policy | None:
     'top:5@layer'
     """
     if not isinstance(text, str) or not text.strip():
-        raise InputError(f"a policy is a text such as top:5@layer, got {text!r}; allowed are {ALLOWED}")
+        raise InputError(f"a policy is a text such as top:5@layer, got {text!r}; allowed are {allowed()}")
     if text.strip() == "none":
         return None
     policy: Policy | None = None
@@ -51,9 +55,9 @@ def _rule(text: str) -> Rule:
     word = match["word"] if match else re.split(r"[\W\d]", text, maxsplit=1)[0]
     if match is None or word not in POLICIES:
         raise InputError(
-            f"policy {text!r}: {word!r} is not known; {nearest(word, POLICIES)} Allowed are {ALLOWED}"
+            f"policy {text!r}: {word!r} is not known; {nearest(word, POLICIES)} Allowed are {allowed()}"
             if match
-            else f"policy {text!r} does not parse; {nearest(word, POLICIES)} Allowed are {ALLOWED}"
+            else f"policy {text!r} does not parse; {nearest(word, POLICIES)} Allowed are {allowed()}"
         )
     rule = POLICIES[word]
     names = [item.name for item in dataclasses.fields(rule) if not item.kw_only]
@@ -70,14 +74,14 @@ def _rule(text: str) -> Rule:
             )
         given["like"] = like
     elif names and names[0] == "like":
-        raise InputError(f"policy {text!r}: {word} is written {word}(POLICY). Allowed are {ALLOWED}")
+        raise InputError(f"policy {text!r}: {word} is written {word}(POLICY). Allowed are {allowed()}")
     elif names:
         given[names[0]] = _argument(rule, match["argument"] or "", text)
     if plain and match["scope"] is not None:
         if "scope" not in names:
             raise InputError(f"policy {text!r}: {word} has no scope; leave out @{match['scope']}")
         given["scope"] = match["scope"]
-    given |= _options(match["tail"], text)
+    given |= _options(rule, match["tail"], text)
     known = {item.name for item in dataclasses.fields(rule)}
     for name in given:
         if name not in known:
@@ -89,25 +93,31 @@ def _argument(rule: type[Rule], text: str, whole: str) -> Any:
     """The value in front of the scope and the options; a rule that writes it in a way of its own has `read_argument`."""
     read = getattr(rule, "read_argument", None)
     if read is None:
-        return _number(text, whole)
+        first = next(item.name for item in dataclasses.fields(rule) if not item.kw_only)
+        return _indices(text, whole) if first in _index_lists(rule) else _number(text, whole)
     try:
         return read(text)
     except InputError as error:
         raise InputError(f"policy {whole!r}: {error}") from error
 
 
-def _options(tail: str, whole: str) -> dict[str, Any]:
+def _options(rule: type[Rule], tail: str, whole: str) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for part in tail.split(",")[1:] if tail else ():
         name, equals, value = part.partition("=")
         name, value = name.strip(), value.strip()
         if not equals or not value:
             raise InputError(f"policy {whole!r}: options are written as name=value, got {part!r}")
-        if name in INDEX_LISTS:
+        if name in _index_lists(rule):
             options[name] = _indices(value, whole)
         else:
             options[name] = value if value.isidentifier() else _number(value, whole)
     return options
+
+
+def _index_lists(rule: type[Rule]) -> set[str]:
+    """The options that are tuples of whole numbers, such as `layers` and `steps`."""
+    return {item.name for item in dataclasses.fields(rule) if "tuple[int" in str(item.type).lower()}
 
 
 def _indices(text: str, whole: str) -> tuple[int, ...]:
@@ -135,7 +145,7 @@ def _number(text: str, whole: str) -> int | float:
             return kind(text)
         except ValueError:
             continue
-    raise InputError(f"policy {whole!r}: expected a number, got {text!r}; allowed are {ALLOWED}")
+    raise InputError(f"policy {whole!r}: expected a number, got {text!r}; allowed are {allowed()}")
 
 
 def _split(text: str, at: str) -> list[str]:

@@ -21,7 +21,7 @@ class PrefixReuse(Reuse):
     Attributes:
         refresh: steps from one full forward to the next; "block": only where a block begins. 1 is the exact loop.
         fresh: what is computed in every step. "block": the current block (Fast-dLLM's dual cache, arXiv 2505.22618). "rest": the
-            block and all behind it (its prefix cache). "masks": every mask, and what was decided in the step before, which is
+            block and all behind it (its prefix cache). "masks": every mask, and what was decided in the previous step, which is
             kept from then on (the delayed writes of dKV-Cache, arXiv 2505.15781); a new block needs no full forward.
 
     >>> str(PrefixReuse(8, fresh="masks"))

@@ -154,7 +154,7 @@ def event_alignment(
 def step_overlap(
     trace: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: str = "auto"
 ) -> xr.DataArray:
-    """Overlap of each head's sink set with its own of the step before, [sample, step, layer, head], in [0, 1].
+    """Overlap of each head's sink set with its own of the previous step, [sample, step, layer, head], in [0, 1].
 
     NaN in the first step and where both sets are empty. 1 = nothing changed; a moving sink reads 0 in the step it moves.
     """

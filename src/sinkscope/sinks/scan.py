@@ -115,7 +115,7 @@ class Scan:
 
     @cached_property
     def shared(self) -> Array:
-        """float [T, L, H]: Jaccard overlap with the sinks of the step before; NaN in the first step and where both are empty."""
+        """float [T, L, H]: Jaccard overlap with the sinks of the previous step; NaN in the first step and if both are empty."""
         out = np.full(self.sinks.shape, np.nan, dtype=np.float32)
         for i in range(len(self.layers)):
             sets = self.sets(i)

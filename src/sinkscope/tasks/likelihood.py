@@ -1,6 +1,6 @@
 """Negative log-probabilities of given tokens, in nats: exact for causal models, of masked tokens for diffusion models.
 
-A policy acts as in generation. One that looks at the step before sees a text token by token (causal models), step by step
+A policy acts as in generation. One that looks at the previous step sees a text token by token (causal models), step by step
 (`denoised`), or twice (`masked`: the first time nothing is hidden, and those scores decide what is hidden the second time).
 
 The bound is that of masked diffusion training (LLaDA, arXiv 2502.09992, eq. 6): with l uniform on 1..L and exactly l of the L
@@ -60,7 +60,7 @@ class Nats:
 def causal(model: Model, ids: Tensor, given: int, policy: Policy | None, keys: Sequence[int]) -> Nats:
     """Of every token behind the given ones, under a causal model: values [B, S − given].
 
-    A policy that looks at the step before begins once twice as many keys are there as it masks, so that its random control
+    A policy that looks at the previous step begins once twice as many keys are there as it masks, so that its random control
     has others to choose from and begins in the same step.
 
     Args:

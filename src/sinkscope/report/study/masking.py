@@ -28,7 +28,7 @@ SHIPPED_COLUMNS = (
 
 SERIES = (
     ("head", "s1", "circle", "each head’s strongest keys hidden"),
-    ("count", "s5 hollow", "circle", "control: as many random keys"),
+    ("count", "s5 hollow", "circle", "control: the same number of random keys"),
     ("mass", "s6 hollow", "diamond", "control: as much attention"),
     ("silence", "s2", "diamond", "silenced instead of hidden"),
     ("layer", "s3", "triangle", "one set per layer"),

@@ -1,7 +1,7 @@
 """Rules on accuracies under masks: what breaks without sinks.
 
-A loss counts only beyond the control that hides as many random keys; an accuracy that stays counts only if the mask hid the
-sinks; where nothing is left, nothing can be told.
+A loss counts only beyond the control that hides the same number of random keys; an accuracy that stays counts only if the
+mask hid the sinks; where nothing is left, nothing can be told.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def nothing_left(evidence: ModelEvidence, policy: str) -> Judgement | None:
 
 
 def beyond_control(evidence: ModelEvidence, policy: str, judgement: Judgement) -> Judgement:
-    """A loss speaks about sinks only when hiding as many random keys costs less."""
+    """A loss speaks about sinks only when hiding the same number of random keys costs less."""
     over = evidence.lost(policy, base=f"random({policy})")
     said = beside_control(evidence, policy, judgement.evidence)
     if over is None:
