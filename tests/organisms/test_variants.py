@@ -285,3 +285,29 @@ def test_recipes_say_only_the_changes_that_are_made() -> None:
         recipe("multimodal", gate=True)
     with pytest.raises(InputError, match="softmax 'two' is not known"):
         recipe("scratch", softmax="two")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_bfloat16_is_near_float32(layout: str, tmp_path: Path) -> None:
+    _, exact = saved(layout, VARIANTS["all"], tmp_path)
+    rounded = ss.load(tmp_path, device="cpu", dtype="bfloat16")
+    assert rounded.check().passed
+    ids = some_ids(2, 12)
+    found, wanted = rounded.logits(ids).float(), exact.logits(ids)
+    assert float((found - wanted).norm() / wanted.norm()) < 0.05
+
+
+def test_outside_of_a_context_each_batch_has_its_own_first_token(tmp_path: Path) -> None:
+    """transformers' own call, with a mask of its own and no context of ours around it."""
+    _, model = saved("llada", VARIANTS["alone"], tmp_path)
+    ids = some_ids(1, 9)
+    for padding in (3, 1, 0):
+        padded = torch.cat((ids[:, :padding], ids), 1)
+        real = (torch.arange(9 + padding) >= padding).long()[None]
+        positions = torch.arange(9 + padding)[None]
+        network = model.network
+        out = network.model(input_ids=padded, attention_mask=real, position_ids=positions, is_causal=False)
+        ours = model.logits(padded, attention_mask=real)
+        with torch.no_grad():
+            theirs = network.lm_head(out.last_hidden_state)
+        torch.testing.assert_close(theirs[:, padding:], ours[:, padding:], atol=1e-5, rtol=1e-4)
