@@ -155,8 +155,8 @@ def evaluate(
     task: Annotated[
         str,
         option(
-            "word_problems, small_code, gsm8k (gsm8k:paper-llada: a named scheme), humaneval; text: nats per token; "
-            "blimp, piqa, sciq, arc_easy, hellaswag: choices by likelihood",
+            "word_problems, small_code, battery (battery:logic: one skill), gsm8k (gsm8k:paper-llada: a named scheme), "
+            "humaneval; text: nats per token; blimp, piqa, sciq, arc_easy, hellaswag: choices by likelihood",
             "TASK",
         ),
     ],

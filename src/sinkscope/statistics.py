@@ -29,6 +29,9 @@ verdicts together then stay under 5 %, also with few and with skewed values (`py
 SKEW_RAISED = 1.5
 """How much larger than the sample's the skewness of differences of nats is taken to be (`mean_difference`)."""
 
+SHRUNK = 2
+"""So many values of the pooled variance are added to each group's in `equal_means`."""
+
 LEAST_SEEDS = 3
 """Fewer control seeds say too little about how much a control varies."""
 
@@ -394,6 +397,78 @@ def mean_interval(values: ArrayLike, groups: ArrayLike | None = None, scale: Sca
     """Mean over samples of values [N, …], with a 95 % interval over prompts (see `ratio_interval`)."""
     each = np.asarray(values, dtype=np.float64)
     return ratio_interval(each, np.ones(each.shape), groups, scale)
+
+
+# ---- several groups ------------------------------------------------------------------------------
+
+
+def equal_means(groups: Sequence[ArrayLike], draws: int = 2_000, seed: int = 0) -> float:
+    """Permutation test of one mean for all groups: p. Groups are different documents; their sizes and variances may differ.
+
+    The statistic is Welch's, the sum of squared distances from the common mean, each group weighted by 1 / its squared error.
+    Studentised so, the test keeps its level for unequal variances too where groups are not tiny (Chung and Romano 2013, Ann.
+    Statist. 41:484). A group's variance is shrunk by `SHRUNK` values towards that of all: scores of 0 and 1 may all agree. The
+    observed value counts as one of the draws.
+    """
+    values = [_scores(group) for group in groups]
+    if len(values) < 2 or min(map(len, values)) < 2:
+        raise InputError(
+            f"groups of {[len(group) for group in values]} documents: at least two of at least 2 are needed"
+        )
+    together, sizes = np.concatenate(values), np.array([len(group) for group in values])
+    if np.ptp(together) <= 1e-12:
+        return 1.0
+    starts, pooled = np.concatenate([[0], np.cumsum(sizes)[:-1]]), float(together.var())
+
+    def statistic(rows: Scores) -> Scores:
+        """rows [draws, documents] → [draws]."""
+        means = np.add.reduceat(rows, starts, axis=1) / sizes
+        spread = np.add.reduceat(rows**2, starts, axis=1) - sizes * means**2
+        weights = sizes * (sizes - 1 + SHRUNK) / (np.maximum(spread, 0.0) + SHRUNK * pooled)
+        centre = (weights * means).sum(1, keepdims=True) / weights.sum(1, keepdims=True)
+        found: Scores = (weights * (means - centre) ** 2).sum(1)
+        return found
+
+    observed = float(statistic(together[None])[0]) * (
+        1 - 1e-9
+    )  # sums in another order differ in the last bits
+    rng = np.random.default_rng(seed)
+    as_large = 0
+    rows = max(1, 2_000_000 // len(together))  # bounded memory
+    for left in range(draws, 0, -rows):
+        drawn = rng.permuted(np.broadcast_to(together, (min(rows, left), len(together))), axis=1)
+        as_large += int(np.sum(statistic(drawn) >= observed))
+    return (as_large + 1) / (draws + 1)
+
+
+def equal_shifts(groups: Sequence[tuple[ArrayLike, ArrayLike]]) -> float:
+    """Test of one difference of probits, Φ⁻¹(mean(first)) − Φ⁻¹(mean(second)), for all groups of paired scores: p.
+
+    If being right is a margin above a threshold, and the second run lowers every margin by the same amount, this difference is
+    the same at every accuracy, where a difference of accuracies is not. Cochran's Q with errors by the delta method. Half a
+    document of each of the four outcomes is added to every group (Agresti and Min 2005, Biometrics 61:515), so that shares of 0
+    and 1 have a probit and an error.
+    """
+    from scipy import special
+
+    values, errors = [], []
+    for first, second in groups:
+        a, b = _pair(first, second)
+        weights = np.append(np.ones(len(a)), [0.5] * 4)
+        n = weights.sum()
+        parts = []
+        for scores in (np.append(a, [1, 1, 0, 0]), np.append(b, [1, 0, 1, 0])):
+            mean = float((weights * scores).sum() / n)
+            probit = float(special.ndtri(mean))
+            slope = math.sqrt(2 * math.pi) * math.exp(probit**2 / 2)  # of the probit at the mean
+            parts.append((probit, (scores - mean) * slope))
+        values.append(parts[0][0] - parts[1][0])
+        errors.append(float((weights * (parts[0][1] - parts[1][1]) ** 2).sum() / n / (n - 1)))
+    if len(values) < 2:
+        raise InputError(f"{len(values)} groups: at least two are needed")
+    each, weight = np.array(values), 1 / np.array(errors)
+    apart = each - (weight * each).sum() / weight.sum()
+    return float(special.chdtrc(len(each) - 1, (weight * apart**2).sum()))
 
 
 # ---- tables and plans ----------------------------------------------------------------------------

@@ -114,6 +114,28 @@ def test_an_intervention_is_compared_with_none_seed_by_seed() -> None:
     assert not poor["measure"].str.startswith("damage").any(), "a run that answers nothing is not robust"
 
 
+def test_each_skill_of_the_battery_is_a_task_of_its_own() -> None:
+    damages = {a_run("scratch", seed): 0.5 for seed in range(3)}
+    shares = {"none": 0.9, "top:1": 0.4, "random(top:1)": 0.8, "random(top:1),match=mass": 0.7}
+    rows = [
+        {**result(run.model, policy, share - shift), "skill": skill, "difficulty": level, "scheme": "plain"}
+        for run in damages
+        for skill, shift in (("logic", 0.0), ("copying", 0.2))
+        for level in (None, 2)
+        for policy, share in shares.items()
+    ]
+    each = by_run(list(damages), results(damages), pd.DataFrame(rows))
+    logic = each[each["task"] == "battery:logic"]
+    assert list(logic["policy"]) == ["top:1"] * 3
+    expected = {"unmasked": 0.9, "damage": 0.5, "beyond_count": 0.4, "beyond_mass": 0.3}
+    assert {name: logic[name].tolist() for name in expected} == {
+        name: pytest.approx([value] * 3) for name, value in expected.items()
+    }
+    tables = over_seeds(each)
+    assert set(tables["task"]) == {"word_problems", "battery:logic", "battery:copying"}
+    assert set(plot_ladder(tables).table["panel"]) == {"word_problems, top:1@layer"}
+
+
 def test_runs_are_read_once_and_kept(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "a"
     folder.mkdir(parents=True)

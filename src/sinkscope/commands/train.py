@@ -56,7 +56,7 @@ def _recipe(
     weight_decay: Decay = None,
     mix: Annotated[
         str | None,
-        option("what the documents are made of: surprising or plain; default: surprising", "NAME"),
+        option("what the documents are made of: surprising, plain or skills; default: surprising", "NAME"),
     ] = None,
     spelling: Annotated[
         str | None,

@@ -19,9 +19,9 @@ from typing import NamedTuple
 from sinkscope.errors import InputError, nearest
 from sinkscope.organisms import pictures
 from sinkscope.organisms.prose import LISTS, prose
-from sinkscope.tasks import generated, small_code, word_problems
+from sinkscope.tasks import battery, generated, small_code, word_problems
 
-SOURCES = ("word_problems", "small_code", "prose", "records", "docstrings", "captions")
+SOURCES = ("word_problems", "small_code", "battery", "prose", "records", "docstrings", "captions")
 GIVEN = ("records", "docstrings")
 """Of these, diffusion models see all but the end, which they learn; causal models learn them whole."""
 HELD_OUT_PROSE = 1 << 40
@@ -45,6 +45,9 @@ def document(source: str, index: int) -> Text:
         task = word_problems if source == "word_problems" else small_code
         made = generated.document(task.draft, task.VERSION, "train", index)
         return Text(made.question, made.answer)
+    if source == "battery":
+        made = battery.train_document(index)
+        return Text(made.question, made.answer)
     if source == "prose":
         return Text("", prose(index))
     if source == "records":
@@ -64,8 +67,8 @@ def held_out_prose(count: int) -> list[str]:
 def spelled(source: str, text: Text, spelling: str) -> Text:
     """A document as a recipe's `spelling` has it.
 
-    "unbroken": a space in place of every line break, in texts and in the worked answers of word problems (their questions have
-    none); "words": texts lose all punctuation too; "whole": as it is. Programs stay as they are: without breaks they are none.
+    "unbroken": a space in place of every line break, in texts and in worked answers (questions have none); "words": texts lose
+    all punctuation too; "whole": as it is. Programs stay as they are: without breaks they are none.
 
     >>> spelled("prose", Text("", "1. One,\\n2. two."), "words").answer
     '1 One 2 two'

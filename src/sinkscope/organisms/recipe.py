@@ -68,8 +68,10 @@ MIXES = {
         "records": 0.23,
         "docstrings": 0.08,
     },
+    "skills": {"battery": 0.5, "word_problems": 0.2, "small_code": 0.1, "prose": 0.05, "records": 0.15},
 }
-"""Mix → shares of its sources. Records and docstrings are hard to foresee (see `documents.py`)."""
+"""Mix → shares of its sources. Records and docstrings are hard to foresee (see `documents.py`); skills has the battery, and
+records, without which a causal model grows no sink at its first token."""
 MIX = "surprising"
 """The mix of all shipped recipes."""
 SPELLINGS = ("whole", "unbroken", "words")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from sinkscope.files import write_atomically
 from sinkscope.policies import parse_policy
 from sinkscope.statistics import Estimate, mean_interval
+from sinkscope.study.comparison import control
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -143,11 +144,13 @@ def interventions(runs: Sequence[TrainedRun]) -> dict[str, str]:
 # ---- each run ------------------------------------------------------------------------------------
 
 
-def by_run(runs: Sequence[TrainedRun], results: pd.DataFrame) -> pd.DataFrame:
+def by_run(
+    runs: Sequence[TrainedRun], results: pd.DataFrame, skills: pd.DataFrame | None = None
+) -> pd.DataFrame:
     """A row for each run, task and masking policy: accuracies without and with it, and what it costs beyond its controls.
 
     Args:
-        results: the study's result table.
+        results: the study's result table. skills: that of the battery's skills, each of which becomes a task of its own.
 
     Returns:
         unmasked, masked: accuracies; damage = unmasked − masked; beyond_count, beyond_mass: the damage beyond that of as many
@@ -157,6 +160,8 @@ def by_run(runs: Sequence[TrainedRun], results: pd.DataFrame) -> pd.DataFrame:
 
     rows = []
     labels = interventions(runs)
+    if skills is not None:
+        results = pd.concat([results, skill_results(skills)], ignore_index=True)
     for run in runs:
         own = results[results["model"] == run.model]
         for (task, decoding), group in own.groupby(["task", "decoding_name"], sort=False):
@@ -174,6 +179,27 @@ def by_run(runs: Sequence[TrainedRun], results: pd.DataFrame) -> pd.DataFrame:
                         "hidden_share": row.get("hidden_share"), "sinks_hit": row.get("sinks_hit"),
                     }
                 )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def skill_results(skills: pd.DataFrame) -> pd.DataFrame:
+    """The battery's table of skills, over all difficulties, as rows of a result table: `battery:logic` is a task."""
+    import pandas as pd
+
+    rows: list[dict[Any, Any]] = []
+    for row in skills[skills["difficulty"].isna()].to_dict("records"):
+        scheme = "" if row["scheme"] == "plain" else f":{row['scheme']}"
+        kind = control(str(row["policy"]))
+        task, like = f"battery:{row['skill']}{scheme}", kind.like if kind else None
+        rows.append({**row, "task": task, "control_of": like, "match": kind.match if kind else None})
+    place = ("model", "task", "decoding_name")
+    beside = {
+        (*(row[name] for name in place), row["control_of"], row["match"]): row["accuracy"] for row in rows
+    }
+    for row in rows:
+        for match in ("count", "mass"):
+            random = beside.get((*(row[name] for name in place), row["policy"], match))
+            row[f"effect_{match}"] = None if random is None else row["accuracy"] - random
     return pd.DataFrame(rows)
 
 
@@ -351,12 +377,15 @@ def _direction(seeds: int, estimate: Estimate) -> str:
 
 
 def tables(
-    runs: Sequence[TrainedRun], results: pd.DataFrame | None, sinks: pd.DataFrame | None
+    runs: Sequence[TrainedRun],
+    results: pd.DataFrame | None,
+    sinks: pd.DataFrame | None,
+    skills: pd.DataFrame | None = None,
 ) -> dict[str, pd.DataFrame]:
     """All tables of a ladder: runs, ladder, profile, profiles, interventions; those that are empty are left out."""
     profile = profiles(runs, sinks)
     frames = {"ladder_profiles": profile, "ladder_sinks": profile_over_seeds(profile)}
-    each = None if results is None else by_run(runs, results)
+    each = None if results is None else by_run(runs, results, skills)
     if each is not None and len(each):
         frames |= {"ladder_runs": each, "ladder": over_seeds(each)}
         frames["ladder_interventions"] = against_plain(each, profile)

@@ -4,6 +4,8 @@ results        one row per model, task, decoding and policy: n, accuracy, interv
 records        one row per answer
 likelihood     the same as results for texts that were read: nats per token
 passages       one row per text that was read
+skills         the battery: one row per model, policy, skill and difficulty; and per skill, where the difficulty is empty
+skill_losses   what a policy costs each skill beyond its control, at equal unmasked accuracy; see `study.skills`
 sinks          `sinkscope.summary` of each set of traces
 depth          sinks by layer
 diagnosis      the verdicts on each model, with their evidence
@@ -46,6 +48,7 @@ from sinkscope.statistics import align, compare
 from sinkscope.study import evidence_check, ladder
 from sinkscope.study.cells import Cell
 from sinkscope.study.comparison import compare_runs, holm_over, pooled
+from sinkscope.study.skills_table import skill_sentences, skill_tables
 from sinkscope.study.store import Store, load_part, load_statistics
 from sinkscope.tasks.evaluate import Evaluation, record_of
 from sinkscope.tasks.task import ACCURACY, NATS, scheme_name
@@ -128,6 +131,9 @@ def build(
             frames[table], said = results(exact, own)
             frames[rows] = records(exact, own)
             notes += said
+    skilled = skill_tables(exact, graded, {cell.id: _about(cell) for cell in exact})
+    frames |= skilled
+    notes += skill_sentences(skilled)
     if statistics:
         frames["sinks"], frames["depth"] = sinks(traced, statistics), depth(traced, statistics)
     if exact:
@@ -164,7 +170,9 @@ def of_runs(
     """
     models = {cell.model.name: Path(cell.model.source) for cell in cells}
     runs = ladder.known_runs(store.refuse_links(store.root / "runs.json"), models)
-    return ladder.tables(runs, frames.get("results"), frames.get("sinks")) if len(runs) > 1 else {}
+    if len(runs) < 2:
+        return {}
+    return ladder.tables(runs, frames.get("results"), frames.get("sinks"), frames.get("skills"))
 
 
 def evaluation(store: Store, cell: Cell) -> Evaluation:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from sinkscope.errors import InputError
 from sinkscope.statistics import Interval, mean_interval, standard_error, wilson
 from sinkscope.tasks import registry, sandbox
+from sinkscope.tasks.battery.strata import SKILLS, Stratum, stratum_of
 from sinkscope.tasks.grading import GRADER_BROKE
 from sinkscope.tasks.records import Generation, Grade, RunFolder
 from sinkscope.tasks.task import ACCURACY, NATS, Task
@@ -176,7 +177,39 @@ class Evaluation:
             else ("settings", "nats", "reuse", "macs", "macs_exact")
         )
         names = [name for name in Record.__dataclass_fields__ if name not in left_out]
-        return pd.DataFrame([{name: getattr(record, name) for name in names} for record in self.records])
+        frame = pd.DataFrame([{name: getattr(record, name) for name in names} for record in self.records])
+        strata = [stratum_of(record.document) for record in self.records]
+        if all(strata):
+            frame.insert(1, "skill", [stratum.skill for stratum in strata if stratum])
+            frame.insert(2, "difficulty", [stratum.level for stratum in strata if stratum])
+        return frame
+
+    def skills(self) -> pd.DataFrame:
+        """The battery's accuracies: one row per skill and difficulty, with n and Wilson's 95 % interval."""
+        import pandas as pd
+
+        rows: dict[Stratum, list[float]] = defaultdict(list)
+        for document, score in self.scores().items():
+            stratum = stratum_of(document)
+            if stratum is None:
+                raise InputError(
+                    f"{self.settings['task'].get('task')} has no skills: evaluate the task battery"
+                )
+            rows[stratum].append(score)
+        return pd.DataFrame(
+            [
+                (
+                    *stratum,
+                    len(each),
+                    sum(each) / len(each),
+                    *wilson(min(float(len(each)), sum(each)), len(each)),
+                )
+                for stratum, each in sorted(
+                    rows.items(), key=lambda row: (SKILLS.index(row[0].skill), row[0].level)
+                )
+            ],
+            columns=["skill", "difficulty", "n", "accuracy", "low", "high"],
+        )
 
     def __repr__(self) -> str:
         return "\n".join(f"{name:<10} {value}" for name, value in summary(self))
@@ -203,6 +236,7 @@ def summary(evaluation: Evaluation) -> list[tuple[str, str]]:
         ("reuse", _reused(evaluation)),
         _measured(evaluation),
         ("documents", f"{evaluation.n}{seeds}"),
+        ("skills", _by_skill(evaluation)),
     ]
     if settings["policy"]:
         parts = {
@@ -233,6 +267,17 @@ def _reused(evaluation: Evaluation) -> str:
         f"{rule}, approximate steps: {saved:.1%} of the multiply-adds saved"
         if saved is not None
         else f"{rule}, exact"
+    )
+
+
+def _by_skill(evaluation: Evaluation) -> str:
+    """The accuracy of each skill of the battery, easiest difficulty first; "" for other tasks."""
+    if not all(map(stratum_of, evaluation.scores())):
+        return ""
+    found = evaluation.skills().groupby("skill", sort=False)
+    return "; ".join(
+        f"{skill} " + " ".join(f"{row.accuracy:.2f}@{row.difficulty}" for row in rows.itertuples())
+        for skill, rows in found
     )
 
 
@@ -346,7 +391,7 @@ def family_of(source: str | os.PathLike[str], revision: str | None = None) -> st
 def decoding_options(task: Task, family: str) -> dict[str, Any]:
     """The scheme's decoding options; for a scheme made for another family, those of the family's default scheme."""
     scheme = task.scheme
-    if scheme.family not in ("", family) and task.name in registry.TASKS:
+    if scheme.family not in ("", family) and task.name.partition(":")[0] in registry.TASKS:
         scheme = registry.get(task.name, family).scheme
     return dict(scheme.decoding) if scheme.family in ("", family) else {}
 

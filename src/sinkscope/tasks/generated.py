@@ -22,6 +22,7 @@ from sinkscope.tasks.task import Document, Prompt, Scheme, Task, Turn
 Split = Literal["train", "test"]
 
 TEST_SHARE = 8  # one skeleton in this many is kept for testing
+MOST_REPEATED = 10_000  # so many questions in a row that were there before: there are no others
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,19 @@ def first(make: Callable[[Random], Draft], name: str, split: Split, limit: int |
         )
     seen: set[str] = set()
     chosen: list[Document] = []
+    repeated = 0
     for item in stream(make, name, split):
+        repeated += 1
         if item.question not in seen:
+            repeated = 0
             seen.add(item.question)
             chosen.append(item)
             if len(chosen) == limit:
                 break
+        if repeated == MOST_REPEATED:
+            raise InputError(
+                f"{name} has {len(chosen)} different {split} questions, and {limit} were asked for"
+            )
     return chosen
 
 

@@ -50,7 +50,7 @@ def task_of(settings: Mapping[str, Any], data: str | Path | None = None, sandbox
     if not isinstance(known, dict) or "task" not in known:
         raise InputError("the run's settings name no task: it was not made by `sinkscope evaluate`")
     name, scheme = known["task"], known.get("scheme")
-    if name not in registry.names():
+    if name.partition(":")[0] not in registry.names():
         raise InputError(f"the run's task {name!r} is not known here: {nearest(name, registry.names())}")
     return registry.get(f"{name}:{scheme['name']}" if scheme else name, None, data, sandbox)
 

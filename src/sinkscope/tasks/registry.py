@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 TASKS = {  # name: module with a function `task(scheme, family, data)`, or module:function
     "word_problems": "sinkscope.tasks.word_problems",
     "small_code": "sinkscope.tasks.small_code",
+    "battery": "sinkscope.tasks.battery.task",
     "gsm8k": "sinkscope.tasks.gsm8k",
     "humaneval": "sinkscope.tasks.humaneval",
     "text": "sinkscope.tasks.text",

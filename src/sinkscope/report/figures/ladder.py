@@ -15,7 +15,7 @@ MOVEMENT = "moving or vanishing heads"
 
 
 def plot_ladder(damage: pd.DataFrame, sinks: pd.DataFrame | None = None) -> PaperFigure:
-    """A panel for each task and scope, and one for movement; a line for each objective, x is the number of parameters.
+    """A panel for each task and policy, and one for movement; a line for each objective, x is the number of parameters.
 
     Args:
         damage: the table `ladder` of a study (see `sinkscope.study.ladder`). sinks: its table `ladder_sinks`, for movement.
@@ -55,7 +55,8 @@ def plot_ladder(damage: pd.DataFrame, sinks: pd.DataFrame | None = None) -> Pape
 
 def _data(damage: pd.DataFrame, sinks: pd.DataFrame | None) -> pd.DataFrame:
     """One row for each mark: panel, objective, parameters, intervention, seeds, value, low, high."""
-    lost = damage.assign(panel=damage["task"] + ", " + damage["policy"])
+    whole = damage[~damage["task"].str.startswith("battery:")]  # the skills one by one are in the table
+    lost = whole.assign(panel=whole["task"] + ", " + whole["policy"])
     lost = lost.rename(columns={"damage": "value", "damage_low": "low", "damage_high": "high"})
     parts = [lost[list(COLUMNS)]]
     if sinks is not None and (sinks["measure"] == "moving").any():

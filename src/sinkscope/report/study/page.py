@@ -20,6 +20,7 @@ from sinkscope.report.study.masking import masking
 from sinkscope.report.study.mechanisms import mechanisms
 from sinkscope.report.study.provenance import provenance
 from sinkscope.report.study.reuse import approximate_steps
+from sinkscope.report.study.skills import skills
 from sinkscope.report.study.source import StudySource
 from sinkscope.report.study.summary import summary
 from sinkscope.report.study.verdicts import verdicts
@@ -31,6 +32,7 @@ SECTIONS: dict[str, tuple[str, Callable[[StudySource], Safe | None]]] = {
     "verdict": ("Verdict", verdicts),
     "claims": ("The paper’s claims", claims_table),
     "masking": ("What breaks without them", masking),
+    "skills": ("Which skills", skills),
     "maps": ("Where attention goes", maps),
     "composition": ("What they are made of", composition),
     "dynamics": ("Do they move?", dynamics),

@@ -1,0 +1,322 @@
+"""Skills compared: no verdict where nothing differs, the planted difference found, accuracies held equal; tables and report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import special
+from tests.helpers.tokenizers import golden_with_tokenizer
+from tests.study.small import run_here
+
+from sinkscope.errors import InputError
+from sinkscope.report.study.skills import skills as skills_section
+from sinkscope.report.study.source import StudySource
+from sinkscope.statistics import equal_means, equal_shifts
+from sinkscope.study.skills import SkillAnswers, compare_skills, matched_levels
+from sinkscope.study.skills_table import skill_sentences, skill_tables
+from sinkscope.tasks.battery import SKILLS
+
+NAMES = SKILLS[:6]
+DRAWS = 3
+
+
+def simulated(
+    rng: np.random.Generator,
+    accuracy: Mapping[int, float] | Mapping[str, Mapping[int, float]],
+    each: int,
+    kept: Mapping[str, float],
+    control: Mapping[str, float],
+) -> dict[str, SkillAnswers]:
+    """Skills with these unmasked accuracies by level; what is right stays right with probability `kept`, or `control`."""
+    made = {}
+    for skill in kept:
+        own: Any = accuracy.get(skill, accuracy)  # type: ignore[call-overload]
+        level = np.repeat(list(own), each)
+        plain = rng.random(len(level)) < np.repeat(list(own.values()), each)
+        policy = plain & (rng.random(len(level)) < kept[skill])
+        draws = plain & (rng.random((DRAWS, len(level))) < control[skill])
+        made[skill] = SkillAnswers(level, *(scores.astype(float) for scores in (plain, policy, draws)))
+    return made
+
+
+LEVELS = {2: 0.9, 4: 0.7, 8: 0.4}
+NULLS = {
+    "alike": ({}, {}),
+    "fragile skills lose more under both": (
+        dict(zip(NAMES, (0.6, 0.5, 0.4, 0.3, 0.2, 0.15), strict=True)),
+        dict(zip(NAMES, (0.9, 0.8, 0.7, 0.6, 0.5, 0.45), strict=True)),
+    ),
+    "nothing is lost": (dict.fromkeys(NAMES, 1.0), dict.fromkeys(NAMES, 1.0)),
+    "little is lost": (dict.fromkeys(NAMES, 0.95), dict.fromkeys(NAMES, 0.98)),
+}
+
+
+@pytest.mark.parametrize("each", [20, 60])
+@pytest.mark.parametrize("null", NULLS)
+def test_no_difference_gives_a_verdict_in_at_most_five_per_cent(null: str, each: int) -> None:
+    kept, control = NULLS[null]
+    runs = 200
+    rng = np.random.default_rng(each)
+    wrong = apart = 0
+    for _ in range(runs):
+        found = compare_skills(
+            simulated(
+                rng,
+                LEVELS,
+                each,
+                kept or dict.fromkeys(NAMES, 0.5),
+                control or dict.fromkeys(NAMES, 0.9),
+            )
+        )
+        wrong += found.verdict == "differs"
+        apart += any(loss.apart.low > 0 or loss.apart.high < 0 for loss in found.skills)
+    assert wrong <= 0.05 * runs
+    assert apart <= 0.05 * runs  # the intervals hold together
+
+
+def margins(
+    rng: np.random.Generator, each: int, shift: Mapping[str, float], control: float
+) -> dict[str, SkillAnswers]:
+    """Skills whose answers are right where a margin is above 0, at accuracies of their own; a policy lowers every margin."""
+    made = {}
+    for skill, lowered in shift.items():
+        level = np.repeat([1, 2, 3], each)
+        margin = rng.normal(np.repeat(rng.uniform(-0.25, 2.0, 3), each))
+        noise = 0.3 * rng.normal(size=(DRAWS + 2, len(level)))
+        scores = [margin > 0, margin - lowered + noise[0] > 0, margin - control + noise[2:] > 0]
+        made[skill] = SkillAnswers(level, *(each.astype(float) for each in scores))
+    return made
+
+
+@pytest.mark.parametrize(("shift", "control"), [(0.8, 0.2), (1.5, 0.3)])
+@pytest.mark.parametrize("each", [20, 100])
+def test_accuracies_that_are_not_quite_equal_make_no_difference(
+    each: int, shift: float, control: float
+) -> None:
+    rng, runs, wrong, one_scale = np.random.default_rng(5), 100, 0, 0
+    for _ in range(runs):
+        given = margins(rng, each, dict.fromkeys(SKILLS, shift), control)
+        wrong += compare_skills(given).verdict == "differs"
+        chosen = matched_levels(given)[1]
+        lost = []
+        for skill, levels in chosen.items():
+            own = given[skill]
+            use = np.isin(own.level, levels) & (own.plain == 1)
+            lost.append(own.control[:, use].mean(0) - own.policy[use])
+        one_scale += equal_means(lost, draws=200) < 0.025
+    assert wrong <= 0.05 * runs
+    assert one_scale > 0.1 * runs  # which is why one scale is not enough
+    planted = margins(rng, 200, {**dict.fromkeys(SKILLS, 0.5), "logic": 2.0}, control)
+    found = compare_skills(planted)
+    assert found.verdict == "differs" or "logic" in found.left_out
+
+
+def test_a_planted_difference_is_found() -> None:
+    rng = np.random.default_rng(0)
+    kept = {**dict.fromkeys(NAMES, 0.7), "planning": 0.2}
+    found = [compare_skills(simulated(rng, LEVELS, 60, kept, dict.fromkeys(NAMES, 0.9))) for _ in range(50)]
+    assert sum(one.verdict == "differs" for one in found) >= 45
+    for one in found[:5]:
+        losses = {loss.skill: loss for loss in one.skills}
+        assert max(losses, key=lambda skill: losses[skill].beyond.value) == "planning"
+        assert losses["planning"].apart.low > 0
+        assert "planning loses" in one.why
+
+
+def test_an_equal_loss_is_certified_with_many_documents() -> None:
+    rng = np.random.default_rng(1)
+    same = simulated(rng, {2: 0.9}, 3000, dict.fromkeys(NAMES, 0.6), dict.fromkeys(NAMES, 0.9))
+    assert compare_skills(same).verdict == "alike"
+
+
+def test_skills_are_compared_where_the_model_does_them_equally_well() -> None:
+    rng = np.random.default_rng(2)
+    accuracy = {
+        "retrieval": {2: 1.0, 4: 0.98, 8: 0.6},
+        "logic": {1: 0.62, 3: 0.3, 5: 0.1},
+        "state": {1: 0.95, 2: 0.58, 4: 0.2},
+        "planning": {2: 0.1, 4: 0.0, 6: 0.0},
+    }
+    given = simulated(rng, accuracy, 200, dict.fromkeys(accuracy, 0.5), dict.fromkeys(accuracy, 0.9))
+    target, chosen = matched_levels(given)
+    assert 0.5 < target < 0.7
+    assert chosen == {"retrieval": (8,), "logic": (1,), "state": (2,)}
+    found = compare_skills(given)
+    assert found.left_out == ("planning",)
+    for loss in found.skills:
+        assert loss.accuracy == pytest.approx(target, abs=0.1)
+        own = given[loss.skill]
+        use = np.isin(own.level, loss.levels) & (own.plain == 1)
+        assert loss.n == use.sum()
+        assert loss.kept == pytest.approx(own.policy[use].mean())
+        assert loss.control_kept == pytest.approx(own.control[:, use].mean())
+        assert loss.beyond.value == pytest.approx(loss.control_kept - loss.kept)
+        assert loss.beyond.low < loss.beyond.value < loss.beyond.high
+
+
+def test_nothing_is_decided_without_ground() -> None:
+    rng = np.random.default_rng(3)
+    poor = simulated(rng, {2: 0.05}, 60, dict.fromkeys(NAMES, 0.5), dict.fromkeys(NAMES, 0.9))
+    found = compare_skills(poor)
+    assert found.verdict == "not decided"
+    assert "16 right answers" in found.why
+    assert math.isnan(found.p)
+    # All skills collapse, and random keys hurt some: what differs is the control alone.
+    control = dict(zip(NAMES, (1.0, 0.9, 0.8, 0.5, 0.4, 0.3), strict=True))
+    floor = compare_skills(simulated(rng, LEVELS, 60, dict.fromkeys(NAMES, 0.0), control))
+    assert floor.p < 0.025
+    assert floor.verdict == "not decided"
+    assert "mirror" in floor.why
+    given = simulated(rng, LEVELS, 20, {"logic": 0.5}, {"logic": 0.9})["logic"]
+    with pytest.raises(InputError, match="at least 3 seeds"):
+        compare_skills({"logic": given._replace(control=given.control[:2])})
+    with pytest.raises(InputError, match="control scores"):
+        compare_skills({"logic": given._replace(plain=given.plain[:-1])})
+
+
+def test_equal_means_by_hand() -> None:
+    assert equal_means([[1.0, 1.0], [1.0, 1.0, 1.0]]) == 1.0
+    # Two groups of two: 6 ways to deal them, of which the observed one and its mirror are the farthest apart.
+    p = equal_means([[0.0, 1.0], [10.0, 11.0]], draws=20_000)
+    assert p == pytest.approx(2 / 6, abs=0.02)
+    assert equal_means([[0.0] * 20, [1.0] * 20]) < 0.001
+    with pytest.raises(InputError, match="at least two"):
+        equal_means([[0.0, 1.0]])
+
+
+def test_equal_shifts_by_hand() -> None:
+    """The same shift of a normal margin at three accuracies is one shift, though three differences of accuracy."""
+    grid = (np.arange(4000) + 0.5) / 4000
+    margin = special.ndtri(grid)
+
+    def group(at: float, shift: float) -> tuple[Any, Any]:
+        return (margin + at > 0).astype(float), (margin + at - shift > 0).astype(float)
+
+    same = [group(at, 0.7) for at in (0.0, 0.7, 1.5)]
+    drops = [before.mean() - after.mean() for before, after in same]
+    assert max(drops) - min(drops) > 0.1
+    assert equal_shifts(same) > 0.9
+    assert equal_shifts([*same, group(0.7, 1.0)]) < 1e-3
+    assert equal_shifts([([1.0] * 9, [0.0] * 9), ([1.0] * 9, [0.0] * 9)]) == pytest.approx(1.0)
+    with pytest.raises(InputError, match="at least two"):
+        equal_shifts(same[:1])
+
+
+# ---- tables --------------------------------------------------------------------------------------
+
+
+def graded(policy: str, scores: dict[str, float], task: str = "battery") -> tuple[Any, Any]:
+    """A cell and its evaluation, as far as the tables read them."""
+    cell = SimpleNamespace(
+        id=f"{task} {policy}", model=SimpleNamespace(name="m"), decoding_name="scheme", policy=policy,
+        identity={"task": {"task": task, "scheme": {"name": "plain"}}},
+    )  # fmt: skip
+    return cell, SimpleNamespace(scores=lambda: scores)
+
+
+def made(pairs: list[tuple[Any, Any]]) -> dict[str, pd.DataFrame]:
+    same = {"model": "m", "task": "?", "policy": "?", "decoding_name": "scheme", "scheme": "plain"}
+    about = {cell.id: {**same, "cell": cell.id} for cell, _ in pairs}
+    return skill_tables([cell for cell, _ in pairs], {cell.id: own for cell, own in pairs}, about)
+
+
+def test_tables_by_skill_and_difficulty() -> None:
+    documents = [
+        f"{skill}@{level}/test-{i}" for skill in ("logic", "state") for level in (1, 2) for i in range(40)
+    ]
+
+    def scores(share: float, only: str = "") -> dict[str, float]:
+        rng = np.random.default_rng(int(share * 100))
+        return {name: float(rng.random() < share or not name.startswith(only)) for name in documents}
+
+    runs = {
+        "none": scores(1.0),
+        "top:1": scores(0.3, "logic"),
+        **{f"random(top:1){tail}": scores(0.9 + i / 50) for i, tail in enumerate(("", ",seed=1", ",seed=2"))},
+    }
+    together = made([graded(policy, given) for policy, given in runs.items()])
+    skills = together["skills"].set_index(["policy", "skill", "difficulty"]).sort_index()
+    assert len(skills) == 3 * 2 * 3
+    row = skills.loc[("top:1", "logic", 1)]
+    own = [score for name, score in runs["top:1"].items() if name.startswith("logic@1/")]
+    assert row["n"] == 40
+    assert row["accuracy"] == pytest.approx(np.mean(own))
+    assert row["difference"] == pytest.approx(np.mean(own) - 1)
+    assert row["difference_low"] <= row["difference"] <= row["difference_high"]
+    losses = together["skill_losses"]
+    assert list(losses["skill"]) == ["logic", "state"]
+    assert set(losses["verdict"]) == {"differs"}
+    assert losses["beyond"].iloc[0] > 0.4 > losses["beyond"].iloc[1]
+    assert set(losses["policy"]) == {"top:1"}
+    assert set(losses["match"]) == {"count"}
+    (sentence,) = skill_sentences(together)
+    assert "logic loses" in sentence
+    # The report shows the same numbers, each with its place in the table.
+    section = str(skills_section(StudySource(Path(), SimpleNamespace(), together, {})))  # type: ignore[arg-type]
+    for at, loss in losses.iterrows():
+        for name in ("accuracy", "kept", "control_kept"):
+            assert f'data-at="skill_losses/{at}/{name}">{loss[name]:.3f}<' in section
+        assert f"{loss['beyond']:+.3f}".replace("-", "−") in section
+    assert "differs; beyond random keys, logic loses" in section
+    # Asked skill by skill, the same is concluded.
+    parts = [
+        graded(
+            policy,
+            {name: score for name, score in given.items() if name.startswith(skill)},
+            f"battery:{skill}",
+        )
+        for skill in ("logic", "state")
+        for policy, given in runs.items()
+    ]
+    columns = ["skill", "n", "kept", "control_kept", "beyond", "p", "verdict"]
+    pd.testing.assert_frame_equal(made(parts)["skill_losses"][columns], losses[columns])
+    # Two draws of a control are too few, and other tasks have no skills.
+    assert "skill_losses" not in made([graded(policy, given) for policy, given in list(runs.items())[:-1]])
+    assert made([graded("none", {"test-0": 1.0})]) == {}
+
+
+STUDY = """
+name = "skills"
+{models}
+[decodings.short]
+causal = {{ length = 6 }}
+[[evaluate]]
+task = "battery"
+decodings = ["short"]
+samples = 9
+controls = 3
+policies = ["none", "top:1", "random(top:1)"]
+[[evaluate]]
+task = "battery:copying@4"
+decodings = ["short"]
+samples = 2
+"""
+
+
+def test_a_study_names_the_battery_and_its_skills(tmp_path: Path) -> None:
+    golden_with_tokenizer("llama", tmp_path / "llama")
+    path = tmp_path / "skills.toml"
+    models = f'[[models]]\nsource = "{tmp_path / "llama"}"\nname = "llama"\n'
+    path.write_text(STUDY.format(models=models), encoding="utf-8")
+    out = tmp_path / "out"
+    printed = run_here(path, out)
+    tables = {
+        name: pd.read_parquet(out / "tables" / f"{name}.parquet")
+        for name in ("results", "records", "skills", "skill_losses")
+    }
+    assert set(tables["results"]["task"]) == {"battery", "battery:copying@4"}
+    assert set(tables["records"]["skill"]) == set(SKILLS)
+    assert set(tables["skills"]["policy"]) == {"none", "top:1", "random(top:1)"}
+    assert set(tables["skills"]["skill"]) == set(SKILLS)
+    assert set(tables["skill_losses"]["verdict"]) == {"not decided"}  # nine documents, and no skill
+    assert "skill by skill: not decided" in printed
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "Which skills" in page
+    assert "ask more documents" in page
