@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from tests.study import small
 
+from sinkscope.organisms.recipe import INTERVENTIONS
 from sinkscope.report.figures.ladder import plot_ladder
 from sinkscope.report.study.ladder import training_runs
 from sinkscope.report.study.source import read
@@ -90,6 +91,8 @@ def test_interventions_are_what_differs_from_most_runs_of_the_recipe() -> None:
     labels = interventions([*plain, *varied])
     assert [labels[run.model] for run in plain] == [""] * 4
     assert [labels[run.model] for run in varied] == ["gate", "weight_decay=0.3, softmax=one"]
+    assert interventions(varied[:1]) == {varied[0].model: "gate"}, "without a plain run to compare with"
+    assert ladder.ONLY_IF_MADE == INTERVENTIONS
 
 
 def test_an_intervention_is_compared_with_none_seed_by_seed() -> None:

@@ -285,7 +285,8 @@ def ladder_lines(table: Any) -> list[str]:
         "concluded",
     ]
     lines: list[str] = []
-    for task, group in table.groupby("task", sort=False):
+    whole = table[~table["task"].str.startswith("battery:")]  # skills one by one: tables/ladder.csv
+    for task, group in whole.groupby("task", sort=False):
         body = [
             [
                 str(row["objective"]), f"{row['parameters']:,}", str(row["intervention"]) or "–", str(row["policy"]),

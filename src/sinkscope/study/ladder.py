@@ -28,6 +28,8 @@ FLOOR = 0.1
 """Accuracy without a mask below which a loss says nothing: little is there to be lost."""
 ALWAYS_OWN = ("name", "layout", "objective", "size", "seed", "starts_from")
 """Settings of a recipe that are not interventions."""
+ONLY_IF_MADE = ("spelling", "extra_sink", "softmax", "gate", "qk_norm", "plain_first")
+"""Interventions that a recipe names only if they were made; of other settings, what most runs of a recipe have is plain."""
 PROFILE = {
     "sinks per head": "sinks",
     "heads without": "heads_without",
@@ -122,13 +124,15 @@ def emergence(points: Sequence[Mapping[str, Any]]) -> tuple[float | None, int | 
 
 
 def interventions(runs: Sequence[TrainedRun]) -> dict[str, str]:
-    """Model → what was done to its training: the settings in which it differs from most runs of its recipe; "": nothing."""
+    """Model → what was done to its training; "": nothing. See ONLY_IF_MADE."""
     usual: dict[str, dict[str, str]] = {}
     for recipe in dict.fromkeys(run.recipe for run in runs):
         own = [run.settings for run in runs if run.recipe == recipe]
         names = dict.fromkeys(name for settings in own for name in settings if name not in ALWAYS_OWN)
         usual[recipe] = {
-            name: Counter(json.dumps(settings.get(name)) for settings in own).most_common(1)[0][0]
+            name: "null"
+            if name in ONLY_IF_MADE
+            else Counter(json.dumps(settings.get(name)) for settings in own).most_common(1)[0][0]
             for name in names
         }
     return {
