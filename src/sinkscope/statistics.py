@@ -441,34 +441,44 @@ def equal_means(groups: Sequence[ArrayLike], draws: int = 2_000, seed: int = 0) 
     return (as_large + 1) / (draws + 1)
 
 
-def equal_shifts(groups: Sequence[tuple[ArrayLike, ArrayLike]]) -> float:
+def equal_shifts(groups: Sequence[Sequence[tuple[ArrayLike, ArrayLike]]]) -> float:
     """Test of one difference of probits, Φ⁻¹(mean(first)) − Φ⁻¹(mean(second)), for all groups of paired scores: p.
 
     If being right is a margin above a threshold, and the second run lowers every margin by the same amount, this difference is
-    the same at every accuracy, where a difference of accuracies is not. Cochran's Q with errors by the delta method. Half a
-    document of each of the four outcomes is added to every group (Agresti and Min 2005, Biometrics 61:515), so that shares of 0
-    and 1 have a probit and an error.
+    the same at every accuracy, where a difference of accuracies is not. A group is one or more strata of documents of equal
+    difficulty; its difference is their mean, weighted by documents, because a mixture of accuracies has none. Cochran's Q.
     """
+    if len(groups) < 2:
+        raise InputError(f"{len(groups)} groups: at least two are needed")
+    values, variances = [], []
+    for group in groups:
+        sizes = np.array([len(_scores(first)) for first, _ in group])
+        shifts = np.array([_shift(*_pair(*stratum)) for stratum in group])
+        weights = sizes / sizes.sum()
+        values.append(float((weights * shifts[:, 0]).sum()))
+        variances.append(float((weights**2 * shifts[:, 1]).sum()))
     from scipy import special
 
-    values, errors = [], []
-    for first, second in groups:
-        a, b = _pair(first, second)
-        weights = np.append(np.ones(len(a)), [0.5] * 4)
-        n = weights.sum()
-        parts = []
-        for scores in (np.append(a, [1, 1, 0, 0]), np.append(b, [1, 0, 1, 0])):
-            mean = float((weights * scores).sum() / n)
-            probit = float(special.ndtri(mean))
-            slope = math.sqrt(2 * math.pi) * math.exp(probit**2 / 2)  # of the probit at the mean
-            parts.append((probit, (scores - mean) * slope))
-        values.append(parts[0][0] - parts[1][0])
-        errors.append(float((weights * (parts[0][1] - parts[1][1]) ** 2).sum() / n / (n - 1)))
-    if len(values) < 2:
-        raise InputError(f"{len(values)} groups: at least two are needed")
-    each, weight = np.array(values), 1 / np.array(errors)
+    each, weight = np.array(values), 1 / np.array(variances)
     apart = each - (weight * each).sum() / weight.sum()
     return float(special.chdtrc(len(each) - 1, (weight * apart**2).sum()))
+
+
+def _shift(first: Scores, second: Scores) -> tuple[float, float]:
+    """The difference of probits of two paired means, and its variance by the delta method.
+
+    Half a document of each of the four outcomes is added (Agresti and Min 2005, Biometrics 61:515), so that shares of 0 and 1
+    have a probit and an error.
+    """
+    weights = np.append(np.ones(len(first)), [0.5] * 4)
+    n = float(weights.sum())
+    value, each = 0.0, np.zeros(len(weights))
+    for sign, scores in ((1, np.append(first, [1, 1, 0, 0])), (-1, np.append(second, [1, 0, 1, 0]))):
+        mean = float((weights * scores).sum() / n)
+        probit = _quantile(mean)
+        value += sign * probit
+        each += sign * (scores - mean) * math.sqrt(2 * math.pi) * math.exp(probit**2 / 2)
+    return value, float((weights * each**2).sum() / n / (n - 1))
 
 
 # ---- tables and plans ----------------------------------------------------------------------------

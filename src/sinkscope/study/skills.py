@@ -120,7 +120,7 @@ def compare_skills(answers: Mapping[str, SkillAnswers]) -> SkillComparison:
     losses = _losses(answers, chosen, kept)
     p = max(
         equal_means([over_seeds(given.control) - given.policy for given in kept.values()]),
-        equal_shifts([_pair(answers[skill], levels) for skill, levels in chosen.items()]),
+        equal_shifts([_pairs(answers[skill], levels) for skill, levels in chosen.items()]),
     )
     if all(wilson(float(given.policy.sum()), len(given.policy)).high < FLOOR for given in kept.values()):
         why = f"the policy leaves less than {FLOOR:.0%} of every skill; the losses only mirror those of random keys"
@@ -174,10 +174,12 @@ def _right(given: SkillAnswers, levels: tuple[int, ...]) -> SkillAnswers:
     return SkillAnswers(given.level[use], given.plain[use], given.policy[use], given.control[:, use])
 
 
-def _pair(given: SkillAnswers, levels: tuple[int, ...]) -> tuple[Array, Array]:
-    """All documents at these levels: scores under the control and under the policy."""
-    use = np.isin(given.level, levels)
-    return over_seeds(given.control[:, use]), given.policy[use]
+def _pairs(given: SkillAnswers, levels: tuple[int, ...]) -> list[tuple[Array, Array]]:
+    """All documents at these levels, level by level: scores under the control and under the policy."""
+    return [
+        (over_seeds(given.control[:, given.level == level]), given.policy[given.level == level])
+        for level in levels
+    ]
 
 
 def _losses(
