@@ -242,7 +242,7 @@ def view(
 @command(app)
 def study(
     name: Annotated[
-        str, argument("organisms, full, paper, mechanisms, quick, or a .toml file", "STUDY")
+        str, argument("organisms, full, paper, mechanisms, ladder, quick, or a .toml file", "STUDY")
     ] = "organisms",
     out: Annotated[Path | None, option("the study's folder; default: study-NAME", "FOLDER")] = None,
     plan: Annotated[
@@ -250,6 +250,9 @@ def study(
     ] = False,
     model: Annotated[
         list[str] | None, option("a model in place of the study's; may be given several times", "MODEL")
+    ] = None,
+    runs: Annotated[
+        Path | None, option("the folder of a training sweep, whose runs are the models", "FOLDER")
     ] = None,
     task: Annotated[str | None, option("a task in place of the study's", "TASK")] = None,
     samples: Annotated[int | None, option("documents per cell in place of the study's")] = None,

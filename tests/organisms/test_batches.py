@@ -11,7 +11,7 @@ from sinkscope.errors import InputError
 from sinkscope.organisms import corpus, pictures
 from sinkscope.organisms.batches import CAPTION_ANSWER, Batch, Reader
 from sinkscope.organisms.recipe import ANSWER, LENGTH, RECIPES, recipe
-from sinkscope.organisms.vocabulary import shipped
+from sinkscope.organisms.vocabulary import SINK, shipped, with_sink_token
 
 CPU = torch.device("cpu")
 
@@ -23,7 +23,9 @@ def documents() -> corpus.Corpus:
 
 def reader(name: str, **changes: object) -> Reader:
     chosen = recipe(name, batch=20, **changes)
-    return Reader(chosen, documents(), shipped(chosen.layout), CPU)
+    words = shipped(chosen.layout)
+    words = words if chosen.extra_sink == "none" else with_sink_token(words)
+    return Reader(chosen, documents(), words, CPU)
 
 
 def answers(name: str, batch: Batch) -> list[str]:
@@ -94,15 +96,22 @@ def test_the_causal_recipe_learns_every_token_of_a_row_but_bos() -> None:
 
 
 @pytest.mark.parametrize("targets", ["answers", "all"])
-def test_packed_rows_hold_the_same_documents_one_after_the_other(targets: str) -> None:
-    alone, packed = (reader("causal", targets=targets, packed=count).batch(3) for count in (1, 4))
-    words = shipped("llama")
+@pytest.mark.parametrize("extra_sink", ["none", "seen"])
+@pytest.mark.parametrize("name", ["causal", "scratch"])
+def test_packed_rows_hold_the_same_documents_one_after_the_other(
+    name: str, extra_sink: str, targets: str
+) -> None:
+    alone, packed = (
+        reader(name, targets=targets, packed=count, extra_sink=extra_sink).batch(3) for count in (1, 4)
+    )
+    words, causal, lead = shipped(recipe(name).layout), name == "causal", 1 if extra_sink == "none" else 2
     for row in range(5):
-        ids, learned = [words.bos], [False]
+        ids, learned = alone.ids[0, :lead].tolist(), [False] * lead
+        assert ids == ([words.bos] if lead == 1 else [words.token(SINK), words.bos])
         for one in range(4 * row, 4 * row + 4):
-            end = int(alone.content[one])
-            ids += alone.ids[one, 1:end].tolist()
-            learned += alone.targets(causal=True)[one, 1:end].tolist()
+            end = int((alone.content if causal else alone.stop)[one])
+            ids += alone.ids[one, lead:end].tolist()
+            learned += alone.targets(causal)[one, lead:end].tolist()
         assert int(packed.length[row]) == len(ids)
         assert packed.ids[row, : len(ids)].tolist() == ids
         assert packed.ids[row, len(ids) :].eq(words.eos).all()
@@ -111,9 +120,20 @@ def test_packed_rows_hold_the_same_documents_one_after_the_other(targets: str) -
     assert packed.rows(slice(1, 3)).targets(causal=True).equal(packed.targets(causal=True)[1:3])
 
 
-def test_packing_is_for_causal_models_and_divides_the_batch() -> None:
-    with pytest.raises(InputError, match="only causal models read packed rows"):
-        recipe("scratch", packed=4)
+@pytest.mark.parametrize("name", ["causal", "scratch", "adapted"])
+def test_a_sink_token_leaves_the_documents_as_they_are(name: str) -> None:
+    plain, opened = (reader(name, packed=1, extra_sink=kind).batch(2) for kind in ("none", "alone"))
+    assert opened.ids[:, 0].unique().tolist() == [shipped("llada").token(SINK)]
+    assert opened.ids[:, 1:].equal(plain.ids)
+    assert opened.length.equal(plain.length + 1)
+    causal = recipe(name).causal
+    assert opened.targets(causal)[:, 1:].equal(plain.targets(causal))
+    assert not opened.targets(causal)[:, 0].any()
+
+
+def test_packing_is_for_text_and_divides_the_batch() -> None:
+    with pytest.raises(InputError, match="rows with pictures are not packed"):
+        recipe("multimodal", packed=4)
     with pytest.raises(InputError, match="must divide the batch of 10"):
         recipe("causal", packed=4, batch=10)
 

@@ -132,3 +132,29 @@ def test_a_corpus_takes_them_in(tmp_path: Path) -> None:
     # A longer one is cut to the length of a row.
     taken = [text for text in texts if any(one.startswith(text) for one in mine)]
     assert 35 <= len(taken) <= 45
+
+
+@pytest.mark.parametrize("spelling", ["unbroken", "words"])
+def test_a_corpus_without_breaks_or_punctuation(spelling: str) -> None:
+    """Texts have none, worked answers have no breaks, programs are as they were; the documents are the same ones."""
+    words = shipped("llada")
+    whole, spelt = (make(120, 0, words, workers=1, mix="plain", spelling=one) for one in ("whole", spelling))
+    newline = words.encode(["\n"])[0]
+    assert len(newline) == 1
+    assert (whole.answers == newline[0]).sum() > 100
+    assert whole.chat.tolist() == spelt.chat.tolist()
+    for place, chat in enumerate(spelt.chat):
+        before, after = (
+            words.decode(one.answers[place, : one.answer_lengths[place]].tolist()) for one in (whole, spelt)
+        )
+        code = bool(chat) and "####" not in before
+        assert ("\n" in after) == (code and "\n" in before)
+        if code:
+            assert after == before
+        if not chat and spelling == "words":
+            assert all(letter.isalnum() or letter == " " for letter in after)
+            assert after.split()[:5] == "".join(c if c.isalnum() else " " for c in before).split()[:5]
+        if chat and not code:
+            assert after == before.replace("\n", " ")
+    about = corpus.ingredients("plain", words, spelling=spelling)
+    assert about == {**corpus.ingredients("plain", words), "spelling": spelling}

@@ -15,10 +15,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from sinkscope.decoding import DreamDecoding, GreedyDecoding, LladaDecoding, MmadaDecoding
+from sinkscope.decoding import DreamDecoding, GreedyDecoding, LladaDecoding, MmadaDecoding, SdarDecoding
 from sinkscope.errors import InputError
 from sinkscope.generation.generate import generate
 from sinkscope.models.load import load
+from sinkscope.models.variant import variant_of
 from sinkscope.organisms import corpus, emergence
 from sinkscope.organisms import train as trainer
 from sinkscope.organisms import vocabulary as tokenizer
@@ -36,6 +37,7 @@ DECODINGS = {
     "llada": LladaDecoding(length=4, steps=4, block=4),
     "dream": DreamDecoding(length=4, steps=4),
     "mmada": MmadaDecoding(length=4, steps=4, block=4),
+    "sdar": SdarDecoding(length=4, top_k=1),
 }
 
 
@@ -88,6 +90,29 @@ def test_every_recipe_trains_saves_loads_and_generates(name: str, bases: Path, t
         ]
         assert len(biases) == 6
         assert not any(bias.any() for bias in biases), "frozen at zero"
+
+
+def test_interventions_train_save_load_and_are_inherited(tmp_path: Path) -> None:
+    """All at once: a causal run, a diffusion run that continues it, and one from random weights in packed rows."""
+    changes: dict[str, Any] = {
+        "extra_sink": "alone", "softmax": "learned", "gate": True, "qk_norm": True, "plain_first": True, "spelling": "words",
+    }  # fmt: skip
+    starts = {"causal": None, "adapted": tmp_path / "causal", "scratch": None}
+    for name, init in starts.items():
+        options = smoke(name, tmp_path / name, init=init)
+        packed = {"packed": 2} if name == "scratch" else {}
+        about = train(replace(options, recipe=replace(options.recipe, **changes, **packed)))
+        assert {key: about["recipe"][key] for key in changes} == changes
+        model = load(tmp_path / name, device="cpu")
+        assert variant_of(model.network) == replace(options.recipe, **changes).variant
+        assert generate(model, ["Tom has 3 pens."], DECODINGS[model.family]).sequences.shape[0] == 1
+        before, after = (load_file(tmp_path / folder / "model.safetensors") for folder in ("causal", name))
+        sinks = [key for key in after if key.endswith("sinks")]
+        assert len(sinks) == 2
+        if name == "adapted":
+            assert all(not after[key].equal(before[key]) for key in sinks), "trained on"
+    with pytest.raises(InputError, match="go on with the attention that they were trained with"):
+        train(smoke("adapted", tmp_path / "other", init=tmp_path / "causal"))
 
 
 def test_the_command_of_a_card_makes_as_many_documents_as_the_driver(

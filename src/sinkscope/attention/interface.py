@@ -68,12 +68,12 @@ def sinkscope_attention(
     if key_mask is not None and lse is not None and (key_mask.silence or context.observed):
         if lse_raw is None:
             lse_raw = fused.raw_lse(query, key, lse, visibility, key_mask, scale)
-        lse, lse_raw = _with_sink(lse, s_aux), _with_sink(lse_raw, s_aux)
+        lse, lse_raw = with_sink(lse, s_aux), with_sink(lse_raw, s_aux)
         kept = (lse - lse_raw).exp()
         if key_mask.silence:
             lse = lse_raw
     elif lse is not None:
-        lse = _with_sink(lse, s_aux)
+        lse = with_sink(lse, s_aux)
     if lse is not None and over_keys is not None and lse is not over_keys:
         # Σ over the kept keys of exp(s − lse)·v is the output over them times their share of all attention.
         out = (out * (over_keys - lse).exp()[..., None]).to(out.dtype)
@@ -104,7 +104,7 @@ def sinkscope_attention(
     return out.transpose(1, 2).contiguous(), None
 
 
-def _with_sink(lse: Tensor, sink: Tensor | None) -> Tensor:
+def with_sink(lse: Tensor, sink: Tensor | None) -> Tensor:
     """A log-sum-exp Float32 [B, H, Q] with one more score Float [H]; without a learned sink it is returned as it is."""
     return lse if sink is None else torch.logaddexp(lse, sink.to(lse.dtype)[:, None])
 
@@ -139,6 +139,8 @@ def _visibility(
         dense, causal, sliding_window = mask if mask.dtype == torch.bool else mask > -1.0, False, None
     elif mask is not None and real is None:
         real = mask.bool()
+    if dense is None and not causal and getattr(module, "first_alone", False):
+        dense = context.first_alone(real, query.shape[2], key.shape[2], query.device)
     bias = context.padding_bias(query, key.shape[2]) if real is context.real and dense is None else None
     return Visibility(
         query.shape[2],

@@ -34,6 +34,7 @@ def study(
     out: Path | None = None,
     plan: bool = False,
     model: Sequence[str] | None = None,
+    runs: Path | None = None,
     task: str | None = None,
     samples: int | None = None,
     data: Sequence[str] | None = None,
@@ -48,7 +49,9 @@ def study(
     json: bool = False,
 ) -> None:
     """StudyEstimate or run a study; with `json` one document on stdout."""
-    wanted = spec.changed(name, model or (), task, samples, dtype, pairs(data or (), "--data"))
+    wanted = spec.changed(
+        name, model or (), task, samples, dtype, pairs(data or (), "--data"), trained_runs(runs)
+    )
     out = out or Path(f"study-{wanted.name}")
     options = pairs(option or (), "--option")
     if plan:
@@ -71,6 +74,20 @@ def study(
     finally:
         progress.end()
     show_outcome(outcome, out, report, json)
+
+
+def trained_runs(folder: Path | None) -> dict[str, str]:
+    """Name → folder of the finished runs of a training sweep."""
+    if folder is None:
+        return {}
+    from sinkscope.organisms.sweep import read_runs
+
+    found = read_runs(folder)
+    if not found:
+        raise InputError(
+            f"{folder} has no finished run; train them with: sinkscope train sweep FILE --out {folder}"
+        )
+    return {run.name: str(run) for run in found}
 
 
 def update_report(root: Path, wanted: bool, progress: run.Progress) -> Path | None:
@@ -176,6 +193,7 @@ def show_outcome(outcome: run.Outcome, out: Path, report: Path | None, json: boo
     for name in ("results", "likelihood"):
         say(*result_lines(outcome.frames.get(name), outcome.study))
     say(*reuse_lines(outcome.frames.get("reuse")))
+    say(*ladder_lines(outcome.frames.get("ladder")))
     say(*outcome.notes, *([decided.sentence] if decided.sentence else []))
     computed = f"{outcome.computed} answers computed" if outcome.computed else "nothing was left to compute"
     say(f"{computed}; tables: {out}/tables")
@@ -249,6 +267,47 @@ def reuse_lines(table: Any) -> list[str]:
         ]
         lines += [f"{model}, {task}, decoding {decoding}: approximate steps", *aligned([head, *body]), ""]
     return lines
+
+
+def ladder_lines(table: Any) -> list[str]:
+    """Training runs: what masking costs by objective, size and scope, over seeds."""
+    if table is None:
+        return []
+    head = [
+        "objective",
+        "parameters",
+        "intervention",
+        "policy",
+        "seeds",
+        "unmasked",
+        "damage",
+        "− control",
+        "concluded",
+    ]
+    lines: list[str] = []
+    whole = table[~table["task"].str.startswith("battery:")]  # skills one by one: tables/ladder.csv
+    for task, group in whole.groupby("task", sort=False):
+        body = [
+            [
+                str(row["objective"]), f"{row['parameters']:,}", str(row["intervention"]) or "–", str(row["policy"]),
+                str(row["seeds"]), f"{row['unmasked']:.2f}", _spread(row, "damage"), _spread(row, "beyond_count"),
+                str(row["conclusion"]),
+            ]
+            for row in group.to_dict("records")
+        ]  # fmt: skip
+        lines += [
+            f"{task}: accuracy lost, mean over seeds (95 % interval over seeds)",
+            *aligned([head, *body]),
+            "",
+        ]
+    return lines
+
+
+def _spread(row: Mapping[str, Any], name: str) -> str:
+    value, low, high = (row[name + end] for end in ("", "_low", "_high"))
+    if value is None or value != value:
+        return "–"
+    return f"{value:+.2f}" + ("" if low != low else f" ({low:+.2f} to {high:+.2f})")
 
 
 def result(row: Mapping[str, Any], measure: str) -> str:

@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
-from sinkscope.commands.options import Command, CommandGroup, Device, option
+from sinkscope.commands.options import Command, CommandGroup, Device, argument, option
 
 RECIPES = {
     "causal": "Next-token prediction, from random weights.",
     "scratch": "Masked diffusion in LLaDA's style, from random weights.",
     "adapted": "A causal model turned into a diffusion model by Dream's recipe, on the organisms' documents.",
     "multimodal": "Scratch continued with pictures, in MMaDA's style.",
+    "block": "Block diffusion in SDAR's style, from random weights.",
     "text_only": "Scratch continued without pictures, to compare multimodal with.",
 }
 train = typer.Typer(
@@ -34,7 +35,7 @@ def _recipe(
     device: Device = "auto",
     init: Annotated[str | None, option("a folder, hub id or organism to start from", "MODEL")] = None,
     size: Annotated[
-        str | None, option("1m, 3m, 6m or 30m, for recipes that start from random weights", "NAME")
+        str | None, option("1m, 3m, 6m, 30m or 100m, for recipes that start from random weights", "NAME")
     ] = None,
     steps: Steps = None,
     batch: Annotated[int | None, option("sequences per step")] = None,
@@ -48,15 +49,41 @@ def _recipe(
     ] = None,
     packed: Annotated[
         int | None,
-        option("documents in one row of a causal model; default: 4, fewer where 4 does not divide the batch"),
+        option(
+            "documents in one row; default: 4 for causal, fewer where 4 does not divide the batch, else 1"
+        ),
     ] = None,
     weight_decay: Decay = None,
     mix: Annotated[
         str | None,
-        option("what the documents are made of: surprising or plain; default: surprising", "NAME"),
+        option("what the documents are made of: surprising, plain or skills; default: surprising", "NAME"),
     ] = None,
+    spelling: Annotated[
+        str | None,
+        option(
+            "whole, unbroken (no line breaks) or words (texts without punctuation too); default: whole",
+            "NAME",
+        ),
+    ] = None,
+    extra_sink: Annotated[
+        str | None,
+        option("one more token before every text: seen by all, or alone: it sees only itself", "NAME"),
+    ] = None,
+    softmax: Annotated[
+        str | None,
+        option("one more score in every softmax: learned, one for each head, or one: exp(0)", "NAME"),
+    ] = None,
+    gate: Annotated[bool | None, option("the output of attention times a sigmoid gate")] = None,
+    qk_norm: Annotated[bool | None, option("RMS norms of queries and keys")] = None,
+    plain_first: Annotated[bool | None, option("the key of the first token without position")] = None,
     corpus: Annotated[str | None, option("a text file, or a hub data set, to mix in", "SOURCE")] = None,
     corpus_share: Annotated[float | None, option("its share of all documents")] = None,
+    check_every: Annotated[
+        int | None, option("steps between checks of accuracy; default: 1000, 0: only at the end")
+    ] = None,
+    final_count: Annotated[
+        int | None, option("held-out questions of each task at the end; default: 256")
+    ] = None,
     documents: Annotated[
         Path | None,
         option("documents that several runs share (python -m sinkscope.organisms.corpus)", "FOLDER"),
@@ -69,6 +96,20 @@ def _recipe(
 
 for _name, _help in RECIPES.items():
     train.command(_name, cls=Command, help=_help)(_recipe)
+
+
+@train.command(cls=Command)
+def sweep(
+    file: Annotated[Path, argument("a TOML file with base, axes and seeds (docs/training.md)", "FILE")],
+    out: Annotated[Path, option("folder for all runs; the same command goes on with what is left", "FOLDER")],
+    device: Device = "auto",
+    at_once: Annotated[int, option("runs at a time on this machine")] = 1,
+    plan: Annotated[bool, option("only say what it would cost", None, "--plan")] = False,
+) -> None:
+    """Train many models from one file: sizes, recipes, interventions and seeds; each can be repeated by one line."""
+    from sinkscope.organisms.sweep_command import sweep_command
+
+    sweep_command(file, out, device, at_once, plan)
 
 
 @train.command(cls=Command)

@@ -21,6 +21,7 @@ from sinkscope.generation.run import Run
 from sinkscope.models.load import as_model
 from sinkscope.models.model import Model
 from sinkscope.models.prompts import PromptBatch, decode, encode
+from sinkscope.models.variant import variant_of
 from sinkscope.policies.policy import Policy, check_policy
 from sinkscope.policies.text import as_policy
 from sinkscope.reuse.rule import Reuse
@@ -212,6 +213,11 @@ def check_reuse(
             f"reuse {reuse} and policy {policy} cannot act together: a policy asks for every key; leave one out"
         )
     check_rule(decoding, reuse)
+    variant = variant_of(model.network)
+    if variant.plain_first or variant.first_alone:
+        raise InputError(
+            f"{model.source} treats its first token unlike the others ({variant}), which reuse {reuse} cannot follow"
+        )
     config = model.network.config.get_text_config()
     if model.spec.causal and "sliding_attention" in (getattr(config, "layer_types", None) or ()):
         raise InputError(f"{model.source} has sliding windows, in which reuse {reuse} cannot choose keys")

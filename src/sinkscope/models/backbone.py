@@ -21,6 +21,7 @@ from sinkscope.models.checkpoint import Checkpoint, StoredParts, fill
 from sinkscope.models.family import Family, SpecialIds, usual_ids
 from sinkscope.models.fused_forward import possible
 from sinkscope.models.stacked import room
+from sinkscope.models.variant import read_variant, vary
 
 
 class FullPrecisionRotary(nn.Module):
@@ -180,6 +181,7 @@ class BackboneFamily(Family):
 
         config = self.config(checkpoint)
         network = empty_network(getattr(transformers, f"{self.backbone_of(checkpoint)}ForCausalLM"), config)
+        vary(network, read_variant(checkpoint.config, checkpoint.source))
         parts, exact = self.divided(checkpoint, network), self.exact(config)
         made = {target for part in parts.values() for _, target, _ in part.pieces}
         parameters = (*dict(network.named_parameters()), *exact)

@@ -21,7 +21,8 @@ from torch import nn
 
 from sinkscope.attention.interface import NAME, register
 from sinkscope.errors import CheckpointError, SinkscopeError, nearest
-from sinkscope.models.checkpoint import Checkpoint, complain, one_line
+from sinkscope.models.backbone import empty_network
+from sinkscope.models.checkpoint import Checkpoint, complain, fill, one_line
 from sinkscope.models.family import (
     FAMILIES,
     Family,
@@ -33,6 +34,7 @@ from sinkscope.models.family import (
 )
 from sinkscope.models.fused_forward import has_llama_layers, possible
 from sinkscope.models.stacked import lay_side_by_side
+from sinkscope.models.variant import PLAIN, Variant, read_variant, vary
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,9 @@ class Causal(Family):
 
     def build(self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> nn.Module:
         """transformers' network with sinkscope's attention."""
+        variant = read_variant(checkpoint.config, checkpoint.source)
+        if variant != PLAIN:
+            return _varied(checkpoint, variant, device, dtype)
         network = pretrained(checkpoint, *architecture(checkpoint), device, dtype)
         if any(getattr(module, "is_causal", None) is False for module in network.modules()):
             raise CheckpointError(
@@ -85,6 +90,23 @@ class Causal(Family):
             pad=first_id(*read("pad", "gct")),
             eot=first_id(*read("eot", "t", text="<|eot_id|>")),
         )
+
+
+def _varied(checkpoint: Checkpoint, variant: Variant, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    """A Llama network with changed attention, which transformers does not build."""
+    network_class, config = architecture(checkpoint)
+    network = empty_network(network_class, config)
+    vary(network, variant)
+    names = {name: name for name in dict(network.named_parameters())}
+    tied = bool(config.tie_word_embeddings)
+    if tied:
+        names.pop("lm_head.weight", None)
+    fill(network, checkpoint, names, device, dtype)
+    if tied:
+        network.lm_head.weight = network.model.embed_tokens.weight
+    network.model.rotary_emb = type(network.model.rotary_emb)(config).to(device)
+    built: nn.Module = network
+    return built
 
 
 def pretrained(
@@ -159,6 +181,7 @@ def architecture(checkpoint: Checkpoint, head: str = "CAUSAL") -> tuple[Any, Any
         # A copy: transformers writes into nested settings, and the checkpoint's digest is over what its file says.
         settings = copy.deepcopy(checkpoint.config)
         settings.pop("quantization_config", None)
+        settings["model_type"] = kind  # of a variant, the network that it varies
         config = CONFIG_MAPPING[kind].from_dict(settings)
         network_class = getattr(modeling_auto, f"MODEL_FOR_{head}_LM_MAPPING")[type(config)]
     except Exception as error:  # a config class may raise anything for a missing or wrong key

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.errors import CheckpointError
+from sinkscope.models.variant import MODEL_TYPES
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 FULL = ("F64", "F32", "BF16", "F16")
@@ -30,6 +31,8 @@ TOKENIZER_FILES = (
 )  # fmt: skip
 """Files that decide which ids a text becomes."""
 
+VARIED = {own: official for official, own in MODEL_TYPES.items()}
+"""model_type of a variant → that of the network it varies."""
 LAYER_COUNTS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
 """Names of the number of layers in config files."""
 
@@ -69,8 +72,8 @@ class Checkpoint:
 
     @property
     def model_type(self) -> str:
-        """The `model_type` of config.json."""
-        found = self.config.get("model_type")
+        """The `model_type` of config.json; that of a variant (see `models.variant`) is the one that it varies."""
+        found = VARIED.get(str(self.config.get("model_type")), self.config.get("model_type"))
         if not isinstance(found, str) or not found:
             raise CheckpointError(
                 f"{self.source}: config.json has no model_type; it must name the architecture"

@@ -26,6 +26,7 @@ from sinkscope.attention.columns import INTERPRETED
 from sinkscope.attention.interface import NAME, sinkscope_attention
 from sinkscope.models.stacked import GROUPS, Stack, stack
 from sinkscope.models.static_cache import StaticCache
+from sinkscope.models.variant import PLAIN, variant_of
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 LLAMA_LIKE = ("LlamaForCausalLM", "Qwen2ForCausalLM", "MistralForCausalLM")
@@ -39,7 +40,7 @@ def has_llama_layers(network: Any) -> bool:
     width = getattr(config, "head_dim", None) or split
     windowed = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
     plain = getattr(config, "hidden_act", "") == "silu" and not width % 2 and not windowed
-    return type(network).__name__ in LLAMA_LIKE and plain
+    return type(network).__name__ in LLAMA_LIKE and plain and variant_of(network) == PLAIN
 
 
 def possible(device: torch.device) -> bool:

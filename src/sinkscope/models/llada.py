@@ -26,6 +26,7 @@ from sinkscope.models.family import (
     first_id,
     id_reader,
 )
+from sinkscope.models.variant import own_parameters, read_variant, vary
 
 MASK, EOS, BOS, EOT = 126336, 126081, 126080, 126348
 """Ids of the official tokenizer, for checkpoints whose files do not say."""
@@ -115,6 +116,7 @@ class Llada(Family):
                 if module not in NORMS:
                     bias = qkv if module in QKV else everywhere
                     layer.set_submodule(target, with_bias(layer.get_submodule(target), bias))
+        vary(network, read_variant(settings, checkpoint.source))
         tied = bool(settings.get("weight_tying"))
         network.lm_head = with_bias(network.lm_head, everywhere and not tied)
         room = partial(side_by_side, network, device, dtype)
@@ -201,6 +203,8 @@ def weight_names(network: Any, tied: bool) -> dict[str, str]:
         for module, target in BLOCK.items():
             for leaf, _ in layer.get_submodule(target).named_parameters():
                 names[f"{top}.blocks.{index}.{module}.{leaf}"] = f"model.layers.{index}.{target}.{leaf}"
+        for name in own_parameters(layer):
+            names[f"{top}.blocks.{index}.{name}"] = f"model.layers.{index}.self_attn.{name}"
     return names
 
 

@@ -25,7 +25,7 @@ DESCRIBE = "Describe the picture."
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of tokens, all starting with BOS, padded on the right.
+    """Rows of tokens, all starting with BOS (or a sink token, and then BOS), padded on the right.
 
     Attributes:
         ids: Long [B, S].
@@ -56,26 +56,29 @@ class Batch:
         end = self.content if causal else self.stop
         return (place >= self.start[:, None]) & (place < end[:, None])
 
-    def whole(self) -> Batch:
-        """The same rows with everything after BOS as a target."""
-        return replace(self, start=torch.ones_like(self.start))
+    def whole(self, lead: int = 1) -> Batch:
+        """The same rows with everything after their first `lead` tokens as a target."""
+        return replace(self, start=torch.full_like(self.start, lead))
 
-    def packed(self, count: int, filler: int) -> Batch:
-        """Rows of `count` documents each, for a causal model: one BOS at the start, then document after document.
+    def packed(self, count: int, filler: int, causal: bool = True, lead: int = 1) -> Batch:
+        """Rows of `count` documents each: what opens a text once, at the start, then document after document.
 
-        Each ends with its first end token; the padding, of `filler` tokens, comes last. Documents of a row see those before
-        them, as in the usual pretraining of causal models.
+        Each ends with its first end token, and for diffusion models with all that an answer is filled up with; the padding, of
+        `filler` tokens, comes last. Documents of a row see those before them, as in the usual pretraining of causal models, and
+        in diffusion models those behind them too.
         """
         rows, S = len(self.ids) // count, self.ids.shape[1]
         place = torch.arange(S, device=self.ids.device)
-        kept = place < self.content[:, None]
-        kept[:, 0] &= torch.arange(len(self.ids), device=self.ids.device) % count == 0
+        kept = place < (self.content if causal else self.stop)[:, None]
+        kept[:, :lead] &= (torch.arange(len(self.ids), device=self.ids.device) % count == 0)[:, None]
         kept, ids, targets = (
-            table.reshape(rows, count * S) for table in (kept, self.ids, self.targets(causal=True))
+            table.reshape(rows, count * S) for table in (kept, self.ids, self.targets(causal))
         )
-        order = torch.argsort((~kept).to(torch.uint8), dim=1, stable=True)
+        # All but the first document lose what opens a text, so a row of LENGTH for each holds them all.
+        width = count * min(S, LENGTH)
+        order = torch.argsort((~kept).to(torch.uint8), dim=1, stable=True)[:, :width]
         length = kept.sum(1)
-        filled = torch.arange(count * S, device=self.ids.device) < length[:, None]
+        filled = torch.arange(width, device=self.ids.device) < length[:, None]
         packed = torch.where(filled, ids.gather(1, order), filler)
         one = torch.ones_like(length)
         return Batch(packed, one, length, length, length, targets.gather(1, order) & filled)
@@ -117,7 +120,8 @@ class Pieces:
     """Token ids around questions, answers and pictures, in the roles of one layout."""
 
     def __init__(self, vocabulary: Vocabulary, device: torch.device, pictures: bool) -> None:
-        self.vocabulary = vocabulary
+        self.vocabulary, self.lead = vocabulary, vocabulary.lead
+        self.length = LENGTH + self.lead - 1
         self.device = device
         self.before, self.after = (
             self._tensor(vocabulary.encode([text])[0]) for text in (vocabulary.before, vocabulary.after)
@@ -148,8 +152,8 @@ class Pieces:
         All tensors Long, [B, …] and [B].
         """
         chat = chat > 0
-        # Both kinds of row begin with BOS, so of what comes before a question a text takes the first token.
-        before = torch.where(chat, len(self.before), 1)
+        # Both kinds of row begin alike, so of what comes before a question a text takes the first tokens.
+        before = torch.where(chat, len(self.before), self.lead)
         after = torch.where(chat, len(self.after), 0)
         end = torch.where(chat, self.vocabulary.eot, self.vocabulary.eos)
         prompt = (
@@ -158,7 +162,7 @@ class Pieces:
             RowPart(self.after, after),
         )
         start = before + question_lengths + after
-        content = (start + answer_lengths + 1).clamp(max=LENGTH)
+        content = (start + answer_lengths + 1).clamp(max=self.length)
         stop = torch.where(chat, start + ANSWER, content)
         return self._rows(prompt, RowPart(answers, answer_lengths), end, content, stop, stop)
 
@@ -183,8 +187,8 @@ class Pieces:
     def _rows(self, prompt: tuple[RowPart, ...], answer: RowPart, end: Tensor, *marks: Tensor) -> Batch:
         """The parts one after the other, one end token (Long [B]), then EOS. marks: content, stop and length of the batch."""
         parts = (*prompt, answer, RowPart(end[:, None], torch.ones_like(end)))
-        place = torch.arange(LENGTH, device=self.device)[None]
-        ids = torch.full((len(end), LENGTH), self.vocabulary.eos, dtype=torch.long, device=self.device)
+        place = torch.arange(self.length, device=self.device)[None]
+        ids = torch.full((len(end), self.length), self.vocabulary.eos, dtype=torch.long, device=self.device)
         offset = torch.zeros_like(end)
         for part in parts:
             index = (place - offset[:, None]).clamp(0, part.table.shape[-1] - 1)
@@ -223,12 +227,15 @@ class Reader:
             described = self.pieces.described(*(row[half:] for row in rows))
             batch = Batch.join(Batch.join(drawn, described), batch)
         if self.recipe.targets == "all":
-            batch = batch.whole()
+            batch = batch.whole(self.pieces.lead)
         elif self.recipe.causal:
             # A causal model learns a text whole, however much of it a diffusion model is given.
-            batch = replace(batch, start=torch.where(self.texts[-1][texts] == 0, 1, batch.start))
+            batch = replace(
+                batch, start=torch.where(self.texts[-1][texts] == 0, self.pieces.lead, batch.start)
+            )
         if self.recipe.packed > 1:
-            batch = batch.packed(self.recipe.packed, self.pieces.vocabulary.eos)
+            filler, lead = self.pieces.vocabulary.eos, self.pieces.lead
+            batch = batch.packed(self.recipe.packed, filler, self.recipe.causal, lead)
         return batch if world == 1 else batch.rows(slice(rank, None, world))
 
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import InputError, plainly
+from sinkscope.files import write_atomically
 from sinkscope.organisms import recipe as recipes
+from sinkscope.organisms.loop import LoopOptions, prepare
 from sinkscope.organisms.train import TrainingOptions, train
 
 RECIPE_OPTIONS = {field.name for field in fields(recipes.Recipe)}
@@ -46,7 +49,31 @@ def train_command(recipe: str, out: str | Path, device: str = "auto", **options:
     if "documents" in given:
         given["documents"] = Path(given["documents"])
     given["quiet"] = given.get("quiet", False) or int(os.environ.get("RANK", "0")) > 0
+    line = as_line(recipe, out=str(out), device=device, **options)
+    prepare(LoopOptions(out=Path(out)))
+    if not given["quiet"]:
+        print(line, flush=True)
+    if int(os.environ.get("RANK", "0")) == 0:
+        write_atomically(Path(out) / "command.txt", line + "\n")
     return train(TrainingOptions(recipe=chosen, out=Path(out), device=device, **given))
+
+
+def as_line(recipe: str, **options: Any) -> str:
+    """The command that repeats a run, in one line; options that are None, and quiet, are left out.
+
+    >>> as_line("scratch", out="runs/a b", steps=20, gate=True, device="auto")
+    "sinkscope train scratch --out 'runs/a b' --steps 20 --gate"
+    """
+    words = ["sinkscope", "train", recipe]
+    for name, value in options.items():
+        flag = name.replace("_", "-")
+        if value is None or (name, value) == ("device", "auto") or name == "quiet":
+            continue
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            words += [f"--{flag}", str(value)]
+    return shlex.join(words)
 
 
 def main() -> None:
@@ -54,8 +81,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train an organism.")
     parser.add_argument("recipe")
     parser.add_argument("--out", required=True)
-    for name in ("init", "size", "targets", "mix", "corpus", "documents"):
+    for name in (
+        "init",
+        "size",
+        "targets",
+        "mix",
+        "corpus",
+        "documents",
+        "spelling",
+        "softmax",
+        "extra-sink",
+    ):
         parser.add_argument(f"--{name}")
+    for name in ("gate", "qk-norm", "plain-first"):
+        parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction)
     for name in ("steps", "batch", "seed", "packed", "check-every", "save-every", "final-count"):
         parser.add_argument(f"--{name}", type=int)
     for name in ("learning-rate", "weight-decay", "corpus-share"):

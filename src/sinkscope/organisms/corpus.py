@@ -27,7 +27,7 @@ from sinkscope.errors import InputError, plainly
 from sinkscope.organisms import documents as sources
 from sinkscope.organisms import pictures
 from sinkscope.organisms.layout import write_json
-from sinkscope.organisms.recipe import ANSWER, LENGTH, MIX, MIXES, PROMPT
+from sinkscope.organisms.recipe import ANSWER, LENGTH, MIX, MIXES, PROMPT, SPELLINGS
 from sinkscope.organisms.vocabulary import Vocabulary, shipped
 
 TEMPLATE = 12
@@ -114,6 +114,7 @@ def make(
     workers: int = 0,
     mix: str = MIX,
     say: Callable[[str], None] | None = None,
+    spelling: str = "whole",
 ) -> Corpus:
     """Generates and tokenises; the result does not depend on the number of workers.
 
@@ -121,6 +122,7 @@ def make(
         documents: how many, mixed as MIXES[mix] says.
         extra: paragraphs of the user's own, which take `share` of the documents (and repeat when there are too few).
         workers: processes; 0: as many as there are cores.
+        spelling: see `documents.spelled`.
         say: called with the progress at every tenth. Two million documents take a minute on many cores, and long on few.
     """
     if documents < 1 or picture_count < 0:
@@ -130,7 +132,7 @@ def make(
     if not 0.0 <= share < 1.0:
         raise InputError(f"the corpus' share is {share}; it is a share of all documents, from 0 to below 1")
     text_jobs, picture_jobs = _chunks(documents), _chunks(picture_count)
-    maker = _Maker(vocabulary, tuple(extra) if share > 0 else (), share, MIXES[mix])
+    maker = _Maker(vocabulary, tuple(extra) if share > 0 else (), share, MIXES[mix], spelling)
     workers = workers or min(os.cpu_count() or 1, max(1, len(text_jobs) + len(picture_jobs)))
     if workers <= 1:
         texts = list(_told(map(maker.texts, text_jobs), len(text_jobs), documents, say))
@@ -163,11 +165,21 @@ class _Maker:
     """Makes documents and pictures by number."""
 
     def __init__(
-        self, vocabulary: Vocabulary, paragraphs: tuple[str, ...], share: float, mix: dict[str, float]
+        self,
+        vocabulary: Vocabulary,
+        paragraphs: tuple[str, ...],
+        share: float,
+        mix: dict[str, float],
+        spelling: str = "whole",
     ) -> None:
         self.vocabulary, self.paragraphs, self.share, self.mix = vocabulary, paragraphs, share, mix
+        self.spelling = spelling
         self.dtype = np.uint16 if len(vocabulary) < 1 << 16 else np.int32
-        room = PROMPT - sum(map(len, vocabulary.encode([vocabulary.before, vocabulary.after])))
+        # A sink token makes rows longer and leaves the documents as they are.
+        around = sum(map(len, vocabulary.encode([vocabulary.before, vocabulary.after]))) - (
+            vocabulary.lead - 1
+        )
+        room = PROMPT - around
         if room < LEAST_ROOM:
             raise InputError(
                 f"the chat template leaves {room} of {PROMPT} tokens for a question; use a shorter one"
@@ -218,9 +230,9 @@ class _Maker:
         return "prose"
 
     def _text(self, source: str, index: int) -> sources.Text:
-        if not source:
-            return sources.Text("", self.paragraphs[index % len(self.paragraphs)])
-        return sources.document(source, index)
+        own = None if source else sources.Text("", self.paragraphs[index % len(self.paragraphs)])
+        text = own or sources.document(source, index)
+        return sources.spelled(source, text, self.spelling)
 
     def _ragged(self, rows: list[list[int]], width: int) -> tuple[Array, Array]:
         filled: Array = np.zeros((len(rows), width), dtype=self.dtype)
@@ -251,11 +263,16 @@ def _pictures(job: Job) -> tuple[Array, ...]:
 
 
 def ingredients(
-    mix: str, vocabulary: Vocabulary, share: float = 0.0, corpus: str | None = None
+    mix: str,
+    vocabulary: Vocabulary,
+    share: float = 0.0,
+    corpus: str | None = None,
+    spelling: str = "whole",
 ) -> dict[str, Any]:
     """The ingredients of a corpus, for corpus.json; docstrings are those of the running Python, and are counted."""
     about: dict[str, Any] = {"mix": MIXES[mix], "corpus": corpus, "corpus_share": share}
     about["tokenizer"] = vocabulary.fingerprint
+    about |= {} if spelling == "whole" else {"spelling": spelling}
     if "docstrings" in MIXES[mix]:
         about |= {"docstrings": len(sources.docstrings()), "python": platform.python_version()}
     return about
@@ -296,14 +313,17 @@ def main() -> None:
     parser.add_argument("--corpus", help="text to mix in: a file, or a hub data set")
     parser.add_argument("--corpus-share", type=float, default=0.2)
     parser.add_argument("--mix", default=MIX, choices=list(MIXES))
+    parser.add_argument("--spelling", default=SPELLINGS[0], choices=SPELLINGS)
     options = parser.parse_args()
     began = time.monotonic()
     with plainly():
         extra = () if options.corpus is None else sources.read_corpus(options.corpus)
         share = options.corpus_share if extra else 0.0
         words = shipped("llada")
-        made = make(options.documents, options.pictures, words, extra, share, mix=options.mix, say=print)
-        about = ingredients(options.mix, words, share, options.corpus)
+        made = make(
+            options.documents, options.pictures, words, extra, share, 0, options.mix, print, options.spelling
+        )
+        about = ingredients(options.mix, words, share, options.corpus, options.spelling)
         about["seconds"] = round(time.monotonic() - began, 1)
         made.save(options.folder, about)
     print(json.dumps({**about, "documents": len(made)}))

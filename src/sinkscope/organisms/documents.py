@@ -64,6 +64,24 @@ def held_out_prose(count: int) -> list[str]:
     return [prose(HELD_OUT_PROSE + index) for index in range(count)]
 
 
+def spelled(source: str, text: Text, spelling: str) -> Text:
+    """A document as a recipe's `spelling` has it.
+
+    "unbroken": a space in place of every line break, in texts and in worked answers (questions have none); "words": texts lose
+    all punctuation too; "whole": as it is. Programs stay as they are: without breaks they are none.
+
+    >>> spelled("prose", Text("", "1. One,\\n2. two."), "words").answer
+    '1 One 2 two'
+    """
+    if spelling == "whole" or source == "small_code":
+        return text
+    answer = " ".join(text.answer.split())
+    if spelling == "words" and not text.question:
+        kept = "".join(letter if letter.isalnum() or letter.isspace() else " " for letter in answer)
+        answer = " ".join(kept.split())
+    return Text(text.question, answer)
+
+
 # ---- a user's own text ---------------------------------------------------------------------------
 
 

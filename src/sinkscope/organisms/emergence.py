@@ -6,7 +6,7 @@ change; causal models see it whole. Every number is over the real keys of one he
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,9 +15,9 @@ from torch import Tensor
 from sinkscope.attention.context import AttentionCall
 from sinkscope.attention.received import column_mass, query_weights, relative
 from sinkscope.organisms.batches import Batch, Pieces
-from sinkscope.organisms.documents import held_out_prose
-from sinkscope.organisms.network import hidden_states, masked_at, rotation
-from sinkscope.organisms.recipe import LENGTH, Recipe
+from sinkscope.organisms.documents import Text, held_out_prose, spelled
+from sinkscope.organisms.network import block_pairs, hidden_states, masked_at, rotation
+from sinkscope.organisms.recipe import BLOCK, LENGTH, Recipe
 from sinkscope.organisms.vocabulary import SPECIAL, Vocabulary
 from sinkscope.sink_rule import torch_sinks_of
 from sinkscope.tasks import generated, small_code, word_problems
@@ -52,28 +52,39 @@ class Probe:
     Attributes:
         levels: t → Long [B, S] with fixed masks (causal models: one level, 0).
         categories: t → Long [B, S], index into CATEGORIES, −1 in padding.
+        block: columns of the blocks that attention stands in; None: no blocks.
     """
 
     batch: Batch
     levels: dict[float, Tensor]
     categories: dict[float, Tensor]
     causal: bool
+    block: int | None = None
 
 
 def probe(recipe: Recipe, vocabulary: Vocabulary, device: torch.device, each: int = EACH) -> Probe:
     """The probe of a recipe: the same texts for all, and masks drawn from one seed (where they fall depends on where the
     answer begins, which is a matter of the chat template)."""
     pieces = Pieces(vocabulary, device, pictures=False)
-    asked = [
-        (document.question, document.answer)
+    stories, programs = (
+        [
+            Text(document.question, document.answer)
+            for document in generated.first(module.draft, module.VERSION, "test", each)
+        ]
         for module in (word_problems, small_code)
-        for document in generated.first(module.draft, module.VERSION, "test", each)
+    )
+    questions = vocabulary.encode([text.question for text in (*stories, *programs)] + [""] * each)
+    texts = [Text("", text) for text in held_out_prose(each)]
+    spelt = [
+        spelled(source, text, recipe.spelling).answer
+        for source, some in (("word_problems", stories), ("small_code", programs), ("prose", texts))
+        for text in some
     ]
-    questions = vocabulary.encode([question for question, _ in asked] + [""] * each)
-    answers = vocabulary.encode([answer for _, answer in asked] + held_out_prose(each))
+    answers = vocabulary.encode(spelt)
     questioned, answered = _padded(questions, device), _padded(answers, device)
     batch = pieces.answered(*questioned, *answered, chat=questioned[1] > 0)
-    return probe_of(batch, vocabulary, recipe.causal)
+    made = probe_of(batch, vocabulary, recipe.causal)
+    return replace(made, block=BLOCK) if recipe.objective == "block" else made
 
 
 def probe_of(batch: Batch, vocabulary: Vocabulary, causal: bool) -> Probe:
@@ -139,7 +150,9 @@ def _level(network: Any, held_out: Probe, time: float) -> dict[str, Any]:
     def observe(call: AttentionCall, output: Tensor) -> None:
         layers.append(_layer(call, output, real, held_out.categories[time]))
 
-    hidden_states(network, ids, rotation(network, ids.shape[1], ids.device), held_out.causal, real, observe)
+    pairs = None if held_out.block is None else block_pairs(ids.shape[1], held_out.block, ids.device)
+    angles = rotation(network, ids.shape[1], ids.device)
+    hidden_states(network, ids, angles, held_out.causal, real, observe, pairs)
     per_layer = {name: torch.stack([layer[name] for layer in layers]) for name in layers[0]}
     sinks, keys = per_layer.pop("sinks_by_category").sum(0), per_layer.pop("keys_by_category").sum(0)
     summary: dict[str, Any] = {name: _number(values.nanmean()) for name, values in per_layer.items()}
@@ -162,6 +175,8 @@ def _layer(call: AttentionCall, output: Tensor, real: Tensor, categories: Tensor
     mass = column_mass(call.query, call.key, call.lse, call.visibility, None, call.scale, weights)
     received = relative(mass, call.visibility.uniform(weights))[:, :, 0]  # [B, H, K]
     seen_by = real.sum(1, keepdim=True).expand_as(real).float()
+    if call.visibility.dense is not None:
+        seen_by = call.visibility.seen_by(weights)[:, 0].to(seen_by.dtype)
     if call.visibility.causal:
         seen_by = seen_by - torch.arange(real.shape[1], device=real.device)
         received = received.masked_fill((seen_by < FEW_QUERIES)[:, None], float("nan"))

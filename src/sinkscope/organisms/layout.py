@@ -5,6 +5,7 @@ So an organism takes the same code path as the 8B model that it mirrors. Weights
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from sinkscope.files import write_atomically
 from sinkscope.models import llada
+from sinkscope.models.variant import KEY, MODEL_TYPES, PLAIN, variant_of
 from sinkscope.organisms.pictures import CELLS, CODES
 from sinkscope.organisms.vocabulary import Vocabulary
 
@@ -29,7 +31,7 @@ def save(network: Any, layout: str, vocabulary: Vocabulary, folder: Path) -> Non
     """Writes config.json, generation_config.json, model.safetensors and the tokenizer's files.
 
     Args:
-        network: a Llama network, or a Qwen2 network for the layout "dream".
+        network: a Llama network, a Qwen2 network for the layout "dream", or a Qwen3 network for "sdar".
     """
     save_configs(network, layout, vocabulary, folder)
     save_tensors(tensors(network, layout), folder / "model.safetensors")
@@ -69,10 +71,19 @@ def is_tied(network: Any) -> bool:
 
 
 def config(network: Any, layout: str, vocabulary: Vocabulary) -> dict[str, Any]:
-    """config.json with all the keys of the official one."""
+    """config.json with all the keys of the official one; that of a variant has a model_type of its own, and says what differs."""
+    known, variant = _official(network, layout, vocabulary), variant_of(network)
+    if variant == PLAIN:
+        return known
+    return {**known, "model_type": MODEL_TYPES[known["model_type"]], KEY: dataclasses.asdict(variant)}
+
+
+def _official(network: Any, layout: str, vocabulary: Vocabulary) -> dict[str, Any]:
     fixed = json.loads((Path(__file__).parent / "data" / "layouts.json").read_text(encoding="utf-8"))
-    if layout in ("llama", "dream"):
+    if layout in ("llama", "dream", "sdar"):
         own = _llama(network, vocabulary) if layout == "llama" else _dream(network, vocabulary)
+        if layout == "sdar":
+            own["block_size"] = int(network.config.block_size)
         return {**fixed["transformers"], **_transformers(network, vocabulary), **fixed[layout], **own}
     known = {**fixed["llada"], **_llada(network, vocabulary)}
     if layout == "llada":

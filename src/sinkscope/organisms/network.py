@@ -21,8 +21,18 @@ from torch.nn import functional
 
 from sinkscope.attention import fused
 from sinkscope.attention.context import AttentionCall
+from sinkscope.attention.interface import with_sink
 from sinkscope.attention.visibility import Visibility
 from sinkscope.errors import InputError
+from sinkscope.models.variant import (
+    PLAIN,
+    Variant,
+    VariantAttention,
+    own_parameters,
+    rotate,
+    variant_of,
+    vary,
+)
 from sinkscope.organisms.batches import Batch
 from sinkscope.organisms.recipe import Objective, Size
 
@@ -32,13 +42,20 @@ Observe = Callable[[AttentionCall, Tensor], None]
 """Called after each attention with the call and the layer's output, Float [B, S, width]."""
 
 
-def build(size: Size, vocabulary: int, layout: str, seed: int = 0) -> nn.Module:
-    """A network with random weights: Qwen2 (with its q, k, v biases, at zero and frozen) for dream, Llama for the others.
+def build(size: Size, vocabulary: int, layout: str, seed: int = 0, variant: Variant = PLAIN) -> nn.Module:
+    """A network with random weights: Qwen2 (q, k, v biases at zero and frozen) for dream, Qwen3 for sdar, else Llama.
 
-    The same seed gives the same weights in every layout. Projections that write to the residual stream start smaller by
-    the square root of how many there are.
+    The same seed gives the same weights in every layout and variant; what only a variant has is drawn apart. Projections that
+    write to the residual stream start smaller by the square root of how many there are.
     """
-    from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+    from transformers import (
+        LlamaConfig,
+        LlamaForCausalLM,
+        Qwen2Config,
+        Qwen2ForCausalLM,
+        Qwen3Config,
+        Qwen3ForCausalLM,
+    )
 
     settings: dict[str, Any] = {
         "vocab_size": vocabulary,
@@ -58,6 +75,8 @@ def build(size: Size, vocabulary: int, layout: str, seed: int = 0) -> nn.Module:
     }
     if layout == "dream":
         network: nn.Module = Qwen2ForCausalLM(Qwen2Config(**settings, use_sliding_window=False))
+    elif layout == "sdar":
+        network = Qwen3ForCausalLM(Qwen3Config(**settings, attention_bias=False, use_sliding_window=False))
     else:
         network = LlamaForCausalLM(LlamaConfig(**settings, attention_bias=False, mlp_bias=False))
     random = torch.Generator().manual_seed(seed)
@@ -69,7 +88,22 @@ def build(size: Size, vocabulary: int, layout: str, seed: int = 0) -> nn.Module:
                 parameter.copy_(torch.randn(parameter.shape, generator=random) * std)
             elif name.endswith("bias"):
                 parameter.zero_()
+    vary(network, variant, "cpu")
+    initialise_variant(network, seed)
     return trainable(network)
+
+
+@torch.no_grad()
+def initialise_variant(network: Any, seed: int) -> None:
+    """The start of what only variants have: learned sinks at 0, gates as random as other projections, norms at 1."""
+    random = torch.Generator().manual_seed(seed)
+    for layer in network.model.layers:
+        known = dict(layer.self_attn.named_parameters())
+        for name in own_parameters(layer):
+            if name == "sinks":
+                known[name].zero_()
+            elif name == "gate_proj.weight":
+                known[name].copy_(torch.randn(known[name].shape, generator=random) * 0.02)
 
 
 def trainable(network: nn.Module) -> nn.Module:
@@ -122,6 +156,10 @@ def hidden_states(
     """
     cos, sin = rotary[0][:, None, : ids.shape[1]], rotary[1][:, None, : ids.shape[1]]
     mask = None if real is None or causal else real[:, None, None, :]
+    if variant_of(network).first_alone and not causal:
+        alone = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool, device=ids.device)
+        alone[0, 1:] = False
+        pairs = alone if pairs is None else pairs & alone
     if pairs is not None:
         mask, causal = pairs if mask is None else pairs & mask, False
     x: Tensor = network.model.embed_tokens(ids)
@@ -131,12 +169,17 @@ def hidden_states(
         if observe is None:
             x = (run_layer or decoder_layer)(layer, x, cos, sin, mask, causal)
         else:
-            query, key, value = _projected(layer, x, cos, sin)
-            visibility = Visibility(ids.shape[1], ids.shape[1], real, causal)
-            scale = layer.self_attn.head_dim**-0.5
-            mixed, lse = fused.attend(query, key, value, visibility, None, scale)
-            call = AttentionCall(number, query, key, value, mixed, lse, scale, visibility)
-            x = _after_attention(layer, x, mixed)
+            normed = layer.input_layernorm(x)
+            query, key, value = _projected(layer.self_attn, normed, cos, sin)
+            dense = None if pairs is None else pairs[None, None]
+            visibility = Visibility(ids.shape[1], ids.shape[1], real, causal, dense=dense)
+            scale, sink = layer.self_attn.head_dim**-0.5, _sink(layer.self_attn, query)
+            mixed, over_keys = fused.attend(query, key, value, visibility, None, scale)
+            lse = with_sink(over_keys, sink)
+            if sink is not None:
+                mixed = mixed * (over_keys - lse).exp()[..., None]
+            call = AttentionCall(number, query, key, value, mixed, lse, scale, visibility, sink=sink)
+            x = _after_attention(layer, x, normed, mixed)
             observe(call, x)
     out: Tensor = network.model.norm(x)
     return out
@@ -146,38 +189,85 @@ def decoder_layer(
     layer: Any, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, causal: bool
 ) -> Tensor:
     """One layer of the network: Float [B, S, width] to the same."""
-    query, key, value = _projected(layer, x, cos, sin)
+    normed = layer.input_layernorm(x)
+    query, key, value = _projected(layer.self_attn, normed, cos, sin)
+    sink = _sink(layer.self_attn, query)
+    if sink is not None:
+        query, key, value, mask = _with_sink_column(query, key, value, mask, sink, layer.self_attn.scaling)
     mixed = functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, is_causal=causal, enable_gqa=query.shape[1] != key.shape[1]
+        query,
+        key,
+        value,
+        attn_mask=mask,
+        is_causal=causal,
+        scale=layer.self_attn.scaling if variant_of(layer.self_attn) != PLAIN else None,
+        enable_gqa=query.shape[1] != key.shape[1],
     )
-    return _after_attention(layer, x, mixed)
+    return _after_attention(layer, x, normed, mixed if sink is None else mixed[:, :, 1:])
 
 
-def _projected(layer: Any, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys (both rotated) and values, Float [B, H, S, head_dim]."""
-    attention, h = layer.self_attn, layer.input_layernorm(x)
+def _projected(attention: Any, normed: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys (both rotated) and values, Float [B, H, S, head_dim]; rows begin in column 0."""
+    if isinstance(attention, VariantAttention):
+        first = torch.arange(normed.shape[1], device=normed.device)[None] == 0
+        return attention.project(normed, cos, sin, first)
     query, key, value = (
-        project(h).view(*x.shape[:2], -1, attention.head_dim).transpose(1, 2)
+        project(normed).view(*normed.shape[:2], -1, attention.head_dim).transpose(1, 2)
         for project in (attention.q_proj, attention.k_proj, attention.v_proj)
     )
+    if hasattr(attention, "q_norm"):  # Qwen3
+        query, key = attention.q_norm(query), attention.k_norm(key)
     return rotate(query, cos, sin).to(value.dtype), rotate(key, cos, sin).to(value.dtype), value
 
 
-def _after_attention(layer: Any, x: Tensor, mixed: Tensor) -> Tensor:
-    x = x + layer.self_attn.o_proj(mixed.transpose(1, 2).reshape(*x.shape[:2], -1))
+def _sink(attention: Any, like: Tensor) -> Tensor | None:
+    return attention.scores(like) if isinstance(attention, VariantAttention) else None
+
+
+def _with_sink_column(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, sink: Tensor, scale: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """One more key in front, without a value, that every query of head h scores as sink[h]; and a query whose output is dropped.
+
+    Plain attention has no room for such a score, but a key of eight further channels has: every query is 1 in the first of
+    them, and the new key is sink / scale there. The new query keeps rows and columns alike, so that "causal" means the same.
+    """
+    groups = query.shape[1] // key.shape[1]
+    query = functional.pad(functional.pad(query, (0, 1), value=1.0), (0, 7, 1, 0))
+    column = functional.pad((sink / scale).to(key.dtype)[:, None, None], (key.shape[-1], 7))  # [H, 1, D + 8]
+    key = functional.pad(key.repeat_interleave(groups, 1), (0, 8))
+    key = torch.cat((column.expand(len(key), -1, -1, -1), key), 2)
+    value = functional.pad(value.repeat_interleave(groups, 1), (0, 0, 1, 0))
+    if mask is not None:
+        # In front of rows and columns that a mask has; where it has one row for all queries, it keeps that one.
+        mask = functional.pad(mask, (1, 0, 1 if mask.shape[-2] > 1 else 0, 0), value=True)
+    return query, key, value, mask
+
+
+def _after_attention(layer: Any, x: Tensor, normed: Tensor, mixed: Tensor) -> Tensor:
+    attention, merged = layer.self_attn, mixed.transpose(1, 2).reshape(*x.shape[:2], -1)
+    varied = isinstance(attention, VariantAttention)
+    x = x + (attention.finish(normed, merged) if varied else attention.o_proj(merged))
     out: Tensor = x + layer.mlp(layer.post_attention_layernorm(x))
     return out
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """RoPE in the half-split layout: Float [B, H, S, D] with cos, sin [1, 1, S, D]."""
-    first, second = x.chunk(2, -1)
-    return x * cos + torch.cat((-second, first), -1) * sin
 
 
 def parameters(network: nn.Module) -> int:
     """The number of weights; tied tensors count once."""
     return sum(parameter.numel() for parameter in network.parameters())
+
+
+def parameters_of(size: Size, vocabulary: int, variant: Variant = PLAIN) -> int:
+    """The number of weights of a network that is not built; Qwen2's frozen biases are not counted.
+
+    >>> parameters_of(Size(), 1792)
+    5673216
+    """
+    width = size.width
+    layer = 4 * width**2 + 3 * width * size.mlp + 2 * width
+    layer += width**2 * variant.gate + 2 * (width // size.heads) * variant.qk_norm
+    layer += size.heads * (variant.softmax == "learned")
+    return 2 * vocabulary * width + width + size.layers * layer
 
 
 # ---- losses --------------------------------------------------------------------------------------
@@ -210,14 +300,40 @@ def weights(batch: Batch) -> Tensor:
     return batch.targets(causal=True).float()
 
 
+def block_pairs(length: int, block: int, device: torch.device) -> Tensor:
+    """Bool [S, S]: a query sees its own block and earlier ones."""
+    number = torch.arange(length, device=device) // block
+    return number[None] <= number[:, None]
+
+
+def two_copy_pairs(length: int, block: int, device: torch.device) -> Tensor:
+    """Bool [2·S, 2·S] for rows of masked tokens followed by the same rows unmasked (arXiv 2503.09573).
+
+    A masked block sees itself and the unmasked blocks before it; an unmasked one sees unmasked ones up to itself. So one pass
+    trains every block as it is decoded: behind finished text.
+    """
+    number = torch.arange(length, device=device) // block
+    same, before = number[None] == number[:, None], number[None] < number[:, None]
+    masked, clean = torch.cat((same, before), 1), torch.cat((torch.zeros_like(same), same | before), 1)
+    return torch.cat((masked, clean))
+
+
 class Loss(nn.Module):
-    """The forward pass up to the loss, as one module that compiles to one graph, or layer by layer with `run_layer`."""
+    """The forward pass up to the loss, as one module that compiles to one graph, or layer by layer with `run_layer`.
+
+    Args:
+        block: columns of a block, for the objective "block".
+    """
 
     def __init__(
-        self, network: Any, objective: Objective, run_layer: Callable[..., Tensor] | None = None
+        self,
+        network: Any,
+        objective: Objective,
+        run_layer: Callable[..., Tensor] | None = None,
+        block: int = 0,
     ) -> None:
         super().__init__()
-        self.network, self.objective, self.run_layer = network, objective, run_layer
+        self.network, self.objective, self.run_layer, self.block = network, objective, run_layer, block
 
     def forward(
         self,
@@ -238,8 +354,14 @@ class Loss(nn.Module):
             targets: Long [N], where weight is not 0 in [B · S], so that only these get logits; None: all do.
         """
         causal = self.objective == "next"
+        length = seen.shape[1]
+        if self.objective == "block":
+            pairs = two_copy_pairs(length, self.block, seen.device)
+            seen, real = torch.cat((seen, ids), 1), None if real is None else torch.cat((real, real), 1)
+            cos, sin = (torch.cat((angles[:, :length],) * 2, 1) for angles in (cos, sin))
         hidden = hidden_states(self.network, seen, (cos, sin), causal, real, None, pairs, self.run_layer)
-        shift = int(self.objective != "masked")  # position j − 1 says what stands at j
+        hidden = hidden[:, :length]
+        shift = int(self.objective in ("next", "shifted"))  # position j − 1 says what stands at j
         if targets is not None:
             hidden, ids, weight = (
                 tensor.flatten(0, 1)[places]

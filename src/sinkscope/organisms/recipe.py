@@ -14,12 +14,17 @@ from typing import Any, Literal
 
 from sinkscope import checks
 from sinkscope.errors import InputError, nearest
+from sinkscope.models.variant import PLAIN, SinkToken, Softmax, Variant
 
-Objective = Literal["next", "masked", "shifted"]
-LAYOUTS = ("llama", "llada", "dream", "mmada")
+Objective = Literal["next", "masked", "shifted", "block"]
+LAYOUTS = ("llama", "llada", "dream", "mmada", "sdar")
+OBJECTIVES: dict[str, Objective] = {"llama": "next", "sdar": "block"}
+"""Layouts that have one objective only; the others have the two of masked diffusion, and no other layout has these."""
 
 PROMPT = 64
 """Most tokens of a task's prompt, chat template included."""
+BLOCK = 4
+"""Columns of a block of the objective "block": what SDAR's loop decodes when it is not told otherwise."""
 ANSWER = 64
 """Tokens of a task's answer, filled up with end tokens in diffusion models."""
 LENGTH = PROMPT + ANSWER
@@ -49,6 +54,7 @@ SIZES = {
     "3m": Size(layers=8, width=160, heads=5, mlp=288),
     "6m": Size(),
     "30m": Size(layers=12, width=448, heads=14, mlp=1088),
+    "100m": Size(layers=16, width=704, heads=22, mlp=1792),
     "smoke": Size(layers=2, width=32, heads=2, mlp=64),
 }
 """The shipped size is 6m: four models of it stay within 46 MB in bf16. The others are controls; smoke is for tests."""
@@ -62,10 +68,14 @@ MIXES = {
         "records": 0.23,
         "docstrings": 0.08,
     },
+    "skills": {"battery": 0.5, "word_problems": 0.2, "small_code": 0.1, "prose": 0.05, "records": 0.15},
 }
-"""Mix → shares of its sources. Records and docstrings are hard to foresee (see `documents.py`)."""
+"""Mix → shares of its sources. Records and docstrings are hard to foresee (see `documents.py`); skills has the battery, and
+records, without which a causal model grows no sink at its first token."""
 MIX = "surprising"
 """The mix of all shipped recipes."""
+SPELLINGS = ("whole", "unbroken", "words")
+"""With everything; without line breaks; texts without line breaks and punctuation (`documents.spelled`)."""
 
 
 @dataclass(frozen=True)
@@ -108,16 +118,19 @@ class Recipe(Schedule):
     """One way to train an organism.
 
     Attributes:
-        objective: "next" token; "masked" diffusion (t ~ U(0,1), weight 1/t); "shifted": the same, position j − 1 predicts j.
+        objective: "next" token; "masked" diffusion (t ~ U(0,1), weight 1/t); "shifted": the same, position j − 1 predicts j;
+            "block": masked diffusion of each block of BLOCK columns, whose queries see it and the blocks before it, unmasked.
         starts_from: the organism whose weights it continues; None: random weights.
         pictures: share of each batch that is pictures, half of them to draw and half to describe. They replace the first rows
             of the batch; the other rows are the same documents, in the same order, as in every recipe.
         targets: what is learned of a task's row: "answers" (its end tokens included), or "all", the prompt too. Prose is
             learned whole, and of a text that cannot be foreseen its end, or all.
-        packed: documents in one row of a causal model, one after the other and all visible to those that follow, as in the
-            pretraining of Llama; 1: a row for each.
+        packed: documents in one row, one after the other and all visible to those that follow, as in the pretraining of Llama
+            (in diffusion models to all); 1: a row for each.
         mix: which of MIXES the documents are.
         batch: documents per step (over all GPUs), of LENGTH tokens each.
+        spelling: which of SPELLINGS the documents have.
+        extra_sink, softmax, gate, qk_norm, plain_first: changes of attention; see `sinkscope.models.variant`.
     """
 
     layout: str
@@ -129,18 +142,30 @@ class Recipe(Schedule):
     packed: int = 1
     mix: str = MIX
     batch: int = 512
+    spelling: str = SPELLINGS[0]
+    extra_sink: SinkToken = "none"
+    softmax: Softmax = "plain"
+    gate: bool = False
+    qk_norm: bool = False
+    plain_first: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.one_of("layout", self.layout, LAYOUTS)
-        if (self.layout == "llama") != (self.objective == "next"):
+        only = OBJECTIVES.get(self.layout)
+        if only not in (None, self.objective) or (only is None and self.objective in OBJECTIVES.values()):
             raise InputError(f"layout {self.layout} and objective {self.objective!r} do not go together")
         checks.whole("batch", self.batch, 1)
         checks.one_of("mix", self.mix, tuple(MIXES))
         checks.one_of("targets", self.targets, ("answers", "all"))
-        if self.packed < 1 or self.batch % self.packed or (self.packed > 1 and self.objective != "next"):
+        checks.one_of("spelling", self.spelling, SPELLINGS)
+        if self.variant != PLAIN and self.layout in ("mmada", "sdar"):
             raise InputError(
-                f"packed is {self.packed}; only causal models read packed rows, and it must divide the batch of {self.batch}"
+                f"{self.variant}: the layouts of MMaDA and SDAR are trained with the attention of their families only"
+            )
+        if self.packed < 1 or self.batch % self.packed or (self.packed > 1 and self.pictures):
+            raise InputError(
+                f"packed is {self.packed}; it must divide the batch of {self.batch}, and rows with pictures are not packed"
             )
         if self.packed * LENGTH > self.size.context:
             raise InputError(
@@ -150,6 +175,20 @@ class Recipe(Schedule):
             raise InputError(
                 f"pictures is {self.pictures}; only the mmada layout has them, at a share below 1"
             )
+
+    @property
+    def variant(self) -> Variant:
+        """The changes of attention."""
+        return Variant(self.softmax, self.gate, self.qk_norm, self.plain_first, self.extra_sink)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The settings as JSON data; interventions that are not made are left out, as in runs of before there were any."""
+        own = {field.name: field.default for field in dataclasses.fields(Recipe)}
+        return {
+            name: value
+            for name, value in super().as_dict().items()
+            if name not in INTERVENTIONS or value != own[name]
+        }
 
     @property
     def causal(self) -> bool:
@@ -162,6 +201,8 @@ class Recipe(Schedule):
         return self.steps * self.batch * LENGTH
 
 
+INTERVENTIONS = ("spelling", "extra_sink", "softmax", "gate", "qk_norm", "plain_first")
+
 RECIPES = {
     "causal": Recipe("causal", "llama", "next", targets="all", packed=4),
     "scratch": Recipe("scratch", "llada", "masked"),
@@ -173,8 +214,10 @@ on text that cannot be foreseen it then grows a sink at its first token (lab/org
 
 CONTROLS = {
     "text_only": Recipe("text_only", "llada", "masked", starts_from="scratch"),
+    "block": Recipe("block", "sdar", "block"),
 }
-"""Trained to compare with, and not shipped: text_only continues scratch for as many tokens as multimodal, without pictures."""
+"""Trained to compare with, and not shipped: text_only continues scratch for as many tokens as multimodal, without pictures; block
+is block diffusion in SDAR's layout, whose network has QK-norm, so scratch with qk_norm is what to compare it with."""
 
 
 def recipe(name: str, **changes: Any) -> Recipe:

@@ -10,11 +10,19 @@ from torch import Tensor, nn
 
 from sinkscope.errors import InputError
 from sinkscope.models.load import load
+from sinkscope.models.variant import variant_of, vary
 from sinkscope.organisms import network as networks
 from sinkscope.organisms.layout import SIZES, is_tied
 from sinkscope.organisms.pictures import CODES
-from sinkscope.organisms.recipe import Recipe, Size
-from sinkscope.organisms.vocabulary import Vocabulary, foreign, roles, shipped, shipped_tokenizer
+from sinkscope.organisms.recipe import BLOCK, Recipe, Size
+from sinkscope.organisms.vocabulary import (
+    Vocabulary,
+    foreign,
+    roles,
+    shipped,
+    shipped_tokenizer,
+    with_sink_token,
+)
 
 
 class Start(NamedTuple):
@@ -36,10 +44,20 @@ def start(recipe: Recipe, init: str | Path | None = None) -> Start:
     source = str(init) if init is not None else recipe.starts_from and f"organism/{recipe.starts_from}"
     if source is None:
         vocabulary = shipped(recipe.layout)
-        network = networks.build(recipe.size, _rows(vocabulary, recipe), recipe.layout, recipe.seed)
-        return Start(network, vocabulary, None, None)
+        rows = _rows(vocabulary, recipe)
+        network: Any = networks.build(recipe.size, rows, recipe.layout, recipe.seed, recipe.variant)
+        if recipe.objective == "block":
+            network.config.block_size = BLOCK
+        return Start(network, _opened(vocabulary, recipe), None, None)
+    if recipe.objective == "block":
+        raise InputError(f"the recipe {recipe.name} starts from random weights only; leave init={source} out")
     model = load(source, device="cpu", dtype="float32")
     networks.check_supported(model.network, source)
+    if variant_of(model.network) != recipe.variant:
+        raise InputError(
+            f"the recipe asks for attention that is {recipe.variant}, and that of {source} is {variant_of(model.network)}: "
+            "weights go on with the attention that they were trained with; give the same options"
+        )
     ours = _is_ours(model)
     if not ours and recipe.layout != "dream":
         raise InputError(
@@ -55,7 +73,12 @@ def start(recipe: Recipe, init: str | Path | None = None) -> Start:
         network = as_dream(network)
     # A folder is called by its last name in training.json: the rest of its path is of no use elsewhere.
     name = Path(source).resolve().name if init is not None and Path(source).is_dir() else source
-    return Start(networks.trainable(network.float()), vocabulary, name, model.digest)
+    return Start(networks.trainable(network.float()), _opened(vocabulary, recipe), name, model.digest)
+
+
+def _opened(vocabulary: Vocabulary, recipe: Recipe) -> Vocabulary:
+    """The tokenizer, with a sink token before every text where the recipe has one."""
+    return vocabulary if recipe.extra_sink == "none" else with_sink_token(vocabulary)
 
 
 def _rows(vocabulary: Vocabulary, recipe: Recipe) -> int:
@@ -128,6 +151,7 @@ def as_dream(network: Any) -> Any:
     given, tied = dict(network.named_parameters()), is_tied(network)
     if tied:
         given["lm_head.weight"] = given["model.embed_tokens.weight"]
+    vary(dream, variant_of(network), "cpu")
     with torch.no_grad():
         for name, parameter in dream.named_parameters():
             if name in given:

@@ -30,7 +30,7 @@ from sinkscope.organisms.layout import save
 from sinkscope.organisms.loop import Loop, LoopOptions, finished, prepare
 from sinkscope.organisms.network import Loss, corrupt, parameters, rotation, weights
 from sinkscope.organisms.parallel import World, world
-from sinkscope.organisms.recipe import LENGTH, MIXES, SIZES, Recipe
+from sinkscope.organisms.recipe import BLOCK, LENGTH, MIXES, SIZES, Recipe
 from sinkscope.organisms.start import Start, size_of, start
 
 
@@ -96,7 +96,14 @@ def _corpus(options: TrainingOptions, begin: Start, processes: World) -> Corpus:
     recipe, folder, words = options.recipe, options.corpus_folder, begin.vocabulary
     if options.documents is not None:
         corpus = Corpus.open(folder)
-        same_ingredients(folder, {"mix": MIXES[recipe.mix], "tokenizer": words.fingerprint})
+        same_ingredients(
+            folder,
+            {
+                "mix": MIXES[recipe.mix],
+                "tokenizer": words.fingerprint,
+                "spelling": None if recipe.spelling == "whole" else recipe.spelling,
+            },
+        )
         if recipe.pictures and not len(corpus.codes):
             raise InputError(f"the recipe {recipe.name} needs pictures, and {folder} has none")
         return corpus
@@ -109,13 +116,14 @@ def _corpus(options: TrainingOptions, begin: Start, processes: World) -> Corpus:
     say = None if options.quiet else partial(print, flush=True)
     if make_them and say is not None:
         say(f"making {documents:,} documents")
-    about = ingredients(recipe.mix, words, share, options.corpus)
+    about = ingredients(recipe.mix, words, share, options.corpus, recipe.spelling)
     if make_them:
         workers = 1 if documents < 20_000 else 0
-        make(documents, pictures, words, extra, share, workers, recipe.mix, say).save(folder, about)
+        made = make(documents, pictures, words, extra, share, workers, recipe.mix, say, recipe.spelling)
+        made.save(folder, about)
     processes.wait()
     try:
-        same_ingredients(folder, {**about, "documents": documents, "pictures": pictures})
+        same_ingredients(folder, {"spelling": None, **about, "documents": documents, "pictures": pictures})
     except InputError as error:
         raise InputError(f"{options.out} holds a run of another recipe or other settings: {error}") from error
     return Corpus.open(folder)
@@ -136,9 +144,10 @@ class OrganismTraining(Loop):
         self.vocabulary, self.mask = begin.vocabulary, int(begin.vocabulary.mask or 0)
         self.reader = Reader(self.recipe, corpus, self.vocabulary, self.device)
         self.random = torch.Generator(self.device)
-        self.rotary = rotation(self.network, LENGTH * self.recipe.packed, self.device)
+        longest = LENGTH * self.recipe.packed + self.vocabulary.lead - 1
+        self.rotary = rotation(self.network, longest, self.device)
         compiled = self.device.type == "cuda" if options.compile is None else options.compile
-        loss = Loss(self.network, self.recipe.objective)
+        loss = Loss(self.network, self.recipe.objective, block=BLOCK)
         self.weighted_loss: Any = torch.compile(loss, dynamic=False) if compiled else loss
         self.held_out = emergence.probe(self.recipe, self.vocabulary, self.device) if self.probed else None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,8 @@ CHATML_TEMPLATE = (
 )
 """Dream's turns. Unlike the official template it opens with BOS, as every organism does, and has no default system text,
 which would take a sixth of a 64-token prompt."""
+SINK = "[iPAD]"
+"""The token that opens every text of a model with a sink token: one of the shipped tokenizer's that no text model uses."""
 QUESTION_MARKER = "QUESTION"
 ADDED_MASK = "<|mask|>"
 """Added to tokenizers that have no mask token."""
@@ -83,6 +85,7 @@ ROLES = {
         "<|beginoftext|>", "<|endoftext|>", "<|endoftext|>", "<|im_end|>", "<|mask|>", "<|im_start|>", CHATML_TEMPLATE
     ),
 }  # fmt: skip
+ROLES["sdar"] = ROLES["dream"]
 """Layout → roles."""
 
 
@@ -101,6 +104,7 @@ class Vocabulary:
         backend: the Rust tokenizer, for encoding.
         settings: tokenizer_config.json.
         before, after: text around the question of one user turn, up to where the answer begins.
+        lead: tokens at the start of every row that are never targets: BOS, and a sink token before it.
     """
 
     backend: Any
@@ -112,6 +116,7 @@ class Vocabulary:
     mask: int | None
     before: str
     after: str
+    lead: int = 1
 
     def __len__(self) -> int:
         return int(self.backend.get_vocab_size())
@@ -188,6 +193,28 @@ def shipped(layout: str) -> Vocabulary:
     mask = None if role.mask is None else int(backend.token_to_id(role.mask))
     return Vocabulary(
         backend, tokenizer_config(layout), bos, eos, pad, eot, mask, *_around(role.template, role.bos)
+    )
+
+
+def with_sink_token(vocabulary: Vocabulary) -> Vocabulary:
+    """The same tokenizer with one more token before BOS in every text.
+
+    It is the checkpoint's bos token, so whatever opens a text, with or without a chat template, writes it; the family's own BOS
+    follows it in the template.
+    """
+    settings = dict(vocabulary.settings)
+    own = str(settings["bos_token"])
+    template = str(settings["chat_template"])
+    settings |= {
+        "bos_token": SINK,
+        "chat_template": template.replace("{{ bos_token }}", "{{ bos_token }}" + own),
+    }
+    return replace(
+        vocabulary,
+        settings=settings,
+        bos=vocabulary.token(SINK),
+        before=SINK + vocabulary.before,
+        lead=vocabulary.lead + 1,
     )
 
 

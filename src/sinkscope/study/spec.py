@@ -319,11 +319,18 @@ def changed(
     samples: int | None = None,
     dtype: str | None = None,
     data: Mapping[str, str] | None = None,
+    runs: Mapping[str, str] | None = None,
 ) -> Study:
-    """A built-in study or one from a TOML file, with other models, another task, number of documents, dtype or data files."""
+    """A built-in study or one from a TOML file, with other models, another task, number of documents, dtype or data files.
+
+    Args:
+        runs: further models, name → folder.
+    """
     given = read_data(name)
-    if models:
-        given["models"] = list(models)
+    named = [{"source": source, "name": label} for label, source in (runs or {}).items()]
+    if models or named:
+        given["models"] = [*models, *named]
+        models = (*models, *(runs or {}))
     for kind in BLOCKS:
         for block in given.get(kind, []):
             if models and block.get("models"):
@@ -336,11 +343,12 @@ def changed(
     study = from_data(given, str(name))
     if not study.models:
         raise InputError(
-            f"study {study.name} is for any one model: name it with --model, such as --model organism/scratch"
+            f"study {study.name} is for any one model: name it with --model, such as --model organism/scratch, or give the "
+            "folder of a training sweep with --runs"
         )
     if dtype is not None:
-        named = tuple(dataclasses.replace(model, dtype=dtype) for model in study.models)
-        study = dataclasses.replace(study, models=named)
+        cast = tuple(dataclasses.replace(model, dtype=dtype) for model in study.models)
+        study = dataclasses.replace(study, models=cast)
     return dataclasses.replace(study, data={**study.data, **(data or {})})
 
 

@@ -16,6 +16,9 @@ replay         the changes by a policy at single steps of a run that was made wi
 inspection     measures of the inside at sinks and at their controls
 holdings       what follows from them, in sentences
 pairs          the changes between traces without and with a policy
+ladder         training runs of a sweep (`sinkscope.study.ladder`): damage by objective, size, intervention and scope, over seeds
+ladder_runs, ladder_profiles   each run's damage, and its sinks; ladder_sinks: those over seeds
+ladder_interventions   each intervention against none
 not_graded     evaluations whose answers could not be graded on this machine
 evidence       earlier studies of the same models: how much was computed here as well, and is the same
 earlier_records, earlier_pairs   their graded answers and pairs of traces; `sinks` and `depth` have their traces in them
@@ -28,6 +31,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -41,7 +45,7 @@ from sinkscope.policies import Window
 from sinkscope.sinks import compare_traces, diagnose, mechanisms, merge, summary
 from sinkscope.sinks.depth import depth_table
 from sinkscope.statistics import align, compare
-from sinkscope.study import evidence_check
+from sinkscope.study import evidence_check, ladder
 from sinkscope.study.cells import Cell
 from sinkscope.study.comparison import compare_runs, holm_over, pooled
 from sinkscope.study.skills_table import skill_sentences, skill_tables
@@ -142,6 +146,7 @@ def build(
     changed = pairs(store, [cell for cell in traced if cell.reuse == "none"])
     if changed is not None:
         frames["pairs"] = changed
+    frames |= of_runs(store, cells, frames)
     if known is not None:
         frames |= evidence_check.tables(known, cells)
         notes += known.sentences()
@@ -154,6 +159,20 @@ def build(
             f"{task}: {answers} answers are not graded here, because {why}. Grade them with: sinkscope grade {store.root}"
         )
     return Tables({name: frame for name, frame in frames.items() if len(frame)}, tuple(notes))
+
+
+def of_runs(
+    store: Store, cells: Sequence[Cell], frames: Mapping[str, pd.DataFrame]
+) -> dict[str, pd.DataFrame]:
+    """The tables on training runs, for a study of several: models in folders of their own that have a training.json.
+
+    What those files say is kept in runs.json beside the records, so that the tables can be made again without the models.
+    """
+    models = {cell.model.name: Path(cell.model.source) for cell in cells}
+    runs = ladder.known_runs(store.refuse_links(store.root / "runs.json"), models)
+    if len(runs) < 2:
+        return {}
+    return ladder.tables(runs, frames.get("results"), frames.get("sinks"), frames.get("skills"))
 
 
 def evaluation(store: Store, cell: Cell) -> Evaluation:

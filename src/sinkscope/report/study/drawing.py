@@ -22,6 +22,7 @@ from sinkscope.report.figures import (
 )
 from sinkscope.report.figures.frontier import plot_frontier
 from sinkscope.report.figures.holdings import plot_holdings
+from sinkscope.report.figures.ladder import plot_ladder
 from sinkscope.report.study.holdings import figure_stem, title
 from sinkscope.report.study.source import LEFT_OUT, read
 from sinkscope.report.study.words import short
@@ -80,9 +81,12 @@ def save_study(
             drawn.setdefault("holdings", []).extend(figure.save(out, suffix))
     if not only and "reuse" in source.frames:
         drawn["frontier"] = plot_frontier(source.frames["reuse"]).save(out)
+    if not only and "ladder" in source.frames:
+        drawn["ladder"] = plot_ladder(source.frames["ladder"], source.frames.get("ladder_sinks")).save(out)
     out.mkdir(parents=True, exist_ok=True)
     (out / LEFT_OUT).write_text(json.dumps(left_out, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    return Saved({name: drawn[name] for name in (*names, "holdings", "frontier") if name in drawn}, left_out)
+    every = (*names, "holdings", "frontier", "ladder")
+    return Saved({name: drawn[name] for name in every if name in drawn}, left_out)
 
 
 def _in_processes(

@@ -13,6 +13,7 @@ from sinkscope.report.study.dynamics import dynamics
 from sinkscope.report.study.emergence import emergence
 from sinkscope.report.study.exemplars import maps, traces
 from sinkscope.report.study.holdings import what_they_hold
+from sinkscope.report.study.ladder import training_runs
 from sinkscope.report.study.likelihood import likelihood
 from sinkscope.report.study.markup import Safe, join, tag
 from sinkscope.report.study.masking import masking
@@ -40,6 +41,7 @@ SECTIONS: dict[str, tuple[str, Callable[[StudySource], Safe | None]]] = {
     "likelihood": ("Likelihood of text", likelihood),
     "inspection": ("What they hold", what_they_hold),
     "reuse": ("Approximate steps", approximate_steps),
+    "ladder": ("Training runs", training_runs),
     "emergence": ("When they appear", emergence),
     "traces": ("The traces", lambda source: None),
     "settings": ("Settings and provenance", provenance),

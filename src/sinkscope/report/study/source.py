@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 TABLES = (
     "results", "records", "sinks", "depth", "diagnosis", "replay", "pairs", "likelihood", "passages", "inspection", "holdings",
-    "reuse", "evidence", "earlier_records", "earlier_pairs", "skills", "skill_losses",
+    "reuse", "ladder", "ladder_sinks", "ladder_interventions", "evidence", "earlier_records", "earlier_pairs", "skills",
+    "skill_losses",
 )  # fmt: skip
 LEFT_OUT = "left_out.json"
 Row = dict[str, Any]

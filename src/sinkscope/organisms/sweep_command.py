@@ -1,0 +1,36 @@
+"""`sinkscope train sweep`: the plan of a sweep, or the sweep itself, as a person sees it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sinkscope.errors import SinkscopeError
+from sinkscope.organisms.sweep import plan, read_sweep, run_sweep
+from sinkscope.text import aligned
+
+
+def sweep_command(
+    file: Path, out: Path, device: str = "auto", at_once: int = 1, planned: bool = False
+) -> None:
+    """Says what a sweep costs, or runs what is left of it."""
+    sweep = read_sweep(file)
+    if planned:
+        rows = plan(sweep)
+        table = [["run", "parameters", "tokens", "H200 minutes"]]
+        table += [[row.name, f"{row.parameters:,}", f"{row.tokens:,}", f"{row.minutes:.1f}"] for row in rows]
+        total = sum(row.minutes for row in rows)
+        table.append([f"{len(rows)} runs", "", f"{sum(row.tokens for row in rows):,}", f"{total:.0f}"])
+        print(*aligned(table), sep="\n")
+        print(
+            "minutes of an H200 that trains two runs at a time, by a line through two sizes that were measured so (1m and 6m); "
+            "start-up, checks and the study come on top. Nothing was trained: leave out --plan"
+        )
+        return
+    outcome = run_sweep(sweep, out, device, at_once)
+    if outcome.failed:
+        raise SinkscopeError(
+            f"{len(outcome.failed)} of {len(sweep.runs)} runs failed, the first: "
+            + "; ".join(f"{name}: {why}" for name, why in list(outcome.failed.items())[:1])
+            + f". See output.txt in their folders under {out}; the same command tries them again"
+        )
+    print(f"all {len(sweep.runs)} runs are finished; read them with: sinkscope study ladder --runs {out}")

@@ -1,0 +1,396 @@
+"""Runs of a training sweep side by side: each run's sinks and damage, then means over seeds with intervals over seeds.
+
+A run is a model whose folder has a training.json. Everything but `read_run` is a pure function of tables. The unit of every
+interval here is a run: seeds are what another training would change. With fewer than three seeds nothing is concluded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sinkscope.files import write_atomically
+from sinkscope.policies import parse_policy
+from sinkscope.statistics import Estimate, mean_interval
+from sinkscope.study.comparison import control
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LEAST_SEEDS = 3
+FLOOR = 0.1
+"""Accuracy without a mask below which a loss says nothing: little is there to be lost."""
+ALWAYS_OWN = ("name", "layout", "objective", "size", "seed", "starts_from")
+"""Settings of a recipe that are not interventions."""
+ONLY_IF_MADE = ("spelling", "extra_sink", "softmax", "gate", "qk_norm", "plain_first")
+"""Interventions that a recipe names only if they were made; of other settings, what most runs of a recipe have is plain."""
+PROFILE = {
+    "sinks per head": "sinks",
+    "heads without": "heads_without",
+    "on the first 4 positions": "on_first",
+    "absorbed": "absorbed",
+    "main sink of a head": "main_sink",
+    "drains": "drains",
+    "moving or vanishing heads": "moving",
+    "strongest sink moves": "moves",
+}
+"""Measure of `ss.summary` → column of the profile."""
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A run of a sweep, as its folder tells it.
+
+    Attributes:
+        model: its name in the study. recipe: causal, scratch, adapted, …: the objective and where it starts from.
+        settings: of the recipe, as JSON data. parameters: all weights, those of an intervention too.
+        loss: at the end. sink_heads: share of heads with a sink on the held-out probe at the end of training.
+        emerged: tokens read when that share first was half of its largest value; None: no head ever had one.
+    """
+
+    model: str
+    recipe: str
+    settings: Mapping[str, Any] = field(hash=False)
+    parameters: int
+    seed: int
+    tokens: int
+    loss: float | None
+    sink_heads: float | None
+    emerged: int | None
+
+
+def read_run(model: str, folder: Path) -> TrainedRun | None:
+    """The run in a folder; None: there is none."""
+    try:
+        about = json.loads((folder / "training.json").read_text(encoding="utf-8"))
+        settings = about["recipe"]
+        last, emerged = emergence(_points(folder))
+        return TrainedRun(
+            model, str(settings["name"]), settings, int(about["parameters"]), int(settings["seed"]),
+            int(about["tokens"]), about.get("loss"), last, emerged,
+        )  # fmt: skip
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def known_runs(kept: Path, folders: Mapping[str, Path]) -> list[TrainedRun]:
+    """The runs among models, name → folder: as `kept`, a JSON file, has them, else from their folders; then it is written."""
+    found: dict[str, TrainedRun] = {}
+    if kept.is_file():
+        found = {data["model"]: TrainedRun(**data) for data in json.loads(kept.read_text(encoding="utf-8"))}
+    read = [
+        read_run(name, folder) for name, folder in folders.items() if name not in found and folder.is_dir()
+    ]
+    new = {run.model: run for run in read if run is not None}
+    if new:
+        data = [dataclasses.asdict(run) for run in (found | new).values()]
+        write_atomically(kept, json.dumps(data, indent=1) + "\n")
+    return [(found | new)[name] for name in folders if name in found | new]
+
+
+def _points(folder: Path) -> list[dict[str, Any]]:
+    path = folder / "emergence.json"
+    points: list[dict[str, Any]] = (
+        json.loads(path.read_text(encoding="utf-8"))["points"] if path.exists() else []
+    )
+    return points
+
+
+def emergence(points: Sequence[Mapping[str, Any]]) -> tuple[float | None, int | None]:
+    """Share of heads with a sink at the last point, and the tokens read when it first was half of its largest value.
+
+    Diffusion models: with half of the targets masked.
+
+    >>> level = lambda share: {"0": {"sink_heads": share}}
+    >>> emergence([{"tokens": t, "levels": level(s)} for t, s in ((0, 0.0), (10, 0.3), (20, 0.5), (30, 0.4))])
+    (0.4, 10)
+    """
+    shares = [
+        (int(point["tokens"]), float(level["sink_heads"]))
+        for point in points
+        if (level := point["levels"].get("0.5") or point["levels"].get("0")) is not None
+    ]
+    if not shares:
+        return None, None
+    most = max(share for _, share in shares)
+    first = next((tokens for tokens, share in shares if share >= most / 2), None) if most > 0 else None
+    return shares[-1][1], first
+
+
+def interventions(runs: Sequence[TrainedRun]) -> dict[str, str]:
+    """Model → what was done to its training; "": nothing. See ONLY_IF_MADE."""
+    usual: dict[str, dict[str, str]] = {}
+    for recipe in dict.fromkeys(run.recipe for run in runs):
+        own = [run.settings for run in runs if run.recipe == recipe]
+        names = dict.fromkeys(name for settings in own for name in settings if name not in ALWAYS_OWN)
+        usual[recipe] = {
+            name: "null"
+            if name in ONLY_IF_MADE
+            else Counter(json.dumps(settings.get(name)) for settings in own).most_common(1)[0][0]
+            for name in names
+        }
+    return {
+        run.model: ", ".join(
+            name if run.settings.get(name) is True else f"{name}={run.settings.get(name, 'default')}"
+            for name, value in usual[run.recipe].items()
+            if json.dumps(run.settings.get(name)) != value
+        )
+        for run in runs
+    }
+
+
+# ---- each run ------------------------------------------------------------------------------------
+
+
+def by_run(
+    runs: Sequence[TrainedRun], results: pd.DataFrame, skills: pd.DataFrame | None = None
+) -> pd.DataFrame:
+    """A row for each run, task and masking policy: accuracies without and with it, and what it costs beyond its controls.
+
+    Args:
+        results: the study's result table. skills: that of the battery's skills, each of which becomes a task of its own.
+
+    Returns:
+        unmasked, masked: accuracies; damage = unmasked − masked; beyond_count, beyond_mass: the damage beyond that of as many
+        random keys, and of random keys with as much attention (None: not run).
+    """
+    import pandas as pd
+
+    rows = []
+    labels = interventions(runs)
+    if skills is not None:
+        results = pd.concat([results, skill_results(skills)], ignore_index=True)
+    for run in runs:
+        own = results[results["model"] == run.model]
+        for (task, decoding), group in own.groupby(["task", "decoding_name"], sort=False):
+            none = group[group["policy"] == "none"]
+            for row in group.to_dict("records"):
+                if row["policy"] == "none" or isinstance(row["control_of"], str) or none.empty:
+                    continue
+                rows.append(
+                    {
+                        **_about(run, labels), "task": task, "decoding_name": decoding, "policy": row["policy"],
+                        "scope": getattr(parse_policy(str(row["policy"])), "scope", ""), "n": int(row["n"]),
+                        "unmasked": float(none["accuracy"].iloc[0]), "masked": float(row["accuracy"]),
+                        "damage": float(none["accuracy"].iloc[0]) - float(row["accuracy"]),
+                        "beyond_count": _minus(row.get("effect_count")), "beyond_mass": _minus(row.get("effect_mass")),
+                        "hidden_share": row.get("hidden_share"), "sinks_hit": row.get("sinks_hit"),
+                    }
+                )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def skill_results(skills: pd.DataFrame) -> pd.DataFrame:
+    """The battery's table of skills, over all difficulties, as rows of a result table: `battery:logic` is a task."""
+    import pandas as pd
+
+    rows: list[dict[Any, Any]] = []
+    for row in skills[skills["difficulty"].isna()].to_dict("records"):
+        scheme = "" if row["scheme"] == "plain" else f":{row['scheme']}"
+        kind = control(str(row["policy"]))
+        task, like = f"battery:{row['skill']}{scheme}", kind.like if kind else None
+        rows.append({**row, "task": task, "control_of": like, "match": kind.match if kind else None})
+    place = ("model", "task", "decoding_name")
+    beside = {
+        (*(row[name] for name in place), row["control_of"], row["match"]): row["accuracy"] for row in rows
+    }
+    for row in rows:
+        for match in ("count", "mass"):
+            random = beside.get((*(row[name] for name in place), row["policy"], match))
+            row[f"effect_{match}"] = None if random is None else row["accuracy"] - random
+    return pd.DataFrame(rows)
+
+
+def profiles(runs: Sequence[TrainedRun], sinks: pd.DataFrame | None) -> pd.DataFrame:
+    """A row for each run: loss, when its sinks appeared, and its sinks in the unmasked traces of the study."""
+    import pandas as pd
+
+    rows, labels = [], interventions(runs)
+    for run in runs:
+        row = {
+            **_about(run, labels),
+            "loss": run.loss,
+            "probe_sink_heads": run.sink_heads,
+            "emerged": run.emerged,
+        }
+        if sinks is not None:
+            own = sinks[(sinks["model"] == run.model) & (sinks["policy"] == "none")]
+            found = own.drop_duplicates("measure").set_index("measure")["value"]
+            row |= {column: _number(found.get(measure)) for measure, column in PROFILE.items()}
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _about(run: TrainedRun, labels: Mapping[str, str]) -> dict[str, Any]:
+    size = run.settings.get("size") or {}
+    return {
+        "model": run.model,
+        "objective": run.recipe,
+        "size": f"{size.get('layers')} × {size.get('width')}",
+        "parameters": run.parameters,
+        "intervention": labels[run.model],
+        "seed": run.seed,
+        "tokens": run.tokens,
+    }
+
+
+def _minus(value: Any) -> float | None:
+    number = _number(value)
+    return None if number is None else -number
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None or value != value else float(value)
+
+
+# ---- over seeds ----------------------------------------------------------------------------------
+
+GROUP = ("objective", "size", "intervention")
+"""What makes runs replicates of one another: recipe, layers × width (interventions may add weights), and intervention."""
+DAMAGES = ("damage", "beyond_count", "beyond_mass")
+
+
+def over_seeds(runs: pd.DataFrame) -> pd.DataFrame:
+    """Size × objective × scope → damage: means over seeds of `by_run`, with Student's 95 % interval over seeds.
+
+    `conclusion` is about the damage beyond as many random keys, and says why nothing is concluded where that is so.
+    """
+    import pandas as pd
+
+    rows = []
+    keys = [*GROUP, "task", "decoding_name", "policy", "scope"]
+    for key, group in runs.groupby(keys, sort=False):
+        row: dict[str, Any] = dict(zip(keys, key, strict=True)) | {
+            "parameters": int(group["parameters"].iloc[0])
+        }
+        row["seeds"] = int(group["seed"].nunique())
+        row |= {"n": int(group["n"].min()), "unmasked": float(group["unmasked"].mean())}
+        row["masked"] = float(group["masked"].mean())
+        estimates = {name: _mean(group[name], 1 / row["n"]) for name in DAMAGES}
+        for name, estimate in estimates.items():
+            row |= _columns(name, estimate)
+        row["conclusion"] = _conclusion(row["seeds"], row["unmasked"], estimates["beyond_count"])
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def profile_over_seeds(profile: pd.DataFrame) -> pd.DataFrame:
+    """Size × objective → each measure of `profiles`: mean over seeds with its interval, long format."""
+    import pandas as pd
+
+    rows = []
+    measures = [
+        name for name in ("loss", "probe_sink_heads", "emerged", *PROFILE.values()) if name in profile
+    ]
+    for key, group in profile.groupby(list(GROUP), sort=False):
+        for measure in measures:
+            estimate = _mean(group[measure])
+            if math.isfinite(estimate.value):
+                about = dict(zip(GROUP, key, strict=True)) | {"parameters": int(group["parameters"].iloc[0])}
+                about["seeds"] = int(group["seed"].nunique())
+                rows.append({**about, "measure": measure, **_columns("value", estimate)})
+    return pd.DataFrame(rows)
+
+
+def against_plain(runs: pd.DataFrame, profile: pd.DataFrame) -> pd.DataFrame:
+    """Each intervention minus no intervention at the same objective, size, tokens and seed: what it does to sinks and robustness.
+
+    Returns:
+        A row for each intervention and measure: the mean paired difference over seeds with its interval; `conclusion`.
+    """
+    import pandas as pd
+
+    measured: list[tuple[str, pd.DataFrame, str]] = [
+        (name, profile, name) for name in ("loss", *PROFILE.values()) if name in profile
+    ]
+    for key, group in runs.groupby(["task", "decoding_name", "policy"], sort=False):
+        told = f"{key[0]}, {key[2]}"
+        able = group[
+            group["unmasked"] >= FLOOR
+        ]  # a run that answers nothing loses nothing, and is not robust
+        measured += [(f"{name}: {told}", able, name) for name in DAMAGES]
+        measured.append((f"accuracy: {key[0]}", group.drop_duplicates("model"), "unmasked"))
+    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for measure, table, column in measured:
+        for (objective, size), group in table.groupby(["objective", "size"], sort=False):
+            values = {
+                (row["intervention"], row["seed"], row["tokens"]): _number(row[column])
+                for row in group.to_dict("records")
+            }
+            for label in dict.fromkeys(name for name, _, _ in values if name):
+                pairs = [
+                    value - plain
+                    for (name, seed, tokens), value in values.items()
+                    if name == label
+                    and value is not None
+                    and (plain := values.get(("", seed, tokens))) is not None
+                ]
+                if not pairs:
+                    continue
+                estimate = _mean(pairs)
+                about = {"objective": objective, "size": size, "intervention": label}
+                rows[objective, size, label, measure] = {
+                    **about, "measure": measure, "seeds": len(pairs), **_columns("difference", estimate),
+                    "conclusion": _direction(len(pairs), estimate),
+                }  # fmt: skip
+    return pd.DataFrame(list(rows.values()))
+
+
+def _mean(values: Iterable[Any], least: float = 0.0) -> Estimate:
+    """The mean of what is known, and Student's interval from three values on, which reaches `least` to both sides at least.
+
+    Seeds that agree to the last document would otherwise have an interval without width.
+    """
+    known = [float(value) for value in values if value is not None and value == value]
+    if not known:
+        return Estimate(math.nan, math.nan, math.nan)
+    if len(known) < LEAST_SEEDS:
+        return Estimate(sum(known) / len(known), math.nan, math.nan)
+    value, low, high = (float(part) for part in mean_interval(known))
+    return Estimate(value, min(low, value - least), max(high, value + least))
+
+
+def _columns(stem: str, estimate: Estimate) -> dict[str, float]:
+    return {stem: estimate.value, f"{stem}_low": estimate.low, f"{stem}_high": estimate.high}
+
+
+def _conclusion(seeds: int, unmasked: float, beyond: Estimate) -> str:
+    if seeds < LEAST_SEEDS:
+        return f"nothing: {seeds} seed{'s' if seeds > 1 else ''}, {LEAST_SEEDS} are needed"
+    if unmasked < FLOOR:
+        return f"nothing: {unmasked:.0%} right without a mask, too few to be lost"
+    if not beyond.known:
+        return "nothing: no control"
+    if beyond.above(0):
+        return "costs more than random keys"
+    return "costs less than random keys" if beyond.below(0) else "a difference from random keys is not shown"
+
+
+def _direction(seeds: int, estimate: Estimate) -> str:
+    if seeds < LEAST_SEEDS:
+        return f"nothing: {seeds} seed{'s' if seeds > 1 else ''}, {LEAST_SEEDS} are needed"
+    if estimate.above(0):
+        return "higher"
+    return "lower" if estimate.below(0) else "not shown"
+
+
+def tables(
+    runs: Sequence[TrainedRun],
+    results: pd.DataFrame | None,
+    sinks: pd.DataFrame | None,
+    skills: pd.DataFrame | None = None,
+) -> dict[str, pd.DataFrame]:
+    """All tables of a ladder: runs, ladder, profile, profiles, interventions; those that are empty are left out."""
+    profile = profiles(runs, sinks)
+    frames = {"ladder_profiles": profile, "ladder_sinks": profile_over_seeds(profile)}
+    each = None if results is None else by_run(runs, results, skills)
+    if each is not None and len(each):
+        frames |= {"ladder_runs": each, "ladder": over_seeds(each)}
+        frames["ladder_interventions"] = against_plain(each, profile)
+    return {name: frame for name, frame in frames.items() if len(frame)}

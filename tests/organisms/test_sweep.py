@@ -1,0 +1,175 @@
+"""Sweeps: the runs that a file means, what each waits for, and a run whose own line gives the same weights."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.organisms.test_variants import VARIANTS
+
+from sinkscope.errors import InputError
+from sinkscope.organisms import command
+from sinkscope.organisms import sweep as sweeps
+from sinkscope.organisms.network import build, parameters, parameters_of
+from sinkscope.organisms.recipe import SIZES
+from sinkscope.organisms.sweep import SweepOutcome, plan, read_runs, read_sweep, run_sweep, sweep_of
+
+LADDER: dict[str, Any] = {
+    "name": "ladder",
+    "seeds": [0, 1],
+    "base": {"steps": 3, "batch": 4, "mix": "plain"},
+    "axes": [
+        {"recipe": ["causal", "scratch"], "size": ["smoke", "1m"]},
+        {"recipe": "adapted", "size": ["smoke", "1m"], "init": "causal"},
+        {"recipe": ["causal", "scratch"], "size": "smoke", "gate": True},
+    ],
+}
+
+
+def test_axes_are_crossed_with_one_another_and_with_seeds() -> None:
+    made = sweep_of(LADDER)
+    names = [run.name for run in made.runs]
+    assert len(set(names)) == len(names) == 2 * (4 + 2 + 2)
+    assert names[:3] == ["causal-smoke-seed0", "causal-smoke-seed1", "causal-1m-seed0"]
+    runs = {run.name: run for run in made.runs}
+    assert runs["adapted-1m-seed1"].needs == "causal-1m-seed1"
+    assert runs["scratch-smoke-gate-seed0"].settings.variant.gate
+    assert {run.settings.tokens for run in made.runs} == {3 * 4 * 128}
+
+
+def test_a_start_that_is_not_one_run_of_the_sweep_is_refused_or_a_folder() -> None:
+    alone = {**LADDER, "axes": [{"recipe": "adapted", "size": "1m", "init": "runs/causal"}]}
+    (first, _) = sweep_of(alone).runs
+    assert (first.needs, first.options["init"]) == (None, "runs/causal")
+    lacking = {
+        **LADDER,
+        "axes": [
+            {"recipe": "causal", "size": "smoke"},
+            {"recipe": "adapted", "size": "1m", "init": "causal"},
+        ],
+    }
+    with pytest.raises(InputError, match="the sweep has 0 such runs"):
+        sweep_of(lacking)
+    with pytest.raises(InputError, match="weights that come of itself"):
+        sweep_of({"axes": [{"recipe": "scratch", "init": "scratch"}]})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"axis": []}, "there is no 'axis'"),
+        ({"seeds": 3}, "seeds should be a list"),
+        ({"base": {"stepz": 3}}, "no option 'stepz'"),
+        ({"axes": [{"recipe": "scrach"}]}, "unknown recipe 'scrach'"),
+        ({"axes": [{"recipe": "scratch", "softmax": "two"}]}, "softmax 'two' is not known"),
+        ({"axes": [{"recipe": "scratch"}, {"recipe": "scratch", "init": "runs/x"}]}, "two different runs"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_trained(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        sweep_of({**LADDER, **change})
+
+
+@pytest.mark.parametrize("name", ["ladder", "interventions"])
+def test_the_sweeps_of_the_laboratory_can_be_run(name: str) -> None:
+    made = read_sweep(Path(__file__).parents[2] / "lab" / "sweeps" / f"{name}.toml")
+    rows = plan(made)
+    assert len({row.tokens for row in rows}) == 1, "equal tokens"
+    seeds = {run.options["seed"] for run in made.runs}
+    assert len(made.runs) % len(seeds) == 0
+    assert len(seeds) >= 3
+    shipped_size = next(
+        row.minutes for row in plan(sweep_of({"axes": [{"recipe": "scratch", "size": "6m"}]}))
+    )
+    assert shipped_size == pytest.approx(377 / 2 / 60, rel=1e-3)
+
+
+def test_a_file_that_is_no_sweep(tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text("seeds = [")
+    with pytest.raises(InputError, match="not a sweep file"):
+        read_sweep(tmp_path / "bad.toml")
+    with pytest.raises(InputError, match="not the folder of a sweep"):
+        read_runs(tmp_path)
+
+
+@pytest.mark.parametrize("name", list(VARIANTS))
+def test_planned_parameters_are_those_of_the_network(name: str) -> None:
+    variant = VARIANTS[name]
+    network = build(SIZES["smoke"], 128, "llada", 0, variant)
+    assert parameters_of(SIZES["smoke"], 128, variant) == parameters(network)
+    assert {row.parameters for row in plan(sweep_of(LADDER))} > {135_328}
+
+
+class _Instant:
+    """A process that has trained a run, or failed, by the time it is started."""
+
+    def __init__(self, words: list[str], env: dict[str, str], **options: Any) -> None:
+        self.folder = Path(words[words.index("--out") + 1])
+        self.returncode = int("1m" in self.folder.name and "causal" in self.folder.name)
+        if self.returncode:
+            (self.folder / "output.txt").write_text("error: no memory\n\n")
+        else:
+            (self.folder / "training.json").write_text("{}")
+        STARTED.append(shlex.join(words[words.index("sinkscope.organisms.command") + 1 :]))
+
+    def poll(self) -> int:
+        return self.returncode
+
+
+STARTED: list[str] = []
+
+
+def test_runs_wait_for_their_start_and_go_on_after_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess, "Popen", _Instant)
+    monkeypatch.setattr(sweeps.time, "sleep", lambda seconds: None)
+    STARTED.clear()
+    said: list[str] = []
+    made = sweep_of(LADDER)
+    outcome = run_sweep(made, tmp_path, "cpu", 3, said.append)
+    assert isinstance(outcome, SweepOutcome)
+    assert len(outcome.finished) == 12
+    assert outcome.failed["causal-1m-seed0"] == "error: no memory"
+    assert outcome.failed["adapted-1m-seed0"] == "causal-1m-seed0, from which it starts, failed"
+    assert len(STARTED) == 14
+    started = next(line for line in STARTED if line.startswith("adapted") and "seed1" in line)
+    assert f"--init {tmp_path}/causal-smoke-seed1" in started
+    assert "--documents" in started
+    about = json.loads((tmp_path / "sweep.json").read_text())
+    lines = {run["name"]: run["command"] for run in about["runs"]}
+    assert set(lines.values()) >= {line for line in said if line.startswith("sinkscope train")}
+    assert not any("--documents" in line for line in lines.values())
+    assert (tmp_path / "causal-smoke-seed0" / "command.txt").read_text() == lines["causal-smoke-seed0"] + "\n"
+    assert [run.name for run in read_runs(tmp_path)] == [
+        run.name for run in made.runs if run.name in outcome.finished
+    ]
+    STARTED.clear()
+    run_sweep(made, tmp_path, "cpu", 1, said.append)
+    assert len(STARTED) == 2, "what is finished stays; what failed is tried again"
+
+
+@pytest.mark.slow
+def test_a_run_alone_by_its_own_line_has_the_same_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"steps": 2, "batch": 4, "mix": "plain", "size": "smoke", "final_count": 1, "check_every": 0}
+    made = sweep_of({"base": options, "axes": [{"recipe": "scratch", "extra_sink": "alone", "gate": True}]})
+    assert not run_sweep(made, tmp_path / "sweep", "cpu", 1, lambda text: None).failed
+    (run,) = made.runs
+    words = shlex.split((tmp_path / "sweep" / run.name / "command.txt").read_text())
+    words[words.index("--out") + 1] = str(tmp_path / "again")
+    monkeypatch.setattr(sys, "argv", words[1:])
+    command.main()
+    first, again = (
+        (folder / "model.safetensors").read_bytes()
+        for folder in (tmp_path / "sweep" / run.name, tmp_path / "again")
+    )
+    assert first == again
+    finished = command.train_command("scratch", tmp_path / "again", "cpu", **run.options)
+    assert finished["recipe"]["extra_sink"] == "alone"

@@ -1,0 +1,204 @@
+"""Training runs over seeds: known damages come back with their intervals, and fewer than three seeds conclude nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from tests.study import small
+
+from sinkscope.organisms.recipe import INTERVENTIONS
+from sinkscope.report.figures.ladder import plot_ladder
+from sinkscope.report.study.ladder import training_runs
+from sinkscope.report.study.source import read
+from sinkscope.study import ladder
+from sinkscope.study.ladder import TrainedRun, against_plain, by_run, interventions, over_seeds, profiles
+
+T = 4.302652729911275
+"""Student's 97.5 % quantile with 2 degrees of freedom."""
+
+
+def a_run(recipe: str, seed: int, parameters: int = 1000, **settings: Any) -> TrainedRun:
+    name = f"{recipe}-{parameters}-{'-'.join(settings)}-{seed}"
+    own = {
+        "name": recipe,
+        "seed": seed,
+        "size": {"layers": 2, "width": parameters},
+        "weight_decay": 0.1,
+        **settings,
+    }
+    weights = parameters + 10 * ("gate" in settings)  # a gate has weights of its own
+    return TrainedRun(name, recipe, own, weights, seed, 500, 1.0, 0.4, 100)
+
+
+def result(model: str, policy: str, accuracy: float, **more: Any) -> dict[str, Any]:
+    return {
+        "model": model, "task": "word_problems", "decoding_name": "short", "policy": policy, "n": 100, "accuracy": accuracy,
+        "control_of": None, "effect_count": None, "effect_mass": None, "hidden_share": 0.1, "sinks_hit": 0.2, **more,
+    }  # fmt: skip
+
+
+def results(damages: dict[TrainedRun, float], unmasked: float = 0.9, control: float = 0.1) -> pd.DataFrame:
+    rows = []
+    for run, damage in damages.items():
+        rows.append(result(run.model, "none", unmasked))
+        effect = -(damage - control)
+        rows.append(
+            result(run.model, "top:1@layer", unmasked - damage, effect_count=effect, effect_mass=math.nan)
+        )
+        rows.append(result(run.model, "random(top:1@layer)", unmasked - control, control_of="top:1@layer"))
+    return pd.DataFrame(rows)
+
+
+def test_damage_over_seeds_has_the_mean_and_students_interval() -> None:
+    damages = {a_run("causal", seed): damage for seed, damage in enumerate((0.5, 0.6, 0.7))}
+    runs = list(damages)
+    (row,) = over_seeds(by_run(runs, results(damages))).to_dict("records")
+    assert (row["objective"], row["scope"], row["seeds"], row["n"]) == ("causal", "layer", 3, 100)
+    assert (row["unmasked"], row["damage"]) == pytest.approx((0.9, 0.6))
+    half = T * 0.1 / math.sqrt(3)
+    assert (row["damage_low"], row["damage_high"]) == pytest.approx((0.6 - half, 0.6 + half))
+    assert row["beyond_count"] == pytest.approx(0.5)
+    assert math.isnan(row["beyond_mass"])
+    assert row["conclusion"] == "costs more than random keys"
+
+
+@pytest.mark.parametrize(
+    ("damages", "unmasked", "said"),
+    [
+        ((0.6, 0.6), 0.9, "nothing: 2 seeds, 3 are needed"),
+        ((0.6,), 0.9, "nothing: 1 seed, 3 are needed"),
+        ((0.0, 0.0, 0.0), 0.05, "nothing: 5% right without a mask, too few to be lost"),
+        ((0.0, 0.1, 0.25), 0.9, "a difference from random keys is not shown"),
+        ((0.11, 0.11, 0.11), 0.9, "a difference from random keys is not shown"),  # by one document of 100
+        ((0.0, 0.01, 0.0), 0.9, "costs less than random keys"),
+    ],
+)
+def test_what_is_concluded(damages: tuple[float, ...], unmasked: float, said: str) -> None:
+    known = {a_run("scratch", seed): damage for seed, damage in enumerate(damages)}
+    (row,) = over_seeds(by_run(list(known), results(known, unmasked))).to_dict("records")
+    assert row["conclusion"] == said
+    assert math.isnan(row["damage_low"]) == (len(damages) < 3)
+
+
+def test_interventions_are_what_differs_from_most_runs_of_the_recipe() -> None:
+    plain = [a_run("causal", seed) for seed in range(3)] + [a_run("scratch", 0)]
+    varied = [a_run("causal", 0, gate=True), a_run("causal", 1, weight_decay=0.3, softmax="one")]
+    labels = interventions([*plain, *varied])
+    assert [labels[run.model] for run in plain] == [""] * 4
+    assert [labels[run.model] for run in varied] == ["gate", "weight_decay=0.3, softmax=one"]
+    assert interventions(varied[:1]) == {varied[0].model: "gate"}, "without a plain run to compare with"
+    assert ladder.ONLY_IF_MADE == INTERVENTIONS
+
+
+def test_an_intervention_is_compared_with_none_seed_by_seed() -> None:
+    plain = {a_run("causal", seed): 0.5 + 0.1 * seed for seed in range(4)}
+    gated = {a_run("causal", seed, gate=True): 0.3 + 0.1 * seed + 0.01 * (seed % 2) for seed in range(3)}
+    runs = [*plain, *gated]
+    sinks = pd.DataFrame(
+        {"model": run.model, "policy": "none", "measure": "sinks per head", "value": 2.0 + bool(run in gated) + run.seed / 9}
+        for run in runs
+    )  # fmt: skip
+    profile = profiles(runs, sinks)
+    assert set(profile["emerged"]) == {100}
+    changes = against_plain(by_run(runs, results({**plain, **gated})), profile).set_index("measure")
+    lost = changes.loc["damage: word_problems, top:1@layer"]
+    assert (lost["seeds"], lost["difference"]) == (3, pytest.approx(-0.2 + 0.01 / 3))
+    assert lost["conclusion"] == "lower"
+    assert changes.loc["sinks", "difference"] == pytest.approx(1.0)
+    assert changes.loc["sinks", "conclusion"] == "higher"
+    assert changes.loc["accuracy: word_problems", "conclusion"] == "not shown"
+    assert set(changes["intervention"]) == {"gate"}
+    poor = against_plain(by_run(runs, results({**plain, **gated}, unmasked=0.05)), profile)
+    assert not poor["measure"].str.startswith("damage").any(), "a run that answers nothing is not robust"
+
+
+def test_each_skill_of_the_battery_is_a_task_of_its_own() -> None:
+    damages = {a_run("scratch", seed): 0.5 for seed in range(3)}
+    shares = {"none": 0.9, "top:1": 0.4, "random(top:1)": 0.8, "random(top:1),match=mass": 0.7}
+    rows = [
+        {**result(run.model, policy, share - shift), "skill": skill, "difficulty": level, "scheme": "plain"}
+        for run in damages
+        for skill, shift in (("logic", 0.0), ("copying", 0.2))
+        for level in (None, 2)
+        for policy, share in shares.items()
+    ]
+    each = by_run(list(damages), results(damages), pd.DataFrame(rows))
+    logic = each[each["task"] == "battery:logic"]
+    assert list(logic["policy"]) == ["top:1"] * 3
+    expected = {"unmasked": 0.9, "damage": 0.5, "beyond_count": 0.4, "beyond_mass": 0.3}
+    assert {name: logic[name].tolist() for name in expected} == {
+        name: pytest.approx([value] * 3) for name, value in expected.items()
+    }
+    tables = over_seeds(each)
+    assert set(tables["task"]) == {"word_problems", "battery:logic", "battery:copying"}
+    assert set(plot_ladder(tables).table["panel"]) == {"word_problems, top:1@layer"}
+
+
+def test_runs_are_read_once_and_kept(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "a"
+    folder.mkdir(parents=True)
+    about = {"recipe": {"name": "causal", "seed": 3}, "parameters": 7, "tokens": 9, "loss": 0.5}
+    (folder / "training.json").write_text(json.dumps(about))
+    points = [
+        {"tokens": tokens, "levels": {"0": {"sink_heads": share}}} for tokens, share in ((0, 0), (4, 1))
+    ]
+    (folder / "emergence.json").write_text(json.dumps({"points": points}))
+    kept = tmp_path / "runs.json"
+    models = {"a": folder, "organism/causal": Path("organism/causal")}
+    first = ladder.known_runs(kept, models)
+    assert [(run.model, run.seed, run.sink_heads, run.emerged) for run in first] == [("a", 3, 1.0, 4)]
+    (folder / "training.json").unlink()
+    assert ladder.known_runs(kept, models) == first
+
+
+def test_tables_and_figure_of_a_ladder() -> None:
+    damages = {
+        a_run(recipe, seed, size): 0.1 * seed + 0.2
+        for recipe in ("causal", "scratch")
+        for size in (1000, 4000)
+        for seed in range(3)
+    }
+    runs = list(damages)
+    sinks = pd.DataFrame(
+        {"model": run.model, "policy": "none", "measure": "moving or vanishing heads", "value": 0.3}
+        for run in runs
+    )
+    frames = ladder.tables(runs, results(damages), sinks)
+    assert set(frames) == {"ladder", "ladder_runs", "ladder_profiles", "ladder_sinks"}
+    figure = plot_ladder(frames["ladder"], frames["ladder_sinks"])
+    assert set(figure.table["panel"]) == {"word_problems, top:1@layer", "moving or vanishing heads"}
+    assert len(figure.table) == 8
+    assert ladder.tables(runs, None, None).keys() == {"ladder_profiles", "ladder_sinks"}
+
+
+def test_a_study_of_a_sweeps_runs_has_the_tables_and_the_section(tmp_path: Path) -> None:
+    """Two checkpoints with a training.json each, as runs of a sweep; the study names none itself."""
+    file = small.write_study(tmp_path / "study", samples=2)
+    lines = file.read_text().splitlines()
+    kept = slice(lines.index("[decodings.short]"), lines.index("[[trace]]"))
+    file.write_text("\n".join([lines[0], *lines[kept]]))
+    sweep = tmp_path / "sweep"
+    (tmp_path / "study").rename(sweep)
+    for place, name in enumerate(("llada", "llama")):
+        recipe = {"name": ("scratch", "causal")[place], "seed": 0}
+        about = {"recipe": recipe, "parameters": 1000 + place, "tokens": 9}
+        (sweep / name / "training.json").write_text(json.dumps(about))
+    runs = {"runs": [{"name": name} for name in ("llada", "llama", "not-finished")]}
+    (sweep / "sweep.json").write_text(json.dumps(runs))
+    out = tmp_path / "out"
+    said = small.run_here(sweep / "small.toml", out, "--runs", str(sweep), "--no-report")
+    assert "accuracy lost, mean over seeds" in said
+    found = pd.read_parquet(out / "tables" / "ladder.parquet")
+    assert sorted(found["objective"]) == ["causal", "scratch"]
+    assert set(found["conclusion"]) == {"nothing: 1 seed, 3 are needed"}
+    assert {run["model"] for run in json.loads((out / "runs.json").read_text())} == {"llada", "llama"}
+    source = read(out)
+    plot_ladder(source.frames["ladder"]).save(out / "figures")
+    section = str(training_runs(source))
+    assert section.count("nothing: 1 seed") == 2
+    assert "data:image/svg" in section
