@@ -252,7 +252,7 @@ def test_policies_that_do_not_fit() -> None:
         model.logits(ids, policy=ss.MaskKeys({9: [0]}))
     with pytest.raises(ss.InputError, match="column 3"):
         model.logits(ids, policy=ss.MaskKeys({0: [3]}))
-    with pytest.raises(ss.InputError, match="step before"):
+    with pytest.raises(ss.InputError, match="previous step"):
         model.logits(ids, policy=ss.MaskTop(1))
     with pytest.raises(ss.InputError, match="policy"):
         model.attention(ids, policy={0: [1]})  # type: ignore[arg-type]
