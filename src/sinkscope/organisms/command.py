@@ -20,6 +20,15 @@ from sinkscope.organisms import recipe as recipes
 from sinkscope.organisms.loop import LoopOptions, prepare
 from sinkscope.organisms.train import TrainingOptions, train
 
+OPTIONS: dict[str, type] = {
+    **dict.fromkeys(
+        ("init", "size", "targets", "mix", "corpus", "documents", "spelling", "softmax", "extra_sink"), str
+    ),
+    **dict.fromkeys(("gate", "qk_norm", "plain_first"), bool),
+    **dict.fromkeys(("steps", "batch", "seed", "packed", "check_every", "save_every", "final_count"), int),
+    **dict.fromkeys(("learning_rate", "weight_decay", "corpus_share"), float),
+}
+"""What a run's own command takes, besides its folder and device, and what each is."""
 RECIPE_OPTIONS = {field.name for field in fields(recipes.Recipe)}
 
 
@@ -81,24 +90,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train an organism.")
     parser.add_argument("recipe")
     parser.add_argument("--out", required=True)
-    for name in (
-        "init",
-        "size",
-        "targets",
-        "mix",
-        "corpus",
-        "documents",
-        "spelling",
-        "softmax",
-        "extra-sink",
-    ):
-        parser.add_argument(f"--{name}")
-    for name in ("gate", "qk-norm", "plain-first"):
-        parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction)
-    for name in ("steps", "batch", "seed", "packed", "check-every", "save-every", "final-count"):
-        parser.add_argument(f"--{name}", type=int)
-    for name in ("learning-rate", "weight-decay", "corpus-share"):
-        parser.add_argument(f"--{name}", type=float)
+    for name, kind in OPTIONS.items():
+        read: dict[str, Any] = {"action": argparse.BooleanOptionalAction} if kind is bool else {"type": kind}
+        parser.add_argument(f"--{name.replace('_', '-')}", **read)
     parser.add_argument("--device", default="auto")
     with plainly():
         train_command(**vars(parser.parse_args()))
