@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 import subprocess
 import sys
@@ -81,6 +82,9 @@ def test_a_start_that_is_not_one_run_of_the_sweep_is_refused_or_a_folder() -> No
         ({"axes": [{"recipe": "causal", "size": {"layers": 2}}]}, "size should be text"),
         ({"base": {"gate": "yes"}}, "gate should be true or false"),
         ({"base": {"init": {"a": 1}}}, "init should be text"),
+        ({"base": {"final_count": 0}}, "final_count should be a whole number of at least 1"),
+        ({"base": {"save_every": -1}}, "save_every should be a whole number of at least 0"),
+        ({"base": {"learning_rate": math.inf}}, "learning_rate should be a finite number"),
         ({"base": {"warmup": 5}}, "no option 'warmup'"),  # which the run's own command does not take
         ({"axes": [{"recipe": "causal"}, {"recipe": "causal", "softmax": "plain"}]}, "the same model twice"),
     ],
@@ -125,6 +129,8 @@ def test_the_sweeps_of_the_laboratory_can_be_run(name: str) -> None:
         row.minutes for row in plan(sweep_of({"axes": [{"recipe": "scratch", "size": "6m"}]}))
     )
     assert shipped_size == pytest.approx(377 / 2 / 60, rel=1e-3)
+    once, twice = (plan(sweep_of({"axes": [{"recipe": name}]}))[0].minutes for name in ("scratch", "block"))
+    assert twice == pytest.approx(2 * once), "block reads two copies of every row"
 
 
 def test_a_file_that_is_no_sweep(tmp_path: Path) -> None:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from sinkscope import checks
 from sinkscope.errors import InputError, plainly
 from sinkscope.files import write_atomically
 from sinkscope.organisms import recipe as recipes
@@ -48,13 +50,7 @@ def train_command(recipe: str, out: str | Path, device: str = "auto", **options:
     given = {name: value for name, value in options.items() if value is not None}
     changes = {name: given.pop(name) for name in list(given) if name in RECIPE_OPTIONS}
     chosen = recipes.recipe(recipe, **changes)
-    if not 0.0 <= given.get("corpus_share", 0.0) < 1.0:
-        share = given["corpus_share"]
-        raise InputError(f"corpus_share is {share}; it is a share of all documents, from 0 to below 1")
-    if "corpus" in given and "documents" in given:
-        raise InputError(
-            "corpus and documents were both given: documents is a finished corpus; leave one of them out"
-        )
+    check_options(given)
     if "documents" in given:
         given["documents"] = Path(given["documents"])
     given["quiet"] = given.get("quiet", False) or int(os.environ.get("RANK", "0")) > 0
@@ -65,6 +61,19 @@ def train_command(recipe: str, out: str | Path, device: str = "auto", **options:
     if int(os.environ.get("RANK", "0")) == 0:
         write_atomically(Path(out) / "command.txt", line + "\n")
     return train(TrainingOptions(recipe=chosen, out=Path(out), device=device, **given))
+
+
+def check_options(given: Mapping[str, Any]) -> None:
+    """Refuses options of a run, besides those of its recipe, that would end it hours later."""
+    for name, least in (("check_every", 0), ("save_every", 0), ("final_count", 1)):
+        checks.whole(name, given.get(name, least), least)
+    share = given.get("corpus_share", 0.0)
+    if not 0.0 <= share < 1.0:
+        raise InputError(f"corpus_share is {share}; it is a share of all documents, from 0 to below 1")
+    if "corpus" in given and "documents" in given:
+        raise InputError(
+            "corpus and documents were both given: documents is a finished corpus; leave one of them out"
+        )
 
 
 def as_line(recipe: str, **options: Any) -> str:

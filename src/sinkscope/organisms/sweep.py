@@ -37,7 +37,7 @@ from sinkscope.checks import whole
 from sinkscope.errors import InputError, nearest
 from sinkscope.files import write_atomically
 from sinkscope.organisms import corpus
-from sinkscope.organisms.command import OPTIONS, as_line
+from sinkscope.organisms.command import OPTIONS, as_line, check_options
 from sinkscope.organisms.layout import write_json
 from sinkscope.organisms.loop import STATE
 from sinkscope.organisms.network import parameters_of
@@ -127,6 +127,7 @@ def sweep_of(data: Mapping[str, Any], where: str = "the sweep") -> Sweep:
     linked = {name: _linked(run, runs.values(), where) for name, run in runs.items()}
     known: dict[tuple[Any, ...], str] = {}
     for run in linked.values():
+        check_options(run.options)
         # `settings` refuses what the recipe refuses, before anything is trained.
         learned = (run.settings, run.needs, *(run.options.get(name) for name in BESIDE_THE_RECIPE))
         same = known.setdefault(learned, run.name)
@@ -213,7 +214,8 @@ def plan(sweep: Sweep) -> list[PlannedRun]:
         count = parameters_of(settings.size, shipped(settings.layout).rows, settings.variant)
         (small, first), (large, second) = MEASURED
         seconds = first + (count - small) * (second - first) / (large - small)
-        minutes = seconds * settings.tokens / MEASURED_TOKENS / 2 / 60
+        copies = 2 if settings.objective == "block" else 1  # of every row, in one pass
+        minutes = copies * seconds * settings.tokens / MEASURED_TOKENS / 2 / 60
         rows.append(PlannedRun(run.name, count, settings.tokens, minutes))
     return rows
 
