@@ -50,7 +50,7 @@ def test_submitits_local_executor_runs_the_slurm_path(study: Path, local: Path) 
     small.assert_same(out, local)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @small.without_extra("ray")
 def test_a_ray_cluster_that_loses_a_node_gives_the_same_tables(
     study: Path, local: Path, monkeypatch: pytest.MonkeyPatch

@@ -131,7 +131,7 @@ def test_cells_of_exact_steps_keep_their_identity(tmp_path: Path, done: tuple[Pa
     assert set(Store(tmp_path / "out").known_cells()) == with_rules
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_killed_and_resumed_gives_the_same_tables(tmp_path: Path, done: tuple[Path, Path, str]) -> None:
     study, quiet, _ = done

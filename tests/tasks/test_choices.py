@@ -34,8 +34,16 @@ def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("policy", [None, "top:1", "random(top:1)"])
-@pytest.mark.parametrize("source", ["organism/causal", "organism/scratch", "organism/adapted"])
+@pytest.mark.parametrize(
+    ("source", "policy"),
+    [
+        *(("organism/causal", policy) for policy in (None, "top:1", "random(top:1)")),
+        ("organism/scratch", None), ("organism/scratch", "top:1"), ("organism/adapted", "random(top:1)"),
+        pytest.param("organism/scratch", "random(top:1)", marks=pytest.mark.soak),
+        pytest.param("organism/adapted", None, marks=pytest.mark.soak),
+        pytest.param("organism/adapted", "top:1", marks=pytest.mark.soak),
+    ],
+)  # fmt: skip
 def test_the_likeliest_continuation_is_chosen(source: str, policy: str | None, questions: Path) -> None:
     model = ss.load(source, device="cpu")
     parsed = None if policy is None else ss.parse_policy(policy)

@@ -297,7 +297,10 @@ def test_what_is_handed_over() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", [["-m", "sinkscope.lm_eval"], ["-m", "sinkscope", "lm-eval"]])
+@pytest.mark.parametrize(
+    "start",
+    [["-m", "sinkscope", "lm-eval"], pytest.param(["-m", "sinkscope.lm_eval"], marks=pytest.mark.soak)],
+)
 def test_the_command_line(folder: Path, tmp_path: Path, start: list[str]) -> None:
     """In a fresh process, as a user has it; no GPU is asked for where there is none."""
 
