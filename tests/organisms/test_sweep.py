@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 import subprocess
 import sys
@@ -11,7 +12,9 @@ from typing import Any
 
 import pytest
 from tests.organisms.test_variants import VARIANTS
+from typer.main import get_command
 
+from sinkscope.commands.train import train
 from sinkscope.errors import InputError
 from sinkscope.organisms import command
 from sinkscope.organisms import sweep as sweeps
@@ -67,12 +70,51 @@ def test_a_start_that_is_not_one_run_of_the_sweep_is_refused_or_a_folder() -> No
         ({"base": {"stepz": 3}}, "no option 'stepz'"),
         ({"axes": [{"recipe": "scrach"}]}, "unknown recipe 'scrach'"),
         ({"axes": [{"recipe": "scratch", "softmax": "two"}]}, "softmax 'two' is not known"),
-        ({"axes": [{"recipe": "scratch"}, {"recipe": "scratch", "init": "runs/x"}]}, "two different runs"),
+        ({"axes": [{"recipe": "scratch", "init": ["runs/x", "old/x"]}]}, "two different runs"),
+        ({"axes": [1]}, "axes a list of tables"),
+        ({"axes": []}, "axes a list of tables"),
+        ({"axes": [{"recipe": "causal", "size": []}]}, "the list of size is empty"),
+        ({"base": {"seed": 7}}, "seeds = "),
+        ({"axes": [{"recipe": "causal", "seed": [5, 6]}]}, "seeds = "),
+        ({"base": {"batch": "x"}}, "batch should be a whole number, got 'x'"),
+        ({"base": {"steps": True}}, "steps should be a whole number, got True"),
+        ({"base": {"learning_rate": "x"}}, "learning_rate should be a number"),
+        ({"axes": [{"recipe": "causal", "size": {"layers": 2}}]}, "size should be text"),
+        ({"base": {"gate": "yes"}}, "gate should be true or false"),
+        ({"base": {"init": {"a": 1}}}, "init should be text"),
+        ({"base": {"final_count": 0}}, "final_count should be a whole number of at least 1"),
+        ({"base": {"save_every": -1}}, "save_every should be a whole number of at least 0"),
+        ({"base": {"learning_rate": math.inf}}, "learning_rate should be a finite number"),
+        ({"base": {"warmup": 5}}, "no option 'warmup'"),  # which the run's own command does not take
+        ({"axes": [{"recipe": "causal"}, {"recipe": "causal", "softmax": "plain"}]}, "the same model twice"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_trained(change: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         sweep_of({**LADDER, **change})
+
+
+def test_names_are_plain_and_say_what_a_run_continues() -> None:
+    sweep = {
+        "axes": [
+            {"recipe": ["causal", "scratch"]},
+            {"recipe": "scratch", "init": "causal"},
+            {"recipe": "scratch", "corpus": "../a\nb.txt"},
+        ]
+    }
+    runs = {run.name: run for run in sweep_of(sweep).runs}
+    assert list(runs) == [
+        "causal-seed0",
+        "scratch-seed0",
+        "scratch-from-causal-seed0",
+        "scratch-corpus-..-a-b.txt-seed0",
+    ]
+    assert runs["scratch-from-causal-seed0"].needs == "causal-seed0"
+
+
+def test_a_sweep_takes_what_a_runs_own_command_takes() -> None:
+    given = {parameter.name for parameter in get_command(train).commands["causal"].params}  # type: ignore[attr-defined]
+    assert set(command.OPTIONS) == given - {"out", "device", "help"}
 
 
 @pytest.mark.parametrize("name", ["ladder", "interventions"])
@@ -87,6 +129,8 @@ def test_the_sweeps_of_the_laboratory_can_be_run(name: str) -> None:
         row.minutes for row in plan(sweep_of({"axes": [{"recipe": "scratch", "size": "6m"}]}))
     )
     assert shipped_size == pytest.approx(377 / 2 / 60, rel=1e-3)
+    once, twice = (plan(sweep_of({"axes": [{"recipe": name}]}))[0].minutes for name in ("scratch", "block"))
+    assert twice == pytest.approx(2 * once), "block reads two copies of every row"
 
 
 def test_a_file_that_is_no_sweep(tmp_path: Path) -> None:
@@ -114,7 +158,8 @@ class _Instant:
         if self.returncode:
             (self.folder / "output.txt").write_text("error: no memory\n\n")
         else:
-            (self.folder / "training.json").write_text("{}")
+            settings = next(run.settings for run in sweep_of(LADDER).runs if run.name == self.folder.name)
+            (self.folder / "training.json").write_text(json.dumps({"recipe": settings.as_dict()}))
         STARTED.append(shlex.join(words[words.index("sinkscope.organisms.command") + 1 :]))
 
     def poll(self) -> int:
@@ -152,6 +197,13 @@ def test_runs_wait_for_their_start_and_go_on_after_a_failure(
     STARTED.clear()
     run_sweep(made, tmp_path, "cpu", 1, said.append)
     assert len(STARTED) == 2, "what is finished stays; what failed is tried again"
+    longer = sweep_of({**LADDER, "base": {**LADDER["base"], "steps": 9}})
+    with pytest.raises(InputError, match=r"causal-smoke-seed0 holds .* \(steps 3, not 9\)"):
+        run_sweep(longer, tmp_path, "cpu", 1, said.append)
+    assert json.loads((tmp_path / "sweep.json").read_text()) == about
+    (tmp_path / "sweep.json").write_text(json.dumps({"runs": [{"name": "../elsewhere"}]}))
+    with pytest.raises(InputError, match="no folder in it"):
+        read_runs(tmp_path)
 
 
 @pytest.mark.slow

@@ -219,6 +219,22 @@ def test_the_same_seed_gives_the_same_weights_with_and_without_a_change() -> Non
     assert all(weight.requires_grad for weight in varied.values())
 
 
+@pytest.mark.parametrize("seed", [0, 3])
+def test_gates_start_apart_from_all_other_weights(seed: int) -> None:
+    network = build(SIZES["smoke"], 128, "llama", seed, Variant(gate=True))
+    drawn = {name: weight for name, weight in network.named_parameters() if weight.dim() == 2}
+    gates = {
+        name: weight.flatten() for name, weight in drawn.items() if "gate_proj" in name and "mlp" not in name
+    }
+    assert len(gates) == SIZES["smoke"].layers
+    for name, gate in gates.items():
+        for other, weight in drawn.items():
+            if other != name:
+                n = min(gate.numel(), weight.numel())
+                both = torch.stack((gate[:n], weight.flatten()[:n]))
+                assert float(torch.corrcoef(both)[0, 1].detach().abs()) < 0.2, (name, other)
+
+
 def test_a_learned_sink_a_gate_and_norms_are_trained() -> None:
     network = trained("llada", VARIANTS["all"])
     hidden_states(network, some_ids(2, 12), rotation(network, 12, CPU), False).square().sum().backward()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pandas as pd
 import pytest
 from tests.study import small
 
+from sinkscope.errors import InputError
 from sinkscope.organisms.recipe import INTERVENTIONS
 from sinkscope.report.figures.ladder import plot_ladder
 from sinkscope.report.study.ladder import training_runs
@@ -85,6 +87,20 @@ def test_what_is_concluded(damages: tuple[float, ...], unmasked: float, said: st
     assert math.isnan(row["damage_low"]) == (len(damages) < 3)
 
 
+def test_two_runs_of_one_seed_are_one_replicate() -> None:
+    damages = {a_run("causal", seed): damage for seed, damage in enumerate((0.5, 0.6, 0.7))}
+    again = {replace(run, model=f"{run.model}-again"): damage for run, damage in damages.items()}
+    columns = ["seeds", "damage", "damage_low", "damage_high", "beyond_count_low"]
+    once = over_seeds(by_run(list(damages), results(damages)))[columns]
+    both = damages | again
+    twice = over_seeds(by_run(list(both), results(both)))[columns]
+    pd.testing.assert_frame_equal(once, twice)
+    two = dict(list(both.items())[:2]) | dict(list(again.items())[:2])
+    assert over_seeds(by_run(list(two), results(two)))["conclusion"].tolist() == [
+        "nothing: 2 seeds, 3 are needed"
+    ]
+
+
 def test_interventions_are_what_differs_from_most_runs_of_the_recipe() -> None:
     plain = [a_run("causal", seed) for seed in range(3)] + [a_run("scratch", 0)]
     varied = [a_run("causal", 0, gate=True), a_run("causal", 1, weight_decay=0.3, softmax="one")]
@@ -113,6 +129,14 @@ def test_an_intervention_is_compared_with_none_seed_by_seed() -> None:
     assert changes.loc["sinks", "conclusion"] == "higher"
     assert changes.loc["accuracy: word_problems", "conclusion"] == "not shown"
     assert set(changes["intervention"]) == {"gate"}
+    least = {a_run("causal", seed): 0.5 for seed in range(3)}
+    least |= {
+        a_run("causal", seed, gate=True): 0.51 for seed in range(3)
+    }  # by one document of 100, in every seed
+    same = against_plain(by_run(list(least), results(least)), profiles(list(least), None)).set_index(
+        "measure"
+    )
+    assert same.loc["damage: word_problems, top:1@layer", "conclusion"] == "not shown"
     poor = against_plain(by_run(runs, results({**plain, **gated}, unmasked=0.05)), profile)
     assert not poor["measure"].str.startswith("damage").any(), "a run that answers nothing is not robust"
 
@@ -154,6 +178,12 @@ def test_runs_are_read_once_and_kept(tmp_path: Path) -> None:
     assert [(run.model, run.seed, run.sink_heads, run.emerged) for run in first] == [("a", 3, 1.0, 4)]
     (folder / "training.json").unlink()
     assert ladder.known_runs(kept, models) == first
+    (folder / "training.json").write_text(json.dumps({**about, "loss": 0.25, "start_digest": "ab"}))
+    (again,) = ladder.known_runs(kept, models)
+    assert (again.loss, again.recipe) == (0.25, "causal, continued"), "trained again, from other weights"
+    kept.write_text('[{"model": "a"}]')
+    with pytest.raises(InputError, match="delete it"):
+        ladder.known_runs(kept, models)
 
 
 def test_tables_and_figure_of_a_ladder() -> None:

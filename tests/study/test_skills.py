@@ -277,6 +277,11 @@ def test_tables_by_skill_and_difficulty() -> None:
     ]
     columns = ["skill", "n", "kept", "control_kept", "beyond", "p", "verdict"]
     pd.testing.assert_frame_equal(made(parts)["skill_losses"][columns], losses[columns])
+    # Without a run without a policy there is nothing to compare with, and that run has no difference from itself.
+    assert skills.loc["none"]["difference"].isna().all()
+    alone = made([graded("top:1", runs["top:1"])])
+    assert list(alone) == ["skills"]
+    assert "difference" not in alone["skills"]
     # Two draws of a control are too few, and other tasks have no skills.
     assert "skill_losses" not in made([graded(policy, given) for policy, given in list(runs.items())[:-1]])
     assert made([graded("none", {"test-0": 1.0})]) == {}

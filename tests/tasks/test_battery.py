@@ -21,6 +21,7 @@ from sinkscope.tasks.battery import SKILLS, strata, stratum_of, train_document, 
 from sinkscope.tasks.battery.composition import OPERATIONS
 from sinkscope.tasks.battery.skill import ADJECTIVES, NAMES, THINGS, after_mark
 from sinkscope.tasks.battery.strata import skill_of
+from sinkscope.tasks.evaluate import decoding_options
 from sinkscope.tasks.generated import split_of
 from sinkscope.tasks.grading import task_of
 from sinkscope.tasks.task import Document, digest, fingerprint
@@ -73,6 +74,28 @@ def test_gold_answers_are_right_and_others_are_not(skill: str, train: list[Docum
             )
     assert get(f"battery:{skill}:chat").grade(mine[0], f"I think.\n\n{golds[0]}\n").passed
     assert len(set(golds)) > len(golds) / 25 or skill in ("planning", "brackets")  # no answer worth guessing
+
+
+def test_signs_and_the_words_around_an_answer() -> None:
+    """An instruct model's usual forms of a right answer are right; the negative of a number is another number."""
+
+    def graded(part: str, before: str = "", between: str = " ", after: str = "", last: str = "") -> bool:
+        task = get(f"battery:{part}:chat")
+        document = task.documents(1)[0]
+        *first, end = after_mark(document.answer).split()
+        given = between.join((*first, last + end))
+        return task.grade(document, f"#### {before}{given}{after}").passed
+
+    assert not graded("arithmetic@2", before="-")
+    assert not graded("arithmetic@2", before="−")
+    assert not graded("arithmetic@2", before="= -")
+    assert graded("arithmetic@2", before="**", after="**.")
+    assert graded("logic@3", between=", ", last="and ")
+    assert graded("copying@4", before="_", after="_")
+    assert not graded("logic@3", last="not ")
+    for quote in ("`", '"'):
+        assert graded("brackets@2", before=quote, between=", ", after=quote)
+    assert not graded("brackets@2", before="( ")
 
 
 def test_answers_follow_from_their_questions(train: list[Document]) -> None:
@@ -272,6 +295,8 @@ def test_names_of_parts() -> None:
         assert again.documents(3) == task.documents(3)
     assert get("battery:chat", "llada").scheme.decoding["length"] == 128
     assert get("battery:plain", "llada").scheme.decoding["length"] == 64
+    assert decoding_options(get("battery:logic:chat"), "causal") == {"length": 128}  # type: ignore[arg-type]
+    assert decoding_options(get("battery:logic"), "causal") == {"length": 64}  # type: ignore[arg-type]
     for name, word in (
         ("battery:logics", "logic"), ("battery:logic@x", "whole number"), ("battery:logic:chatty", "chat"),
         ("battery:@3", "skill"),

@@ -81,6 +81,9 @@ def _recipe(
     check_every: Annotated[
         int | None, option("steps between checks of accuracy; default: 1000, 0: only at the end")
     ] = None,
+    save_every: Annotated[
+        int | None, option("steps between saved states, from which the same command goes on; default: 1000")
+    ] = None,
     final_count: Annotated[
         int | None, option("held-out questions of each task at the end; default: 256")
     ] = None,

@@ -10,16 +10,27 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from sinkscope import checks
 from sinkscope.errors import InputError, plainly
 from sinkscope.files import write_atomically
 from sinkscope.organisms import recipe as recipes
 from sinkscope.organisms.loop import LoopOptions, prepare
 from sinkscope.organisms.train import TrainingOptions, train
 
+OPTIONS: dict[str, type] = {
+    **dict.fromkeys(
+        ("init", "size", "targets", "mix", "corpus", "documents", "spelling", "softmax", "extra_sink"), str
+    ),
+    **dict.fromkeys(("gate", "qk_norm", "plain_first"), bool),
+    **dict.fromkeys(("steps", "batch", "seed", "packed", "check_every", "save_every", "final_count"), int),
+    **dict.fromkeys(("learning_rate", "weight_decay", "corpus_share"), float),
+}
+"""What a run's own command takes, besides its folder and device, and what each is."""
 RECIPE_OPTIONS = {field.name for field in fields(recipes.Recipe)}
 
 
@@ -39,13 +50,7 @@ def train_command(recipe: str, out: str | Path, device: str = "auto", **options:
     given = {name: value for name, value in options.items() if value is not None}
     changes = {name: given.pop(name) for name in list(given) if name in RECIPE_OPTIONS}
     chosen = recipes.recipe(recipe, **changes)
-    if not 0.0 <= given.get("corpus_share", 0.0) < 1.0:
-        share = given["corpus_share"]
-        raise InputError(f"corpus_share is {share}; it is a share of all documents, from 0 to below 1")
-    if "corpus" in given and "documents" in given:
-        raise InputError(
-            "corpus and documents were both given: documents is a finished corpus; leave one of them out"
-        )
+    check_options(given)
     if "documents" in given:
         given["documents"] = Path(given["documents"])
     given["quiet"] = given.get("quiet", False) or int(os.environ.get("RANK", "0")) > 0
@@ -56,6 +61,19 @@ def train_command(recipe: str, out: str | Path, device: str = "auto", **options:
     if int(os.environ.get("RANK", "0")) == 0:
         write_atomically(Path(out) / "command.txt", line + "\n")
     return train(TrainingOptions(recipe=chosen, out=Path(out), device=device, **given))
+
+
+def check_options(given: Mapping[str, Any]) -> None:
+    """Refuses options of a run, besides those of its recipe, that would end it hours later."""
+    for name, least in (("check_every", 0), ("save_every", 0), ("final_count", 1)):
+        checks.whole(name, given.get(name, least), least)
+    share = given.get("corpus_share", 0.0)
+    if not 0.0 <= share < 1.0:
+        raise InputError(f"corpus_share is {share}; it is a share of all documents, from 0 to below 1")
+    if "corpus" in given and "documents" in given:
+        raise InputError(
+            "corpus and documents were both given: documents is a finished corpus; leave one of them out"
+        )
 
 
 def as_line(recipe: str, **options: Any) -> str:
@@ -81,24 +99,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train an organism.")
     parser.add_argument("recipe")
     parser.add_argument("--out", required=True)
-    for name in (
-        "init",
-        "size",
-        "targets",
-        "mix",
-        "corpus",
-        "documents",
-        "spelling",
-        "softmax",
-        "extra-sink",
-    ):
-        parser.add_argument(f"--{name}")
-    for name in ("gate", "qk-norm", "plain-first"):
-        parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction)
-    for name in ("steps", "batch", "seed", "packed", "check-every", "save-every", "final-count"):
-        parser.add_argument(f"--{name}", type=int)
-    for name in ("learning-rate", "weight-decay", "corpus-share"):
-        parser.add_argument(f"--{name}", type=float)
+    for name, kind in OPTIONS.items():
+        read: dict[str, Any] = {"action": argparse.BooleanOptionalAction} if kind is bool else {"type": kind}
+        parser.add_argument(f"--{name.replace('_', '-')}", **read)
     parser.add_argument("--device", default="auto")
     with plainly():
         train_command(**vars(parser.parse_args()))

@@ -38,6 +38,8 @@ from sinkscope.organisms.recipe import Objective, Size
 
 SMALLEST_TIME = 1e-3
 """No sequence has a smaller t: its weight would be unbounded."""
+OWN_NUMBERS = 1 << 31
+"""Added to a seed for the weights that only a variant has; torch's generator on the CPU uses 32 bits."""
 Observe = Callable[[AttentionCall, Tensor], None]
 """Called after each attention with the call and the layer's output, Float [B, S, width]."""
 
@@ -96,7 +98,8 @@ def build(size: Size, vocabulary: int, layout: str, seed: int = 0, variant: Vari
 @torch.no_grad()
 def initialise_variant(network: Any, seed: int) -> None:
     """The start of what only variants have: learned sinks at 0, gates as random as other projections, norms at 1."""
-    random = torch.Generator().manual_seed(seed)
+    # Random numbers of their own: those of `seed` itself are the embedding, and gates would be copies of its rows.
+    random = torch.Generator().manual_seed(OWN_NUMBERS + seed)
     for layer in network.model.layers:
         known = dict(layer.self_attn.named_parameters())
         for name in own_parameters(layer):

@@ -98,7 +98,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         checks.whole("steps", self.steps, 1)
-        if not self.learning_rate > 0:
+        if not checks.finite("learning_rate", self.learning_rate) > 0:
             raise InputError(f"the learning rate is {self.learning_rate}; it must be above 0")
         checks.at_least("weight_decay", self.weight_decay, 0)
 

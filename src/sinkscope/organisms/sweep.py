@@ -21,6 +21,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -36,18 +37,20 @@ from sinkscope.checks import whole
 from sinkscope.errors import InputError, nearest
 from sinkscope.files import write_atomically
 from sinkscope.organisms import corpus
-from sinkscope.organisms.command import as_line
+from sinkscope.organisms.command import OPTIONS, as_line, check_options
 from sinkscope.organisms.layout import write_json
 from sinkscope.organisms.loop import STATE
 from sinkscope.organisms.network import parameters_of
 from sinkscope.organisms.recipe import CONTROLS, INTERVENTIONS, RECIPES, Recipe, recipe
-from sinkscope.organisms.train import TrainingOptions
 from sinkscope.organisms.vocabulary import shipped
 
 MEASURED = ((842_976, 171.0), (5_673_216, 377.0))
 """Parameters, and seconds of each of two runs side by side on one H200 for MEASURED_TOKENS tokens, 2026-11-16
 (lab/organisms-runs.json: the sizes 1m and 6m). A plan draws a line through both."""
 MEASURED_TOKENS = 655_360_000
+KINDS = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
+BESIDE_THE_RECIPE = ("init", "corpus", "corpus_share", "documents")
+"""Options that change what is learned, and are not settings of a recipe."""
 
 
 @dataclass(frozen=True)
@@ -103,11 +106,17 @@ def sweep_of(data: Mapping[str, Any], where: str = "the sweep") -> Sweep:
     seeds, base, blocks = data.get("seeds", [0]), data.get("base", {}), data.get("axes", [{}])
     if not isinstance(seeds, list) or not seeds:
         raise InputError(f"{where}: seeds should be a list such as [0, 1, 2], got {seeds!r}")
-    if not isinstance(base, Mapping) or not isinstance(blocks, list):
+    tables = isinstance(blocks, list) and all(isinstance(block, Mapping) for block in blocks)
+    if not isinstance(base, Mapping) or not tables or not blocks:
         raise InputError(f"{where}: base should be a table [base], and axes a list of tables [[axes]]")
     runs: dict[str, SweepRun] = {}
     for block in blocks:
         lists = {name: value if isinstance(value, list) else [value] for name, value in block.items()}
+        for name in {"seed"} & {*base, *block}:
+            raise InputError(f"{where}: {name} is given for all runs at once, as seeds = [0, 1, 2]")
+        for name, values in lists.items():
+            if not values:
+                raise InputError(f"{where}: the list of {name} is empty; leave it out, or name its values")
         for chosen in itertools.product(*lists.values()):
             for seed in seeds:
                 options = {**base, **dict(zip(lists, chosen, strict=True)), "seed": whole("seeds", seed, 0)}
@@ -116,28 +125,40 @@ def sweep_of(data: Mapping[str, Any], where: str = "the sweep") -> Sweep:
                     raise InputError(f"{where}: two different runs are called {run.name}")
                 runs[run.name] = run
     linked = {name: _linked(run, runs.values(), where) for name, run in runs.items()}
+    known: dict[tuple[Any, ...], str] = {}
     for run in linked.values():
-        _ = run.settings  # refuses what the recipe refuses, before anything is trained
+        check_options(run.options)
+        # `settings` refuses what the recipe refuses, before anything is trained.
+        learned = (run.settings, run.needs, *(run.options.get(name) for name in BESIDE_THE_RECIPE))
+        same = known.setdefault(learned, run.name)
+        if same != run.name:
+            raise InputError(
+                f"{where}: {same} and {run.name} would train the same model twice, which is no replicate; leave one out"
+            )
         _check_start(run, linked, where)
     return Sweep(str(data.get("name", "sweep")), tuple(linked.values()))
 
 
 def _run(options: dict[str, Any], axes: Sequence[str], where: str) -> SweepRun:
-    known = {field.name for kind in (Recipe, TrainingOptions) for field in fields(kind)}
-    known |= {"recipe"}
-    known -= {"name", "out", "layout", "objective", "device"}
-    for name in options:
+    known = {"recipe": str, **OPTIONS}
+    for name, value in options.items():
         if name not in known:
             raise InputError(f"{where}: a run has no option {name!r}; {nearest(name, known)}")
-    kind = options.pop("recipe", None)
-    if kind not in RECIPES | CONTROLS:
-        raise InputError(f"{where}: unknown recipe {kind!r}; {nearest(str(kind), RECIPES | CONTROLS)}")
-    words = [str(kind), *([str(options["size"])] if "size" in options else [])]
+        kind = known[name]
+        if type(value) is not kind and not (kind is float and type(value) is int):
+            raise InputError(f"{where}: {name} should be {KINDS[kind]}, got {value!r}")
+    recipes = RECIPES | CONTROLS
+    chosen = str(options.pop("recipe", None))
+    if chosen not in recipes:
+        raise InputError(f"{where}: unknown recipe {chosen!r}; {nearest(chosen, recipes)}")
+    words = [chosen, *([options["size"]] if "size" in options else [])]
+    if "init" in options and recipes[chosen].starts_from is None:
+        words.append(f"from-{Path(options['init']).name}")
     for name in axes:
         if name not in ("recipe", "size", "init") and options[name] is not False:
             words.append(name if options[name] is True else f"{name}-{options[name]}")
     words.append(f"seed{options['seed']}")
-    return SweepRun("-".join(words).replace("/", "-"), str(kind), options)
+    return SweepRun(re.sub(r"[^\w.-]+", "-", "-".join(words)), chosen, options)
 
 
 def _linked(run: SweepRun, runs: Any, where: str) -> SweepRun:
@@ -193,7 +214,8 @@ def plan(sweep: Sweep) -> list[PlannedRun]:
         count = parameters_of(settings.size, shipped(settings.layout).rows, settings.variant)
         (small, first), (large, second) = MEASURED
         seconds = first + (count - small) * (second - first) / (large - small)
-        minutes = seconds * settings.tokens / MEASURED_TOKENS / 2 / 60
+        copies = 2 if settings.objective == "block" else 1  # of every row, in one pass
+        minutes = copies * seconds * settings.tokens / MEASURED_TOKENS / 2 / 60
         rows.append(PlannedRun(run.name, count, settings.tokens, minutes))
     return rows
 
@@ -221,6 +243,8 @@ def run_sweep(
     `out` gets sweep.json: every run with the line that repeats it alone.
     """
     whole("at_once", at_once, 1)
+    for run in sweep.runs:
+        _check_finished(run, out / run.name)
     out.mkdir(parents=True, exist_ok=True)
     lines = {run.name: as_line(run.recipe, device=device, **run.given(out)) for run in sweep.runs}
     about = {"name": sweep.name, "runs": [{"name": name, "command": line} for name, line in lines.items()]}
@@ -252,6 +276,30 @@ def run_sweep(
 def is_finished(folder: Path) -> bool:
     """Whether a folder holds a whole run."""
     return (folder / "training.json").is_file() and not (folder / STATE).exists()
+
+
+def _check_finished(run: SweepRun, folder: Path) -> None:
+    """Refuses a folder whose finished run has other settings: it would count as this one."""
+    if not is_finished(folder):
+        return
+    try:
+        found = json.loads((folder / "training.json").read_text(encoding="utf-8"))["recipe"]
+        known = dict(found)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{folder}/training.json cannot be read ({error!r}): move the folder away"
+        ) from error
+    wanted = run.settings.as_dict()
+    starts = run.needs or run.settings.starts_from or run.options.get("init")
+    others = [
+        f"{name} {known.get(name)}, not {wanted.get(name)}"
+        for name in sorted(known.keys() | wanted.keys())
+        if known.get(name) != wanted.get(name) and not (starts and name == "size")  # the size of its start
+    ]
+    if others:
+        raise InputError(
+            f"{folder} holds a finished run of other settings ({'; '.join(others)}): choose another --out"
+        )
 
 
 def _collect(
@@ -319,4 +367,7 @@ def read_runs(folder: Path) -> list[Path]:
         names = [str(run["name"]) for run in about["runs"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{folder} is not the folder of a sweep: {error}") from error
+    for name in names:
+        if Path(name).name != name:
+            raise InputError(f"{folder}/sweep.json names a run {name!r}, which is no folder in it")
     return [folder / name for name in names if is_finished(folder / name)]

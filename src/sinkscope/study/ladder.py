@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sinkscope.errors import InputError
 from sinkscope.files import write_atomically
 from sinkscope.policies import parse_policy
 from sinkscope.statistics import Estimate, mean_interval
@@ -48,7 +49,8 @@ class TrainedRun:
     """A run of a sweep, as its folder tells it.
 
     Attributes:
-        model: its name in the study. recipe: causal, scratch, adapted, …: the objective and where it starts from.
+        model: its name in the study. recipe: causal, scratch, adapted, …: the objective and where it starts from;
+            "scratch, continued" started from weights, where scratch does not.
         settings: of the recipe, as JSON data. parameters: all weights, those of an intervention too.
         loss: at the end. sink_heads: share of heads with a sink on the held-out probe at the end of training.
         emerged: tokens read when that share first was half of its largest value; None: no head ever had one.
@@ -70,9 +72,12 @@ def read_run(model: str, folder: Path) -> TrainedRun | None:
     try:
         about = json.loads((folder / "training.json").read_text(encoding="utf-8"))
         settings = about["recipe"]
+        recipe = str(settings["name"])
+        if about.get("start_digest") and not settings.get("starts_from"):
+            recipe += ", continued"  # from weights that the recipe itself does not start from
         last, emerged = emergence(_points(folder))
         return TrainedRun(
-            model, str(settings["name"]), settings, int(about["parameters"]), int(settings["seed"]),
+            model, recipe, settings, int(about["parameters"]), int(settings["seed"]),
             int(about["tokens"]), about.get("loss"), last, emerged,
         )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError):
@@ -80,18 +85,20 @@ def read_run(model: str, folder: Path) -> TrainedRun | None:
 
 
 def known_runs(kept: Path, folders: Mapping[str, Path]) -> list[TrainedRun]:
-    """The runs among models, name → folder: as `kept`, a JSON file, has them, else from their folders; then it is written."""
-    found: dict[str, TrainedRun] = {}
+    """The runs among models, name → folder: from their folders, else as `kept`, a JSON file, has them; then it is written."""
+    known: dict[str, TrainedRun] = {}
     if kept.is_file():
-        found = {data["model"]: TrainedRun(**data) for data in json.loads(kept.read_text(encoding="utf-8"))}
-    read = [
-        read_run(name, folder) for name, folder in folders.items() if name not in found and folder.is_dir()
-    ]
-    new = {run.model: run for run in read if run is not None}
-    if new:
-        data = [dataclasses.asdict(run) for run in (found | new).values()]
-        write_atomically(kept, json.dumps(data, indent=1) + "\n")
-    return [(found | new)[name] for name in folders if name in found | new]
+        try:
+            data = json.loads(kept.read_text(encoding="utf-8"))
+            known = {run["model"]: TrainedRun(**run) for run in data}
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{kept} cannot be read ({error}): delete it, and it is made again") from error
+    read = [read_run(name, folder) for name, folder in folders.items() if folder.is_dir()]
+    found = known | {run.model: run for run in read if run is not None}
+    if found != known:
+        text = json.dumps([dataclasses.asdict(run) for run in found.values()], indent=1) + "\n"
+        write_atomically(kept, text)
+    return [found[name] for name in folders if name in found]
 
 
 def _points(folder: Path) -> list[dict[str, Any]]:
@@ -272,7 +279,7 @@ def over_seeds(runs: pd.DataFrame) -> pd.DataFrame:
         row["seeds"] = int(group["seed"].nunique())
         row |= {"n": int(group["n"].min()), "unmasked": float(group["unmasked"].mean())}
         row["masked"] = float(group["masked"].mean())
-        estimates = {name: _mean(group[name], 1 / row["n"]) for name in DAMAGES}
+        estimates = {name: _mean(_by_seed(group, name), 1 / row["n"]) for name in DAMAGES}
         for name, estimate in estimates.items():
             row |= _columns(name, estimate)
         row["conclusion"] = _conclusion(row["seeds"], row["unmasked"], estimates["beyond_count"])
@@ -290,7 +297,7 @@ def profile_over_seeds(profile: pd.DataFrame) -> pd.DataFrame:
     ]
     for key, group in profile.groupby(list(GROUP), sort=False):
         for measure in measures:
-            estimate = _mean(group[measure])
+            estimate = _mean(_by_seed(group, measure))
             if math.isfinite(estimate.value):
                 about = dict(zip(GROUP, key, strict=True)) | {"parameters": int(group["parameters"].iloc[0])}
                 about["seeds"] = int(group["seed"].nunique())
@@ -333,13 +340,19 @@ def against_plain(runs: pd.DataFrame, profile: pd.DataFrame) -> pd.DataFrame:
                 ]
                 if not pairs:
                     continue
-                estimate = _mean(pairs)
+                least = 1 / int(group["n"].min()) if "n" in group else 0.0
+                estimate = _mean(pairs, least)
                 about = {"objective": objective, "size": size, "intervention": label}
                 rows[objective, size, label, measure] = {
                     **about, "measure": measure, "seeds": len(pairs), **_columns("difference", estimate),
                     "conclusion": _direction(len(pairs), estimate),
                 }  # fmt: skip
     return pd.DataFrame(list(rows.values()))
+
+
+def _by_seed(group: pd.DataFrame, name: str) -> pd.Series[Any]:
+    """One value for each seed: runs of one seed are no replicates of one another, so they count as their mean."""
+    return group.groupby("seed")[name].agg(lambda values: values.astype(float).mean())
 
 
 def _mean(values: Iterable[Any], least: float = 0.0) -> Estimate:

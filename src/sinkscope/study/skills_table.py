@@ -48,15 +48,16 @@ def skill_tables(
         draws: dict[str, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
         for cell in group:
             draws[pooled(cell.policy)][cell.policy] |= evaluations[cell.id].scores()
+        plain = _mean(draws.get("none", {}))
         settings = {pooled(cell.policy): about[cell.id] for cell in reversed(group)}
         for policy, given in draws.items():
             known = {**settings[policy], "task": "battery", "policy": policy}
-            rows += [known | row for row in _rows(_mean(given), _mean(draws["none"]))]
+            rows += [known | row for row in _rows(_mean(given), {} if policy == "none" else plain)]
             losses += [
                 {**settings[kind.like], "task": "battery", "policy": kind.like, "match": kind.match, **row}
                 for kind in [control(policy)]
                 if kind is not None and {"none", kind.like} <= draws.keys() and len(given) >= LEAST_SEEDS
-                for row in _losses(_mean(draws["none"]), _mean(draws[kind.like]), list(given.values()))
+                for row in _losses(plain, _mean(draws[kind.like]), list(given.values()))
             ]
     return {name: pd.DataFrame(made) for name, made in (("skills", rows), ("skill_losses", losses)) if made}
 
@@ -75,7 +76,11 @@ def skill_sentences(tables: Mapping[str, pd.DataFrame]) -> list[str]:
 
 
 def _rows(scores: Scores, plain: Scores) -> list[dict[str, Any]]:
-    """One row for each skill and difficulty, and one for all difficulties of a skill (`difficulty` empty)."""
+    """One row for each skill and difficulty, and one for all difficulties of a skill (`difficulty` empty).
+
+    Args:
+        plain: scores without a policy, to compare with; empty: there are none.
+    """
     parts: dict[tuple[str, int | None], list[str]] = defaultdict(list)
     for document in scores:
         stratum = stratum_of(document)
@@ -90,7 +95,7 @@ def _rows(scores: Scores, plain: Scores) -> list[dict[str, Any]]:
         n, right = len(here), sum(here.values())
         low, high = wilson(min(float(n), right), n)
         row = {"skill": skill, "difficulty": level, "n": n, "accuracy": right / n, "low": low, "high": high}
-        if scores is not plain and here.keys() <= plain.keys():
+        if here.keys() <= plain.keys():
             paired = compare(*align(here, {document: plain[document] for document in here}))
             row |= {
                 "difference": paired.difference,

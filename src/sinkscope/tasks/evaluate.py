@@ -21,6 +21,7 @@ from sinkscope.errors import InputError
 from sinkscope.statistics import Interval, mean_interval, standard_error, wilson
 from sinkscope.tasks import registry, sandbox
 from sinkscope.tasks.battery.strata import SKILLS, Stratum, stratum_of
+from sinkscope.tasks.generated import GeneratedTask
 from sinkscope.tasks.grading import GRADER_BROKE
 from sinkscope.tasks.records import Generation, Grade, RunFolder
 from sinkscope.tasks.task import ACCURACY, NATS, Task
@@ -179,7 +180,7 @@ class Evaluation:
         names = [name for name in Record.__dataclass_fields__ if name not in left_out]
         frame = pd.DataFrame([{name: getattr(record, name) for name in names} for record in self.records])
         strata = [stratum_of(record.document) for record in self.records]
-        if all(strata):
+        if strata and all(strata):
             frame.insert(1, "skill", [stratum.skill for stratum in strata if stratum])
             frame.insert(2, "difficulty", [stratum.level for stratum in strata if stratum])
         return frame
@@ -392,7 +393,9 @@ def decoding_options(task: Task, family: str) -> dict[str, Any]:
     """The scheme's decoding options; for a scheme made for another family, those of the family's default scheme."""
     scheme = task.scheme
     if scheme.family not in ("", family) and task.name.partition(":")[0] in registry.TASKS:
-        scheme = registry.get(task.name, family).scheme
+        # The schemes of a generated task are wordings that every family has; others belong to one family.
+        wording = f":{scheme.name}" if isinstance(task, GeneratedTask) else ""
+        scheme = registry.get(task.name + wording, family).scheme
     return dict(scheme.decoding) if scheme.family in ("", family) else {}
 
 

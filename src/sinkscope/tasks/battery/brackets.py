@@ -5,6 +5,7 @@ Close the brackets: ( [ ( ) {
 
 from __future__ import annotations
 
+import re
 from random import Random
 
 from sinkscope.tasks.battery.skill import Skill, after_mark
@@ -39,8 +40,9 @@ def draft(rng: Random, depth: int) -> Draft:
 
 
 def right(document: Document, given: str) -> bool:
-    """The closing brackets in their order, with or without spaces."""
-    return "".join(given.split()) == "".join(after_mark(document.answer).split())
+    """The closing brackets in their order, whatever spaces, commas and quotation marks stand around them."""
+    bare = re.sub(r"[\s,.`'\"“”]", "", given)
+    return bare == "".join(after_mark(document.answer).split())
 
 
 SKILL = Skill("brackets", "depth", (2, 4, 8), 1, 32, "the closing brackets that are missing", draft, right)

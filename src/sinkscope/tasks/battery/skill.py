@@ -30,12 +30,13 @@ def same_words(document: Document, given: str) -> bool:
 
 
 def words(text: str) -> list[str]:
-    """The words and numbers of a text, in small letters.
+    """The words and numbers of a text, in small letters; a minus belongs to its number, and "and" only joins words.
 
-    >>> words("Pen, cup.")
-    ['pen', 'cup']
+    >>> words("Pen, _cup_ and -7.")
+    ['pen', 'cup', '-7']
     """
-    return re.findall(r"\w+", text.lower())
+    found: list[str] = re.findall(r"-\d+|[^\W_]+", text.lower().replace("−", "-"))
+    return [word for word in found if word != "and"]
 
 
 def after_mark(text: str, lenient: bool = False) -> str:
