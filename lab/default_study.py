@@ -131,6 +131,7 @@ def table(kept: dict[str, Any]) -> str:
         lines.append(_line(status, *(str(tally[status]) for tally in tallies)))
     lines += [
         _line("**decided**", *(str(tally.total() - tally[OPEN]) for tally in tallies)),
+        _line("decided, each claim counted once for every model", *map(_claims, runs)),
         "",
         _line(
             "claim",
@@ -148,6 +149,14 @@ def table(kept: dict[str, Any]) -> str:
         told = "; ".join(f"{name}: {why[row, name]}" for name in names if (row, name) in why)
         lines.append(_line(*row, *statuses, *numbers, told))
     return "\n".join(lines) + "\n"
+
+
+def _claims(run: dict[str, Any]) -> str:
+    """ "38 of 56": claims of which at least one task decides and none says the opposite, counted by claim and model."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for one in run["verdicts"]:
+        found.setdefault((one["claim"], one["model"]), set()).add(one["status"])
+    return f"{sum(len(statuses - {OPEN}) == 1 for statuses in found.values())} of {len(found)}"
 
 
 def _line(*cells: str) -> str:
