@@ -49,6 +49,7 @@ def test_a_killed_holder_loses_it_at_once(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_one_may_wait_for_it(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     script = HOLD.replace("sleep(60)", "sleep(1)")

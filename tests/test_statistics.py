@@ -71,6 +71,7 @@ def test_wilson_known_values() -> None:
     assert wilson(5, 10, 0.99).low < wilson(5, 10, 0.95).low
 
 
+@pytest.mark.slow
 def test_wilson_agrees_with_scipy() -> None:
     scipy_stats = pytest.importorskip("scipy.stats", reason="scipy is not installed")
     for right, n in [(0, 1), (1, 1), (3, 7), (82, 164), (1100, 1319)]:
@@ -230,6 +231,7 @@ def test_the_share_that_is_kept_covers(base: float, lost: float, won: float) -> 
     assert math.isnan(kept_share([0, 0], [1, 0]).value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [16, 64])
 @pytest.mark.parametrize(
     "draw",
@@ -292,6 +294,7 @@ def test_a_difference_of_estimates_keeps_its_edges() -> None:
 # ---- prompts -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", ["plain", "positive", "share"])
 @pytest.mark.parametrize("prompts", [3, 8, 30])
 def test_intervals_over_prompts_cover_however_few_they_are(prompts: int, scale: str) -> None:

@@ -10,6 +10,8 @@ import pytest
 from tests.helpers import column_cases
 from tests.helpers.interpreter import interpreted
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("triton")
 
 

@@ -32,6 +32,7 @@ def expected_output(
     return out
 
 
+@pytest.mark.slow
 @given(cases())
 def test_output_is_the_softmax_over_the_kept_keys(case: Case) -> None:
     q, k, v, scale = case.tensors()
@@ -39,6 +40,7 @@ def test_output_is_the_softmax_over_the_kept_keys(case: Case) -> None:
     torch.testing.assert_close(out.double(), expected_output(case, q, k, v, scale), atol=2e-5, rtol=1e-4)
 
 
+@pytest.mark.slow
 @given(cases())
 def test_log_sum_exp_is_over_the_kept_keys(case: Case) -> None:
     q, k, v, scale = case.tensors()
@@ -166,6 +168,7 @@ LIMIT = S * S // 4
 """Elements of the largest tensor allowed, and bytes of a tile: a quarter of S×S."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("taken", TAKEN)
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_nothing_of_the_size_of_a_map_is_allocated(pattern: str, taken: str, monkeypatch: Any) -> None:
@@ -183,6 +186,7 @@ def test_nothing_of_the_size_of_a_map_is_allocated(pattern: str, taken: str, mon
     assert seen.largest <= LIMIT, f"{seen.operation} allocated {seen.largest} elements"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [0, 3])
 @pytest.mark.parametrize("causal", [False, True])
 def test_many_heads_and_the_real_tile_size(causal: bool, columns: int) -> None:

@@ -94,6 +94,7 @@ def test_silencing_keeps_attention_and_drops_values(case: Case) -> None:
     torch.testing.assert_close(acting, torch.where(rows[..., None], attention, 0.0), atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", golden.FAMILIES)
 def test_hiding_no_key_is_plain_bit_for_bit(family: str) -> None:
     model = golden.model(family)

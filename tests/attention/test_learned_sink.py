@@ -47,6 +47,7 @@ def softmax(scored: Tensor, allowed: Tensor, sink: Tensor) -> tuple[Tensor, Tens
     return whole[..., :-1], whole[..., -1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("silence", [False, True])
 @given(case=cases())
 def test_output_map_received_and_shares(silence: bool, case: Case) -> None:

@@ -18,6 +18,8 @@ from sinkscope.cli import app
 from sinkscope.decoding import LladaDecoding
 from sinkscope.errors import InputError
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 RESULTS = sorted((ROOT / "bench" / "results").glob("*.json"))
 

@@ -50,6 +50,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):  #
     return go
 
 
+@pytest.mark.slow
 def test_evaluate_grade_compare(run, source: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     policies = [None, "top:2", "random(top:2)", "random(top:2),seed=1", "random(top:2),seed=2"]
     for number, policy in enumerate(policies):
@@ -205,6 +206,7 @@ def test_what_is_wrong_is_one_line(run, source: str, words: list[str], said: str
     assert not out
 
 
+@pytest.mark.slow
 def test_runs_that_are_none(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     for command in ("grade", "compare"):
         code, _, err = run(command, tmp_path)
@@ -217,6 +219,7 @@ def test_runs_that_are_none(run, tmp_path: Path) -> None:  # type: ignore[no-unt
     assert "the run's task 'theirs' is not known here" in err
 
 
+@pytest.mark.slow
 def test_approximate_steps_are_said(run, source: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     runs = tmp_path / "runs"
     for number, rule in enumerate((None, "prefix:2", "sparse:4,by=recent")):

@@ -79,6 +79,7 @@ def test_safe_keeps_lines_and_tabs() -> None:
     assert visible("a\n\tb é ☃") == "a\n\tb é ☃"
 
 
+@pytest.mark.slow
 def test_a_model_path_with_markup_and_escapes(run: Any, tmp_path: Path) -> None:
     """Such a path crashed `models` and `summary`, and its escapes reached the terminal."""
     folder = tmp_path / "[" / "x] \x1b[31m"
@@ -92,6 +93,7 @@ def test_a_model_path_with_markup_and_escapes(run: Any, tmp_path: Path) -> None:
     assert "\x1b" not in out
 
 
+@pytest.mark.slow
 def test_errors_do_not_steer_the_terminal(tmp_path: Path) -> None:
     done = process("models", tmp_path / "no\x1b[31m")
     assert done.returncode == 2
@@ -108,6 +110,7 @@ def test_json_of_models(run: Any) -> None:
     assert all(finding["passed"] for finding in known["check"])
 
 
+@pytest.mark.slow
 def test_json_of_trace(run: Any, tmp_path: Path) -> None:
     (tmp_path / "ids").write_text(IDS)
     flags = ("--length", "8", "--block", "4", "--device", "cpu", "--policy", "top:1")
@@ -131,6 +134,7 @@ def test_json_of_trace(run: Any, tmp_path: Path) -> None:
     assert 0 < out["hidden_share"] < 1
 
 
+@pytest.mark.slow
 def test_json_of_what_is_made_from_a_trace(run: Any, tmp_path: Path) -> None:
     (tmp_path / "ids").write_text(IDS)
     flags = ("--length", "8", "--block", "4", "--device", "cpu")
@@ -143,6 +147,7 @@ def test_json_of_what_is_made_from_a_trace(run: Any, tmp_path: Path) -> None:
     assert all((tmp_path / path).is_file() for paths in drawn["files"].values() for path in paths)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "flags"),
     [("llada", ("--block", "8")), ("dream", ()), ("mmada", ("--block", "8"))],
@@ -157,6 +162,7 @@ def test_steps_follow_length(family: str, flags: tuple[str, ...], run: Any, tmp_
     assert out["steps"] == 4
 
 
+@pytest.mark.slow
 def test_an_organism_writes_as_many_tokens_as_it_learned(run: Any) -> None:
     """128 tokens by default: garbage behind the answer of a model that knows 64."""
     prompt = "Jack has 6 bags with 6 seeds each. He sells 28 of them. How many seeds does he have now?"
@@ -164,6 +170,7 @@ def test_an_organism_writes_as_many_tokens_as_it_learned(run: Any) -> None:
     assert out["decoding"]["length"] == out["decoding"]["steps"] == 64
 
 
+@pytest.mark.slow
 def test_help_has_no_python_types(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setenv("NO_COLOR", "1")
@@ -173,6 +180,7 @@ def test_help_has_no_python_types(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not re.search(r"<\w+(\[\w+\])?>|\b(None|list\[)", shown.output), shown.output
 
 
+@pytest.mark.slow
 def test_a_pipe_is_never_folded(tmp_path: Path) -> None:
     folder = tmp_path / ("long" * 40)
     shutil.copytree(golden.checkpoint("llada"), folder)
@@ -180,6 +188,7 @@ def test_a_pipe_is_never_folded(tmp_path: Path) -> None:
     assert str(folder) in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_shell_completion(shell: str) -> None:
     found = process(

@@ -24,6 +24,7 @@ def main(arguments: list[str]) -> int:
     return int(ended.value.code or 0)
 
 
+@pytest.mark.slow
 def test_a_model_is_inspected_on_a_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "inside"
     command = [
@@ -58,6 +59,7 @@ def test_a_model_is_inspected_on_a_task(tmp_path: Path, capsys: pytest.CaptureFi
     assert "exists already" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_trace_is_inspected_with_the_model_that_made_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

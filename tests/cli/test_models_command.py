@@ -102,6 +102,7 @@ def test_a_tokenizer_is_mentioned(sinkscope, tmp_path: Path) -> None:
     assert "507 tokens" in done.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("family", golden.FAMILIES)
 def test_check(family: str, dtype: str, sinkscope) -> None:
@@ -157,6 +158,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", BROKEN)
 @pytest.mark.parametrize("check", [False, True])
 def test_bad_checkpoints_are_one_line_and_exit_code_2(
@@ -205,6 +207,7 @@ def test_unknown_options_are_exit_code_2(sinkscope) -> None:
     assert sinkscope("modells").code == 2
 
 
+@pytest.mark.slow
 def test_bad_input_in_a_process_of_its_own(tmp_path: Path) -> None:
     done = process("models", str(tmp_path / "nothing"))
     assert done.code == 2
@@ -214,6 +217,7 @@ def test_bad_input_in_a_process_of_its_own(tmp_path: Path) -> None:
     assert str(tmp_path / "nothing") in done.error
 
 
+@pytest.mark.slow
 def test_help_is_fast_and_complete() -> None:
     """Under a second. Processor time is measured, which on an idle machine is the time one waits, and on a busy one is not."""
     took = []

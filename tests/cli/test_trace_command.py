@@ -104,6 +104,7 @@ def with_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", list(OPTIONS))
 def test_token_ids_of_each_family(family: str, sinkscope: Any, tmp_path: Path) -> None:
     flags, decoding = OPTIONS[family]
@@ -163,6 +164,7 @@ def test_capture_options(sinkscope: Any, tmp_path: Path) -> None:
     assert "head" not in data.dims
 
 
+@pytest.mark.slow
 def test_texts_under_the_chat_template(sinkscope: Any, with_tokenizer: Path, tmp_path: Path) -> None:
     (tmp_path / "p.txt").write_text("a longer prompt, wörld\n", encoding="utf-8")
     model = ss.load(with_tokenizer, device="cpu", dtype="float32")
@@ -182,6 +184,7 @@ def test_texts_under_the_chat_template(sinkscope: Any, with_tokenizer: Path, tmp
     assert "".join(ss.Trace.open("file.zarr.zip").tokens_at(0)[:19]) == "<a longer prompt, w"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "flags", "words"),
     [
@@ -327,6 +330,7 @@ def test_ctrl_c_says_where_the_recording_is(sinkscope: Any, tmp_path: Path) -> N
     assert len(ss.Trace.open("t.zarr.zip.partial")) == 3
 
 
+@pytest.mark.slow
 def test_kill_in_the_middle_of_the_command(tmp_path: Path) -> None:
     out = tmp_path / "t.zarr.zip"
     count = tmp_path / "t.zarr.zip.partial" / "complete.json"

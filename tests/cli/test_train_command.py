@@ -58,6 +58,7 @@ def test_a_shared_corpus_of_a_mix_becomes_a_checkpoint(
     assert load(tmp_path / "run", device="cpu").family == "causal"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -83,6 +84,7 @@ def test_bad_input_is_one_line(
     assert "cannot be kept in" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_causal_model_is_adapted_to_a_text_file(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -27,6 +27,7 @@ def test_all_families_have_fixtures() -> None:
     assert len(PICTURES) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "name"), DIFFUSION)
 def test_states_are_the_official_ones(family: str, name: str) -> None:
     run = plain(family, name)
@@ -67,6 +68,7 @@ def test_cached_steps_have_the_official_logits(name: str) -> None:
     np.testing.assert_allclose(found, expected, atol=2e-4, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "name"), [case for case in DIFFUSION if case[1] not in PICTURES])
 def test_ties_are_counted(family: str, name: str) -> None:
     run = plain(family, name)
@@ -75,6 +77,7 @@ def test_ties_are_counted(family: str, name: str) -> None:
     assert run.ties.shape == (run.steps, len(run.sequences))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "name"), WITH_CONFIDENCE)
 def test_confidence_is_the_official_one(family: str, name: str) -> None:
     """Stored is the confidence of what could be selected; the trace has that of every masked position."""
@@ -88,6 +91,7 @@ def test_confidence_is_the_official_one(family: str, name: str) -> None:
     np.testing.assert_array_equal(np.isnan(found), ~data["masked"].values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", golden.names("llada", "generate"))
 def test_candidates_are_the_official_ones(name: str) -> None:
     """For every masked position, also those past the current block, which the official loop computes and ignores."""
@@ -97,6 +101,7 @@ def test_candidates_are_the_official_ones(name: str) -> None:
     np.testing.assert_array_equal(data["candidate"].values, np.where(masked, expected, -1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "name"), [case for case in DIFFUSION if "unmask_step" in golden.arrays(*case)]
 )

@@ -29,6 +29,7 @@ def failing_capture(*_: object, **__: object) -> Iterator[None]:
     raise RuntimeError("operation not permitted when stream is capturing")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", [None, "top:2", "top:1@model,effect=silence"])
 def test_a_failed_capture_leaves_no_mark(policy: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """States and recorded scores equal those of a run that never tried."""

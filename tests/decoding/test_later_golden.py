@@ -28,6 +28,7 @@ def test_all_loops_have_fixtures() -> None:
     assert len(CASES) == 71
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "name"), CASES)
 def test_states_and_output_are_the_official_ones(family: str, name: str) -> None:
     run = generate(family, name)
@@ -38,6 +39,7 @@ def test_states_and_output_are_the_official_ones(family: str, name: str) -> None
     assert torch.equal(run.sequences, run.states[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "name"), BLOCK_CASES)
 def test_the_cache_changes_nothing(family: str, name: str) -> None:
     """The other way than officially: LLaDA2 with a cache, the others without."""
@@ -51,6 +53,7 @@ def test_the_cache_changes_nothing(family: str, name: str) -> None:
     assert torch.equal(run.output, golden.tensor(family, name, "output"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "name"), [case for case in BLOCK_CASES if case not in RAGGED])
 def test_forwards_are_counted_as_officially(family: str, name: str) -> None:
     """A row that waits for others counts none."""
@@ -59,6 +62,7 @@ def test_forwards_are_counted_as_officially(family: str, name: str) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "name"), WITH_STEPS)
 def test_decided_step_is_the_last_change(family: str, name: str) -> None:
     run = recorded(family, name)
@@ -70,6 +74,7 @@ def test_decided_step_is_the_last_change(family: str, name: str) -> None:
     assert ("edited" in data) == run.decoding.edits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "name"), [case for case in WITH_STEPS if "x0" in golden.arrays(*case) and case[0] in BLOCKS]
 )
@@ -89,6 +94,7 @@ def test_candidates_and_confidence_are_the_official_ones(family: str, name: str)
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cached", [True, False])
 @pytest.mark.parametrize(
     ("family", "name"), golden.cases("generation_attention", families=("llada2", "sdar", "fast_dllm_v2"))
@@ -122,6 +128,7 @@ def test_received_in_the_loop_of_a_mixture_of_experts() -> None:
     np.testing.assert_allclose(data["received"].values / data.sizes["key"], expected, atol=2e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "name"), golden.cases("generation_attention", families=("llada_moe", *BLOCKS))
 )
@@ -145,6 +152,7 @@ def _uniform(window: int, block: int, columns: int) -> np.ndarray:
     return np.pad(share.mean(0), (0, columns - window), constant_values=np.nan)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", BLOCKS)
 def test_what_all_queries_give_does_not_depend_on_the_cache(family: str) -> None:
     name = next(iter(golden.manifest(family)["generation_attention"].values()))["of"]
@@ -159,6 +167,7 @@ def test_the_default_decoding(family: str) -> None:
     assert type(default_decoding(golden.model(family).family)) is DECODINGS[family]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cached", [True, False])
 @pytest.mark.parametrize("family", BLOCKS)
 def test_received_by_kind_of_query(family: str, cached: bool) -> None:

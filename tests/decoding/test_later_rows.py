@@ -98,17 +98,20 @@ def compare(batch: Any, alone: Any, decoding: Any) -> None:
         np.testing.assert_array_equal(ours, alone["edited"].values[: len(ours)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "decoding"), CASES)
 def test_a_row_equals_its_run_alone(family: str, decoding: Any) -> None:
     check(family, decoding, capture=ss.Capture())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "decoding"), CASES)
 @pytest.mark.parametrize("policy", ["top:3", "random(top:2)"])
 def test_under_a_policy(family: str, decoding: Any, policy: str) -> None:
     check(family, decoding, policy=policy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["above:1@layer", "random(first:2)", "top:3,steps=2-4", "window:9"])
 @pytest.mark.parametrize("cache", [True, False])
 @pytest.mark.parametrize("family", BLOCKS)

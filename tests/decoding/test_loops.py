@@ -59,6 +59,7 @@ blocks = st.sampled_from(
 places = st.lists(st.integers(0, 40), max_size=3)
 
 
+@pytest.mark.slow
 @SOME
 @given(
     sizes=blocks,
@@ -98,6 +99,7 @@ def test_llada(
     )
 
 
+@pytest.mark.slow
 @SOME
 @given(
     sizes=blocks,
@@ -143,6 +145,7 @@ def test_mmada_text(
         assert run.steps == per_block
 
 
+@pytest.mark.slow
 @SOME
 @given(
     length=st.integers(1, 14),
@@ -182,6 +185,7 @@ def test_dream(
     same(run.states, naive_loops.dream(model, ids, **options, attention_mask=mask, seed=seed))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("timesteps", [1, 3, 9])
 @pytest.mark.parametrize(("guidance", "temperature"), [(0.0, 1.0), (2.0, 0.5), (5.0, 0.0)])
 def test_mmada_pictures(timesteps: int, guidance: float, temperature: float) -> None:
@@ -225,6 +229,7 @@ def test_mmada_pictures(timesteps: int, guidance: float, temperature: float) -> 
         assert torch.equal(run.codes, found)
 
 
+@pytest.mark.slow
 @SOME
 @given(
     length=st.integers(1, 12),

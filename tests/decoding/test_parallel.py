@@ -75,6 +75,7 @@ def test_one_mask_per_step_is_the_exact_loop() -> None:
         assert torch.equal(run.states, exact.states)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reuse", [None, "prefix:block", "sparse:4"])
 @pytest.mark.parametrize("family", ["llada", "mmada", "dream"])
 def test_a_row_equals_its_run_alone(family: str, reuse: str | None) -> None:

@@ -108,6 +108,7 @@ def check(
     return batch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "decoding"), CASES)
 def test_a_row_equals_its_run_alone(family: str, decoding: Any, together: bool) -> None:
     if together and decoding in (LLADA["ties"], *(DREAM[name] for name in DREAM if name.endswith("ties"))):
@@ -238,6 +239,7 @@ def test_pictures_by_row(guidance: float) -> None:
         assert torch.equal(batch.codes[row], run.codes[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["llada", "dream", "mmada", "llama"])
 @pytest.mark.parametrize(
     "policy", [ss.MaskRandom(like=ss.MaskTop(2), seed=5), ss.MaskFirst(1) & ss.Window(6)]
@@ -252,6 +254,7 @@ def test_rows_are_independent_under_a_policy(family: str, policy: Any, together:
     check(golden.model(family), decoding, 41, [3, 4, 5], shortest=6, policy=policy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["llada", "dream", "mmada", "llama"])
 def test_the_trace_of_a_row_is_that_of_its_run_alone(family: str, together: bool) -> None:
     """Not bit for bit: a batch of another size rounds otherwise in the last digits."""

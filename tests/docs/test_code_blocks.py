@@ -168,6 +168,7 @@ def test_left_out(why: str) -> None:
     pytest.skip(why)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_commands_parse(page: Path) -> None:
     """Commands, their options and the targets of make exist as they are written."""

@@ -73,6 +73,7 @@ def test_what_cannot_be_computed_again_is_explained():
         with_maps(model, trace, [1])
 
 
+@pytest.mark.slow
 def test_the_command_adds_them_in_place(tmp_path: Path):
     out = tmp_path / "run.zarr.zip"
     invoke = CliRunner().invoke

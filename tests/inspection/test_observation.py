@@ -23,6 +23,7 @@ DECODINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [[0, 1], 0], ids=["apart", "padded"])
 @pytest.mark.parametrize("name", DECODINGS)
 def test_it_predicts_what_was_written(name: str, seed: int | list[int]) -> None:

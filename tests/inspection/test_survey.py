@@ -32,6 +32,7 @@ def drain() -> tuple[pd.DataFrame, dict[str, Holding]]:
     return inspected(planted.drain())
 
 
+@pytest.mark.slow
 def test_the_rules_tell_the_two_apart(
     carrier: tuple[pd.DataFrame, dict[str, Holding]], drain: tuple[pd.DataFrame, dict[str, Holding]]
 ) -> None:
@@ -88,6 +89,7 @@ def test_a_row_alone_gives_what_it_gives_in_a_batch() -> None:
         survey(model, rows_of(run, [0]))
 
 
+@pytest.mark.slow
 def test_the_picture_shows_the_table(carrier: tuple[pd.DataFrame, dict[str, Holding]]) -> None:
     drawn = plot_holdings(carrier[0])
     assert set(drawn.table["section"]) == {"patch", "lens", "probe", "movement"}

@@ -104,6 +104,7 @@ def test_answers_are_graded_for_the_weights_that_gave_them_alone(tmp_path: Path)
     assert entry["interval"] == [round(bound, 4) for bound in statistics.wilson(2, 3)]
 
 
+@pytest.mark.slow
 def test_a_gpu_machine_needs_few_libraries() -> None:
     others = [
         "pandas",

@@ -50,6 +50,7 @@ def test_the_table_is_whole_and_begins_with_what_matters_most() -> None:
             assert found.index(text) > found.index(text[len("random(") : text.rindex(")")])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", FEW)
 @pytest.mark.parametrize("name", ["causal", "scratch"])
 def test_a_padded_row_equals_its_run_alone(name: str, policy: str, shelf: Path) -> None:
@@ -84,6 +85,7 @@ def test_a_cell_says_what_it_is(shelf: Path) -> None:
     assert answer(model, asked, "none", 3)["hidden"] == [None] * 3
 
 
+@pytest.mark.slow
 def test_run_resume_and_read(shelf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = {"tasks": ["word_problems"], "count": 2, "root": shelf, "device": "cpu", "processes": 1}
     assert run(tmp_path, ["causal", "scratch"], rows=FEW[:2], **options) == ([], [], [])  # type: ignore[arg-type]

@@ -99,6 +99,7 @@ def organism(name: str) -> Model:
     return load(f"organism/{name}", device="cpu")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(RECIPES))
 def test_it_solves_word_problems_that_it_never_saw(name: str) -> None:
     model = organism(name)
@@ -110,6 +111,7 @@ def test_it_solves_word_problems_that_it_never_saw(name: str) -> None:
     assert right >= 5
 
 
+@pytest.mark.slow
 def test_multimodal_draws_and_describes() -> None:
     model = organism("multimodal")
     scenes = [pictures.scene(seed, held_out=True) for seed in range(4)]

@@ -85,6 +85,7 @@ def test_planted_effects_are_seen(name, n, size, verdict):
     assert found.count(verdict) >= 48
 
 
+@pytest.mark.slow
 def test_the_command_prints_its_tables(capsys):
     simulation.main(["--runs", "20", "--claims", "collapse"])
     printed = capsys.readouterr().out

@@ -51,6 +51,7 @@ def write(name: str, settings: dict[str, Any], folder: Path) -> None:
     getattr(transformers, f"{name}ForCausalLM")(config).save_pretrained(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SUPPORTED)
 def test_measured_and_generated_like_transformers(name: str, tmp_path: Path) -> None:
     write(name, SUPPORTED[name], tmp_path)

@@ -88,6 +88,7 @@ def inputs() -> tuple[torch.Tensor, torch.Tensor]:
     return ids, mask
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_logits_and_maps_are_those_of_eager_attention(architecture: str, tmp_path: Path) -> None:
     network = written(architecture, ARCHITECTURES[architecture], tmp_path)

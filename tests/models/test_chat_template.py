@@ -45,6 +45,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_template_is_refused_in_time(name: str, tokenizer: Any) -> None:
     tokenizer.chat_template = HOSTILE[name]

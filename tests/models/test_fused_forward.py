@@ -21,6 +21,7 @@ def found() -> dict[str, dict[str, float]]:
     return interpreted("layer_cases")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FUSED)
 def test_kernel_rounds_as_the_eager_code_does(found: dict[str, dict[str, float]], name: str) -> None:
     """Bit for bit; where sums may run in another order, a few numbers may fall a step or two aside."""
@@ -33,6 +34,7 @@ def test_kernel_rounds_as_the_eager_code_does(found: dict[str, dict[str, float]]
         assert case["differ"] <= (0.5 if "float32" in name else 0.01), case
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", layer_cases.FORWARDS)
 def test_forward_equals_the_plain_one(found: dict[str, dict[str, float]], name: str) -> None:
     """Logits and what listeners are told, of a padded batch; switch, hooks and moved weights lead to the plain code."""

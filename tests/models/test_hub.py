@@ -67,6 +67,7 @@ def repository(folder: Path, family: str = "llada") -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_only_what_is_needed_is_fetched_and_the_revision_is_recorded(hub: Hub, tmp_path: Path) -> None:
     folder = repository(tmp_path / "repository")
     hub.add("someone/tiny", folder, FIRST, "main")
@@ -90,6 +91,7 @@ def test_only_what_is_needed_is_fetched_and_the_revision_is_recorded(hub: Hub, t
     assert found["digest"] == local.digest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["HF_HUB_OFFLINE", "no server"])
 def test_a_second_load_works_offline(hub: Hub, how: str, tmp_path: Path) -> None:
     hub.add("someone/tiny", repository(tmp_path / "repository"), FIRST, "main")
@@ -105,6 +107,7 @@ def test_a_second_load_works_offline(hub: Hub, how: str, tmp_path: Path) -> None
     assert pinned == first
 
 
+@pytest.mark.slow
 def test_a_second_load_online_fetches_no_weights_again(hub: Hub, tmp_path: Path) -> None:
     hub.add("someone/tiny", repository(tmp_path / "repository"), FIRST, "main")
     load(hub.address, tmp_path / "home", "someone/tiny")
@@ -113,6 +116,7 @@ def test_a_second_load_online_fetches_no_weights_again(hub: Hub, tmp_path: Path)
     assert not [path for method, path in hub.requests if method == "GET" and "/resolve/" in path]
 
 
+@pytest.mark.slow
 def test_revisions(hub: Hub, tmp_path: Path) -> None:
     """Branches and commits name different weights; the newest is taken when none is named."""
     old = repository(tmp_path / "old")
@@ -128,6 +132,7 @@ def test_revisions(hub: Hub, tmp_path: Path) -> None:
     assert load(hub.address, home, "someone/tiny", "v1", offline=True)["revision"] == FIRST
 
 
+@pytest.mark.slow
 def test_single_weight_files_and_causal_models(hub: Hub, tmp_path: Path) -> None:
     hub.add("someone/dream", repository(tmp_path / "dream", "dream"), FIRST, "main")
     hub.add("someone/llama", repository(tmp_path / "llama", "llama"), SECOND, "main")
@@ -137,6 +142,7 @@ def test_single_weight_files_and_causal_models(hub: Hub, tmp_path: Path) -> None
         assert not hub.files_asked_for() & set(NEVER)
 
 
+@pytest.mark.slow
 def test_without_a_tokenizer(hub: Hub, tmp_path: Path) -> None:
     shutil.copytree(golden.checkpoint("dream"), tmp_path / "repository")
     hub.add("someone/tiny", tmp_path / "repository", FIRST, "main")
@@ -144,6 +150,7 @@ def test_without_a_tokenizer(hub: Hub, tmp_path: Path) -> None:
     assert hub.files_asked_for() == {"config.json", "generation_config.json", "model.safetensors"}
 
 
+@pytest.mark.slow
 def test_errors_say_what_to_do(hub: Hub, tmp_path: Path) -> None:
     hub.add("someone/tiny", repository(tmp_path / "repository"), FIRST, "main")
     home = tmp_path / "home"

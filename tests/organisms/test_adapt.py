@@ -88,6 +88,7 @@ WAYS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", list(WAYS))
 def test_what_is_saved_is_what_was_trained(way: str, source: Path, corpus: Path, tmp_path: Path) -> None:
     changes, family = WAYS[way]
@@ -114,6 +115,7 @@ def test_what_is_saved_is_what_was_trained(way: str, source: Path, corpus: Path,
     assert model.tokenizer("Tom has 3 pens.").input_ids == begin.tokenizer("Tom has 3 pens.").input_ids
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{"lora": 2}, {"anneal": 3}, {"objective": "causal"}])
 def test_killed_and_resumed_is_bit_for_bit_the_same(
     changes: dict[str, Any], source: Path, corpus: Path, tmp_path: Path

@@ -172,6 +172,7 @@ def test_making_many_documents_is_not_silent(monkeypatch: pytest.MonkeyPatch) ->
     assert said == [f"documents: {tenth * 10}% of 40" for tenth in range(1, 11)]
 
 
+@pytest.mark.slow
 def test_a_corpus_does_not_depend_on_the_number_of_workers() -> None:
     again = corpus.make(60, 10, shipped("llada"), workers=2, mix="plain")
     once = corpus.make(60, 10, shipped("llada"), workers=1, mix="plain")

@@ -44,6 +44,7 @@ def test_any_text_comes_back() -> None:
         assert backend.decode(backend.encode(text, add_special_tokens=False).ids) == text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_prompts_and_answers_fit(layout: str) -> None:
     words = shipped(layout)

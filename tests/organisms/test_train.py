@@ -68,6 +68,7 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*RECIPES, *CONTROLS])
 def test_every_recipe_trains_saves_loads_and_generates(name: str, bases: Path, tmp_path: Path) -> None:
     base = recipe(name).starts_from
@@ -92,6 +93,7 @@ def test_every_recipe_trains_saves_loads_and_generates(name: str, bases: Path, t
         assert not any(bias.any() for bias in biases), "frozen at zero"
 
 
+@pytest.mark.slow
 def test_interventions_train_save_load_and_are_inherited(tmp_path: Path) -> None:
     """All at once: a causal run, a diffusion run that continues it, and one from random weights in packed rows."""
     changes: dict[str, Any] = {
@@ -147,6 +149,7 @@ def test_what_takes_long_is_said_before_it_begins(tmp_path: Path, capsys: pytest
     assert "answers 2" not in kept, "shown, not kept"
 
 
+@pytest.mark.slow
 def test_training_learns(tmp_path: Path) -> None:
     train(smoke("causal", tmp_path, steps=40, probe=False))
     losses = [
@@ -157,6 +160,7 @@ def test_training_learns(tmp_path: Path) -> None:
     assert losses[-1] < losses[0] - 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["scratch", "causal"])
 def test_killed_and_resumed_is_bit_for_bit_the_same(name: str, tmp_path: Path) -> None:
     whole, broken = smoke(name, tmp_path / "whole", steps=6), smoke(name, tmp_path / "broken", steps=6)
@@ -207,6 +211,7 @@ def test_a_finished_run_is_not_trained_over(tmp_path: Path) -> None:
     assert (tmp_path / "model.safetensors").read_bytes() == weights
 
 
+@pytest.mark.slow
 def test_resuming_from_another_start_or_a_broken_file_is_refused(bases: Path, tmp_path: Path) -> None:
     run = smoke("adapted", tmp_path / "out", probe=False, init=bases / "causal")
     train(replace(run, stop_after=2))

@@ -120,6 +120,7 @@ def dense(network: Any, ids: Tensor, causal: bool, variant: Variant) -> tuple[Te
     return norm(x, "model.norm.weight") @ weights["lm_head.weight"].T, maps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", list(VARIANTS))
 def test_training_is_inference_is_attention_in_full(name: str, layout: str, tmp_path: Path) -> None:
@@ -148,6 +149,7 @@ def folder_of(layout: str, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["all", "alone", "one", "plain_first"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_padding_caches_traces_and_policies(name: str, layout: str, tmp_path: Path) -> None:
@@ -185,6 +187,7 @@ def test_padding_caches_traces_and_policies(name: str, layout: str, tmp_path: Pa
     assert float(masked[:, :, :, 1 if alone else 0 :, 0].max()) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", ["all", "one", "alone"])
 def test_the_probe_of_training_sees_the_attention_that_acts(name: str, layout: str) -> None:

@@ -74,6 +74,7 @@ def account(run: ss.Run, maps: np.ndarray, row: int) -> tuple[float, float]:
     return (float(np.mean(shares)) if shares else np.nan), (caught / present if present else np.nan)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "policy",
     [

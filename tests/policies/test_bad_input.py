@@ -182,6 +182,7 @@ def test_a_single_forward_refuses_those_that_do(family: str, policy: Any) -> Non
             call(ids, policy=policy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", golden.FAMILIES)
 def test_a_single_forward_equals_the_first_of_a_generation(family: str) -> None:
     """What the answer's masks see: the first forward of a loop, under fixed policies and own scores."""

@@ -97,6 +97,7 @@ def follow(family: str, cached: bool, policy: Any) -> None:
     assert dense.adopted <= 0.02 * max(50, dense.choices), "too many choices were near ties"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "cached", "policy"), USUAL)
 def test_policy_equals_dense(family: str, cached: bool, policy: Any) -> None:
     follow(family, cached, policy)

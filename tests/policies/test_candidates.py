@@ -45,6 +45,7 @@ def test_nor_by_the_control_of_a_fixed_policy(name: str) -> None:
         assert not taken[:, 0, :, :, PROMPT - 1 :].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", golden.FAMILIES)
 def test_padding_is_never_taken(family: str) -> None:
     for index, (name, make) in enumerate({**SCORED, **FIXED, **RESTRICTED}.items()):
@@ -55,6 +56,7 @@ def test_padding_is_never_taken(family: str) -> None:
         assert taken.any() or "window" in name, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", PLAIN, ids=str)
 def test_scores_of_the_step_before_act_from_the_second_forward_on(setting: Setting) -> None:
     for name in ("top", "keep", f"random-{'above' if setting.family == 'dream' else 'top'}"):
@@ -66,6 +68,7 @@ def test_scores_of_the_step_before_act_from_the_second_forward_on(setting: Setti
     assert torch.equal(run.states[1], plain.states[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", PLAIN, ids=str)
 def test_fixed_policies_and_own_scores_act_in_the_first_forward(setting: Setting) -> None:
     half = PLAIN.index(setting) % 2
@@ -105,6 +108,7 @@ def test_columns_index_the_tensor_as_it_is_passed(family: str) -> None:
     assert not taken[:, :, [0, 2]].any()
 
 
+@pytest.mark.slow
 @given(
     scores=st.lists(st.integers(0, 3), min_size=2, max_size=12),
     left_out=st.integers(0, 2**12 - 1),
@@ -126,6 +130,7 @@ def test_ties_go_to_the_lower_index(scores: list[int], left_out: int, k: int, fr
     assert chosen(ss.KeepTop(fraction)) == sorted(ordered[kept:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fraction", [0.1, 1 / 3, 0.9, 1e-12])
 def test_keep_top_keeps_the_ceiling(fraction: float) -> None:
     for setting in (PLAIN[0], PLAIN[3], Setting("dream", DECODINGS["dream"], "padded")):
@@ -266,6 +271,7 @@ def test_recording_less_does_not_change_what_a_policy_does() -> None:
         assert torch.equal(run.hidden_share, full.hidden_share)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("effect", ["hide", "silence"])
 @pytest.mark.parametrize("family", golden.FAMILIES)
 def test_rows_without_a_key_poison_nobody(family: str, effect: str, monkeypatch: pytest.MonkeyPatch) -> None:

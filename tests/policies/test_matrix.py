@@ -44,6 +44,7 @@ RAGGED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("setting", "policy"), USUAL)
 def test_policy_equals_dense(setting: Setting, policy: Any) -> None:
     follow(setting, policy)

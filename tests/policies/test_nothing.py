@@ -47,6 +47,7 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
 def test_taking_nothing_changes_no_bit(setting: Setting) -> None:
     plain, logits = generated(setting, None)

@@ -31,6 +31,7 @@ def taken(family: str, policy: Any, ids: torch.Tensor, **options: Any) -> np.nda
     return run.trace.masked_keys().values
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("match", ["count", "mass"])
 @pytest.mark.parametrize("like", LIKES, ids=str)
 def test_the_seed_decides(like: Any, match: str) -> None:
@@ -59,6 +60,7 @@ def test_a_large_seed_of_the_run_keys_its_rows(seed: Any) -> None:
     assert taken("llada", ss.MaskRandom(like=ss.MaskFirst(1)), prompts("llada"), seed=seed).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", golden.FAMILIES)
 @pytest.mark.parametrize("match", ["count", "mass"])
 def test_a_row_with_its_own_seed_does_not_depend_on_the_batch(family: str, match: str) -> None:
@@ -77,6 +79,7 @@ def test_a_row_with_its_own_seed_does_not_depend_on_the_batch(family: str, match
     assert np.array_equal(together[:1], first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", golden.FAMILIES)
 @pytest.mark.parametrize("like", [ss.MaskFirst(2), ss.MaskTop(2)], ids=str)
 def test_left_padding_does_not_matter(family: str, like: Any) -> None:
@@ -90,6 +93,7 @@ def test_left_padding_does_not_matter(family: str, like: Any) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", PLAIN, ids=str)
 @pytest.mark.parametrize("match", ["count", "mass"])
 def test_drawn_anew_only_where_the_policy_changed(setting: Setting, match: str) -> None:
@@ -112,6 +116,7 @@ def test_heads_and_layers_draw_apart_and_scopes_together() -> None:
     assert (model.sum(-1) == 3).all()
 
 
+@pytest.mark.slow
 def test_every_free_key_is_as_likely() -> None:
     """A coarse χ² over the columns that the control of MaskFirst(1) draws in rows, layers and seeds."""
     model = golden.model("llada")

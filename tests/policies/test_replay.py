@@ -114,6 +114,7 @@ def check_step(
     assert not here["flipped"][~index].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda one: f"{one}-{one.decoding.to_json()[:60]}")
 def test_a_fixed_policy_against_plain_forwards(setting: Setting) -> None:
     model, run = golden.model(setting.family), unmasked(setting)
@@ -155,6 +156,7 @@ PAIRS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("setting", "policy"), PAIRS)
 def test_a_scored_policy_against_the_dense_reference(setting: Setting, policy: Any) -> None:
     """Scores come from the policy's own forwards along the recorded states, with a cache of its own for causal models."""
@@ -253,6 +255,7 @@ def test_summary_and_dataset() -> None:
     assert np.isnan(nothing["kl"])  # it acted in no step
 
 
+@pytest.mark.slow
 def test_a_row_of_its_own_seed_is_replayed_as_if_alone() -> None:
     for family in golden.FAMILIES:
         model, given = golden.model(family), inputs(Setting(family, DECODINGS[family], "seeds"))

@@ -597,6 +597,7 @@ def test_all_tasks_and_sets_of_traces_of_a_study_become_evidence(tmp_path):
     assert judged["start"]["b"] == (NOT_MEASURED,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sigma", [0.8, 1.5])
 def test_noise_supports_nothing_about_movement_or_matter(sigma):
     """Traces of independent noise through the whole analysis: it has sinks by the rule, and nothing else is said of them."""

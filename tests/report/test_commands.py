@@ -17,6 +17,8 @@ from sinkscope.report.figures import save_all
 from sinkscope.report.study.source import StudySource, read
 from sinkscope.trace.trace import Trace
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:

@@ -54,6 +54,7 @@ def test_a_lost_process_is_replaced_and_one_lost_twice_is_named(planted: Path, t
         drawing._in_processes(jobs, tmp_path, 2, partial(_dies, None))
 
 
+@pytest.mark.slow
 def test_the_study_and_the_command_draw_the_same_table_1(planted: Path, tmp_path: Path):
     folder = tmp_path / "study"
     shutil.copytree(planted, folder)
@@ -65,6 +66,7 @@ def test_the_study_and_the_command_draw_the_same_table_1(planted: Path, tmp_path
     assert "figure_4" in (folder / "figures" / "left_out.json").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_figures_are_never_replaced_unasked(planted: Path, tmp_path: Path):
     drawing.save_study(planted, tmp_path, ["figure_10"])
     with pytest.raises(InputError, match=r"figure_10\.\w+ exists already; give another --out, or --force"):

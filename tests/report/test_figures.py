@@ -41,6 +41,7 @@ def saved(maps, tmp_path_factory):
     return folder, save_all({"planted": maps}, folder, accuracies=ACCURACIES)
 
 
+@pytest.mark.slow
 def test_every_figure_of_the_paper_is_made(saved):
     folder, made = saved
     assert made.left_out == {}
@@ -51,6 +52,7 @@ def test_every_figure_of_the_paper_is_made(saved):
             assert (folder / f"{name}.{ending}").stat().st_size > 100, (name, ending)
 
 
+@pytest.mark.slow
 def test_fonts_are_embedded(saved):
     folder, _ = saved
     for name in FIGURES:
@@ -128,6 +130,7 @@ def test_figures_of_whole_maps_say_what_they_need(name):
         make(name, pages.diffusion())
 
 
+@pytest.mark.slow
 def test_several_traces_share_figures_and_get_their_own(tmp_path: Path):
     traces = {"org/a": pages.diffusion(), "causal": pages.causal()}
     made = save_all(traces, tmp_path, only=["figure_1", "figure_3", "figure_5", "figure_9", "table_1"])
@@ -141,6 +144,7 @@ def test_several_traces_share_figures_and_get_their_own(tmp_path: Path):
     assert set(pd.read_csv(tmp_path / "figure_5.csv")["trace"]) == set(traces)
 
 
+@pytest.mark.slow
 def test_the_same_data_give_the_same_file(maps, tmp_path):
     for folder in ("a", "b"):
         make("figure_10", maps).save(tmp_path / folder)

@@ -36,6 +36,7 @@ def get(address: str, **headers: str) -> tuple[int, bytes]:
         return error.code, b""
 
 
+@pytest.mark.slow
 def test_it_serves_what_is_recorded_and_then_the_end(tmp_path: Path):
     out = tmp_path / "run.zarr.zip"
     seen: list[int] = []
@@ -61,6 +62,7 @@ def test_it_serves_what_is_recorded_and_then_the_end(tmp_path: Path):
         urllib.request.urlopen(live.address, timeout=2)
 
 
+@pytest.mark.slow
 def test_strangers_get_nothing(tmp_path: Path):
     with LiveViewer(tmp_path / "none.zarr.zip") as live:
         root = live.address.removesuffix(f"{live.token}/")

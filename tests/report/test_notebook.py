@@ -73,6 +73,7 @@ def test_a_figure_is_a_picture_with_its_caption():
     assert repr(figure) == f"<figure_10: {figure.title}; table of {len(figure.table)} rows>"
 
 
+@pytest.mark.slow
 def test_an_exported_notebook_keeps_a_picture_of_the_widget():
     widget = Trace(dataset=pages.diffusion()).to_widget(other=Trace(dataset=pages.causal()))
     bundle = widget._repr_mimebundle_()

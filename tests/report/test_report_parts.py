@@ -90,6 +90,7 @@ def test_the_verdict_is_one_sentence_that_keeps_to_the_evidence():
     assert "is not known" in verdicts.sentence({})
 
 
+@pytest.mark.slow
 def test_traces_are_embedded_only_while_the_page_stays_small(planted: Path):
     found = source.read(planted)
     both = exemplars.traces(found)
@@ -197,6 +198,7 @@ def test_a_study_of_accuracies_or_of_traces_alone_has_a_report_too(
     assert [name for name in CONTENTS if f'href="#{name}"' in page] == sections
 
 
+@pytest.mark.slow
 def test_the_summary_is_five_sentences_that_follow_the_tables(planted: Path, tmp_path: Path):
     lines = summary.sentences(source.read(planted))
     assert len(lines) == 5
@@ -246,6 +248,7 @@ def test_claims_are_judged_once_for_the_whole_page(planted: Path, monkeypatch: p
     assert calls == [1]
 
 
+@pytest.mark.slow
 def test_every_page_that_the_report_names_is_in_the_documentation(planted: Path):
     """A lone file has no folder docs beside it: pages are named by their titles, with how to build them."""
     docs = Path(__file__).parents[2] / "docs"
@@ -273,6 +276,7 @@ def test_what_ships_says_how_it_was_made_in_words():
         assert not any("lab.masking" in text for text in made)
 
 
+@pytest.mark.slow
 def test_measurements_that_some_studies_have_get_a_section(planted: Path, tmp_path: Path):
     found = source.read(planted)
     about = {"model": found.models[0], "task": "text", "decoding_name": "reading", "decoding": "{}", "n": 16}

@@ -21,6 +21,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> ss.Model:
     return ss.load(folder, device="cpu")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["prefix:block", "sparse:0.3,by=random", "drift:0.99"])
 @pytest.mark.parametrize("threshold", [None, 0.2])
 def test_records_do_not_depend_on_the_batch(model: ss.Model, rule: str, threshold: float | None) -> None:

@@ -14,6 +14,7 @@ EXACT = ("prefix:1", "prefix:1,fresh=masks", "sparse:0.5,refresh=1", "drift:1")
 CASES = golden.cases("generate")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "name"), CASES)
 def test_refresh_at_every_step_is_the_exact_loop(family: str, name: str) -> None:
     exact = plain(family, name)
@@ -54,6 +55,7 @@ CAN_REUSE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "name"), CAN_REUSE)
 def test_full_forwards_in_every_step_are_the_golden_ones(
     family: str, name: str, monkeypatch: pytest.MonkeyPatch

@@ -108,6 +108,7 @@ def test_partial_forward_is_a_dense_one_with_stale_keys(family: str, text: str) 
         torch.testing.assert_close(torch.from_numpy(received[step]), sums, atol=2e-4, rtol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("by", ["sinks", "received", "recent", "first", "random", "first:1+recent"])
 def test_sparse_forward_sees_the_kept_keys_and_the_block_only(family: str, by: str) -> None:

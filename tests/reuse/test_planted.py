@@ -46,6 +46,7 @@ def planted() -> Model:
     return model
 
 
+@pytest.mark.slow
 def test_keeping_sinks_beats_keeping_other_keys(planted: Model) -> None:
     generator = torch.Generator().manual_seed(4)
     ids = torch.randint(200, 400, (8, 24), generator=generator)

@@ -33,6 +33,7 @@ def decoding_of(family: str) -> ss.Decoding:
     }[family]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "text"), CASES)
 def test_a_row_equals_its_run_alone(family: str, text: str) -> None:
     model, decoding = golden.model(family), decoding_of(family)
@@ -53,6 +54,7 @@ def test_a_row_equals_its_run_alone(family: str, text: str) -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [text for text in DIFFUSION if not text.startswith("drift")])
 def test_padding_does_not_matter(text: str) -> None:
     """With one seed for the batch rows are padded; a padded row still does what it does alone (here without ties)."""

@@ -174,6 +174,7 @@ REAL_TOKENS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REAL_TOKENS)
 def test_real_vocabularies(name):
     folder = REAL / name

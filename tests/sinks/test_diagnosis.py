@@ -187,6 +187,7 @@ def test_the_sink_table_is_tidy():
     assert list(empty.columns) == list(table.columns)
 
 
+@pytest.mark.slow
 def test_the_summary_is_what_its_parts_say():
     data = synthetic.trace("newline", sigma=0.4, anatomy="drain")
     table = summary(data).set_index("measure")

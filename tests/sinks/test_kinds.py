@@ -129,6 +129,7 @@ def test_planted_kinds_in_every_order_of_decoding(kind, plant, order):
     assert share(plant, kind, order="random" if order == "any" else order, sigma=0.3, block=block) >= 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", [16, 64])
 @pytest.mark.parametrize(("kind", "plant"), CASES, ids=name_of)
 def test_planted_kinds_at_other_lengths(kind, plant, answer):
@@ -149,6 +150,7 @@ NOISE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plant", NOISE, ids=name_of)
 def test_each_kind_holds_up_to_its_noise_level(plant):
     kind, holds, fails = NOISE[plant]
@@ -156,6 +158,7 @@ def test_each_kind_holds_up_to_its_noise_level(plant):
     assert share(plant, kind, sigma=fails) < 0.9, "it now holds further: raise the level, and in the docs"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", [3, 4, 5, 8, 32])
 @pytest.mark.parametrize("sigma", [0.6, 1.0, 1.5, 2.0])
 def test_noise_never_moves(sigma, answer):

@@ -72,6 +72,7 @@ def test_permuting_positions_permutes_the_path(received, order):
     assert (np.where(moved >= 0, order[moved], -1) == path).all()
 
 
+@pytest.mark.slow
 @settings(max_examples=5, deadline=None)
 @given(st.permutations(range(3)), st.permutations(range(2)), st.sampled_from(["static", "moving", "newline"]))
 def test_the_order_of_heads_does_not_matter(heads, layers, plant):
@@ -88,6 +89,7 @@ def test_the_order_of_heads_does_not_matter(heads, layers, plant):
         assert upside.set_index("measure").loc[measure, "value"] == pytest.approx(value)
 
 
+@pytest.mark.slow
 @settings(max_examples=5, deadline=None)
 @given(st.lists(st.integers(0, 2), min_size=6, max_size=6), st.sampled_from(["newline", "moving", "flicker"]))
 def test_merged_shards_are_one_pass(shard_of, plant):

@@ -64,6 +64,7 @@ def test_insertion_alignment():
     assert insertion_alignment(5, 2, 3).tolist() == [0, 1, 5, 6, 7]
 
 
+@pytest.mark.slow
 def test_split_sinks_need_two_keys():
     apart, together = (split_sinks(synthetic.split_trace(same=same)) for same in (False, True))
     both = apart["both"].values
@@ -184,6 +185,7 @@ def by_classes(data, real, control):
     return data.assign(received_by=(dims, by)).assign_coords(query_kind=kinds)
 
 
+@pytest.mark.slow
 def test_split_sinks_have_a_level_of_chance():
     """Classes without any structure split as often as random ones; real ones split more often."""
     data = synthetic.trace("none", sigma=0.2, lengths=(17, 23, 30, 19, 26, 21))

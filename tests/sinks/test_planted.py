@@ -58,6 +58,7 @@ EXPECTED = {
 QUESTIONS = ("sinks", "moving", "drift", "semantic or positional", "only at the start")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sigma", [0.1, 0.4])
 @pytest.mark.parametrize("name", EXPECTED)
 def test_planted_sinks_are_told_apart(name, sigma):
@@ -88,6 +89,7 @@ def verdict(name: str, question: str, expected: str) -> Callable[[float], bool]:
     return lambda sigma: diagnosis(name, sigma)[question].verdict == expected
 
 
+@pytest.mark.slow
 def test_only_at_the_start_needs_many_prompts():
     """n shares of exactly 1 have the bound 1 − 0.05^(1/n), and a clearance: 0.95 is passed from 74 prompts on."""
     for prompts, verdict in ((60, "not enough evidence"), (80, "yes")):
@@ -118,6 +120,7 @@ MEASURES: dict[str, tuple[Callable[[float], bool], float, float]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("measure", MEASURES)
 def test_each_measure_holds_up_to_its_noise_level_and_fails_beyond(measure):
     right, holds, fails = MEASURES[measure]
@@ -125,6 +128,7 @@ def test_each_measure_holds_up_to_its_noise_level_and_fails_beyond(measure):
     assert not right(fails), f"{measure} now holds at sigma {fails}: raise the level, and in the docs"
 
 
+@pytest.mark.slow
 def test_attribution_and_enrichment_outlive_the_others():
     """Both average over all heads and steps, so noise that hits every key alike dilutes them and does not
     turn them."""
@@ -140,6 +144,7 @@ def test_attribution_and_enrichment_outlive_the_others():
     assert levels[0] > levels[1] > levels[2] > 1.5
 
 
+@pytest.mark.slow
 def test_noise_alone_flickers_and_is_not_called_moving():
     """The claim that sinks move must not come out of noise."""
     for sigma in (0.6, 1.0, 1.5):
@@ -203,6 +208,7 @@ def test_variances_tell_static_from_moving():
     assert float(still["spatial"]) > 2 * float(moving["spatial"])
 
 
+@pytest.mark.slow
 def test_ties_forbid_a_direction():
     few = diagnose(synthetic.trace("moving", ties=0.1))["drift"]
     many = diagnose(synthetic.trace("moving", ties=0.5))["drift"]
@@ -229,6 +235,7 @@ def test_one_length_of_prompt_is_not_identifiable():
     assert "one length" in found.evidence
 
 
+@pytest.mark.slow
 def test_drains_and_hubs_are_told_apart():
     for kind in ("drain", "hub"):
         data = synthetic.trace("static", anatomy=kind, lengths=(9, 12) * 6)
@@ -255,6 +262,7 @@ def some_static(static: int, moving: int) -> Diagnosis:
     return diagnose(parts)
 
 
+@pytest.mark.slow
 def test_kinds_of_heads_are_decided_by_the_whole_interval():
     """The point estimates of the first three would be "static", "static" and "mixed"."""
     assert some_static(9, 4)["moving"].verdict == "not enough evidence"
@@ -274,6 +282,7 @@ def test_one_prompt_has_sinks_and_decides_nothing_else():
         assert found[question].evidence.endswith("one prompt has no interval")
 
 
+@pytest.mark.slow
 def test_verdicts_on_shares_are_rarely_wrong():
     """Two thirds of the prompts are static, which is exactly on the limit: 5 % of 100 draws are 5, and more than 11
     come by chance in fewer than 1 of 200 tests."""
@@ -292,6 +301,7 @@ def test_verdicts_on_shares_are_rarely_wrong():
     assert wrong <= 11
 
 
+@pytest.mark.slow
 def test_a_list_of_traces_is_one_diagnosis():
     parts = [synthetic.trace("newline", seed=seed, lengths=synthetic.LENGTHS[:3]) for seed in (0, 1)]
     merged = diagnose(merge([sink_statistics(p) for p in parts], relabel=True))

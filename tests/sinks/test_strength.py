@@ -100,6 +100,7 @@ def by_depth(strengths):
     return summary(data).set_index("measure")
 
 
+@pytest.mark.slow
 def test_change_with_depth_is_over_all_layers():
     """First and last layer alike, and a rise in between, is no change; one strong last layer is not the whole story."""
     rising = by_depth((10, 20, 30, 40, 50, 60)).loc["main sink: change with depth"]

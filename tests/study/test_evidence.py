@@ -18,7 +18,7 @@ from sinkscope.study.cells import Cell, identify, outline
 from sinkscope.study.facts import facts_of
 from sinkscope.study.store import Store
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def study_of(folder: Path, samples: int, traces: int) -> spec.Study:

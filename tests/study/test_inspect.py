@@ -27,6 +27,7 @@ looks = 1
 """
 
 
+@pytest.mark.slow
 def test_a_study_inspects(tmp_path: Path) -> None:
     golden_with_tokenizer("llada", tmp_path / "llada")
     study = tmp_path / "inside.toml"

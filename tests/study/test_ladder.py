@@ -186,6 +186,7 @@ def test_runs_are_read_once_and_kept(tmp_path: Path) -> None:
         ladder.known_runs(kept, models)
 
 
+@pytest.mark.slow
 def test_tables_and_figure_of_a_ladder() -> None:
     damages = {
         a_run(recipe, seed, size): 0.1 * seed + 0.2
@@ -206,6 +207,7 @@ def test_tables_and_figure_of_a_ladder() -> None:
     assert ladder.tables(runs, None, None).keys() == {"ladder_profiles", "ladder_sinks"}
 
 
+@pytest.mark.slow
 def test_a_study_of_a_sweeps_runs_has_the_tables_and_the_section(tmp_path: Path) -> None:
     """Two checkpoints with a training.json each, as runs of a sweep; the study names none itself."""
     file = small.write_study(tmp_path / "study", samples=2)

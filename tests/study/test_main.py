@@ -38,6 +38,7 @@ runpy.run_module("sinkscope.study", run_name="__main__")
 """
 
 
+@pytest.mark.slow
 def test_answers_are_computed_on_a_bare_machine_and_finished_here(tmp_path: Path) -> None:
     study, out = small.write_study(tmp_path / "study", models=("llada",)), tmp_path / "out"
     words = [sys.executable, "-c", BARE, "study", str(study), "--out", str(out), "--device", "cpu"]

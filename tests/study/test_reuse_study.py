@@ -18,6 +18,8 @@ from sinkscope.study import spec
 from sinkscope.study.cells import expanded_reuse
 from sinkscope.study.store import Store
 
+pytestmark = pytest.mark.slow
+
 RULES = ["none", "prefix:block", "sparse:0.3", "sparse:0.3,by=recent", "sparse:0.3,by=random"]
 TIMES = ["seconds", "seconds_exact", "time_saved", "time_saved_low", "time_saved_high"]
 

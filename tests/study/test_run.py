@@ -22,9 +22,10 @@ from sinkscope.study import run, spec, status, tables
 from sinkscope.study.store import Store
 from sinkscope.tasks.records import RunFolder
 
-pytestmark = pytest.mark.timeout(
-    900
-)  # they take seconds, but wait for processes on machines that may be busy
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]  # they take seconds, but wait for processes on machines that may be busy
 
 
 @pytest.fixture(scope="module")
@@ -297,7 +298,6 @@ def test_a_second_command_on_one_folder_is_told_who_is_at_work(study: Path, fini
         run.run_study(spec.read(study), finished)
 
 
-@pytest.mark.slow
 def test_fewer_or_more_shards_give_the_same_tables(study: Path, finished: Path, tmp_path: Path) -> None:
     """Half of the records are taken away, and the rest is done in other shards."""
     out = tmp_path / "copy"
@@ -321,7 +321,6 @@ def test_fewer_or_more_shards_give_the_same_tables(study: Path, finished: Path, 
     assert names[0] == names[1]
 
 
-@pytest.mark.slow
 def test_a_full_disk_is_an_error_that_loses_nothing(study: Path, finished: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     words = small.command(study, out, "--workers", "1", "--no-report")
@@ -341,7 +340,6 @@ def test_a_full_disk_is_an_error_that_loses_nothing(study: Path, finished: Path,
     small.assert_same(out, finished)
 
 
-@pytest.mark.slow
 def test_ctrl_c_stops_within_seconds_and_says_how_to_go_on(
     study: Path, finished: Path, tmp_path: Path
 ) -> None:
@@ -367,7 +365,6 @@ def test_ctrl_c_stops_within_seconds_and_says_how_to_go_on(
     small.assert_same(out, finished)
 
 
-@pytest.mark.slow
 def test_a_plan_prints_and_writes_nothing(study: Path, tmp_path: Path) -> None:
     said = small.run_here(study, tmp_path / "out", "--plan", "--workers", "1", processes=True)
     assert "forward passes" in said

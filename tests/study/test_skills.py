@@ -58,6 +58,7 @@ NULLS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("each", [20, 60])
 @pytest.mark.parametrize("null", NULLS)
 def test_no_difference_gives_a_verdict_in_at_most_five_per_cent(null: str, each: int) -> None:
@@ -95,6 +96,7 @@ def margins(
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shift", "control"), [(0.8, 0.2), (1.5, 0.3)])
 @pytest.mark.parametrize("each", [20, pytest.param(100, marks=pytest.mark.soak)])
 def test_accuracies_that_are_not_quite_equal_make_no_difference(
@@ -118,6 +120,7 @@ def test_accuracies_that_are_not_quite_equal_make_no_difference(
     assert found.verdict == "differs" or "logic" in found.left_out
 
 
+@pytest.mark.slow
 def test_a_planted_difference_is_found() -> None:
     rng = np.random.default_rng(0)
     kept = {**dict.fromkeys(NAMES, 0.7), "planning": 0.2}
@@ -130,6 +133,7 @@ def test_a_planted_difference_is_found() -> None:
         assert "planning loses" in one.why
 
 
+@pytest.mark.slow
 def test_an_equal_loss_is_certified_with_many_documents() -> None:
     rng = np.random.default_rng(1)
     same = simulated(rng, {2: 0.9}, 3000, dict.fromkeys(NAMES, 0.6), dict.fromkeys(NAMES, 0.9))
@@ -305,6 +309,7 @@ samples = 2
 """
 
 
+@pytest.mark.slow
 def test_a_study_names_the_battery_and_its_skills(tmp_path: Path) -> None:
     golden_with_tokenizer("llama", tmp_path / "llama")
     path = tmp_path / "skills.toml"

@@ -44,6 +44,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder / "out", run_here(path, folder / "out")
 
 
+@pytest.mark.slow
 def test_tables_of_likelihoods_stand_beside_accuracies(study: tuple[Path, str]) -> None:
     out, printed = study
     frames = {
@@ -64,6 +65,7 @@ def test_tables_of_likelihoods_stand_beside_accuracies(study: tuple[Path, str]) 
     assert "nats per token" in printed
 
 
+@pytest.mark.slow
 def test_the_report_shows_them_and_decides_claims_on_them(study: tuple[Path, str]) -> None:
     out, _ = study
     page = (out / "report.html").read_text(encoding="utf-8")

@@ -261,6 +261,7 @@ def test_composition_is_tested_on_pairs_that_training_never_shows() -> None:
     assert set(product(OPERATIONS, OPERATIONS)) - seen <= set().union(*tested)
 
 
+@pytest.mark.slow
 def test_the_organisms_can_read_and_write_them(train: list[Document], test: list[Document]) -> None:
     for layout in ("llama", "llada"):
         vocabulary = shipped(layout)
@@ -285,6 +286,7 @@ def test_training_reads_it_by_number() -> None:
     assert train_documents("state", 5, seed=1) != train_documents("state", 5)
 
 
+@pytest.mark.slow
 def test_names_of_parts() -> None:
     for name, version in (("battery", "plain"), ("battery:logic", "chat"), ("battery:logic@3", "plain")):
         task = get(f"{name}:{version}", "dream")
@@ -307,6 +309,7 @@ def test_names_of_parts() -> None:
         get("battery:brackets@1").documents(10_000)
 
 
+@pytest.mark.slow
 def test_an_organism_answers_it(tmp_path: Path) -> None:
     found = ss.evaluate(
         "organism/causal", "battery", ss.GreedyDecoding(length=8), limit=9, out=tmp_path / "run"

@@ -24,6 +24,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_no_answer_stops_the_next(name: str) -> None:
     begun = time.monotonic()
@@ -33,6 +34,7 @@ def test_no_answer_stops_the_next(name: str) -> None:
     assert readings[1].value is None or len(readings[1].value) <= len(HOSTILE[name])
 
 
+@pytest.mark.slow
 def test_what_takes_too_long_or_ends_the_child_says_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: object
 ) -> None:
@@ -44,6 +46,7 @@ def test_what_takes_too_long_or_ends_the_child_says_so(
     assert bounded.apply([GOOD]) == [bounded.BoundedResult(None, "ended the reader")]
 
 
+@pytest.mark.slow
 def test_memory_is_bounded() -> None:
     """Each of the nested lists is small to write and large to hold."""
     [reading] = bounded.apply([("syntax-error", "x = [" + "[]," * 800_000 + "]")], seconds=60.0)

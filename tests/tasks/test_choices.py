@@ -34,6 +34,7 @@ def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "policy"),
     [
@@ -65,6 +66,7 @@ def test_the_likeliest_continuation_is_chosen(source: str, policy: str | None, q
         assert (found.mean("hidden_share") is None) == (policy is None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", [None, "top:1"])
 @pytest.mark.parametrize("source", ["organism/causal", "organism/scratch"])
 def test_the_bridge_to_lm_eval_gives_the_same(source: str, policy: str | None, questions: Path) -> None:

@@ -45,6 +45,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ss.Model]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", DECODINGS)
 def test_the_same_records_whatever_the_batch_size(models: dict[str, ss.Model], family: str) -> None:
     policy = ss.parse_policy("random(top:3)") if family == "llama" else ss.parse_policy("above:1.5")
@@ -362,6 +363,7 @@ print(json.dumps(report))
 """
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments_and_resumed(models: dict[str, ss.Model], tmp_path: Path) -> None:
     """SINKSCOPE_KILLS: how many runs are killed, each up to twice."""
     rounds = int(os.environ.get("SINKSCOPE_KILLS", "5"))

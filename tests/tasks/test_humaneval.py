@@ -46,6 +46,7 @@ def _answer(scheme: str) -> str:
     }[extraction]
 
 
+@pytest.mark.slow
 @needs_sandbox
 @pytest.mark.parametrize("name", [scheme.name for scheme in SCHEMES])
 def test_every_scheme_grades_right_and_wrong(name: str, file: Path) -> None:

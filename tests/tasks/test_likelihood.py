@@ -57,6 +57,7 @@ def _with_region(k: int) -> ss.Policy:
     return ss.MaskFirst(k, regions="prompt")  # the same keys, but known to be so only in generation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["llada", "dream", "mmada"])
 def test_the_bound_has_the_right_expectation(family: str) -> None:
     model = golden.model(family)
@@ -109,6 +110,7 @@ def test_masks_are_common_and_uniform() -> None:
     assert float(torch.corrcoef(torch.stack([short, long]))[0, 1]) > 0.9
 
 
+@pytest.mark.slow
 def test_common_masks_make_differences_sharper() -> None:
     model = golden.model("llada")
     policy = ss.MaskFirst(1)

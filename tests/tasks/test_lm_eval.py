@@ -93,6 +93,7 @@ def _answers(results: Any, task: str = "local_generate") -> list[str]:
     return [sample["resps"][0][0] for sample in samples]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "options", "decoding"),
     [
@@ -116,6 +117,7 @@ def test_the_same_outputs_as_generate(
     assert results["config"]["sinkscope"]["weights"] == model.digest
 
 
+@pytest.mark.slow
 def test_approximate_steps(folder: Path) -> None:
     options = ",length=8,steps=8,block=8"
     results = _evaluate(folder, "llada", "local_generate", f"{options},reuse=sparse:4;by=recent")
@@ -137,6 +139,7 @@ def test_approximate_steps(folder: Path) -> None:
         lm._likelihoods([([1, 2], [3])], True)
 
 
+@pytest.mark.slow
 def test_the_cache_never_answers_for_another_policy(folder: Path, tmp_path: Path) -> None:
     options = ",length=8,steps=4,block=4"
     cache = {"use_cache": str(tmp_path / "cache")}
@@ -173,6 +176,7 @@ def test_the_cache_never_answers_for_another_policy(folder: Path, tmp_path: Path
     assert first == _answers(_evaluate(folder, "llada", "local_generate", f"{drawn},seed=1", **cache))
 
 
+@pytest.mark.slow
 def test_likelihoods(folder: Path) -> None:
     results = _evaluate(folder, "llama", "local_choice")
     model = ss.load(folder / "llama", device="cpu")
@@ -184,6 +188,7 @@ def test_likelihoods(folder: Path) -> None:
     assert results["config"]["sinkscope_likelihood"] == "exact"
 
 
+@pytest.mark.slow
 def test_bounds_say_what_they_are(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     results = _evaluate(folder, "llada", "local_choice", ",draws=8", limit=2)
     model = ss.load(folder / "llada", device="cpu")
@@ -224,6 +229,7 @@ def test_rolling_likelihoods_predict_each_token_once(folder: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_repeats_and_stop_tokens(folder: Path) -> None:
     from lm_eval.api.instance import Instance
 

@@ -80,6 +80,7 @@ def test_one_writer_many_readers(tmp_path: Path) -> None:
     RunFolder.write(tmp_path, SETTINGS).close()
 
 
+@pytest.mark.slow
 def test_a_line_cut_short_at_any_byte_is_done_again(tmp_path: Path) -> None:
     with RunFolder.write(tmp_path, SETTINGS) as run:
         run.generations.append([_generation(0)])
@@ -186,6 +187,7 @@ def _python(code: str, *arguments: object) -> list[str]:
     ).stdout.splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trial", range(int(os.environ.get("SINKSCOPE_KILLS", "5"))))
 def test_killed_and_resumed_equals_uninterrupted(tmp_path: Path, trial: int) -> None:
     """Five times by default; SINKSCOPE_KILLS sets another number (`make soak`: twenty)."""

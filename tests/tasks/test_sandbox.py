@@ -78,6 +78,7 @@ def test_honest_programs_pass(rung: str) -> None:
     assert result.passed, result
 
 
+@pytest.mark.slow
 def test_failures_say_why(rung: str) -> None:
     result = run("def f(x):\n    return x\n", checks="assert f(1) == 2, 'f(1)'", sandbox=rung)
     assert not result.passed
@@ -333,12 +334,14 @@ def test_a_rung_that_cannot_confine_is_refused(monkeypatch: pytest.MonkeyPatch, 
 # ---- hostile programs --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORGERIES)
 def test_a_forged_verdict_fails(rung: str, name: str) -> None:
     result = run(FORGERIES[name], checks="assert False", sandbox=rung)
     assert not result.passed, result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PRETENCES)
 def test_a_pretended_answer_fails(rung: str, name: str) -> None:
     """Passing takes the right answers, whatever an answer says about itself."""
@@ -443,6 +446,7 @@ def test_the_checks_stay_out_of_the_program(rung: str) -> None:
     ).passed  # so that it can fail
 
 
+@pytest.mark.slow
 def test_a_verdict_is_read_however_late_we_look(rung: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that ends just after an idle look at the pipes has told its verdict all the same."""
 
@@ -461,6 +465,7 @@ def test_a_verdict_is_read_however_late_we_look(rung: str, monkeypatch: pytest.M
     assert run("assert False, 'no'", sandbox=rung).reason == "AssertionError: no"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ABUSES)
 def test_abuse_fails_in_time(rung: str, name: str) -> None:
     program, words = ABUSES[name]
@@ -495,6 +500,7 @@ def test_many_small_files_are_bounded() -> None:
     assert not run("import os; os.mkdir('x')", sandbox="landlock").passed
 
 
+@pytest.mark.slow
 @needs_bubblewrap
 def test_process_limit_holds_for_this_user() -> None:
     """Also as root, whose processes the kernel does not count: inside, the program is someone else."""
@@ -539,6 +545,7 @@ def _gone(mark: str) -> bool:
     return mark not in _command_lines()
 
 
+@pytest.mark.slow
 @needs_bubblewrap
 @pytest.mark.parametrize("ending", ["", "time.sleep(60)", "os._exit(0)"])
 def test_no_process_is_left(ending: str) -> None:
@@ -560,6 +567,7 @@ def test_no_process_is_left(ending: str) -> None:
     assert _gone(mark)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", [*RUNGS, "none"])
 def test_a_child_is_refused_by_default(which: str) -> None:
     """Also with no sandbox: a child in a session of its own would outlive the run."""
@@ -624,6 +632,7 @@ def outside() -> Iterator[dict[str, object]]:
             named.recv(10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ESCAPES)
 def test_nothing_outside_is_reached(rung: str, name: str, outside: dict[str, object]) -> None:
     secret = Path(str(outside["secret"]))

@@ -36,6 +36,7 @@ def _passed(pairs: list[tuple[Document, str]]) -> list[bool]:
     return [result.passed for result in sandbox.run_many(programs, workers=2)]
 
 
+@pytest.mark.slow
 @needs_sandbox
 def test_reference_bodies_pass_and_others_fail(test: list[Document]) -> None:
     some = test[:80]
@@ -61,6 +62,7 @@ def test_reference_bodies_pass_and_others_fail(test: list[Document]) -> None:
     assert sum(_passed(wrong)) <= 0.03 * len(wrong)
 
 
+@pytest.mark.slow
 @needs_sandbox
 def test_grading_takes_the_body_with_or_without_indentation(test: list[Document]) -> None:
     document = next(item for item in test if "\n" in item.answer)
@@ -94,6 +96,7 @@ def test_documents_are_the_same_everywhere() -> None:
     assert (VERSION, hashlib.sha256(text.encode()).hexdigest()[:16]) == ("small_code/1", "c46be861fe47c3a3")
 
 
+@pytest.mark.slow
 def test_both_generated_tasks_fit_64_tokens(train: list[Document]) -> None:
     """With a byte-level vocabulary of 2048 in which every digit and newline is a token of its own."""
     tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
@@ -121,6 +124,7 @@ def test_both_generated_tasks_fit_64_tokens(train: list[Document]) -> None:
     assert max(lengths) > 40  # and they are not trivial
 
 
+@pytest.mark.slow
 @needs_sandbox
 def test_answers_of_a_batch_are_graded_as_alone() -> None:
     """None shares an interpreter with another: what one does to its own reaches nobody else."""

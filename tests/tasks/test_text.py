@@ -92,6 +92,7 @@ def test_denoised_nats_are_those_of_a_dense_network_in_the_models_own_order(fami
     assert found == pytest.approx([wanted[column] for column in sorted(wanted)], abs=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["llada", "dream", "mmada"])
 @pytest.mark.parametrize("text", ["none", "top:1"])
 def test_the_bound_is_the_mean_over_all_masks(family: str, text: str) -> None:
@@ -154,6 +155,7 @@ def passages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["organism/causal", "organism/scratch", "organism/adapted"])
 def test_evaluate_measures_a_text_of_ones_own(source: str, passages: Path, tmp_path: Path) -> None:
     model = ss.load(source, device="cpu")

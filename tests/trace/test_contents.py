@@ -626,6 +626,7 @@ def test_slicing_length_and_representations() -> None:
     assert len(causal.tokens_at(2)) == PROMPT + 2
 
 
+@pytest.mark.slow
 def test_html_is_escaped() -> None:
     trace = ss.Trace(run_of("llada").trace.dataset.assign_attrs(model="<script>alert(1)</script>"))
     assert "<script>" not in trace._repr_html_()

@@ -61,6 +61,7 @@ def test_guidance_records_the_unconditional_branch() -> None:
     assert np.abs(incoming[:, :, 2:] - incoming[:, :, :2]).max() > 100 * TOLERANCE  # the branches do differ
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "name"), CASES)
 def test_maps_are_the_official_ones(family: str, name: str) -> None:
     stored = golden.arrays(family, name)

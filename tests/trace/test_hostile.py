@@ -87,6 +87,7 @@ def test_a_good_trace_opens(trace: Path, tmp_path: Path) -> None:
     assert ss.Trace.open(again).dataset.equals(ss.Trace.open(trace).dataset)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_trace_is_refused(name: str, trace: Path, tmp_path: Path) -> None:
     change, says = HOSTILE[name]
@@ -135,6 +136,7 @@ def test_attributes_that_are_no_json_are_one_clear_error(trace: Path, tmp_path: 
         ss.Trace.open(rewritten(trace, tmp_path / "bad.zarr.zip", garble))
 
 
+@pytest.mark.slow
 def test_a_damaged_chunk_ends_a_command_in_one_line(trace: Path, tmp_path: Path) -> None:
     def garble(files: dict[str, bytes]) -> None:
         for name in files:

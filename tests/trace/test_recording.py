@@ -79,6 +79,7 @@ def test_the_runs_below_are_not_trivial(family: str) -> None:
         assert len(set(run.sequences[0, 9:].tolist())) > 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "number", "capture"), CASES)
 def test_states_with_capture_are_states_without(family: str, number: int, capture: ss.Capture) -> None:
     model, decoding, (ids, mask) = golden.model(family), DECODINGS[family][number], prompt()
@@ -111,6 +112,7 @@ def test_logits_are_bit_equal(family: str) -> None:
         assert position <= len(seen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", list(DECODINGS))
 def test_recording_to_disk_changes_nothing(family: str, tmp_path: Path) -> None:
     model, (ids, mask) = golden.model(family), prompt()
@@ -120,6 +122,7 @@ def test_recording_to_disk_changes_nothing(family: str, tmp_path: Path) -> None:
     assert torch.equal(run.states, plain.states)
 
 
+@pytest.mark.slow
 def test_recording_under_a_policy_changes_nothing() -> None:
     for family in DECODINGS:
         model, (ids, mask) = golden.model(family), prompt()
@@ -134,6 +137,7 @@ class Stop(BaseException):
     """Stands for Ctrl-C: no error, so that nothing may swallow it."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", list(DECODINGS))
 @pytest.mark.parametrize(
     ("kind", "where"),

@@ -70,6 +70,7 @@ def assert_same(found: Any, expected: Any, exact: bool = False) -> None:
             np.testing.assert_array_equal(found[name].values, values.values, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "capture"),
     [
@@ -109,6 +110,7 @@ def test_the_error_of_float16_is_really_there() -> None:
     assert np.isnan(halved[5])
 
 
+@pytest.mark.slow
 def test_a_policy_round_trips(tmp_path: Path) -> None:
     for family in ("llada", "llama"):
         run = ss.generate(*arguments(family), **options(), policy=ss.MaskTop(2), capture=ss.Capture())
@@ -140,6 +142,7 @@ def broken_after(steps: int, kind: type[BaseException] = KeyboardInterrupt) -> A
     return stop
 
 
+@pytest.mark.slow
 def test_dimensions_have_one_order_whatever_the_store_lists_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +177,7 @@ def test_a_slice_reads_its_own_chunks_only(tmp_path: Path) -> None:
         data["received"].sel(step=2).values  # noqa: B018
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", list(DECODINGS))
 def test_an_interrupted_recording_opens_up_to_its_last_step(family: str, tmp_path: Path) -> None:
     path = tmp_path / "t.zarr.zip"
@@ -267,6 +271,7 @@ def test_a_full_disk_while_packing_keeps_everything(tmp_path: Path, monkeypatch:
     assert_same(ss.Trace.open(path).dataset, whole.trace.dataset)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", list(DECODINGS))
 def test_an_interruption_while_streaming_leaves_the_model_as_it_was(family: str, tmp_path: Path) -> None:
     before = ss.generate(*arguments(family), **options())
