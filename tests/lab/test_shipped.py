@@ -43,8 +43,10 @@ def test_sizes() -> None:
     sizes = [(WEIGHTS / name / "model.safetensors").stat().st_size for name in RECIPES]
     assert max(sizes) <= 14e6
     assert sum(sizes) <= 46e6
+    evidence = [(WEIGHTS / name / "evidence.zip").stat().st_size for name in RECIPES]
+    assert max(evidence) <= 0.4e6  # 200 traced prompts a model
     everything = sum(path.stat().st_size for path in WEIGHTS.rglob("*") if path.is_file())
-    assert everything <= 49e6
+    assert everything - sum(evidence) <= 46.6e6
 
 
 @pytest.mark.parametrize("name", list(RECIPES))
