@@ -103,7 +103,7 @@ def trace(
     seed: Annotated[int | None, option("random seed; several prompts get seed, seed + 1, …")] = None,
     level: Annotated[str, option("heads, layers or maps", "NAME", panel=CAPTURE)] = "heads",
     by_query: Annotated[
-        bool, option("attention from masked, decided and prompt tokens apart", panel=CAPTURE)
+        bool, option("attention from masked, decided and prompt tokens separately", panel=CAPTURE)
     ] = False,
     anatomy: Annotated[bool, option("norms of keys and values, largest activations", panel=CAPTURE)] = False,
     every: Annotated[int, option("record every n-th step", panel=CAPTURE)] = 1,
@@ -112,14 +112,14 @@ def trace(
     device: Device = "auto",
     dtype: Dtype = "auto",
     revision: Revision = None,
-    family: Annotated[str | None, option("the model's family, where its files do not say", "NAME")] = None,
+    family: Annotated[str | None, option("the model's family, if its files do not say", "NAME")] = None,
     mask_token_id: Annotated[
-        int | None, option("the mask token, where the model's files do not say", "ID")
+        int | None, option("the mask token, if the model's files do not say", "ID")
     ] = None,
     cache: Annotated[
         bool | None,
         option(
-            "block diffusion: keep finished blocks in a KV cache; default: as officially", None,
+            "block diffusion: keep finished blocks in a KV cache; default: as the official loop does", None,
             "--cache/--no-cache", panel=PANEL,
         ),
     ] = None,
@@ -138,7 +138,7 @@ def inspect(
         option("where prompts come from; may be given several times; default: word_problems", "TASK"),
     ] = None,
     limit: Annotated[int, option("prompts, over all tasks")] = 64,
-    looks: Annotated[int, option("steps of each run that are looked at, evenly spread")] = 2,
+    looks: Annotated[int, option("steps of each run that are inspected, evenly spread")] = 2,
     out: Annotated[Path | None, option("write the table and a picture here", "FOLDER")] = None,
     force: Annotated[bool, option("replace what is in --out", None, "--force")] = False,
     device: Device = "auto",
@@ -162,14 +162,15 @@ def evaluate(
     ],
     policy: PolicyText = None,
     reuse: ReuseText = None,
-    limit: Annotated[int | None, option("the first so many documents; default: all")] = None,
+    limit: Annotated[int | None, option("only the first N documents; default: all")] = None,
     out: Annotated[
-        Path | None, option("the run's folder; the same command goes on where it was stopped", "FOLDER")
+        Path | None, option("the run's folder; the same command resumes where it was stopped", "FOLDER")
     ] = None,
     data: Data = None,
     batch_size: Annotated[str, option("answers at a time, or auto; no result depends on it", "N")] = "auto",
     seed: Annotated[
-        list[int] | None, option("several times for a decoding that draws; default: 0", "N")
+        list[int] | None,
+        option("random seed; may be given several times for a decoding that samples; default: 0", "N"),
     ] = None,
     grade: Annotated[bool, option("--no-grade: only generate; grade later, or elsewhere")] = True,
     sandbox: Sandbox = "auto",
@@ -184,7 +185,7 @@ def evaluate(
 @command(app)
 def grade(
     run: Annotated[Path, argument("the folder of an evaluation or of a study", "FOLDER")],
-    again: Annotated[bool, option("grade what has a grade already, too", None, "--again")] = False,
+    again: Annotated[bool, option("also grade again what already has a grade", None, "--again")] = False,
     data: Data = None,
     sandbox: Sandbox = "auto",
     json: Json = False,
@@ -222,7 +223,7 @@ def summary(
     ],
     json: Json = False,
 ) -> None:
-    """Say what is in a trace: where the sinks are, how strong, moving or not, made of what."""
+    """Say what is in a trace: where the sinks are, how strong, whether they move, which tokens they are."""
 
 
 @command(app)
@@ -236,13 +237,18 @@ def view(
     force: Annotated[bool, option("replace a page that exists already", None, "--force")] = False,
     json: Json = False,
 ) -> None:
-    """Make one HTML file to look at a trace in a browser, step by step; two traces stand side by side."""
+    """Make one HTML file to look at a trace in a browser, step by step; two traces are shown side by side."""
 
 
 @command(app)
 def study(
     name: Annotated[
-        str, argument("organisms, full, paper, mechanisms, ladder, quick, or a .toml file", "STUDY")
+        str,
+        argument(
+            "organisms, full, paper, mechanisms, inside, families, pairs, reuse, ladder, battery, quick, english, "
+            "or a .toml file",
+            "STUDY",
+        ),
     ] = "organisms",
     out: Annotated[Path | None, option("the study's folder; default: study-NAME", "FOLDER")] = None,
     plan: Annotated[
@@ -276,7 +282,7 @@ def study(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Run a whole study, or what is missing of it: evaluations, traces, tables, report."""
+    """Run a whole study, or what is still missing: evaluations, traces, tables, report."""
 
 
 @command(app)
@@ -288,7 +294,9 @@ def status(
 
 @command(app)
 def figures(
-    source: Annotated[Path, argument("a .zarr.zip, or a folder with several", "TRACE_OR_FOLDER")],
+    source: Annotated[
+        Path, argument("a .zarr.zip, a folder with several, or the folder of a study", "TRACE_OR_FOLDER")
+    ],
     out: Annotated[Path, option("the folder for SVG, PDF, CSV and captions", "FOLDER")],
     only: Annotated[
         str, option("such as figure_1,table_2; default: all that the traces allow", "NAME,…")

@@ -49,9 +49,7 @@ def _recipe(
     ] = None,
     packed: Annotated[
         int | None,
-        option(
-            "documents in one row; default: 4 for causal, fewer where 4 does not divide the batch, else 1"
-        ),
+        option("documents in one row; default: 4 for causal, fewer if 4 does not divide the batch, else 1"),
     ] = None,
     weight_decay: Decay = None,
     mix: Annotated[
@@ -67,22 +65,28 @@ def _recipe(
     ] = None,
     extra_sink: Annotated[
         str | None,
-        option("one more token before every text: seen by all, or alone: it sees only itself", "NAME"),
+        option(
+            "one more token before every text: seen (by every query), or alone (the same, and it sees only itself)",
+            "NAME",
+        ),
     ] = None,
     softmax: Annotated[
         str | None,
-        option("one more score in every softmax: learned, one for each head, or one: exp(0)", "NAME"),
+        option(
+            "one more score in every softmax: learned (one for each head), or one (the score 0, so exp(0) = 1)",
+            "NAME",
+        ),
     ] = None,
-    gate: Annotated[bool | None, option("the output of attention times a sigmoid gate")] = None,
+    gate: Annotated[bool | None, option("multiply the output of attention by a sigmoid gate")] = None,
     qk_norm: Annotated[bool | None, option("RMS norms of queries and keys")] = None,
-    plain_first: Annotated[bool | None, option("the key of the first token without position")] = None,
+    plain_first: Annotated[bool | None, option("score the first token's key without its position")] = None,
     corpus: Annotated[str | None, option("a text file, or a hub data set, to mix in", "SOURCE")] = None,
     corpus_share: Annotated[float | None, option("its share of all documents")] = None,
     check_every: Annotated[
         int | None, option("steps between checks of accuracy; default: 1000, 0: only at the end")
     ] = None,
     save_every: Annotated[
-        int | None, option("steps between saved states, from which the same command goes on; default: 1000")
+        int | None, option("steps between saved states, from which the same command resumes; default: 1000")
     ] = None,
     final_count: Annotated[
         int | None, option("held-out questions of each task at the end; default: 256")
@@ -104,12 +108,14 @@ for _name, _help in RECIPES.items():
 @train.command(cls=Command)
 def sweep(
     file: Annotated[Path, argument("a TOML file with base, axes and seeds (docs/training.md)", "FILE")],
-    out: Annotated[Path, option("folder for all runs; the same command goes on with what is left", "FOLDER")],
+    out: Annotated[Path, option("folder for all runs; the same command resumes", "FOLDER")],
     device: Device = "auto",
     at_once: Annotated[int, option("runs at a time on this machine")] = 1,
-    plan: Annotated[bool, option("only say what it would cost", None, "--plan")] = False,
+    plan: Annotated[
+        bool, option("print parameters, tokens and minutes of each run, and stop", None, "--plan")
+    ] = False,
 ) -> None:
-    """Train many models from one file: sizes, recipes, interventions and seeds; each can be repeated by one line."""
+    """Train many models from one file: sizes, recipes, interventions and seeds; each run can be repeated with one command."""
     from sinkscope.organisms.sweep_command import sweep_command
 
     sweep_command(file, out, device, at_once, plan)
@@ -136,7 +142,7 @@ def adapt(
     ] = None,
     mask_token: Annotated[
         str | None,
-        option("a token that the text does not hold; default: the tokenizer's, else a new one", "TEXT"),
+        option("a token that does not occur in the text; default: the tokenizer's, else a new one", "TEXT"),
     ] = None,
     separator: Annotated[
         str | None, option("the token between documents; default: <|endoftext|>, else bos", "TEXT")
@@ -151,7 +157,7 @@ def adapt(
     weight_decay: Decay = None,
     seed: Annotated[int | None, option("seed of masks, adapters and the order of rows")] = None,
 ) -> None:
-    """Turn a causal model into a masked diffusion model on running text, or go on with it as its causal twin."""
+    """Turn a causal model into a masked diffusion model on running text, or continue it as its causal twin."""
     from sinkscope.organisms.adapt import adapt_command
 
     adapt_command(**context.params)

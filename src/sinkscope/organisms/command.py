@@ -38,11 +38,11 @@ def train_command(recipe: str, out: str | Path, device: str = "auto", **options:
     """Trains an organism, or goes on with a run that was interrupted in the same folder.
 
     Args:
-        recipe: causal, scratch, adapted or multimodal; text_only, which is scratch continued, to compare multimodal with.
+        recipe: causal, scratch, adapted, multimodal or block; text_only, which is scratch continued, to compare multimodal with.
         out: folder for the checkpoint in its official layout, training.json, emergence.json and log.jsonl.
         device: auto, cpu, cuda. Several GPUs: start the command under torchrun.
         options: settings of the recipe (`Recipe`) and of the run (`TrainingOptions`); None: not given. `size` is 1m, 3m, 6m,
-            30m or smoke; `init` a folder or hub id to start from, with the recipe adapted any causal Llama or Qwen2 checkpoint.
+            30m, 100m or smoke; `init` a folder or hub id to start from (recipe adapted: any causal Llama or Qwen2 checkpoint).
 
     Returns:
         What training.json holds.
@@ -69,10 +69,12 @@ def check_options(given: Mapping[str, Any]) -> None:
         checks.whole(name, given.get(name, least), least)
     share = given.get("corpus_share", 0.0)
     if not 0.0 <= share < 1.0:
-        raise InputError(f"corpus_share is {share}; it is a share of all documents, from 0 to below 1")
+        raise InputError(
+            f"corpus_share is {share}; it must be a share of all documents: 0 or more, and below 1"
+        )
     if "corpus" in given and "documents" in given:
         raise InputError(
-            "corpus and documents were both given: documents is a finished corpus; leave one of them out"
+            "corpus and documents were both given, but documents is already a finished corpus; leave one of them out"
         )
 
 

@@ -154,7 +154,7 @@ class Recipe(Schedule):
         checks.one_of("layout", self.layout, LAYOUTS)
         only = OBJECTIVES.get(self.layout)
         if only not in (None, self.objective) or (only is None and self.objective in OBJECTIVES.values()):
-            raise InputError(f"layout {self.layout} and objective {self.objective!r} do not go together")
+            raise InputError(f"layout {self.layout} and objective {self.objective!r} cannot be combined")
         checks.whole("batch", self.batch, 1)
         checks.one_of("mix", self.mix, tuple(MIXES))
         checks.one_of("targets", self.targets, ("answers", "all"))

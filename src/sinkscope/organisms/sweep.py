@@ -113,7 +113,7 @@ def sweep_of(data: Mapping[str, Any], where: str = "the sweep") -> Sweep:
     for block in blocks:
         lists = {name: value if isinstance(value, list) else [value] for name, value in block.items()}
         for name in {"seed"} & {*base, *block}:
-            raise InputError(f"{where}: {name} is given for all runs at once, as seeds = [0, 1, 2]")
+            raise InputError(f"{where}: give {name} for all runs at once, as seeds = [0, 1, 2]")
         for name, values in lists.items():
             if not values:
                 raise InputError(f"{where}: the list of {name} is empty; leave it out, or name its values")
@@ -133,7 +133,7 @@ def sweep_of(data: Mapping[str, Any], where: str = "the sweep") -> Sweep:
         same = known.setdefault(learned, run.name)
         if same != run.name:
             raise InputError(
-                f"{where}: {same} and {run.name} would train the same model twice, which is no replicate; leave one out"
+                f"{where}: {same} and {run.name} would train the same model twice, which is not a replicate; leave one out"
             )
         _check_start(run, linked, where)
     return Sweep(str(data.get("name", "sweep")), tuple(linked.values()))
@@ -298,7 +298,7 @@ def _check_finished(run: SweepRun, folder: Path) -> None:
     ]
     if others:
         raise InputError(
-            f"{folder} holds a finished run of other settings ({'; '.join(others)}): choose another --out"
+            f"{folder} holds a finished run with other settings ({'; '.join(others)}): choose another --out"
         )
 
 

@@ -22,7 +22,7 @@ def sweep_command(
         table.append([f"{len(rows)} runs", "", f"{sum(row.tokens for row in rows):,}", f"{total:.0f}"])
         print(*aligned(table), sep="\n")
         print(
-            "minutes of an H200 that trains two runs at a time, by a line through two sizes that were measured so (1m and 6m); "
+            "minutes of an H200 that trains two runs at a time, from a line through two sizes that were measured (1m and 6m); "
             "start-up, checks and the study come on top. Nothing was trained: leave out --plan"
         )
         return

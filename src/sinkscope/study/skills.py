@@ -113,7 +113,7 @@ def compare_skills(answers: Mapping[str, SkillAnswers]) -> SkillComparison:
     if len(chosen) < 2:
         why = (
             f"no two skills have {LEAST_RIGHT} right answers each at levels of equal unmasked accuracy (within {BAND}); ask more "
-            "documents, or levels that the model can do and not all of"
+            "documents, or levels of which the model can do some but not all"
         )
         return SkillComparison((), target, float("nan"), left_out, "not decided", why)
     kept = {skill: _right(answers[skill], levels) for skill, levels in chosen.items()}

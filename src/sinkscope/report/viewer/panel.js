@@ -11,11 +11,11 @@ function element(name, attributes = {}, ...children) {
 }
 
 const EXPLAINED = {
-  Tokens: "The tokens that go into this step. The colour is the attention that a token receives, relative to uniform attention: at 1 it gets what it would if every query looked at all its keys alike. Select a token to see whom it looks at.",
+  Tokens: "The tokens that go into this step. The colour is the attention that a token receives, relative to uniform attention: at 1 it gets what it would if every query looked at all its keys equally. Select a token to see whom it looks at.",
   "Step × position": "Each row is a step, each column a position; the colour is received attention (1 = uniform). A dark column is a key that many queries look at. Small squares mark where a step writes a token; the solid line is where the answer begins, dashed lines end its blocks; the strip below is the average over steps.",
   "Layer × head": "For every head, the received attention of its strongest key in each step, averaged over the steps. A maximum over many keys is above 1 even without sinks: about 2 for mild noise over 100 keys. Choose a head to see it in all pictures.",
   "Sinks through time": "A sink is a key that receives more than the mean of the others plus ε in one head and step. For means the colour counts the heads that call a position a sink; for one head each bar is a stay of a sink, its colour the mean strength, and the line follows the strongest.",
-  "Who looks at whom": "Attention between single tokens in this step, relative to uniform attention: at 4 a query gives a key four times what it would give if it looked at all its keys alike.",
+  "Who looks at whom": "Attention between single tokens in this step, relative to uniform attention: at 4 a query gives a key four times what it would give if it looked at all its keys equally.",
   Numbers: "received: attention relative to uniform, of the chosen layer and head or their mean. sink in: how many heads call it a sink in this step. strength: mean received attention of a stay. Scores are stored in 8 bits; the line at the top says how exact that is.",
   Change: "First trace minus second, of received attention, position by position and step by step. Blue is less, orange is more. A difference between two generations mixes the direct effect of a policy with all that followed from other tokens being written.",
 };

@@ -42,7 +42,7 @@ def check_level(stratum: Stratum) -> Stratum:
     skill = skill_of(stratum.skill)
     if not skill.least <= stratum.level <= skill.most:
         raise InputError(
-            f"{skill.name} has difficulties from {skill.least} to {skill.most} ({skill.dial}), and {stratum.level} was asked for"
+            f"{skill.name} has difficulties from {skill.least} to {skill.most} ({skill.dial}), got {stratum.level}"
         )
     return stratum
 
