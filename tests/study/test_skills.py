@@ -263,7 +263,8 @@ def test_tables_by_skill_and_difficulty() -> None:
     (sentence,) = skill_sentences(together)
     assert "logic loses" in sentence
     # The report shows the same numbers, each with its place in the table.
-    section = str(skills_section(StudySource(Path(), SimpleNamespace(), together, {})))  # type: ignore[arg-type]
+    study = SimpleNamespace(models=[SimpleNamespace(name=name) for name in set(losses["model"])])
+    section = str(skills_section(StudySource(Path(), study, together, {})))  # type: ignore[arg-type]
     for at, loss in losses.iterrows():
         for name in ("accuracy", "kept", "control_kept"):
             assert f'data-at="skill_losses/{at}/{name}">{loss[name]:.3f}<' in section
