@@ -16,7 +16,7 @@ import xarray as xr
 from tests.report import pages
 
 from sinkscope.files import write_atomically
-from sinkscope.study import spec, tables
+from sinkscope.study import spec, tables, trace_tables
 from sinkscope.study.cells import Cell
 from sinkscope.study.store import Store
 from sinkscope.tasks.evaluate import Evaluation, Record
@@ -75,9 +75,9 @@ def make(folder: Path, *, hostile: bool = False) -> Path:
     frames = {
         "results": results,
         "records": tables.records(cells, evaluations),
-        "sinks": tables.sinks([cell for cell in cells if cell.kind == "trace"], parts),
-        "depth": tables.depth([cell for cell in cells if cell.kind == "trace"], parts),
-        "diagnosis": tables.diagnosis(cells, evaluations, parts),
+        "sinks": trace_tables.sinks([cell for cell in cells if cell.kind == "trace"], parts),
+        "depth": trace_tables.depth([cell for cell in cells if cell.kind == "trace"], parts),
+        "diagnosis": trace_tables.diagnosis(cells, evaluations, parts),
     }
     about = {"model": names[0], "decoding_name": "short", "policy": "top:1"}
     frames["replay"] = pd.DataFrame([{**about, "n": 3, "kl": 0.01234, "flipped": 0.25, "changed": None}])

@@ -13,7 +13,8 @@ import pytest
 
 from sinkscope import statistics
 from sinkscope.errors import InputError
-from sinkscope.study.comparison import Table, by_seed, compare_runs, control, holm_over, natural
+from sinkscope.study.comparison import Table, by_seed, compare_runs, holm_over
+from sinkscope.study.names import control, natural
 from sinkscope.study.paper import MODELS, POLICIES, TABLE, published
 from sinkscope.tasks.evaluate import Evaluation, Record
 

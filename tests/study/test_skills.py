@@ -219,16 +219,16 @@ def test_equal_shifts_by_hand() -> None:
 def graded(policy: str, scores: dict[str, float], task: str = "battery") -> tuple[Any, Any]:
     """A cell and its evaluation, as far as the tables read them."""
     cell = SimpleNamespace(
-        id=f"{task} {policy}", model=SimpleNamespace(name="m"), decoding_name="scheme", policy=policy,
-        identity={"task": {"task": task, "scheme": {"name": "plain"}}},
+        id=f"{task} {policy}", model=SimpleNamespace(name="m"), decoding_name="scheme", decoding="", policy=policy,
+        seeds=(0,), reuse="none",
+        identity={"model": {"family": "llada", "dtype": "float32", "weights": "abc"},
+                  "task": {"task": task, "scheme": {"name": "plain"}}},
     )  # fmt: skip
     return cell, SimpleNamespace(scores=lambda: scores)
 
 
 def made(pairs: list[tuple[Any, Any]]) -> dict[str, pd.DataFrame]:
-    same = {"model": "m", "task": "?", "policy": "?", "decoding_name": "scheme", "scheme": "plain"}
-    about = {cell.id: {**same, "cell": cell.id} for cell, _ in pairs}
-    return skill_tables([cell for cell, _ in pairs], {cell.id: own for cell, own in pairs}, about)
+    return skill_tables([cell for cell, _ in pairs], {cell.id: own for cell, own in pairs})
 
 
 def test_tables_by_skill_and_difficulty() -> None:
@@ -263,7 +263,8 @@ def test_tables_by_skill_and_difficulty() -> None:
     (sentence,) = skill_sentences(together)
     assert "logic loses" in sentence
     # The report shows the same numbers, each with its place in the table.
-    section = str(skills_section(StudySource(Path(), SimpleNamespace(), together, {})))  # type: ignore[arg-type]
+    study = SimpleNamespace(models=[SimpleNamespace(name=name) for name in set(losses["model"])])
+    section = str(skills_section(StudySource(Path(), study, together, {})))  # type: ignore[arg-type]
     for at, loss in losses.iterrows():
         for name in ("accuracy", "kept", "control_kept"):
             assert f'data-at="skill_losses/{at}/{name}">{loss[name]:.3f}<' in section

@@ -48,7 +48,7 @@ def study(
     no_report: bool = False,
     json: bool = False,
 ) -> None:
-    """StudyEstimate or run a study; with `json` one document on stdout."""
+    """Estimate or run a study; with `json` one document on stdout."""
     wanted = spec.changed(
         name, model or (), task, samples, dtype, pairs(data or (), "--data"), trained_runs(runs)
     )
@@ -274,16 +274,8 @@ def ladder_lines(table: Any) -> list[str]:
     if table is None:
         return []
     head = [
-        "objective",
-        "parameters",
-        "intervention",
-        "policy",
-        "seeds",
-        "unmasked",
-        "damage",
-        "− control",
-        "concluded",
-    ]
+        "objective", "parameters", "intervention", "policy", "seeds", "unmasked", "damage", "− control", "concluded",
+    ]  # fmt: skip
     lines: list[str] = []
     whole = table[~table["task"].str.startswith("battery:")]  # skills one by one: tables/ladder.csv
     for task, group in whole.groupby("task", sort=False):

@@ -7,19 +7,16 @@ same settings, policy apart; anything else is refused, with the difference named
 from __future__ import annotations
 
 import json
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sinkscope.decoding import decoding_from_json
 from sinkscope.errors import InputError
 from sinkscope.files import differences
-from sinkscope.policies import parse_policy
 from sinkscope.statistics import (
     LEAST_SEEDS,
     Comparison,
@@ -35,6 +32,7 @@ from sinkscope.statistics import (
     standard_error,
     wilson,
 )
+from sinkscope.study.names import control, name_of, natural
 from sinkscope.study.paper import Published, published
 from sinkscope.tasks.evaluate import Evaluation, Record, score_of
 from sinkscope.tasks.task import ACCURACY, scheme_name
@@ -99,44 +97,6 @@ class Table:
         from sinkscope.study.tabulate import text
 
         return text(self)
-
-
-class ControlName(NamedTuple):
-    """The text of the policy that a control stands beside, how it is matched, and the name of all its draws together."""
-
-    like: str
-    match: str
-    name: str
-
-
-@lru_cache(maxsize=1024)
-def control(policy: str | None) -> ControlName | None:
-    """For the text of a random control: what it is a control of; None for anything else, also for an unknown policy.
-
-    >>> control("random(top:5),match=mass,seed=2")
-    ControlName(like='top:5', match='mass', name='random(top:5),match=mass')
-    >>> control("window:32 & random(top:1),seed=1").like
-    'window:32 & top:1'
-    """
-    try:
-        parsed = parse_policy(policy) if policy else None
-    except InputError:
-        return None
-    if parsed is None or parsed.control is None:
-        return None
-    return ControlName(str(parsed.control.like), parsed.control.match, str(parsed.with_seed(0)))
-
-
-def name_of(settings: Mapping[str, Any]) -> str | None:
-    """What a run is called in a table: its policy, None without one; "reuse RULE" where its steps are approximate."""
-    policy, rule = settings["policy"], settings.get("reuse")
-    return policy if rule is None else " · ".join(part for part in (policy, f"reuse {rule}") if part)
-
-
-def pooled(policy: str) -> str:
-    """The text of a policy; for a draw of a random control, the name of all its draws together."""
-    kind = control(policy)
-    return policy if kind is None else kind.name
 
 
 def compare_runs(evaluations: Sequence[Evaluation]) -> Table:
@@ -401,12 +361,6 @@ def by_seed(run: Evaluation) -> list[dict[str, float]]:
     for record in run.records:
         scores[record.seed][record.document] = score_of(record)
     return [scores[seed] for seed in sorted(scores)]
-
-
-def natural(text: str) -> list[tuple[int, float, str]]:
-    """A key that sorts top:5 before top:10."""
-    parts = re.findall(r"\d+(?:\.\d+)?|\D+", text)
-    return [(0, float(part), "") if part[0].isdigit() else (1, 0.0, part) for part in parts]
 
 
 def _mean(draws: list[dict[str, float]]) -> dict[str, float]:

@@ -182,7 +182,8 @@ def _read(path: Path, weights: str, arrays: bool = False) -> tuple[dict[str, Any
 
 def from_study(store: Store, cells: Iterable[Cell], made: str) -> dict[str, Evidence]:
     """Model → the evidence of a finished study."""
-    from sinkscope.study.tables import evaluation, pairs, trace_statistics
+    from sinkscope.study.tables import evaluation
+    from sinkscope.study.trace_tables import pairs, trace_statistics
 
     cells = list(cells)
     found: dict[str, Evidence] = {}

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import tomllib
 
 from sinkscope.study.cells import Cell
-from sinkscope.study.comparison import pooled
 from sinkscope.study.documents import prompt_lengths
 from sinkscope.study.estimate import UNKNOWN_PROMPT, forwards
 from sinkscope.study.facts import Facts
+from sinkscope.study.names import pooled
 
 SMALLEST = 500_000_000
 """Parameters of the smallest network whose speed follows from its size."""

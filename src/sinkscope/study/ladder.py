@@ -19,7 +19,7 @@ from sinkscope.errors import InputError
 from sinkscope.files import write_atomically
 from sinkscope.policies import parse_policy
 from sinkscope.statistics import Estimate, mean_interval
-from sinkscope.study.comparison import control
+from sinkscope.study.names import control
 
 if TYPE_CHECKING:
     import pandas as pd

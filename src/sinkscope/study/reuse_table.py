@@ -15,6 +15,7 @@ import numpy as np
 from sinkscope.errors import InputError
 from sinkscope.reuse import Reuse, parse_reuse
 from sinkscope.statistics import align, compare, holm, mean_difference, mean_interval, ratio_interval, wilson
+from sinkscope.study.columns import settings_of
 from sinkscope.tasks.evaluate import Evaluation
 from sinkscope.tasks.records import Generation
 
@@ -56,13 +57,11 @@ def reuse_table(
     cells: Sequence[Cell],
     evaluations: Mapping[str, Evaluation],
     agreed: Mapping[str, Sequence[Generation]],
-    about: Mapping[str, Mapping[str, Any]],
 ) -> pd.DataFrame:
     """The table; empty where no cell has a rule.
 
     Args:
         evaluations: id of a cell → its graded answers, exact cells included. agreed: id → comparisons with exact runs.
-        about: id → the settings that rows of the cell carry.
     """
     import pandas as pd
 
@@ -84,7 +83,7 @@ def reuse_table(
         if set(group) == {"none"}:
             continue
         for name, known in group.items():
-            own = dict(about[known.cells[0].id]) | {"cell": " ".join(cell.id for cell in known.cells)}
+            own = settings_of(known.cells[0]) | {"cell": " ".join(cell.id for cell in known.cells)}
             rows.append({**own, "reuse": name, **_row(known, group)})
     frame = pd.DataFrame(rows)
     tests = [name for name in map(str, frame) if name.endswith("_p")]

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sinkscope.statistics import LEAST_SEEDS, align, compare, wilson
-from sinkscope.study.comparison import control, pooled
+from sinkscope.study.columns import settings_of
+from sinkscope.study.names import control, pooled
 from sinkscope.study.skills import SkillAnswers, compare_skills
 from sinkscope.tasks.battery import SKILLS, stratum_of
 from sinkscope.tasks.evaluate import Evaluation
@@ -28,14 +29,8 @@ Scores = Mapping[str, float]
 """By document."""
 
 
-def skill_tables(
-    cells: Sequence[Cell], evaluations: Mapping[str, Evaluation], about: Mapping[str, Mapping[str, Any]]
-) -> dict[str, pd.DataFrame]:
-    """`skills` and `skill_losses`; none for a study without the battery.
-
-    Args:
-        about: id of a cell → the settings that its rows carry.
-    """
+def skill_tables(cells: Sequence[Cell], evaluations: Mapping[str, Evaluation]) -> dict[str, pd.DataFrame]:
+    """`skills` and `skill_losses`; none for a study without the battery."""
     import pandas as pd
 
     groups: dict[tuple[str, str, str], list[Cell]] = defaultdict(list)
@@ -49,7 +44,7 @@ def skill_tables(
         for cell in group:
             draws[pooled(cell.policy)][cell.policy] |= evaluations[cell.id].scores()
         plain = _mean(draws.get("none", {}))
-        settings = {pooled(cell.policy): about[cell.id] for cell in reversed(group)}
+        settings = {pooled(cell.policy): settings_of(cell) for cell in reversed(group)}
         for policy, given in draws.items():
             known = {**settings[policy], "task": "battery", "policy": policy}
             rows += [known | row for row in _rows(_mean(given), {} if policy == "none" else plain)]

@@ -27,33 +27,37 @@ earlier_records, earlier_pairs   their graded answers and pairs of traces; `sink
 from __future__ import annotations
 
 import io
-import json
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
-import xarray as xr
 
 from sinkscope.errors import InputError
 from sinkscope.files import write_atomically
-from sinkscope.inspection.holdings import holdings
-from sinkscope.inspection.survey import survey_table
-from sinkscope.policies import Window
-from sinkscope.sinks import compare_traces, diagnose, mechanisms, merge, summary
-from sinkscope.sinks.depth import depth_table
 from sinkscope.statistics import align, compare
 from sinkscope.study import evidence_check, ladder
 from sinkscope.study.cells import Cell
-from sinkscope.study.comparison import compare_runs, holm_over, pooled
+from sinkscope.study.columns import settings_of, with_columns
+from sinkscope.study.comparison import compare_runs, holm_over
+from sinkscope.study.names import pooled
+from sinkscope.study.reuse_table import reuse_table
 from sinkscope.study.skills_table import skill_sentences, skill_tables
-from sinkscope.study.store import Store, load_part, load_statistics
+from sinkscope.study.store import Store
+from sinkscope.study.trace_tables import (
+    depth,
+    diagnosis,
+    inspection,
+    pairs,
+    replay,
+    sinks,
+    trace_statistics,
+)
 from sinkscope.tasks.evaluate import Evaluation, record_of
-from sinkscope.tasks.task import ACCURACY, NATS, scheme_name
+from sinkscope.tasks.task import ACCURACY, NATS
 from sinkscope.text import csv_text
-from sinkscope.trace.trace import Trace
 
 
 class NotGraded(NamedTuple):
@@ -131,7 +135,7 @@ def build(
             frames[table], said = results(exact, own)
             frames[rows] = records(exact, own)
             notes += said
-    skilled = skill_tables(exact, graded, {cell.id: _about(cell) for cell in exact})
+    skilled = skill_tables(exact, graded)
     frames |= skilled
     notes += skill_sentences(skilled)
     if statistics:
@@ -188,41 +192,6 @@ def evaluation(store: Store, cell: Cell) -> Evaluation:
     return Evaluation(tuple(rows), settings)
 
 
-def trace_statistics(store: Store, cell: Cell, known: evidence_check.Known | None = None) -> xr.Dataset:
-    """The statistics of all traces of a cell, and of those of earlier studies of other documents."""
-    rows = [row for row, _ in store.answers(cell.id).values()]
-    parts = [load_statistics(store.statistics_file(cell.id, row.index, row.seed)) for row in rows]
-    earlier = None if known is None else known.traces(cell)
-    if earlier is not None:
-        here = {row.document for row in rows}
-        others = [place for place, document in enumerate(earlier.documents) if document not in here]
-        name = parts[0].attrs["model"]  # the weights are the same, wherever they lie
-        parts += [earlier.statistics.isel(sample=others).assign_attrs(model=name)] if others else []
-    return merge(parts, relabel=True).assign_attrs(here=len(rows))
-
-
-def _about(cell: Cell) -> dict[str, Any]:
-    """The settings that every row carries."""
-    model = cell.identity["model"]
-    return {
-        "model": cell.model.name, "family": model["family"], "dtype": model["dtype"], "weights": model["weights"],
-        "task": cell.identity["task"]["task"], "task_version": cell.identity["task"].get("version", ""),
-        "scheme": scheme_name(cell.identity["task"]), "decoding_name": cell.decoding_name, "decoding": cell.decoding,
-        "policy": cell.policy, "seeds": json.dumps(list(cell.seeds)), "cell": cell.id,
-        **({} if cell.reuse == "none" else {"reuse": cell.reuse}),
-    }  # fmt: skip
-
-
-def _with_columns(frame: pd.DataFrame, columns: Mapping[str, Any]) -> pd.DataFrame:
-    """A copy of the table with these columns in front, those that it has already left as they are."""
-    frame = frame.copy()
-    frame.attrs = {}
-    for place, (name, value) in enumerate(columns.items()):
-        if name not in frame:
-            frame.insert(place, name, value)
-    return frame
-
-
 # ---- accuracies ----------------------------------------------------------------------------------
 
 
@@ -248,7 +217,7 @@ def results(cells: Sequence[Cell], evaluations: dict[str, Evaluation]) -> tuple[
         }
         for (model, policy), row in compared.items():
             used = draws[model, policy]
-            about = _about(used[0]) | {"policy": policy, "cell": " ".join(cell.id for cell in used)}
+            about = settings_of(used[0]) | {"policy": policy, "cell": " ".join(cell.id for cell in used)}
             name = controls.get((model, policy), "")
             rows.append(
                 about
@@ -289,7 +258,7 @@ def _beside(
     }
 
 
-def records(cells: Sequence[Cell], evaluations: dict[str, Evaluation]) -> pd.DataFrame:
+def records(cells: Sequence[Cell], evaluations: Mapping[str, Evaluation]) -> pd.DataFrame:
     """Every answer, with its cell's settings."""
     frames = []
     for cell in cells:
@@ -299,7 +268,7 @@ def records(cells: Sequence[Cell], evaluations: dict[str, Evaluation]) -> pd.Dat
                 frame = frame.drop(
                     columns=["prompt", "output", "extracted", "passed", "reason", "ties", "sandbox"]
                 )
-            frames.append(_with_columns(frame, _about(cell)))
+            frames.append(with_columns(frame, settings_of(cell)))
     return pd.concat([frame.dropna(axis=1, how="all") for frame in frames], ignore_index=True)
 
 
@@ -310,145 +279,27 @@ def approximate(
     store: Store, cells: Sequence[Cell], evaluations: Mapping[str, Evaluation]
 ) -> dict[str, pd.DataFrame]:
     """The tables on reuse rules; none in a study without any."""
-    import pandas as pd
-
-    from sinkscope.study.reuse_table import reuse_table
-
     reused = [cell for cell in cells if cell.reuse != "none"]
-    graded = {
-        cell.id: evaluations[cell.id] for cell in cells if cell.kind == "evaluate" and cell.id in evaluations
-    }
+    if not reused:
+        return {}
     agreed = {
         cell.id: [row for row, _ in store.answers(cell.id).values()]
         for cell in reused
         if cell.kind == "replay"
     }
-    if not reused:
-        return {}
-    about = {cell.id: _about(cell) for cell in cells}
-    frames = {"reuse": reuse_table(cells, graded, agreed, about)}
-    answered = {cell.id: graded[cell.id] for cell in reused if cell.id in graded}
-    if answered:
-        frames["reuse_records"] = records(reused, dict(answered))
+    frames = {"reuse": reuse_table(cells, evaluations, agreed)}
+    if any(cell.id in evaluations for cell in reused):
+        frames["reuse_records"] = records(reused, evaluations)
     rows = [
         {
-            **about[cell.id],
-            "n": 1,
-            "document": row.document,
-            "steps": row.steps,
-            "forwards": row.forwards,
-            **row.more,
+            **settings_of(cell), "n": 1, "document": row.document, "steps": row.steps, "forwards": row.forwards, **row.more,
         }
         for cell in reused
         for row in agreed.get(cell.id, ())
-    ]
+    ]  # fmt: skip
     if rows:
         frames["agreement"] = pd.DataFrame(rows)
     return frames
-
-
-# ---- traces --------------------------------------------------------------------------------------
-
-
-def sinks(cells: Sequence[Cell], statistics: Mapping[str, xr.Dataset]) -> pd.DataFrame:
-    """`ss.summary` of the traces of each cell."""
-    return _stacked(cells, statistics, summary)
-
-
-def depth(cells: Sequence[Cell], statistics: Mapping[str, xr.Dataset]) -> pd.DataFrame:
-    """Sinks by layer, over the traces of each cell."""
-    return _stacked(cells, statistics, depth_table)
-
-
-def _stacked(
-    cells: Sequence[Cell],
-    statistics: Mapping[str, xr.Dataset],
-    table: Callable[[xr.Dataset], pd.DataFrame],
-) -> pd.DataFrame:
-    frames = []
-    for cell in cells:
-        samples = int(statistics[cell.id].sizes["sample"])
-        here = statistics[cell.id].attrs.get("here", samples)
-        about = {"traces": cell.group, "samples": samples, "here": here, **_about(cell)}
-        frames.append(_with_columns(table(statistics[cell.id]), about))
-    return pd.concat(frames, ignore_index=True)
-
-
-def diagnosis(
-    cells: Sequence[Cell], evaluations: Mapping[str, Evaluation], statistics: Mapping[str, xr.Dataset]
-) -> pd.DataFrame:
-    """The verdicts on each model, from its unmasked traces and its accuracies on the first task of the study."""
-    frames = []
-    for model in dict.fromkeys(cell.model.name for cell in cells):
-        mine = [cell for cell in cells if cell.model.name == model]
-        traced = [statistics[cell.id] for cell in mine if cell.id in statistics and cell.policy == "none"]
-        graded = [cell for cell in mine if cell.id in evaluations]
-        scores = {
-            cell.policy: evaluations[cell.id]
-            for cell in graded
-            if (cell.task, cell.decoding) == (graded[0].task, graded[0].decoding)
-        }
-        policies = [cell.parsed_policy() for cell in graded if cell.policy in scores]
-        windows = [
-            policy for policy in policies if isinstance(policy, Window) and policy == Window(policy.width)
-        ]
-        verdict = diagnose(
-            traced[:1] or None,
-            unmasked=scores.get("none"),
-            top1=scores.get("top:1"),
-            random1=scores.get("random(top:1)"),
-            window=scores.get(str(windows[0])) if windows else None,
-            window_first=scores.get(str(replace(windows[0], first=4))) if windows else None,
-        )
-        frames.append(_with_columns(verdict.table, {"model": model}))
-    return pd.concat(frames, ignore_index=True)
-
-
-def replay(store: Store, cells: Sequence[Cell]) -> pd.DataFrame:
-    """Means over documents of the changes by a policy, step by step."""
-    rows = []
-    for cell in cells:
-        answers = [row for row, _ in store.answers(cell.id).values()]
-        means: dict[str, Any] = {**_about(cell), "n": len(answers)}
-        for name in ("kl", "confidence_change", "flipped", "changed", "hidden_share", "sinks_hit"):
-            values = [row.more[name] for row in answers if row.more.get(name) is not None]
-            means[name] = sum(values) / len(values) if values else None
-        rows.append(means)
-    return pd.DataFrame(rows)
-
-
-def inspection(store: Store, cells: Sequence[Cell]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The measures of each inspected cell, and the answers of the rules over them."""
-    measures, answers = [], []
-    for cell in cells:
-        rows = [row for row, _ in store.answers(cell.id).values()]
-        table = survey_table([load_part(store.statistics_file(cell.id, row.index, row.seed)) for row in rows])
-        flags = [dict(row.more.get("void") or {}) for row in rows]
-        void = {name: why for name, why in flags[0].items() if all(name in flag for flag in flags)}
-        measures.append(_with_columns(table, _about(cell)))
-        answers.append(_with_columns(pd.DataFrame(holdings(table, void)), _about(cell)))
-    return pd.concat(measures, ignore_index=True), pd.concat(answers, ignore_index=True)
-
-
-def pairs(store: Store, cells: Sequence[Cell]) -> pd.DataFrame | None:
-    """The changes between the traces without and with a policy of the same documents."""
-
-    def block(cell: Cell) -> tuple[Any, ...]:
-        return (cell.model, cell.task, cell.decoding, cell.group)
-
-    plain = {block(cell): cell for cell in cells if cell.policy == "none"}
-    frames = []
-    for cell in cells:
-        base = plain.get(block(cell))
-        if cell.policy == "none" or base is None:
-            continue
-        for row, _ in store.answers(cell.id).values():
-            without, under = (
-                Trace.open(store.trace_file(recorded.id, row.index, row.seed)) for recorded in (base, cell)
-            )
-            changes = mechanisms(compare_traces(without, under))
-            frames.append(_with_columns(changes, {**_about(cell), "document": row.document}))
-    return pd.concat(frames, ignore_index=True) if frames else None
 
 
 # ---- files ---------------------------------------------------------------------------------------
@@ -461,7 +312,7 @@ def write(store: Store, tables: Tables) -> None:
         if old.suffix in (".parquet", ".csv") and old.stem not in tables.frames:
             old.unlink()
     for name, frame in tables.frames.items():
-        plain = _with_columns(frame, {})
+        plain = with_columns(frame, {})
         buffer = io.BytesIO()
         plain.to_parquet(buffer, index=False)
         write_atomically(store.table_file(name), buffer.getvalue())

@@ -17,8 +17,8 @@ from sinkscope.report.study.numbers import missing
 from sinkscope.report.study.source import StudySource
 from sinkscope.sinks.diagnosis import BASE_ACCURACY
 from sinkscope.statistics import Estimate, kept_share, mean_difference, mean_interval, paired_interval
-from sinkscope.study.comparison import pooled
 from sinkscope.study.evidence_check import ANSWERS
+from sinkscope.study.names import pooled
 from sinkscope.text import listed
 
 Scores = Mapping[str, float]

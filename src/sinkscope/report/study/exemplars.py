@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from sinkscope.report.html import PageParts, viewer_parts
 from sinkscope.report.study.markup import Safe, figure, link, section, spelled, tag
 from sinkscope.report.study.source import StudySource
-from sinkscope.report.study.words import note
+from sinkscope.report.study.words import captioned, note
 
 PIXELS_PER_POINT, COLUMN = 1.75, 560
 """Size of a paper's figure on the page, and the width in pixels under which it needs no more than a phone has."""
@@ -47,6 +47,20 @@ def drawn(source: StudySource, stem: str) -> Safe | None:
 def embedded_svg(drawing: bytes) -> Safe:
     """The address of a picture that is part of the page; shown as an image, nothing in it can run."""
     return Safe("data:image/svg+xml;base64," + base64.b64encode(drawing).decode())
+
+
+def tinted(source: StudySource, stem: str, alt: str, lacking: str, name: str = "", **words: Any) -> Safe:
+    """figures/STEM.svg as wide as the page, with a caption and a link to its data.
+
+    Args:
+        alt: what it shows. lacking: what is said where it was not drawn.
+        name: of the caption in prose.toml, whose braces `words` fill; "": stem.
+    """
+    path = source.figure(f"{stem}.svg")
+    if path is None:
+        return tag("p", lacking, class_="quiet")
+    picture = tag("img", src=embedded_svg(path.read_bytes()), alt=alt, class_="tinted")
+    return captioned(picture, name or stem, link(f"figures/{stem}.csv"), **words)
 
 
 class Embedded(NamedTuple):

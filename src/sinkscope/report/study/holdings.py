@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from sinkscope.report.figures import file_name
-from sinkscope.report.study.exemplars import embedded_svg
-from sinkscope.report.study.markup import Safe, details, link, section, table, tag
+from sinkscope.report.study.exemplars import tinted
+from sinkscope.report.study.markup import Safe, details, section, table, tag
 from sinkscope.report.study.mechanisms import plain_table
 from sinkscope.report.study.numbers import cited, missing, number
 from sinkscope.report.study.source import Row, StudySource
-from sinkscope.report.study.words import captioned, note, short
+from sinkscope.report.study.words import note, short
 
 KIND = "What kind of sinks are they?"
 
@@ -73,10 +73,5 @@ def figure_stem(source: StudySource, model: str, task: str) -> str:
 
 def _picture(source: StudySource, model: str, task: str) -> Safe:
     stem = figure_stem(source, model, task)
-    path = source.figure(f"{stem}.svg")
-    if path is None:
-        return tag("p", f"{model}: not drawn", class_="quiet")
-    picture = tag(
-        "img", src=embedded_svg(path.read_bytes()), alt=f"what the sinks of {model} hold", class_="tinted"
-    )
-    return captioned(picture, "holdings", link(f"figures/{stem}.csv"), model=model)
+    alt, lacking = f"what the sinks of {model} hold", f"{model}: not drawn"
+    return tinted(source, stem, alt, lacking, "holdings", model=model)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from sinkscope.report.study.exemplars import embedded_svg
+from sinkscope.report.study.exemplars import tinted
 from sinkscope.report.study.markup import Safe, link, section, table, tag
-from sinkscope.report.study.numbers import cited, number, valued
+from sinkscope.report.study.numbers import valued
 from sinkscope.report.study.source import StudySource
-from sinkscope.report.study.words import captioned, note
+from sinkscope.report.study.words import note
 
-FIGURE = "ladder"
 COLUMNS = (
     "objective", "parameters", "intervention", "task", "policy", "seeds", "accuracy without", "lost", "− random keys",
     "− random keys, as much attention", "concluded",
@@ -23,7 +22,7 @@ def training_runs(source: StudySource) -> Safe | None:
     rows: list[list[Safe | str]] = [
         [
             str(row["objective"]), f"{row['parameters']:,}", str(row["intervention"]) or "–", str(row["task"]),
-            str(row["policy"]), str(row["seeds"]), cited(number(row["unmasked"]), "ladder", at, "unmasked"),
+            str(row["policy"]), str(row["seeds"]), valued(row, "ladder", at, ".3f", "unmasked"),
             *(valued(row, "ladder", at, "+.3f", stem) for stem in ("damage", "beyond_count", "beyond_mass")),
             str(row["conclusion"]),
         ]
@@ -36,7 +35,8 @@ def training_runs(source: StudySource) -> Safe | None:
         ]
         for at, row in source.rows("ladder_interventions")
     ]  # fmt: skip
-    parts = [_picture(source), table(_told("ladder"), COLUMNS, rows)]
+    picture = tinted(source, "ladder", "accuracy lost against size", "the ladder was not drawn")
+    parts = [picture, table(_told("ladder"), COLUMNS, rows)]
     if changes:
         parts.append(table(_told("ladder_interventions"), CHANGES, changes))
     return section("ladder", "Training runs", tag("p", note("ladder")), *parts)
@@ -44,13 +44,3 @@ def training_runs(source: StudySource) -> Safe | None:
 
 def _told(name: str) -> Safe:
     return tag("span", note(f"{name}_table"), link(f"tables/{name}.csv"))
-
-
-def _picture(source: StudySource) -> Safe:
-    path = source.figure(f"{FIGURE}.svg")
-    if path is None:
-        return tag("p", "the ladder was not drawn", class_="quiet")
-    picture = tag(
-        "img", src=embedded_svg(path.read_bytes()), alt="accuracy lost against size", class_="tinted"
-    )
-    return captioned(picture, FIGURE, link(f"figures/{FIGURE}.csv"))

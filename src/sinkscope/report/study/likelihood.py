@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sinkscope.report.study.markup import Safe, link, section, table, tag
-from sinkscope.report.study.numbers import cited, missing, number, valued, within
+from sinkscope.report.study.numbers import cited, number, valued, within
 from sinkscope.report.study.source import Row, StudySource
 from sinkscope.report.study.words import note, policy_words
 
@@ -15,36 +15,24 @@ COLUMNS = (
 
 def likelihood(source: StudySource) -> Safe | None:
     """The section; None for a study without texts."""
-    frame = source.frames.get("likelihood")
-    if frame is None:
+    if "likelihood" not in source.frames:
         return None
     parts = []
-    for model in source.models:
-        own = frame[frame["model"] == model]
-        for task, decoding in dict.fromkeys(zip(own["task"], own["decoding_name"], strict=True)):
-            rows = list(source.rows("likelihood", model=model, task=task, decoding_name=decoding))
-            texts = max(int(row["n"]) for _, row in rows)
-            caption = note(
-                "likelihood_table", model=model, task=task, decoding=decoding, texts=texts, options=rows[0][1]["decoding"]
-            )  # fmt: skip
-            body = [_row(at, row) for at, row in rows]
-            parts.append(table(tag("span", caption, link("tables/likelihood.csv")), COLUMNS, body))
+    for rows in source.groups("likelihood", "task", "decoding_name"):
+        caption = note("likelihood_table", **rows[0][1], texts=max(int(row["n"]) for _, row in rows))
+        body = [_row(at, row) for at, row in rows]
+        parts.append(table(tag("span", caption, link("tables/likelihood.csv")), COLUMNS, body))
     return section("likelihood", "Likelihood of text", tag("p", note("likelihood")), *parts)
 
 
 def _row(at: int, row: Row) -> list[Safe | str]:
-    def share(name: str) -> Safe | str:
-        value = row.get(name)
-        return "–" if missing(value) else cited(number(value, ".1%"), "likelihood", at, name)
-
-    policy, control = str(row["policy"]), row.get("control_nll")
+    policy = str(row["policy"])
     nats = f"{number(row['nll'])} ({within(row['low'], row['high'])})"
     return [
         tag("span", policy, tag("small", policy_words(policy))),
         cited(nats, "likelihood", at, "nll", "low", "high"),
         valued(row, "likelihood", at, "+.3f", "difference"),
-        "–" if missing(control) else cited(number(control), "likelihood", at, "control_nll"),
+        valued(row, "likelihood", at, ".3f", "control_nll"),
         valued(row, "likelihood", at, "+.3f", "over_control"),
-        share("hidden_share"),
-        share("sinks_hit"),
+        *(valued(row, "likelihood", at, ".1%", name) for name in ("hidden_share", "sinks_hit")),
     ]

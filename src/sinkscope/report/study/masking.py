@@ -13,8 +13,8 @@ from sinkscope.report.study.numbers import SHOWN, cited, missing, number, result
 from sinkscope.report.study.source import Row, StudySource
 from sinkscope.report.study.svg import Plot, key
 from sinkscope.report.study.words import Dose, captioned, dose, note, policy_words
-from sinkscope.study.comparison import control, natural
 from sinkscope.study.evidence_check import CHECKED
+from sinkscope.study.names import control, natural
 from sinkscope.study.shipped import Shipped
 
 FOLDED = 6

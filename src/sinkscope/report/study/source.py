@@ -73,6 +73,14 @@ class StudySource:
         for at, row in zip(frame.index, frame.to_dict("records"), strict=True):
             yield int(at), {str(name): value for name, value in row.items()}
 
+    def groups(self, table: str, *columns: str) -> Iterator[list[tuple[int, Row]]]:
+        """The rows of a table that have a model and these columns in common, models in the study's order."""
+        for model in self.models:
+            found: dict[tuple[Any, ...], list[tuple[int, Row]]] = {}
+            for at, row in self.rows(table, model=model):
+                found.setdefault(tuple(row[name] for name in columns), []).append((at, row))
+            yield from found.values()
+
     def traced(self, model: str) -> list[tuple[int, Row]]:
         """The summary of a model's first set of traces without a policy."""
         return self._first("sinks", model)

@@ -11,7 +11,7 @@ from sinkscope.report.study.markup import Safe, details, section, tag
 from sinkscope.report.study.rules import points
 from sinkscope.report.study.source import StudySource
 from sinkscope.report.study.words import short
-from sinkscope.study.comparison import control
+from sinkscope.study.names import control
 from sinkscope.text import listed
 
 MOVING = {

@@ -11,7 +11,7 @@ import tomllib
 from sinkscope.errors import InputError
 from sinkscope.policies import MaskTop, parse_policy
 from sinkscope.report.study.markup import Safe, figure
-from sinkscope.study.comparison import control
+from sinkscope.study.names import control
 from sinkscope.text import listed
 
 PROSE = tomllib.loads((Path(__file__).parent / "prose.toml").read_text(encoding="utf-8"))
