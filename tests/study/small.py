@@ -21,15 +21,22 @@ TABLES = ("results", "records", "sinks", "depth", "diagnosis", "replay")
 ROOT = Path(__file__).parents[2]
 
 
-def write_study(folder: Path, models: tuple[str, ...] = ("llada", "llama"), samples: int = 4) -> Path:
-    """A study file over golden checkpoints, which are put beside it."""
+def write_blocks(folder: Path, models: tuple[str, ...], blocks: str, name: str = "small") -> Path:
+    """A study file: golden checkpoints, which are put beside it, and `blocks` of TOML, with decodings and what is computed."""
     folder.mkdir(parents=True, exist_ok=True)
-    lines = ['name = "small"']
+    lines = [f'name = "{name}"']
     for family in models:
         if not (folder / family).exists():
             golden_with_tokenizer(family, folder / family)
         lines += ["[[models]]", f'source = "{folder / family}"', f'name = "{family}"']
-    lines += [
+    path = folder / "small.toml"
+    path.write_text("\n".join([*lines, blocks]), encoding="utf-8")
+    return path
+
+
+def write_study(folder: Path, models: tuple[str, ...] = ("llada", "llama"), samples: int = 4) -> Path:
+    """A study that evaluates, traces and replays."""
+    blocks = [
         "[decodings.short]",
         "causal = { length = 6 }",
         "llada = { length = 8, steps = 4, block = 4 }",
@@ -51,9 +58,7 @@ def write_study(folder: Path, models: tuple[str, ...] = ("llada", "llama"), samp
         "samples = 2",
         'policies = ["top:1"]',
     ]
-    path = folder / "small.toml"
-    path.write_text("\n".join(lines), encoding="utf-8")
-    return path
+    return write_blocks(folder, models, "\n".join(blocks))
 
 
 def command(study: Path, out: Path, *more: str) -> list[str]:

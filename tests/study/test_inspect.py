@@ -6,19 +6,14 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tests.helpers.tokenizers import golden_with_tokenizer
 from tests.study import small
 
 from sinkscope.errors import InputError
 from sinkscope.study import spec
 from sinkscope.study.store import load_part
 
-BLOCK = """name = "inside"
-[[models]]
-source = "{model}"
-name = "llada"
-[decodings.short]
-llada = {{ length = 8, steps = 4, block = 4 }}
+BLOCK = """[decodings.short]
+llada = { length = 8, steps = 4, block = 4 }
 [[inspect]]
 task = "word_problems"
 decodings = ["short"]
@@ -29,9 +24,7 @@ looks = 1
 
 @pytest.mark.slow
 def test_a_study_inspects(tmp_path: Path) -> None:
-    golden_with_tokenizer("llada", tmp_path / "llada")
-    study = tmp_path / "inside.toml"
-    study.write_text(BLOCK.format(model=tmp_path / "llada"), encoding="utf-8")
+    study = small.write_blocks(tmp_path, ("llada",), BLOCK)
     out = tmp_path / "out"
     small.run_here(study, out)
     inspection, holdings = (

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tests.helpers.tokenizers import golden_with_tokenizer
 from tests.study import small
 
 from sinkscope.study import status
@@ -20,17 +19,12 @@ WHY = "model-written programs cannot be confined on this machine"
 @pytest.fixture
 def study(tmp_path: Path) -> Path:
     """Word problems and programs, two documents each."""
-    golden_with_tokenizer("llada", tmp_path / "llada")
-    path = tmp_path / "both.toml"
     blocks = [
         f"""[[evaluate]]\ntask = "{task}"\ndecodings = ["short"]\nsamples = 2\npolicies = ["none", "top:1"]"""
         for task in ("word_problems", "small_code")
     ]
-    head = (
-        f"""name = "both"\n[[models]]\nsource = "{tmp_path / "llada"}"\nname = "llada"\n[decodings.short]\n"""
-    )
-    path.write_text(head + "llada = { length = 8, steps = 4, block = 4 }\n" + "\n".join(blocks))
-    return path
+    decoding = "[decodings.short]\nllada = { length = 8, steps = 4, block = 4 }"
+    return small.write_blocks(tmp_path, ("llada",), "\n".join([decoding, *blocks]))
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tests.helpers.tokenizers import golden_with_tokenizer
 from tests.study import small
 
 from sinkscope.errors import InputError
@@ -26,12 +25,7 @@ TIMES = ["seconds", "seconds_exact", "time_saved", "time_saved_low", "time_saved
 
 def write_study(folder: Path) -> Path:
     """A diffusion and a causal model under rules, graded and compared with the exact run; a trace under a rule."""
-    folder.mkdir(parents=True, exist_ok=True)
-    lines = ['name = "small-reuse"']
-    for family in ("llada", "llama"):
-        golden_with_tokenizer(family, folder / family)
-        lines += ["[[models]]", f'source = "{folder / family}"', f'name = "{family}"']
-    lines += ["[decodings.short]", "llada = { length = 8, steps = 8, block = 4 }", "causal = { length = 6 }"]
+    lines = ["[decodings.short]", "llada = { length = 8, steps = 8, block = 4 }", "causal = { length = 6 }"]
     common = ['task = "word_problems"', 'decodings = ["short"]']
     causal = [rule for rule in RULES if not rule.startswith("prefix")]
     for family, rules in (("llada", RULES), ("llama", causal)):
@@ -46,9 +40,7 @@ def write_study(folder: Path) -> Path:
         "maps = 1",
         'reuse = ["none", "prefix:2"]',
     ]
-    path = folder / "small.toml"
-    path.write_text("\n".join(lines), encoding="utf-8")
-    return path
+    return small.write_blocks(folder, ("llada", "llama"), "\n".join(lines), "small-reuse")
 
 
 @pytest.fixture(scope="module")

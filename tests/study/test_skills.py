@@ -12,8 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import special
-from tests.helpers.tokenizers import golden_with_tokenizer
-from tests.study.small import run_here
+from tests.study.small import run_here, write_blocks
 
 from sinkscope.errors import InputError
 from sinkscope.report.study.skills import skills as skills_section
@@ -292,11 +291,9 @@ def test_tables_by_skill_and_difficulty() -> None:
     assert made([graded("none", {"test-0": 1.0})]) == {}
 
 
-STUDY = """
-name = "skills"
-{models}
+BLOCKS = """
 [decodings.short]
-causal = {{ length = 6 }}
+causal = { length = 6 }
 [[evaluate]]
 task = "battery"
 decodings = ["short"]
@@ -312,12 +309,8 @@ samples = 2
 
 @pytest.mark.slow
 def test_a_study_names_the_battery_and_its_skills(tmp_path: Path) -> None:
-    golden_with_tokenizer("llama", tmp_path / "llama")
-    path = tmp_path / "skills.toml"
-    models = f'[[models]]\nsource = "{tmp_path / "llama"}"\nname = "llama"\n'
-    path.write_text(STUDY.format(models=models), encoding="utf-8")
     out = tmp_path / "out"
-    printed = run_here(path, out)
+    printed = run_here(write_blocks(tmp_path, ("llama",), BLOCKS), out)
     tables = {
         name: pd.read_parquet(out / "tables" / f"{name}.parquet")
         for name in ("results", "records", "skills", "skill_losses")

@@ -7,18 +7,15 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tests.helpers.tokenizers import golden_with_tokenizer
-from tests.study.small import run_here
+from tests.study.small import run_here, write_blocks
 
-STUDY = """
-name = "read"
-{models}
+BLOCKS = """
 [decodings.reading]
-causal = {{ length = 40, scored = 12 }}
-llada = {{ length = 40, share = 0.5, masks = 2 }}
+causal = { length = 40, scored = 12 }
+llada = { length = 40, share = 0.5, masks = 2 }
 [decodings.grammar]
-causal = {{ length = 24, scored = 16 }}
-llada = {{ length = 24, masks = 4 }}
+causal = { length = 24, scored = 16 }
+llada = { length = 24, masks = 4 }
 [[evaluate]]
 task = "text"
 decodings = ["reading"]
@@ -35,12 +32,7 @@ policies = ["none", "top:1"]
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("read")
-    models = ""
-    for family in ("llada", "llama"):
-        golden_with_tokenizer(family, folder / family)
-        models += f'[[models]]\nsource = "{folder / family}"\nname = "{family}"\n'
-    path = folder / "read.toml"
-    path.write_text(STUDY.format(models=models), encoding="utf-8")
+    path = write_blocks(folder, ("llada", "llama"), BLOCKS)
     return folder / "out", run_here(path, folder / "out")
 
 
