@@ -77,13 +77,13 @@ class Placed:
     columns: Mapping[int, Tensor]
     real: Tensor
 
-    def spread(self, layer: int, received: Tensor, seen: Tensor) -> Tensor:
+    def spread(self, layer: int, received: Tensor, seen: Tensor | None) -> Tensor:
         """Received attention Float [B, H, C, K] on all columns, [B, H, C, S]: 0 for keys that took no part, NaN in padding.
 
         Args:
-            seen: Bool [B, K]: the keys that took part. Uniform attention is over all keys that there are.
+            seen: Bool [B, K]: the keys that took part; None: all K. Uniform attention is over all keys that there are.
         """
-        share = self.real.sum(1) / seen.sum(1).clamp(min=1)
+        share = self.real.sum(1) / (received.shape[3] if seen is None else seen.sum(1).clamp(min=1))
         found = received.nan_to_num(0.0) * share[:, None, None, None].to(received.dtype)
         whole = found.new_zeros(*received.shape[:3], self.real.shape[1])
         whole.scatter_add_(3, self.columns[layer][:, None, None].expand(found.shape), found)

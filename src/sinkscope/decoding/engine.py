@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -177,20 +178,37 @@ class Engine:
         """
         recorded = self._count(1, alive)
         if isinstance(self.reuse, ReuseRuntime) and wanted is not None:
-            hidden = self.reuse.hidden(x, wanted, self._context(x, self.real, 1), alive)
-            self._end()
+            hidden = self.reuse.hidden(x, wanted, partial(self._reusing, recorded), alive)
             if self.shadow is not None:
                 exact = self.model.hidden(x, self.model.context(self.real))
                 before, found = (self.model.head(states[wanted.read]) for states in (exact, hidden))
                 self.shadow.compare(before, found, wanted.read, alive)
             return hidden
-        if not self._replayable or not graphs_wanted(x.device):
+        if self.reuse is not None or not self._replayable or not graphs_wanted(x.device):
             return self._forward(x)[0]
         if self._graphs is None:
             # A policy masks nothing in the first step, so its kernels are only met in the second.
             remember = (lambda: lambda: None) if self.policy is None else self.policy.remember
             self._graphs = Graphs(self._forward, remember, warm_ups=1 if self.policy is None else 2)
         return self._replayed(x, (recorded, alive is None))
+
+    def _reusing(
+        self,
+        recorded: bool,
+        forward: Callable[[Tensor, ForwardContext], Tensor],
+        x: Tensor,
+        kind: Hashable | None,
+    ) -> Tensor:
+        """Runs a forward of the reuse rule; one that has a kind is captured, and replayed whenever that kind comes again."""
+
+        def step(x: Tensor, captured: bool = False) -> tuple[Tensor, Recorded]:
+            return forward(x, self._context(x, self.real, 1)), self._end()
+
+        if kind is None or not self._replayable or not graphs_wanted(x.device):
+            return step(x)[0]
+        if self._graphs is None:  # all forwards with a kind are the same function
+            self._graphs = Graphs(step, lambda: lambda: None)
+        return self._replayed(x, (recorded, kind))
 
     def _replayed(self, x: Tensor, kind: Hashable) -> Tensor:
         if self._graphs is None:

@@ -20,7 +20,8 @@ def priorities(
         Long [B, h, K], not negative.
     """
     device = steps.device
-    number = mixed(torch.tensor(wrapped(seed), device=device))
+    # Filled in on the device: a copy from the host would wait for it.
+    number = mixed(torch.full((), wrapped(seed), dtype=torch.long, device=device))
     number = mixed(number + rows.to(device)[:, None, None])
     number = mixed(number + layer)
     number = mixed(number + torch.arange(heads, device=device)[None, :, None])

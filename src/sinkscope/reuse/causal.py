@@ -58,9 +58,10 @@ class CausalReuseRuntime:
         self._full = fed == 0 or self.rule.due(self._age, False)
         keys = self._written.sum(1)
         queries = keys if fed == 0 else torch.ones_like(keys)
+        exact = self.work.cost(queries, keys)
         if self._full:
             self._age = 0
-            self.work.add(queries, keys, (queries, keys), alive)
+            self.work.add(exact, exact, alive)
             return replace(context, policy=self)
         newest = torch.full((rows, 1), written - 1, device=device)
         chosen = next(iter(self._open.values()))
@@ -71,7 +72,7 @@ class CausalReuseRuntime:
         }
         valid = torch.arange(int(counts.max()), device=device) < counts[:, None]
         seen = torch.cat([valid, torch.ones_like(valid[:, :1])], 1)
-        self.work.add(queries, counts + 1, (queries, keys), alive)
+        self.work.add(self.work.cost(queries, counts + 1), exact, alive)
         placed = Placed(self._columns, self._written)
         return replace(context, policy=self, editor=self, real=seen, newest=True, causal=False, placed=placed)
 

@@ -14,12 +14,12 @@ class Columns:
 
     Attributes:
         active: Long [B, A]: the columns of a partial forward; None: the forward is a full one.
-        gathered: layer → Long [B, k]: the kept columns, where only some stay.
+        moved: how often keys and values got another place in memory, because their shape was another.
     """
 
     def __init__(self, whole: bool) -> None:
         self.active: Tensor | None = None
-        self.gathered: dict[int, Tensor] = {}
+        self.moved = 0
         self._whole = whole
         self._stored: dict[int, tuple[Tensor, Tensor]] = {}
 
@@ -44,14 +44,13 @@ class Columns:
 
     def gather(self, layer: int, key: Tensor, value: Tensor, columns: Tensor, active: int) -> None:
         """Keep the keys and values of some columns, Long [B, k], with room for the active ones behind them."""
-        self.gathered[layer] = columns
         index = columns[:, None, :, None]
         picked = [one.gather(2, index.expand(-1, one.shape[1], -1, one.shape[3])) for one in (key, value)]
         shape = (*key.shape[:2], columns.shape[1] + active, key.shape[3])
         self._stored[layer] = self._into(layer, torch.Size(shape), *picked)
 
     def keys_at(self, layer: int, columns: Tensor) -> Tensor:
-        """The keys of one column of each row, Long [B]: Float [B, G · D]."""
+        """The keys of one column of each row, Long [B]: Float [B, G · D]; where all columns are kept."""
         keys = self._stored[layer][0]
         rows = torch.arange(len(columns), device=columns.device)
         return keys[rows, :, columns].flatten(1)
@@ -61,6 +60,7 @@ class Columns:
         stored = self._stored.get(layer)
         if stored is None or stored[0].shape != shape:
             stored = (key.new_zeros(shape), value.new_zeros((*shape[:3], value.shape[3])))
+            self.moved += 1
         for store, fresh in zip(stored, (key, value), strict=True):
             store[:, :, : fresh.shape[2]] = fresh
         return stored

@@ -129,8 +129,13 @@ class Reuse:
         """Bool [B, S]: the columns that go through the layers; those that are read must be among them."""
         return state.wanted.block
 
+    @property
+    def scores(self) -> frozenset[str]:
+        """The fields of Candidates that `choose` ranks by; of a diffusion model the others are not computed, and empty."""
+        return frozenset(("sinks", "received", "near", "random"))
+
     def choose(self, candidates: Candidates) -> Tensor:
-        """Bool [B, S]: the kept keys of a layer that stay."""
+        """Bool [B, S]: the kept keys of a layer that stay: as many in every layer."""
         return candidates.keys
 
     def drifted(self, cosine: Tensor) -> bool:

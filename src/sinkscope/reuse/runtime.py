@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 
 import torch
@@ -13,6 +14,7 @@ from sinkscope.attention.visibility import Visibility
 from sinkscope.models.model import Model
 from sinkscope.policies.numbers import priorities
 from sinkscope.reuse.columns import Columns
+from sinkscope.reuse.memory import Memory
 from sinkscope.reuse.rule import Candidates, Reuse, State, Wanted
 from sinkscope.reuse.work import WorkCount
 
@@ -20,8 +22,18 @@ BLOCK = "block queries"
 """The class of queries whose attention chooses keys: those of the current block."""
 
 
+PADDED = 32
+"""On a GPU the active columns of rules under which their number varies are filled up to a multiple of this: few graphs fit all."""
+
+Forward = Callable[[Tensor, ForwardContext], Tensor]
+"""Forward of a state under a context → last hidden states."""
+
+
 class ReuseRuntime:
     """A rule on the denoising steps of one group of rows. It stands where a policy would, and sees every attention call.
+
+    A partial forward reads what changes between steps from memory that stays where it is, and never waits for the device, so
+    that it can be captured as a CUDA graph.
 
     Args:
         real: Bool [B, S], None when nothing is padded. row_keys: a number for each row, for random choices.
@@ -35,93 +47,118 @@ class ReuseRuntime:
         self.rule, self.model, self.real = rule, model, real
         self.fresh: Tensor | None = None
         self.work = WorkCount(model, len(row_keys))
-        self._row_keys = torch.tensor(row_keys, dtype=torch.long)
-        self._columns = Columns(whole=not rule.selects)
+        self._row_keys = torch.tensor(row_keys, dtype=torch.long, device=model.device)
+        self._columns, self._memory = Columns(whole=not rule.selects), Memory()
         self._hidden: Tensor | None = None
         self._start: int | None = None
         self._age = 0
         self._refreshes = 0
         self._before: Tensor | None = None
+        self._everything: Tensor = torch.empty(0, dtype=torch.bool)
+        self._costs: tuple[Tensor, Tensor | None] | None = None  # of a full forward, and of a partial one
         self._active: Tensor = torch.empty(0, dtype=torch.bool)
         self._index: Tensor = torch.empty(0, dtype=torch.long)
+        self._once: Tensor = torch.empty(0)  # [B, A]: 0 for queries that repeat another
         self._candidates: Tensor = torch.empty(0, dtype=torch.bool)
-        self._kept: Tensor | None = None
-        self._tracked: dict[int, tuple[Tensor, Tensor]] = {}
-        self._drifted = False
+        self._near: Tensor = torch.empty(0)
+        self._most: int | None = None
+        self._seen: Tensor | None = real
+        self._seen_counts: Tensor | None = None
+        self._placed: dict[int, Tensor] = {}
+        self._tracked: dict[int, Tensor] = {}
+        self._tracked_keys: Tensor = torch.empty(0)
+        self._cosines: Tensor | None = None  # [layer, B]: of the last partial forward; a repeated one writes them, too
 
     # ---- forwards
 
     def hidden(
-        self, x: Tensor, wanted: Wanted, context: ForwardContext, alive: Tensor | None = None
+        self,
+        x: Tensor,
+        wanted: Wanted,
+        run: Callable[[Forward, Tensor, Hashable | None], Tensor],
+        alive: Tensor | None = None,
     ) -> Tensor:
         """Last hidden states [B, S, width] of the state x: fresh where the rule says so, else of an earlier forward.
 
         Args:
-            context: of the forward, as if it were a full one.
+            run: calls a forward with the state and with the context of a full one. With a kind, it may also repeat what an
+                earlier call of that kind did on the device.
         """
         begins = wanted.start != self._start
         self._start = wanted.start
-        full = self._hidden is None or self._drifted or self.rule.due(self._age, begins)
+        full = self._hidden is None or self._drifted() or self.rule.due(self._age, begins)
         if not full and self.rule.moves:
             self._set_active(self.rule.active(self._state(x, wanted)))
         elif not full:
             full = bool((wanted.read & ~self._active).any())
         self._before = x
-        keys = self._key_counts(x)
         if full:
             self._age, self._refreshes = 1, self._refreshes + 1
-            self._hidden = self._refresh(x, wanted, context)
-            self.fresh = torch.ones_like(self._active) if self.real is None else self.real
-            self.work.add(keys, keys, (keys, keys), alive)
-            return self._hidden
-        self._age += 1
-        hidden = self._partial(x, context)
-        self.fresh = self._active
-        queries = self._active.sum(1)
-        seen = keys if self._kept is None else self._kept.sum(1)
-        self.work.add(queries, seen, (keys, keys), alive)
+            hidden = run(lambda state, context: self._refresh(state, wanted, context), x, None)
+            self.fresh = self._everything
+        else:
+            self._age += 1
+            kind = (self._index.shape[1], self._most, self._seen is None, self._columns.moved)
+            hidden = run(self._partial, x, kind)
+            self.fresh = self._active
+        self._count(full, alive)
         return hidden
 
     def _refresh(self, x: Tensor, wanted: Wanted, context: ForwardContext) -> Tensor:
         """A full forward; what it leaves behind is chosen layer by layer, as its attention calls come by."""
-        self._before = x
-        self._columns.active, self._drifted, self._tracked = None, False, {}
+        if self._hidden is None:
+            self._everything = torch.ones_like(wanted.block) if self.real is None else self.real
+        self._columns.active, self._most = None, None
         self._set_active(self.rule.active(self._state(x, wanted)))
-        real = torch.ones_like(self._active) if self.real is None else self.real
-        self._candidates = real & ~self._active
+        self._candidates = self._everything & ~self._active
+        if self.rule.selects and "near" in self.rule.scores:
+            self._near = self._nearness()
         watched = self.rule.selects or self.rule.tracks
-        queries = {**context.queries, BLOCK: (wanted.block & real)[:, None].float()}
+        queries = {**context.queries, BLOCK: (wanted.block & self._everything)[:, None].float()}
         context = replace(context, editor=self._columns, policy=self if watched else None, queries=queries)
         hidden = self.model.hidden(x, context)
         if self.rule.tracks:  # what is tracked is computed in every step beside the block
-            columns = torch.stack([column for column, _ in self._tracked.values()], 1)
-            self._set_active(self._active.scatter(1, columns, True))
-        return hidden.clone()
+            self._tracked_keys = self._memory.put("tracked keys", self._keys_now())
+            self._set_active(self._active.scatter(1, torch.stack(list(self._tracked.values()), 1), True))
+        self._hidden = self._memory.put("hidden", hidden)
+        return self._hidden
 
     def _partial(self, x: Tensor, context: ForwardContext) -> Tensor:
         """A forward of the active columns only."""
-        index, real = self._index, self.real
+        index, once, columns = self._index, self._once, self._columns
         if self._hidden is None:
             raise RuntimeError("there is nothing to reuse yet")
-        positions = self.model.spec.positions(real, (len(x), x.shape[1]), x.device).expand(len(x), -1)
-        once = self._once()
+        positions = self.model.spec.positions(self.real, (len(x), x.shape[1]), x.device).expand(len(x), -1)
         queries = {
             name: weights.gather(2, index[:, None].expand(-1, weights.shape[1], -1)) * once[:, None]
             for name, weights in context.queries.items()
         }
-        columns, placed = self._columns, None
-        columns.active = index
-        if columns.gathered:
-            everything = torch.ones_like(self._active) if real is None else real
-            where = {layer: torch.cat([kept, index], 1) for layer, kept in columns.gathered.items()}
-            real, placed = self._kept, Placed(where, everything)
         queries[ALL] = once[:, None]
-        context = replace(context, real=real, newest=True, editor=columns, queries=queries, placed=placed)
+        columns.active = index
+        placed = Placed(self._placed, self._everything) if self.rule.selects else None
+        context = replace(
+            context, real=self._seen, newest=True, editor=columns, queries=queries, placed=placed
+        )
         fresh = self.model.hidden(x.gather(1, index), context, positions=positions.gather(1, index))
         if self.rule.tracks:
-            self._drifted = self.rule.drifted(self._cosines())
+            moved = torch.nn.functional.cosine_similarity(
+                self._keys_now().float(), self._tracked_keys.float(), dim=-1
+            )
+            self._cosines = self._memory.put("cosines", moved)
         self._hidden.scatter_(1, index[..., None].expand(fresh.shape), fresh)
         return self._hidden
+
+    def _count(self, full: bool, alive: Tensor | None) -> None:
+        """Add the forward that just ran to the work."""
+        if self._costs is None:
+            keys = self._everything.sum(1)
+            self._costs = self.work.cost(keys, keys), None
+        exact, cost = self._costs
+        if not full and cost is None:
+            seen = self._everything.sum(1) if self._seen_counts is None else self._seen_counts
+            cost = self.work.cost(self._active.sum(1), seen)
+            self._costs = exact, cost
+        self.work.add(exact if full or cost is None else cost, exact, alive)
 
     # ---- what the rule looks at
 
@@ -137,30 +174,24 @@ class ReuseRuntime:
         self._active = active
         counts = active.sum(1)
         most = max(1, int(counts.max()))
+        if (self.rule.moves or self.rule.tracks) and fills_up(active.device):
+            most = min(-(-most // PADDED) * PADDED, active.shape[1])
         order = (~active).to(torch.uint8).sort(dim=1, stable=True).indices[:, :most]
         last = (counts - 1).clamp(min=0)[:, None]
-        ranks = torch.arange(most, device=active.device)[None].minimum(last)
-        self._index = order.gather(1, ranks)
+        ranks = torch.arange(most, device=active.device)[None]
+        self._index = self._memory.put("index", order.gather(1, ranks.minimum(last)))
+        self._once = self._memory.put("once", (ranks < counts[:, None]).float())
+        if self._costs is not None:
+            self._costs = self._costs[0], None
 
-    def _once(self) -> Tensor:
-        """Float [B, A], 0 for queries that repeat another."""
-        counts = self._active.sum(1)
-        ranks = torch.arange(self._index.shape[1], device=counts.device)
-        return (ranks < counts[:, None]).float()
+    def _drifted(self) -> bool:
+        """Whether the last forward, a partial one, found keys that have moved too far."""
+        return self._age > 1 and self._cosines is not None and self.rule.drifted(self._cosines)
 
-    def _key_counts(self, x: Tensor) -> Tensor:
-        full = torch.full((len(x),), x.shape[1], dtype=torch.long)
-        return full if self.real is None else self.real.sum(1).cpu()
-
-    def _cosines(self) -> Tensor:
-        """Float [layer, B]: cosine of each layer's tracked key with that of the last full forward."""
+    def _keys_now(self) -> Tensor:
+        """Float [layer, B, G · D]: the keys of each layer's tracked column."""
         return torch.stack(
-            [
-                torch.nn.functional.cosine_similarity(
-                    self._columns.keys_at(layer, column).float(), kept.float(), dim=1
-                )
-                for layer, (column, kept) in self._tracked.items()
-            ]
+            [self._columns.keys_at(layer, column) for layer, column in self._tracked.items()]
         )
 
     # ---- in the place of a policy: the calls of a full forward
@@ -172,33 +203,45 @@ class ReuseRuntime:
         return None
 
     def reads(self, layer: int) -> tuple[str, ...]:
-        """What is received from the block, and from all queries where that may choose."""
-        return (BLOCK, ALL) if self.rule.selects else (BLOCK,)
+        """What is received from the block, and from all queries, where that is what the rule chooses by."""
+        if self.rule.tracks:
+            return (BLOCK,)
+        return tuple(name for name, score in ((BLOCK, "received"), (ALL, "sinks")) if score in self.rule.scores)
 
     def measure(self, call: AttentionCall) -> None:
         """Choose the keys of a layer that stay, or the one to track."""
-        received = call.received(BLOCK)[:, :, 0].mean(1)
         if self.rule.tracks:
-            scores = received.nan_to_num(float("-inf")).masked_fill(~self._candidates, float("-inf"))
-            column = scores.argmax(1)
-            self._tracked[call.layer] = (column, self._columns.keys_at(call.layer, column))
+            received = self._received(call, BLOCK).nan_to_num(float("-inf"))
+            column = received.masked_fill(~self._candidates, float("-inf")).argmax(1)
+            self._tracked[call.layer] = self._memory.put(f"tracked {call.layer}", column)
             return
+        nothing, scores = torch.empty(0), self.rule.scores
         chosen = self.rule.choose(
             Candidates(
                 self._candidates,
-                call.received(ALL)[:, :, 0].mean(1),
-                received,
-                self._nearness(),
-                self._drawn(call.layer),
+                self._received(call, ALL) if "sinks" in scores else nothing,
+                self._received(call, BLOCK) if "received" in scores else nothing,
+                self._near if "near" in scores else nothing,
+                self._drawn(call.layer) if "random" in scores else nothing,
                 self._candidates.sum(1),
             )
         )
-        counts = chosen.sum(1)
-        most = int(counts.max())
-        columns = (~chosen).to(torch.uint8).sort(dim=1, stable=True).indices[:, :most]
-        valid = torch.arange(most, device=columns.device) < counts[:, None]
-        self._kept = torch.cat([valid, self._once().bool()], 1)
+        if self._most is None:  # the host waits in the first layer only: all layers keep as many
+            counts = chosen.sum(1)
+            self._most = int(counts.max())
+            valid = torch.arange(self._most, device=chosen.device) < counts[:, None]
+            kept = torch.cat([valid, self._once.bool()], 1)
+            self._seen = None if bool(kept.all()) else self._memory.put("seen", kept)
+            self._seen_counts = kept.sum(1)
+        columns = (~chosen).to(torch.uint8).sort(dim=1, stable=True).indices[:, : self._most]
+        self._placed[call.layer] = self._memory.put(
+            f"placed {call.layer}", torch.cat([columns, self._index], 1)
+        )
         self._columns.gather(call.layer, call.key, call.value, columns, self._index.shape[1])
+
+    def _received(self, call: AttentionCall, queries: str) -> Tensor:
+        """Float [B, S]: what a layer's keys received, mean over its heads."""
+        return call.received(queries)[:, :, 0].mean(1)
 
     def _nearness(self) -> Tensor:
         """Float [B, S]: minus the distance to the nearest active column."""
@@ -210,6 +253,11 @@ class ReuseRuntime:
         """Float64 [B, S]: random numbers of this layer and refresh."""
         rows, columns = self._candidates.shape
         steps = torch.full((rows, 1), self._refreshes, device=self._candidates.device)
-        first = torch.zeros(rows, dtype=torch.long) if self.real is None else (~self.real).sum(1)
+        first = (~self._everything).sum(1)
         seed = int(getattr(self.rule, "seed", 0))
         return priorities(seed, self._row_keys, layer, 1, steps, first, columns)[:, 0].double()
+
+
+def fills_up(device: torch.device) -> bool:
+    """Whether active columns are filled up to a multiple: on a GPU, where a forward of few columns costs what one of 32 does."""
+    return device.type == "cuda"

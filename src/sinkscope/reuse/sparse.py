@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,6 +14,8 @@ from sinkscope.errors import InputError
 from sinkscope.policies.policy import top
 from sinkscope.reuse.rule import REUSES, Candidates, Refresh, Reuse, check_refresh, is_due
 
+SCORES = {"sinks": "sinks", "received": "received", "recent": "near", "random": "random"}
+"""Name of a rule → the field of Candidates that it ranks by; "first" needs none."""
 BY = ("sinks", "received", "recent", "first", "random")
 
 
@@ -98,20 +99,17 @@ class SparseReuse(Reuse):
         """How many keys stay, of those that are available; a share is of the total: Long [B] each."""
         if isinstance(self.keep, int):
             return available.clamp(max=self.keep)
-        # In whole numbers of the host: a rounding error must not make one key more.
-        wanted = [math.ceil(self.keep * number - 1e-9) for number in total.tolist()]
-        return torch.tensor(wanted, device=available.device).minimum(available)
+        # In float64, and a little less: a rounding error must not make one key more.
+        return (total.double() * self.keep - 1e-9).ceil().long().minimum(available)
+
+    @property
+    def scores(self) -> frozenset[str]:
+        """Those of the rules of `by`."""
+        return frozenset(SCORES[name] for name, _ in self.parts() if name in SCORES)
 
     def choose(self, candidates: Candidates) -> Tensor:
         """Each rule of `by` takes the best of what those before it have left."""
-        columns = torch.arange(candidates.keys.shape[1], device=candidates.keys.device)
-        scores = {
-            "sinks": candidates.sinks,
-            "received": candidates.received,
-            "recent": candidates.near,
-            "first": (-columns.double()).expand(candidates.keys.shape),
-            "random": candidates.random,
-        }
+        order = -torch.arange(candidates.keys.shape[1], device=candidates.keys.device).double()
         left = self.counts(candidates.keys.sum(1), candidates.total)
         parts = self.parts()
         open_parts = sum(count is None for _, count in parts)
@@ -124,6 +122,7 @@ class SparseReuse(Reuse):
             else:
                 number = left.clamp(max=count)
             number = number.minimum(left)
-            chosen |= top(scores[name].nan_to_num(float("-inf")), candidates.keys & ~chosen, number[:, None])
+            ranked = order.expand(chosen.shape) if name == "first" else getattr(candidates, SCORES[name])
+            chosen |= top(ranked.nan_to_num(float("-inf")), candidates.keys & ~chosen, number[:, None])
             left = left - number
         return chosen

@@ -30,7 +30,7 @@ class WorkCount:
     """Adds up the work of one group of rows.
 
     Attributes:
-        done, exact: Float64 [B], on the CPU (whole numbers up to 2⁵³).
+        done, exact: Float64 [B] (whole numbers up to 2⁵³), on a GPU where the rows are, so that counting never waits for it.
     """
 
     def __init__(self, model: Any, rows: int) -> None:
@@ -43,16 +43,17 @@ class WorkCount:
             weight.numel() for weight in network.parameters() if weight.dim() > 1 and id(weight) not in outer
         )
         self._per_pair = 2 * shape.layers * shape.heads * shape.head_dim  # q·k and its product with the value
-        self.done = torch.zeros(rows, dtype=torch.float64)
-        self.exact = torch.zeros(rows, dtype=torch.float64)
+        device = model.device if model.device.type == "cuda" else "cpu"
+        self.done = torch.zeros(rows, dtype=torch.float64, device=device)
+        self.exact = torch.zeros_like(self.done)
 
-    def add(self, queries: Tensor, keys: Tensor, full: tuple[Tensor, Tensor], alive: Tensor | None) -> None:
-        """Count a forward of so many queries over so many keys, Long [B] each; full: the same of the exact loop."""
-        counts = torch.ones(1) if alive is None else alive
-        self.done += self._cost(queries, keys) * counts.cpu()
-        self.exact += self._cost(*full) * counts.cpu()
+    def add(self, done: Tensor, exact: Tensor, alive: Tensor | None) -> None:
+        """Count a forward, and the one that the exact loop would have done: `cost` of each, Float64 [B]."""
+        for total, cost in ((self.done, done), (self.exact, exact)):
+            total += cost if alive is None else cost * alive.to(cost.device)
 
-    def _cost(self, queries: Tensor, keys: Tensor) -> Tensor:
-        queries, keys = queries.double().cpu(), keys.double().cpu()
+    def cost(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Float64 [B]: multiply-adds of a forward of so many queries over so many keys, Long [B] each."""
+        queries, keys = queries.to(self.done.device).double(), keys.to(self.done.device).double()
         cost: Tensor = queries * self._per_query + queries * keys * self._per_pair
         return cost

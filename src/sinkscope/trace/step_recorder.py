@@ -186,9 +186,8 @@ class StepRecorder:
 
     def _bidirectional(self, call: AttentionCall) -> None:
         received = call.received(self._queries)
-        placed, seen = call.context.placed, call.context.real
-        if placed is not None and seen is not None:
-            received = placed.spread(call.layer, received, seen)
+        if call.context.placed is not None:
+            received = call.context.placed.spread(call.layer, received, call.context.real)
         rows = len(self.rows)
         self._keep_scores("received", received[:rows, :, 0])
         if self.capture.level == "layers":

@@ -1,0 +1,156 @@
+"""Partial forwards that are repeated from a recording of their operations, as a CUDA graph repeats its kernels.
+
+A recording here is torch's trace of the operations, run on the CPU: what Python decided while recording is fixed in it, tensors of
+elsewhere are read and written where they were then, and looking at a value is an error. So a forward whose repetition is right
+here waits for nothing and reads nothing that moves.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.decoding.test_graphs import failing_capture
+from tests.helpers import golden
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import sinkscope as ss
+from sinkscope.decoding import engine
+from sinkscope.decoding.graphs import Graphs
+from sinkscope.reuse import runtime
+from sinkscope.trace import step_recorder
+
+RULES = (
+    "prefix:block", "prefix:3", "prefix:block,fresh=rest", "prefix:4,fresh=masks", "sparse:0.5,by=received",
+    "sparse:3,by=sinks,refresh=3", "sparse:0.4,by=random", "sparse:5,by=first:2+recent", "drift:0.9", "drift:0.9999",
+)  # fmt: skip
+
+
+class Recorded(Graphs):
+    """Records operations instead of kernels, and counts what it does."""
+
+    done: Counter[str] = Counter()
+
+    def run(self, x: Any, kind: Any) -> Any:
+        self._seen[kind] += 1
+        if self._seen[kind] <= self._warm_ups:
+            return self._forward(x, False)
+        known: dict[Any, Any] = self._captured
+        if kind not in known:
+            self.done["recorded"] += 1
+            with torch.no_grad():
+                known[kind] = make_fx(lambda state: self._forward(state, True))(x.clone())
+        self.done["repeated"] += 1
+        return known[kind](x)
+
+
+@pytest.fixture
+def done(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """What recordings did in this test."""
+    monkeypatch.setattr(engine, "Graphs", Recorded)
+    monkeypatch.setattr(Recorded, "done", Counter())
+    monkeypatch.setattr(runtime, "fills_up", lambda device: True)
+    monkeypatch.setattr(runtime, "PADDED", 8)
+    monkeypatch.setattr(step_recorder, "_stacked", lambda layers: torch.stack(layers, 1))  # as on a GPU
+    return Recorded.done
+
+
+@contextmanager
+def repeating() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "graphs_wanted", lambda device: True)
+        yield
+
+
+def decoding_of(family: str) -> Any:
+    if family == "dream":
+        return ss.DreamDecoding(12, steps=12, algorithm="maskgit_plus")
+    return (ss.MmadaDecoding if family == "mmada" else ss.LladaDecoding)(24, steps=24, block=8)
+
+
+def ragged(seed: int) -> tuple[Tensor, Tensor]:
+    """Two prompts of unequal lengths, and their mask."""
+    ids = torch.randint(4, 400, (2, 12), generator=torch.Generator().manual_seed(seed))
+    mask = torch.ones_like(ids)
+    mask[1, :4] = 0
+    return ids, mask
+
+
+CASES = [("llada", text) for text in RULES] + [
+    (family, text) for family in ("dream", "mmada") for text in ("prefix:3", "sparse:0.5,by=received", "drift:0.9")
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "text"), CASES)
+def test_repeated_forwards_are_the_plain_ones(family: str, text: str, done: Counter[str]) -> None:
+    model, (ids, mask) = golden.model(family), ragged(3)
+    options: tuple[dict[str, Any], ...] = (
+        {"attention_mask": mask},
+        {"capture": ss.Capture()},
+        {"capture": ss.Capture(by_query=True, every=2), "attention_mask": mask},
+    )
+    for given in options:
+        plain = ss.generate(model, ids, decoding_of(family), reuse=text, **given)
+        done.clear()
+        with repeating():
+            again = ss.generate(model, ids, decoding_of(family), reuse=text, **given)
+        assert done["repeated"] > 0
+        assert torch.equal(again.states, plain.states)
+        assert again.work == plain.work
+        if plain.trace is not None and again.trace is not None:
+            for name, values in plain.trace.dataset.items():
+                found = again.trace.dataset[name].values
+                np.testing.assert_array_equal(found, values.values, err_msg=str(name))
+
+
+@pytest.mark.parametrize("text", ["prefix:block", "sparse:0.25,by=sinks"])
+def test_one_recording_serves_all_blocks(text: str, done: Counter[str]) -> None:
+    """The columns of a block and the number of its keys are those of every block: 21 partial steps, the first one plain."""
+    with repeating():
+        ss.generate(golden.model("llada"), torch.arange(20, 29)[None], decoding_of("llada"), reuse=text)
+    assert done == {"recorded": 1, "repeated": 20}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", ["prefix:4,fresh=masks", "drift:0.9", "drift:0.9999"])
+def test_filled_up_columns_change_nothing(
+    text: str, done: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the number of columns varies a GPU computes some twice, so that few recordings serve all numbers."""
+    model, (ids, mask) = golden.model("llada"), ragged(5)
+    given: dict[str, Any] = {"attention_mask": mask, "capture": ss.Capture(), "reuse": text}
+    with repeating():
+        padded = ss.generate(model, ids, decoding_of("llada"), **given)
+    monkeypatch.setattr(runtime, "fills_up", lambda device: False)
+    plain = ss.generate(model, ids, decoding_of("llada"), **given)
+    counts = plain.trace.dataset["fresh"].sum("key").values
+    assert torch.equal(padded.states, plain.states)
+    assert padded.work == plain.work
+    np.testing.assert_array_equal(padded.trace.dataset["fresh"].values, plain.trace.dataset["fresh"].values)
+    np.testing.assert_allclose(
+        padded.trace.dataset["received"].values, plain.trace.dataset["received"].values, rtol=2e-4, atol=2e-5
+    )
+    partial = {int(count) for step in counts.T for count in [step.max()] if count < ids.shape[1] + 24}
+    assert 0 < done["recorded"] <= len({-(-count // 8) for count in partial})
+
+
+def test_where_nothing_can_be_captured_steps_stay_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The capture is tried once, and the run is as if it had not been."""
+    model, prompt = golden.model("llada"), torch.arange(20, 29)[None]
+    plain = ss.generate(model, prompt, decoding_of("llada"), reuse="sparse:3")
+    tried = []
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: tried.append(1))
+    monkeypatch.setattr(torch.cuda, "graph", failing_capture)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    with repeating():
+        run = ss.generate(model, prompt, decoding_of("llada"), reuse="sparse:3")
+    assert tried == [1]
+    assert torch.equal(run.states, plain.states)
+    assert run.work == plain.work
