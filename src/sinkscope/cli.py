@@ -316,7 +316,7 @@ def bench(
         str | None,
         argument(
             "llada-8b, dream-7b, llama-8b, llada2-mini, sdar-8b, llada-small, llama-small (random weights), a checkpoint, "
-            "or job (a whole cell of a study); default: by device",
+            "job (a whole cell of a study) or reuse (approximate steps); default: by device",
             "SHAPE",
         ),
     ] = None,

@@ -27,7 +27,7 @@ def bench_command(
 
     Args:
         shape: llada-8b, dream-7b, llama-8b, llada2-mini, sdar-8b, llada-small, llama-small (random weights), a checkpoint,
-            or job (a whole cell of a study); None: llada-8b on a GPU, else llada-small.
+            job (a whole cell of a study) or reuse (steps under reuse rules); None: llada-8b on a GPU, else llada-small.
         grid: "1x384,8x512": batch and length of every case; None: the device's own.
         alone: without the official style and eager maps.
         out: a JSON file to keep the result in.

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sinkscope.bench import job, rivals
+from sinkscope.bench import job, reuse, rivals
 from sinkscope.bench.clock import Clock, Device, Timing, forward_flops, limits, pooled, weight_bytes
 from sinkscope.bench.shapes import model_of, random_tokens, with_masks
 from sinkscope.decoding import (
@@ -35,8 +35,8 @@ from sinkscope.trace.capture import Capture
 from sinkscope.version import __version__
 
 STEPS = 16
-JOB = "job"
-"""The shape that stands for a whole cell of a study."""
+JOB, REUSE = "job", "reuse"
+"""The shapes that stand for a whole cell of a study, and for steps under reuse rules."""
 ANSWER, BLOCK = 256, 32
 TURNS = 3
 """Repetitions of every measurement on a CPU."""
@@ -67,7 +67,7 @@ def run(
     """Builds the network and measures every case.
 
     Args:
-        shape: see `command.bench_command`; "job" for a whole cell of a study.
+        shape: see `command.bench_command`; "job" for a whole cell of a study, "reuse" for steps under reuse rules.
         rivalry: measure the official style and eager maps too.
         say: called with a line about every case as it is measured.
         keep: called with the result so far after every case, so that nothing is lost when a run is stopped.
@@ -81,6 +81,14 @@ def run(
         model = model_of("llada-8b" if on_gpu else "llada-small", device, dtype)
         measured = job.cases(model, LladaDecoding(length=ANSWER, steps=steps, block=BLOCK), say)
         return _result(shape, model, steps, limits(model.device, model.dtype), measured)
+    if shape == REUSE:
+        model = model_of("llada-8b" if on_gpu else "llada-small", device, dtype)
+        best = limits(model.device, model.dtype)
+        whole = partial(_result, shape, model, steps, best)
+        sizes = grid or reuse.GRIDS[on_gpu]
+        return whole(
+            reuse.cases(model, sizes, ANSWER, BLOCK, steps, say, lambda cases: keep(whole(cases)))
+        )
     model = model_of(shape, device, dtype)
     grid = grid or GRIDS[model.spec.causal, on_gpu]
     for batch, length in grid:

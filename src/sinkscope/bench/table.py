@@ -10,6 +10,8 @@ def rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
     """Heading → cell for every case; ratios are of medians of the same run."""
     if result["shape"] == "job":
         return [_job_row(case) for case in result["cases"]]
+    if result["shape"] == "reuse":
+        return [_reuse_row(case) for case in result["cases"]]
     row = {"causal": _causal_row, "llada2": _block_row, "sdar": _block_row}.get(result["family"], _row)
     return [row(case) for case in result["cases"]]
 
@@ -27,6 +29,28 @@ def _job_row(case: Mapping[str, Any]) -> dict[str, str]:
         "official, one prompt": f"{case['official_seconds'] * 1e3:.1f} ms",
         "official / ours": _ratio(case["official_seconds"], each),
     }
+
+
+def _reuse_row(case: Mapping[str, Any]) -> dict[str, str]:
+    row = {"batch × length": f"{case['batch']} × {case['length']}", "rule": case["rule"]}
+    if case["seconds"] is None:
+        case = dict.fromkeys(("exact_seconds", "full_seconds", "partial_seconds", "work_saved")) | dict(case)
+    each, exact, work = case["seconds"], case["exact_seconds"], case["work_saved"]
+    saved = None if each is None else 1 - each / exact
+    return row | {
+        "exact step": _milliseconds(exact),
+        "step, mean of whole blocks": "out of memory" if each is None else _milliseconds(each),
+        "exact / rule": _ratio(exact, each),
+        "full step": _milliseconds(case["full_seconds"]),
+        "partial step": _milliseconds(case["partial_seconds"]),
+        "work saved": "–" if work is None else f"{work:.1%}",
+        "time saved": "–" if saved is None else f"{saved:.1%}",
+        "time saved / work saved": "–" if saved is None else f"{saved / work:.2f}",
+    }
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "–" if seconds is None else f"{seconds * 1e3:.1f} ms"
 
 
 def _causal_row(case: Mapping[str, Any]) -> dict[str, str]:
@@ -120,6 +144,13 @@ def title(result: Mapping[str, Any]) -> str:
         what = (
             f"GSM8K's first {result['cases'][0]['documents']} documents by the lengths of their prompts, answer {answer}, "
             f"{settings['steps']} steps, block {block}, untraced; the official loop at their mean length."
+        )
+    if result["shape"] == "reuse":
+        timed = max(case.get("steps", 0) for case in result["cases"])
+        what = (
+            f"LLaDA's loop, one token per step, answer {answer} or at most half the length. Means of {timed // block} whole "
+            f"blocks of {block} steps in the middle of the answer; medians of exact, full and partial steps. Work: "
+            "multiply-adds of the layers in the same blocks."
         )
     return (
         f"{result['shape']} ({result['parameters'] / 1e6:,.0f}M parameters), {result['dtype']}, {result['device']}, "
