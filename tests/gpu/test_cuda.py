@@ -222,6 +222,79 @@ def test_graphs_change_nothing() -> None:
                     np.testing.assert_array_equal(replayed.trace._parts.arrays[name], steps, err_msg=name)
 
 
+def test_graphs_change_no_partial_step() -> None:
+    """Under every kind of reuse rule: states, work and scores of replayed partial steps, bit for bit, padded rows too."""
+    from sinkscope.decoding.graphs import Graphs
+
+    captures: list[bool] = []
+    plain_capture = Graphs._capture
+
+    def counted(self, x, kind) -> bool:  # type: ignore[no-untyped-def]
+        captures.append(plain_capture(self, x, kind))
+        return captures[-1]
+
+    prompt = torch.randint(0, 470, (3, 21), generator=torch.Generator().manual_seed(4))
+    mask = torch.ones_like(prompt)
+    mask[1, :6] = 0
+    cases = [
+        ("llada", dtype, ss.LladaDecoding(32, 32, 8), rule)
+        for dtype in ("float32", "bfloat16")
+        for rule in (
+            "prefix:block", "prefix:3", "prefix:block,fresh=rest", "prefix:6,fresh=masks", "sparse:0.5,by=received",
+            "sparse:0.25,by=sinks,refresh=4", "sparse:6,by=random", "sparse:6,by=first:2+recent", "drift:0.9", "drift:0.999",
+        )
+    ]  # fmt: skip
+    cases += [
+        ("dream", "bfloat16", ss.DreamDecoding(16, 16, algorithm="maskgit_plus"), rule)
+        for rule in ("prefix:4", "sparse:0.5,by=received")
+    ]
+    cases += [("mmada", "float32", ss.MmadaDecoding(32, 32, 8), "prefix:block")]
+    Graphs._capture = counted  # type: ignore[method-assign]
+    try:
+        for family, dtype, decoding, rule in cases:
+            model = ss.load(GOLDEN / family / "checkpoint", device="cuda", dtype=dtype)
+            for capture, padding in ((None, None), (None, mask), (ss.Capture(by_query=True, every=2), mask)):
+                runs = []
+                for switch in ("0", "1"):
+                    os.environ["SINKSCOPE_GRAPHS"] = switch
+                    captures.clear()
+                    runs.append(
+                        ss.generate(
+                            model, prompt, decoding, reuse=rule, capture=capture, attention_mask=padding
+                        )
+                    )
+                    worked = bool(captures) and all(captures)
+                    assert worked == (switch == "1"), (family, dtype, rule, captures)
+                plain, replayed = runs
+                assert torch.equal(plain.states, replayed.states), (family, dtype, rule, capture)
+                assert plain.work == replayed.work
+                if capture is not None:
+                    for name, steps in plain.trace._parts.arrays.items():
+                        np.testing.assert_array_equal(replayed.trace._parts.arrays[name], steps, err_msg=name)
+    finally:
+        Graphs._capture = plain_capture  # type: ignore[method-assign]
+        os.environ.pop("SINKSCOPE_GRAPHS", None)
+
+
+def test_reuse_on_gpu_equals_that_on_cpu() -> None:
+    """States and work of approximate runs agree between the devices (float32)."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    prompt = torch.randint(0, 470, (2, 13), generator=torch.Generator().manual_seed(3))
+    pair = [
+        ss.load(GOLDEN / "llada" / "checkpoint", device=device, dtype="float32") for device in ("cpu", "cuda")
+    ]
+    for rule in (
+        "prefix:block",
+        "prefix:4,fresh=masks",
+        "sparse:0.5,by=received",
+        "sparse:5,by=random",
+        "drift:0.9",
+    ):
+        runs = [ss.generate(model, prompt, ss.LladaDecoding(16, 16, 8), reuse=rule) for model in pair]
+        assert torch.equal(runs[0].states, runs[1].states), rule
+        assert runs[0].work == runs[1].work, rule
+
+
 def test_cudnn_is_chosen_on_hopper() -> None:
     """There it is right for the heads of the known models, and refused where it would be wrong."""
     here = torch.device("cuda", torch.cuda.current_device())

@@ -1,8 +1,8 @@
 """Partial forwards that are repeated from a recording of their operations, as a CUDA graph repeats its kernels.
 
-A recording here is torch's trace of the operations, run on the CPU: what Python decided while recording is fixed in it, tensors of
-elsewhere are read and written where they were then, and looking at a value is an error. So a forward whose repetition is right
-here waits for nothing and reads nothing that moves.
+A recording here is torch's trace of the operations, run on the CPU: what Python decided while recording is fixed in it, tensors
+from elsewhere are read and written where they were then, and looking at a value is an error. So a forward whose repetition is
+right here waits for nothing and reads nothing that moves.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ RULES = (
 class Recorded(Graphs):
     """Records operations instead of kernels, and counts what it does."""
 
-    done: Counter[str] = Counter()
+    done: ClassVar[Counter[str]] = Counter()
 
     def run(self, x: Any, kind: Any) -> Any:
         self._seen[kind] += 1

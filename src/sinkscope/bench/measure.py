@@ -86,9 +86,7 @@ def run(
         best = limits(model.device, model.dtype)
         whole = partial(_result, shape, model, steps, best)
         sizes = grid or reuse.GRIDS[on_gpu]
-        return whole(
-            reuse.cases(model, sizes, ANSWER, BLOCK, steps, say, lambda cases: keep(whole(cases)))
-        )
+        return whole(reuse.cases(model, sizes, ANSWER, BLOCK, steps, say, lambda cases: keep(whole(cases))))
     model = model_of(shape, device, dtype)
     grid = grid or GRIDS[model.spec.causal, on_gpu]
     for batch, length in grid:

@@ -71,7 +71,9 @@ class Graphs:
         state, graph = x.clone(), torch.cuda.CUDAGraph()
         # An older graph that is thrown away during a capture spoils it, and so would the recorder's thread by waiting.
         collecting = gc.isenabled()
-        if not self._captured:  # collecting takes longer than a step; what is thrown away later waits behind the capture
+        if (
+            not self._captured
+        ):  # collecting takes longer than a step; what is thrown away later waits behind the capture
             gc.collect()
         gc.disable()
         try:

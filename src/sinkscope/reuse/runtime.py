@@ -23,7 +23,7 @@ BLOCK = "block queries"
 
 
 PADDED = 32
-"""On a GPU the active columns of rules under which their number varies are filled up to a multiple of this: few graphs fit all."""
+"""Where their number varies, active columns are filled up to a multiple of this on a GPU: few graphs then serve all numbers."""
 
 Forward = Callable[[Tensor, ForwardContext], Tensor]
 """Forward of a state under a context → last hidden states."""
@@ -67,7 +67,9 @@ class ReuseRuntime:
         self._placed: dict[int, Tensor] = {}
         self._tracked: dict[int, Tensor] = {}
         self._tracked_keys: Tensor = torch.empty(0)
-        self._cosines: Tensor | None = None  # [layer, B]: of the last partial forward; a repeated one writes them, too
+        self._cosines: Tensor | None = (
+            None  # [layer, B]: of the last partial forward; a repeated one writes them, too
+        )
 
     # ---- forwards
 
@@ -190,9 +192,7 @@ class ReuseRuntime:
 
     def _keys_now(self) -> Tensor:
         """Float [layer, B, G · D]: the keys of each layer's tracked column."""
-        return torch.stack(
-            [self._columns.keys_at(layer, column) for layer, column in self._tracked.items()]
-        )
+        return torch.stack([self._columns.keys_at(layer, column) for layer, column in self._tracked.items()])
 
     # ---- in the place of a policy: the calls of a full forward
 
@@ -206,7 +206,9 @@ class ReuseRuntime:
         """What is received from the block, and from all queries, where that is what the rule chooses by."""
         if self.rule.tracks:
             return (BLOCK,)
-        return tuple(name for name, score in ((BLOCK, "received"), (ALL, "sinks")) if score in self.rule.scores)
+        return tuple(
+            name for name, score in ((BLOCK, "received"), (ALL, "sinks")) if score in self.rule.scores
+        )
 
     def measure(self, call: AttentionCall) -> None:
         """Choose the keys of a layer that stay, or the one to track."""
