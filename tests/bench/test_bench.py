@@ -9,7 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from sinkscope.bench import job, rivals, table
+from sinkscope.bench import job, measure, reuse, rivals, table
 from sinkscope.bench.clock import forward_flops
 from sinkscope.bench.command import parse_grid
 from sinkscope.bench.measure import run
@@ -74,6 +74,47 @@ def test_a_job_is_measured_beside_its_steady_speed_and_the_official_loop() -> No
     assert cells["official / ours"] == f"{plain['official_seconds'] * 2 * 64 / plain['seconds']:.2f}×"
 
 
+def test_rules_are_measured_over_whole_blocks_beside_the_exact_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work saved is that of the timed blocks, as a run counts it; the table's ratios are of one run."""
+    rules = ("prefix:block", "prefix:block,fresh=rest", "sparse:0.25,by=received")
+    monkeypatch.setattr(reuse, "RULES", rules)
+    monkeypatch.setattr(measure, "BLOCK", 8)
+    kept: list[int] = []
+    found = run(
+        "reuse", "cpu", "float32", ((2, 96),), 4, keep=lambda result: kept.append(len(result["cases"]))
+    )
+    block, rest, sparse = found["cases"]
+    assert [case["rule"] for case in found["cases"]] == list(rules)
+    assert kept == [3]
+    assert (block["steps"], block["full_steps"], block["exact_steps"]) == (16, 2, 4)
+    # A step over q columns and k keys: q times the weights, and q·k scores of two products in each of 8 layers.
+    weights, pair = 8 * (4 * 256 * 256 + 3 * 256 * 432), 2 * 8 * 256
+
+    def work(columns: float, keys: float) -> float:
+        return columns * (weights + keys * pair)
+
+    full = work(96, 96)
+    assert block["work_saved"] == pytest.approx(7 / 8 * (1 - work(8, 96) / full))
+    # An answer of 48 has 6 blocks: the third and fourth are timed, with 32 and 24 columns from the block on.
+    assert rest["work_saved"] == pytest.approx(7 / 8 * (1 - work(28, 96) / full))
+    assert sparse["work_saved"] == pytest.approx(7 / 8 * (1 - work(8, 22 + 8) / full))
+    cells = table.rows(found)[0]
+    saved = 1 - block["seconds"] / block["exact_seconds"]
+    assert cells["exact / rule"] == f"{block['exact_seconds'] / block['seconds']:.2f}×"
+    assert cells["time saved / work saved"] == f"{saved / block['work_saved']:.2f}"
+    assert "2 whole blocks" in table.title(found)
+
+
+def test_a_rule_without_memory_is_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(reuse, "_measure", full)
+    found = run("reuse", "cpu", "float32", ((1, 256),), 4)
+    assert {cells["step, mean of whole blocks"] for cells in table.rows(found)} == {"out of memory"}
+    assert "reuse" in table.text(found)
+
+
 def test_rivals_compute_what_we_compute() -> None:
     """Otherwise a ratio would compare different work; and afterwards the model is as it was."""
     model = model_of("llada-small", "cpu", "float32")
@@ -126,6 +167,7 @@ def test_grids() -> None:
         (["no-such-model"], "no-such-model"),
         (["--grid", "8"], "batch x length"),
         (["llada-small", "--grid", "1x8"], "1x8"),
+        (["reuse", "--grid", "1x128"], "1x128"),
         (["llada-small", "--steps", "1"], "at least 2"),
         (["llada-small", "--out", "/no/such/folder/a.json"], "no folder"),
     ],
