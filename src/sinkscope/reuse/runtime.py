@@ -21,7 +21,6 @@ from sinkscope.reuse.work import WorkCount
 BLOCK = "block queries"
 """The class of queries whose attention chooses keys: those of the current block."""
 
-
 PADDED = 32
 """Where their number varies, active columns are filled up to a multiple of this on a GPU: few graphs then serve all numbers."""
 
@@ -67,9 +66,7 @@ class ReuseRuntime:
         self._placed: dict[int, Tensor] = {}
         self._tracked: dict[int, Tensor] = {}
         self._tracked_keys: Tensor = torch.empty(0)
-        self._cosines: Tensor | None = (
-            None  # [layer, B]: of the last partial forward; a repeated one writes them, too
-        )
+        self._cosines: Tensor | None = None  # [layer, B], of the last partial forward
 
     # ---- forwards
 
@@ -187,7 +184,7 @@ class ReuseRuntime:
             self._costs = self._costs[0], None
 
     def _drifted(self) -> bool:
-        """Whether the last forward, a partial one, found keys that have moved too far."""
+        """Whether the last forward was a partial one and found keys that have moved too far."""
         return self._age > 1 and self._cosines is not None and self.rule.drifted(self._cosines)
 
     def _keys_now(self) -> Tensor:
