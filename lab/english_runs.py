@@ -46,7 +46,7 @@ class Runs:
     def __init__(self, kind: str, arguments: argparse.Namespace, processes: World) -> None:
         self.kind, self.given, self.processes = kind, arguments, processes
         self.alone = False
-        self.names = [f"{kind}-{way}-{seed}" for seed in range(arguments.seeds) for way in WAYS]
+        self.names = [f"{kind}-{way}-{seed}" for seed in range(arguments.seeds) for way in arguments.ways]
 
     def settings(self, name: str, steps: int) -> Adaptation:
         """The adaptation of a run such as twin-lora-0."""
@@ -82,7 +82,7 @@ class Runs:
             return int(self.given.steps)
         plan = self.given.work / "plan.json"
         if not plan.exists():
-            mine = sum(self._seconds_per_step(name) for name in self.names[: len(WAYS)])
+            mine = sum(self._seconds_per_step(name) for name in self.names[: len(self.given.ways)])
             taken = max(self._exchanged("seconds", mine).values())
             began = min(self._exchanged("began", self.given.began).values())
             left = self.given.seconds - (time.time() - began) - OVERHEAD * len(self.names)
@@ -172,6 +172,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="instead of as many as fit")
     for name, default in (("seeds", 3), ("lora", 16), ("batch", 64), ("rows", 64), ("length", 512)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="what is trained")
     parser.add_argument("--mask-token", default="<empty_output>")
     parser.add_argument("--rate", type=float, default=1.5e-3, help="learning rate of adapters")
     parser.add_argument("--full-rate", type=float, default=3e-4, help="learning rate of all weights")
