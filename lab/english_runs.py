@@ -5,8 +5,8 @@
 TOKENS holds train.npy, held_out.npy and text.json (`lab/english_text.py tokens` writes them into ids/); `smollm2` must have been
 fetched. Two processes share the device, one for the twins and one for the continued models, so that one computes while the
 other loads, compiles or writes. They time a few steps together: all runs then get the same number of steps, as many as fit.
-The twin and the continued model of one seed read the same rows in the same order. Finished runs are kept, interrupted ones
-resumed: the same command goes on.
+The twin and the continued model of one seed read the same rows in the same order; each is trained twice, with low-rank adapters
+(twin-lora-0) and with all weights (twin-full-0). Finished runs are kept, interrupted ones resumed: the same command goes on.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ WARM, TIMED = 3, 8
 """Steps before those that are timed, and timed steps."""
 OVERHEAD = 4.0
 """Seconds of a run besides its steps, as far as the other process cannot use them."""
+WAYS = ("lora", "full")
+"""What is trained: adapters over frozen weights, or all weights."""
 KEPT = ("training.json", "emergence.json", "log.jsonl", "adapter_config.json", "config.json")
 
 
@@ -44,15 +46,17 @@ class Runs:
     def __init__(self, kind: str, arguments: argparse.Namespace, processes: World) -> None:
         self.kind, self.given, self.processes = kind, arguments, processes
         self.alone = False
-        self.names = [f"{kind}-{seed}" for seed in range(arguments.seeds)]
+        self.names = [f"{kind}-{way}-{seed}" for seed in range(arguments.seeds) for way in arguments.ways]
 
     def settings(self, name: str, steps: int) -> Adaptation:
-        """The adaptation of a run such as twin-0."""
+        """The adaptation of a run such as twin-lora-0."""
         given = self.given
+        _, way, seed = name.split("-")
         masked = {"mask_token": given.mask_token} if self.kind == "twin" else {}
+        rank, rate = (given.lora, given.rate) if way == "lora" else (0, given.full_rate)
         return adaptation(
-            given.source, objective=OBJECTIVES[self.kind], lora=given.lora, seed=int(name.partition("-")[2]), steps=steps,
-            batch=given.batch, length=given.length, learning_rate=given.rate, **masked,
+            given.source, objective=OBJECTIVES[self.kind], lora=rank, seed=int(seed), steps=steps,
+            batch=given.batch, length=given.length, learning_rate=rate, **masked,
         )  # fmt: skip
 
     def load(self, name: str, steps: int) -> AdaptationSource:
@@ -78,30 +82,28 @@ class Runs:
             return int(self.given.steps)
         plan = self.given.work / "plan.json"
         if not plan.exists():
-            taken = max(self._exchanged("seconds", self._seconds_per_step()).values())
+            mine = sum(self._seconds_per_step(name) for name in self.names[: len(self.given.ways)])
+            taken = max(self._exchanged("seconds", mine).values())
             began = min(self._exchanged("began", self.given.began).values())
-            left = self.given.seconds - (time.time() - began) - OVERHEAD * self.given.seeds
+            left = self.given.seconds - (time.time() - began) - OVERHEAD * len(self.names)
             steps = max(10, int(left / (taken * self.given.seeds)) // 10 * 10)
             steps = min(self._exchanged("steps", steps).values())
             write_atomically(plan, json.dumps({"steps": steps, "seconds_per_pair_of_steps": taken}))
         return int(json.loads(plan.read_text())["steps"])
 
-    def _seconds_per_step(self) -> float:
+    def _seconds_per_step(self, name: str) -> float:
         """Measured while the other process does the same, on a run that is thrown away."""
-        name = self.names[0]
         training = AdaptTraining(self.options(name, 1000, False), self.load(name, 1000), self.processes)
         began = 0.0
         for step in range(WARM + TIMED):
             if step == WARM:
-                self._exchanged("ready", 1)
+                self._exchanged(f"ready-{name.split('-')[1]}", 1)
                 began = _now()
             training.step = step
             training._train_step()
         taken = (_now() - began) / TIMED
         tokens = self.given.batch * self.given.length
-        print(
-            f"{self.kind}: {taken:.3f} s a step, {tokens / taken:,.0f} tokens/s beside the other", flush=True
-        )
+        print(f"{name}: {taken:.3f} s a step, {tokens / taken:,.0f} tokens/s beside the other", flush=True)
         return taken
 
     def _exchanged(self, name: str, value: Any, patience: float = 60.0) -> dict[str, Any]:
@@ -115,11 +117,11 @@ class Runs:
         return {kind: json.loads(path.read_text()) for kind, path in place.items() if path.exists()}
 
     def run(self) -> None:
-        """All seeds, one after the other; the next one's network is loaded meanwhile."""
+        """All runs, one after the other; the next one's network is loaded meanwhile."""
         steps = self.planned()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-        print(f"{self.kind}: {steps} steps of {self.given.batch} rows, {self.given.seeds} seeds", flush=True)
+        print(f"{self.kind}: {steps} steps of {self.given.batch} rows, {len(self.names)} runs", flush=True)
         with ThreadPoolExecutor(1) as ahead:
             following = ahead.submit(self.load, self.names[0], steps)
             for place, name in enumerate(self.names):
@@ -134,13 +136,14 @@ class Runs:
                 print(f"{name} is out after {time.time() - self.given.began:.0f} s", flush=True)
 
     def bring_out(self, names: list[str]) -> None:
-        """The adapters as NAME.safetensors, and everything else of the runs in one archive."""
+        """The adapters as NAME.safetensors, and what is small of all runs in one archive; whole weights stay where they are."""
         out = self.given.out
         out.mkdir(parents=True, exist_ok=True)
         with tarfile.open(out / f"{self.kind}.tar.xz", "w:xz", preset=1) as tar:
             for name in names:
                 folder = self.given.work / name
-                shutil.copyfile(folder / "adapter_model.safetensors", out / f"{name}.safetensors")
+                if (folder / "adapter_model.safetensors").exists():
+                    shutil.copyfile(folder / "adapter_model.safetensors", out / f"{name}.safetensors")
                 for file in sorted(folder.glob("*.json*")):
                     if file.name in KEPT:
                         tar.add(file, f"{name}/{file.name}")
@@ -169,8 +172,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="instead of as many as fit")
     for name, default in (("seeds", 3), ("lora", 16), ("batch", 64), ("rows", 64), ("length", 512)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="what is trained")
     parser.add_argument("--mask-token", default="<empty_output>")
-    parser.add_argument("--rate", type=float, default=1.5e-3)
+    parser.add_argument("--rate", type=float, default=1.5e-3, help="learning rate of adapters")
+    parser.add_argument("--full-rate", type=float, default=3e-4, help="learning rate of all weights")
     parser.add_argument("--only", choices=list(OBJECTIVES), help=argparse.SUPPRESS)
     parser.add_argument("--began", type=float, default=time.time(), help=argparse.SUPPRESS)
     arguments = parser.parse_args()

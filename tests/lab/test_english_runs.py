@@ -50,11 +50,16 @@ def test_pairs_of_runs(tmp_path: Path) -> None:
     for kind in ("twin", "causal"):
         with tarfile.open(tmp_path / "out" / f"{kind}.tar.xz") as tar:
             tar.extractall(tmp_path / "found", filter="data")
-        place = tmp_path / "found" / f"{kind}-0"
-        shutil.copyfile(tmp_path / "out" / f"{kind}-0.safetensors", place / "adapter_model.safetensors")
+        place = tmp_path / "found" / f"{kind}-lora-0"
+        shutil.copyfile(tmp_path / "out" / f"{kind}-lora-0.safetensors", place / "adapter_model.safetensors")
         about[kind] = json.loads((place / "training.json").read_text())
         model = ss.load(place, device="cpu")
         assert model.family == ("dream" if kind == "twin" else "causal")
         assert len(json.loads((place / "emergence.json").read_text())["points"]) > 5
+        full = tmp_path / "work" / f"{kind}-full-0"
+        whole = json.loads((full / "training.json").read_text())["adaptation"]
+        assert whole["lora"] == 0
+        assert whole["steps"] == about[kind]["adaptation"]["steps"]
+        assert ss.load(full, device="cpu").family == model.family
     assert about["twin"]["adaptation"]["steps"] == about["causal"]["adaptation"]["steps"] == 10
     assert about["twin"]["text"] == about["causal"]["text"]

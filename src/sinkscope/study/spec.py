@@ -49,6 +49,7 @@ class StudyModel:
     Attributes:
         name: its name in tables; empty: its source.
         twin: the name of the study's causal model that it is compared with; empty: the first one.
+        group: models of the same group are replicates: the same training with other seeds (table `replicates`).
     """
 
     source: str
@@ -56,6 +57,7 @@ class StudyModel:
     dtype: str = "auto"
     name: str = ""
     twin: str = ""
+    group: str = ""
 
     def __post_init__(self) -> None:
         _text("source of a model", self.source)

@@ -127,7 +127,7 @@ def _records(
             )
         return (
             task.read(model, part, decoding, policy, batch_size)  # type: ignore[arg-type]  # it was checked
-            for part in in_parts(left)
+            for part in in_parts(left, model.device)
         )
     prompts = {
         item.document.id: encode_prompt(model, task.prompt(item.document), task.scheme) for item in left

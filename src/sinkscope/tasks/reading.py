@@ -25,7 +25,7 @@ from sinkscope.tasks.task import Document, Task, fingerprint, seed_of
 if TYPE_CHECKING:
     from sinkscope.tasks.answer import BatchSize, Item, Items
 
-PART = 16
+PART, PART_ON_GPU = 16, 64
 """Documents that are read before their records are written."""
 
 
@@ -234,8 +234,9 @@ def rounded(value: float | None) -> float | None:
     return None if value is None or math.isnan(value) else round(value, 5)
 
 
-def in_parts(items: Sequence[Item], size: int = PART) -> Iterator[Sequence[Item]]:
+def in_parts(items: Sequence[Item], device: torch.device) -> Iterator[Sequence[Item]]:
     """The items, some at a time."""
+    size = PART_ON_GPU if device.type == "cuda" else PART
     yield from (items[start : start + size] for start in range(0, len(items), size))
 
 
