@@ -3,6 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+WITH_BROWSER := tests/docs tests/report
 
 .PHONY: help venv venv-test test quick lint study bench docs wheel soak clean
 
@@ -30,7 +31,7 @@ lint: venv-test
 	$(BIN)/lint-imports
 
 test: lint
-	$(PYTEST) -m "browser and not slow and not soak"
+	$(PYTEST) -m "browser and not slow and not soak" $(WITH_BROWSER)
 	$(PYTEST) -m "not soak and (slow or not browser)" -n 2 --dist worksteal --durations=25
 
 quick: venv-test

@@ -128,16 +128,26 @@ def test_every_tutorial_has_a_check() -> None:
     assert {path.stem for path in FOLDER.glob("*.ipynb")} == set(CHECKS)
 
 
-@pytest.mark.slow
+def halved(source: str) -> str:
+    """The code with half as many documents in every evaluation of four or more."""
+    return re.sub(r"\blimit=([4-9])\b", lambda found: f"limit={int(found[1]) // 2}", source)
+
+
+@pytest.mark.parametrize(
+    "size", [pytest.param("half", marks=pytest.mark.slow), pytest.param("whole", marks=pytest.mark.soak)]
+)
 @pytest.mark.parametrize("name", CHECKS)
 def test_a_tutorial_runs_and_shows_what_it_says(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, size: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """With half of the documents, and in the soak with all of them; what it prints holds with either."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("COLUMNS", "200")
     source = str(FOLDER.parents[1] / "src")
     monkeypatch.setenv("PYTHONPATH", source + os.pathsep + os.environ.get("PYTHONPATH", ""))
     notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
+    for cell in notebook.cells if size == "half" else ():
+        cell.source = halved(cell.source)
     client = nbclient.NotebookClient(notebook, timeout=280, resources={"metadata": {"path": str(tmp_path)}})
     client.execute()
     CHECKS[name](printed(notebook))

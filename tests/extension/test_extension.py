@@ -108,12 +108,38 @@ except ss.InputError as error:
     assert "rank" in python("-c", code).partition("refused:")[2]
 
 
+LINES = """
+import contextlib, io, json, sys
+from sinkscope import cli
+found = []
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["sinkscope", *words]
+    printed, said, code = io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(said):
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = end.code or 0
+    found.append((code, printed.getvalue(), said.getvalue()))
+print(json.dumps(found))
+"""
+
+
 def test_on_the_command_line(python: Any, checkpoint: Path) -> None:
-    evaluate = ("-m", "sinkscope", "evaluate", checkpoint, "--device", "cpu", "--limit", "2")
-    assert "letters" in python(*evaluate, "--task", "letters", "--policy", "random(rank:1)")
-    assert "echo" in python("-m", "sinkscope", "models", checkpoint)
-    assert "did you mean rank" in python(*evaluate, "--task", "letters", "--policy", "rnk:1", code=2)
-    assert "letters" in python(*evaluate, "--task", "lettrs", code=2)
+    """Four commands in one process; the studies below start the program as a user does."""
+    evaluate = ("evaluate", str(checkpoint), "--device", "cpu", "--limit", "2")
+    lines = [
+        (*evaluate, "--task", "letters", "--policy", "random(rank:1)"),
+        ("models", str(checkpoint)),
+        (*evaluate, "--task", "letters", "--policy", "rnk:1"),
+        (*evaluate, "--task", "lettrs"),
+    ]
+    measured, described, policy, task = json.loads(python("-c", LINES, json.dumps(lines)))
+    assert [code for code, _, _ in (measured, described, policy, task)] == [0, 0, 2, 2]
+    assert "letters" in measured[1]
+    assert "echo" in described[1]
+    assert "did you mean rank" in policy[2]
+    assert "letters" in task[2]
 
 
 STUDY = """

@@ -394,20 +394,11 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
     import subprocess
     import sys
 
-    command = [
-        "-m",
-        "sinkscope.organisms.command",
-        "causal",
-        "--device",
-        "cpu",
-        "--size",
-        "smoke",
-        "--steps",
-        "3",
-    ]
-    command += ["--batch", "8", "--mix", "plain", "--check-every", "0", "--final-count", "1"]
-    subprocess.run([sys.executable, *command, "--out", str(tmp_path / "one")], check=True)
+    options = {"size": "smoke", "steps": 3, "batch": 8, "mix": "plain", "check_every": 0, "final_count": 1}
+    train_command("causal", tmp_path / "one", "cpu", quiet=True, **options)
+    words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     together = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    command = ["-m", "sinkscope.organisms.command", "causal", "--device", "cpu", *words]
     subprocess.run([*together, *command, "--out", str(tmp_path / "two")], check=True)
     one, two = (load_file(tmp_path / run / "model.safetensors") for run in ("one", "two"))
     assert all(torch.allclose(one[key].float(), two[key].float(), atol=2e-3) for key in one)

@@ -48,15 +48,17 @@ def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_likeliest_continuation_is_chosen(source: str, policy: str | None, questions: Path) -> None:
     model = ss.load(source, device="cpu")
     parsed = None if policy is None else ss.parse_policy(policy)
+    sums = []  # log-likelihoods of each question's choices
+    for row in QUESTIONS:
+        pairs = [encode_pair(model, row["context"], text) for text in row["choices"]]
+        sums.append(
+            [one.value for one in exact(model, pairs, parsed)]
+            if model.family == "causal"
+            else [bound(model, pair, parsed, 32, greedy=False).value for pair in pairs]
+        )
     for name in ("arc_easy", "piqa"):
         found = ss.evaluate(model, name, policy=policy, data=questions)
-        for record, row in zip(found.records, QUESTIONS, strict=True):
-            pairs = [encode_pair(model, row["context"], text) for text in row["choices"]]
-            values = (
-                [one.value for one in exact(model, pairs, parsed)]
-                if model.family == "causal"
-                else [bound(model, pair, parsed, 32, greedy=False).value for pair in pairs]
-            )
+        for record, row, values in zip(found.records, QUESTIONS, sums, strict=True):
             if name == "piqa":
                 values = [v / len(t.removeprefix(" ")) for v, t in zip(values, row["choices"], strict=True)]
             chosen = values.index(max(values))
