@@ -3,9 +3,11 @@
     sinkscope study organisms --out study
     python -m lab.screenshots report study docs/images
     python -m lab.screenshots traces docs/images
+    python -m lab.screenshots english docs/images      # after sinkscope fetch smollm2
 
 `report` writes report-light.png (the top of the page), report-dark.png (what breaks without sinks) and report-maps.png.
 `traces` lets two organisms answer the README's question and writes viewer-light.png, viewer-dark.png and heatmaps.png.
+`english` lets SmolLM2 and its diffusion twin go on from the same sentences and writes english.png.
 """
 
 from __future__ import annotations
@@ -14,14 +16,20 @@ import argparse
 import tempfile
 from pathlib import Path
 
+import torch
 from PIL import Image
 from tests.report.browser import Browser
 
 import sinkscope as ss
 from sinkscope.report.figures import look
 from sinkscope.report.figures.heat_map import plot_heat_map
+from sinkscope.tasks.reading import encode_text
 
 QUESTION = "Jack has 6 bags with 6 seeds each. He sells 28 of them. He buys 39 more. How many seeds does he have now?"
+OPENING = (
+    "The old lighthouse keeper climbed the stairs every evening at six. He carried a lamp, a book, and a small bag of bread. "
+    "When the fog came in,"
+)
 LAYER, HEAD = 1, 7
 """A head of organism/scratch whose sink moves."""
 NOTE = (
@@ -128,6 +136,33 @@ def traces(out: Path) -> list[Path]:
     return [*made, out / "heatmaps.png"]
 
 
+def english(out: Path) -> list[Path]:
+    """SmolLM2 and its diffusion twin go on from the same sentences; both side by side in the viewer."""
+    decodings = {
+        "smollm2-twin": ss.DreamDecoding(length=40, steps=40),
+        "smollm2": ss.GreedyDecoding(length=40),
+    }
+    recorded = []
+    for name, decoding in decodings.items():
+        model = ss.load(name, device="cpu")
+        run = ss.generate(model, torch.tensor([encode_text(model, OPENING)]), decoding, capture=ss.Capture())
+        print(f"{name}: {run.texts[0]}")
+        assert run.trace is not None
+        recorded.append(run.trace)
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "both.html"
+        recorded[0].to_html(page, other=recorded[1])
+        browser = Browser(1400, 1303)
+        try:
+            browser.call("Emulation.setScrollbarsHidden", hidden=True)
+            browser.open(page, "#step=24&b=1")
+            browser.media(prefers_color_scheme="light")
+            take(browser, out / "english.png", "body", ".cards > .card:nth-child(2)")
+        finally:
+            browser.close()
+    return [out / "english.png"]
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description="The pictures of the docs.")
@@ -135,10 +170,12 @@ def main() -> None:
     of_report = commands.add_parser("report", help="the report of a finished study")
     of_report.add_argument("study", type=Path)
     of_traces = commands.add_parser("traces", help="the viewer and heat maps of two organisms")
-    for command in (of_report, of_traces):
+    of_english = commands.add_parser("english", help="SmolLM2 and its diffusion twin in the viewer")
+    for command in (of_report, of_traces, of_english):
         command.add_argument("out", type=Path)
     given = parser.parse_args()
-    for path in report(given.study, given.out) if given.command == "report" else traces(given.out):
+    take_all = {"report": lambda out: report(given.study, out), "traces": traces, "english": english}
+    for path in take_all[given.command](given.out):
         print(f"{path}: {path.stat().st_size / 1000:.0f} kB")
 
 

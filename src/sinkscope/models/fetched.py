@@ -20,10 +20,11 @@ import zipfile
 from collections.abc import Callable
 from contextlib import nullcontext, redirect_stderr
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from sinkscope.errors import CheckpointError, InputError, nearest
-from sinkscope.models.checkpoint import Checkpoint, one_line
+from sinkscope.models.checkpoint import Checkpoint, file_digest, one_line
 
 PROVENANCE = "provenance.json"
 """Written last into a finished folder: where the weights came from."""
@@ -65,6 +66,21 @@ PACKAGES = {
 TWIN = "smollm2-twin"
 NAMES = (*PACKAGES, TWIN)
 """Names that stand for a checkpoint on this machine."""
+ADAPTERS = Path(__file__).parent / "adapters"
+"""Adapters over fetched models; they come with the package."""
+
+
+@dataclass(frozen=True)
+class FetchedCheckpoint(Checkpoint):
+    """A converted package. Its weights are the same wherever it was converted; what transformers writes beside them is not."""
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over the package's digest and the converted weights."""
+        made = json.loads((self.folder / PROVENANCE).read_text(encoding="utf-8"))
+        parts = [f"{made['package']}:{made['sha256']}"]
+        parts += [f"{path.name}:{file_digest(path)}" for path in sorted(set(self.files.values()))]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def cache_folder() -> Path:
@@ -81,18 +97,12 @@ def find_fetched(name: str) -> Checkpoint | None:
         if name in (short, package.hub):
             folder = cache_folder() / f"{short}-{package.version}"
             # Converted from 4-bit weights, so even by the hub's id it is recorded under its own name.
-            return Checkpoint(folder, short) if (folder / PROVENANCE).is_file() else None
+            return FetchedCheckpoint(folder, short) if (folder / PROVENANCE).is_file() else None
     return None
 
 
 def how_to_fetch(name: str) -> str:
     """A sentence for a model of NAMES that is not there."""
-    if name == TWIN:
-        return (
-            f"{TWIN}, SmolLM2 as a diffusion model, does not come with sinkscope: train it into a folder of this name with "
-            f"`sinkscope train adapt --from smollm2 --lora 16 --mask-token '<empty_output>' --text TEXT --out {TWIN}` (minutes "
-            "on a GPU; docs/english.md says where the text comes from)"
-        )
     package = PACKAGES[name]
     return f"{name} is not on this machine: run `sinkscope fetch {name}` ({package.megabytes} MB, {package.license})"
 

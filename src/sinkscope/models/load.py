@@ -29,7 +29,7 @@ from sinkscope.models.adapter import CONFIG as ADAPTER
 from sinkscope.models.adapter import AdapterCheckpoint, read_adapter
 from sinkscope.models.checkpoint import Checkpoint
 from sinkscope.models.family import FAMILIES, family_of
-from sinkscope.models.fetched import NAMES, find_fetched, how_to_fetch
+from sinkscope.models.fetched import ADAPTERS, NAMES, TWIN, find_fetched, how_to_fetch
 from sinkscope.models.model import Model
 from sinkscope.models.tokenizer import read_tokenizer
 
@@ -113,6 +113,8 @@ def find(source: str | os.PathLike[str], revision: str | None = None) -> Checkpo
     name = os.fspath(source)
     if name.startswith("organism/"):
         return _organism(name, revision)
+    if name == TWIN and not Path(name).is_dir():
+        return read_adapter(ADAPTERS / TWIN, TWIN, find)
     if name in NAMES and not Path(name).is_dir():
         fetched = find_fetched(name)
         if fetched is None:

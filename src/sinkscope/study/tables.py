@@ -19,6 +19,7 @@ pairs          the changes between traces without and with a policy
 ladder         training runs of a sweep (`sinkscope.study.ladder`): damage by objective, size, intervention and scope, over seeds
 ladder_runs, ladder_profiles   each run's damage, and its sinks; ladder_sinks: those over seeds
 ladder_interventions   each intervention against none
+replicates     models of one group (the same training, other seeds): means over models, with intervals over models
 not_graded     evaluations whose answers could not be graded on this machine
 evidence       earlier studies of the same models: how much was computed here as well, and is the same
 earlier_records, earlier_pairs   their graded answers and pairs of traces; `sinks` and `depth` have their traces in them
@@ -43,6 +44,7 @@ from sinkscope.study.cells import Cell
 from sinkscope.study.columns import settings_of, with_columns
 from sinkscope.study.comparison import compare_runs, holm_over
 from sinkscope.study.names import pooled
+from sinkscope.study.replicates import replicates
 from sinkscope.study.reuse_table import reuse_table
 from sinkscope.study.skills_table import skill_sentences, skill_tables
 from sinkscope.study.store import Store
@@ -151,6 +153,9 @@ def build(
     if changed is not None:
         frames["pairs"] = changed
     frames |= of_runs(store, cells, frames)
+    groups = {cell.model.name: cell.model.group for cell in cells if cell.model.group}
+    if groups:
+        frames["replicates"] = replicates(groups, frames)
     if known is not None:
         frames |= evidence_check.tables(known, cells)
         notes += known.sentences()
