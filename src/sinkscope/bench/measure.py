@@ -184,8 +184,8 @@ def decoding_of(model: Model, answer: int, steps: int) -> Decoding:
     if model.family == "sdar":  # no probability passes a threshold of 1, so that all steps are run
         return SdarDecoding(length=max(4, steps // 4 * 4), top_k=1, scoring="raw", threshold=1.0)
     if model.family == "llada2":
-        each = max(1, steps * BLOCK // answer)
-        return Llada2Decoding(length=answer, block=BLOCK, steps=each, threshold=1.0)
+        # Many steps in each of two blocks: one in a block also stores it, and must not be what the median shows.
+        return Llada2Decoding(length=2 * BLOCK, block=BLOCK, steps=max(4, steps // 2), threshold=1.0)
     if model.family == "dream":
         return DreamDecoding(length=answer, steps=steps, temperature=0.0, top_p=None)
     kind = LladaDecoding if model.family == "llada" else MmadaDecoding
