@@ -239,6 +239,23 @@ def test_with_evidence_the_summary_says_how_many_documents_there_are(planted: Pa
     assert "gsm8k (40 documents, 160 with earlier evidence)" in lines[0]
 
 
+def test_the_summary_speaks_of_texts_that_were_read(planted: Path):
+    found = source.read(planted)
+    model = found.models[0]
+    place = {"model": model, "task": "text", "decoding_name": "reading", "n": 16}
+    lost = {"difference": 1.4, "difference_low": 1.15, "difference_high": 1.7}
+    none = dict.fromkeys(lost, -0.001)
+    rows = [{**place, "policy": "top:1", **lost}, {**place, "policy": "random(top:1)", **none}]
+    texts = pd.DataFrame([{**place, "policy": "none", **dict.fromkeys(lost)}, *rows])
+    cost = f"costs {words.short(model)} 1.40 nats per token (1.15 to 1.70), and a random key 0.00"
+    lines = summary.sentences(replace(found, frames={**found.frames, "likelihood": texts}))
+    assert "on gsm8k (40 documents) and text (16 texts read), without a policy" in lines[0]
+    assert lines[3].endswith(f"; on texts, it {cost}.")
+    alone = summary.sentences(replace(found, frames={"likelihood": texts}))
+    assert "on text (16 texts read), without a policy and under 1 policy and random controls" in alone[0]
+    assert alone[3] == f"Hiding each head’s strongest key {cost}."
+
+
 def test_claims_are_judged_once_for_the_whole_page(planted: Path, monkeypatch: pytest.MonkeyPatch):
     calls = []
     judge = claims.judge

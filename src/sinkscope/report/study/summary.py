@@ -59,15 +59,19 @@ def sentences(source: StudySource) -> list[str]:
 
 def _scope(source: StudySource) -> str:
     models = _names(source.models)
-    results = source.frames.get("results")
-    if results is None:
-        return f"This study traced {models} and graded no answers."
-    tasks = []
-    for task, rows in results.groupby("task", sort=False):
+    graded, read = (source.frames.get(name) for name in ("results", "likelihood"))
+    tasks, used = [], []
+    for task, rows in () if graded is None else graded.groupby("task", sort=False):
         here = max(map(int, rows["n"]))
         every = max((one.n for one in _graded(source) if one.about.partition(",")[0] == task), default=here)
         tasks.append(f"{task} ({here} documents{f', {every} with earlier evidence' if every > here else ''})")
-    policies = [policy for policy in dict.fromkeys(results["policy"]) if policy != "none"]
+        used += list(rows["policy"])
+    for task, rows in () if read is None else read.groupby("task", sort=False):
+        tasks.append(f"{task} ({max(map(int, rows['n']))} texts read)")
+        used += list(rows["policy"])
+    if not tasks:
+        return f"This study traced {models} and graded no answers."
+    policies = [policy for policy in dict.fromkeys(used) if policy != "none"]
     plain = [policy for policy in policies if control(policy) is None]
     under = f"under {len(plain)} polic{'y' if len(plain) == 1 else 'ies'}"
     controls = " and random controls" if len(plain) < len(policies) else ""
@@ -105,14 +109,33 @@ def _dependence(source: StudySource, found: Mapping[str, tuple[str, str]]) -> st
             costs.setdefault(
                 one.model, (short(one.model), points(lost), points(random).replace(" points", ""))
             )
-    if not costs:
+    read = _read_costs(source)
+    if not costs and not read:
         return "Whether any model needs the keys that its heads attend to most was not shown."
+    if not costs:
+        return f"Hiding each head’s strongest key costs {'; '.join(read)}."
     first, *rest = costs.values()
     parts = ["Hiding each head’s strongest key costs {} {}, and hiding a random key {}".format(*first)]
     parts += ["{} {} and {}".format(*one) for one in rest]
     groups = _groups({model: found[model] for model in costs if model in found}, DEPENDENCE)
     parts += [f"{words} {_names(models)}" for words, models in groups.items()]
+    parts += [f"on texts, it costs {read[0]}", *read[1:]] if read else []
     return f"{'; '.join(parts)}."
+
+
+def _read_costs(source: StudySource) -> list[str]:
+    """For each model what hiding the strongest key costs in the first of its texts, beside the random control."""
+    costs: dict[str, str] = {}
+    for _, row in source.rows("likelihood", policy="top:1"):
+        place = {name: row[name] for name in ("model", "task", "decoding_name")}
+        control = [other for _, other in source.rows("likelihood", policy="random(top:1)", **place)]
+        if str(row["model"]) not in costs and control:
+            lost = "{difference:.2f} nats per token ({difference_low:.2f} to {difference_high:.2f})".format(
+                **row
+            )
+            random = f"{round(control[0]['difference'], 2) + 0:.2f}"  # no −0.00
+            costs[str(row["model"])] = f"{short(str(row['model']))} {lost}, and a random key {random}"
+    return list(costs.values())
 
 
 def _claims(source: StudySource) -> str:
