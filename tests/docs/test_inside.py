@@ -10,10 +10,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 COLUMNS = {
-    "content of this run": "Is content of this run read there?",
+    "content": "Is content read there?",
     "any value": "Is any value read there?",
     "key needed": "Must attention go there?",
-    "content, at masks": "Is content of this run read at mask tokens?",
+    "content, at masks": "Is content read at mask tokens?",
     "any value, at masks": "Is any value read at mask tokens?",
     "lens: a token due elsewhere": "Can the answer be read off them?",
     "values move more": "Do they move more than other places?",

@@ -37,10 +37,10 @@ def test_the_rules_tell_the_two_apart(
     carrier: tuple[pd.DataFrame, dict[str, Holding]], drain: tuple[pd.DataFrame, dict[str, Holding]]
 ) -> None:
     full, empty = carrier[1], drain[1]
-    assert full["What kind of sinks are they?"].sentence == "they hold content of their run"
+    assert full["What kind of sinks are they?"].sentence == "they hold content: what is read there is not the same everywhere"
     assert empty["What kind of sinks are they?"].sentence.startswith("they are drains")
     expected = {
-        "Is content of this run read there?": ("yes", "no"),
+        "Is content read there?": ("yes", "no"),
         "Is any value read there?": ("yes", "no"),
         "Must attention go there?": ("no", "yes"),
         "Does their score come from the angle?": ("yes", "no"),
@@ -52,7 +52,7 @@ def test_the_rules_tell_the_two_apart(
     assert full["Do they move more than other places?"].answer == "yes"
     assert empty["Do they move more than other places?"].answer == "not shown"
     assert (
-        full["Is content of this run read at mask tokens?"].sentence == "there was nothing to measure it on"
+        full["Is content read at mask tokens?"].sentence == "there was nothing to measure it on"
     )
 
 

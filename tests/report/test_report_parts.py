@@ -350,7 +350,7 @@ def test_what_sinks_hold_gets_a_section(planted: Path):
             },
             {
                 "model": found.models[0],
-                "question": "Is content of this run read there?",
+                "question": "Is content read there?",
                 **asked,
                 "value": 0.345,
             },

@@ -35,7 +35,7 @@ def test_a_study_inspects(tmp_path: Path) -> None:
     assert set(holdings["answer"]) <= {"not shown", "void"}  # three prompts decide nothing
     report = (out / "report.html").read_text(encoding="utf-8")
     assert "What they hold" in report
-    assert "Is content of this run read there?" in report
+    assert "Is content read there?" in report
     assert (out / "figures" / "holdings_llada.svg").is_file()
     parts = sorted((out / "traces").glob("*/*.analysis.npz"))
     assert len(parts) == 3

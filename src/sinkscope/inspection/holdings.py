@@ -92,14 +92,18 @@ def _answer(rule: HoldingRule, table: pandas.DataFrame, void: Mapping[str, str])
 
 
 def _kind(made: list[Holding]) -> Holding:
-    """Content, the same in every run, or a drain: from the first three rules."""
+    """Content, the same in every run, or a drain: from the first three rules.
+
+    The first rule's patch puts one vector, another run's strongest sink, at all sinks. That predictions change says that what
+    is read there differs; whether from run to run or from sink to sink, it does not say.
+    """
     question = "What kind of sinks are they?"
     content, value, key = (holding.answer for holding in made[:3])
     if content == "void":
         return Holding(question, "void", made[0].sentence)
     words = ""
     if content == "yes":
-        words = "they hold content of their run"
+        words = "they hold content: what is read there is not the same everywhere"
     elif content == "no" and value == "yes":
         words = (
             "they hold the same in every run: a constant that the network reads, and nothing about the text"

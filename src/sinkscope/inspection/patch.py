@@ -5,7 +5,7 @@ rotation is that of the place and any architecture will do: the donor's vector r
 key or value is taken over. "residual" puts the donor's vector into the stream itself. Donors are of the same kind of position
 (prompt, mask, written) as what they replace. Two questions are told apart:
 
-- a value from another run's sink changes predictions: what is read there belongs to this run (content);
+- a value from another run's sink changes predictions: what is read there is not the same everywhere (content);
 - no value at all changes nothing, but the key of an ordinary place does: attention has to go somewhere (a drain). Where the
   missing value matters and another run's does not, the sink holds the same in every run.
 
