@@ -23,7 +23,8 @@ from sinkscope.policies import parse_policy
 from sinkscope.policies.mask_random import MaskRandom
 from sinkscope.study.comparison import compare_runs
 from sinkscope.tasks import registry
-from sinkscope.tasks.evaluate import VERSION, Evaluation, Record
+from sinkscope.tasks.evaluate import VERSION
+from sinkscope.tasks.evaluation import Evaluation, Record
 from sinkscope.tasks.task import Document, Task, fingerprint
 
 DIGITS = 4

@@ -57,7 +57,8 @@ if TYPE_CHECKING:
     from sinkscope.registration import register
     from sinkscope.reuse import DriftReuse, PrefixReuse, Reuse, SparseReuse, parse_reuse
     from sinkscope.sinks import compare_traces, detect, diagnose, sink_table, summary
-    from sinkscope.tasks.evaluate import Evaluation, evaluate
+    from sinkscope.tasks.evaluate import evaluate
+    from sinkscope.tasks.evaluation import Evaluation
     from sinkscope.trace.capture import Capture
     from sinkscope.trace.trace import Trace
 
@@ -105,7 +106,8 @@ _NAMES = {
     "sinkscope.inspection.lens": ("Lens", "lens"),
     "sinkscope.inspection.patch": ("Patch", "patch"),
     "sinkscope.sinks": ("compare_traces", "detect", "diagnose", "sink_table", "summary"),
-    "sinkscope.tasks.evaluate": ("Evaluation", "evaluate"),
+    "sinkscope.tasks.evaluate": ("evaluate",),
+    "sinkscope.tasks.evaluation": ("Evaluation",),
     "sinkscope.trace.capture": ("Capture",),
     "sinkscope.trace.trace": ("Trace",),
 }

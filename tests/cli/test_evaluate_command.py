@@ -13,7 +13,7 @@ from tests.helpers.byte_tokenizer import TURNS, checkpoint_with_tokenizer
 from sinkscope import cli
 from sinkscope.models.load import load
 from sinkscope.models.model import Model
-from sinkscope.tasks.evaluate import open_evaluation
+from sinkscope.tasks.evaluation import open_evaluation
 from sinkscope.tasks.records import Generation, RunFolder
 from sinkscope.tasks.sandbox import rungs
 from sinkscope.tasks.word_problems import task as word_problems

@@ -37,7 +37,10 @@ def test_the_rules_tell_the_two_apart(
     carrier: tuple[pd.DataFrame, dict[str, Holding]], drain: tuple[pd.DataFrame, dict[str, Holding]]
 ) -> None:
     full, empty = carrier[1], drain[1]
-    assert full["What kind of sinks are they?"].sentence == "they hold content: what is read there is not the same everywhere"
+    assert (
+        full["What kind of sinks are they?"].sentence
+        == "they hold content: what is read there is not the same everywhere"
+    )
     assert empty["What kind of sinks are they?"].sentence.startswith("they are drains")
     expected = {
         "Is content read there?": ("yes", "no"),
@@ -51,9 +54,7 @@ def test_the_rules_tell_the_two_apart(
         assert (full[question].answer, empty[question].answer) == answers, question
     assert full["Do they move more than other places?"].answer == "yes"
     assert empty["Do they move more than other places?"].answer == "not shown"
-    assert (
-        full["Is content read at mask tokens?"].sentence == "there was nothing to measure it on"
-    )
+    assert full["Is content read at mask tokens?"].sentence == "there was nothing to measure it on"
 
 
 def test_few_prompts_show_nothing_and_void_is_said(carrier: tuple[pd.DataFrame, dict[str, Holding]]) -> None:

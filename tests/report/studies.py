@@ -19,7 +19,7 @@ from sinkscope.files import write_atomically
 from sinkscope.study import spec, tables, trace_tables
 from sinkscope.study.cells import Cell
 from sinkscope.study.store import Store
-from sinkscope.tasks.evaluate import Evaluation, Record
+from sinkscope.tasks.evaluation import Evaluation, Record
 from sinkscope.trace.trace import Trace
 
 LLADA, LLAMA = "GSAI-ML/LLaDA-8B-Instruct", "meta-llama/Llama-3.1-8B-Instruct"

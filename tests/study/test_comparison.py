@@ -16,7 +16,7 @@ from sinkscope.errors import InputError
 from sinkscope.study.comparison import Table, by_seed, compare_runs, holm_over
 from sinkscope.study.names import control, natural
 from sinkscope.study.paper import MODELS, POLICIES, TABLE, published
-from sinkscope.tasks.evaluate import Evaluation, Record
+from sinkscope.tasks.evaluation import Evaluation, Record
 
 GREEDY = {"kind": "greedy", "length": 64, "eos": "model"}
 SAMPLING = {"kind": "sampling", "length": 64, "temperature": 0.7, "top_p": 1.0, "eos": "model"}

@@ -20,7 +20,8 @@ from sinkscope.errors import InputError
 from sinkscope.statistics import standard_error, wilson
 from sinkscope.study.comparison import compare_runs
 from sinkscope.tasks import answer, get, sandbox
-from sinkscope.tasks.evaluate import collect, decoding_for, open_evaluation
+from sinkscope.tasks.evaluate import decoding_for
+from sinkscope.tasks.evaluation import collect, open_evaluation
 from sinkscope.tasks.grading import grade_run
 from sinkscope.tasks.records import RunFolder
 from sinkscope.tasks.task import Document, Prompt, Scheme, Task, Turn, Verdict

@@ -9,7 +9,7 @@ from sinkscope.commands.output import refuse_existing, say, show_json
 from sinkscope.errors import InputError
 from sinkscope.files import write_atomically
 from sinkscope.study.comparison import compare_runs
-from sinkscope.tasks.evaluate import open_evaluation
+from sinkscope.tasks.evaluation import open_evaluation
 from sinkscope.text import csv_text
 
 

@@ -18,15 +18,9 @@ from sinkscope.models.load import load
 from sinkscope.policies import parse_policy
 from sinkscope.reuse import as_reuse
 from sinkscope.tasks.answer import items
-from sinkscope.tasks.evaluate import (
-    Evaluation,
-    decoding_options,
-    family_of,
-    prepare,
-    summary,
-    write_answers,
-)
+from sinkscope.tasks.evaluate import decoding_options, family_of, prepare, write_answers
 from sinkscope.tasks.evaluate import evaluate as run_evaluation
+from sinkscope.tasks.evaluation import Evaluation, summary
 from sinkscope.tasks.sandbox import UnconfinedWarning, reason
 from sinkscope.tasks.task import ACCURACY
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sinkscope.commands.evaluate import show, watching
 from sinkscope.commands.output import say, show_json
-from sinkscope.tasks.evaluate import open_evaluation
+from sinkscope.tasks.evaluation import open_evaluation
 from sinkscope.tasks.grading import grade_folders, run_folders, task_of
 from sinkscope.tasks.records import RunFolder
 from sinkscope.tasks.sandbox import UnconfinedWarning, reason

@@ -15,7 +15,7 @@ from sinkscope.policies.numbers import priorities
 from sinkscope.policies.policy import POLICIES, Control, Policy, Rule
 
 if TYPE_CHECKING:
-    from sinkscope.policies.runtime import LayerView
+    from sinkscope.policies.layer_view import LayerView
 
 MATCHES = ("count", "mass")
 OPTIONS = ("effect", "layers", "steps", "regions")

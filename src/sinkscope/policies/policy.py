@@ -22,7 +22,7 @@ from sinkscope.errors import InputError
 from sinkscope.registry import Registry
 
 if TYPE_CHECKING:
-    from sinkscope.policies.runtime import LayerView
+    from sinkscope.policies.layer_view import LayerView
 
 SCOPES = ("head", "layer", "model")
 SCORES = ("raw", "masked")

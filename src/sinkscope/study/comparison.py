@@ -34,7 +34,7 @@ from sinkscope.statistics import (
 )
 from sinkscope.study.names import control, name_of, natural
 from sinkscope.study.paper import Published, published
-from sinkscope.tasks.evaluate import Evaluation, Record, score_of
+from sinkscope.tasks.evaluation import Evaluation, Record, score_of
 from sinkscope.tasks.task import ACCURACY, scheme_name
 
 if TYPE_CHECKING:

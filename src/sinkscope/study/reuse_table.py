@@ -16,7 +16,7 @@ from sinkscope.errors import InputError
 from sinkscope.reuse import Reuse, parse_reuse
 from sinkscope.statistics import align, compare, holm, mean_difference, mean_interval, ratio_interval, wilson
 from sinkscope.study.columns import settings_of
-from sinkscope.tasks.evaluate import Evaluation
+from sinkscope.tasks.evaluation import Evaluation
 from sinkscope.tasks.records import Generation
 
 if TYPE_CHECKING:

@@ -27,8 +27,9 @@ from sinkscope.study import documents, draw, estimate, evidence, evidence_check,
 from sinkscope.study.cells import SCIENCE, Cell, identify, map_cells, outline
 from sinkscope.study.executors import Executor, Place, executor_class
 from sinkscope.study.facts import Facts, facts_of
+from sinkscope.study.registered import check_names
 from sinkscope.study.shard import Shard, cut
-from sinkscope.study.spec import Study, check_names, has_auto, with_samples
+from sinkscope.study.spec import Study, has_auto, with_samples
 from sinkscope.study.store import Store
 from sinkscope.study.worker import Job
 from sinkscope.tasks.records import RunFolder

@@ -17,7 +17,7 @@ from sinkscope.study.columns import settings_of
 from sinkscope.study.names import control, pooled
 from sinkscope.study.skills import SkillAnswers, compare_skills
 from sinkscope.tasks.battery import SKILLS, stratum_of
-from sinkscope.tasks.evaluate import Evaluation
+from sinkscope.tasks.evaluation import Evaluation
 from sinkscope.tasks.task import scheme_name
 
 if TYPE_CHECKING:

@@ -57,7 +57,7 @@ from sinkscope.study.trace_tables import (
     sinks,
     trace_statistics,
 )
-from sinkscope.tasks.evaluate import Evaluation, record_of
+from sinkscope.tasks.evaluation import Evaluation, record_of
 from sinkscope.tasks.task import ACCURACY, NATS
 from sinkscope.text import csv_text
 

@@ -17,7 +17,7 @@ from sinkscope.sinks.depth import depth_table
 from sinkscope.study.cells import Cell
 from sinkscope.study.columns import settings_of, with_columns
 from sinkscope.study.store import Store, load_part, load_statistics
-from sinkscope.tasks.evaluate import Evaluation
+from sinkscope.tasks.evaluation import Evaluation
 from sinkscope.trace.trace import Trace
 
 if TYPE_CHECKING:

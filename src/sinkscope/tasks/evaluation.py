@@ -1,0 +1,312 @@
+"""An evaluation: the graded answers of one run as records, with accuracy, intervals and a summary in words."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sinkscope.errors import InputError
+from sinkscope.statistics import Interval, mean_interval, standard_error, wilson
+from sinkscope.tasks.battery.strata import SKILLS, Stratum, stratum_of
+from sinkscope.tasks.grading import GRADER_BROKE
+from sinkscope.tasks.records import Generation, Grade, RunFolder
+from sinkscope.tasks.task import ACCURACY, NATS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Record:
+    """One document's answer and grade, with everything that produced it.
+
+    Attributes:
+        extracted: the answer or program that was found in the output; reason: why a program failed.
+        ties: selections that could have gone to another position of equal confidence.
+        hidden_share: share of attention that the policy took; sinks_hit: share of each step's own sinks (ε = 3) that it
+            took. None without a policy, or where it never acted.
+        key_share: keys that the policy takes from each head, as a share of the finished sequence's.
+        reuse: the rule by which steps were approximate; None: they were exact. macs: multiply-adds through the layers that were
+            done; macs_exact: of the same steps in full. None without a rule, or where it is exact (refresh 1).
+        seed: the run's; stream: of this answer's own random stream (`ss.generate(…, seed=[stream])`).
+        settings: model, task and scheme, decoding, policy: the same for all records of a run.
+        sandbox: the rung that a program ran on; "" where none ran.
+        nll: nats per token, for tasks that measure likelihood; nats: of every scored token. `passed` says nothing there.
+    """
+
+    document: str
+    index: int
+    seed: int
+    prompt: str
+    output: str
+    extracted: str
+    passed: bool
+    reason: str
+    steps: int
+    forwards: int
+    ties: int
+    hidden_share: float | None
+    sinks_hit: float | None
+    key_share: float | None
+    prompt_tokens: int
+    stream: int
+    fingerprint: str
+    settings: Mapping[str, Any]
+    sandbox: str = ""
+    nll: float | None = None
+    nats: tuple[float, ...] = ()
+    reuse: str | None = None
+    macs: int | None = None
+    macs_exact: int | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class Evaluation:
+    """The result of an evaluation.
+
+    Attributes:
+        records: one for each document and seed, in order.
+        settings: what was run, as JSON data; it identifies the run.
+
+    >>> result = ss.evaluate(model, "word_problems", limit=1)
+    >>> result.accuracy, result.records[0].passed
+    (1.0, True)
+    """
+
+    records: tuple[Record, ...]
+    settings: Mapping[str, Any]
+
+    @property
+    def measure(self) -> str:
+        """ "accuracy", or "nll" for a task that measures likelihood."""
+        return str(self.settings["task"].get("measure", ACCURACY))
+
+    def scores(self) -> dict[str, float]:
+        """Document → 1 or 0, or its nats per token; with several seeds the mean over them."""
+        values: dict[str, list[float]] = defaultdict(list)
+        for record in self.records:
+            values[record.document].append(score_of(record))
+        return {document: sum(each) / len(each) for document, each in values.items()}
+
+    @property
+    def n(self) -> int:
+        """How many documents."""
+        return len(self.scores())
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds that were run."""
+        return tuple(sorted({record.seed for record in self.records}))
+
+    @property
+    def accuracy(self) -> float:
+        """The mean over documents."""
+        if self.measure != ACCURACY:
+            raise InputError(
+                f"{self.settings['task'].get('task')} has no right answers, so there is no accuracy: use .nll"
+            )
+        return self.value
+
+    @property
+    def nll(self) -> float:
+        """Nats per token: the mean over documents of the negative log-likelihood of their scored tokens."""
+        if self.measure != NATS:
+            raise InputError(f"{self.settings['task'].get('task')} is graded: use .accuracy")
+        return self.value
+
+    @property
+    def value(self) -> float:
+        """The accuracy, or nats per token, as `measure` says."""
+        scores = self.scores()
+        return sum(scores.values()) / len(scores)
+
+    @property
+    def stderr(self) -> float:
+        """lm-eval's standard error of the mean."""
+        return standard_error(list(self.scores().values()))
+
+    @property
+    def interval(self) -> Interval:
+        """A 95 % interval: Wilson's of an accuracy; Student's over documents of nats per token."""
+        scores = self.scores()
+        if self.measure == NATS:
+            _, low, high = mean_interval(list(scores.values()))
+            return Interval(float(low), float(high))
+        return wilson(min(float(len(scores)), sum(scores.values())), len(scores))
+
+    def mean(self, name: str) -> float | None:
+        """The mean of a number of the records (hidden_share, sinks_hit, key_share, …); None when no record has it."""
+        values = [value for record in self.records if (value := getattr(record, name)) is not None]
+        return sum(values) / len(values) if values else None
+
+    @property
+    def work_saved(self) -> float | None:
+        """The share of the exact loop's multiply-adds that a reuse rule saved; None where every step was exact."""
+        done, exact = self.mean("macs"), self.mean("macs_exact")
+        return None if done is None or not exact else 1 - done / exact
+
+    def table(self) -> pd.DataFrame:
+        """The records as a DataFrame, without their settings."""
+        import pandas as pd
+
+        left_out = (
+            ("settings", "nats")
+            if self.settings.get("reuse")
+            else ("settings", "nats", "reuse", "macs", "macs_exact")
+        )
+        names = [name for name in Record.__dataclass_fields__ if name not in left_out]
+        frame = pd.DataFrame([{name: getattr(record, name) for name in names} for record in self.records])
+        strata = [stratum_of(record.document) for record in self.records]
+        if strata and all(strata):
+            frame.insert(1, "skill", [stratum.skill for stratum in strata if stratum])
+            frame.insert(2, "difficulty", [stratum.level for stratum in strata if stratum])
+        return frame
+
+    def skills(self) -> pd.DataFrame:
+        """The battery's accuracies: one row per skill and difficulty, with n and Wilson's 95 % interval."""
+        import pandas as pd
+
+        rows: dict[Stratum, list[float]] = defaultdict(list)
+        for document, score in self.scores().items():
+            stratum = stratum_of(document)
+            if stratum is None:
+                raise InputError(
+                    f"{self.settings['task'].get('task')} has no skills: evaluate the task battery"
+                )
+            rows[stratum].append(score)
+        return pd.DataFrame(
+            [
+                (
+                    *stratum,
+                    len(each),
+                    sum(each) / len(each),
+                    *wilson(min(float(len(each)), sum(each)), len(each)),
+                )
+                for stratum, each in sorted(
+                    rows.items(), key=lambda row: (SKILLS.index(row[0].skill), row[0].level)
+                )
+            ],
+            columns=["skill", "difficulty", "n", "accuracy", "low", "high"],
+        )
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{name:<10} {value}" for name, value in summary(self))
+
+
+def summary(evaluation: Evaluation) -> list[tuple[str, str]]:
+    """The lines that are printed about an evaluation: name, value."""
+    settings, records = evaluation.settings, evaluation.records
+    model, task, decoding = settings["model"], settings["task"], settings["decoding"]
+    options = ", ".join(f"{name}={value}" for name, value in decoding.items() if name != "kind")
+    scheme = task.get("scheme") or {}  # a task of one's own may have none
+    wording = ", ".join(
+        f"{name}={value!r}" for name, value in sorted(scheme.items()) if name != "name" and value
+    )
+    named = f", scheme {scheme['name']}" if "name" in scheme else ""
+    seeds = f" × {len(evaluation.seeds)} seeds" if len(evaluation.seeds) > 1 else ""
+    about = f"{model['family']}, {model['dtype']}, weights {model['weights'][:12]}"
+    lines = [
+        ("model", f"{model['source']} ({about})"),
+        ("task", f"{task.get('task', '?')}{named} ({task.get('version', 'no version')})"),
+        ("scheme", wording if len(wording) <= 300 else f"{wording[:300]}…"),
+        ("decoding", f"{decoding['kind']}: {options}"),
+        ("policy", settings["policy"] or "none"),
+        ("reuse", _reused(evaluation)),
+        _measured(evaluation),
+        ("documents", f"{evaluation.n}{seeds}"),
+        ("skills", _by_skill(evaluation)),
+    ]
+    if settings["policy"]:
+        parts = {
+            "of the attention hidden": evaluation.mean("hidden_share"),
+            "of each step's own sinks hit": evaluation.mean("sinks_hit"),
+            "of the keys taken": evaluation.mean("key_share"),
+        }
+        shares = ", ".join(f"{value:.2%} {words}" for words, value in parts.items() if value is not None)
+        lines.append(("took", shares or "nothing: it never acted"))
+    rungs = sorted({record.sandbox for record in records if record.sandbox})
+    if rungs:
+        lines.append(("sandbox", ", ".join(rungs) + (", which confines nothing" if "none" in rungs else "")))
+    broken = [record for record in records if record.reason.startswith(GRADER_BROKE)]
+    if broken:
+        example = f"{broken[0].document}, {broken[0].reason}"
+        lines.append(("grading", f"broke on {len(broken)} answers, counted as wrong: {example}"))
+    ties, forwards = sum(record.ties for record in records), sum(record.forwards for record in records)
+    lines.append(("forwards", f"{forwards}, {ties} selections decided by ties"))
+    return [(name, value) for name, value in lines if value]
+
+
+def _reused(evaluation: Evaluation) -> str:
+    """The rule of approximate steps and what it saved; "" where every step was exact."""
+    rule, saved = evaluation.settings.get("reuse"), evaluation.work_saved
+    if rule is None:
+        return ""
+    return (
+        f"{rule}, approximate steps: {saved:.1%} of the multiply-adds saved"
+        if saved is not None
+        else f"{rule}, exact"
+    )
+
+
+def _by_skill(evaluation: Evaluation) -> str:
+    """The accuracy of each skill of the battery, easiest difficulty first; "" for other tasks."""
+    if not all(map(stratum_of, evaluation.scores())):
+        return ""
+    found = evaluation.skills().groupby("skill", sort=False)
+    return "; ".join(
+        f"{skill} " + " ".join(f"{row.accuracy:.2f}@{row.difficulty}" for row in rows.itertuples())
+        for skill, rows in found
+    )
+
+
+def _measured(evaluation: Evaluation) -> tuple[str, str]:
+    low, high = evaluation.interval
+    between = f"± {evaluation.stderr:.4f}, 95 % interval {low:.4f} to {high:.4f}"
+    if evaluation.measure == NATS:
+        nll = evaluation.nll
+        return "nll", f"{nll:.4f} nats per token {between}; perplexity {math.exp(nll):.2f}"
+    return "accuracy", f"{evaluation.accuracy:.4f} {between}"
+
+
+def collect(run: RunFolder, keys: set[tuple[str, int]] | None = None) -> Evaluation:
+    """The evaluation that a folder holds, or the part of it with these (document, seed); reads only."""
+    grades = {(grade.document, grade.seed): grade for grade in run.grades}
+    rows = [row for row in run.generations if keys is None or (row.document, row.seed) in keys]
+    if not rows:
+        raise InputError(f"{run.path} has no answers yet: run `sinkscope evaluate` with it as --out")
+    missing = [row.document for row in rows if (row.document, row.seed) not in grades]
+    if missing:
+        raise InputError(
+            f"{run.path} has {len(missing)} answers without a grade, such as {missing[0]}: run `sinkscope grade {run.path}`"
+        )
+    records = (record_of(row, grades[row.document, row.seed], run.settings) for row in rows)
+    return Evaluation(tuple(records), run.settings)
+
+
+def open_evaluation(path: str | os.PathLike[str]) -> Evaluation:
+    """The evaluation in a folder, also while it is being written."""
+    return collect(RunFolder.read(Path(path)))
+
+
+def record_of(row: Generation, grade: Grade, settings: Mapping[str, Any]) -> Record:
+    """An answer with its grade, and the settings of its run."""
+    more = row.more
+    answered = ("document", "index", "seed", "prompt", "output", "steps", "forwards")
+    known: dict[str, Any] = {name: getattr(row, name) for name in answered}
+    known |= {name: getattr(grade, name) for name in ("extracted", "passed", "reason", "sandbox")}
+    known |= {
+        name: more.get(name) for name in ("sinks_hit", "key_share", "nll", "reuse", "macs", "macs_exact")
+    }
+    known |= {name: int(more.get(name, 0)) for name in ("ties", "prompt_tokens", "stream")}
+    known |= {"hidden_share": row.hidden, "fingerprint": str(more.get("fingerprint", ""))}
+    return Record(**known, settings=settings, nats=tuple(more.get("nats", ())))
+
+
+def score_of(record: Record) -> float:
+    """What a record counts for: 1 or 0, or its nats per token."""
+    return float(record.passed) if record.nll is None else record.nll
