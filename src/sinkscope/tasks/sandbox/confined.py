@@ -15,6 +15,7 @@ import marshal
 import os
 import resource
 import sys
+from fcntl import F_DUPFD_CLOEXEC, fcntl
 
 from sinkscope.tasks.sandbox.kernel import become, die_with, hide, landlock, refuse_calls
 from sinkscope.tasks.sandbox.wire import NOTHING_CAUGHT_IT, Gone, Peer, Remote
@@ -69,7 +70,8 @@ def main(start: int, size: int) -> None:
 
 def _keep(*descriptors: int) -> list[int]:
     """Close all but these (and output), which become 3, 4, …; standard input becomes empty."""
-    high = [os.dup2(descriptor, 100 + i, inheritable=False) for i, descriptor in enumerate(descriptors)]
+    # Above 100, wherever there is room: they may have any number, and one that is copied to itself is an error.
+    high = [fcntl(descriptor, F_DUPFD_CLOEXEC, 100) for descriptor in descriptors]
     os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
     kept = [os.dup2(descriptor, 3 + i, inheritable=False) for i, descriptor in enumerate(high)]
     os.closerange(3 + len(kept), 4096)
