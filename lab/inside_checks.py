@@ -1,11 +1,13 @@
-"""What the organisms' sinks hold: tables of a finished `sinkscope study inside`, and two checks that its rules do not make.
+"""What sinks hold: tables of finished studies (`inside`, lab/studies/inside-english.toml), and checks of their answers.
 
     python -m lab.inside_checks tables STUDY lab/inside    # holdings.csv and inspection.csv.gz, without what repeats in every row
     python -m lab.inside_checks looks STUDY                # probes within one look, where step, block and masks left are constant
     python -m lab.inside_checks own [--limit 24]           # the values of a run's own strongest sink at all of its sinks
+    python -m lab.inside_checks left [--limit 8]           # SmolLM2: predictions that are not read from a patched place
     python -m lab.inside_checks picture STUDY docs/images  # inside-organisms.png: the report's figure of two organisms
 
-`looks` and `own` print the tables of lab/inside.md.
+`tables` and `picture` of the study of English write english-holdings.csv, english-inspection.csv.gz and inside-english.png.
+`looks`, `own` and `left` print the tables of lab/inside.md.
 """
 
 from __future__ import annotations
@@ -36,6 +38,9 @@ from sinkscope.tasks.prompting import encode_prompt
 
 ORGANISMS = ("causal", "scratch", "adapted", "multimodal")
 TASKS = ("word_problems", "small_code")
+PAIR = ("smollm2", "smollm2-twin")
+WRITING = {"causal": {"length": 64}, "dream": {"length": 64, "steps": 64}}
+"""The decoding of lab/studies/inside-english.toml."""
 LOOKS = 2
 DROPPED = (
     "family", "dtype", "weights", "task_version", "scheme", "decoding_name", "decoding", "policy", "seeds", "cell",
@@ -52,11 +57,16 @@ def tables(study: Path, out: Path) -> list[Path]:
     for name, ending in (("holdings", "csv"), ("inspection", "csv.gz")):
         frame = pd.read_parquet(study / "tables" / f"{name}.parquet").drop(columns=list(DROPPED))
         text = frame.to_csv(index=False, float_format="%.4g").encode()
-        path = out / f"{name}.{ending}"
+        path = out / f"{'english-' if is_english(frame) else ''}{name}.{ending}"
         # mtime=0: the same table gives the same file.
         path.write_bytes(gzip.compress(text, mtime=0) if ending.endswith("gz") else text)
         made.append(path)
     return made
+
+
+def is_english(table: pd.DataFrame) -> bool:
+    """Whether a table is of the study of SmolLM2 and its twin."""
+    return set(table["model"]) <= set(PAIR)
 
 
 def cells(study: Path) -> Iterator[tuple[str, list[Any]]]:
@@ -92,20 +102,26 @@ def looks(study: Path) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def written(source: str, task_name: str, limit: int) -> tuple[ss.Model, ss.Run]:
+    """A model, and what it writes for the first documents of a task."""
+    model = ss.load(source, "cpu", "float32")
+    task = prepare(model.family, task_name, grade=False)
+    prompts = [
+        list(encode_prompt(model, task.prompt(document), task.scheme).ids)
+        for document in task.documents(limit)
+    ]
+    batch = pad(model, prompts)
+    real = None if batch.real is None else batch.real.long()
+    options = WRITING[model.family] if source in PAIR else decoding_options(task, model.family)
+    decoding = decoding_from_options(model.family, options)
+    return model, ss.generate(model, batch.ids, decoding, seed=list(range(limit)), attention_mask=real)
+
+
 def own(limit: int) -> pd.DataFrame:
     """KL in nats of giving all sinks the value of one vector: of another run's strongest sink, or of the run's own."""
     rows = []
     for name, task_name in ((name, task) for name in ORGANISMS for task in TASKS):
-        model = ss.load(f"organism/{name}", "cpu", "float32")
-        task = prepare(model.family, task_name, grade=False)
-        prompts = [
-            list(encode_prompt(model, task.prompt(document), task.scheme).ids)
-            for document in task.documents(limit)
-        ]
-        batch = pad(model, prompts)
-        real = None if batch.real is None else batch.real.long()
-        decoding = decoding_from_options(model.family, decoding_options(task, model.family))
-        run = ss.generate(model, batch.ids, decoding, seed=list(range(limit)), attention_mask=real)
+        model, run = written(f"organism/{name}", task_name, limit)
         found: dict[str, list[np.ndarray[Any, Any]]] = {}
         for step in chosen_steps(run, LOOKS):
             other = all_donors(model, run, step)[0].roll(-1, 1)
@@ -141,14 +157,44 @@ def own(limit: int) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def left(limit: int) -> pd.DataFrame:
+    """Predictions that count in a patch of SmolLM2: those that are not read from a patched place. Means over prompts."""
+    model, run = written(PAIR[0], "text", limit)
+    found: dict[str, list[float]] = {}
+    for seen in observe(model, run, run.steps - 1):
+        sinks, control = places(seen)
+        first = (seen.kind >= 0).long().argmax(1)
+        strongest = seen.strength.argmax(-1) == first  # [L, B]
+        for index in range(len(seen.rows)):
+            reads = (seen.predicted[index].nonzero()[:, 0] - seen.shift).clamp(min=0)
+            here = sinks[:, index] & (seen.kind[index] >= 0)
+            values = {"predictions": float(len(reads))}
+            for side, marked in (("sinks", sinks), ("control", control)):
+                touched = marked[:, index].any(1).any(0)
+                count = float((~touched[reads]).sum())
+                values |= {f"left, {side}": count, f"none left, {side}": float(count == 0)}
+                values[f"places, {side}"] = float(touched.sum() / (seen.kind[index] >= 0).sum())
+            values["strongest sink is the first token"] = float(strongest[:, index].float().mean())
+            values["sinks at the first token"] = float(here[..., first[index]].sum() / here.sum())
+            for number, kind in enumerate(KINDS):
+                values[f"sinks: {kind}"] = float((here & (seen.kind[index] == number)).sum() / here.sum())
+            values["first token"] = float(seen.tokens[index, first[index]])
+            for measure, value in values.items():
+                found.setdefault(measure, []).append(value)
+    kinds = len(set(found.pop("first token")))
+    means = {measure: f"{np.mean(values):.3g}" for measure, values in found.items()}
+    return pd.DataFrame([{**means, "different first tokens": kinds}])
+
+
 def picture(study: Path, out: Path) -> Path:
-    """Writes the report's figure of the diffusion organism above that of the causal one, in few colours."""
+    """Writes the report's figure of the diffusion model above that of the causal one, in few colours."""
     table = pd.read_parquet(study / "tables" / "inspection.parquet")
+    english = is_english(table)
+    task = "text" if english else TASKS[0]
     sheets = []
-    for name in ("scratch", "causal"):
-        mine = table[(table["model"] == f"organism/{name}") & (table["task"] == TASKS[0])]
-        figure = plot_holdings(mine).figure
-        figure.suptitle(f"organism/{name}, {TASKS[0]}", fontsize="medium")
+    for name in PAIR[::-1] if english else ("organism/scratch", "organism/causal"):
+        figure = plot_holdings(table[(table["model"] == name) & (table["task"] == task)]).figure
+        figure.suptitle(f"{name}, {task}", fontsize="medium")
         data = io.BytesIO()
         figure.savefig(data, format="png", dpi=120)
         sheets.append(Image.open(data).convert("RGB"))
@@ -157,7 +203,7 @@ def picture(study: Path, out: Path) -> Path:
     )
     both.paste(sheets[0], (0, 0))
     both.paste(sheets[1], (0, sheets[0].height))
-    path = out / "inside-organisms.png"
+    path = out / f"inside-{'english' if english else 'organisms'}.png"
     both.quantize(256, kmeans=3, dither=Image.Dither.NONE).save(path, optimize=True)
     return path
 
@@ -174,13 +220,15 @@ def main() -> None:
         one.add_argument("out", type=Path)
     kinds.add_parser("looks").add_argument("study", type=Path)
     kinds.add_parser("own").add_argument("--limit", type=int, default=24)
+    kinds.add_parser("left").add_argument("--limit", type=int, default=8)
     given = parser.parse_args()
     if given.what == "tables":
         print(*tables(given.study, given.out), sep="\n")
     elif given.what == "picture":
         print(picture(given.study, given.out))
     else:
-        table = looks(given.study) if given.what == "looks" else own(given.limit)
+        checks = {"own": own, "left": left}
+        table = looks(given.study) if given.what == "looks" else checks[given.what](given.limit)
         print(table.to_string(index=False))
 
 

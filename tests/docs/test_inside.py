@@ -1,8 +1,9 @@
-"""The answers in docs/inside.md are those of the shipped table."""
+"""The answers in docs/inside.md are those of the shipped tables."""
 
 from __future__ import annotations
 
 import csv
+import gzip
 import re
 from pathlib import Path
 
@@ -24,8 +25,25 @@ COLUMNS = {
     "length of the answer": "Do sinks hold: answer length?",
     "right": "Do sinks hold: right?",
 }
+MEASURES = {
+    "content, control not subtracted": ("patch", "value of another run: kl", "sinks"),
+    "any value, control not subtracted": ("patch", "no value: kl", "sinks"),
+    "key needed, control not subtracted": ("patch", "key of an ordinary place: kl", "sinks"),
+    "best candidates that change without their values": ("patch", "no value: flipped", "sinks"),
+    "share of attention to sinks": ("attention", "share to", "sinks"),
+    "cosine of queries and keys at sinks": ("scores", "cosine", "sinks"),
+    "cosine elsewhere": ("scores", "cosine", "others"),
+    "length of keys at sinks": ("scores", "key length", "sinks"),
+    "length of keys elsewhere": ("scores", "key length", "others"),
+    "positions with a massive entry": ("channels", "massive", "all"),
+    "dormant heads": ("dormant", "heads", "all"),
+    "deeper layers' sinks that are sinks of layer l": ("foresight", "of the sinks behind", "recall"),
+    "the same by chance": ("foresight", "of the sinks behind", "by chance"),
+}
+"""Rows of the table of SmolLM2 and its twin that no rule asks about."""
+MODELS = ("smollm2", "smollm2-twin")
 TASKS = {"problems": "word_problems", "code": "small_code"}
-CELL = re.compile(r"(yes|no|not shown) (\S+) \[(\S+), (\S+)\](?:; \S+)?(?: \(n = (\d+)\))?")
+CELL = re.compile(r"(?:(yes|no|not shown) )?(\S+) \[(\S+), (\S+)\](?:; \S+)?(?: \(n = (\d+)\))?")
 
 
 def shown() -> list[tuple[str, str, str, str]]:
@@ -48,20 +66,45 @@ def number(text: str) -> float:
     return float(text.replace("−", "-"))
 
 
+def check(text: str, row: dict[str, str] | None) -> None:
+    """The cell says what the row of the table says."""
+    if row is None or row.get("answer") == "void":
+        assert text == ("–" if row is None else "void")
+        return
+    read = CELL.fullmatch(text)
+    assert read is not None, text
+    answer, *numbers, n = read.groups()
+    digits = len(numbers[0].partition(".")[2])
+    close = pytest.approx([float(row[name]) for name in ("value", "low", "high")], abs=0.6 * 10**-digits)
+    assert (answer, int(n or 200)) == (row.get("answer"), int(row["n"])), (text, row)
+    assert [number(each) for each in numbers] == close, (text, row)
+
+
+def answers(name: str) -> dict[tuple[str, str, str], dict[str, str]]:
+    with (ROOT / "lab" / "inside" / name).open(encoding="utf-8", newline="") as file:
+        return {(row["model"], row["task"], row["question"]): row for row in csv.DictReader(file)}
+
+
 def test_every_answer_is_that_of_the_table() -> None:
-    with (ROOT / "lab" / "inside" / "holdings.csv").open(encoding="utf-8", newline="") as file:
-        rows = {(row["model"], row["task"], row["question"]): row for row in csv.DictReader(file)}
-    cells = shown()
+    rows, cells = answers("holdings.csv"), shown()
     assert len(cells) == 8 * len(COLUMNS)
     for model, task, question, text in cells:
-        row = rows.get((f"organism/{model}", task, question))
-        if row is None or row["answer"] == "void":
-            assert text == ("–" if row is None else "void")
-            continue
-        read = CELL.fullmatch(text)
-        assert read is not None, text
-        answer, *numbers, n = read.groups()
-        digits = len(numbers[0].partition(".")[2])
-        close = pytest.approx([float(row[name]) for name in ("value", "low", "high")], abs=0.6 * 10**-digits)
-        assert (answer, int(n or 200)) == (row["answer"], int(row["n"]))
-        assert [number(each) for each in numbers] == close, (model, task, question)
+        check(text, rows.get((f"organism/{model}", task, question)))
+
+
+def test_every_number_of_the_pair_is_that_of_its_tables() -> None:
+    rows = answers("english-holdings.csv")
+    with gzip.open(ROOT / "lab" / "inside" / "english-inspection.csv.gz", "rt", encoding="utf-8") as file:
+        means = [row for row in csv.DictReader(file) if row["layer"] == "-1"]
+    measured = {(row["model"], row["section"], row["measure"], row["place"]): row for row in means}
+    text = (ROOT / "docs" / "inside.md").read_text(encoding="utf-8")
+    table = text.partition("## A real model and its diffusion twin")[2].partition("\n## ")[0]
+    lines = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("|")]
+    cells = {name.strip(): [cell.strip() for cell in both] for name, *both in lines[2:]}
+    assert set(cells) == set(COLUMNS) | set(MEASURES)
+    for name, both in cells.items():
+        for model, cell in zip(MODELS, both, strict=True):
+            if name in COLUMNS:
+                check(cell, rows.get((model, "text", COLUMNS[name])))
+            else:
+                check(cell, measured[(model, *MEASURES[name])])
