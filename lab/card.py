@@ -15,7 +15,6 @@ from lab.card_parts import (
     count,
     emergence_tables,
     first_tables,
-    gaps,
     masking_notes,
     masking_tables,
     measured,
@@ -23,11 +22,10 @@ from lab.card_parts import (
     table,
 )
 from lab.emergence_picture import picture
-from lab.masking import policies
-from lab.results import digest_of
 from sinkscope.errors import InputError
 from sinkscope.files import write_atomically
 from sinkscope.models.load import ORGANISMS as WEIGHTS
+from sinkscope.models.load import find
 from sinkscope.organisms.corpus import END
 from sinkscope.organisms.documents import GIVEN
 from sinkscope.organisms.recipe import LENGTH
@@ -57,7 +55,7 @@ PLENTY = 500
 
 def read_files(folder: Path) -> dict[str, dict[str, Any]]:
     """Name without ending → the file's data; those of other weights are refused."""
-    digest = digest_of(folder)
+    digest = find(folder).digest
     found = {}
     for name in (*NEEDED, *OPTIONAL):
         path = folder / name
@@ -90,7 +88,7 @@ def card(name: str, folder: Path) -> str:
         "Written by `python -m lab.cards write` from the measured files beside it. How the organisms are "
         "made: docs/organisms.md; what was tried: lab/organisms.md.",
         "## What it is",
-        _about(training, digest_of(folder)),
+        _about(training, find(folder).digest),
         "## How it was trained",
         _training(name, training),
         "## Held-out accuracy",
@@ -196,17 +194,14 @@ def _emergence(name: str, emergence: dict[str, Any]) -> str:
 def _masking(results: dict[str, Any] | None) -> str:
     if results is None:
         return f"Not measured: there is no results.json. {NO_PROOF}"
-    said = (
-        f"{measured(results)}, torch {results['torch']}; {results['documents']} held-out documents per task, in left-padded "
-        f"batches of {results['batch']} rows; single answers can differ between batch shapes. Keys are ranked by received "
-        f"attention in the step before. Controls: as many random keys (count), or random keys with as much attention (mass), "
-        f"{len(results['control_seeds'])} seeds each, pooled. Accuracies have 95 % Wilson intervals; differences are paired by "
-        "document, with bootstrap intervals. Effects are policy minus control: below zero, the strongest keys matter more than "
-        "the control's. * marks p < .05 after Holm's correction over all tests of this card."
-    )
-    if "older_rules" in results:
-        said = f"{said} {results['older_rules']}"
     rows = whole_rows(results)
+    said = (
+        f"{measured(results)}, `{results['made_by']}`, {rows[0]['dtype']}; {results['documents']} held-out documents per task. "
+        "Keys are ranked by received attention in the step before. Controls: as many random keys (count), or random keys with as "
+        "much attention (mass), several draws, pooled. Accuracies have 95 % intervals; differences are paired by document. "
+        "Effects are policy minus control: below zero, the strongest keys matter more than the control's. * marks p < .05 after "
+        "Holm's correction over all tests of the study's table."
+    )
     return "\n\n".join([NO_PROOF, said, *masking_tables(rows), bullets(masking_notes(rows))]).rstrip("\n")
 
 
@@ -227,21 +222,9 @@ def _gaps(files: dict[str, dict[str, Any]]) -> list[str]:
     if "results" not in files:
         found.append("The masking table was not measured.")
         return found
-    results = files["results"]
-    if results["documents"] < PLENTY:
-        found.append(f"The masking table has {results['documents']} documents per task, fewer than {PLENTY}.")
-    if results["unfinished_answers"]:
-        found.append(f"{count(results['unfinished_answers'])} answers still held a mask at their end.")
-    whole = len(policies())
-    for task, names in results["missing"].items():
-        if len(names) == whole:
-            found.append(f"{task}: no cell of the masking table was run ({whole} of {whole} are missing).")
-        else:
-            found.append(
-                f"{task}: {len(names)} of {whole} cells of the masking table were not run: {'; '.join(gaps(names))}."
-            )
-    if not results["missing"]:
-        found.append("No cell of the masking table is missing.")
+    documents = files["results"]["documents"]
+    if documents < PLENTY:
+        found.append(f"The masking table has {documents} documents per task, fewer than {PLENTY}.")
     return found
 
 

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from lab.masking import CONTROL_SEEDS
 from lab.profile import MIDDLE
 from sinkscope.report.study.numbers import missing, number
 
@@ -200,33 +199,6 @@ def masking_notes(rows: list[dict[str, Any]]) -> list[str]:
                 f"{task}: silencing was not run beside {', '.join(bare)}: what is lost there is not laid to sinks."
             )
     return notes
-
-
-def gaps(names: Sequence[str]) -> list[str]:
-    """Cells that were not run, those that belong together in one phrase.
-
-    >>> gaps(["top:1", "random(top:1)", "random(top:1),seed=1", "random(top:1),seed=2", "random(top:5),seed=2"])
-    ['`top:1`', '`random(top:1)` (3 seeds)', '`random(top:5),seed=2`']
-    """
-    left, found = dict.fromkeys(names), []
-    for name in names:
-        if name not in left:
-            continue
-        seeds = [name, *(f"{name},seed={seed}" for seed in CONTROL_SEEDS[1:])]
-        controls = [
-            f"random({name}){match}{seed}"
-            for match in ("", ",match=mass")
-            for seed in ("", *(f",seed={number}" for number in CONTROL_SEEDS[1:]))
-        ]
-        together, words = [name], f"`{name}`"
-        if all(one in left for one in controls):
-            together, words = [name, *controls], f"`{name}` with its {len(controls)} controls"
-        elif all(one in left for one in seeds):
-            together, words = seeds, f"`{name}` ({len(seeds)} seeds)"
-        found.append(words)
-        for one in together:
-            del left[one]
-    return found
 
 
 def _line(row: dict[str, Any], controls: dict[tuple[str, bool], dict[str, Any]]) -> list[str]:

@@ -1,8 +1,9 @@
 """The organisms' cards, and the measured files that they are written from.
 
-python -m lab.cards results MASKING_DIR --where "NVIDIA H200"   # results.json: the masking table, graded
-python -m lab.cards profile                                     # profile.json: what its sinks are like
-python -m lab.cards write                                       # README.md and emergence.svg
+python -m lab.cards profile     # profile.json: what its sinks are like
+python -m lab.cards write       # README.md and emergence.svg
+
+results.json, the masking table, comes from `sinkscope study full` (`python -m lab.ship FOLDER MACHINE`).
 """
 
 from __future__ import annotations
@@ -23,16 +24,11 @@ def main(given: Sequence[str] | None = None) -> None:
         description="Cards of the organisms, and the files they are written from."
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    results = commands.add_parser("results", help="grade the answers of a masking run: results.json")
-    results.add_argument("folder", type=Path, help="holds NAME.jsonl.gz, from lab.masking")
-    results.add_argument("--where", help="machine; default: as the answers say")
-    results.add_argument("--date", help="YYYY-MM-DD; default: as the answers say")
     about = commands.add_parser("profile", help="record held-out answers on a CPU: profile.json")
     about.add_argument("--prompts", type=int, default=24)
     card = commands.add_parser("write", help="README.md and emergence.svg, from the measured files")
     for one in (about, card):
         one.add_argument("--models", default=",".join(RECIPES), help="names, separated by commas")
-    for one in (results, about, card):
         one.add_argument(
             "--root", type=Path, default=WEIGHTS, help="folder that holds NAME/ for every organism"
         )
@@ -42,13 +38,6 @@ def main(given: Sequence[str] | None = None) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    if options.command == "results":
-        from lab.results import write_results
-
-        if options.date is not None:
-            _check_date(options.date)
-        write_results(options.folder, options.where, options.date, options.root)
-        return
     for name in options.models.split(","):
         if not (options.root / name / "config.json").is_file():
             raise InputError(f"there is no organism {options.root / name}: {nearest(name, list(RECIPES))}")
@@ -62,13 +51,6 @@ def _run(options: argparse.Namespace) -> None:
 
             for path in write_card(name, options.root):
                 print(path)
-
-
-def _check_date(text: str) -> None:
-    try:
-        time.strptime(text, "%Y-%m-%d")
-    except ValueError as error:
-        raise InputError(f"--date is {text!r}: expected YYYY-MM-DD, such as 2026-11-16") from error
 
 
 if __name__ == "__main__":

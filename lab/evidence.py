@@ -1,10 +1,9 @@
-"""`evidence.zip` of the organisms, from finished studies and from the answers of a masking run.
+"""`evidence.zip` of the organisms, from finished studies.
 
-    python -m lab.evidence --where "two CPU cores" --studies DIR DIR --masking DIR --keep
+    python -m lab.evidence --where "NVIDIA H200" --studies DIR DIR --keep
 
-A study gives graded answers, statistics of traces and pairs of traces (`study.evidence.of_folder`); a masking run
-(`lab.masking`) gives answers, which are graded here. The shares of sinks that a masking run hit are left out: those of
-2026-11-16 were counted by an earlier rule. A study of the same cells on fewer documents gives them (`together`).
+A study gives graded answers, of the policies that the claims read, statistics of traces and pairs of traces
+(`study.evidence.of_folder`).
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from lab.results import graded, read_cells
 from sinkscope.errors import plainly
-from sinkscope.models.load import ORGANISMS, find
+from sinkscope.models.load import ORGANISMS
 from sinkscope.study import evidence
 from sinkscope.study.evidence import Answers, Evidence, Traces
 
@@ -25,28 +23,6 @@ POLICIES = (
     "top:10", "random(top:10)", "top:1@model", "random(top:1@model)",
 )  # fmt: skip
 """What the claims read."""
-
-MASKING = "masking runs of this project (lab/masking.py in its repository)"
-"""The name of `lab.masking` for people who have the package alone."""
-
-
-def of_masking(folder: Path, name: str, policies: Sequence[str] = POLICIES) -> Evidence:
-    """The evidence of a masking run on one organism."""
-    weights = find(ORGANISMS / name).digest
-    cells = [cell for cell in read_cells(folder / f"{name}.jsonl.gz", weights) if cell["policy"] in policies]
-    first = cells[0]
-    made = f"{first['date']}, {first['machine']}, {MASKING}, {first['dtype']}"
-    answers = []
-    for cell, result in zip(cells, graded(cells, name), strict=True):
-        answers.append(
-            Answers(
-                evidence.key(weights, cell["task_settings"], cell["decoding"], cell["policy"], [0]), made, cell["task"],
-                evidence.canonical(cell["decoding"]), cell["policy"],
-                {row.document: row.passed for row in result.records},
-                {row.document: evidence.answer_digest(row.output) for row in result.records},
-            )
-        )  # fmt: skip
-    return Evidence(weights, tuple(answers))
 
 
 def together(parts: Sequence[Evidence]) -> Evidence:
@@ -79,7 +55,6 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Evidence that ships with the organisms.")
     parser.add_argument("--where", default="unknown machine")
     parser.add_argument("--studies", nargs="*", type=Path, default=[])
-    parser.add_argument("--masking", type=Path)
     parser.add_argument(
         "--keep", action="store_true", help="add to what ships already, instead of replacing it"
     )
@@ -88,13 +63,8 @@ def main(words: Sequence[str] | None = None) -> None:
     parts: dict[str, list[Evidence]] = {}
     for folder in given.studies:
         for model, one in evidence.of_folder(folder, given.where).items():
-            parts.setdefault(model.removeprefix("organism/"), []).append(one)
-    for name in (
-        sorted(path.name.partition(".")[0] for path in given.masking.glob("*.jsonl.gz"))
-        if given.masking
-        else ()
-    ):
-        parts.setdefault(name, []).append(of_masking(given.masking, name))
+            read = tuple(cell for cell in one.answers if cell.policy in POLICIES)
+            parts.setdefault(model.removeprefix("organism/"), []).append(replace(one, answers=read))
     for name, found in parts.items():
         path = given.out / name / evidence.NAME
         known = evidence.load(path, found[0].weights) if given.keep else None

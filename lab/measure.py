@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.masking import machine
+import torch
+
 from sinkscope import checks
 from sinkscope.errors import InputError, plainly
 from sinkscope.models.load import find, load
@@ -22,6 +23,14 @@ from sinkscope.statistics import wilson
 
 KEPT = ("digest", "date", "dtype", "batch")
 """Copied from the answers into accuracy.json."""
+
+
+def machine(device: Any) -> str:
+    """The machine, in words."""
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    threads = torch.get_num_threads()
+    return f"CPU, {threads} thread{'' if threads == 1 else 's'}"
 
 
 def answers(source: str | Path, count: int, batch: int = 128, device: str = "auto") -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lab.masking import ask, machine
+from lab.measure import machine
 from sinkscope.errors import InputError
 from sinkscope.models.load import ORGANISMS as WEIGHTS
 from sinkscope.organisms.layout import write_json
@@ -39,7 +39,9 @@ def profile(folder: Path, prompts: int = PROMPTS) -> dict[str, Any]:
     from sinkscope.models.load import load
     from sinkscope.models.prompts import pad
     from sinkscope.sinks import anatomy, diagnose, summary
+    from sinkscope.tasks import registry
     from sinkscope.tasks.evaluate import decoding_for
+    from sinkscope.tasks.prompting import encode_prompt
     from sinkscope.trace.capture import Capture
 
     if prompts < 2:
@@ -47,8 +49,9 @@ def profile(folder: Path, prompts: int = PROMPTS) -> dict[str, Any]:
             f"prompts is {prompts}: intervals over prompts need at least 2, and about 10 to be trusted"
         )
     model = load(folder, device="cpu")
-    asked = ask(model, TASK, prompts)
-    rows, decoding = pad(model, asked.prompts), decoding_for(asked.task, model.family)
+    task = registry.get(TASK, model.family)
+    asked = [encode_prompt(model, task.prompt(one), task.scheme).ids for one in task.documents(prompts)]
+    rows, decoding = pad(model, [list(ids) for ids in asked]), decoding_for(task, model.family)
     run = generate(model, rows.ids, decoding, None, Capture(anatomy=True), seed=0, attention_mask=rows.real)
     if run.trace is None:  # for the type checker: a capture was asked for
         raise RuntimeError("no trace")

@@ -13,15 +13,13 @@ from typing import Any
 import pytest
 import torch
 
-from lab import cards, controls, masking, measure
+from lab import cards, measure
 from sinkscope import statistics
 from sinkscope.models.load import ORGANISMS as WEIGHTS
 from sinkscope.tasks import registry
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "cards": cards.main,
-    "controls": controls.main,
-    "masking": masking.main,
     "measure": measure.main,
 }
 CAUSAL = str(WEIGHTS / "causal")
@@ -29,7 +27,7 @@ CAUSAL = str(WEIGHTS / "causal")
 
 @pytest.fixture
 def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with `empty`, a checkpoint without weights; no GPU, and no process or model may begin."""
+    """A folder with `empty`, a checkpoint without weights; no GPU."""
     folder = tmp_path / "empty"
     folder.mkdir()
     for name in ("config.json", "training.json", "emergence.json", "accuracy.json"):
@@ -37,21 +35,12 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "words.txt").write_text("no JSON", encoding="utf-8")
     (tmp_path / "list.json").write_text("[]", encoding="utf-8")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(masking, "_share_out", lambda *_: pytest.fail("began"))
     return tmp_path
 
 
 @pytest.mark.parametrize(
     ("command", "words", "said"),
     [
-        ("masking", "{shelf}/out --processes 0", "processes should be a whole number of at least 1, got 0"),
-        ("masking", "{shelf}/out --count 0", "count should be a whole number of at least 1, got 0"),
-        ("masking", "{shelf}/out --batch 0", "batch should be a whole number of at least 1, got 0"),
-        ("masking", "{shelf}/out --tasks word_problem", "did you mean word_problems?"),
-        ("masking", "{shelf}/out --policies none;tip:1", "'tip' is not known"),
-        ("masking", "{shelf}/out --device cuda", "no usable CUDA GPU"),
-        ("masking", "{shelf}/out --models empty --root {shelf}", "has no weights"),
-        ("masking", "{shelf}/words.txt", "is a file"),
         ("measure", "{shelf}/nowhere", "there is no folder"),
         ("measure", "{causal} --count 0", "count should be a whole number of at least 1, got 0"),
         ("measure", "{causal} --batch 0", "batch should be a whole number of at least 1, got 0"),
@@ -60,10 +49,6 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("measure", "{causal} --answers {shelf}/nothing.json", "cannot be read"),
         ("measure", "{causal} --answers {shelf}/words.txt", "cannot be read"),
         ("measure", "{causal} --answers {shelf}/list.json", "holds no answers"),
-        ("controls", "{shelf}/nowhere", "training.json"),
-        ("controls", "{causal} --count 0", "count should be a whole number of at least 1, got 0"),
-        ("controls", "{causal} --batch 0", "batch should be a whole number of at least 1, got 0"),
-        ("controls", "{shelf}/empty", "has no weights"),
         ("cards", "write --models empty --root {shelf}", "has no weights"),
         ("cards", "profile --models empty --root {shelf}", "has no weights"),
     ],
@@ -118,9 +103,6 @@ def test_a_gpu_machine_needs_few_libraries() -> None:
         "datasets",
         "jinja2",
     ]
-    program = (
-        f"import sys; sys.modules.update(dict.fromkeys({others}))\n"
-        "import lab.controls, lab.masking, lab.measure"
-    )
+    program = f"import sys; sys.modules.update(dict.fromkeys({others}))\nimport lab.measure"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

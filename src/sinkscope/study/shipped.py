@@ -1,8 +1,7 @@
 """Results that ship with the organisms: full-size tables, made on a GPU, shown beside what was computed here.
 
 `accuracy.json` beside an organism's weights: its accuracy without a policy on many documents. `results.json`: its masking
-table, written by the laboratory (`lab.cards results`, or `lab.ship` from a finished study). Both are labelled with date and
-machine.
+table, from `sinkscope study full` (`lab.ship`). Both are labelled with date and machine.
 """
 
 from __future__ import annotations
@@ -55,8 +54,6 @@ def digest_of(models: Sequence[str], shelf: Path = SHELF) -> str:
 def _results(model: str, folder: Path, data: dict[str, Any]) -> Shipped:
     made_by = data.get("made_by", "study full")
     label = f"shipped result of {data.get('date', 'unknown date')}, {data.get('where', 'unknown machine')}, {made_by}"
-    if data.get("older_rules"):
-        label += f". {data['older_rules']}"
     return Shipped(label, tuple(whole_rows(data)))
 
 
