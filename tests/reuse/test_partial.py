@@ -159,3 +159,23 @@ def test_drift_refreshes_between_never_and_always() -> None:
     assert never == 1
     assert always == 16
     assert 1 < some < 16
+
+
+def test_other_keys_that_are_attended_to_most_refresh_too() -> None:
+    model, prompt = golden.model("llada"), torch.arange(20, 29)[None]
+    decoding = ss.LladaDecoding(16, block=16)
+
+    def ran(reuse: str) -> tuple[torch.Tensor, list[int]]:
+        run = ss.generate(model, prompt, decoding, reuse=reuse, capture=ss.Capture())
+        full = run.trace.dataset["fresh"].all("key").values.reshape(-1)
+        return run.states, [step for step, all_fresh in enumerate(full) if all_fresh]
+
+    states, never = ran("drift:0.0,by=union")
+    assert never == [0]
+    assert torch.equal(states, ran("prefix:block")[0]), "nothing is computed beside the block"
+    assert ran("drift:1.1,by=union")[1] == list(range(0, 16, 2)), (
+        "a partial step finds it, the next one is full"
+    )
+    some = ran("drift:1.0,by=union")[1]
+    assert 1 < len(some) < 8
+    assert set(ran("drift:0.3,by=union")[1]) != set(some)

@@ -57,21 +57,22 @@ def new_rungs() -> Iterator[None]:
 
 def test_the_verdict_arrives_whatever_the_number_of_its_pipe(rung: str) -> None:
     """A grader with many open files: 1 in 100 right programs failed, those whose pipe had the number 100."""
-    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(2)]
-    ends = []
+    held, ends = [os.open(os.devnull, os.O_RDONLY)], []
     try:
-        while held[-1] < 105:
-            read, write = os.pipe()  # as the run will get it
-            os.close(read)
-            os.close(write)
-            ends.append(write)
+        while held[-1] < 104:
+            held.append(os.open(os.devnull, os.O_RDONLY))
+            if held[-1] < 96:
+                continue
+            pipe = os.pipe()  # as the run will get it
+            for end in pipe:
+                os.close(end)
+            ends.append(pipe[1])
             result = run("def f(x):\n    return x + 1\n", checks="assert f(1) == 2", sandbox=rung)
-            assert (result.passed, result.reason, write) == (True, "passed", write)
-            held += [os.open(os.devnull, os.O_RDONLY) for _ in range(1 if write >= 97 else 97 - write)]
+            assert (result.passed, result.reason, pipe) == (True, "passed", pipe)
     finally:
         for descriptor in held:
             os.close(descriptor)
-    assert {99, 100, 101, 102} <= set(ends)
+    assert 100 in ends
 
 
 def test_honest_programs_pass(rung: str) -> None:

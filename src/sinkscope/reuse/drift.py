@@ -1,4 +1,4 @@
-"""DriftReuse: a full forward when the most attended key of a layer has moved."""
+"""DriftReuse: a full forward when the most attended keys of the layers have moved, or are others."""
 
 from __future__ import annotations
 
@@ -7,43 +7,59 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from sinkscope.checks import at_least
+from sinkscope.checks import at_least, one_of
 from sinkscope.reuse.rule import REUSES, Reuse
+
+WAYS = ("key", "union")
 
 
 @REUSES.add
 @dataclass(frozen=True)
 class DriftReuse(Reuse):
-    """Keeps keys and values until the most attended one of a layer drifts, as Elastic-Cache does (arXiv 2510.14973).
+    """Keeps keys and values until the most attended ones drift, as Elastic-Cache does (arXiv 2510.14973).
 
-    The most attended key outside of the block, one of each layer, is computed in every step beside the block. Where the cosine
-    of its key with that of the last full forward falls below the threshold in any layer, the next forward is a full one.
+    The most attended key outside of the block, one of each layer, is looked at in every step; a forward that finds a drift is
+    followed by a full one.
 
     Attributes:
-        threshold: cosine; from 1 on every forward is full, and the loop exact.
+        threshold: by key: cosine; from 1 on every forward is full, and the loop exact. By union: share of keys, from 0 to 1.
+        by: "key": these keys are computed in every step beside the block, and a layer's has drifted where its cosine with that of
+            the last full forward falls below the threshold. "union": they have drifted where less than this share of them, over
+            all layers, was among them in the last full forward; nothing is computed beside the block.
 
-    >>> str(DriftReuse(0.9))
-    'drift:0.9'
+    >>> str(DriftReuse(0.9)), str(DriftReuse(0.5, by="union"))
+    ('drift:0.9', 'drift:0.5,by=union')
     """
 
     threshold: float
+    by: str = "key"
 
     word: ClassVar[str] = "drift"
-    tracks: ClassVar[bool] = True
     alone: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        one_of("by", self.by, WAYS)
         object.__setattr__(self, "threshold", float(at_least("threshold", self.threshold, -1.0)))
 
     @property
+    def tracks(self) -> bool:
+        """By key."""
+        return self.by == "key"
+
+    @property
+    def unites(self) -> bool:
+        """By union."""
+        return self.by == "union"
+
+    @property
     def exact(self) -> bool:
-        """With a threshold of 1 or more."""
-        return self.threshold >= 1
+        """By key, with a threshold of 1 or more."""
+        return self.tracks and self.threshold >= 1
 
     def due(self, age: int, begins: bool) -> bool:
         """Where a block begins; else drift decides."""
         return begins
 
-    def drifted(self, cosine: Tensor) -> bool:
-        """Whether any layer's key fell below the threshold."""
-        return bool((cosine < self.threshold).any())
+    def drifted(self, likeness: Tensor) -> bool:
+        """Whether any of them fell below the threshold."""
+        return bool((likeness < self.threshold).any())

@@ -81,7 +81,6 @@ class Reuse:
         causal: whether it can run on causal models too.
         moves: whether the active columns are chosen anew in every step.
         selects: whether only some of the kept keys stay.
-        tracks: whether the most attended key of each layer is active too, so that its drift can be seen.
         alone: whether rows with random streams of their own must run one by one, because what one shows changes all.
 
     >>> isinstance(ss.PrefixReuse(8), ss.Reuse)
@@ -95,12 +94,21 @@ class Reuse:
     causal: ClassVar[bool] = False
     moves: ClassVar[bool] = False
     selects: ClassVar[bool] = False
-    tracks: ClassVar[bool] = False
     alone: ClassVar[bool] = False
 
     @property
     def exact(self) -> bool:
         """Whether every step is a full forward, so that the plain loop runs bit for bit."""
+        return False
+
+    @property
+    def tracks(self) -> bool:
+        """Whether the most attended key of each layer is active too, so that its drift can be seen."""
+        return False
+
+    @property
+    def unites(self) -> bool:
+        """Whether each step finds the most attended key of each layer, so that changes of the set can be seen."""
         return False
 
     @property
@@ -138,8 +146,10 @@ class Reuse:
         """Bool [B, S]: the kept keys of a layer that stay: as many in every layer."""
         return candidates.keys
 
-    def drifted(self, cosine: Tensor) -> bool:
-        """Whether keys moved too far, from Float [layer, B]: cosine of each layer's most attended key with what was kept."""
+    def drifted(self, likeness: Tensor) -> bool:
+        """Whether a full forward is due, from Float [layer, B], the cosine of each layer's most attended key with what was kept,
+        or [1, B], the share of these keys that were the most attended ones in the last full forward.
+        """
         return False
 
     def identity(self) -> str:

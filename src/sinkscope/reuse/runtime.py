@@ -66,7 +66,10 @@ class ReuseRuntime:
         self._placed: dict[int, Tensor] = {}
         self._tracked: dict[int, Tensor] = {}
         self._tracked_keys: Tensor = torch.empty(0)
-        self._cosines: Tensor | None = None  # [layer, B], of the last partial forward
+        self._top: Tensor | None = (
+            None  # Bool [B, S]: the most attended keys of the layers in the last full forward
+        )
+        self._likeness: Tensor | None = None  # [layer or 1, B], of the last partial forward
 
     # ---- forwards
 
@@ -98,7 +101,8 @@ class ReuseRuntime:
         else:
             self._age += 1
             kind = (self._index.shape[1], self._most, self._seen is None, self._columns.moved)
-            hidden = run(self._partial, x, kind)
+            # Not captured with unions: whether their kernels can be has not been tried.
+            hidden = run(self._partial, x, None if self.rule.unites else kind)
             self.fresh = self._active
         self._count(full, alive)
         return hidden
@@ -112,13 +116,15 @@ class ReuseRuntime:
         self._candidates = self._everything & ~self._active
         if self.rule.selects and "near" in self.rule.scores:
             self._near = self._nearness()
-        watched = self.rule.selects or self.rule.tracks
+        watched = self.rule.selects or self.rule.tracks or self.rule.unites
         queries = {**context.queries, BLOCK: (wanted.block & self._everything)[:, None].float()}
         context = replace(context, editor=self._columns, policy=self if watched else None, queries=queries)
         hidden = self.model.hidden(x, context)
         if self.rule.tracks:  # what is tracked is computed in every step beside the block
             self._tracked_keys = self._memory.put("tracked keys", self._keys_now())
             self._set_active(self._active.scatter(1, torch.stack(list(self._tracked.values()), 1), True))
+        if self.rule.unites:
+            self._top = self._top_keys()
         self._hidden = self._memory.put("hidden", hidden)
         return self._hidden
 
@@ -133,17 +139,23 @@ class ReuseRuntime:
             for name, weights in context.queries.items()
         }
         queries[ALL] = once[:, None]
+        if self.rule.unites:
+            queries[BLOCK] = once[:, None]  # the block is all that is active
         columns.active = index
         placed = Placed(self._placed, self._everything) if self.rule.selects else None
         context = replace(
-            context, real=self._seen, newest=True, editor=columns, queries=queries, placed=placed
-        )
+            context, real=self._seen, newest=True, editor=columns, queries=queries, placed=placed,
+            policy=self if self.rule.unites else None,
+        )  # fmt: skip
         fresh = self.model.hidden(x.gather(1, index), context, positions=positions.gather(1, index))
         if self.rule.tracks:
             moved = torch.nn.functional.cosine_similarity(
                 self._keys_now().float(), self._tracked_keys.float(), dim=-1
             )
-            self._cosines = self._memory.put("cosines", moved)
+            self._likeness = self._memory.put("cosines", moved)
+        if self.rule.unites and self._top is not None:
+            now = self._top_keys()
+            self._likeness = ((now & self._top).sum(1) / now.sum(1))[None]
         self._hidden.scatter_(1, index[..., None].expand(fresh.shape), fresh)
         return self._hidden
 
@@ -184,12 +196,17 @@ class ReuseRuntime:
             self._costs = self._costs[0], None
 
     def _drifted(self) -> bool:
-        """Whether the last forward was a partial one and found keys that have moved too far."""
-        return self._age > 1 and self._cosines is not None and self.rule.drifted(self._cosines)
+        """Whether the last forward was a partial one and found keys that have moved too far, or others."""
+        return self._age > 1 and self._likeness is not None and self.rule.drifted(self._likeness)
 
     def _keys_now(self) -> Tensor:
         """Float [layer, B, G · D]: the keys of each layer's tracked column."""
         return torch.stack([self._columns.keys_at(layer, column) for layer, column in self._tracked.items()])
+
+    def _top_keys(self) -> Tensor:
+        """Bool [B, S]: the most attended key outside of the block of every layer."""
+        columns = torch.stack(list(self._tracked.values()), 1)
+        return torch.zeros_like(self._candidates).scatter(1, columns, True)
 
     # ---- in the place of a policy: the calls of a full forward
 
@@ -201,7 +218,7 @@ class ReuseRuntime:
 
     def reads(self, layer: int) -> tuple[str, ...]:
         """What is received from the block, and from all queries, where that is what the rule chooses by."""
-        if self.rule.tracks:
+        if self.rule.tracks or self.rule.unites:
             return (BLOCK,)
         return tuple(
             name for name, score in ((BLOCK, "received"), (ALL, "sinks")) if score in self.rule.scores
@@ -209,7 +226,7 @@ class ReuseRuntime:
 
     def measure(self, call: AttentionCall) -> None:
         """Choose the keys of a layer that stay, or the one to track."""
-        if self.rule.tracks:
+        if self.rule.tracks or self.rule.unites:
             received = self._received(call, BLOCK).nan_to_num(float("-inf"))
             column = received.masked_fill(~self._candidates, float("-inf")).argmax(1)
             self._tracked[call.layer] = self._memory.put(f"tracked {call.layer}", column)

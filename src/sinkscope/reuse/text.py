@@ -9,8 +9,8 @@ from sinkscope.errors import InputError, nearest
 from sinkscope.reuse.rule import REUSES, Reuse
 
 ALLOWED = (
-    "prefix:STEPS,fresh=block|rest|masks, sparse:KEEP,by=sinks|received|recent|first|random,refresh=STEPS, drift:COSINE "
-    "(STEPS may be block), or a published setting"
+    "prefix:STEPS,fresh=block|rest|masks, sparse:KEEP,by=sinks|received|recent|first|random,refresh=STEPS, "
+    "drift:COSINE,by=key|union (STEPS may be block), or a published setting"
 )
 
 
