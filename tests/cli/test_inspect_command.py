@@ -25,6 +25,13 @@ def main(arguments: list[str]) -> int:
 
 
 @pytest.mark.slow
+def test_a_text_that_is_otherwise_read_is_gone_on_with(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["inspect", "organism/causal", "--task", "text", "--limit", "2", "--looks", "1", "--json"]
+    assert main([*command, "--length", "4", "--device", "cpu"]) == 0
+    assert json.loads(capsys.readouterr().out)["table"]
+
+
+@pytest.mark.slow
 def test_a_model_is_inspected_on_a_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "inside"
     command = [

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import csv
 import re
-from pathlib import Path
 
 import pytest
+from tests.helpers.pages import ROOT, tables
 
-ROOT = Path(__file__).resolve().parents[2]
 NUMBER = re.compile(r"[+−]?\d?\.\d+")
 BY_ORDER = "confidence - random"
 MEASURES = {
@@ -31,18 +30,6 @@ def shipped() -> dict[Key, Row]:
     names = ("question", "model", "block", "order", "window", "what")
     found = {(r[names[0]], r[names[1]], r[names[2]], r[names[3]], r[names[4]], r[names[5]]): r for r in rows}
     assert len(found) == len(rows)
-    return found
-
-
-def tables(page: str) -> list[tuple[str, str, str, str]]:
-    """Head of the first column, first cell, head and text of every other cell."""
-    found: list[tuple[str, str, str, str]] = []
-    heads: list[str] = []
-    for line in (ROOT / page).read_text(encoding="utf-8").splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else []
-        if cells and heads and cells[0] != "---":
-            found += [(heads[0], cells[0], *pair) for pair in zip(heads[1:], cells[1:], strict=True)]
-        heads = (heads or cells) if cells else []
     return found
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import csv
 import re
-from pathlib import Path
 
 import pytest
+from tests.helpers.pages import ROOT, tables
 
-ROOT = Path(__file__).resolve().parents[2]
 DIFFERENCES = {  # header: the row that has the difference, its column, its sign
     "sinks − random": ("sinks", "minus_random", 1),
     "sinks − recent": ("sinks", "minus_recent", 1),
@@ -28,18 +27,6 @@ def shipped() -> dict[tuple[str, str], Row]:
     with (ROOT / "lab" / "reuse" / "reuse.csv").open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["decoding"] == "scheme"]
     return {(row["model"].removeprefix("organism/"), row["rule"]): row for row in rows}
-
-
-def tables(page: str) -> list[tuple[str, str, str, str]]:
-    """Head of the first column, first cell, head and text of every other cell."""
-    found: list[tuple[str, str, str, str]] = []
-    heads: list[str] = []
-    for line in (ROOT / page).read_text(encoding="utf-8").splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else []
-        if cells and heads and cells[0] != "---":
-            found += [(heads[0], cells[0], *pair) for pair in zip(heads[1:], cells[1:], strict=True)]
-        heads = (heads or cells) if cells else []
-    return found
 
 
 def interval(row: Row, stem: str, sign: int) -> list[float]:

@@ -18,7 +18,7 @@ from sinkscope.inspection.inspect import Inspection, inspect_run, run_of_trace
 from sinkscope.models.load import load
 from sinkscope.models.model import Model
 from sinkscope.models.prompts import pad
-from sinkscope.tasks.evaluate import decoding_options, prepare
+from sinkscope.tasks.evaluate import decoding_for, decoding_options, prepare
 from sinkscope.tasks.grading import can_grade
 from sinkscope.tasks.prompting import decode_answer, encode_prompt
 from sinkscope.text import csv_text
@@ -84,7 +84,8 @@ def _of_tasks(model: Model, tasks: list[str], limit: int, looks: int, given: dic
         for document in task.documents(share):
             rows.append(list(encode_prompt(model, task.prompt(document), task.scheme).ids))
             documents.append((task, document))
-        options = options or decoding_options(task, model.family)
+        if decoding_for(task, model.family).generates:  # a text that is read has a beginning to go on with
+            options = options or decoding_options(task, model.family)
     decoding = make_decoding(model, {**options, **given})
     batch = pad(model, rows)
     seeds = list(range(len(rows)))
