@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from sinkscope.errors import InputError, nearest
 
@@ -44,6 +45,14 @@ def one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
     """The value must be one of the allowed words."""
     if value not in allowed:
         raise InputError(f"{name} {value!r} is not known; {nearest(str(value), allowed)}")
+
+
+def known(what: str, value: str, names: Iterable[str]) -> str:
+    """The value, which must be one of the known names of `what`."""
+    words = list(names)
+    if value not in words:
+        raise InputError(f"unknown {what} {value!r}: {nearest(value, words)}")
+    return value
 
 
 def indices(name: str, value: object) -> tuple[int, ...] | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,15 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 RESULTS = sorted((ROOT / "bench" / "results").glob("*.json"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick() -> Iterator[None]:
+    """Two turns instead of three, and one measurement of the device for all runs: what is compared is of one run anyway."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measure, "TURNS", 2)
+        patch.setattr(measure, "limits", cache(measure.limits))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +60,7 @@ def test_the_table_holds_ratios_of_the_same_run(result: dict) -> None:
 
 
 def test_causal_models_are_measured_beside_transformers_generate() -> None:
-    found = run("llama-small", "cpu", "float32", ((2, 80),), steps=8)
+    found = run("llama-small", "cpu", "float32", ((2, 80),), steps=4)
     (case,) = found["cases"]
     assert set(case["timings"]) == {"untraced", "traced", "masked", "transformers"}
     (cells,) = table.rows(found)
@@ -58,15 +69,18 @@ def test_causal_models_are_measured_beside_transformers_generate() -> None:
     assert cells["transformers, static and compiled"] == "–"
 
 
-def test_a_job_is_measured_beside_its_steady_speed_and_the_official_loop() -> None:
+def test_a_job_is_measured_beside_its_steady_speed_and_the_official_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Every document is answered once, and the table's ratios are of one run."""
+    monkeypatch.setattr(job, "SMALL", 64)
     model = model_of("llada-small", "cpu", "float32")
     lines: list[str] = []
-    plain, masked = job.cases(model, LladaDecoding(length=32, steps=2, block=32), lines.append)
+    plain, masked = job.cases(model, LladaDecoding(length=16, steps=2, block=16), lines.append)
     assert [case["policy"] for case in (plain, masked)] == ["none", "top:5"]
     assert len(lines) == 2
     assert sum(plain["batches"]) == plain["documents"] == 64
-    tokens = sum(length // job.SMALL + 32 for length in job.LENGTHS)
+    tokens = sum(length // job.SMALL + 16 for length in job.LENGTHS)
     assert plain["tokens_per_second"] * plain["seconds"] == pytest.approx(2 * tokens)
     (cells, _) = table.rows({"shape": "job", "cases": [plain, masked]})
     share = plain["tokens_per_second"] / plain["steady_tokens_per_second"]

@@ -72,6 +72,12 @@ def generate(family: str, name: str, **more: Any) -> ss.Run:
 
 
 @cache
+def plain(family: str, name: str) -> ss.Run:
+    """A fixture's run without a trace, once per process."""
+    return generate(family, name)
+
+
+@cache
 def recorded(family: str, name: str, cached: bool | None = None) -> ss.Run:
     """A fixture's run with its trace, once per process."""
     return generate(family, name, capture=ss.Capture(), cache=cached)

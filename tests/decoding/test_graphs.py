@@ -6,7 +6,7 @@ The captures themselves need a GPU: see tests/gpu.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.helpers import golden
+from tests.helpers.repeated import Repeated
 
 import sinkscope as ss
 from sinkscope.decoding import engine, graphs
@@ -55,17 +57,63 @@ def test_a_failed_capture_leaves_no_mark(policy: str | None, monkeypatch: pytest
         np.testing.assert_array_equal(plain.trace.dataset[name], found.trace.dataset[name], err_msg=name)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["sdar", "llada2"])
+def test_a_capture_that_fails_in_the_middle_leaves_no_layers(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mixture's experts may not be captured: the layers before them were recorded already."""
+    model = golden.model(family)
+    prompt = torch.randint(0, 150, (2, 13), generator=torch.Generator().manual_seed(4))
+    decoding = (
+        ss.SdarDecoding(length=16, block=4, steps=4, top_k=1, scoring="raw", threshold=1.0)
+        if family == "sdar"
+        else ss.Llada2Decoding(length=16, block=8, steps=8)
+    )
+
+    def run() -> ss.Run:
+        return ss.generate(model, prompt, decoding, capture=ss.Capture(), seed=[1, 2], cache=True)
+
+    plain, tried = run(), []
+
+    @contextmanager
+    def failing(*_: object, **__: object) -> Iterator[None]:
+        def refuse(*_: object) -> None:
+            tried.append(1)
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+        handle = model.network.model.layers[-1].mlp.register_forward_pre_hook(refuse)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    monkeypatch.setattr(engine, "graphs_wanted", lambda device: True)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: None)
+    monkeypatch.setattr(torch.cuda, "graph", failing)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    found = run()
+    assert tried == [1]
+    assert torch.equal(plain.states, found.states)
+    for name in ("received", "received_all", "store_received"):
+        np.testing.assert_allclose(
+            plain.trace.dataset[name], found.trace.dataset[name], rtol=1e-4, atol=1e-5, err_msg=name
+        )
+
+
 def test_a_captured_step_sees_rows_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """A replay reads the memory that was read at the capture: which rows go on must stand there in every block."""
     captured: dict[object, torch.Tensor] = {}
     ended = []
 
     class Looking(graphs.Graphs):
-        def run(self, x: torch.Tensor, kind: object) -> tuple[torch.Tensor, graphs.Recorded]:
-            alive = self._forward.__self__.policy._alive
+        def run(
+            self, x: torch.Tensor, kind: Hashable, forward: graphs.Forward
+        ) -> tuple[torch.Tensor, graphs.Recorded, bool]:
+            alive = self._remember.__self__.policy._alive
             assert captured.setdefault(kind, alive) is alive
             ended.append(int((~alive).sum()))
-            return self._forward(x, False)
+            return *forward(x, False), False
 
     monkeypatch.setattr(engine, "graphs_wanted", lambda device: True)
     monkeypatch.setattr(engine, "Graphs", Looking)
@@ -80,3 +128,28 @@ def test_a_captured_step_sees_rows_end(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ended[0] == 0
     assert ended[-1] > 0
     assert len(captured) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "policy", ["random(top:2)", "random(top:1@model),seed=3", "top:1 & random(top:2@layer)"]
+)
+def test_controls_draw_in_repeated_steps_as_in_others(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what Python knew at the capture, the step's number included, so that a draw may only read memory that goes on."""
+    model = ss.load(GOLDEN / "llada" / "checkpoint")
+    prompt = torch.randint(0, 470, (3, 13), generator=torch.Generator().manual_seed(1))
+
+    def run() -> ss.Run:
+        return ss.generate(
+            model, prompt, ss.LladaDecoding(24, 12, 8), policy=policy, seed=[1, 2, 3], capture=ss.Capture()
+        )
+
+    plain = run()
+    Repeated.used = 0
+    monkeypatch.setattr(engine, "graphs_wanted", lambda device: True)
+    monkeypatch.setattr(engine, "Graphs", Repeated)
+    repeated = run()
+    assert Repeated.used == 9  # one step without scores, two before the capture
+    assert torch.equal(plain.states, repeated.states)
+    for name in plain.trace.dataset.data_vars:
+        np.testing.assert_array_equal(plain.trace.dataset[name], repeated.trace.dataset[name], err_msg=name)

@@ -104,17 +104,39 @@ def test_a_row_equals_its_run_alone(family: str, decoding: Any) -> None:
     check(family, decoding, capture=ss.Capture())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("family", "decoding"), CASES)
-@pytest.mark.parametrize("policy", ["top:3", "random(top:2)"])
+POLICIES = ("top:3", "random(top:2)")
+UNDER = [
+    pytest.param(
+        *case.values,
+        policy,
+        id=f"{policy}-{case.id}",
+        marks=pytest.mark.slow if (number + turn) % 2 == 0 else pytest.mark.soak,
+    )
+    for turn, policy in enumerate(POLICIES)
+    for number, case in enumerate(CASES)
+]
+"""Every loop under one of the policies in `make test`, under both in `make soak`; and so below with the cache."""
+
+
+@pytest.mark.parametrize(("family", "decoding", "policy"), UNDER)
 def test_under_a_policy(family: str, decoding: Any, policy: str) -> None:
     check(family, decoding, policy=policy)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("policy", ["above:1@layer", "random(first:2)", "top:3,steps=2-4", "window:9"])
-@pytest.mark.parametrize("cache", [True, False])
-@pytest.mark.parametrize("family", BLOCKS)
+@pytest.mark.parametrize(
+    ("family", "cache", "policy"),
+    [
+        pytest.param(
+            family,
+            cache,
+            policy,
+            marks=pytest.mark.slow if (number + turn) % 2 == cache else pytest.mark.soak,
+        )
+        for number, family in enumerate(BLOCKS)
+        for cache in (True, False)
+        for turn, policy in enumerate(("above:1@layer", "random(first:2)", "top:3,steps=2-4", "window:9"))
+    ],
+)
 def test_more_policies_in_block_loops(family: str, cache: bool, policy: str) -> None:
     check(family, next(iter(DECODINGS[family].values())), policy=policy, cache=cache)
 

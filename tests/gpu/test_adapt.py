@@ -10,9 +10,8 @@ import pytest
 import torch
 
 import sinkscope as ss
-from sinkscope.organisms.adapt import AdaptOptions, adapt
-from sinkscope.organisms.adaptation import adaptation
-from sinkscope.organisms.prose import prose
+from sinkscope.organisms.adapt import AdaptOptions, adapt, adaptation
+from sinkscope.organisms.documents import prose
 
 pytestmark = pytest.mark.gpu
 

@@ -63,6 +63,7 @@ def test_usual_templates_give_what_transformers_gives(template: str, tokenizer: 
         assert render(tokenizer, turns, "m", add_generation_prompt=True) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llada", "dream", "llama3"])
 def test_official_templates_give_what_transformers_gives(name: str) -> None:
     folder = Path(os.environ.get("SINKSCOPE_SHARED", ""), "tokenizers", name)

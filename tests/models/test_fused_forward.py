@@ -44,5 +44,6 @@ def test_forward_equals_the_plain_one(found: dict[str, dict[str, float]], name: 
     assert case["same_calls"] == case["switched"] == case["aside"] == 1, case
 
 
+@pytest.mark.slow
 def test_every_case_ran(found: dict[str, dict[str, float]]) -> None:
     assert set(found) == {*FUSED, *layer_cases.FORWARDS}

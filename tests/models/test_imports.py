@@ -1,4 +1,4 @@
-"""What is imported when: the package at once, loading and running with torch, transformers, numpy and safetensors alone."""
+"""What is imported when: models, generation and recording need torch, transformers, numpy and safetensors alone."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ def test_importing_the_command_line_imports_nothing_heavy() -> None:
 WITHOUT = """
 import importlib.metadata, sys
 from importlib.machinery import PathFinder
-BLOCKED = {"xarray", "zarr", "pandas", "matplotlib", "pyarrow", "typer", "rich", "click", "dask", "scipy"}
+BLOCKED = {
+    "xarray", "zarr", "numcodecs", "pandas", "matplotlib", "pyarrow", "typer", "rich", "click", "dask", "scipy"
+}
 
 class Hidden:  # as if they were not installed: neither found nor in the list of packages
     find_distributions = PathFinder.find_distributions
@@ -82,15 +84,33 @@ for name in BLOCKED:
 
 import torch
 import sinkscope as ss
+decodings = {
+    "llada": ss.LladaDecoding(length=8, steps=4, block=4),
+    "dream": ss.DreamDecoding(length=8, steps=4),
+    "mmada": ss.MmadaDecoding(length=8, steps=4, block=4),
+    "causal": ss.GreedyDecoding(length=4, eos=None),
+}
 for folder in sys.argv[1:]:
-    model = ss.load(folder, device="cpu", check=True)
+    model = ss.load(folder, device="cpu", dtype="float32", check=True)
     ids = torch.arange(12)[None]
     model.logits(ids, policy=ss.MaskKeys({0: [1]}))
     model.attention(ids)
+    decoding, ids = decodings[model.family], ids.view(2, 6)
+    assert ss.generate(model, ids, decoding).trace is None
+    capture = ss.Capture(by_query=True, anatomy=True)
+    run = ss.generate(model, ids, decoding, policy=ss.MaskTop(1), seed=[1, 2], capture=capture)
+    assert len(run.trace) == 4
+    assert run.trace.attributes["family"] == model.family
+    try:
+        run.trace.dataset
+    except ModuleNotFoundError as error:
+        assert error.name == "xarray"
+    else:
+        raise SystemExit("xarray was found")
 print("ran", sorted(name for name in sys.modules if name.partition(".")[0] in BLOCKED))
 """
 
 
 @pytest.mark.slow
-def test_loading_and_running_need_no_heavier_package() -> None:
+def test_loading_generating_and_recording_need_no_heavier_package() -> None:
     assert python(WITHOUT, *(str(golden.checkpoint(family)) for family in golden.FAMILIES)) == "ran []\n"

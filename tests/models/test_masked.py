@@ -225,3 +225,11 @@ def test_real_weights(tmp_path: Path) -> None:
     assert float((model.logits(masked).argmax(-1) == ids)[hidden].float().mean()) > 0.8
     run = ss.generate(model, masked, ss.LladaDecoding(length=1, block=1), capture=ss.Capture(), seed=0)
     assert run.trace.dataset.sizes["layer"] == 4
+
+
+@pytest.mark.parametrize("rule", ["prefix:2", "sparse:0.5", "drift:0.9", "drift:0.9,refresh=layers"])
+def test_approximate_steps_are_refused(rule: str, folder: Path) -> None:
+    """Columns of the middle would be read as the first ones: the network counts positions itself."""
+    model, _ = pair("bert", folder)
+    with pytest.raises(ss.InputError, match="makes its own positions"):
+        ss.generate(model, inputs(1, 6), ss.LladaDecoding(4, block=4), reuse=rule)

@@ -60,6 +60,7 @@ def special(name: str, family: str, config: dict[str, Any], tmp_path: Path) -> A
     return kind.special_ids(Checkpoint(tmp_path, "here"), loaded(name, kind.chat_template))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llada", "dream", "llama3"])
 def test_official_tokenizers_round_trip(name: str) -> None:
     tokenizer = loaded(name)
@@ -141,6 +142,7 @@ def test_llama3_tokenizer() -> None:
     )
 
 
+@pytest.mark.slow
 def test_special_ids_come_from_the_official_tokenizers(tmp_path: Path) -> None:
     llada = llada_config(vocab_size=126464, embedding_size=126464)
     found = special("llada", "llada", llada, tmp_path)

@@ -26,7 +26,7 @@ DECODINGS: dict[str, Any] = {
     "fast_dllm_v2": ss.FastDllmDecoding(length=16, block=8, small_block=4, threshold=0.3, stop=None),
 }
 SETTINGS = [("sdar", True), ("sdar", False), ("fast_dllm_v2", True)]
-EVERY = 8
+EVERY = 16
 USUAL = [
     pytest.param(family, cached, policy, id=f"{family}-{'cached' if cached else 'recomputed'}-{name}")
     for turn, (family, cached) in enumerate(SETTINGS)

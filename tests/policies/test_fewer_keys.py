@@ -109,8 +109,8 @@ class Largest(TorchDispatchMode):
 S = 3072
 """Where a tile of scores (32 MiB, 8.4 million numbers) is smaller than one S×S matrix (9.4 million), of four heads."""
 
-SCALE = 2
-"""Tiles of a quarter of their size are as much smaller than the matrix of half as many tokens, and take a quarter of the time."""
+SCALE = 4
+"""Tiles of 1/16 of their size are as much smaller than the matrix of a quarter of the tokens, and take 1/16 of the time."""
 
 SMALL = [
     ss.MaskTop(5),

@@ -13,6 +13,10 @@ from tests.helpers import golden
 from tests.policies.follow import DECODINGS, PLAIN, PROMPT, Setting, follow, prompts
 
 import sinkscope as ss
+from sinkscope.attention.context import AttentionCall, ForwardContext
+from sinkscope.attention.fused import attend
+from sinkscope.attention.visibility import Visibility
+from sinkscope.policies.runtime import PolicyRuntime
 
 LIKES = [
     ss.MaskTop(3),
@@ -215,3 +219,29 @@ def test_a_prompt_too_short_for_the_control_is_an_error_and_not_a_smaller_set() 
             ss.GreedyDecoding(length=12, eos=None),
             policy=ss.MaskRandom(like=ss.MaskTop(3)),
         )
+
+
+@pytest.mark.parametrize("policy", ["random(top:4,regions=prompt)", "random(top:12)"])
+def test_a_control_that_lacks_keys_is_told(policy: str) -> None:
+    """Where its policy may choose among few keys, the number of those that are left is looked at."""
+    model = golden.model("llada")
+    prompt = torch.randint(0, 300, (1, 6), generator=torch.Generator().manual_seed(0))
+    with pytest.raises(ss.InputError, match=r"no equal number of others|other keys beside"):
+        ss.generate(model, prompt, ss.LladaDecoding(16, 4, 16), policy=policy)
+
+
+def test_a_window_of_the_models_own_leaves_fewer_candidates() -> None:
+    """A key outside of it has no score, so that it is no candidate, however many keys there are."""
+    runtime = PolicyRuntime(ss.parse_policy("random(top:4)"), [0], causal=True, first=20)
+    q, k = (torch.randn(1, 2, count, 8, generator=torch.Generator().manual_seed(count)) for count in (1, 20))
+    visibility = Visibility(1, 20, causal=True, window=6)
+    for step in range(2):
+        runtime.begin(least=20)
+        if step:
+            with pytest.raises(ss.InputError, match="no equal number of others"):
+                runtime.mask(0, q, k, visibility, 1.0)
+            return
+        context = ForwardContext(causal=True)
+        out, lse = attend(q, k, k, visibility, None, 1.0)
+        runtime.measure(AttentionCall(0, q, k, k, out, lse, 1.0, visibility, context))
+        runtime.end()

@@ -148,15 +148,18 @@ SCORED = [ss.MaskTop(3), ss.MaskAbove(1.5, scope="layer"), ss.KeepTop(0.4, scope
 
 DENSE = [*SETTINGS[:12:3], *SETTINGS[2:12:3], SETTINGS[12]]
 PAIRS = [
+    # Every setting and every policy in `make test`, every pair of them in `make soak`.
     pytest.param(
-        setting, policy, id=f"{setting}-{policy}", marks=[] if (n + m) % 4 == 0 else [pytest.mark.slow]
+        setting,
+        policy,
+        id=f"{setting}-{policy}",
+        marks=pytest.mark.soak if (n + m) % 2 else pytest.mark.slow,
     )
     for n, setting in enumerate(DENSE)
     for m, policy in enumerate(SCORED)
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("setting", "policy"), PAIRS)
 def test_a_scored_policy_against_the_dense_reference(setting: Setting, policy: Any) -> None:
     """Scores come from the policy's own forwards along the recorded states, with a cache of its own for causal models."""

@@ -209,6 +209,7 @@ def test_the_message_says_what_is_allowed(text: str) -> None:
         assert word in str(error.value)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=30))
 def test_no_text_raises_anything_else(text: str) -> None:
     with contextlib.suppress(ss.InputError):

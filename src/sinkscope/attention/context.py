@@ -119,9 +119,10 @@ class ForwardContext:
     active: int | None = None
     editor: CallEditor | None = None
     placed: Placed | None = None
-    _expected: dict[tuple[Any, ...], Expected] = field(default_factory=dict, repr=False)
-    _bias: list[Tensor] = field(default_factory=list, repr=False)
-    _alone: list[tuple[Tensor | None, Tensor]] = field(default_factory=list, repr=False)
+    # Computed once for all layers; a context that is made of another by `replace` begins anew.
+    _expected: dict[tuple[Any, ...], Expected] = field(default_factory=dict, init=False, repr=False)
+    _bias: list[Tensor] = field(default_factory=list, init=False, repr=False)
+    _alone: list[tuple[Tensor | None, Tensor]] = field(default_factory=list, init=False, repr=False)
 
     @property
     def observed(self) -> bool:

@@ -32,8 +32,8 @@ class Visibility:
         padded: what the rows of padded queries do. "keys": attend to the real keys (LLaDA), "none": to nothing (Dream,
             causal), "uniform": to everything alike, padding included (MMaDA). No real query depends on it.
         bias: Float [B, H, 1, K] in the dtype of the queries, −inf in padding, where it was made for all layers at once.
-        newest: the only query is the newest token of a static cache: it is real, and stands before columns that are not written
-            yet (padding here).
+        newest: the queries are those of a static cache, its newest token or its active block: they are real, and stand before
+            columns that are not written yet (padding here).
     """
 
     queries: int

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from functools import partial
+from json import dumps
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ def bench_command(
     alone: bool = False,
     out: Path | None = None,
     *,
-    json_only: bool = False,
+    json: bool = False,
 ) -> None:
     """Runs the benchmark.
 
@@ -31,7 +31,7 @@ def bench_command(
         grid: "1x384,8x512": batch and length of every case; None: the device's own.
         alone: without the official style and eager maps.
         out: a JSON file to keep the result in.
-        json_only: print the result as JSON, and nothing else on stdout.
+        json: print the result as JSON, and nothing else on stdout.
     """
     from sinkscope.bench import measure, table
     from sinkscope.models.load import resolve_device
@@ -44,15 +44,15 @@ def bench_command(
         raise InputError(f"steps is {steps}; at least 2 are needed to time one")
     if shape is None:
         shape = "llada-8b" if resolve_device(device).type == "cuda" else "llada-small"
-    tell = partial(print, flush=True, file=sys.stderr if json_only else sys.stdout)
+    tell = partial(print, flush=True, file=sys.stderr if json else sys.stdout)
 
     def keep(result: dict[str, Any]) -> None:
         if out is not None:
-            out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+            out.write_text(dumps(result, indent=1) + "\n", encoding="utf-8")
 
     result = measure.run(shape, device, dtype, cases, steps, not alone, tell, keep)
     keep(result)
-    print(json.dumps(result, indent=1) if json_only else f"\n{table.text(result)}")
+    print(dumps(result, indent=1) if json else f"\n{table.text(result)}")
     if out is not None:
         tell(f"\nkept in {out}")
 

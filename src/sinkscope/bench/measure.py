@@ -106,7 +106,8 @@ def run(
             },
         }
         if not model.spec.blocks:  # a step there reads some of the experts, or asks a few queries of a cache
-            case["compute_limit"] = _step_flops(model, batch, length) / best.flops
+            step = (1, 1) if model.spec.causal else (length, BLOCK)  # one new token, or all positions
+            case["compute_limit"] = forward_flops(model, batch, *step) / best.flops
             case["bandwidth_limit"] = weight_bytes(model) / best.bandwidth
         cases.append(case)
         parts = (f"{name} {timing}" for name, timing in timings.items())
@@ -131,7 +132,7 @@ def _result(
         "versions": {
             "sinkscope": __version__, "torch": torch.__version__, "python": platform.python_version(),
         },
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         **vars(best),
         "cases": cases,
     }  # fmt: skip
@@ -161,20 +162,9 @@ def _timings(
         x = with_masks(model, prompt, answer)
         measurements["official"] = partial(rivals.official, model, x[:1], length - answer, BLOCK, steps)
         measurements["eager"] = partial(rivals.eager, model, x, steps)
-    return _in_turns(measurements, turns)
-
-
-def _in_turns(measurements: dict[str, Callable[[], Timing]], turns: int) -> dict[str, Timing | str]:
-    """Every measurement, one after the other, several times: a slow minute of a shared processor then falls on all of them."""
+    # One after the other, several times: a slow minute of a shared processor then falls on all of them.
     timings = [{name: _tried(measure) for name, measure in measurements.items()} for _ in range(turns)]
     return {name: pooled([turn[name] for turn in timings]) for name in measurements}
-
-
-def _step_flops(model: Model, batch: int, length: int) -> float:
-    """Floating-point operations of a step: a denoising step of all positions, or one new token of a causal model."""
-    if model.spec.causal:
-        return forward_flops(model, batch, 1, 1)
-    return forward_flops(model, batch, length, BLOCK)
 
 
 def decoding_of(model: Model, answer: int, steps: int) -> Decoding:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import tomllib
 import torch
 from torch import Tensor, nn
 

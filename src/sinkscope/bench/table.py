@@ -12,8 +12,7 @@ def rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
         return [_job_row(case) for case in result["cases"]]
     if result["shape"] == "reuse":
         return [_reuse_row(case) for case in result["cases"]]
-    row = {"causal": _causal_row, "llada2": _block_row, "sdar": _block_row}.get(result["family"], _row)
-    return [row(case) for case in result["cases"]]
+    return [_row(case, result["family"]) for case in result["cases"]]
 
 
 def _job_row(case: Mapping[str, Any]) -> dict[str, str]:
@@ -53,64 +52,42 @@ def _milliseconds(seconds: float | None) -> str:
     return "–" if seconds is None else f"{seconds * 1e3:.1f} ms"
 
 
-def _causal_row(case: Mapping[str, Any]) -> dict[str, str]:
-    time = _times(case)
-    return {
+def _row(case: Mapping[str, Any], family: str) -> dict[str, str]:
+    """A case of steps; of block diffusion the official code is another loop each, and is not timed."""
+    timings = case["timings"].items()
+    time: dict[str, float] = {name: one["seconds"] for name, one in timings if isinstance(one, Mapping)}
+
+    def ms(name: str) -> str:
+        return _milliseconds(time[name]) if name in time else _why(case, name)
+
+    def over(name: str, other: str) -> str:
+        return _ratio(time.get(name), time.get(other))
+
+    row = {
         "batch × length": f"{case['batch']} × {case['length']}",
-        "untraced, per token": _ms(time.get("untraced"), case, "untraced"),
-        "traced": _ms(time.get("traced"), case, "traced"),
-        "traced / untraced": _ratio(time.get("traced"), time.get("untraced")),
-        "masked / traced": _ratio(time.get("masked"), time.get("traced")),
-        "transformers generate": _ms(time.get("transformers"), case, "transformers"),
-        "transformers / untraced": _ratio(time.get("transformers"), time.get("untraced")),
-        "transformers, static and compiled": _ms(
-            time.get("transformers, compiled"), case, "transformers, compiled"
-        ),
-        "bandwidth limit": _ms(case["bandwidth_limit"], case, ""),
+        "untraced, per token" if family == "causal" else "untraced": ms("untraced"),
+        "traced": ms("traced"),
+        "traced / untraced": over("traced", "untraced"),
+        "masked / traced": over("masked", "traced"),
     }
-
-
-def _row(case: Mapping[str, Any]) -> dict[str, str]:
-    time = _times(case)
-    traced, official = time.get("traced"), time.get("official")
-    per_prompt = None if official is None else official * case["batch"]
-    return {
-        "batch × length": f"{case['batch']} × {case['length']}",
-        "untraced": _ms(time.get("untraced"), case, "untraced"),
-        "traced": _ms(traced, case, "traced"),
-        "traced / untraced": _ratio(traced, time.get("untraced")),
-        "masked / traced": _ratio(time.get("masked"), traced),
-        "official, one prompt": _ms(official, case, "official"),
-        "official / traced, per prompt": _ratio(per_prompt, traced),
-        "eager maps / traced": _ratio(time.get("eager"), traced) or _why(case, "eager"),
+    if family == "causal":
+        return row | {
+            "transformers generate": ms("transformers"),
+            "transformers / untraced": over("transformers", "untraced"),
+            "transformers, static and compiled": ms("transformers, compiled"),
+            "bandwidth limit": _milliseconds(case["bandwidth_limit"]),
+        }
+    if family in ("llada2", "sdar"):
+        return row | {"peak: traced": _gib(case, "traced")}
+    per_prompt = time["official"] * case["batch"] if "official" in time else None
+    return row | {
+        "official, one prompt": ms("official"),
+        "official / traced, per prompt": _ratio(per_prompt, time.get("traced")),
+        "eager maps / traced": over("eager", "traced") or _why(case, "eager"),
         "peak: traced, eager": ", ".join(_gib(case, name) for name in ("traced", "eager")),
-        "compute limit": _ms(case["compute_limit"], case, ""),
-        "bandwidth limit": _ms(case["bandwidth_limit"], case, ""),
+        "compute limit": _milliseconds(case["compute_limit"]),
+        "bandwidth limit": _milliseconds(case["bandwidth_limit"]),
     }
-
-
-def _block_row(case: Mapping[str, Any]) -> dict[str, str]:
-    """Block diffusion: the official code is another loop each, and is not timed."""
-    time = _times(case)
-    return {
-        "batch × length": f"{case['batch']} × {case['length']}",
-        "untraced": _ms(time.get("untraced"), case, "untraced"),
-        "traced": _ms(time.get("traced"), case, "traced"),
-        "traced / untraced": _ratio(time.get("traced"), time.get("untraced")),
-        "masked / traced": _ratio(time.get("masked"), time.get("traced")),
-        "peak: traced": _gib(case, "traced"),
-    }
-
-
-def _times(case: Mapping[str, Any]) -> dict[str, float]:
-    """Seconds of what could be measured."""
-    return {
-        name: timing["seconds"] for name, timing in case["timings"].items() if isinstance(timing, Mapping)
-    }
-
-
-def _ms(seconds: float | None, case: Mapping[str, Any], name: str) -> str:
-    return _why(case, name) if seconds is None else f"{seconds * 1e3:.1f} ms"
 
 
 def _why(case: Mapping[str, Any], name: str) -> str:

@@ -2,7 +2,8 @@
 
 Attention stands in blocks, so a finished block no longer changes once it is written: computing it again in every step and keeping
 its keys and values give the same states. A cache is filled by forwards of their own kind: "prefill" for the whole blocks of the
-prompt, "store" for a block that is finished.
+prompt, "store" for a block that is finished. On a GPU it then moves into memory of fixed size, in which all forwards of a block
+look alike, and are repeated as CUDA graphs.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from sinkscope.decoding.engine import BlockPass, Engine, Step
 from sinkscope.decoding.streams import Streams
+from sinkscope.models.static_cache import StaticBlockCache, static_blocks
 
 
 def new_cache() -> Any:
@@ -70,6 +72,8 @@ class Blocks:
         self.engine, self.size, self.reach = engine, size, reach or size
         self.cache: Any = new_cache() if engine.cached else None
         self.stored = 0  # columns in the cache
+        self._static: StaticBlockCache | None = None
+        self._kept = False
 
     def prefill(self, x: Tensor, end: int, needed: bool = False) -> Tensor | None:
         """Put the first `end` columns, whole blocks of the prompt, into the cache; their last hidden states [B, end, width].
@@ -83,6 +87,8 @@ class Blocks:
 
     def denoise(self, x: Tensor, end: int, alive: Tensor | None = None) -> Tensor:
         """Last hidden states [B, size, width] of the active block, the last one before column `end`."""
+        if self._repeats(x, end):
+            return self._repeated(x, end, slice(self.stored, end), "denoise", True, alive)
         if self.cache is not None:
             self.cache.stores = False
         taken = BlockPass(
@@ -101,10 +107,32 @@ class Blocks:
         Args:
             needed, step: as in `prefill` and BlockPass.
         """
+        if self._repeats(x, end):
+            hidden = self._repeated(x, end, slice(self.stored, end), "store", step, alive)
+            self.stored = end
+            return hidden
         if self.cache is not None or needed:
             hidden = self._store(x[:, :end], "store", step, alive)
             return hidden[:, -self.size :]
         return None
+
+    def _repeats(self, x: Tensor, end: int) -> bool:
+        """Whether forwards of the block before column `end` run on a cache of fixed size, to which the first of them moves."""
+        if self._static is None:
+            # A block that stands inside of one of those that attention knows has queries that all see the same.
+            alone = self.cache is not None and self.size == end - self.stored and not self.reach % self.size
+            if not alone or not self.engine.repeats_blocks(x.device):
+                return False
+            self._static = static_blocks(self.cache, x.shape[1])
+        return True
+
+    def _repeated(
+        self, x: Tensor, end: int, queries: slice, kind: str, step: bool, alive: Tensor | None
+    ) -> Tensor:
+        if self._static is None:
+            raise RuntimeError("the cache did not move yet")
+        taken = BlockPass(queries, queries.stop - queries.start, None, kind, step, stored=True)
+        return self.engine.block_repeated(x, end, taken, self._static, alive)
 
     def _store(self, x: Tensor, kind: str, step: bool, alive: Tensor | None = None) -> Tensor:
         end = x.shape[1]
@@ -121,10 +149,15 @@ class Blocks:
     @property
     def kept(self) -> bool:
         """Whether the cache holds keys and values of an active block, of this one or an earlier."""
-        return self.cache is not None and self.cache.block is not None
+        return (
+            self._kept
+            if self._static is not None
+            else self.cache is not None and self.cache.block is not None
+        )
 
     def forget(self) -> None:
         """Drop those of the active block."""
+        self._kept = False
         if self.cache is not None:
             self.cache.block = None
 
@@ -141,8 +174,11 @@ class Blocks:
         cache.stores = False
         if first is None:
             cache.block = {}
+            self._kept = True
             return self.denoise(x, end, alive)
         start = end - self.size + first
+        if self._static is not None:
+            return self._repeated(x, end, slice(start, start + size), "denoise", True, alive)
         cache.at = first
         try:
             taken = BlockPass(slice(start, start + size), size, None, stored=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.context import CallRecorder, ForwardContext
-from sinkscope.decoding.graphs import Graphs, Recorded
+from sinkscope.decoding.graphs import Forward, Graphs, Recorded
 from sinkscope.models.model import Model
-from sinkscope.models.static_cache import StaticCache, prefilled
+from sinkscope.models.static_cache import StaticBlockCache, StaticCache, prefilled
 from sinkscope.policies.runtime import PolicyRuntime, StepAccount
 from sinkscope.reuse.causal import CausalReuseRuntime
 from sinkscope.reuse.rule import Wanted
@@ -37,7 +37,8 @@ class Step:
         alive: Bool [B]: rows that took part; the others had already ended.
         codes: Long [B, N]: image codes sampled so far; None for text.
         kind: "denoise", or "store" for a step whose forward also put a finished block into the cache.
-        fresh: Bool [B, S]: under a reuse rule, the columns whose keys and values were computed in this step; None: all.
+        fresh: Bool [B, S]: under a reuse rule, the columns whose keys and values were computed in this step, in
+            all layers; None: all.
         error: Float64 [B]: KL of the predictions to exact ones, where a shadow measures it.
         idle: the schedule decides nothing in this step, so no forward was run and nothing was recorded.
     """
@@ -100,6 +101,10 @@ class ForwardRecorder(CallRecorder, Protocol):
         """Whether a CUDA graph can repeat its part of a forward."""
 
     @property
+    def replays_blocks(self) -> bool:
+        """Whether that holds for blocks of different places too."""
+
+    @property
     def steady(self) -> bool:
         """Whether it records every forward."""
 
@@ -120,8 +125,8 @@ class ForwardRecorder(CallRecorder, Protocol):
     def end(self, account: StepAccount | None) -> Recorded:
         """Finish the forward that just ran; account: what the policy did in it. Variable → [B, layer, …]."""
 
-    def adopt(self, recorded: Recorded) -> None:
-        """Take what a repeated CUDA graph has recorded."""
+    def adopt(self, recorded: Recorded, block_pass: BlockPass | None = None) -> None:
+        """Take what a forward has recorded, be it the first or the repetition of a CUDA graph."""
 
 
 class Engine:
@@ -161,6 +166,7 @@ class Engine:
             0 if real is None else int((~real).sum(1).max())
         )  # looked at once: it stands on the left and stays
         self._graphs: Graphs | None = None
+        self._columns: int | None = None  # of the block loop's forwards that are captured
 
     @property
     def mask_id(self) -> int:
@@ -188,9 +194,8 @@ class Engine:
             return self._forward(x)[0]
         if self._graphs is None:
             # A policy masks nothing in the first step, so its kernels are only met in the second.
-            remember = (lambda: lambda: None) if self.policy is None else self.policy.remember
-            self._graphs = Graphs(self._forward, remember, warm_ups=1 if self.policy is None else 2)
-        return self._replayed(x, (recorded, alive is None))
+            self._graphs = Graphs(self._remember, warm_ups=1 if self.policy is None else 2)
+        return self._replayed(x, (recorded, alive is None), self._forward)
 
     def _reusing(
         self,
@@ -202,21 +207,32 @@ class Engine:
         """Runs a forward of the reuse rule; one that has a kind is captured, and replayed whenever that kind comes again."""
 
         def step(x: Tensor, captured: bool = False) -> tuple[Tensor, Recorded]:
-            return forward(x, self._context(x, self.real, 1)), self._end()
+            return forward(x, self._context(x, self.real, 1)), self._end(captured=captured)
 
         if kind is None or not self._replayable or not graphs_wanted(x.device):
             return step(x)[0]
-        if self._graphs is None:  # all forwards with a kind are the same function
-            self._graphs = Graphs(step, lambda: lambda: None)
-        return self._replayed(x, (recorded, kind))
+        if self._graphs is None:
+            self._graphs = Graphs(lambda: lambda: None)
+        return self._replayed(x, (recorded, kind), step)
 
-    def _replayed(self, x: Tensor, kind: Hashable) -> Tensor:
+    def _replayed(
+        self,
+        x: Tensor,
+        kind: Hashable,
+        forward: Forward,
+        block_pass: BlockPass | None = None,
+    ) -> Tensor:
+        """A forward that graphs repeat, once it was captured."""
         if self._graphs is None:
             raise RuntimeError("there is no forward to repeat yet")
-        output, arrays = self._graphs.run(x, kind)
-        if self.recorder is not None:
-            self.recorder.adopt(arrays)
+        output, arrays, repeated = self._graphs.run(x, kind, forward)
+        if self.recorder is not None and repeated:
+            self.recorder.adopt(arrays, block_pass)
         return output
+
+    def _remember(self) -> Callable[[], None]:
+        """A function that puts the policy back, after a capture that failed."""
+        return (lambda: None) if self.policy is None else self.policy.remember()
 
     def release(self) -> None:
         """Give captured forwards back; a later forward starts anew."""
@@ -232,15 +248,28 @@ class Engine:
 
     def _forward(self, x: Tensor, captured: bool = False) -> tuple[Tensor, Recorded]:
         hidden = self.model.hidden(x, self._context(x, self.real, 1))
-        recorded = self._end()
-        if captured and self.policy is not None:
-            self.policy.carry()
+        recorded = self._end(captured=captured)
+        self._carry()
         return hidden, recorded
 
-    def _end(self) -> Recorded:
-        """Finish a forward: the policy's account first, which the recorder keeps too."""
+    def _carry(self) -> None:
+        """Where steps are repeated, leave the policy's scores where the next one looks for them."""
+        if self.policy is not None and self._graphs is not None:
+            self.policy.carry()
+
+    def _end(self, block_pass: BlockPass | None = None, captured: bool = False) -> Recorded:
+        """Finish a forward: the policy's account first, which the recorder keeps too.
+
+        Args:
+            captured: nothing was computed yet; what a graph records is taken when it is repeated.
+        """
         self.account = None if self.policy is None else self.policy.end()
-        return {} if self.recorder is None else self.recorder.end(self.account)
+        if self.recorder is None:
+            return {}
+        recorded = self.recorder.end(self.account)
+        if not captured:
+            self.recorder.adopt(recorded, block_pass)
+        return recorded
 
     def guided(
         self, x: Tensor, unconditional: Tensor, real: Tensor | None, alive: Tensor | None = None
@@ -299,9 +328,8 @@ class Engine:
 
         def step(x: Tensor, captured: bool = False) -> tuple[Tensor, Recorded]:
             logits = self.model.decode(x, cache, lambda visible: self._context(visible, visible, 1, prompt))
-            recorded = self._end()
-            if captured and self.policy is not None:
-                self.policy.carry()
+            recorded = self._end(captured=captured)
+            self._carry()
             return logits, recorded
 
         replayable = self.policy is None or self.policy.replayable
@@ -309,9 +337,8 @@ class Engine:
             return step(inputs)[0]
         if self._graphs is None:
             # The first step pads what the prefill has left; from the second on all shapes stay.
-            remember = (lambda: lambda: None) if self.policy is None else self.policy.remember
-            self._graphs = Graphs(step, remember, warm_ups=2)
-        return self._replayed(inputs, kind)
+            self._graphs = Graphs(self._remember, warm_ups=2)
+        return self._replayed(inputs, kind, step)
 
     def block_hidden(
         self, x: Tensor, block_pass: BlockPass, cache: Any = None, alive: Tensor | None = None
@@ -321,12 +348,72 @@ class Engine:
         Args:
             x: Long [B, S]: the state up to the last key, −1 in rows that have ended before. cache: from `blocks`, or None.
         """
-        self._count(1, alive, block_pass.step)
+        recorded = self._count(1, alive, block_pass.step)
         real = None if self.real is None else self.real[:, : x.shape[1]]
-        context = self._context(x, real, 1, block_pass=block_pass)
-        hidden = self.model.hidden(x[:, block_pass.queries].clamp(min=0), context, cache)
-        self._end()
-        return hidden
+
+        def step(x: Tensor, captured: bool = False) -> tuple[Tensor, Recorded]:
+            context = self._context(x, real, 1, block_pass=block_pass)
+            hidden = self.model.hidden(x[:, block_pass.queries].clamp(min=0), context, cache)
+            recorded = self._end(block_pass, captured)
+            if block_pass.step:
+                self._carry()
+            return hidden, recorded
+
+        # Without a cache the steps of one block are alike, and many; with one, see `block_repeated`.
+        if (
+            cache is not None
+            or block_pass.kind != "denoise"
+            or not self._replayable
+            or not graphs_wanted(x.device)
+        ):
+            return step(x)[0]
+        if self._graphs is None:
+            self._graphs = Graphs(self._remember, warm_ups=1 if self.policy is None else 2)
+        if self._columns != x.shape[1]:
+            self._graphs.forget()
+        self._columns = x.shape[1]
+        return self._replayed(x, (recorded, block_pass.active), step, block_pass)
+
+    def repeats_blocks(self, device: torch.device) -> bool:
+        """Whether the forwards of a block loop run on a cache of fixed size, so that CUDA graphs can repeat them."""
+        steady = self.recorder is None or self.recorder.replays_blocks
+        return self.real is None and steady and self._replayable and graphs_wanted(device)
+
+    def block_repeated(
+        self, x: Tensor, end: int, block_pass: BlockPass, cache: StaticBlockCache, alive: Tensor | None = None
+    ) -> Tensor:
+        """`block_hidden` on a cache of fixed size, for queries that see every key before column `end`.
+
+        Args:
+            x: Long [B, S]: the whole state. They may be overwritten by the next call: the hidden states [B, Q, width].
+        """
+        recorded = self._count(1, alive, block_pass.step)
+        shape, queries = x.shape, block_pass.queries
+        seen = replace(block_pass, block=None)  # no query is told apart from the others
+        # Filled in on the device: a copy from the host would wait for it.
+        inputs = torch.cat([x.flatten(), *(x.new_full((1,), place) for place in (queries.start, end))])
+
+        def step(inputs: Tensor, captured: bool = False) -> tuple[Tensor, Recorded]:
+            state, places = inputs[:-2].view(shape), inputs[-2:]
+            columns = torch.arange(queries.stop - queries.start, device=x.device) + places[0]
+            visible = (torch.arange(shape[1], device=x.device) < places[1])[None].expand(shape)
+            # Later blocks have more keys, so that what is known of this one's number holds for them.
+            context = self._context(state, visible, 1, written=end, block_pass=seen)
+            cache.columns = columns
+            ids = state.index_select(1, columns).clamp(min=0)
+            hidden = self.model.hidden(ids, context, cache, columns[None])
+            recorded = self._end(block_pass, captured)
+            if block_pass.step:
+                self._carry()
+            return hidden, recorded
+
+        if not graphs_wanted(x.device):
+            return step(inputs)[0]
+        if self._graphs is None:
+            # The first forward pads what the prompt has left; a policy's kernels are met in the second.
+            self._graphs = Graphs(self._remember, warm_ups=2)
+        kind = (recorded, block_pass.kind, queries.stop - queries.start, block_pass.step)
+        return self._replayed(inputs, kind, step, block_pass)
 
     def idle_step(self, x: Tensor, alive: Tensor) -> Step:
         """A step in which nothing is decided: no forward runs."""

@@ -12,7 +12,9 @@ import gc
 import logging
 from collections import Counter
 from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,52 +35,65 @@ class _Captured:
     recorded: Recorded
 
 
+def on(device: torch.device) -> AbstractContextManager[Any]:
+    """Inside, this GPU is the current one, whose streams graphs and events belong to; nothing changes for a CPU."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+Forward = Callable[[Tensor, bool], tuple[Tensor, Recorded]]
+"""From the state, Long, and whether it is being captured, to the last hidden states, and what was recorded."""
+
+
 class Graphs:
     """The captured forwards of one group of rows, one of each kind (with recording, without).
 
     Args:
-        forward: state Long [B, S], and whether it is being captured → last hidden states, and what was recorded.
         remember: gives a function that puts back what a forward changes outside of the GPU, for captures that fail.
         warm_ups: plain forwards before a capture, in which kernels are compiled and chosen.
     """
 
-    def __init__(
-        self,
-        forward: Callable[[Tensor, bool], tuple[Tensor, Recorded]],
-        remember: Callable[[], Callable[[], None]],
-        warm_ups: int = 1,
-    ) -> None:
-        self._forward, self._remember, self._warm_ups = forward, remember, warm_ups
+    def __init__(self, remember: Callable[[], Callable[[], None]], warm_ups: int = 1) -> None:
+        self._remember, self._warm_ups = remember, warm_ups
         self._seen: Counter[Hashable] = Counter()
         self._captured: dict[Hashable, _Captured] = {}
-        self._works = True
+        self._works, self._collected = True, False
 
-    def run(self, x: Tensor, kind: Hashable) -> tuple[Tensor, Recorded]:
-        """The forward on the state x: plain the first times, later replayed."""
+    def forget(self) -> None:
+        """Give the captured forwards back; later ones are captured anew."""
+        self._seen.clear()
+        self._captured.clear()
+
+    def run(self, x: Tensor, kind: Hashable, forward: Forward) -> tuple[Tensor, Recorded, bool]:
+        """The forward on the state x, plain the first times, later replayed; and whether it was replayed.
+
+        Args:
+            kind: forwards of one kind are the same function of the state.
+        """
         self._seen[kind] += 1
-        if not self._works or self._seen[kind] <= self._warm_ups:
-            return self._forward(x, False)
-        if kind not in self._captured and not self._capture(x, kind):
-            return self._forward(x, False)
+        early = not self._works or self._seen[kind] <= self._warm_ups
+        if early or (kind not in self._captured and not self._capture(x, kind, forward)):
+            return *forward(x, False), False
         captured = self._captured[kind]
         captured.state.copy_(x)
-        captured.graph.replay()
-        return captured.hidden, captured.recorded
+        with on(x.device):
+            captured.graph.replay()
+        return captured.hidden, captured.recorded, True
 
-    def _capture(self, x: Tensor, kind: Hashable) -> bool:
+    def _capture(self, x: Tensor, kind: Hashable, forward: Forward) -> bool:
         """Captures the forward; where the model cannot be captured, says so once and stays with plain launches."""
         put_back = self._remember()
         state, graph = x.clone(), torch.cuda.CUDAGraph()
         # An older graph that is thrown away during a capture spoils it, and so would the recorder's thread by waiting.
         collecting = gc.isenabled()
         if (
-            not self._captured
-        ):  # collecting takes longer than a step; what is thrown away later waits behind the capture
+            not self._collected
+        ):  # it takes longer than a step; what is thrown away later waits behind the capture
             gc.collect()
+            self._collected = True
         gc.disable()
         try:
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                hidden, recorded = self._forward(state, True)
+            with on(x.device), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                hidden, recorded = forward(state, True)
         except RuntimeError as error:
             put_back()
             _log.warning(

@@ -218,6 +218,11 @@ def check_reuse(
         raise InputError(
             f"{model.source} treats its first token unlike the others ({variant}), which reuse {reuse} cannot follow"
         )
+    if not model.spec.divisible:
+        raise InputError(
+            f"reuse {reuse}: the network of {model.family} models makes its own positions, so that single columns cannot go "
+            "through it; leave out reuse"
+        )
     config = model.network.config.get_text_config()
     if model.spec.causal and "sliding_attention" in (getattr(config, "layer_types", None) or ()):
         raise InputError(f"{model.source} has sliding windows, in which reuse {reuse} cannot choose keys")

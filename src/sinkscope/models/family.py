@@ -126,6 +126,22 @@ class Family:
         states: Tensor = output.last_hidden_state
         return states
 
+    @property
+    def divisible(self) -> bool:
+        """Whether a forward can be divided: run for single columns at their own positions, and begun in the middle.
+
+        A family with `states` of its own has to say so itself; it may need an `onward` of its own too.
+        """
+        return type(self).states is Family.states
+
+    def onward(self, network: Any, stream: Tensor, positions: Tensor) -> Tensor:
+        """`states` of a residual stream [B, Q, width], where the network has been cut down to the layers that it enters."""
+        output = network.model(
+            inputs_embeds=stream, attention_mask=None, position_ids=positions, use_cache=False
+        )
+        states: Tensor = output.last_hidden_state
+        return states
+
     def head(self, network: Any, hidden: Tensor) -> Tensor:
         """Logits [..., V] of what `states` gave, [..., width]."""
         logits: Tensor = network.lm_head(hidden)

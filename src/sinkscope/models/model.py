@@ -17,6 +17,7 @@ from sinkscope.models.causal import takes_positions
 from sinkscope.models.checkpoint import Checkpoint
 from sinkscope.models.family import Family, SpecialIds
 from sinkscope.models.fused_forward import FusedForward, has_llama_layers
+from sinkscope.models.layers import only
 from sinkscope.models.static_cache import StaticCache
 from sinkscope.policies.policy import Policy
 from sinkscope.policies.runtime import single_forward
@@ -162,7 +163,7 @@ class Model:
 
         Args:
             real: Bool [B, K] over all keys, None when nothing is padded.
-            newest: the only query is the newest token, and sees every key of `real`.
+            newest: the queries are real and see every key of `real`, wherever they stand.
             block: "model": as the family's plain forward has it.
         """
         causal = self.spec.causal and not newest
@@ -216,6 +217,18 @@ class Model:
             if cache is None and self._fused is not None and self._fused.applies(ids):
                 return self._fused(ids, positions)
             return self.spec.states(self.network, ids, context.real, positions, cache)
+
+    def entering(self, ids: Tensor, layer: int, context: ForwardContext, positions: Tensor) -> Tensor:
+        """The residual stream [B, Q, width] that enters a layer; see `hidden`. Where `spec.divisible`."""
+        with only(self.network, range(layer)):
+            return self.hidden(ids, context, positions=positions)
+
+    @torch.no_grad()
+    def onward(self, stream: Tensor, layer: int, context: ForwardContext) -> Tensor:
+        """The last hidden states [B, S, width] of the residual stream that enters a layer, for all columns of a sequence."""
+        positions = self.spec.positions(context.real, (len(stream), stream.shape[1]), stream.device)
+        with forward(context), only(self.network, range(layer, self.shape.layers)):
+            return self.spec.onward(self.network, stream, positions)
 
     def decodes_statically(self, ids: Tensor) -> bool:
         """Whether a causal model's steps can run on a static cache here: on a GPU, for networks that the kernels know."""

@@ -1,4 +1,4 @@
-"""Keys and values of a causal model in memory of fixed size, so that every step of a generation is the same work.
+"""Keys and values in memory of fixed size, so that every step of a generation is the same work.
 
 A step then can be captured as a CUDA graph: it reads the new tokens and their column from the same places, writes its keys and
 values into that column, and attends over all columns, those that are not written yet masked like padding.
@@ -6,7 +6,7 @@ values into that column, and attends over all columns, those that are not writte
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -61,3 +61,57 @@ class StaticCache:
 def prefilled(cache: Any) -> list[tuple[Tensor, Tensor]]:
     """[keys, values] of each layer of transformers' dynamic cache."""
     return [(layer.keys, layer.values) for layer in cache.layers]
+
+
+class StaticBlockCache(Protocol):
+    """The cache of a block loop: transformers' interface over memory of fixed size.
+
+    Attributes:
+        columns: Long [Q]: where the next forward writes its keys and values.
+    """
+
+    columns: Tensor
+
+
+def static_blocks(cache: Any, columns: int) -> StaticBlockCache:
+    """A cache of so many columns that goes on from transformers' dynamic cache of the prompt.
+
+    Every forward writes its block in place: one that is not finished yet is overwritten by the next forward of the same block.
+    """
+    from transformers import DynamicCache
+
+    class Blocks(DynamicCache):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.columns = torch.zeros(0, dtype=torch.long)
+            self.memory: dict[int, tuple[Tensor, Tensor]] = {}
+
+        def update(
+            self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
+        ) -> tuple[Tensor, Tensor]:
+            if layer_idx not in self.memory:
+                known = layer_idx < len(cache.layers) and cache.layers[layer_idx].keys is not None
+                stored = cache.layers[layer_idx] if known else None
+                self.memory[layer_idx] = (
+                    _room(key_states, columns, None if stored is None else stored.keys),
+                    _room(value_states, columns, None if stored is None else stored.values),
+                )
+                if stored is not None:
+                    stored.keys = stored.values = None  # moved: nothing is kept twice
+            for memory, states in zip(self.memory[layer_idx], (key_states, value_states), strict=True):
+                memory.index_copy_(2, self.columns, states)
+            return self.memory[layer_idx]
+
+        def get_seq_length(self, layer_idx: int = 0) -> int:
+            return 0  # positions are given, and which columns are written the context knows
+
+    made: StaticBlockCache = Blocks()
+    return made
+
+
+def _room(like: Tensor, columns: int, stored: Tensor | None) -> Tensor:
+    """Zeros [B, G, columns, D] that begin with what is stored, [B, G, P, D]."""
+    room = like.new_zeros(*like.shape[:2], columns, like.shape[3])
+    if stored is not None:
+        room[:, :, : stored.shape[2]] = stored
+    return room

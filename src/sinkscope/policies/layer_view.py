@@ -69,7 +69,9 @@ class LayerView:
     def row_steps(self) -> Tensor:
         """Long [B, 1]: each row's own number of it; rows of a block loop that wait for others do not count."""
         if self.runtime.active is None:
-            return torch.full((self.rows, 1), self.step, device=self.device)
+            clock = self.runtime._clock
+            number = torch.tensor(self.step) if clock is None else clock
+            return number.to(self.device).expand(self.rows, 1)
         return (self.runtime._taken - 1).clamp(min=0)[:, None].to(self.device)
 
     @property
@@ -84,7 +86,8 @@ class LayerView:
 
     @property
     def row_keys(self) -> Tensor:
-        """Long [B]: what keys the random numbers of each row."""
+        """Long [B]: what keys the random numbers of each row; moved once, because a captured step cannot copy from the host."""
+        self.runtime.row_keys = self.runtime.row_keys.to(self.device)
         return self.runtime.row_keys
 
     @property

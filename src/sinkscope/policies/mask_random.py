@@ -50,6 +50,14 @@ class Draw:
             torch.where(rows[:, None], self.step, other.step),
         )
 
+    def kept_in(self, place: Draw | None) -> Draw:
+        """The same in the memory of an earlier draw of the same shape, where a captured step reads it."""
+        if place is None or place.keys.shape != self.keys.shape:
+            return Draw(self.chosen.clone(), self.keys.clone(), self.step.clone())
+        for memory, now in ((place.chosen, self.chosen), (place.keys, self.keys), (place.step, self.step)):
+            memory.copy_(now)
+        return place
+
 
 @POLICIES.add
 @dataclass(frozen=True)
@@ -118,6 +126,21 @@ class MaskRandom(Rule):
         return self.like.empty_rule
 
     @property
+    def most(self) -> int | None:
+        """As its policy; not known when attention is matched."""
+        return self.like.most if self.match == "count" else None
+
+    @property
+    def sure(self) -> bool:
+        """As its policy; there may be no key with as little attention."""
+        return self.like.sure and self.match == "count"
+
+    @property
+    def replayable(self) -> bool:
+        """As its policy, when as many keys are drawn: how many it takes to match attention has to be looked at."""
+        return self.like.replayable and self.most is not None
+
+    @property
     def waits(self) -> bool:
         """As its policy; and attention can be matched only once there are scores."""
         return self.like.waits or (self.match == "mass" and not self.like.scored)
@@ -149,14 +172,16 @@ class MaskRandom(Rule):
         allowed = view.candidates(self.like, scores)
         width = max(chosen.shape[1], 1 if scores is None else scores.shape[1])
         chosen, allowed = (part.expand(view.rows, width, -1) for part in (chosen, allowed))
-        before: Draw | None = view.recall()
+        kept: Draw | None = view.recall()
+        before = kept
         if before is None:
             nothing = torch.zeros_like(chosen)
             before = Draw(nothing, nothing, torch.full(chosen.shape[:2], -1, device=view.device))
         before = before.grown(view.visibility.keys)
         same = (before.chosen == chosen).all(-1) & (before.step >= 0)
         step = torch.where(same, before.step, view.row_steps)
-        if self.match == "count" and bool(((allowed & ~chosen).sum(-1) < chosen.sum(-1)).any()):
+        lacks = self.match == "count" and not (self.most is not None and view.runtime.leaves(2 * self.most))
+        if lacks and bool(((allowed & ~chosen).sum(-1) < chosen.sum(-1)).any()):
             raise InputError(
                 f"{self}: in step {view.step} its policy masks more keys than are left, so that no equal number of others "
                 "exists; mask fewer keys, give a longer prompt, or use match='mass'"
@@ -167,7 +192,8 @@ class MaskRandom(Rule):
         keys = torch.where(same[..., None], before.keys, self.draw(chosen, allowed, scores, order))
         latest = Draw(chosen, keys, step)
         # A row that waits for others draws when its turn has come.
-        view.remember(latest if view.taking is None else latest.where(view.taking, before))
+        latest = latest if view.taking is None else latest.where(view.taking, before)
+        view.remember(latest.kept_in(kept))
         return keys.expand(view.rows, view.heads if width > 1 else 1, -1)
 
     def draw(self, chosen: Tensor, allowed: Tensor, scores: Tensor | None, priority: Tensor) -> Tensor:

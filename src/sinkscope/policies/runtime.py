@@ -82,12 +82,18 @@ class PolicyRuntime:
         self.memory: dict[tuple[int, int], Any] = {}
         self.chosen: dict[int, AllLayers] = {}
         self._current: Scores = {"raw": {}, "masked": {}}
+        self._carried: Scores = {"raw": {}, "masked": {}}
         self._masked_scores = any(rule.reads_masked_scores for rule in self.rules)
         self._least: int | None = None  # real keys that every row has at least; None: not known
         self._alive: Tensor | None = None  # Bool [B]: rows whose totals go on; None: all
         self._taken = torch.zeros(
             len(row_keys), dtype=torch.long
         )  # steps that each row of a block loop took part in
+        self._widest = 0  # of the blocks so far
+        self._patterned = (
+            False  # whether some query of a layer did not see all real keys: a window of the model's own
+        )
+        self._clock: Tensor | None = None  # Long []: the step, where a captured step can count on
         self._between = False  # whether this forward comes between two steps
         self._layers: list[_LayerState] = []
         # Sums over the steps in which it acted, for each row: of the mean share, of those steps, of caught sinks, of sinks.
@@ -108,7 +114,19 @@ class PolicyRuntime:
     @property
     def replayable(self) -> bool:
         """Whether every step after the first does the same, so that a CUDA graph can repeat it (see `carry`)."""
-        return all(rule.replayable for rule in self.rules)
+        return all(
+            rule.replayable and (rule.control is None or self.leaves(2 * (rule.most or 0)))
+            for rule in self.rules
+        )
+
+    def leaves(self, count: int) -> bool:
+        """Whether it is known without looking that every row has at least so many candidates."""
+        unscored = self.causal + self._widest  # the newest key, and those of a block that has just begun
+        ruling = [rule if rule.control is None else rule.control.like for rule in self.rules]
+        everywhere = (
+            all(part.regions is None for rule in ruling for part in rule.parts()) and not self._patterned
+        )
+        return self._least is not None and everywhere and count <= self._least - unscored
 
     @property
     def windowed(self) -> bool:
@@ -127,10 +145,15 @@ class PolicyRuntime:
         return put_back
 
     def carry(self) -> None:
-        """Put this step's scores where a repeated step looks for those of the previous step."""
-        for kind, scores in self.previous.items():
-            for layer, before in scores.items():
-                before.copy_(self._current[kind][layer])
+        """Put this step's scores into memory that stays, where every captured step looks for those of the previous one."""
+        for kind, scores in self._current.items():
+            for layer, now in scores.items():
+                before = self._carried[kind].get(layer)
+                if before is None or before.shape != now.shape:
+                    self._carried[kind][layer] = now.clone()
+                elif before is not now:
+                    before.copy_(now)
+        self._current = self._carried
 
     def set_alive(self, alive: Tensor | None) -> None:
         """The rows Bool [B] that have not ended; None: all. Always the same memory, which a captured step goes on reading."""
@@ -152,14 +175,18 @@ class PolicyRuntime:
         """
         if not self.causal:
             self.active, self.queries = active, ALL if active is None else ACTIVE
+            self._widest = max(self._widest, active or 0)
         self._layers = []
         self._between = not step
         self.previous = self._current
         if step:
             self._current = {"raw": {}, "masked": {}}
             self.step += 1
+            if self._clock is not None:
+                self._clock += 1
             if active is not None:
-                self._taken = self._taken + (1 if self._alive is None else self._alive.long().cpu())
+                here = self._taken if self._alive is None else self._taken.to(self._alive.device)
+                self._taken = here.add_(1 if self._alive is None else self._alive.long())
         self.model_scores, self.chosen = {}, {}
         self.branches, self._least = branches, least
 
@@ -202,7 +229,12 @@ class PolicyRuntime:
             least=self._least if self.branches == 1 else None,
         )
         alone = (
-            self.chosen.get(masking[0]) if len(masking) == 1 and band is None and self.branches == 1 else None
+            self.chosen.get(masking[0])
+            if len(masking) == 1
+            and band is None
+            and self.branches == 1
+            and self.rules[masking[0]].control is None
+            else None
         )
         if alone is not None and mask.most is not None and query.is_cuda and mask.strands_none(visibility):
             # Listed and turned into a bias once for all layers: a handful of kernels in place of as many for each.
@@ -218,6 +250,7 @@ class PolicyRuntime:
     def measure(self, call: AttentionCall) -> None:
         """Measure one layer: scores for the next step, and what was masked in this one."""
         rows = len(self.row_keys)
+        self._patterned = self._patterned or call.visibility.banded or call.visibility.dense is not None
         raw = call.received(self.queries, raw=True)[:rows, :, 0]
         mask = call.key_mask
         if not self._between:
@@ -282,6 +315,8 @@ class PolicyRuntime:
             raw,
             acted,
         )
+        if self._clock is None:
+            self._clock = torch.full((), self.step, dtype=torch.long, device=raw.device)
         if not self._between:
             self._add(account)
         return account

@@ -190,7 +190,9 @@ def variables(frame: Frame, capture: Capture) -> dict[str, Variable]:
                 ("sample", "block", *static[1:]), "float32", nan, relative + ", from a block as it was stored"
             )
     if frame.reuse:
-        known["fresh"] = Variable(per_key, "bool", 0, "key and value were computed in this step")
+        known["fresh"] = Variable(
+            per_key, "bool", 0, "key and value were computed in this step, in all layers"
+        )
     if frame.guided:
         known["received_uncond"] = Variable(scored, "float32", nan, relative + ", unconditional branch")
     if frame.policy:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from sinkscope.attention.context import current
 from sinkscope.decoding.engine import Step
+from sinkscope.decoding.graphs import on
 from sinkscope.errors import CheckpointError
 from sinkscope.trace.capture import Array, Capture, Frame, Variable, variables
 from sinkscope.trace.step_recorder import StepRecorder
@@ -130,11 +131,11 @@ class Recorder:
         if values.shape[-1] == columns and not values.is_pinned():
             whole: Array = values.numpy()
             return whole
-        # torch copies with all threads: tens of megabytes a step, most of whose time goes into fresh pages.
-        wide = torch.empty((*values.shape[:-1], columns), dtype=values.dtype)
-        wide[..., :first], wide[..., last:] = variable.empty, variable.empty
-        wide[..., first:last] = values
-        array: Array = wide.numpy()
+        # Tens of megabytes a step, most of whose time goes into fresh pages: numpy asks for large ones. Not by torch: its threads
+        # wait for one another beside those of the generation.
+        array: Array = np.empty((*values.shape[:-1], columns), dtype=variable.dtype)
+        array[..., :first], array[..., last:] = variable.empty, variable.empty
+        array[..., first:last] = values.numpy()
         return array
 
     def _note_decisions(self, step: int, parcel: Parcel) -> None:
@@ -314,6 +315,7 @@ class Outbox:
 
     def __init__(self, deliver: Delivery) -> None:
         self._deliver = deliver
+        self._stream: torch.cuda.Stream | None = None
         self._queue: queue.Queue[tuple[int, list[Parcel | None], torch.cuda.Event] | None] = queue.Queue(
             WAITING
         )
@@ -321,20 +323,41 @@ class Outbox:
         self._error: BaseException | None = None
 
     def send(self, step: int, parcels: list[Parcel | None]) -> None:
-        """Takes one step of all groups; the tensors may be overwritten by what runs on the GPU afterwards."""
+        """Takes one step of all groups; its arrays may be overwritten by what runs on the GPU afterwards, its fields may not."""
         if self._error is not None:
             self.close()
-        on_gpu = any(one.is_cuda for parcel in parcels if parcel is not None for one in parcel.step.values())
-        if not on_gpu:
+        tensors = (one for parcel in parcels if parcel is not None for one in parcel.step.values())
+        device = next((one.device for one in tensors if one.is_cuda), None)
+        if device is None:
             self._deliver(step, parcels)
             return
-        copies = [None if parcel is None else _copied(parcel) for parcel in parcels]
-        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        done.record()
+        with on(device):
+            copies, done = self._copied(parcels)
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="sinkscope-recorder", daemon=True)
             self._thread.start()
         self._queue.put((step, copies, done))
+
+    def _copied(self, parcels: list[Parcel | None]) -> tuple[list[Parcel | None], torch.cuda.Event]:
+        """The parcels in pinned memory, and the event after which they are there.
+
+        They travel on a stream of their own, beside the next step. What the step recorded is set aside first, because a repeated
+        graph writes the next step to the same place.
+        """
+        aside = [
+            None
+            if parcel is None
+            else replace(parcel, arrays={name: _set_aside(value) for name, value in parcel.arrays.items()})
+            for parcel in parcels
+        ]
+        if self._stream is None:
+            self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            copies = [None if parcel is None else _on_host(parcel, self._stream) for parcel in aside]
+            done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            done.record(self._stream)
+        return copies, done
 
     def close(self) -> None:
         """Waits until everything is delivered; raises what went wrong on the way."""
@@ -358,16 +381,23 @@ class Outbox:
                 self._error = error
 
 
-def _copied(parcel: Parcel) -> Parcel:
+def _set_aside(value: Tensor) -> Tensor:
+    return value.clone() if value.is_cuda else value
+
+
+def _on_host(parcel: Parcel, stream: torch.cuda.Stream) -> Parcel:
     """The parcel in pinned memory, once the stream gets there."""
     step, arrays = (
-        {name: _to_host(value) for name, value in tensors.items()} for tensors in (parcel.step, parcel.arrays)
+        {name: _to_host(value, stream) for name, value in tensors.items()}
+        for tensors in (parcel.step, parcel.arrays)
     )
     return Parcel(parcel.rows, parcel.offset, step, arrays)
 
 
-def _to_host(value: Tensor) -> Tensor:
+def _to_host(value: Tensor, stream: torch.cuda.Stream) -> Tensor:
     if not value.is_cuda:
         return value
     host = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
-    return host.copy_(value, non_blocking=True)
+    host.copy_(value, non_blocking=True)
+    value.record_stream(stream)  # so that its memory is not given away before it was read
+    return host

@@ -75,9 +75,10 @@ class StepRecorder:
         self._sums: tuple[Tensor, Tensor, Tensor] | None = None
         self._prompt_sums: tuple[Tensor, Tensor] | None = None
         self._pass: BlockPass | None = None
-        self._stored: dict[
-            int, tuple[Tensor, Tensor]
-        ] = {}  # mass and uniform of the queries that are in the cache
+        self._block_layers: list[tuple[Tensor, Tensor]] = []
+        self._stored: tuple[
+            Tensor, ...
+        ] = ()  # mass [layer, B, H, K] and uniform of the queries that are in the cache
         self.between: list[
             tuple[str, int, Tensor]
         ] = []  # name, first query, received [B, layer, …] of a forward that is no step
@@ -90,6 +91,11 @@ class StepRecorder:
     def replayable(self) -> bool:
         """Whether all that is recorded is computed without a look at its values, so that a CUDA graph can repeat it."""
         return not self.capture.anatomy and self.capture.level != "maps"
+
+    @property
+    def replays_blocks(self) -> bool:
+        """Whether that holds for blocks of different places too: which queries are drawn depends on the place."""
+        return self.replayable and not self.capture.by_query
 
     @property
     def steady(self) -> bool:
@@ -116,7 +122,8 @@ class StepRecorder:
             real: Bool [B, S] or None. masked: Bool [B, S]: mask tokens. branches: 2 with guidance.
             block_pass: of a block loop; None: of any other.
         """
-        self._recorded = {}
+        # A capture that failed in the middle of a forward leaves layers behind.
+        self._recorded, self._causal_layers, self._block_layers = {}, [], []
         self._branches, self._real, self._pass = branches, real, block_pass
         if self.frame.causal or not self.capture.by_query:
             self._queries = ALL if block_pass is None else ACTIVE_AND_ALL
@@ -154,7 +161,8 @@ class StepRecorder:
             self._causal(call)
         elif self._pass is not None:
             if self._wanted:
-                self._block(call, self._pass)
+                expected = call.expected(self._queries).uniform[:, 1]
+                self._block_layers.append((call.received(self._queries)[: len(self.rows)], expected))
         elif self._active:
             self._bidirectional(call)
         if not self._active or (self._pass is not None and not self._pass.step):
@@ -169,18 +177,22 @@ class StepRecorder:
     def end(self, account: StepAccount | None) -> dict[str, Tensor]:
         """Finish a forward; account: what the policy did in it. Variable → [B, layer, …]."""
         self._settle()
-        if self._pass is not None and not self._pass.step:
-            for name, layers in self._recorded.items():
-                self.between.append((name, self._pass.queries.start, _stacked(layers).cpu()))
-            return {}
-        if account is not None and self._active:
+        if self._pass is not None:
+            self._settle_blocks(self._pass)
+        step = self._pass is None or self._pass.step
+        if account is not None and self._active and step:
             self._policy(account)
-        self.arrays = {name: _stacked(layers) for name, layers in self._recorded.items()}
-        return self.arrays
+        return {name: _stacked(layers) for name, layers in self._recorded.items()}
 
-    def adopt(self, arrays: dict[str, Tensor]) -> None:
-        """Take what a repeated CUDA graph has recorded."""
-        self.arrays = arrays
+    def adopt(self, arrays: dict[str, Tensor], block_pass: BlockPass | None = None) -> None:
+        """Take what a forward has recorded, be it the first or the repetition of a CUDA graph."""
+        if block_pass is None or block_pass.step:
+            self.arrays = arrays
+            return
+        for name, received in arrays.items():
+            self.between.append(
+                (name, block_pass.queries.start, received[..., : block_pass.queries.stop].cpu())
+            )
 
     # ---- attention
 
@@ -198,32 +210,46 @@ class StepRecorder:
             by = received[:rows, :, 1:]
             self._keep("received_by", by.mean(1) if self.capture.level == "layers" else self._heads(by))
 
-    def _block(self, call: AttentionCall, taken: BlockPass) -> None:
-        """Received from the active block, and from all queries so far: those of this forward, and those behind the cache."""
-        rows = len(self.rows)
-        received = call.received(self._queries)[:rows]
-        every = received[:, :, 1]
+    def _settle_blocks(self, taken: BlockPass) -> None:
+        """Received from the active block, and from all queries so far: those of this forward, and those behind the cache.
+
+        As in `_settle`, all layers in one go.
+        """
+        layers, self._block_layers = self._block_layers, []
+        if not layers:
+            return
+        received = torch.stack([layer for layer, _ in layers])  # [layer, B, H, class, K]
+        every = received[:, :, :, 1]
         if not taken.step:
-            self._keep_scores(f"{taken.kind}_received", every)
+            self._keep_layers(f"{taken.kind}_received", every)
         if taken.stored:
-            uniform = call.expected(self._queries).uniform[:, 1].expand(rows, -1)
-            mass = every.nan_to_num(0.0).double() * uniform[:, None]
-            if call.layer in self._stored:
-                grown = mass.shape[-1] - self._stored[call.layer][0].shape[-1]
-                before = (torch.nn.functional.pad(part, (0, grown)) for part in self._stored[call.layer])
-                mass, uniform = (now + old for now, old in zip((mass, uniform), before, strict=True))
+            uniform = torch.stack([layer for _, layer in layers]).expand(-1, len(self.rows), -1)
+            mass = every.nan_to_num(0.0).double() * uniform[:, :, None]
+            before = self._behind_the_cache(mass, uniform)
+            mass, uniform = mass + before[0], uniform + before[1]
             if taken.kind != "denoise":
-                self._stored[call.layer] = mass, uniform
-            every = _over(mass[None], uniform[None])[0]
+                for old, now in zip(before, (mass, uniform), strict=True):
+                    old.copy_(now)
+            every = _over(mass, uniform)
         if not taken.step or not self._active:
             return
-        self._keep_scores("received", received[:, :, 0])
-        self._keep_scores("received_all", every)
+        self._keep_layers("received", received[:, :, :, 0])
+        self._keep_layers("received_all", every)
         if self.capture.level == "layers":
-            self._keep("sink_heads", sink_heads(received[:, :, 0]))
+            self._recorded["sink_heads"] = [sink_heads(layer) for layer in received[:, :, :, 0]]
         if self.capture.by_query:
-            by = received[:, :, 2:]
-            self._keep("received_by", by.mean(1) if self.capture.level == "layers" else self._heads(by))
+            self._recorded["received_by"] = [
+                by.mean(1) if self.capture.level == "layers" else self._heads(by)
+                for by in received[:, :, :, 2:]
+            ]
+
+    def _behind_the_cache(self, *like: Tensor) -> tuple[Tensor, ...]:
+        """Mass and uniform of the queries in the cache, over as many keys as `like` has; over all keys, always in one memory."""
+        kept = self._stored or tuple(part[..., :0] for part in like)
+        grown = like[0].shape[-1] - kept[0].shape[-1]
+        if grown or not self._stored:
+            kept = self._stored = tuple(torch.nn.functional.pad(part, (0, grown)) for part in kept)
+        return kept
 
     def _causal(self, call: AttentionCall) -> None:
         """Keep the last row and the sum over all queries of one layer; `_settle` goes on with all layers together."""

@@ -9,7 +9,7 @@ import json
 import os
 import platform
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -261,7 +261,7 @@ def provenance(
         "seed": json.dumps(seed),
         "versions": json.dumps(versions),
         "special_ids": json.dumps(special),
-        "recorded": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "recorded": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
 
