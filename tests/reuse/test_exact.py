@@ -14,8 +14,23 @@ EXACT = ("prefix:1", "prefix:1,fresh=masks", "sparse:0.5,refresh=1", "drift:1")
 CASES = golden.cases("generate")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("family", "name"), CASES)
+CAN_REUSE = [
+    (family, name)
+    for family, name in CASES
+    if family in ("llada", "dream", "mmada", "llama")
+    and not name.startswith("t2i")
+    and not decoding_of(family, name).guided
+    and not golden.manifest(family)["generate"][name].get("sink_columns_per_layer")
+]
+
+
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [
+        pytest.param(*case, marks=pytest.mark.soak if case in CAN_REUSE and number % 3 else pytest.mark.slow)
+        for number, case in enumerate(CASES)
+    ],
+)
 def test_refresh_at_every_step_is_the_exact_loop(family: str, name: str) -> None:
     exact = plain(family, name)
     number = CASES.index((family, name))
@@ -35,7 +50,13 @@ def test_full_forwards_that_leave_something_behind_are_the_exact_ones(family: st
     kind = ss.MmadaDecoding if family == "mmada" else ss.LladaDecoding
     decoding = ss.DreamDecoding(8, steps=1) if family == "dream" else kind(8, steps=2, block=4)
     exact = ss.generate(model, prompt, decoding, capture=ss.Capture())
-    for text in ("prefix:block", "prefix:block,fresh=masks", "sparse:3", "drift:0.9"):
+    for text in (
+        "prefix:block",
+        "prefix:block,fresh=masks",
+        "sparse:3",
+        "drift:0.9",
+        "drift:0.9,refresh=layers",
+    ):
         run = ss.generate(model, prompt, decoding, reuse=text, capture=ss.Capture())
         assert torch.equal(run.states, exact.states), text
         assert run.work is not None
@@ -45,31 +66,33 @@ def test_full_forwards_that_leave_something_behind_are_the_exact_ones(family: st
         assert bool(run.trace.dataset["fresh"].all()), text
 
 
-CAN_REUSE = [
-    (family, name)
-    for family, name in CASES
-    if family in ("llada", "dream", "mmada", "llama")
-    and not name.startswith("t2i")
-    and not decoding_of(family, name).guided
-    and not golden.manifest(family)["generate"][name].get("sink_columns_per_layer")
-]
+def rules(family: str) -> tuple[str, ...]:
+    return ("sparse:0.5,refresh=1",) if family == "llama" else ("prefix:1", "sparse:3,refresh=1", "drift:1")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("family", "name"), CAN_REUSE)
+@pytest.mark.parametrize(
+    ("family", "name", "text"),
+    [
+        # One rule for every fixture in `make test`, all of them in `make soak`.
+        pytest.param(
+            family,
+            name,
+            text,
+            marks=pytest.mark.soak if (number + turn) % len(rules(family)) else pytest.mark.slow,
+        )
+        for number, (family, name) in enumerate(CAN_REUSE)
+        for turn, text in enumerate(rules(family))
+    ],
+)
 def test_full_forwards_in_every_step_are_the_golden_ones(
-    family: str, name: str, monkeypatch: pytest.MonkeyPatch
+    family: str, name: str, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Refresh 1 takes the plain loop; here the rule itself runs, and each forward is a full one that leaves keys behind."""
-    texts = ("sparse:0.5,refresh=1",) if family == "llama" else ("prefix:1", "sparse:3,refresh=1", "drift:1")
-    exact = plain(family, name)
-    for text in texts:
-        rule = ss.parse_reuse(text)
-        monkeypatch.setattr(type(rule), "exact", False)
-        if text == "drift:1":
-            monkeypatch.setattr(ss.DriftReuse, "due", lambda self, age, begins: True)
-        run = generate(family, name, reuse=rule)
-        monkeypatch.undo()
-        assert torch.equal(run.states, exact.states), text
-        assert run.work is not None
-        assert run.work.done == run.work.exact
+    exact, rule = plain(family, name), ss.parse_reuse(text)
+    monkeypatch.setattr(type(rule), "exact", False)
+    if text == "drift:1":
+        monkeypatch.setattr(ss.DriftReuse, "due", lambda self, age, begins: True)
+    run = generate(family, name, reuse=rule)
+    assert torch.equal(run.states, exact.states)
+    assert run.work is not None
+    assert run.work.done == run.work.exact

@@ -18,6 +18,7 @@ import torch
 from tests.decoding.test_graphs import failing_capture
 from tests.helpers import golden
 from torch import Tensor
+from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import sinkscope as ss
@@ -29,6 +30,7 @@ from sinkscope.trace import step_recorder
 RULES = (
     "prefix:block", "prefix:3", "prefix:block,fresh=rest", "prefix:4,fresh=masks", "sparse:0.5,by=received",
     "sparse:3,by=sinks,refresh=3", "sparse:0.4,by=random", "sparse:5,by=first:2+recent", "drift:0.9", "drift:0.9999",
+    "drift:0.9,refresh=layers", "drift:0.9999,refresh=layers",
 )  # fmt: skip
 
 
@@ -37,17 +39,17 @@ class Recorded(Graphs):
 
     done: ClassVar[Counter[str]] = Counter()
 
-    def run(self, x: Any, kind: Any) -> Any:
+    def run(self, x: Any, kind: Any, forward: Any) -> Any:
         self._seen[kind] += 1
         if self._seen[kind] <= self._warm_ups:
-            return self._forward(x, False)
+            return *forward(x, False), False
         known: dict[Any, Any] = self._captured
         if kind not in known:
             self.done["recorded"] += 1
             with torch.no_grad():
-                known[kind] = make_fx(lambda state: self._forward(state, True))(x.clone())
+                known[kind] = make_fx(lambda state: forward(state, True))(x.clone())
         self.done["repeated"] += 1
-        return known[kind](x)
+        return *known[kind](x), True
 
 
 @pytest.fixture
@@ -58,6 +60,8 @@ def done(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     monkeypatch.setattr(runtime, "fills_up", lambda device: True)
     monkeypatch.setattr(runtime, "PADDED", 8)
     monkeypatch.setattr(step_recorder, "_stacked", lambda layers: torch.stack(layers, 1))  # as on a GPU
+    # No description of every value, which nobody reads, and which takes longer than the rest of a recording.
+    monkeypatch.setattr(proxy_tensor, "extract_val", lambda value, **_: None, raising=False)
     return Recorded.done
 
 
@@ -68,10 +72,10 @@ def repeating() -> Iterator[None]:
         yield
 
 
-def decoding_of(family: str) -> Any:
+def decoding_of(family: str, length: int = 24) -> Any:
     if family == "dream":
-        return ss.DreamDecoding(12, steps=12, algorithm="maskgit_plus")
-    return (ss.MmadaDecoding if family == "mmada" else ss.LladaDecoding)(24, steps=24, block=8)
+        return ss.DreamDecoding(length // 2, steps=length // 2, algorithm="maskgit_plus")
+    return (ss.MmadaDecoding if family == "mmada" else ss.LladaDecoding)(length, steps=length, block=8)
 
 
 def ragged(seed: int) -> tuple[Tensor, Tensor]:
@@ -85,29 +89,39 @@ def ragged(seed: int) -> tuple[Tensor, Tensor]:
 CASES = [("llada", text) for text in RULES] + [
     (family, text) for family in ("dream", "mmada") for text in ("prefix:3", "sparse:0.5,by=received", "drift:0.9")
 ]  # fmt: skip
+RECORDED: dict[str, dict[str, Any]] = {
+    "nothing": {"attention_mask": ragged(3)[1]},
+    "received": {"capture": ss.Capture()},
+    "by-query": {"capture": ss.Capture(by_query=True, every=2), "attention_mask": ragged(3)[1]},
+}
+"""What is recorded of a run, with padding and without."""
+
+KINDS = [("llada", text) for text in ("prefix:3", "sparse:0.5,by=received", "drift:0.9")]
+"""One rule of each kind: these run under every recording in `make test`; the others under one, and in `make soak` under all."""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("family", "text"), CASES)
-def test_repeated_forwards_are_the_plain_ones(family: str, text: str, done: Counter[str]) -> None:
-    model, (ids, mask) = golden.model(family), ragged(3)
-    options: tuple[dict[str, Any], ...] = (
-        {"attention_mask": mask},
-        {"capture": ss.Capture()},
-        {"capture": ss.Capture(by_query=True, every=2), "attention_mask": mask},
-    )
-    for given in options:
-        plain = ss.generate(model, ids, decoding_of(family), reuse=text, **given)
-        done.clear()
-        with repeating():
-            again = ss.generate(model, ids, decoding_of(family), reuse=text, **given)
-        assert done["repeated"] > 0
-        assert torch.equal(again.states, plain.states)
-        assert again.work == plain.work
-        if plain.trace is not None and again.trace is not None:
-            for name, values in plain.trace.dataset.items():
-                found = again.trace.dataset[name].values
-                np.testing.assert_array_equal(found, values.values, err_msg=str(name))
+@pytest.mark.parametrize(
+    ("family", "text", "kept"),
+    [
+        pytest.param(*case, kept, marks=pytest.mark.slow if turn or case in KINDS else pytest.mark.soak)
+        for number, case in enumerate(CASES)
+        for place, kept in enumerate(RECORDED)
+        for turn in [number % len(RECORDED) == place]
+    ],
+)
+def test_repeated_forwards_are_the_plain_ones(family: str, text: str, kept: str, done: Counter[str]) -> None:
+    model, ids, decoding = golden.model(family), ragged(3)[0], decoding_of(family, 16)
+    plain = ss.generate(model, ids, decoding, reuse=text, **RECORDED[kept])
+    done.clear()
+    with repeating():
+        again = ss.generate(model, ids, decoding, reuse=text, **RECORDED[kept])
+    assert done["repeated"] > 0
+    assert torch.equal(again.states, plain.states)
+    assert again.work == plain.work
+    assert (plain.trace is None) == (again.trace is None) == (kept == "nothing")
+    if plain.trace is not None and again.trace is not None:
+        for name, values in plain.trace.dataset.items():
+            np.testing.assert_array_equal(again.trace.dataset[name].values, values.values, err_msg=str(name))
 
 
 @pytest.mark.parametrize("text", ["prefix:block", "sparse:0.25,by=sinks"])

@@ -10,7 +10,8 @@ import sinkscope as ss
 
 DIFFUSION = (
     "prefix:2", "prefix:block,fresh=rest", "prefix:3,fresh=masks", "sparse:0.4,by=sinks,refresh=3",
-    "sparse:4,by=random", "sparse:5,by=received+recent", "drift:0.999", "drift:1.0,by=union",
+    "sparse:4,by=random", "sparse:5,by=received+recent", "drift:0.999", "drift:0.999,refresh=layers",
+    "drift:1.0,by=union",
 )  # fmt: skip
 CAUSAL = (
     "sparse:6,by=first:2+recent",

@@ -19,6 +19,7 @@ PROMPT = torch.arange(20, 29)[None]
     [
         ss.PrefixReuse(), ss.PrefixReuse(8), ss.PrefixReuse(4, fresh="masks"), ss.SparseReuse(64), ss.SparseReuse(1.0),
         ss.SparseReuse(0.25, by="first:4+recent", refresh=8, seed=3), ss.DriftReuse(0.95), ss.DriftReuse(0.5, by="union"),
+        ss.DriftReuse(0.9, refresh="layers"),
     ],
 )  # fmt: skip
 def test_text_form_reads_back(rule: ss.Reuse) -> None:
@@ -41,6 +42,7 @@ def test_published_settings_parse_and_say_where_they_are_from() -> None:
         assert str(ss.parse_reuse(name)) == preset.rule
         assert "arXiv" in preset.source
     assert ss.parse_reuse("fast-dllm-dual") == ss.PrefixReuse("block")
+    assert ss.parse_reuse("elastic-cache") == ss.DriftReuse(0.9, refresh="layers")
     assert ss.parse_reuse("streaming") == ss.SparseReuse(1024, by="first:4+recent")
 
 
@@ -49,7 +51,8 @@ def test_published_settings_parse_and_say_where_they_are_from() -> None:
     [
         ("prefx:3", "prefix"), ("prefix:0", "at least 1"), ("prefix:2,fresh=mask", "masks"), ("prefix:2,frsh=x", "fresh"),
         ("sparse:0.5,by=sink", "sinks"), ("sparse:2.5", "at most at 1"), ("sparse", "sparse:KEEP"), ("drift:x", "number"),
-        ("drift:0.5,by=keys", "did you mean key"),
+        ("drift:0.5,by=keys", "did you mean key"), ("drift:0.5,refresh=layer", "did you mean layers"),
+        ("drift:0.5,by=union,refresh=layers", "take by=key"),
         ("sparse:2,by=first:4+recent", "keep is 2"), ("sparse:2,by=first:x", "whole number"), ("prefix:2,fresh", "name=value"),
         ("", "prefix:8"),
     ],

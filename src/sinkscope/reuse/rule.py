@@ -112,6 +112,11 @@ class Reuse:
         return False
 
     @property
+    def deepens(self) -> bool:
+        """Whether a refresh may begin in the middle of the network (`drifted_from`), for which residual streams are kept."""
+        return False
+
+    @property
     def draws(self) -> bool:
         """Whether it chooses at random, keyed by each row's seed."""
         return False
@@ -151,6 +156,13 @@ class Reuse:
         or [1, B], the share of these keys that were the most attended ones in the last full forward.
         """
         return False
+
+    def drifted_from(self, likeness: Tensor) -> int | None:
+        """The layer from which on all columns are computed in the next forward, from the same; None: it is a partial one.
+
+        0 is a full forward. Any other layer is for rules that track and deepen.
+        """
+        return 0 if self.drifted(likeness) else None
 
     def identity(self) -> str:
         """A text that differs whenever two rules differ: the word and every field that is not at its default."""

@@ -1,8 +1,12 @@
-"""A reuse rule while it runs: full forwards, which fill what is kept, and partial ones between them."""
+"""A reuse rule while it runs: full forwards, which fill what is kept, partial ones between them, and deep refreshes.
+
+A deep refresh is a partial forward up to some layer and a full one from there on.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import torch
@@ -11,10 +15,12 @@ from torch import Tensor
 from sinkscope.attention.context import ALL, AttentionCall, ForwardContext, Placed
 from sinkscope.attention.key_mask import KeyMask
 from sinkscope.attention.visibility import Visibility
+from sinkscope.models.layers import seen
 from sinkscope.models.model import Model
 from sinkscope.policies.numbers import priorities
 from sinkscope.reuse.columns import Columns
 from sinkscope.reuse.memory import Memory
+from sinkscope.reuse.residuals import Residuals
 from sinkscope.reuse.rule import Candidates, Reuse, State, Wanted
 from sinkscope.reuse.work import WorkCount
 
@@ -38,7 +44,7 @@ class ReuseRuntime:
         real: Bool [B, S], None when nothing is padded. row_keys: a number for each row, for random choices.
 
     Attributes:
-        fresh: Bool [B, S]: columns whose keys and values the last forward computed.
+        fresh: Bool [B, S]: columns whose keys and values the last forward computed in all layers.
         work: what was computed so far.
     """
 
@@ -48,6 +54,7 @@ class ReuseRuntime:
         self.work = WorkCount(model, len(row_keys))
         self._row_keys = torch.tensor(row_keys, dtype=torch.long, device=model.device)
         self._columns, self._memory = Columns(whole=not rule.selects), Memory()
+        self._residuals = Residuals()
         self._hidden: Tensor | None = None
         self._start: int | None = None
         self._age = 0
@@ -88,7 +95,8 @@ class ReuseRuntime:
         """
         begins = wanted.start != self._start
         self._start = wanted.start
-        full = self._hidden is None or self._drifted() or self.rule.due(self._age, begins)
+        layer = self._drifted_from()
+        full = self._hidden is None or layer == 0 or self.rule.due(self._age, begins)
         if not full and self.rule.moves:
             self._set_active(self.rule.active(self._state(x, wanted)))
         elif not full:
@@ -98,41 +106,77 @@ class ReuseRuntime:
             self._age, self._refreshes = 1, self._refreshes + 1
             hidden = run(lambda state, context: self._refresh(state, wanted, context), x, None)
             self.fresh = self._everything
+        elif layer is not None:
+            self._age, self._refreshes = 1, self._refreshes + 1
+            self.fresh, begun = self._active, layer
+            hidden = run(lambda state, context: self._deepen(state, wanted, context, begun), x, None)
         else:
             self._age += 1
             kind = (self._index.shape[1], self._most, self._seen is None, self._columns.moved)
             # Not captured with unions: whether their kernels can be has not been tried.
             hidden = run(self._partial, x, None if self.rule.unites else kind)
             self.fresh = self._active
-        self._count(full, alive)
+        self._count(0 if full else layer, alive)
         return hidden
 
     def _refresh(self, x: Tensor, wanted: Wanted, context: ForwardContext) -> Tensor:
         """A full forward; what it leaves behind is chosen layer by layer, as its attention calls come by."""
         if self._hidden is None:
             self._everything = torch.ones_like(wanted.block) if self.real is None else self.real
-        self._columns.active, self._most = None, None
+        context = self._of_all(x, wanted, context)
+        with self._seen_residuals():
+            hidden = self.model.hidden(x, context)
+        if self.rule.tracks:
+            self._track(0)
+        if self.rule.unites:
+            self._top = self._top_keys()
+        self._hidden = self._memory.put("hidden", hidden)
+        return self._hidden
+
+    def _deepen(self, x: Tensor, wanted: Wanted, context: ForwardContext, layer: int) -> Tensor:
+        """A forward of the active columns up to a layer, and of all columns from there on."""
+        before, positions = self._of_active(x, context)
+        with self._seen_residuals():
+            self._residuals.active = self._index
+            stream = self.model.entering(x.gather(1, self._index), layer, before, positions)
+            self._residuals.see(layer, stream)
+            context = self._of_all(x, wanted, context)
+            hidden = self.model.onward(self._residuals.entering(layer), layer, context)
+        self._track(layer)
+        self._hidden = self._memory.put("hidden", hidden)
+        return self._hidden
+
+    def _partial(self, x: Tensor, context: ForwardContext) -> Tensor:
+        """A forward of the active columns only."""
+        if self._hidden is None:
+            raise RuntimeError("there is nothing to reuse yet")
+        context, positions = self._of_active(x, context)
+        fresh = self.model.hidden(x.gather(1, self._index), context, positions=positions)
+        if self.rule.tracks:
+            moved = torch.nn.functional.cosine_similarity(
+                self._keys_now().float(), self._tracked_keys.float(), dim=-1
+            )
+            self._likeness = self._memory.put("cosines", moved)
+        if self.rule.unites and self._top is not None:
+            now = self._top_keys()
+            self._likeness = ((now & self._top).sum(1) / now.sum(1))[None]
+        self._hidden.scatter_(1, self._index[..., None].expand(fresh.shape), fresh)
+        return self._hidden
+
+    def _of_all(self, x: Tensor, wanted: Wanted, context: ForwardContext) -> ForwardContext:
+        """The context of layers that all columns go through, after which the active ones are chosen anew."""
+        self._columns.active = self._residuals.active = self._most = None
         self._set_active(self.rule.active(self._state(x, wanted)))
         self._candidates = self._everything & ~self._active
         if self.rule.selects and "near" in self.rule.scores:
             self._near = self._nearness()
         watched = self.rule.selects or self.rule.tracks or self.rule.unites
         queries = {**context.queries, BLOCK: (wanted.block & self._everything)[:, None].float()}
-        context = replace(context, editor=self._columns, policy=self if watched else None, queries=queries)
-        hidden = self.model.hidden(x, context)
-        if self.rule.tracks:  # what is tracked is computed in every step beside the block
-            self._tracked_keys = self._memory.put("tracked keys", self._keys_now())
-            self._set_active(self._active.scatter(1, torch.stack(list(self._tracked.values()), 1), True))
-        if self.rule.unites:
-            self._top = self._top_keys()
-        self._hidden = self._memory.put("hidden", hidden)
-        return self._hidden
+        return replace(context, editor=self._columns, policy=self if watched else None, queries=queries)
 
-    def _partial(self, x: Tensor, context: ForwardContext) -> Tensor:
-        """A forward of the active columns only."""
+    def _of_active(self, x: Tensor, context: ForwardContext) -> tuple[ForwardContext, Tensor]:
+        """The context of layers that only the active columns go through, and their positions, Long [B, A]."""
         index, once, columns = self._index, self._once, self._columns
-        if self._hidden is None:
-            raise RuntimeError("there is nothing to reuse yet")
         positions = self.model.spec.positions(self.real, (len(x), x.shape[1]), x.device).expand(len(x), -1)
         queries = {
             name: weights.gather(2, index[:, None].expand(-1, weights.shape[1], -1)) * once[:, None]
@@ -147,29 +191,36 @@ class ReuseRuntime:
             context, real=self._seen, newest=True, editor=columns, queries=queries, placed=placed,
             policy=self if self.rule.unites else None,
         )  # fmt: skip
-        fresh = self.model.hidden(x.gather(1, index), context, positions=positions.gather(1, index))
-        if self.rule.tracks:
-            moved = torch.nn.functional.cosine_similarity(
-                self._keys_now().float(), self._tracked_keys.float(), dim=-1
-            )
-            self._likeness = self._memory.put("cosines", moved)
-        if self.rule.unites and self._top is not None:
-            now = self._top_keys()
-            self._likeness = ((now & self._top).sum(1) / now.sum(1))[None]
-        self._hidden.scatter_(1, index[..., None].expand(fresh.shape), fresh)
-        return self._hidden
+        return context, positions.gather(1, index)
 
-    def _count(self, full: bool, alive: Tensor | None) -> None:
-        """Add the forward that just ran to the work."""
+    def _seen_residuals(self) -> AbstractContextManager[None]:
+        """While inside, residual streams are kept, where the rule may go on from them."""
+        return seen(self.model.network, self._residuals.see) if self.rule.deepens else nullcontext()
+
+    def _track(self, layer: int) -> None:
+        """From a layer on, go on from the keys as they are now; what is tracked is computed in every step beside the block."""
+        kept, now = self._tracked_keys[:layer], self._keys_now()[layer:]
+        self._tracked_keys = self._memory.put("tracked keys", torch.cat([kept, now]) if layer else now)
+        self._set_active(self._active.scatter(1, torch.stack(list(self._tracked.values()), 1), True))
+
+    def _count(self, layer: int | None, alive: Tensor | None) -> None:
+        """Add the forward that just ran to the work; layer: the first that all columns went through, None: there was none."""
         if self._costs is None:
             keys = self._everything.sum(1)
             self._costs = self.work.cost(keys, keys), None
         exact, cost = self._costs
-        if not full and cost is None:
-            seen = self._everything.sum(1) if self._seen_counts is None else self._seen_counts
-            cost = self.work.cost(self._active.sum(1), seen)
-            self._costs = exact, cost
-        self.work.add(exact if full or cost is None else cost, exact, alive)
+        if layer is None:
+            if cost is None:
+                keys = self._everything.sum(1) if self._seen_counts is None else self._seen_counts
+                cost = self.work.cost(self._active.sum(1), keys)
+                self._costs = exact, cost
+        elif layer == 0 or self.fresh is None:
+            cost = exact
+        else:
+            keys = self._everything.sum(1)
+            deeper = self.work.cost(keys, keys, self.model.shape.layers - layer)
+            cost = self.work.cost(self.fresh.sum(1), keys, layer) + deeper
+        self.work.add(cost, exact, alive)
 
     # ---- what the rule looks at
 
@@ -195,9 +246,11 @@ class ReuseRuntime:
         if self._costs is not None:
             self._costs = self._costs[0], None
 
-    def _drifted(self) -> bool:
-        """Whether the last forward was a partial one and found keys that have moved too far, or others."""
-        return self._age > 1 and self._likeness is not None and self.rule.drifted(self._likeness)
+    def _drifted_from(self) -> int | None:
+        """The layer from which on keys are others, or have moved too far, if the last forward was a partial one and found any."""
+        if self._age <= 1 or self._likeness is None:
+            return None
+        return self.rule.drifted_from(self._likeness)
 
     def _keys_now(self) -> Tensor:
         """Float [layer, B, G · D]: the keys of each layer's tracked column."""

@@ -10,7 +10,7 @@ from sinkscope.reuse.rule import REUSES, Reuse
 
 ALLOWED = (
     "prefix:STEPS,fresh=block|rest|masks, sparse:KEEP,by=sinks|received|recent|first|random,refresh=STEPS, "
-    "drift:COSINE,by=key|union (STEPS may be block), or a published setting"
+    "drift:COSINE,by=key|union,refresh=all|layers (STEPS may be block), or a published setting"
 )
 
 
@@ -52,10 +52,11 @@ PRESETS = {
         "which is a full forward too",
     ),
     "elastic-cache": Preset(
-        "drift:0.9",
+        "drift:0.9,refresh=layers",
         {"block": 32, "threshold": 0.9},
         "arXiv 2510.14973; its code was not at hand: both numbers are from memory",
-        "it compares attention weights, refreshes from the drifting layer on only, and decodes in a sliding window",
+        "it compares attention weights, refreshes in the step that finds the drift, from the layer behind the drifting one on, "
+        "and decodes in a sliding window",
     ),
     "streaming": Preset(
         "sparse:1024,by=first:4+recent",

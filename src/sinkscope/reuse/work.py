@@ -42,6 +42,7 @@ class WorkCount:
         self._per_query = sum(
             weight.numel() for weight in network.parameters() if weight.dim() > 1 and id(weight) not in outer
         )
+        self._layers = shape.layers
         self._per_pair = 2 * shape.layers * shape.heads * shape.head_dim  # q·k and its product with the value
         device = model.device if model.device.type == "cuda" else "cpu"
         self.done = torch.zeros(rows, dtype=torch.float64, device=device)
@@ -52,8 +53,12 @@ class WorkCount:
         for total, cost in ((self.done, done), (self.exact, exact)):
             total += cost if alive is None else cost * alive.to(cost.device)
 
-    def cost(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Float64 [B]: multiply-adds of a forward of so many queries over so many keys, Long [B] each."""
+    def cost(self, queries: Tensor, keys: Tensor, layers: int | None = None) -> Tensor:
+        """Float64 [B]: multiply-adds of a forward of so many queries over so many keys, Long [B] each.
+
+        Args:
+            layers: how many of the layers, which are alike, it goes through; None: all.
+        """
         queries, keys = queries.to(self.done.device).double(), keys.to(self.done.device).double()
         cost: Tensor = queries * self._per_query + queries * keys * self._per_pair
-        return cost
+        return cost if layers is None else cost * layers / self._layers
