@@ -16,11 +16,10 @@ import sinkscope as ss
 from sinkscope.errors import InputError
 from sinkscope.organisms import adapt as adapting
 from sinkscope.organisms import text
-from sinkscope.organisms.adapt import AdaptOptions, AdaptTraining, adapt
-from sinkscope.organisms.adaptation import adaptation, source_of
+from sinkscope.organisms.adapt import AdaptOptions, AdaptTraining, adapt, adaptation, source_of
+from sinkscope.organisms.documents import prose
 from sinkscope.organisms.network import hidden_states, rotation
 from sinkscope.organisms.parallel import World
-from sinkscope.organisms.prose import prose
 from sinkscope.organisms.vocabulary import FILE, tokenizer_config
 
 CPU = torch.device("cpu")

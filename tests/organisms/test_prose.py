@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 
-from sinkscope.organisms.documents import held_out_prose
-from sinkscope.organisms.prose import prose
+from sinkscope.organisms.documents import held_out_prose, prose
 
 
 def test_the_text_is_the_one_that_the_shipped_weights_saw() -> None:

@@ -20,7 +20,8 @@ from sinkscope.organisms import command
 from sinkscope.organisms import sweep as sweeps
 from sinkscope.organisms.network import build, parameters, parameters_of
 from sinkscope.organisms.recipe import SIZES
-from sinkscope.organisms.sweep import SweepOutcome, plan, read_runs, read_sweep, run_sweep, sweep_of
+from sinkscope.organisms.sweep import SweepOutcome, plan, read_sweep, run_sweep, sweep_of
+from sinkscope.study.ladder import trained_runs
 
 LADDER: dict[str, Any] = {
     "name": "ladder",
@@ -82,7 +83,7 @@ def test_a_start_that_is_not_one_run_of_the_sweep_is_refused_or_a_folder() -> No
         ({"axes": [{"recipe": "causal", "size": {"layers": 2}}]}, "size should be text"),
         ({"base": {"gate": "yes"}}, "gate should be true or false"),
         ({"base": {"init": {"a": 1}}}, "init should be text"),
-        ({"base": {"final_count": 0}}, "final_count should be a whole number of at least 1"),
+        ({"base": {"final_count": -1}}, "final_count should be a whole number of at least 0"),
         ({"base": {"save_every": -1}}, "save_every should be a whole number of at least 0"),
         ({"base": {"learning_rate": math.inf}}, "learning_rate should be a finite number"),
         ({"base": {"warmup": 5}}, "no option 'warmup'"),  # which the run's own command does not take
@@ -138,7 +139,7 @@ def test_a_file_that_is_no_sweep(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not a sweep file"):
         read_sweep(tmp_path / "bad.toml")
     with pytest.raises(InputError, match="not the folder of a sweep"):
-        read_runs(tmp_path)
+        trained_runs(tmp_path)
 
 
 @pytest.mark.parametrize("name", list(VARIANTS))
@@ -191,9 +192,7 @@ def test_runs_wait_for_their_start_and_go_on_after_a_failure(
     assert set(lines.values()) >= {line for line in said if line.startswith("sinkscope train")}
     assert not any("--documents" in line for line in lines.values())
     assert (tmp_path / "causal-smoke-seed0" / "command.txt").read_text() == lines["causal-smoke-seed0"] + "\n"
-    assert [run.name for run in read_runs(tmp_path)] == [
-        run.name for run in made.runs if run.name in outcome.finished
-    ]
+    assert list(trained_runs(tmp_path)) == [run.name for run in made.runs if run.name in outcome.finished]
     STARTED.clear()
     run_sweep(made, tmp_path, "cpu", 1, said.append)
     assert len(STARTED) == 2, "what is finished stays; what failed is tried again"
@@ -203,7 +202,7 @@ def test_runs_wait_for_their_start_and_go_on_after_a_failure(
     assert json.loads((tmp_path / "sweep.json").read_text()) == about
     (tmp_path / "sweep.json").write_text(json.dumps({"runs": [{"name": "../elsewhere"}]}))
     with pytest.raises(InputError, match="no folder in it"):
-        read_runs(tmp_path)
+        trained_runs(tmp_path)
 
 
 @pytest.mark.slow

@@ -216,12 +216,22 @@ class Reader:
 
     def batch(self, step: int, rank: int = 0, world: int = 1) -> Batch:
         """This process's rows of the batch of a step."""
-        size = self.recipe.batch
-        texts = self.order.chosen(len(self.texts[0]), step * size, size)[self.pictured :]
+        batch = self.rows(*self.chosen(step))
+        return batch if world == 1 else batch.rows(slice(rank, None, world))
+
+    def chosen(self, step: int) -> tuple[Tensor, ...]:
+        """The numbers of the texts of a step, and of its pictures where the recipe has any."""
+        size, pictured = self.recipe.batch, self.pictured
+        texts = self.order.chosen(len(self.texts[0]), step * size, size)[pictured:]
+        if not pictured:
+            return (texts,)
+        return texts, self.order.chosen(len(self.images[0]), step * pictured, pictured)
+
+    def rows(self, texts: Tensor, images: Tensor | None = None) -> Batch:
+        """The whole batch of these texts and pictures: nothing but operations on the device, of shapes that never change."""
         batch = self.pieces.answered(*(table[texts].long() for table in self.texts))
-        if self.pictured:
-            chosen = self.order.chosen(len(self.images[0]), step * self.pictured, self.pictured)
-            rows = [table[chosen].long() for table in self.images]
+        if images is not None:
+            rows = [table[images].long() for table in self.images]
             half = self.pictured // 2
             drawn = self.pieces.drawn(*(row[:half] for row in rows))
             described = self.pieces.described(*(row[half:] for row in rows))
@@ -236,7 +246,13 @@ class Reader:
         if self.recipe.packed > 1:
             filler, lead = self.pieces.vocabulary.eos, self.pieces.lead
             batch = batch.packed(self.recipe.packed, filler, self.recipe.causal, lead)
-        return batch if world == 1 else batch.rows(slice(rank, None, world))
+        return batch
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of a whole batch."""
+        count = self.recipe.packed
+        return self.recipe.batch // count, count * LENGTH if count > 1 else self.pieces.length
 
 
 class DocumentOrder:
@@ -248,11 +264,11 @@ class DocumentOrder:
 
     def chosen(self, total: int, first: int, count: int) -> Tensor:
         """Long [count]: the documents, of `total`, at the places first..first+count−1."""
-        places = torch.arange(first, first + count)
-        parts = [
-            self._epoch(total, epoch)[(places[places // total == epoch] % total).to(self.device)]
-            for epoch in range(first // total, (first + count - 1) // total + 1)
-        ]
+        parts = []
+        for epoch in range(first // total, (first + count - 1) // total + 1):
+            begin = epoch * total
+            here = slice(max(first, begin) - begin, min(first + count, begin + total) - begin)
+            parts.append(self._epoch(total, epoch)[here])
         return torch.cat(parts)
 
     def _epoch(self, total: int, epoch: int) -> Tensor:

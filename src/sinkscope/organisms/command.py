@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import tomllib
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -22,14 +23,9 @@ from sinkscope.organisms import recipe as recipes
 from sinkscope.organisms.loop import LoopOptions, prepare
 from sinkscope.organisms.train import TrainingOptions, train
 
-OPTIONS: dict[str, type] = {
-    **dict.fromkeys(
-        ("init", "size", "targets", "mix", "corpus", "documents", "spelling", "softmax", "extra_sink"), str
-    ),
-    **dict.fromkeys(("gate", "qk_norm", "plain_first"), bool),
-    **dict.fromkeys(("steps", "batch", "seed", "packed", "check_every", "save_every", "final_count"), int),
-    **dict.fromkeys(("learning_rate", "weight_decay", "corpus_share"), float),
-}
+TYPES: dict[str, type] = {"str": str, "path": str, "bool": bool, "int": int, "float": float}
+TABLE = tomllib.loads((Path(__file__).parent / "data" / "train.toml").read_text(encoding="utf-8"))
+OPTIONS = {name: TYPES[told[0]] for name, told in TABLE["recipe"].items() if name not in ("out", "device")}
 """What a run's own command takes, besides its folder and device, and what each is."""
 RECIPE_OPTIONS = {field.name for field in fields(recipes.Recipe)}
 
@@ -41,8 +37,8 @@ def train_command(recipe: str, out: str | Path, device: str = "auto", **options:
         recipe: causal, scratch, adapted, multimodal or block; text_only, which is scratch continued, to compare multimodal with.
         out: folder for the checkpoint in its official layout, training.json, emergence.json and log.jsonl.
         device: auto, cpu, cuda. Several GPUs: start the command under torchrun.
-        options: settings of the recipe (`Recipe`) and of the run (`TrainingOptions`); None: not given. `size` is 1m, 3m, 6m,
-            30m, 100m or smoke; `init` a folder or hub id to start from (recipe adapted: any causal Llama or Qwen2 checkpoint).
+        options: settings of the recipe (`Recipe`) and of the run (`TrainingOptions`); None: not given. `size` is one of
+            SIZES; `init` a folder or hub id to start from (recipe adapted: any causal Llama or Qwen2 checkpoint).
 
     Returns:
         What training.json holds.
@@ -65,7 +61,7 @@ def train_command(recipe: str, out: str | Path, device: str = "auto", **options:
 
 def check_options(given: Mapping[str, Any]) -> None:
     """Refuses options of a run, besides those of its recipe, that would end it hours later."""
-    for name, least in (("check_every", 0), ("save_every", 0), ("final_count", 1)):
+    for name, least in (("check_every", 0), ("save_every", 0), ("final_count", 0)):
         checks.whole(name, given.get(name, least), least)
     share = given.get("corpus_share", 0.0)
     if not 0.0 <= share < 1.0:
@@ -103,7 +99,8 @@ def main() -> None:
     parser.add_argument("--out", required=True)
     for name, kind in OPTIONS.items():
         read: dict[str, Any] = {"action": argparse.BooleanOptionalAction} if kind is bool else {"type": kind}
-        parser.add_argument(f"--{name.replace('_', '-')}", **read)
+        words = TABLE["recipe"][name][2].replace("%", "%%")
+        parser.add_argument(f"--{name.replace('_', '-')}", **read, help=words)
     parser.add_argument("--device", default="auto")
     with plainly():
         train_command(**vars(parser.parse_args()))

@@ -263,11 +263,7 @@ def _pictures(job: Job) -> tuple[Array, ...]:
 
 
 def ingredients(
-    mix: str,
-    vocabulary: Vocabulary,
-    share: float = 0.0,
-    corpus: str | None = None,
-    spelling: str = "whole",
+    mix: str, vocabulary: Vocabulary, share: float = 0.0, corpus: str | None = None, spelling: str = "whole"
 ) -> dict[str, Any]:
     """The ingredients of a corpus, for corpus.json; docstrings are those of the running Python, and are counted."""
     about: dict[str, Any] = {"mix": MIXES[mix], "corpus": corpus, "corpus_share": share}

@@ -21,12 +21,11 @@ from sinkscope.organisms.recipe import BLOCK, LENGTH, Recipe
 from sinkscope.organisms.vocabulary import SPECIAL, Vocabulary
 from sinkscope.sink_rule import torch_sinks_of
 from sinkscope.tasks import generated, small_code, word_problems
+from sinkscope.trace.step_recorder import SEEN_BY
 
 TIMES = (0.25, 0.5, 0.75, 1.0)
 GU = 0.3
 """Threshold of Gu et al. (arXiv 2410.10781): mean attention that a key gets from the queries that see it."""
-FEW_QUERIES = 16
-"""In causal models, keys that fewer queries can see are left out: their share is noise."""
 EACH = 16
 """Sequences of each kind in the probe."""
 CATEGORIES = ("bos", "mask", "end", "header", "newline", "mark", "digit", "space", "word")
@@ -179,7 +178,7 @@ def _layer(call: AttentionCall, output: Tensor, real: Tensor, categories: Tensor
         seen_by = call.visibility.seen_by(weights)[:, 0].to(seen_by.dtype)
     if call.visibility.causal:
         seen_by = seen_by - torch.arange(real.shape[1], device=real.device)
-        received = received.masked_fill((seen_by < FEW_QUERIES)[:, None], float("nan"))
+        received = received.masked_fill((seen_by < SEEN_BY)[:, None], float("nan"))
     mean_attention = mass[:, :, 0] / seen_by.clamp(min=1)[:, None]
     counted = ~received.isnan()
     sink = torch_sinks_of(received)

@@ -81,7 +81,12 @@ def config(network: Any, layout: str, vocabulary: Vocabulary) -> dict[str, Any]:
 def _official(network: Any, layout: str, vocabulary: Vocabulary) -> dict[str, Any]:
     fixed = json.loads((Path(__file__).parent / "data" / "layouts.json").read_text(encoding="utf-8"))
     if layout in ("llama", "dream", "sdar"):
-        own = _llama(network, vocabulary) if layout == "llama" else _dream(network, vocabulary)
+        if layout == "llama":
+            biased = network.model.layers[0].self_attn.q_proj.bias is not None
+            own = {"attention_bias": biased, "eos_token_id": sorted({vocabulary.eos, vocabulary.eot})}
+        else:
+            own = {"eos_token_id": vocabulary.eos, "mask_token_id": vocabulary.mask}
+            own["max_window_layers"] = network.config.num_hidden_layers
         if layout == "sdar":
             own["block_size"] = int(network.config.block_size)
         return {**fixed["transformers"], **_transformers(network, vocabulary), **fixed[layout], **own}
@@ -128,21 +133,6 @@ def _transformers(network: Any, vocabulary: Vocabulary) -> dict[str, Any]:
         "rope_scaling": scaling,
         "rope_theta": theta,
         "tie_word_embeddings": is_tied(network),
-    }
-
-
-def _llama(network: Any, vocabulary: Vocabulary) -> dict[str, Any]:
-    return {
-        "attention_bias": network.model.layers[0].self_attn.q_proj.bias is not None,
-        "eos_token_id": sorted({vocabulary.eos, vocabulary.eot}),
-    }
-
-
-def _dream(network: Any, vocabulary: Vocabulary) -> dict[str, Any]:
-    return {
-        "eos_token_id": vocabulary.eos,
-        "mask_token_id": vocabulary.mask,
-        "max_window_layers": network.config.num_hidden_layers,
     }
 
 

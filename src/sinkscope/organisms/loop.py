@@ -39,6 +39,7 @@ class LoopOptions:
         out: folder of the checkpoint, the log and the state.
         report_every, check_every, save_every: steps between loss reports, checks and saved states (0: only at the end).
         compile: None: on a GPU only.
+        graphs: on one GPU, replay a step as one CUDA graph, where the training can do that.
         probe: measure sinks at log-spaced steps, for emergence.json.
         stop_after: leave after this step with the state saved, as a kill would; for tests.
     """
@@ -49,6 +50,7 @@ class LoopOptions:
     check_every: int = 1000
     save_every: int = 1000
     compile: bool | None = None
+    graphs: bool = False
     probe: bool = True
     quiet: bool = False
     stop_after: int | None = None
@@ -149,7 +151,7 @@ class Loop(ABC):
             while self.step < steps:
                 if self.step in self.probed:
                     self._probe()
-                self.summed += self._train_step()
+                self.summed += self.take_step()
                 self.step += 1
                 self.since += 1
                 if self.step % options.report_every == 0 or self.step == steps:
@@ -182,12 +184,17 @@ class Loop(ABC):
             (options.out / STATE).unlink(missing_ok=True)
             return about
 
-    def _train_step(self) -> Tensor:
+    def take_step(self) -> Tensor:
+        """Takes the step whose turn it is; returns its loss."""
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.schedule, self.step)
+        return self.update(self.losses(self.step))
+
+    def update(self, losses: Iterable[Tensor]) -> Tensor:
+        """One step of the optimiser by the gradients of these parts of a loss; returns the loss."""
         self.optimizer.zero_grad(set_to_none=True)
         total = torch.zeros((), device=self.device)
-        for loss in self.losses(self.step):
+        for loss in losses:
             loss.backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
         self.world.average_gradients(self.network)

@@ -284,12 +284,19 @@ def corrupt(
     Returns:
         Long [B, S], the tokens with masks in them, and Float [B, S], the weight 1/t of every masked token, else 0.
     """
-    device, (B, S) = batch.ids.device, batch.ids.shape
+    chosen, times = drawn_masks(batch.ids.shape, random, batch.ids.device, least)
+    return masked_at(batch, chosen, mask, times)
+
+
+def drawn_masks(
+    shape: tuple[int, ...], random: torch.Generator, device: torch.device, least: float = SMALLEST_TIME
+) -> tuple[Tensor, Tensor]:
+    """Positions Bool [B, S], each chosen with the probability of its row's time, and the times Float [B, 1]."""
+    B, S = shape
     offset = torch.rand(1, generator=random, device=device)
     times = (offset + torch.arange(B, device=device) / B) % 1.0 * (1 - least) + least
     times = times[torch.randperm(B, generator=random, device=device), None]
-    chosen = torch.rand(B, S, generator=random, device=device) < times
-    return masked_at(batch, chosen, mask, times)
+    return torch.rand(B, S, generator=random, device=device) < times, times
 
 
 def masked_at(batch: Batch, chosen: Tensor, mask: int, times: Tensor) -> tuple[Tensor, Tensor]:
@@ -321,10 +328,18 @@ def two_copy_pairs(length: int, block: int, device: torch.device) -> Tensor:
     return torch.cat((masked, clean))
 
 
+def head_loss(head: Any, hidden: Tensor, ids: Tensor, weight: Tensor) -> Tensor:
+    """Σ weight · cross-entropy of what the head says at hidden states."""
+    logits = head(hidden).float()
+    each = functional.cross_entropy(logits.flatten(0, -2), ids.flatten(), reduction="none")
+    return (each * weight.flatten()).sum()
+
+
 class Loss(nn.Module):
-    """The forward pass up to the loss, as one module that compiles to one graph, or layer by layer with `run_layer`.
+    """The forward pass up to the loss, as one module that compiles to one graph, or in parts that are compiled.
 
     Args:
+        run_layer, run_head: a compiled `decoder_layer` and `head_loss`; None: as they are.
         block: columns of a block, for the objective "block".
     """
 
@@ -334,9 +349,11 @@ class Loss(nn.Module):
         objective: Objective,
         run_layer: Callable[..., Tensor] | None = None,
         block: int = 0,
+        run_head: Callable[..., Tensor] | None = None,
     ) -> None:
         super().__init__()
         self.network, self.objective, self.run_layer, self.block = network, objective, run_layer, block
+        self.run_head = run_head or head_loss
 
     def forward(
         self,
@@ -372,6 +389,4 @@ class Loss(nn.Module):
             )
         elif shift:
             hidden, ids, weight = hidden[:, :-1], ids[:, 1:], weight[:, 1:]
-        logits = self.network.lm_head(hidden).float()
-        each = functional.cross_entropy(logits.flatten(0, -2), ids.flatten(), reduction="none")
-        return (each * weight.flatten()).sum()
+        return self.run_head(self.network.lm_head, hidden, ids, weight)

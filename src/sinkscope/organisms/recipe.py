@@ -53,6 +53,7 @@ SIZES = {
     "1m": Size(layers=6, width=96, heads=4, mlp=160),
     "3m": Size(layers=8, width=160, heads=5, mlp=288),
     "6m": Size(),
+    "12m": Size(layers=10, width=320, heads=10, mlp=704),
     "30m": Size(layers=12, width=448, heads=14, mlp=1088),
     "100m": Size(layers=16, width=704, heads=22, mlp=1792),
     "smoke": Size(layers=2, width=32, heads=2, mlp=64),
@@ -68,10 +69,11 @@ MIXES = {
         "records": 0.23,
         "docstrings": 0.08,
     },
+    "drills": {"battery": 0.3, "word_problems": 0.4, "small_code": 0.1, "prose": 0.05, "records": 0.15},
     "skills": {"battery": 0.5, "word_problems": 0.2, "small_code": 0.1, "prose": 0.05, "records": 0.15},
 }
-"""Mix → shares of its sources. Records and docstrings are hard to foresee (see `documents.py`); skills has the battery, and
-records, without which a causal model grows no sink at its first token."""
+"""Mix → shares of its sources. Records and docstrings are hard to foresee (see `documents.py`); skills and drills have the
+battery, and records, without which a causal model grows no sink at its first token; drills has more word problems."""
 MIX = "surprising"
 """The mix of all shipped recipes."""
 SPELLINGS = ("whole", "unbroken", "words")

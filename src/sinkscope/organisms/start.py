@@ -58,7 +58,7 @@ def start(recipe: Recipe, init: str | Path | None = None) -> Start:
             f"the recipe asks for attention that is {recipe.variant}, and that of {source} is {variant_of(model.network)}: "
             "weights go on with the attention that they were trained with; give the same options"
         )
-    ours = _is_ours(model)
+    ours = model.tokenizer is not None and model.tokenizer.get_vocab() == shipped_tokenizer().get_vocab()
     if not ours and recipe.layout != "dream":
         raise InputError(
             f"{source} has a tokenizer of its own, and only the recipe adapted can start from such a checkpoint"
@@ -67,7 +67,8 @@ def start(recipe: Recipe, init: str | Path | None = None) -> Start:
     rows = _rows(vocabulary, recipe)
     resize(network, rows if ours else max(rows, int(network.config.vocab_size)), recipe.seed)
     if ours:
-        inherited = roles(recipe.layout).same_role(roles(_layout(model)))
+        layout = "llama" if model.family == "causal" else str(model.family)
+        inherited = roles(recipe.layout).same_role(roles(layout))
         copy_rows(network, {vocabulary.token(to): vocabulary.token(old) for to, old in inherited.items()})
     if recipe.layout == "dream" and network.config.model_type != "qwen2":
         network = as_dream(network)
@@ -98,15 +99,6 @@ def size_of(network: Any) -> Size:
         eps=config.rms_norm_eps,
         context=config.max_position_embeddings,
     )
-
-
-def _is_ours(model: Any) -> bool:
-    known = model.tokenizer.get_vocab() if model.tokenizer is not None else {}
-    return bool(known == shipped_tokenizer().get_vocab())
-
-
-def _layout(model: Any) -> str:
-    return "llama" if model.family == "causal" else str(model.family)
 
 
 # ---- networks changed to fit a recipe ------------------------------------------------------------

@@ -26,12 +26,11 @@ import shlex
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
-
-import tomllib
 
 from sinkscope.checks import whole
 from sinkscope.errors import InputError, nearest
@@ -358,16 +357,3 @@ def _documents(run: SweepRun, out: Path, say: Callable[[str], None]) -> Path | N
         made = corpus.make(count, 0, words, (), 0.0, workers, settings.mix, None, settings.spelling)
         made.save(folder, corpus.ingredients(settings.mix, words, spelling=settings.spelling))
     return folder
-
-
-def read_runs(folder: Path) -> list[Path]:
-    """The finished runs of a sweep's folder, in the order of the sweep."""
-    try:
-        about = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))
-        names = [str(run["name"]) for run in about["runs"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{folder} is not the folder of a sweep: {error}") from error
-    for name in names:
-        if Path(name).name != name:
-            raise InputError(f"{folder}/sweep.json names a run {name!r}, which is no folder in it")
-    return [folder / name for name in names if is_finished(folder / name)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 from sinkscope.errors import SinkscopeError
@@ -26,6 +27,9 @@ def sweep_command(
             "start-up, checks and the study come on top. Nothing was trained: leave out --plan"
         )
         return
+    # A scheduler's SIGTERM ends the runs with the sweep, and so does a Ctrl-C where a shell had it ignored.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     outcome = run_sweep(sweep, out, device, at_once)
     if outcome.failed:
         raise SinkscopeError(

@@ -20,9 +20,8 @@ from sinkscope.errors import InputError
 from sinkscope.organisms.batches import Batch
 from sinkscope.organisms.documents import hub_texts, read_text
 from sinkscope.organisms.layout import write_json
+from sinkscope.tasks.text import split_text
 
-END_OF_DOCUMENT = "\n\f\n"
-"""A line with a form feed stands between two documents of a text file."""
 HELD_OUT = 100
 """One document in so many is held out, by its hash, where the text does not come with held-out files."""
 CHUNK = 2000
@@ -68,9 +67,7 @@ def read_documents(source: str) -> tuple[list[str], list[str]]:
 def _of_files(paths: Sequence[Path]) -> list[str]:
     documents = []
     for path in paths:
-        text = read_text(path)
-        parts = text.split(END_OF_DOCUMENT) if END_OF_DOCUMENT in text else text.split("\n\n")
-        documents += [part.strip() for part in parts if part.strip()]
+        documents += split_text(read_text(path))
     return documents
 
 

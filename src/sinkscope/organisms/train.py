@@ -26,9 +26,19 @@ from sinkscope.organisms.corpus import (
     same_ingredients,
 )
 from sinkscope.organisms.documents import read_corpus
+from sinkscope.organisms.graphs import ReplayedStep
 from sinkscope.organisms.layout import save
-from sinkscope.organisms.loop import Loop, LoopOptions, finished, prepare
-from sinkscope.organisms.network import Loss, corrupt, parameters, rotation, weights
+from sinkscope.organisms.loop import Loop, LoopOptions, finished, learning_rate, prepare
+from sinkscope.organisms.network import (
+    Loss,
+    decoder_layer,
+    drawn_masks,
+    head_loss,
+    masked_at,
+    parameters,
+    rotation,
+    weights,
+)
 from sinkscope.organisms.parallel import World, world
 from sinkscope.organisms.recipe import BLOCK, LENGTH, MIXES, SIZES, Recipe
 from sinkscope.organisms.start import Start, size_of, start
@@ -42,7 +52,7 @@ class TrainingOptions(LoopOptions):
         init: what to start from instead of what the recipe says: a folder or hub id.
         documents: a folder made by `python -m sinkscope.organisms.corpus`, which several runs may share.
         corpus: the user's own text, a file or hub data set, mixed in at `corpus_share`.
-        check_count: held-out questions per task in an accuracy check; the last one has `final_count`.
+        check_count: held-out questions per task in an accuracy check; the last one has `final_count` (0: there is none).
     """
 
     recipe: Recipe
@@ -146,23 +156,58 @@ class OrganismTraining(Loop):
         self.random = torch.Generator(self.device)
         longest = LENGTH * self.recipe.packed + self.vocabulary.lead - 1
         self.rotary = rotation(self.network, longest, self.device)
-        compiled = self.device.type == "cuda" if options.compile is None else options.compile
-        loss = Loss(self.network, self.recipe.objective, block=BLOCK)
-        self.weighted_loss: Any = torch.compile(loss, dynamic=False) if compiled else loss
+        self.weighted_loss = self._loss(options)
+        graphs = options.graphs and self.device.type == "cuda" and self.world.size == 1
+        self.replayed = (
+            ReplayedStep(self._taken, self.optimizer, self.device, self.log.note) if graphs else None
+        )
         self.held_out = emergence.probe(self.recipe, self.vocabulary, self.device) if self.probed else None
+
+    def _loss(self, options: TrainingOptions) -> Any:
+        """The loss, compiled as a whole; or by layers where steps are replayed, which costs them nothing and is done sooner."""
+        compiled = self.device.type == "cuda" if options.compile is None else options.compile
+        if compiled and options.graphs:
+            layer, head = (torch.compile(part, dynamic=False) for part in (decoder_layer, head_loss))
+            return Loss(self.network, self.recipe.objective, layer, BLOCK, head)
+        loss = Loss(self.network, self.recipe.objective, block=BLOCK)
+        return torch.compile(loss, dynamic=False) if compiled else loss
 
     def losses(self, step: int) -> Iterator[Tensor]:
         """Cross-entropy per target of the whole batch, times the number of processes."""
-        batch = self.reader.batch(step, self.world.rank, self.world.size)
+        yield self._loss_of(*self._drawn(step))
+
+    def take_step(self) -> Tensor:
+        """Takes the step whose turn it is; returns its loss."""
+        if self.replayed is None:
+            return super().take_step()
+        return self.replayed(learning_rate(self.recipe, self.step), *self._drawn(self.step))
+
+    def _taken(self, *drawn: Tensor) -> Tensor:
+        return self.update(self._loss_of(*part) for part in (drawn,))
+
+    def _drawn(self, step: int) -> tuple[Tensor, ...]:
+        """All that differs between steps: the numbers of the documents; for diffusion, masked positions and times before them."""
+        documents = self.reader.chosen(step)
         if self.recipe.causal:
+            return documents
+        rows, columns = self.reader.shape
+        self.random.manual_seed((self.recipe.seed * 1_000_003 + step) * 64 + self.world.rank)
+        return *drawn_masks((rows // self.world.size, columns), self.random, self.device), *documents
+
+    def _loss_of(self, *drawn: Tensor) -> Tensor:
+        """The loss of what was drawn: operations on the device alone, the same ones in every step."""
+        causal = self.recipe.causal
+        batch = self.reader.rows(*drawn[0 if causal else 2 :])
+        if self.world.size > 1:
+            batch = batch.rows(slice(self.world.rank, None, self.world.size))
+        if causal:
             seen, weight = batch.ids, weights(batch)
         else:
-            self.random.manual_seed((self.recipe.seed * 1_000_003 + step) * 64 + self.world.rank)
-            seen, weight = corrupt(batch, self.mask, self.random)
-        targets = self.world.total(batch.targets(self.recipe.causal).sum()) / self.world.size
+            seen, weight = masked_at(batch, drawn[0], self.mask, drawn[1])
+        targets = self.world.total(batch.targets(causal).sum()) / self.world.size
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
             loss: Tensor = self.weighted_loss(seen, batch.ids, weight, batch.real, *self.rotary) / targets
-        yield loss
+        return loss
 
     def probe(self) -> dict[str, Any]:
         """The sinks of the held-out probe."""
@@ -171,6 +216,8 @@ class OrganismTraining(Loop):
     def check(self, final: bool) -> dict[str, Any]:
         """Held-out accuracy by task."""
         count = self.training.final_count if final else self.training.check_count
+        if not count:
+            return {}
         accuracies = monitor.accuracies(
             self.network, self.recipe.layout, self.vocabulary, count, self.device, self.log.note
         )

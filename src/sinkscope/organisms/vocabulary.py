@@ -14,7 +14,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from sinkscope.errors import InputError, nearest
+from sinkscope.checks import known
+from sinkscope.errors import InputError
 from sinkscope.models.mmada import CHAT_TEMPLATE as MMADA_TEMPLATE
 
 FILE = Path(__file__).parent / "data" / "tokenizer.json"
@@ -91,9 +92,7 @@ ROLES["sdar"] = ROLES["dream"]
 
 def roles(layout: str) -> Roles:
     """The roles of a layout."""
-    if layout not in ROLES:
-        raise InputError(f"unknown layout {layout!r}: {nearest(layout, ROLES)}")
-    return ROLES[layout]
+    return ROLES[known("layout", layout, ROLES)]
 
 
 @dataclass(frozen=True)
@@ -138,8 +137,8 @@ class Vocabulary:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text without special tokens."""
-        known = [number for number in ids if 0 <= number < len(self)]
-        return str(self.backend.decode(known, skip_special_tokens=True))
+        inside = [number for number in ids if 0 <= number < len(self)]
+        return str(self.backend.decode(inside, skip_special_tokens=True))
 
     def token(self, text: str) -> int:
         """The id of a token."""
