@@ -18,9 +18,8 @@ from sinkscope.organisms.recipe import ANSWER
 from sinkscope.organisms.vocabulary import shipped
 from sinkscope.tasks import generated, get
 from sinkscope.tasks.battery import SKILLS, strata, stratum_of, train_document, train_documents
-from sinkscope.tasks.battery.composition import OPERATIONS
-from sinkscope.tasks.battery.skill import ADJECTIVES, NAMES, THINGS, after_mark
-from sinkscope.tasks.battery.strata import skill_of
+from sinkscope.tasks.battery.documents import skill_of
+from sinkscope.tasks.battery.skills import ADJECTIVES, NAMES, OPERATIONS, THINGS, after_mark
 from sinkscope.tasks.evaluate import decoding_options
 from sinkscope.tasks.generated import split_of
 from sinkscope.tasks.grading import task_of

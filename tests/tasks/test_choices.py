@@ -39,7 +39,8 @@ def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("source", "policy"),
     [
         *(("organism/causal", policy) for policy in (None, "top:1", "random(top:1)")),
-        ("organism/scratch", None), ("organism/scratch", "top:1"), ("organism/adapted", "random(top:1)"),
+        ("organism/scratch", None), ("organism/adapted", "random(top:1)"),
+        pytest.param("organism/scratch", "top:1", marks=pytest.mark.soak),
         pytest.param("organism/scratch", "random(top:1)", marks=pytest.mark.soak),
         pytest.param("organism/adapted", None, marks=pytest.mark.soak),
         pytest.param("organism/adapted", "top:1", marks=pytest.mark.soak),
@@ -69,8 +70,15 @@ def test_the_likeliest_continuation_is_chosen(source: str, policy: str | None, q
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", [None, "top:1"])
-@pytest.mark.parametrize("source", ["organism/causal", "organism/scratch"])
+@pytest.mark.parametrize(
+    ("source", "policy"),
+    [
+        ("organism/causal", None),
+        ("organism/scratch", "top:1"),
+        pytest.param("organism/causal", "top:1", marks=pytest.mark.soak),
+        pytest.param("organism/scratch", None, marks=pytest.mark.soak),
+    ],
+)
 def test_the_bridge_to_lm_eval_gives_the_same(source: str, policy: str | None, questions: Path) -> None:
     """The same items as lm-eval's requests: every value, and so every choice."""
     pytest.importorskip("lm_eval")
@@ -159,7 +167,9 @@ def test_the_sample_of_blimp() -> None:
     assert "Warstadt" in about["source"]
 
 
-def test_smollm2_knows_english_grammar(pytestconfig: pytest.Config) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("pairs", [30, pytest.param(67, marks=pytest.mark.soak)])
+def test_smollm2_knows_english_grammar(pairs: int, pytestconfig: pytest.Config) -> None:
     model: Any = ss.load(fetched_smollm2(pytestconfig), device="cpu")
-    found = ss.evaluate(model, "blimp", limit=67)
+    found = ss.evaluate(model, "blimp", limit=pairs)
     assert found.accuracy > 0.65, "0.79 over many pairs, 0.5 by chance"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import astuple
 from itertools import combinations
 
 import pytest
@@ -11,7 +12,7 @@ from tests.helpers import golden
 
 import sinkscope as ss
 from sinkscope.errors import InputError
-from sinkscope.tasks.likelihood import bound, denoised, exact, masked, masks
+from sinkscope.tasks.likelihood import bound, bounds, denoised, exact, masked, masks
 
 CONTEXT, CONTINUATION = [3, 14, 15, 92], [65, 35, 89]
 
@@ -128,6 +129,18 @@ def test_batches_do_not_matter() -> None:
     assert values[1].value == pytest.approx(values[7].value, abs=1e-4)
     assert values[1].value == pytest.approx(values[20].value, abs=1e-4)
     assert math.isfinite(values[1].value)
+
+
+@pytest.mark.parametrize("policy", ["none", "top:1", "random(top:1)"])
+def test_pairs_of_a_batch_are_as_alone(policy: str) -> None:
+    """Pairs of equal lengths share forwards, those of others do not; controls are drawn for each as when it is alone."""
+    model, acting = golden.model("dream"), ss.parse_policy(policy)
+    other = [*CONTINUATION[1:], CONTINUATION[0]]
+    pairs = [(CONTEXT, CONTINUATION), (CONTEXT, CONTINUATION[:2]), (CONTEXT[::-1], other), (CONTEXT, other)]
+    together = bounds(model, pairs, acting, 6, rows=8, greedy=False)
+    for pair, one in zip(pairs, together, strict=True):
+        alone = bound(model, pair, acting, 6, greedy=False)
+        assert astuple(one) == pytest.approx(astuple(alone), abs=1e-4, nan_ok=True)
 
 
 def test_what_has_no_likelihood_is_refused() -> None:

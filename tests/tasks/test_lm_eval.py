@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ lm_eval = pytest.importorskip("lm_eval", reason="needs lm-eval: pip install 'sin
 
 import sinkscope as ss  # noqa: E402
 from sinkscope.errors import InputError  # noqa: E402
-from sinkscope.lm_eval import handed_over, register  # noqa: E402
+from sinkscope.lm_eval import handed_over, main, register  # noqa: E402
 from sinkscope.tasks.likelihood import bound, exact  # noqa: E402
 
 GENERATE = """
@@ -63,14 +64,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", autouse=True)
 def quiet(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Data sets are cached in a folder of the test's own, and the bridge is registered."""
+    """Data sets are cached in a folder of the test's own, and the bridge is registered.
+
+    lm-eval does not ask a dozen programs about the machine, which it does at the end of every evaluation.
+    """
     import datasets
+    from lm_eval import evaluator
 
     register()
-    before = datasets.config.HF_DATASETS_CACHE
-    datasets.config.HF_DATASETS_CACHE = tmp_path_factory.mktemp("datasets")
-    yield
-    datasets.config.HF_DATASETS_CACHE = before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("datasets"))
+        patch.setattr(evaluator, "add_env_info", lambda results: None)
+        yield
 
 
 def _evaluate(folder: Path, family: str, task: str, arguments: str = "", **more: Any) -> Any:
@@ -302,37 +307,57 @@ def test_what_is_handed_over() -> None:
     assert handed_over(["run", "--help"]) == ["run", "--help"]
 
 
+def words(folder: Path, out: Path, policy: str) -> list[str]:
+    """What follows `sinkscope lm-eval` on a command line."""
+    model = f"pretrained={folder / 'llada'},length=8,steps=4,block=4,{policy}"
+    tasks = ["--include_path", str(folder / "tasks"), "--tasks", "local_generate", "--limit", "2"]
+    return ["--model_args", model, *tasks, "--output_path", str(out)]
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line runs in this process, and looks for tasks in the given folder alone."""
+    from lm_eval import tasks
+
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(tasks, "TaskManager", partial(tasks.TaskManager, include_defaults=False))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "start",
-    [["-m", "sinkscope", "lm-eval"], pytest.param(["-m", "sinkscope.lm_eval"], marks=pytest.mark.soak)],
-)
-def test_the_command_line(folder: Path, tmp_path: Path, start: list[str]) -> None:
-    """In a fresh process, as a user has it; no GPU is asked for where there is none."""
-
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        environment = {
-            **os.environ,
-            "HF_DATASETS_CACHE": str(tmp_path / "datasets"),
-            "CUDA_VISIBLE_DEVICES": "",
-        }
-        command = [sys.executable, *start, *words]
-        return subprocess.run(
-            command, capture_output=True, text=True, env=environment, timeout=200, check=False
-        )
-
-    local = ["--include_path", str(folder / "tasks"), "--tasks", "local_generate", "--limit", "2"]
-    model = f"pretrained={folder / 'llada'},length=8,steps=4,block=4"
-    done = run("--model_args", f"{model},policy=top:2", *local, "--output_path", str(tmp_path / "out"))
-    assert done.returncode == 0, done.stderr
-    assert "local_generate" in done.stdout
+@pytest.mark.usefixtures("here")
+def test_the_command_line(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    main(words(folder, tmp_path / "out", "policy=top:2"))
+    assert "local_generate" in capfd.readouterr().out
     [file] = (tmp_path / "out").rglob("results*.json")
     assert json.loads(file.read_text())["config"]["sinkscope"]["policy"] == "top:2"
-    wrong = run("--model_args", f"{model},polcy=top:2", *local)
-    assert wrong.returncode == 1
-    assert wrong.stderr.splitlines()[-1].startswith("error: ")
-    assert "did you mean policy" in wrong.stderr
-    assert "Traceback" not in wrong.stderr
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("start", [["-m", "sinkscope", "lm-eval"], ["-m", "sinkscope.lm_eval"]])
+def test_the_command_line_in_a_fresh_process(folder: Path, tmp_path: Path, start: list[str]) -> None:
+    """As a user has it; no GPU is asked for where there is none."""
+    environment = {**os.environ, "HF_DATASETS_CACHE": str(tmp_path / "datasets"), "CUDA_VISIBLE_DEVICES": ""}
+    for policy, code in (("policy=top:2", 0), ("polcy=top:2", 1)):
+        done = subprocess.run(
+            [sys.executable, *start, *words(folder, tmp_path / "out", policy)],
+            capture_output=True, text=True, env=environment, timeout=200, check=False,
+        )  # fmt: skip
+        assert done.returncode == code, done.stderr
+    assert done.stderr.splitlines()[-1].startswith("error: ")
+    assert "Traceback" not in done.stderr
+    [file] = (tmp_path / "out").rglob("results*.json")
+    assert json.loads(file.read_text())["config"]["sinkscope"]["policy"] == "top:2"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("here")
+def test_a_mistake_on_the_command_line_ends_in_one_line(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words(folder, tmp_path / "out", "polcy=top:2"))
+    said = str(ended.value.code)  # Python prints a text and exits with 1
+    assert said.startswith("error: ")
+    assert "\n" not in said
+    assert "did you mean policy" in said
 
 
 @pytest.mark.parametrize(("word", "code"), [("--help", 0), ("--tasks=gsm8k", 1)])

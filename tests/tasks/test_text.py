@@ -17,7 +17,7 @@ from tests.policies.dense import Dense
 import sinkscope as ss
 from sinkscope.decoding import CausalReading, DenoisingReading, MaskedReading, decoding_from_json
 from sinkscope.errors import InputError
-from sinkscope.organisms.prose import prose
+from sinkscope.organisms.documents import prose
 from sinkscope.tasks import likelihood, registry
 from sinkscope.tasks.prompting import start_token
 from sinkscope.tasks.reading import encode_text, read_texts
@@ -109,12 +109,9 @@ def test_the_bound_is_the_mean_over_all_masks(family: str, text: str) -> None:
         by_number.append(float(nats.values.mean()))
     expected = sum(by_number) / length
     # With as many copies as numbers of masks each number comes once, so that only the choice of tokens is left to chance.
-    values = [
-        read_texts(model, {str(n): IDS[0, :5].tolist()}, MaskedReading(masks=length), policy, {str(n): n})[
-            str(n)
-        ].nll
-        for n in range(300)
-    ]
+    texts = {str(n): IDS[0, :5].tolist() for n in range(300)}
+    read = read_texts(model, texts, MaskedReading(masks=length), policy, {name: int(name) for name in texts})
+    values = [read[name].nll for name in texts]
     error = torch.tensor(values).std() / 300**0.5
     assert abs(sum(values) / 300 - expected) < 4 * error
     assert error < 0.1
@@ -159,20 +156,23 @@ def passages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("source", ["organism/causal", "organism/scratch", "organism/adapted"])
 def test_evaluate_measures_a_text_of_ones_own(source: str, passages: Path, tmp_path: Path) -> None:
     model = ss.load(source, device="cpu")
-    plain = ss.evaluate(model, "text", data=passages, out=tmp_path / "none")
-    masked = ss.evaluate(model, "text", policy="top:1", data=passages)
+    # Less of each text than by default, and fewer masked copies.
+    causal = model.family == "causal"
+    reading = CausalReading(length=64, scored=32) if causal else MaskedReading(masks=4, length=64)
+    plain = ss.evaluate(model, "text", reading, data=passages, out=tmp_path / "none")
+    masked = ss.evaluate(model, "text", reading, policy="top:1", data=passages)
     assert (plain.n, plain.measure) == (5, "nll")
     assert plain.interval.low < plain.nll < plain.interval.high
     assert plain.nll == pytest.approx(sum(plain.scores().values()) / 5)
     assert masked.nll != plain.nll
     assert masked.mean("hidden_share") > 0
     record = plain.records[0]
-    if model.family == "causal":  # masked copies of a text count alike, whatever their number of masks
+    if causal:  # masked copies of a text count alike, whatever their number of masks
         assert record.nll == pytest.approx(sum(record.nats) / len(record.nats), abs=1e-5)
     assert "nats per token" in repr(plain)
     with pytest.raises(InputError, match=r"no right answers.*use \.nll"):
         _ = plain.accuracy
-    again = ss.evaluate(model, "text", data=passages, out=tmp_path / "none")
+    again = ss.evaluate(model, "text", reading, data=passages, out=tmp_path / "none")
     assert again.records == plain.records
     assert list(plain.table()["nll"]) == [one.nll for one in plain.records]
     with pytest.raises(InputError, match=r"use \.accuracy"):
@@ -269,6 +269,7 @@ def smollm2(pytestconfig: pytest.Config) -> Any:
     return ss.load(fetched_smollm2(pytestconfig), device="cpu")
 
 
+@pytest.mark.slow
 def test_smollm2_gives_what_transformers_gives(smollm2: Any) -> None:
     from transformers import AutoModelForCausalLM
 

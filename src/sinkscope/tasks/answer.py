@@ -137,10 +137,10 @@ def _records(
     lengths = [len(prompts[item.document.id].ids) for item in left]
     queue = [[left[index] for index in part] for part in batches(model, decoding, lengths, batch_size)]
     give = partial(_generate, model, task, prompts, decoding, policy, reuse)
-    return _halving(queue, give, batch_size == "auto")
+    return halving(queue, give, batch_size == "auto")
 
 
-def _halving(
+def halving(
     queue: list[list[Item]], give: Callable[[Items], list[Generation]], allowed: bool
 ) -> Iterator[list[Generation]]:
     """Generated answers, batch by batch; a batch that does not fit into a GPU is halved, where that is allowed."""

@@ -3,7 +3,7 @@
     sinkscope evaluate smollm2 --task blimp                                   # a sample of BLiMP ships
     sinkscope evaluate smollm2 --task piqa --data requests.jsonl.gz
 
-Causal models: the exact log-likelihood of each continuation. Diffusion models: the bound of `likelihood.bound`, with the same
+Causal models: the exact log-likelihood of each continuation. Diffusion models: the bound of `likelihood.bounds`, with the same
 masks for all choices and policies. The same items through the bridge to lm-eval give the same choices.
 
 Three kinds of rows are read from a JSON-lines file (gzipped or not; BLiMP's zip too):
@@ -28,7 +28,7 @@ from sinkscope.decoding import MaskedReading, Reading
 from sinkscope.errors import InputError
 from sinkscope.models.model import Model
 from sinkscope.policies.policy import Policy
-from sinkscope.tasks.likelihood import Likelihood, Pair, bound, exact
+from sinkscope.tasks.likelihood import Likelihood, Pair, bounds, exact
 from sinkscope.tasks.reading import ReadTask, encode_pair, record_of, rounded
 from sinkscope.tasks.records import Generation
 from sinkscope.tasks.schemes import choose
@@ -137,7 +137,7 @@ def _likelihoods(
         raise InputError(
             "choices of a diffusion model are measured by the bound: use MaskedReading(masks=32)"
         )
-    return [bound(model, pair, policy, reading.masks, rows=rows, greedy=False) for pair in pairs]
+    return bounds(model, pairs, policy, reading.masks, rows=rows, greedy=False)
 
 
 def _mean(values: Sequence[float]) -> float:

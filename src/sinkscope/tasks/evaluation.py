@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sinkscope.errors import InputError
 from sinkscope.statistics import Interval, mean_interval, standard_error, wilson
-from sinkscope.tasks.battery.strata import SKILLS, Stratum, stratum_of
+from sinkscope.tasks.battery.documents import SKILLS, Stratum, stratum_of
 from sinkscope.tasks.grading import GRADER_BROKE
 from sinkscope.tasks.records import Generation, Grade, RunFolder
 from sinkscope.tasks.task import ACCURACY, NATS

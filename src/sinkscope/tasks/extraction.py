@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from sinkscope.errors import InputError, nearest
+from sinkscope.checks import known
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,4 @@ def _normal(text: str) -> str:
 
 
 def _extractor(name: str) -> Extractor:
-    if name not in EXTRACTORS:
-        raise InputError(f"unknown extraction {name!r}: {nearest(name, EXTRACTORS)}")
-    return EXTRACTORS[name]
+    return EXTRACTORS[known("extraction", name, EXTRACTORS)]

@@ -15,7 +15,8 @@ from itertools import count
 from random import Random
 from typing import Any, ClassVar, Literal
 
-from sinkscope.errors import InputError, nearest
+from sinkscope.checks import known
+from sinkscope.errors import InputError
 from sinkscope.tasks.schemes import check_family
 from sinkscope.tasks.task import Document, Prompt, Scheme, Task, Turn
 
@@ -45,8 +46,7 @@ def document(make: Callable[[Random], Draft], name: str, split: Split, index: in
 
     `name` is the seed's first half: task and version.
     """
-    if split not in ("train", "test"):
-        raise InputError(f"unknown split {split!r}: {nearest(split, ['train', 'test'])}")
+    known("split", split, ("train", "test"))
     for attempt in count():
         draft = make(Random(f"{name}/{split}/{index}/{attempt}"))  # noqa: S311 (text, not secrets)
         if split_of(draft.skeleton) == split:

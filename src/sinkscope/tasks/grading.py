@@ -90,7 +90,6 @@ def grade_run(
     run: RunFolder,
     task: Task,
     again: bool = False,
-    workers: int | None = None,
     progress: Callable[[int, int, int], None] | None = None,
 ) -> list[Grade]:
     """Grade the generations of a run that have no grade yet, or with `again` all of them, and return all
@@ -112,7 +111,7 @@ def grade_run(
     kept = [] if again else list(run.grades)
     done = {(grade.document, grade.seed) for grade in kept}
     todo = [row for row in generations if (row.document, row.seed) not in done]
-    for part in grade_in_parts(None if again else run, task, documents, todo, workers):
+    for part in grade_in_parts(None if again else run, task, documents, todo):
         kept += part
         if progress is not None:
             progress(len(kept), sum(grade.passed for grade in kept), len(generations))
@@ -122,23 +121,17 @@ def grade_run(
 
 
 def grade_in_parts(
-    run: RunFolder | None,
-    task: Task,
-    documents: Mapping[str, Document],
-    rows: Sequence[Generation],
-    workers: int | None = None,
+    run: RunFolder | None, task: Task, documents: Mapping[str, Document], rows: Sequence[Generation]
 ) -> Iterator[list[Grade]]:
     """The grades of some answers, written to the run in parts, so that a kill costs little; `documents`: by id."""
     for start in range(0, len(rows), PART):
-        grades = grade_rows(task, documents, rows[start : start + PART], workers)
+        grades = grade_rows(task, documents, rows[start : start + PART])
         if run is not None:
             run.grades.append(grades)
         yield grades
 
 
-def grade_rows(
-    task: Task, documents: Mapping[str, Document], rows: Sequence[Generation], workers: int | None = None
-) -> list[Grade]:
+def grade_rows(task: Task, documents: Mapping[str, Document], rows: Sequence[Generation]) -> list[Grade]:
     """The grades of some answers; `documents`: the questions by id.
 
     An answer that is too long, or that the task's grading breaks on, fails alone, and its grade says why.
@@ -146,7 +139,7 @@ def grade_rows(
     pairs = [
         (documents[row.document], row.output) if len(row.output) <= LONGEST_ANSWER else None for row in rows
     ]
-    verdicts = iter(_verdicts(task, [pair for pair in pairs if pair is not None], workers))
+    verdicts = iter(_verdicts(task, [pair for pair in pairs if pair is not None]))
     too_long = f"the answer is longer than {LONGEST_ANSWER} characters"
     grades = []
     for row, pair in zip(rows, pairs, strict=True):
@@ -155,18 +148,16 @@ def grade_rows(
     return grades
 
 
-def _verdicts(
-    task: Task, pairs: Sequence[tuple[Document, str]], workers: int | None = None
-) -> Sequence[Verdict]:
+def _verdicts(task: Task, pairs: Sequence[tuple[Document, str]]) -> Sequence[Verdict]:
     """The verdicts on some answers; where grading them together breaks, one by one, to find whose fault it is."""
     try:
-        return task.grade_many(pairs, workers)
+        return task.grade_many(pairs)
     except (InputError, OSError):  # the machine or the settings, not an answer
         raise
     except Exception as error:
         if len(pairs) == 1:
             return [Verdict(False, "", f"{GRADER_BROKE} ({type(error).__name__}: {error})"[:300])]
-    return [_verdicts(task, [pair], workers)[0] for pair in pairs]
+    return [_verdicts(task, [pair])[0] for pair in pairs]
 
 
 def check_documents(rows: Iterable[Generation], documents: Mapping[str, Document], where: object) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sinkscope.errors import InputError, nearest
+from sinkscope.checks import known
 from sinkscope.tasks import bounded
 from sinkscope.tasks.bounded import BoundedResult
 from sinkscope.tasks.code_text import RULES
@@ -68,9 +68,7 @@ class HumanEval(Task):
 
     def programs(self, pairs: Sequence[tuple[Document, str]]) -> list[BoundedResult]:
         """The sources that are run before the tests; an answer that cannot be read has none."""
-        rule = self.scheme.extraction
-        if rule not in RULES:
-            raise InputError(f"unknown extraction {rule!r}: {nearest(rule, RULES)}")
+        rule = known("extraction", self.scheme.extraction, RULES)
         calls = []
         for document, output in pairs:
             found = cut(output, self.scheme.until)
@@ -86,7 +84,7 @@ class HumanEval(Task):
         tests = [_tests(document) for document, _ in pairs]
         programs = list(zip(self.programs(pairs), tests, strict=True))
         entry_points = [document.extra["entry_point"] for document, _ in pairs]
-        return grade_programs(programs, self.scheme.timeout, self.sandbox, workers, entry_points)
+        return grade_programs(programs, entry_points, self.scheme.timeout, self.sandbox, workers)
 
 
 def _tests(document: Document) -> str:

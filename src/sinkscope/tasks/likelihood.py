@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -234,7 +234,9 @@ def exact(
         for start in range(0, len(numbers), rows):
             part = numbers[start : start + rows]
             ids = torch.tensor([[*pairs[n][0], *pairs[n][1]] for n in part], device=model.device)
-            nats = causal(model, ids, given, policy, [_row_key(pairs[n][0]) for n in part])
+            # Random controls are keyed by the context, so that choices share them and batches do not matter.
+            keys = [seed_of(repr(list(pairs[n][0]))) for n in part]
+            nats = causal(model, ids, given, policy, keys)
             for row, number in enumerate(part):
                 value, greedy = -float(nats.values[row].sum()), bool(nats.best[row].all())
                 acted = _of_row(nats.hidden_share, row), _of_row(nats.sinks_hit, row)
@@ -251,37 +253,73 @@ def bound(
     rows: int = 16,
     greedy: bool = True,
 ) -> Likelihood:
-    """An estimate of a diffusion model's lower bound.
+    """An estimate of a diffusion model's lower bound; see `bounds`."""
+    return bounds(model, [pair], policy, draws, seed, rows, greedy)[0]
+
+
+def bounds(
+    model: Model,
+    pairs: Sequence[Pair],
+    policy: Policy | None = None,
+    draws: int = DRAWS,
+    seed: int = 0,
+    rows: int = 16,
+    greedy: bool = True,
+) -> list[Likelihood]:
+    """Estimates of a diffusion model's lower bounds; pairs of equal lengths run together.
 
     Args:
+        draws: masked copies of each pair. rows: copies, of one pair or of several, in one forward.
         greedy: also find out what the model would write itself, which takes a forward for each token.
     """
     if model.spec.causal:
         raise InputError(f"{model.source} is a causal model; its log-likelihood is exact, use `exact`")
     whole("draws", draws, 2)
-    context, continuation = pair
-    if not context or not continuation:
-        raise InputError("a bound needs at least one token of context and one of continuation")
-    ids = torch.tensor([*context, *continuation], device=model.device)
-    length = len(continuation)
-    where = masks(context, length, draws, seed).to(model.device)
-    where = torch.cat([where.new_zeros(draws, len(context)), where], 1)
-    values, shares, hits, forwards = [], [], [], 0
-    for start in range(0, draws, rows):
-        part = where[start : start + rows]
-        numbers = range(start, start + len(part))
-        nats = masked(model, ids.expand(len(part), -1), part, len(context), policy, numbers)
-        row = part.nonzero()[:, 0].cpu()
-        values.append(torch.zeros(len(part), dtype=torch.float64).index_add_(0, row, -nats.values))
-        forwards += nats.forwards * len(part)
+    by_shape: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for number, (context, continuation) in enumerate(pairs):
+        if not context or not continuation:
+            raise InputError("a bound needs at least one token of context and one of continuation")
+        by_shape[len(context), len(continuation)].append(number)
+    found: dict[int, Likelihood] = {}
+    for numbers in by_shape.values():
+        alike = [pairs[number] for number in numbers]
+        found |= dict(zip(numbers, _bounds(model, alike, policy, draws, seed, rows, greedy), strict=True))
+    return [found[number] for number in range(len(pairs))]
+
+
+def _bounds(
+    model: Model, pairs: Sequence[Pair], policy: Policy | None, draws: int, seed: int, rows: int, greedy: bool
+) -> Iterator[Likelihood]:
+    """Of pairs whose contexts are equally long, and whose continuations are."""
+    given, length = map(len, pairs[0])
+    ids = torch.tensor([[*context, *continuation] for context, continuation in pairs], device=model.device)
+    where = torch.zeros(len(pairs), draws, given + length, dtype=torch.bool)
+    for place, (context, _) in enumerate(pairs):
+        where[place, :, given:] = masks(context, length, draws, seed)
+    where = where.flatten(0, 1)
+    values = torch.zeros(len(where), dtype=torch.float64)
+    shares, hits = (torch.full((len(where),), math.nan, dtype=torch.float64) for _ in range(2))
+    forwards = 0
+    for start in range(0, len(where), rows):
+        copies = torch.arange(start, min(start + rows, len(where)))
+        part = where[copies]
+        # Random controls are keyed by the draw's number: all pairs, choices of one question among them, share them.
+        keys = (copies % draws).tolist()
+        texts = ids[(copies // draws).to(model.device)]
+        nats = masked(model, texts, part.to(model.device), given, policy, keys)
+        values.index_add_(0, copies[part.nonzero()[:, 0]], -nats.values)
+        forwards = nats.forwards
         if nats.hidden_share is not None and nats.sinks_hit is not None:
-            shares.append(nats.hidden_share)
-            hits.append(nats.sinks_hit)
-    each = torch.cat(values) * (length / where.sum(1).double().cpu())
-    written = _greedy(model, context, continuation, policy) if greedy else None
-    error = float(each.std(correction=1)) / math.sqrt(draws)
-    acted = (float(torch.cat(parts).nanmean()) if parts else math.nan for parts in (shares, hits))
-    return Likelihood(float(each.mean()), written, error, forwards, *acted)
+            shares[copies], hits[copies] = nats.hidden_share.double().cpu(), nats.sinks_hit.double().cpu()
+    values *= length / where.sum(1).double()
+    for (context, continuation), *numbers in zip(
+        pairs, *(each.reshape(len(pairs), draws) for each in (values, shares, hits)), strict=True
+    ):
+        each, hidden, hit = numbers
+        written = _greedy(model, context, continuation, policy) if greedy else None
+        error = float(each.std(correction=1)) / math.sqrt(draws)
+        acted = float(hidden.nanmean()), float(hit.nanmean())
+        yield Likelihood(float(each.mean()), written, error, forwards * draws, *acted)
 
 
 def masks(context: Sequence[int], length: int, draws: int, seed: int = 0) -> Tensor:
@@ -334,11 +372,6 @@ def _fitted(model: Model, pair: Pair) -> tuple[list[int], list[int]]:
             raise InputError(f"a continuation of {len(continuation)} tokens passes the context of {limit}")
         context = context[len(continuation) - limit :]
     return context, continuation
-
-
-def _row_key(context: Sequence[int]) -> int:
-    """The key of a row's random controls: its context, so that choices share them and batches do not matter."""
-    return seed_of(repr(list(context)))
 
 
 def _of_row(values: Tensor | None, row: int) -> float:

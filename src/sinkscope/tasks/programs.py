@@ -11,22 +11,20 @@ from sinkscope.tasks.task import Verdict
 
 def grade_programs(
     programs: Sequence[tuple[BoundedResult, str]],
+    entry_points: Sequence[str],
     timeout: float,
     kind: str = "auto",
     workers: int | None = None,
-    entry_points: Sequence[str] | None = None,
 ) -> list[Verdict]:
     """The verdicts on (program as it was read from an answer, its tests); an answer without a program is wrong.
 
     Args:
+        entry_points: the function that is tested, for each program: no other name of a program replaces a builtin in its tests.
         timeout: seconds for one program. kind: of the sandbox. workers: programs at a time; None: by the cores.
-        entry_points: the function that is tested, for each program: then no other name of a program takes the place of a
-            builtin in its tests.
     """
-    shadows = [None] * len(programs) if entry_points is None else [(name,) for name in entry_points]
     jobs = [
-        None if reading.value is None else sandbox.Program(reading.value, tests, "solution", names)
-        for (reading, tests), names in zip(programs, shadows, strict=True)
+        None if reading.value is None else sandbox.Program(reading.value, tests, "solution", (name,))
+        for (reading, tests), name in zip(programs, entry_points, strict=True)
     ]
     ran = sandbox.run_many([job for job in jobs if job is not None], timeout, sandbox=kind, workers=workers)
     results = iter(ran)

@@ -73,9 +73,7 @@ def start_token(model: Model) -> int | None:
 def _template(model: Model, prompt: Prompt) -> str:
     messages = prompt.messages()
     options = {"add_generation_prompt": True}
-    if (
-        prompt.prefix
-    ):  # the assistant's turn stays open behind it; templates that trim a turn trim the prefix too
+    if prompt.prefix:  # the assistant's turn stays open behind it; templates that trim a turn trim it too
         messages.append({"role": "assistant", "content": prompt.prefix})
         options = {"continue_final_message": True}
     return render(model.tokenizer, messages, model.source, **options)

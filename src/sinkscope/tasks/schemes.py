@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import tomllib
-
+from sinkscope import checks
 from sinkscope.errors import InputError, nearest
 from sinkscope.tasks.sources import Example
 from sinkscope.tasks.task import Prompt, Scheme, Turn
@@ -19,8 +19,7 @@ def check_family(family: str) -> None:
     """A family must be registered."""
     from sinkscope.models.load import FAMILIES
 
-    if family not in FAMILIES:
-        raise InputError(f"unknown model family {family!r}: {nearest(family, FAMILIES)}")
+    checks.known("model family", family, FAMILIES)
 
 
 def read_schemes(task: str) -> tuple[tuple[Scheme, ...], dict[str, str]]:

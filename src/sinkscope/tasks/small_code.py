@@ -79,7 +79,7 @@ class SmallCode(GeneratedTask):
             for document, output in pairs
         ]
         entry_points = [document.question.removeprefix("def ").partition("(")[0] for document, _ in pairs]
-        return grade_programs(programs, self.scheme.timeout, self.sandbox, workers, entry_points)
+        return grade_programs(programs, entry_points, self.scheme.timeout, self.sandbox, workers)
 
 
 def task(scheme: str | None = None, family: str | None = None, data: str | Path | None = None) -> SmallCode:

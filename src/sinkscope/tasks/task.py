@@ -82,9 +82,7 @@ class Scheme:
     source: str = ""  # where it is from, and what is known to differ
     shots: str = ""  # data file with the few-shot examples; "" for none
     count: int = 0  # how many of them
-    layout: str = (
-        "turns"  # examples as "turns", all in "one_turn" of a chat, or "plain" text without template
-    )
+    layout: str = "turns"  # of examples: "turns", all in "one_turn", or "plain" text without a template
     question: str = "{question}"  # wording around a document
     preamble: str = ""  # before everything else, in the first user turn
     prefix: str = ""  # start of the answer, given to the model

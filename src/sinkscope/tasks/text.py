@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 PROMPT_WORDS = 40
 """Words of a passage that a generation continues."""
 END_OF_DOCUMENT = "\n\f\n"
-"""A line with a form feed stands between two passages of a text file, as in the text of `sinkscope train adapt`."""
+"""A line with a form feed stands between two documents of a text file, here and in the text of `sinkscope train adapt`."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,8 @@ def read_passages(path: Path, _modified: int) -> tuple[Document, ...]:
         text = unpacked(path.read_bytes()).decode("utf-8")
     except (UnicodeDecodeError, OSError, EOFError) as error:
         raise InputError(f"{path} is not UTF-8 text ({error}): convert it first") from error
-    passages = _json_lines(text, path) if text.lstrip().startswith("{") else _plain_text(text)
+    lines = text.lstrip().startswith("{")
+    passages = _json_lines(text, path) if lines else [_passage(part) for part in split_text(text)]
     if not passages:
         raise InputError(f"{path} holds no text")
     seen: set[str] = set()
@@ -127,9 +128,10 @@ def read_passages(path: Path, _modified: int) -> tuple[Document, ...]:
     return tuple(passages)
 
 
-def _plain_text(text: str) -> list[Document]:
+def split_text(text: str) -> list[str]:
+    """The documents of a text file; without a form feed every paragraph is one."""
     parts = text.split(END_OF_DOCUMENT) if END_OF_DOCUMENT in text else text.split("\n\n")
-    return [_passage(part.strip()) for part in parts if part.strip()]
+    return [part.strip() for part in parts if part.strip()]
 
 
 def _json_lines(text: str, path: Path) -> list[Document]:

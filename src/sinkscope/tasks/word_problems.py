@@ -15,14 +15,13 @@ with single digits.
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
-
-import tomllib
 
 from sinkscope.tasks.extraction import extract, is_right
 from sinkscope.tasks.generated import Draft, GeneratedTask, only_scheme

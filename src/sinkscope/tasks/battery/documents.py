@@ -1,4 +1,6 @@
-"""Documents of the battery: pure functions of stratum, split, seed and number.
+"""Documents of the battery: pure functions of stratum (a skill at one level), split, seed and number.
+
+The id of a document says its stratum, so that records are counted by skill and difficulty without the task.
 
 Training and test are disjoint by the hash of a document's content (`sinkscope.tasks.generated`), and so are all training seeds
 from the test: no seed can draw a test document for training.
@@ -6,16 +8,66 @@ from the test: no seed can draw a test document for training.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from random import Random
+from typing import NamedTuple
 
+from sinkscope.errors import InputError, nearest
 from sinkscope.tasks import generated
-from sinkscope.tasks.battery.strata import Stratum, check_level, skill_of, strata
+from sinkscope.tasks.battery import skills
+from sinkscope.tasks.battery.skills import Skill
 from sinkscope.tasks.generated import Draft
 from sinkscope.tasks.task import Document
 
 VERSION = "battery/1"  # changing any text, here or in a skill, changes scores: count up
+SKILLS = tuple(skills.SKILLS)
+
+
+class Stratum(NamedTuple):
+    """A skill at one level of difficulty."""
+
+    skill: str
+    level: int
+
+    def __str__(self) -> str:
+        return f"{self.skill}@{self.level}"
+
+
+def skill_of(name: str) -> Skill:
+    """The skill called `name`."""
+    if name not in SKILLS:
+        raise InputError(f"the battery has no skill {name!r}: {nearest(name, SKILLS)}")
+    return skills.SKILLS[name]
+
+
+def check_level(stratum: Stratum) -> Stratum:
+    """Refuses a level that its skill does not have."""
+    skill = skill_of(stratum.skill)
+    if not skill.least <= stratum.level <= skill.most:
+        raise InputError(
+            f"{skill.name} has difficulties from {skill.least} to {skill.most} ({skill.dial}), got {stratum.level}"
+        )
+    return stratum
+
+
+@cache
+def strata(skills: tuple[str, ...] = SKILLS) -> tuple[Stratum, ...]:
+    """All skills at their first level, then at their second, …"""
+    levels = [[Stratum(name, level) for level in skill_of(name).levels] for name in skills]
+    return tuple(stratum for row in zip(*levels, strict=True) for stratum in row)
+
+
+def stratum_of(document: str) -> Stratum | None:
+    """The stratum that a document's id names; None for documents of other tasks.
+
+    >>> stratum_of("retrieval@8/test-3")
+    Stratum(skill='retrieval', level=8)
+    """
+    found = re.fullmatch(r"(\w+)@(\d+)/\w+-\d+", document)
+    return Stratum(found[1], int(found[2])) if found and found[1] in SKILLS else None
 
 
 def test_documents(chosen: Sequence[Stratum], limit: int | None) -> list[Document]:

@@ -16,8 +16,8 @@ from typing import Any
 
 from sinkscope.errors import InputError, nearest
 from sinkscope.tasks.battery import documents
-from sinkscope.tasks.battery.skill import after_mark
-from sinkscope.tasks.battery.strata import SKILLS, Stratum, check_level, skill_of, strata, stratum_of
+from sinkscope.tasks.battery.documents import SKILLS, Stratum, check_level, skill_of, strata, stratum_of
+from sinkscope.tasks.battery.skills import after_mark
 from sinkscope.tasks.generated import DECODINGS, GeneratedTask, Split, only_scheme
 from sinkscope.tasks.task import Document, Prompt, Scheme, Turn, Verdict
 

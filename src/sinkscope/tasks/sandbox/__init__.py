@@ -17,7 +17,7 @@ exclude.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from sinkscope.errors import InputError
@@ -49,13 +49,7 @@ def run(
 
 
 def run_many(
-    programs: Sequence[Program],
-    timeout: float = 5.0,
-    *,
-    limits: Limits | None = None,
-    sandbox: str = "auto",
-    workers: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    programs: Sequence[Program], timeout: float = 5.0, *, sandbox: str = "auto", workers: int | None = None
 ) -> list[Result]:
     """The results of many programs, in the order given; each still has an interpreter and a sandbox of its own.
 
@@ -64,9 +58,8 @@ def run_many(
 
     Args:
         workers: programs at a time; default: two for each core, because starting one is mostly waiting.
-        progress: called with how many of the different programs are done, and how many there are.
     """
-    limits = limits or Limits()
+    limits = Limits()
     rung = _checked(timeout, limits, sandbox)
     different = list(dict.fromkeys(programs))
     readings = bounded.apply([("syntax-error", program.source) for program in different])
@@ -75,22 +68,18 @@ def run_many(
         for program, reading in zip(different, readings, strict=True)
         if reading.value
     }
+
+    def run_all(some: Sequence[Program], at_once: int) -> None:
+        with ThreadPoolExecutor(at_once) as pool:
+            results = pool.map(lambda program: execute(program, timeout, limits, rung), some)
+            known.update(zip(some, results, strict=True))
+
     left = [program for program in different if program not in known]
     cores = os.cpu_count() or 1
-    with ThreadPoolExecutor(workers or 2 * cores) as pool:
-        results = pool.map(lambda program: execute(program, timeout, limits, rung), left)
-        for program, result in zip(left, results, strict=True):
-            known[program] = result
-            if progress is not None:
-                progress(len(known), len(different))
-    late = [program for program in left if known[program].reason == OUT_OF_TIME]
+    run_all(left, workers or 2 * cores)
     if len(left) > 1:
-        with ThreadPoolExecutor(min(workers or cores, cores)) as pool:
-            known.update(
-                zip(
-                    late, pool.map(lambda program: execute(program, timeout, limits, rung), late), strict=True
-                )
-            )
+        late = [program for program in left if known[program].reason == OUT_OF_TIME]
+        run_all(late, min(workers or cores, cores))
     return [known[program] for program in programs]
 
 

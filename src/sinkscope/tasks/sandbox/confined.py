@@ -111,9 +111,7 @@ def _confine(job: Job, program: int, *, judge: bool) -> None:
         if judge:
             die_with(program)
         elif not job.user:
-            hide(
-                False
-            )  # its descriptors are looked at from outside: files that were removed while they are open
+            hide(False)  # its descriptors are looked at from outside: files that were removed while open
         if job.rung == "landlock":
             landlock(list(job.readable), job.folder)
     for name, value in job.limits:

@@ -12,14 +12,8 @@ import sys
 from _struct import pack
 
 # From the kernel's headers.
-SET_PARENT_DEATH_SIGNAL, SET_DUMPABLE, SET_KEEP_CAPABILITIES, SET_SECCOMP, SET_NO_NEW_PRIVILEGES = (
-    1,
-    4,
-    8,
-    22,
-    38,
-)
-AMBIENT = 47
+SET_PARENT_DEATH_SIGNAL, SET_DUMPABLE, SET_KEEP_CAPABILITIES = 1, 4, 8
+SET_SECCOMP, SET_NO_NEW_PRIVILEGES, AMBIENT = 22, 38, 47
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 CAPABILITY_SET = 126 if os.uname().machine == "x86_64" else 91
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REMOVE_FILE, MAKE_REG, TRUNCATE = (
@@ -104,9 +98,8 @@ def landlock(readable: list[str], folder: str) -> None:
         sys.exit("this kernel has no Landlock, or it is switched off")
     call("cannot give up privileges", "prctl", SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
     handled = RIGHTS[max(known for known in RIGHTS if known <= version)] - 1
-    fields = [handled, 3, 3][
-        : 1 + (version >= 4) + (version >= 6)
-    ]  # files; TCP; signals and abstract sockets
+    # Files; TCP; signals and abstract sockets.
+    fields = [handled, 3, 3][: 1 + (version >= 4) + (version >= 6)]
     attributes = pack(f"={len(fields)}Q", *fields)
     rules = call("no ruleset", "syscall", CREATE_RULESET, attributes, len(attributes), 0)
     write = WRITE_FILE | TRUNCATE

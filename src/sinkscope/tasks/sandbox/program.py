@@ -34,9 +34,7 @@ class Program:
     source: str
     checks: str = ""
     name: str = "__main__"  # of its module
-    shadows: tuple[str, ...] | None = (
-        None  # builtins that the checks take from it where it has them; None: all
-    )
+    shadows: tuple[str, ...] | None = None  # builtins that the checks take from it; None: all that it has
 
 
 @dataclass(frozen=True)

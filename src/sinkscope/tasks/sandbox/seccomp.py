@@ -55,18 +55,10 @@ _OPEN, _OPENAT = (2, 0), (257, 56)
 
 _NEW_NAMESPACES = 0x7E020000  # CLONE_NEWNS | NEWCGROUP | NEWUTS | NEWIPC | NEWUSER | NEWPID | NEWNET
 _THREAD = 0x00010000  # CLONE_THREAD
-_OWNER_COMMANDS = (
-    8,
-    10,
-    15,
-    1024,
-    1026,
-)  # F_SETOWN, F_SETSIG, F_SETOWN_EX (signals to others), F_SETLEASE, F_NOTIFY
+# F_SETOWN, F_SETSIG, F_SETOWN_EX (signals to others), F_SETLEASE, F_NOTIFY
+_OWNER_COMMANDS = (8, 10, 15, 1024, 1026)
 _OWNER_REQUESTS = (0x8901, 0x8902, 0x5412, 0x541C)  # FIOSETOWN, SIOCSPGRP, TIOCSTI, TIOCLINUX
-_TRUNCATE_ONLY = (
-    0x203,
-    0x200,
-)  # O_TRUNC without a right to write, which Landlock does not see before Linux 6.2
+_TRUNCATE_ONLY = (0x203, 0x200)  # O_TRUNC without a right to write, which Landlock sees from Linux 6.2 on
 
 OWN_PROCESS = 0x5E1F0123
 """Stands for the number of the filtered process, which is not known when the filter is made."""

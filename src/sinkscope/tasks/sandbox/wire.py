@@ -156,12 +156,8 @@ class Peer:
         self._read, self._write, self._permits = read, write, permits
         self._lent: list[Any] = []  # objects of ours that the other side knows, by their number
         self._numbers: dict[int, int] = {}  # by identity
-        self._borrowed: dict[
-            int, Any
-        ] = {}  # what stands for objects of the other side, by their numbers there
-        self._there: dict[
-            int, tuple[int, Any]
-        ] = {}  # by identity: its number there, and itself, so that it stays
+        self._borrowed: dict[int, Any] = {}  # what stands for objects of the other side, by their numbers
+        self._there: dict[int, tuple[int, Any]] = {}  # by identity: its number there, and itself, to keep it
         self._lock = _thread.RLock()
 
     # ---- calls ---------------------------------------------------------------------------------------------
