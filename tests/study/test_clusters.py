@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 from tests.study import small
@@ -38,7 +39,7 @@ def test_submitits_local_executor_runs_the_slurm_path(study: Path, local: Path) 
         "--on",
         "slurm",
         "--workers",
-        "2",
+        "1",
         "--option",
         "cluster=local",
         "--shard",
@@ -48,6 +49,29 @@ def test_submitits_local_executor_runs_the_slurm_path(study: Path, local: Path) 
     )
     assert list((out / "slurm").glob("*_result.pkl"))  # submitit's, of the tasks that it ran
     small.assert_same(out, local)
+
+
+class Model(NamedTuple):
+    """As much of a study's model as the division into tasks looks at."""
+
+    name: str
+
+
+@small.without_extra("submitit")
+def test_an_array_has_tasks_of_one_model_each_about_as_many_as_workers() -> None:
+    from sinkscope.study.on_slurm import SlurmExecutor
+
+    jobs: list[Any] = [
+        SimpleNamespace(name=f"{model}{number}", work=1.0, cell=SimpleNamespace(model=Model(model)))
+        for model, many in (("a", 4), ("b", 2))
+        for number in range(many)
+    ]
+    executor = SlurmExecutor.__new__(SlurmExecutor)
+    executor.workers = 3
+    parts = [[job.name for job in part] for part in executor._parts(executors.Queue(jobs))]
+    assert parts == [["a0", "a2"], ["a1", "a3"], ["b0", "b1"]]
+    executor.workers = 1
+    assert [len(part) for part in executor._parts(executors.Queue(jobs))] == [4, 2]
 
 
 @pytest.mark.soak

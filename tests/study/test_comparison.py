@@ -149,7 +149,9 @@ def test_mixed_runs_are_refused_by_name() -> None:
     with pytest.raises(InputError, match=r"decoding\.length is 64 there and 32 here"):
         compare_runs([none, _run("top:1", decoding={**GREEDY, "length": 32})])
     with pytest.raises(
-        InputError, match=r"task\.version is 'word_problems/1' there and 'word_problems/2' here"
+        InputError,
+        match=r"task\.version is 'word_problems/1' there and 'word_problems/2' here\. the runs differ in task\.version: "
+        r"compare runs that differ only in policy, reuse",
     ):
         compare_runs([none, _run("top:1", version="word_problems/2")])
     with pytest.raises(InputError, match="top:1 lacks 10, such as test-50"):

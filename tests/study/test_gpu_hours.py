@@ -7,7 +7,7 @@ import pytest
 from sinkscope.policies import parse_policy
 from sinkscope.report.study.claims import CLAIMS, needs
 from sinkscope.report.study.evidence import ACCURACIES
-from sinkscope.study import gpu_hours as hours
+from sinkscope.study import estimate as hours
 from sinkscope.study import spec
 from sinkscope.study.cells import Cell, outline
 from sinkscope.study.facts import Facts, facts_of

@@ -82,7 +82,7 @@ def test_a_study_survives_kills_of_workers_and_of_itself(tmp_path: Path) -> None
     print(f"answers at the kills: {killed}")
     for moments in killed.values():
         assert any(0 < moment < ANSWERS for moment in moments), killed  # in the middle of the work
-    small.run(study, out, "--workers", "1", "--no-report")
+    small.run_here(study, out, "--no-report")
     small.assert_same(out, quiet)
 
 
@@ -94,7 +94,7 @@ def test_two_commands_at_once_do_not_corrupt_a_folder(tmp_path: Path) -> None:
     small.run_here(study, quiet, "--no-report")
     both = [
         subprocess.Popen(
-            small.command(study, out, "--workers", "1", "--no-report"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            small.command(study, out, "--on", "here", "--no-report"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env=small.environment(), cwd=small.ROOT,
         )
         for _ in range(2)

@@ -15,8 +15,8 @@ from tests.study import small
 from sinkscope.errors import InputError
 from sinkscope.organisms.recipe import INTERVENTIONS
 from sinkscope.report.figures.ladder import plot_ladder
-from sinkscope.report.study.ladder import training_runs
 from sinkscope.report.study.source import read
+from sinkscope.report.study.tables import training_runs
 from sinkscope.study import ladder
 from sinkscope.study.ladder import TrainedRun, against_plain, by_run, interventions, over_seeds, profiles
 
@@ -40,7 +40,7 @@ def a_run(recipe: str, seed: int, parameters: int = 1000, **settings: Any) -> Tr
 def result(model: str, policy: str, accuracy: float, **more: Any) -> dict[str, Any]:
     return {
         "model": model, "task": "word_problems", "decoding_name": "short", "policy": policy, "n": 100, "accuracy": accuracy,
-        "control_of": None, "effect_count": None, "effect_mass": None, "hidden_share": 0.1, "sinks_hit": 0.2, **more,
+        "control_of": None, "match": None, "hidden_share": 0.1, "sinks_hit": 0.2, **more,
     }  # fmt: skip
 
 
@@ -48,11 +48,9 @@ def results(damages: dict[TrainedRun, float], unmasked: float = 0.9, control: fl
     rows = []
     for run, damage in damages.items():
         rows.append(result(run.model, "none", unmasked))
-        effect = -(damage - control)
-        rows.append(
-            result(run.model, "top:1@layer", unmasked - damage, effect_count=effect, effect_mass=math.nan)
-        )
-        rows.append(result(run.model, "random(top:1@layer)", unmasked - control, control_of="top:1@layer"))
+        rows.append(result(run.model, "top:1@layer", unmasked - damage))
+        about = {"control_of": "top:1@layer", "match": "count"}
+        rows.append(result(run.model, "random(top:1@layer)", unmasked - control, **about))
     return pd.DataFrame(rows)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from tests.study import small
 
@@ -46,14 +48,43 @@ def test_answers_are_computed_on_a_bare_machine_and_finished_here(tmp_path: Path
         words, capture_output=True, text=True, env=small.environment(), cwd=small.ROOT, timeout=600
     )
     assert done.returncode == 0, done.stderr
-    assert "12 answers computed" in done.stdout
+    assert "14 answers computed" in done.stdout
     saved = sorted(out.glob("cells/*/shards/*/generations.jsonl"))
-    assert len(saved) == 3
+    assert len(saved) == 4
     assert not any(path.read_text() for path in out.glob("cells/*/shards/*/grades.jsonl"))
     before = [path.read_text() for path in saved]
     small.run_here(study, out, "--no-report")
     assert [path.read_text() for path in saved] == before
     call = json.loads((out / "manifest.json").read_text())["calls"][0]
-    assert (call["answers_computed"], call["answers_graded_later"]) == (2 + 2 + 1, 12)
+    assert (call["answers_computed"], call["answers_graded_later"]) == (2 + 1, 12)
     small.run_here(study, tmp_path / "whole", "--no-report")
     small.assert_same(out, tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_tables_are_made_where_the_model_is_not(tmp_path: Path) -> None:
+    """Records travel, models that are folders need not: what is known of them is in the study's folder."""
+    blocks = ["[decodings.short]", "llada = { length = 8, steps = 4, block = 4 }"]
+    for kind, policies in (("evaluate", ["none", "top:1"]), ("replay", ["top:1"])):
+        blocks += [f"[[{kind}]]", 'task = "word_problems"', 'decodings = ["short"]', "samples = 2"]
+        blocks += [f"policies = {json.dumps(policies)}"]
+    study = small.write_blocks(tmp_path / "study", ("llada",), "\n".join(blocks))
+    out, model = tmp_path / "out", tmp_path / "study" / "llada"
+    whole = tmp_path / "whole"
+    small.run_here(study, whole, "--no-report")
+    words = [sys.executable, "-c", BARE, "study", str(study), "--out", str(out), "--device", "cpu"]
+    subprocess.run(words, check=True, env=small.environment(), cwd=small.ROOT, timeout=600)
+    away = model.rename(tmp_path / "away")
+    model.mkdir()
+    (model / "training.json").write_text("{}")  # what is small of a model may be there
+    small.run_here(study, out, "--no-report")
+    for name in ("results", "replay"):
+        old, new = (pd.read_parquet(folder / "tables" / f"{name}.parquet") for folder in (whole, out))
+        pd.testing.assert_frame_equal(old, new)
+    shutil.rmtree(next(out.glob("cells/*/shards/*")))
+    refused = small.run(study, out, "--no-report", "--on", "here", check=False)
+    assert refused.returncode
+    assert "its model is not on this machine" in refused.stderr
+    shutil.rmtree(model)
+    away.rename(model)
+    small.run_here(study, out, "--no-report")

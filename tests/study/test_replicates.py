@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from sinkscope.study.replicates import replicates
+from sinkscope.study.tables import replicates
 
 PLACE = {"task": "text", "decoding_name": "reading", "policy": "top:1"}
 

@@ -167,3 +167,41 @@ def test_wrong_studies_are_refused(tmp_path: Path) -> None:
         "sparse:4,by=random,seed=3",
         "sparse:4,by=random,seed=4",
     ]
+
+
+@pytest.mark.parametrize("family", ["dream", "llama"])
+def test_documents_that_run_together_agree_as_alone(
+    tmp_path: Path, family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU prompts of different lengths run together, padded; here that is asked for."""
+    from sinkscope.generation import generate
+    from sinkscope.models.load import load
+    from sinkscope.study.cells import identify, outline
+    from sinkscope.study.facts import facts_of
+    from sinkscope.study.shard import _agreements
+
+    blocks = ["[decodings.short]", "dream = { length = 8, steps = 8 }", "causal = { length = 8 }"]
+    blocks += ["[[replay]]", 'task = "word_problems"', 'decodings = ["short"]', "samples = 3"]
+    rules = ["sparse:0.3,by=sinks", "sparse:0.3,by=random"]
+    rules += [] if family == "llama" else ["prefix:block", "prefix:2,fresh=masks", "drift:0.9"]
+    blocks += [f"reuse = {json.dumps(rules)}"]
+    study = spec.read(str(small.write_blocks(tmp_path / "study", (family,), "\n".join(blocks))))
+    facts = {model.name: facts_of(model, "cpu") for model in study.models}
+    model = load(study.models[0].source, "cpu", "float32")
+    for cell in identify(outline(study, facts), facts):
+        task = cell.parsed_task()
+        items = cell.items(task)
+        alone = [row for item in items for rows in _agreements(cell, model, task, [item], 1) for row in rows]
+        monkeypatch.setattr(generate, "runs_together", lambda *_: True)
+        monkeypatch.setattr("sinkscope.study.shard.batches", lambda *_: [[0, 1, 2]])
+        (together,) = _agreements(cell, model, task, items, "auto")
+        monkeypatch.undo()
+        assert len({row.more["prompt_tokens"] for row in alone}) > 1
+        for one, other in zip(alone, together, strict=True):
+            ours, theirs = (
+                {name: value for name, value in row.more.items() if name not in (*TIMES, "kl")}
+                for row in (one, other)
+            )
+            assert ours == theirs
+            assert one.more["kl"] == pytest.approx(other.more["kl"], rel=1e-3, abs=1e-6)
+            assert (one.output, one.steps) == (other.output, other.steps)

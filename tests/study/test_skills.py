@@ -15,11 +15,18 @@ from scipy import special
 from tests.study.small import run_here, write_blocks
 
 from sinkscope.errors import InputError
-from sinkscope.report.study.skills import skills as skills_section
 from sinkscope.report.study.source import StudySource
+from sinkscope.report.study.tables import skills as skills_section
 from sinkscope.statistics import equal_means, equal_shifts
-from sinkscope.study.skills import SkillAnswers, compare_skills, matched_levels
-from sinkscope.study.skills_table import skill_sentences, skill_tables
+from sinkscope.study.cells import Cell
+from sinkscope.study.skills import (
+    SkillAnswers,
+    compare_skills,
+    matched_levels,
+    skill_sentences,
+    skill_tables,
+)
+from sinkscope.study.spec import StudyModel
 from sinkscope.tasks.battery import SKILLS
 
 NAMES = SKILLS[:6]
@@ -57,9 +64,15 @@ NULLS = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("each", [20, 60])
-@pytest.mark.parametrize("null", NULLS)
+@pytest.mark.parametrize(
+    ("null", "each"),
+    [
+        # Every truth at one of the sizes in `make test`, at both in `make soak`.
+        pytest.param(null, each, marks=pytest.mark.soak if (number + turn) % 2 else pytest.mark.slow)
+        for number, null in enumerate(NULLS)
+        for turn, each in enumerate((20, 60))
+    ],
+)
 def test_no_difference_gives_a_verdict_in_at_most_five_per_cent(null: str, each: int) -> None:
     kept, control = NULLS[null]
     runs = 200
@@ -217,12 +230,13 @@ def test_equal_shifts_by_hand() -> None:
 
 def graded(policy: str, scores: dict[str, float], task: str = "battery") -> tuple[Any, Any]:
     """A cell and its evaluation, as far as the tables read them."""
-    cell = SimpleNamespace(
-        id=f"{task} {policy}", model=SimpleNamespace(name="m"), decoding_name="scheme", decoding="", policy=policy,
-        seeds=(0,), reuse="none",
-        identity={"model": {"family": "llada", "dtype": "float32", "weights": "abc"},
-                  "task": {"task": task, "scheme": {"name": "plain"}}},
-    )  # fmt: skip
+    identity = {
+        "model": {"family": "llada", "dtype": "float32", "weights": "abc"},
+        "task": {"task": task, "scheme": {"name": "plain"}},
+        "policy": policy,
+    }
+    model = StudyModel("m")
+    cell = Cell("evaluate", model, "llada", task, "", "scheme", policy, (0,), (), identity=identity)
     return cell, SimpleNamespace(scores=lambda: scores)
 
 

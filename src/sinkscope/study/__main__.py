@@ -1,8 +1,8 @@
 """`python -m sinkscope.study NAME`: the answers of a study on a machine that has torch and little else.
 
-The answers of evaluations are computed and saved; grades, traces, replays, tables and report are left to `sinkscope study NAME`
-with the same options, on any machine that the folder is copied to. Give the
-same --dtype there: it is part of every answer's identity.
+The answers of evaluations and replays are computed and saved (with --traces also traces and inspections); grades, tables and
+report are left to `sinkscope study NAME` with the same options, on any machine that the folder is copied to. Give the
+same --dtype there: it is part of every answer's identity. Models that are folders, and answered all, need not be copied.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from sinkscope.errors import plainly
 from sinkscope.study import run, spec
+from sinkscope.study.ladder import trained_runs
 from sinkscope.text import pairs
 
 
@@ -42,20 +43,27 @@ def main() -> None:
     parser.add_argument("name", help="a built-in study, or a .toml file")
     parser.add_argument("--out", type=Path, help="the study's folder; default: study-NAME")
     parser.add_argument("--model", action="append", default=[], help="in place of the study's; several times")
+    parser.add_argument(
+        "--runs", type=Path, help="the folder of a training sweep: its finished runs as models"
+    )
     parser.add_argument("--samples", type=int, help="documents per cell in place of the study's")
     parser.add_argument("--data", action="append", default=[], help="a task's file, TASK=FILE; several times")
     parser.add_argument("--dtype", help="in place of the study's; the same on every machine")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--shard", type=int, default=256, help="answers in a unit of work")
     parser.add_argument("--on", default="here", help="here, local, ray or slurm")
+    parser.add_argument("--workers", type=int, help="at a time, on local; default: one for each GPU")
+    parser.add_argument("--traces", action="store_true", help="traces too, which need xarray and zarr")
     given = parser.parse_args()
     with plainly():
         data = pairs(given.data, "--data")
-        study = spec.changed(given.name, given.model, None, given.samples, given.dtype, data)
+        runs = {} if given.runs is None else trained_runs(given.runs)
+        study = spec.changed(given.name, given.model, None, given.samples, given.dtype, data, runs)
         out = given.out or Path(f"study-{study.name}")
         outcome = run.run_study(
-            study, out, given.on, given.device, shard=given.shard, progress=Lines(), tables=False
-        )
+            study, out, given.on, given.device, given.workers, given.shard, progress=Lines(), tables=False,
+            traces=given.traces,
+        )  # fmt: skip
     print(f"{outcome.computed} answers computed; `sinkscope study {given.name} --out {out}` does the rest")
 
 

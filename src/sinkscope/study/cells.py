@@ -15,7 +15,7 @@ from sinkscope.errors import CheckpointError, InputError
 from sinkscope.study import documents
 from sinkscope.study.facts import Facts
 from sinkscope.study.spec import SCHEME, Grid, InspectGrid, Study, StudyModel, TraceGrid
-from sinkscope.tasks.task import Task, digest, fingerprint
+from sinkscope.tasks.task import Task, digest, fingerprint, scheme_name
 
 if TYPE_CHECKING:
     from sinkscope.decoding import Decoding
@@ -41,6 +41,7 @@ class Cell:
         capture: JSON of ss.Capture, or of what an inspection looks at; "" without.
         group: the name of the block of traces.
         sandbox: how programs are confined when answers are graded; part of the records, not of the identity.
+        keep: whether recordings stay once their statistics are made; not part of the identity.
         identity: everything that can change a result, as JSON data; empty before `identified`.
     """
 
@@ -58,6 +59,7 @@ class Cell:
     data: str | None = None
     sandbox: str = "auto"
     reuse: str = "none"
+    keep: bool = True
     identity: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -91,6 +93,16 @@ class Cell:
             "answers": self.answers,
             "identity": dict(self.identity),
         }
+
+    def columns(self) -> dict[str, Any]:
+        """The columns that its rows in every table begin with: its settings."""
+        model, task = self.identity["model"], self.identity["task"]
+        return {
+            "model": self.model.name, "family": model["family"], "dtype": model["dtype"], "weights": model["weights"],
+            "task": task["task"], "task_version": task.get("version", ""), "scheme": scheme_name(task),
+            "decoding_name": self.decoding_name, "decoding": self.decoding, "policy": self.policy,
+            "seeds": json.dumps(list(self.seeds)), "cell": self.id, **({} if self.reuse == "none" else {"reuse": self.reuse}),
+        }  # fmt: skip
 
     def parsed_decoding(self) -> Decoding:
         """The decoding as an object."""
@@ -227,7 +239,7 @@ def _cells(
     if isinstance(grid, TraceGrid):
         from sinkscope.trace.capture import Capture
 
-        base = replace(base, capture=Capture(**grid.capture).to_json())
+        base = replace(base, capture=Capture(**grid.capture).to_json(), keep=grid.keep)
     if isinstance(grid, InspectGrid):
         base = replace(base, capture=json.dumps({"looks": grid.looks}))
     base = replace(base, documents=_places(study, grid, base, auto, exact))

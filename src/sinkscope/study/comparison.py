@@ -23,12 +23,12 @@ from sinkscope.statistics import (
     Effect,
     Interval,
     align,
+    bounded,
     compare,
     effect_over_control,
     holm,
     mean_interval,
     minimal_detectable_effect,
-    same_settings,
     standard_error,
     wilson,
 )
@@ -291,7 +291,7 @@ def holm_over(table: pd.DataFrame) -> pd.DataFrame:
 
     Columns `*_p` are the tests, `*_p_holm` their corrected values.
     """
-    columns = [f"{name}_p" for name in ("difference", "effect_count", "effect_mass") if f"{name}_p" in table]
+    columns = [name for name in map(str, table) if name.endswith("_p")]
     p = table[columns].to_numpy(dtype=np.float64, na_value=np.nan)
     corrected = holm(p.ravel()).reshape(p.shape).T
     return table.assign(**{f"{name}_holm": column for name, column in zip(columns, corrected, strict=True)})
@@ -303,15 +303,15 @@ def holm_over(table: pd.DataFrame) -> pd.DataFrame:
 def _comparable(first: Evaluation, other: Evaluation) -> None:
     """The same settings, policy apart, and the same documents."""
     names = [name_of(run.settings) or "none" for run in (first, other)]
-    try:
-        same_settings(first.settings, other.settings, may_differ=("policy", "reuse"))
-    except InputError as error:
-        apart = {"policy": None, "reuse": None}
-        named = differences({**first.settings, **apart}, {**other.settings, **apart})
+    apart = {"policy": None, "reuse": None}
+    different = list(differences({**first.settings, **apart}, {**other.settings, **apart}))
+    if different:
+        which = ", ".join(sentence.partition(" is ")[0] for sentence in different[:5])
         raise InputError(
             f"the runs under {names[0]} and {names[1]} of {first.settings['model']['source']} do not belong in one table: "
-            f"{next(named, '')}. {error}"
-        ) from error
+            f"{different[0]}. the runs differ in {which}{' and more' if len(different) > 5 else ''}: compare runs that differ "
+            f"only in {', '.join(apart)}"
+        )
     align(first.scores(), other.scores(), (names[0], names[1]))
     prints = {record.document: record.fingerprint for record in first.records}
     for record in other.records:
@@ -386,13 +386,8 @@ def _flat(row: Row) -> dict[str, Any]:
 
     def part(stem: str, value: str, test: Comparison | Effect | None, p: float | None) -> dict[str, Any]:
         """One paired test as columns."""
-        return {
-            stem: None if test is None else getattr(test, value),
-            f"{stem}_low": None if test is None else test.interval.low,
-            f"{stem}_high": None if test is None else test.interval.high,
-            f"{stem}_p": None if test is None else test.p,
-            f"{stem}_p_holm": p,
-        }
+        numbers = (None,) * 4 if test is None else (getattr(test, value), *test.interval, test.p)
+        return {**bounded(stem, *numbers), f"{stem}_p_holm": p}
 
     flat |= part("difference", "difference", row.against_none, row.corrected.get("none"))
     for match in ("count", "mass"):

@@ -153,16 +153,13 @@ def load(path: Path, weights: str) -> Evidence | None:
         ids = [names[place] for place in cell["documents"]]
         texts = [cell["answers"][8 * i : 8 * i + 8] for i in range(len(ids))]
         passed = {name: right == "1" for name, right in zip(ids, cell["passed"], strict=True)}
-        settings = {name: cell[name] for name in SETTINGS if name in cell}
+        settings = {name: cell[name] for name in SETTINGS}
         answers.append(Answers(passed=passed, answers=dict(zip(ids, texts, strict=True)), **settings))
-    whole = {"made": about.get("made", "")}  # earlier files say it once
     traces = {
-        entry["key"]: Traces(tuple(entry["documents"]), load_statistics(part), {**whole, **entry}["made"])
+        entry["key"]: Traces(tuple(entry["documents"]), load_statistics(part), entry["made"])
         for entry, part in zip(about["traces"], arrays, strict=True)
     }
-    return Evidence(
-        about["weights"], tuple(answers), traces, tuple({**whole, **row} for row in about["pairs"])
-    )
+    return Evidence(about["weights"], tuple(answers), traces, tuple(about["pairs"]))
 
 
 def _read(path: Path, weights: str, arrays: bool = False) -> tuple[dict[str, Any] | None, list[io.BytesIO]]:

@@ -21,7 +21,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar
 
 from sinkscope.errors import InputError, SinkscopeError, nearest
 from sinkscope.study.spec import StudyModel
@@ -40,28 +40,6 @@ Waiting = Callable[[Sequence[Job]], None]
 
 class ShardFailedError(SinkscopeError):
     """A job that could not be done, with the reason that a worker gave."""
-
-
-class Executor(Protocol):
-    """Runs jobs. `workers`: how many at a time."""
-
-    workers: int
-
-    @classmethod
-    def check(cls, place: Place) -> None:
-        """Raise InputError when the options of a place cannot be used; nothing is started or written."""
-        ...
-
-    def run(self, jobs: Sequence[Job], finished: Finished, waiting: Waiting | None = None) -> None:
-        """Do all jobs, in any order; lost workers are replaced and their jobs done again.
-
-        Raises ShardFailedError when a job cannot be done.
-        """
-        ...
-
-    def close(self) -> None:
-        """End all workers at once; their records are safe at any moment."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -89,11 +67,12 @@ class Place:
         return Worker(self.root, device, threads, self.batch_size, self.modules, self.grade)
 
 
-def executor_class(name: str) -> type[Any]:
+def executor_class(name: str) -> type[Executor]:
     """The executor called `name`; raises InputError when it is not known, or its libraries are not installed."""
     if name in ("ray", "slurm"):  # each needs a library of its own
         module = import_module(f"sinkscope.study.on_{name}")
-        return cast(type[Any], getattr(module, f"{name.capitalize()}Executor"))
+        found: type[Executor] = getattr(module, f"{name.capitalize()}Executor")
+        return found
     if name in NAMES:
         return LocalExecutor if name == "local" else HereExecutor
     raise InputError(f"--on {name!r} is not known; {nearest(name, NAMES)}")
@@ -143,7 +122,7 @@ class Slot:
     warm: StudyModel | None = None
 
 
-class WarmExecutor:
+class Executor:
     """Workers that keep their models, one for each entry of `devices`. A subclass starts, reaches and stops one worker."""
 
     lost: ClassVar[tuple[type[BaseException], ...]] = ()
@@ -154,7 +133,7 @@ class WarmExecutor:
 
     @classmethod
     def check(cls, place: Place) -> None:
-        """Refuse unknown options."""
+        """Raise InputError when the options of a place cannot be used; nothing is started or written."""
         for name in place.options:
             if name not in cls.options:
                 known = nearest(name, cls.options) if cls.options else "workers on this machine have none"
@@ -184,7 +163,10 @@ class WarmExecutor:
         raise NotImplementedError
 
     def run(self, jobs: Sequence[Job], finished: Finished, waiting: Waiting | None = None) -> None:
-        """See `Executor.run`."""
+        """Do all jobs, in any order; lost workers are replaced and their jobs done again.
+
+        Raises ShardFailedError when a job cannot be done.
+        """
         queue = Queue(jobs)
         while queue.waiting or self._busy:
             self._fill(queue)
@@ -256,7 +238,7 @@ class WarmExecutor:
 # ---- processes on this machine -------------------------------------------------------------------
 
 
-class LocalExecutor(WarmExecutor):
+class LocalExecutor(Executor):
     """Processes on this machine: for each worker a loky pool of one process, so that it keeps its device and its model.
 
     loky starts a fresh interpreter (nothing is forked from a process that holds a model), needs no
@@ -299,7 +281,7 @@ class LocalExecutor(WarmExecutor):
         handle.shutdown(wait=True, kill_workers=True)
 
 
-class HereExecutor(WarmExecutor):
+class HereExecutor(Executor):
     """This process, one job after the other: for a machine with one GPU and few libraries, and for a debugger."""
 
     def __init__(self, place: Place) -> None:

@@ -79,6 +79,13 @@ def facts_of(model: StudyModel, device: str = "auto", fetch: bool = True) -> Fac
     )
 
 
+def is_folder(model: StudyModel) -> bool:
+    """True when the model's source is a folder with weights, of a checkpoint or an adapter, on this machine."""
+    folder = Path(model.source).expanduser()
+    described = any((folder / name).is_file() for name in ("config.json", "adapter_config.json"))
+    return described and any(folder.glob("*.safetensors"))
+
+
 def facts_of_loaded(model: Model) -> Facts:
     """The same for a model that is loaded."""
     dtype = str(model.dtype).removeprefix("torch.")

@@ -84,6 +84,29 @@ def read_run(model: str, folder: Path) -> TrainedRun | None:
         return None
 
 
+def trained_runs(folder: Path) -> dict[str, str]:
+    """Name → folder of the finished runs of a training sweep, in the order of the sweep."""
+    try:
+        about = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))
+        names = [str(run["name"]) for run in about["runs"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{folder} is not the folder of a sweep: {error}") from error
+    for name in names:
+        if Path(name).name != name:
+            raise InputError(f"{folder}/sweep.json names a run {name!r}, which is no folder in it")
+    found = {name: str(folder / name) for name in names if is_finished(folder / name)}
+    if not found:
+        raise InputError(
+            f"{folder} has no finished run; train them with: sinkscope train sweep FILE --out {folder}"
+        )
+    return found
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether a folder holds a whole run: its last file, and no state to resume from."""
+    return (folder / "training.json").is_file() and not (folder / "state.pt").exists()
+
+
 def known_runs(kept: Path, folders: Mapping[str, Path]) -> list[TrainedRun]:
     """The runs among models, name → folder: from their folders, else as `kept`, a JSON file, has them; then it is written."""
     known: dict[str, TrainedRun] = {}
@@ -186,7 +209,7 @@ def by_run(
                         "scope": getattr(parse_policy(str(row["policy"])), "scope", ""), "n": int(row["n"]),
                         "unmasked": float(none["accuracy"].iloc[0]), "masked": float(row["accuracy"]),
                         "damage": float(none["accuracy"].iloc[0]) - float(row["accuracy"]),
-                        "beyond_count": _minus(row.get("effect_count")), "beyond_mass": _minus(row.get("effect_mass")),
+                        **{f"beyond_{match}": _beyond(group, row, match) for match in ("count", "mass")},
                         "hidden_share": row.get("hidden_share"), "sinks_hit": row.get("sinks_hit"),
                     }
                 )  # fmt: skip
@@ -203,14 +226,6 @@ def skill_results(skills: pd.DataFrame) -> pd.DataFrame:
         kind = control(str(row["policy"]))
         task, like = f"battery:{row['skill']}{scheme}", kind.like if kind else None
         rows.append({**row, "task": task, "control_of": like, "match": kind.match if kind else None})
-    place = ("model", "task", "decoding_name")
-    beside = {
-        (*(row[name] for name in place), row["control_of"], row["match"]): row["accuracy"] for row in rows
-    }
-    for row in rows:
-        for match in ("count", "mass"):
-            random = beside.get((*(row[name] for name in place), row["policy"], match))
-            row[f"effect_{match}"] = None if random is None else row["accuracy"] - random
     return pd.DataFrame(rows)
 
 
@@ -247,9 +262,10 @@ def _about(run: TrainedRun, labels: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _minus(value: Any) -> float | None:
-    number = _number(value)
-    return None if number is None else -number
+def _beyond(group: pd.DataFrame, row: Mapping[Any, Any], match: str) -> float | None:
+    """The accuracy under a policy's control minus that under the policy, however few draws it has: the unit is a run."""
+    beside = group[(group["control_of"] == row["policy"]) & (group["match"] == match)]
+    return None if beside.empty else float(beside["accuracy"].mean()) - float(row["accuracy"])
 
 
 def _number(value: Any) -> float | None:

@@ -18,7 +18,7 @@ from dataclasses import fields
 from typing import Any, NamedTuple
 
 from sinkscope.errors import InputError
-from sinkscope.study.executors import Place, WarmExecutor
+from sinkscope.study.executors import Executor, Place
 from sinkscope.study.worker import Job, JobResult, Worker
 
 try:
@@ -34,7 +34,7 @@ class _Actor(NamedTuple):
     placed: Any
 
 
-class RayExecutor(WarmExecutor):
+class RayExecutor(Executor):
     """Actors on a Ray cluster.
 
     Options: address (of a running cluster; "auto" finds one; default: RAY_ADDRESS, else a new one on this machine).

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sinkscope.errors import InputError
-from sinkscope.study.executors import Finished, Place, Queue, ShardFailedError, Waiting
+from sinkscope.study.executors import Executor, Finished, Place, Queue, ShardFailedError, Waiting
 from sinkscope.study.worker import Job, JobResult, Worker
 
 try:
@@ -22,13 +22,8 @@ except ImportError as error:
 WAIT = 0.5
 WORKERS = 8
 NUMBERS = (
-    "timeout_min",
-    "mem_gb",
-    "cpus_per_task",
-    "gpus_per_node",
-    "slurm_array_parallelism",
-    "array_parallelism",
-)
+    "timeout_min", "mem_gb", "cpus_per_task", "gpus_per_node", "slurm_array_parallelism", "array_parallelism",
+)  # fmt: skip
 
 
 def run_jobs(worker: Worker, jobs: Sequence[Job]) -> list[JobResult]:
@@ -52,8 +47,8 @@ def _submitit_executor(place: Place) -> tuple[Any, dict[str, Any]]:
     return executor, parameters
 
 
-class SlurmExecutor:
-    """submitit's executor.
+class SlurmExecutor(Executor):
+    """submitit's executor, whose workers come and go with their jobs.
 
     Options: `cluster` ("slurm", or "local" to try the path without SLURM), and every parameter that submitit knows, such as
     slurm_partition, timeout_min, mem_gb, gpus_per_node.
@@ -66,8 +61,8 @@ class SlurmExecutor:
         self._worker = place.worker(place.device, threads)
         self._tasks: list[Any] = []
 
-    @staticmethod
-    def check(place: Place) -> None:
+    @classmethod
+    def check(cls, place: Place) -> None:
         """Raise InputError when submitit cannot use the options."""
         _submitit_executor(place)
 

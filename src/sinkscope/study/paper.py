@@ -7,10 +7,9 @@ readings of its text, and agreement or not says as much about these choices as a
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import NamedTuple
-
-import tomllib
 
 _DATA = tomllib.loads((Path(__file__).parent / "paper.toml").read_text(encoding="utf-8"))
 MODELS: dict[str, list[str]] = _DATA["models"]

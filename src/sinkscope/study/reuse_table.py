@@ -14,8 +14,16 @@ import numpy as np
 
 from sinkscope.errors import InputError
 from sinkscope.reuse import Reuse, parse_reuse
-from sinkscope.statistics import align, compare, holm, mean_difference, mean_interval, ratio_interval, wilson
-from sinkscope.study.columns import settings_of
+from sinkscope.statistics import (
+    align,
+    bounded,
+    compare,
+    mean_difference,
+    mean_interval,
+    ratio_interval,
+    wilson,
+)
+from sinkscope.study.comparison import holm_over
 from sinkscope.tasks.evaluation import Evaluation
 from sinkscope.tasks.records import Generation
 
@@ -26,6 +34,9 @@ if TYPE_CHECKING:
 
 CONTROLS = ("random", "recent")
 """How the rules beside which a sparse rule stands choose their keys."""
+
+UNKNOWN = (None,) * 4
+"""A difference with its interval and p, where there is none."""
 
 Scores = Mapping[str, float]
 """By document."""
@@ -54,9 +65,7 @@ class _Rule:
 
 
 def reuse_table(
-    cells: Sequence[Cell],
-    evaluations: Mapping[str, Evaluation],
-    agreed: Mapping[str, Sequence[Generation]],
+    cells: Sequence[Cell], evaluations: Mapping[str, Evaluation], agreed: Mapping[str, Sequence[Generation]]
 ) -> pd.DataFrame:
     """The table; empty where no cell has a rule.
 
@@ -83,15 +92,9 @@ def reuse_table(
         if set(group) == {"none"}:
             continue
         for name, known in group.items():
-            own = settings_of(known.cells[0]) | {"cell": " ".join(cell.id for cell in known.cells)}
+            own = known.cells[0].columns() | {"cell": " ".join(cell.id for cell in known.cells)}
             rows.append({**own, "reuse": name, **_row(known, group)})
-    frame = pd.DataFrame(rows)
-    tests = [name for name in map(str, frame) if name.endswith("_p")]
-    if tests:
-        corrected = holm(frame[tests].to_numpy(dtype=np.float64, na_value=np.nan).ravel())
-        table = corrected.reshape(len(frame), len(tests)).T
-        frame = frame.assign(**{f"{name}_holm": column for name, column in zip(tests, table, strict=True)})
-    return frame
+    return holm_over(pd.DataFrame(rows))
 
 
 def _row(known: _Rule, group: Mapping[str, _Rule]) -> dict[str, Any]:
@@ -111,17 +114,12 @@ def _row(known: _Rule, group: Mapping[str, _Rule]) -> dict[str, Any]:
 
 
 def _accuracy(known: _Rule, exact: _Rule | None) -> dict[str, Any]:
-    empty = dict.fromkeys(("n", "accuracy", "low", "high", "same_text", *_names("difference")))
+    found = dict.fromkeys(("n", "accuracy", "low", "high", "same_text")) | bounded("difference", *UNKNOWN)
     if not known.graded:
-        return empty
+        return found
     scores = known.scores()
     low, high = wilson(min(float(len(scores)), sum(scores.values())), len(scores))
-    found = empty | {
-        "n": len(scores),
-        "accuracy": sum(scores.values()) / len(scores),
-        "low": low,
-        "high": high,
-    }
+    found |= {"n": len(scores), "accuracy": sum(scores.values()) / len(scores), "low": low, "high": high}
     if exact is None or not exact.graded or exact is known:
         return found
     texts = {record.document: record.output for record in exact.graded[0].records}
@@ -140,54 +138,46 @@ def _work_saved(known: _Rule) -> float | None:
 
 def _agreement(known: _Rule) -> dict[str, Any]:
     """Tokens equal, first step that differs, divergence and time, with intervals over documents."""
-    names = ("agreement_n", "same_tokens", "first_step")
-    stems = ("tokens_equal", "kl", "time_saved")
-    found: dict[str, Any] = dict.fromkeys(
-        [*names, *(name for stem in stems for name in (stem, f"{stem}_low", f"{stem}_high"))]
-    )
-    if not known.agreed:
-        return found
-    equal, divergence = known.of("tokens_equal"), known.of("kl")
-    found["agreement_n"] = len(equal)
-    found["same_tokens"] = float(np.mean([value == 1 for value in equal.values()]))
-    parted = list(known.of("first_step").values())
-    found["first_step"] = float(np.median(parted)) if parted else None  # of the documents that part at all
-    seconds, exact = known.of("seconds"), known.of("seconds_exact")
-    ratio = ratio_interval([seconds[name] for name in exact], list(exact.values()))
-    for stem, (value, low, high) in {
-        "tokens_equal": mean_interval(list(equal.values()), scale="share"),
-        "kl": mean_interval(list(divergence.values())) if divergence else (None, None, None),
-        "time_saved": (1 - ratio.value, 1 - ratio.high, 1 - ratio.low),
-    }.items():
-        found |= {stem: value, f"{stem}_low": low, f"{stem}_high": high}
+    found: dict[str, Any] = dict.fromkeys(("agreement_n", "same_tokens", "first_step"))
+    estimates: dict[str, Any] = dict.fromkeys(("tokens_equal", "kl", "time_saved"), ())
+    if known.agreed:
+        equal, divergence, parted = (
+            list(known.of(name).values()) for name in ("tokens_equal", "kl", "first_step")
+        )
+        # Of the documents that part at all.
+        first_step = float(np.median(parted)) if parted else None
+        same = float(np.mean([value == 1 for value in equal]))
+        found = {"agreement_n": len(equal), "same_tokens": same, "first_step": first_step}
+        seconds, exact = known.of("seconds"), known.of("seconds_exact")
+        ratio = ratio_interval([seconds[name] for name in exact], list(exact.values()))
+        estimates = {
+            "tokens_equal": mean_interval(equal, scale="share"),
+            "kl": mean_interval(divergence) if divergence else (),
+            "time_saved": (1 - ratio.value, 1 - ratio.high, 1 - ratio.low),
+        }
+    for stem, numbers in estimates.items():
+        found |= bounded(stem, *numbers)
     return found
 
 
 def _beside(stem: str, known: _Rule, control: _Rule | None) -> dict[str, Any]:
     """Paired differences to a rule that keeps as many other keys: accuracy, tokens equal, divergence (positive: more of it)."""
-    found: dict[str, Any] = dict.fromkeys(_names(stem))
-    for name in ("tokens_equal", "kl"):
-        found |= dict.fromkeys(_names(f"{name}_{stem}")[:3])
-    if control is None:
-        return found
-    if known.graded and control.graded:
+    found = bounded(stem, *UNKNOWN)
+    if control is not None and known.graded and control.graded:
         found |= _difference(stem, known.scores(), control.scores())
     for name in ("tokens_equal", "kl"):
-        own, other = known.of(name), control.of(name)
+        own, other = known.of(name), {} if control is None else control.of(name)
         both = sorted(own.keys() & other.keys())
-        if len(both) > 1:
-            value, low, high = mean_difference([own[key] for key in both], [other[key] for key in both])
-            found |= dict(zip(_names(f"{name}_{stem}"), (value, low, high), strict=False))
+        apart = (
+            mean_difference([own[key] for key in both], [other[key] for key in both]) if len(both) > 1 else ()
+        )
+        found |= bounded(f"{name}_{stem}", *apart)
     return found
 
 
 def _difference(stem: str, first: Scores, second: Scores) -> dict[str, Any]:
     found = compare(*align(first, second, ("a rule", "what it is compared with")))
-    return dict(zip(_names(stem), (found.difference, *found.interval, found.p), strict=True))
-
-
-def _names(stem: str) -> tuple[str, str, str, str]:
-    return stem, f"{stem}_low", f"{stem}_high", f"{stem}_p"
+    return bounded(stem, found.difference, *found.interval, found.p)
 
 
 def _mean(draws: Sequence[Scores]) -> Scores:

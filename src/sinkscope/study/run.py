@@ -16,7 +16,7 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +26,9 @@ from sinkscope.locks import LockHeldError
 from sinkscope.study import documents, draw, estimate, evidence, evidence_check, shipped
 from sinkscope.study.cells import SCIENCE, Cell, identify, map_cells, outline
 from sinkscope.study.executors import Executor, Place, executor_class
-from sinkscope.study.facts import Facts, facts_of
-from sinkscope.study.registered import check_names
+from sinkscope.study.facts import Facts, facts_of, is_folder
 from sinkscope.study.shard import Shard, cut
-from sinkscope.study.spec import Study, has_auto, with_samples
+from sinkscope.study.spec import Study, StudyModel, check_names, has_auto, with_samples
 from sinkscope.study.store import Store
 from sinkscope.study.worker import Job
 from sinkscope.tasks.records import RunFolder
@@ -95,6 +94,7 @@ def run_study(
     options: Mapping[str, str] | None = None,
     progress: Progress | None = None,
     tables: bool = True,
+    traces: bool = False,
 ) -> Outcome:
     """Run a study into a folder, or what is missing of it, and make its tables.
 
@@ -105,18 +105,21 @@ def run_study(
         workers: at a time; None: one per GPU, else one per core.
         shard: answers in a shard. Shards and executor may change between two calls.
         sandbox: how programs that models wrote are confined. Where they cannot be, answers are kept and not graded.
-        tables: False computes the answers of evaluations and stops: no grades, traces, replays and tables, and none of the
-            libraries that they need. The same call with tables, here or elsewhere, does the rest.
+        tables: False computes the answers of evaluations and replays and stops: no grades, traces and tables, and none of the
+            libraries that they need. The same call with tables, here or elsewhere, does the rest. Where all of a model's answers
+            are there, its folder is not needed any more.
+        traces: without tables, also traces and inspections, which need xarray and zarr.
     """
     progress = progress or Progress()
-    check_libraries(LIBRARIES if tables else ("filelock", "tomli_w"))
+    needed = ("filelock", "tomli_w", *(("pandas", "xarray", "zarr") if traces else ()))
+    check_libraries(LIBRARIES if tables else needed)
     executor = executor_class(on)
     check_names(study)
     store = Store(Path(out).resolve())
     store.check_new()
     store.check_study(study)
     check_writable(store.root)
-    facts = {model.name: facts_of(model, device) for model in study.models}
+    facts = {model.name: _facts(store, model, device) for model in study.models}
     cells = outline(store.resolved(study), facts, sandbox=sandbox)
     identify(cells, facts)  # reads the documents: a file that is missing is found now
     if tables and (line := sandbox_line(cells, sandbox)):
@@ -128,7 +131,9 @@ def run_study(
     try:
         with store.lock():
             try:
-                return _Run(store, study, facts, executor, on, place, shard, sandbox, progress, tables).do()
+                return _Run(
+                    store, study, facts, executor, on, place, shard, sandbox, progress, tables, traces
+                ).do()
             finally:
                 # A study that was refused before it began leaves no folder, unless something else is in it.
                 if new and not store.study_file.exists() and not store.strange():
@@ -138,6 +143,17 @@ def run_study(
         raise InputError(
             f"another command ({who}) is running the study in {out}; watch it with: sinkscope status {out}"
         ) from error
+
+
+def _facts(store: Store, model: StudyModel, device: str) -> Facts:
+    """The facts about a model."""
+    known = _known_only(store, model)
+    return facts_of(model, device) if known is None else known
+
+
+def _known_only(store: Store, model: StudyModel) -> Facts | None:
+    """What was kept of a folder that was there when answers were computed, elsewhere; None: the model is here, or unknown."""
+    return None if is_folder(model) else store.facts(model)
 
 
 @dataclass
@@ -154,6 +170,7 @@ class _Run:
     sandbox: str
     progress: Progress
     tables: bool = True
+    traces: bool = False
     begun: float = field(default_factory=time.monotonic)
     computed: int = 0
     graded: int = 0
@@ -166,8 +183,10 @@ class _Run:
             cells = identify(outline(study, self.facts, sandbox=self.sandbox), self.facts)
             self.store.check_foreign(cells)
             self.store.add_cells(cells)
+            self.store.write_facts(study, self.facts)
             if not self.tables:
-                self._compute([cell for cell in cells if cell.kind == "evaluate"], speeds, ())
+                now = [cell for cell in cells if self.traces or cell.kind in ("evaluate", "replay")]
+                self._compute(now, speeds, ())
                 return Outcome(self.store.root, study, {}, (), (), self.computed)
             size = estimate.sentences(self.asked, study, speeds)
             # Which documents get maps follows from the traces; how much work that is does not.
@@ -196,6 +215,8 @@ class _Run:
         """The study with its documents, which are fixed once, in study.toml; and the speeds that their number follows from."""
         study, speeds = self.store.resolved(self.asked), {}
         if self.store.study_file.is_file():
+            if study.models != getattr(self.store.study(), "models", None):  # some were added
+                self.store.write_study(study)
             return study, estimate.load_speeds(self.store.speed_file)
         if has_auto(study):
             begun = time.monotonic()
@@ -221,6 +242,12 @@ class _Run:
         before, after: work of the study before and after these cells, so that its progress only grows.
         """
         there = {cell.id: self.store.answered(cell) for cell in cells}
+        for cell in cells:
+            if len(there[cell.id]) < cell.answers and _known_only(self.store, cell.model) is not None:
+                raise InputError(
+                    f"{cell.title} is not complete, and its model is not on this machine: finish it where "
+                    f"{cell.model.source} is, or put the folder there"
+                )
         shards = cut(cells, there, self.shard)
         if not shards:
             return
@@ -300,7 +327,7 @@ class _Run:
         self.timings["tables"] = round(time.monotonic() - begun, 2)
         self.timings["whole run"] = round(time.monotonic() - self.begun, 2)
         call = {
-            "when": datetime.now(timezone.utc).isoformat(timespec="seconds"), "on": self.on, "host": platform.node(),
+            "when": datetime.now(UTC).isoformat(timespec="seconds"), "on": self.on, "host": platform.node(),
             "machine": platform.machine(), "workers": getattr(self._executor, "workers", 0), "sandbox": self.sandbox,
             "answers_computed": self.computed, "answers_graded_later": self.graded, "seconds": self.timings,
         }  # fmt: skip

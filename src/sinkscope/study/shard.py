@@ -11,27 +11,30 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from sinkscope.errors import InputError
-from sinkscope.files import differences
+from sinkscope.files import differences, write_atomically
+from sinkscope.generation.agreement import agreement
 from sinkscope.generation.generate import generate
 from sinkscope.generation.replay import replay
 from sinkscope.generation.run import Run
 from sinkscope.locks import LOST
 from sinkscope.models.model import Model
+from sinkscope.models.prompts import pad
 from sinkscope.policies.policy import Policy
 from sinkscope.study.cells import Cell, identified
 from sinkscope.study.documents import prompt_lengths
 from sinkscope.study.facts import facts_of_loaded
-from sinkscope.study.store import Key, Store, save_part, save_statistics
-from sinkscope.tasks.answer import Item, answer, approximated
+from sinkscope.study.store import Key, Store, save_part, statistics_bytes
+from sinkscope.tasks.answer import BatchSize, Item, Items, answer, approximated, batches, halving
 from sinkscope.tasks.grading import can_grade
 from sinkscope.tasks.prompting import decode_answer, encode_prompt
 from sinkscope.tasks.records import Generation, RunFolder
@@ -76,8 +79,8 @@ def cut(cells: Sequence[Cell], answered: Mapping[str, AbstractSet[int]], size: i
     for cell in cells:
         if len(answered[cell.id]) >= cell.answers:
             continue
-        order = by_length(cell)
         parts = max(1, round(cell.answers / size))
+        order = by_length(cell) if parts > 1 else list(range(cell.answers))  # one shard: all share it
         edges = [round(i * cell.answers / parts) for i in range(parts + 1)]
         shards += [
             Shard(cell, start, stop, tuple(order[start:stop]))
@@ -119,6 +122,10 @@ def run_shard(root: Path, shard: Shard, model: Model, batch_size: Any = "auto", 
                     model, task, wanted, cell.parsed_decoding(), cell.parsed_policy(), run, batch_size, graded,
                     reuse=cell.parsed_reuse(),
                 )  # fmt: skip
+            elif cell.kind == "replay" and cell.reuse != "none":
+                left = [item for item in wanted if item.key not in run.generations]
+                for rows in _agreements(cell, model, task, left, batch_size):
+                    run.generations.append(rows)
             elif cell.kind != "evaluate":
                 _one_by_one(cell, store, model, task, wanted, run)
     except OSError as error:
@@ -154,12 +161,8 @@ def _one_by_one(
     cell: Cell, store: Store, model: Model, task: Task, wanted: list[Item], run: RunFolder
 ) -> None:
     """Traces, maps, replays and inspections: one document at a time."""
-    kinds: dict[str, Callable[..., Generation]] = {
-        "replay": _replayed,
-        "agreement": _Agreement(),
-        "inspect": _Inspector(),
-    }
-    record = kinds.get("agreement" if cell.kind == "replay" and cell.reuse != "none" else cell.kind, _traced)
+    kinds: dict[str, Callable[..., Generation]] = {"replay": _replayed, "inspect": _Inspector()}
+    record = kinds.get(cell.kind, _traced)
     for item in wanted:
         file = store.result_file(cell, item.index, item.seed)
         lost = file is not None and not file.is_file()
@@ -196,10 +199,12 @@ def _traced(cell: Cell, store: Store, model: Model, task: Task, item: Item) -> G
     more: dict[str, Any] = {"trace": path.name, "bytes": path.stat().st_size}
     if cell.kind == "trace":
         part = sink_statistics(run.trace)
-        save_statistics(part, store.statistics_file(cell.id, item.index, item.seed))
+        write_atomically(store.statistics_file(cell.id, item.index, item.seed), statistics_bytes(part))
         steps = float(part["head_steps"].sum())
         # Exemplars are chosen by this number.
         more["sinks_per_head"] = round(float(part["detections"].sum()) / steps, 6) if steps else 0.0
+    if not cell.keep:
+        path.unlink()
     return _row(model, task, item, run, text, more)
 
 
@@ -214,32 +219,46 @@ def _replayed(cell: Cell, store: Store, model: Model, task: Task, item: Item) ->
     return _row(model, task, item, run, text, more)
 
 
-class _Agreement:
-    """Generations under a reuse rule beside exact ones: agreement, error, work, and the time of each, one after the other."""
+def _agreements(
+    cell: Cell, model: Model, task: Task, wanted: Sequence[Item], batch_size: BatchSize
+) -> Iterator[list[Generation]]:
+    """Generations under a reuse rule beside exact ones, as many at a time as fit.
 
-    def __init__(self) -> None:
-        self.warm = False
+    The run with an exact forward beside each approximate one comes first: the first run of a process is slow, and the two that
+    follow are timed. Documents of a batch share its time equally.
+    """
+    prompts = {item.key: encode_prompt(model, task.prompt(item.document), task.scheme) for item in wanted}
+    lengths = [len(prompts[item.key].ids) for item in wanted]
+    decoding, rule = cell.parsed_decoding(), cell.parsed_reuse()
 
-    def __call__(self, cell: Cell, store: Store, model: Model, task: Task, item: Item) -> Generation:
-        from sinkscope.generation.agreement import agreement
-
-        rule = cell.parsed_reuse()
-        if not self.warm:  # the first runs of a process are slow
-            for reuse in (None, rule):
-                _generate(cell, model, task, item, None, reuse=reuse)
-            self.warm = True
+    def compared(batch: Items) -> list[Generation]:
+        padded = pad(model, [list(prompts[item.key].ids) for item in batch])
+        one = partial(
+            generate,
+            model,
+            padded.ids,
+            decoding,
+            seed=[item.stream for item in batch],
+            attention_mask=padded.real,
+        )
+        beside = one(reuse=rule, shadow=True)
         begun = time.perf_counter()
-        exact, text = _generate(cell, model, task, item, None)
+        exact = one()
         between = time.perf_counter()
-        run, _ = _generate(cell, model, task, item, None, reuse=rule)
+        run = one(reuse=rule)
         ended = time.perf_counter()
-        beside, _ = _generate(cell, model, task, item, None, reuse=rule, shadow=True)
-        (found,) = agreement(exact, beside)
-        more = {
-            "tokens_equal": round(found.tokens_equal, 6), "first_step": found.first_step, "kl": found.kl,
-            "steps_exact": exact.steps, "seconds": round(ended - between, 5), "seconds_exact": round(between - begun, 5),
-        }  # fmt: skip
-        return _row(model, task, item, run, text, more)
+        rows = []
+        for row, (item, found) in enumerate(zip(batch, agreement(exact, beside), strict=True)):
+            more = {
+                "tokens_equal": round(found.tokens_equal, 6), "first_step": found.first_step, "kl": found.kl,
+                "steps_exact": _steps(exact, row), "seconds": round((ended - between) / len(batch), 5),
+                "seconds_exact": round((between - begun) / len(batch), 5),
+            }  # fmt: skip
+            rows.append(_row(model, task, item, run, prompts[item.key].text, more, row, padded.lengths[row]))
+        return rows
+
+    queue = [[wanted[index] for index in part] for part in batches(model, decoding, lengths, batch_size)]
+    return halving(queue, compared, batch_size == "auto")
 
 
 class _Inspector:
@@ -271,19 +290,38 @@ class _Inspector:
         return _row(model, task, item, run, text, {"void": void_flags(model, run)})
 
 
-def _row(model: Model, task: Task, item: Item, run: Run, text: str, more: dict[str, Any]) -> Generation:
-    share = None if run.hidden_share is None else float(run.hidden_share[0])
+def _row(
+    model: Model,
+    task: Task,
+    item: Item,
+    run: Run,
+    text: str,
+    more: dict[str, Any],
+    row: int = 0,
+    length: int | None = None,
+) -> Generation:
+    """The record of one row of a run; `length`: tokens of its prompt, None: all columns of the prompts."""
+    share = None if run.hidden_share is None else float(run.hidden_share[row])
+    steps = _steps(run, row)
+    # What follows the end of a causal answer is padding, whose amount depends on the batch.
+    tokens = run.answers[row][:steps] if run.decoding.causal else run.answers[row]
     return Generation(
         document=item.document.id,
         index=item.index,
         seed=item.seed,
         prompt=text,
-        output=decode_answer(model, run.answers[0], task.scheme),
-        steps=run.forwards[0] // (2 if run.decoding.guided else 1),
-        forwards=run.forwards[0],
+        output=decode_answer(model, tokens, task.scheme),
+        steps=steps,
+        forwards=run.forwards[row],
         hidden=None if share is None or math.isnan(share) else round(share, 5),
         more={
-            "fingerprint": fingerprint(item.document), "stream": item.stream, "prompt_tokens": run.prompt,
-            "ties": int(run.ties[:, 0].sum()), **approximated(run, 0), **more,
+            "fingerprint": fingerprint(item.document), "stream": item.stream,
+            "prompt_tokens": run.prompt if length is None else length,
+            "ties": int(run.ties[:, row].sum()), **approximated(run, row), **more,
         },
     )  # fmt: skip
+
+
+def _steps(run: Run, row: int) -> int:
+    """Steps of a row; guidance takes two forwards for each."""
+    return run.forwards[row] // (2 if run.decoding.guided else 1)

@@ -31,13 +31,16 @@ def read(models: Sequence[str], digests: dict[str, str], shelf: Path = SHELF) ->
     results = []
     for model in models:
         folder = shelf / model.removeprefix("organism/")
-        if not model.startswith("organism/") or not folder.is_dir():
-            continue
-        for name, reader in (("results.json", _results), ("accuracy.json", _accuracy)):
-            if (folder / name).is_file():
+        for name, what, rows in (
+            ("results.json", "result", whole_rows),
+            ("accuracy.json", "accuracy", _rows),
+        ):
+            if model.startswith("organism/") and (folder / name).is_file():
                 data = json.loads((folder / name).read_text(encoding="utf-8"))
-                if data.get("digest") in (None, digests.get(model)):
-                    results.append(reader(model, folder, data))
+                if data["digest"] == digests.get(model):
+                    made = f", {data['made_by']}" if "made_by" in data else ""
+                    label = f"shipped {what} of {data['date']}, {data['where']}{made}"
+                    results.append(Shipped(label, tuple({"model": model, **row} for row in rows(data))))
     return results
 
 
@@ -51,35 +54,19 @@ def digest_of(models: Sequence[str], shelf: Path = SHELF) -> str:
     return digest([path.read_text(encoding="utf-8") for path in files if path.is_file()])
 
 
-def _results(model: str, folder: Path, data: dict[str, Any]) -> Shipped:
-    made_by = data.get("made_by", "study full")
-    label = f"shipped result of {data.get('date', 'unknown date')}, {data.get('where', 'unknown machine')}, {made_by}"
-    return Shipped(label, tuple(whole_rows(data)))
-
-
 def whole_rows(data: dict[str, Any]) -> list[dict[str, Any]]:
     """The rows of results.json, each with the values that all rows of its task share (`shared`, written once)."""
     shared = data.get("shared", {})
     return [{**shared.get(row.get("task"), {}), **row} for row in data["rows"]]
 
 
-def _accuracy(model: str, folder: Path, data: dict[str, Any]) -> Shipped:
-    when = data.get("date") or _trained(folder)
-    rows = [
+def _rows(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """The accuracies of accuracy.json as rows."""
+    return [
         {
-            "model": model, "task": task, "policy": "none", "n": result["n"], "accuracy": result["accuracy"],
-            "low": result["interval"][0], "high": result["interval"][1], "decoding": json.dumps(result.get("decoding")),
+            "task": task, "policy": "none", "n": result["n"], "accuracy": result["accuracy"], "low": result["interval"][0],
+            "high": result["interval"][1], "decoding": json.dumps(result["decoding"]),
         }
         for task, result in data["tasks"].items()
         if {"n", "accuracy", "interval"} <= result.keys()  # of some tasks only the loss in training is known
     ]  # fmt: skip
-    return Shipped(f"shipped accuracy of {when}, {data.get('where', 'unknown machine')}", tuple(rows))
-
-
-def _trained(folder: Path) -> str:
-    """The date in training.json, or that it is not known."""
-    try:
-        data = json.loads((folder / "training.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return "unknown date"
-    return str(data.get("date") or data.get("finished") or "unknown date")

@@ -1,4 +1,4 @@
-"""Does masking hurt some skills more than others, beyond what random keys do, at equal unmasked accuracy? Pure functions.
+"""Does masking hurt some skills more than others, beyond what random keys do, at equal unmasked accuracy? The tables, too.
 
 Skills differ in how well a model does them, and a policy cannot take what is not there. So three things are held equal: the
 keys (the loss of a skill is measured beyond its matched random control, paired by document), the unmasked accuracy (skills are
@@ -8,12 +8,16 @@ a policy, so that each skill starts from 1).
 Equal losses on one scale are unequal on another, and accuracies within BAND are not quite equal. So skills differ only if they do
 on two scales: in the share of right answers that is lost, and in probits, where a policy that makes every answer harder by the
 same amount costs the same at every accuracy.
+
+Skills may be asked together (task `battery`) or in blocks of their own (`battery:logic`, …); what one model answers under one
+decoding and scheme is compared together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +27,9 @@ from sinkscope.statistics import (
     CONFIDENCE,
     LEAST_SEEDS,
     Estimate,
+    align,
+    bounded,
+    compare,
     difference,
     equal_means,
     equal_shifts,
@@ -30,9 +37,20 @@ from sinkscope.statistics import (
     paired_interval,
     wilson,
 )  # fmt: skip
+from sinkscope.study.names import control, pooled
+from sinkscope.tasks.battery import SKILLS, stratum_of
+from sinkscope.tasks.evaluation import Evaluation
+from sinkscope.tasks.task import scheme_name
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from sinkscope.study.cells import Cell
 
 Array = NDArray[np.float64]
 Verdict = Literal["differs", "alike", "not shown", "not decided"]
+Scores = Mapping[str, float]
+"""By document."""
 
 BAND = 0.1
 """Unmasked accuracies this near to a common one count as equal."""
@@ -122,22 +140,22 @@ def compare_skills(answers: Mapping[str, SkillAnswers]) -> SkillComparison:
         equal_means([over_seeds(given.control) - given.policy for given in kept.values()]),
         equal_shifts([_pairs(answers[skill], levels) for skill, levels in chosen.items()]),
     )
+    verdict, why = _verdict(kept, losses, p)
+    return SkillComparison(losses, target, p, left_out, verdict, why)
+
+
+def _verdict(kept: Mapping[str, SkillAnswers], losses: Sequence[SkillLoss], p: float) -> tuple[Verdict, str]:
     if all(wilson(float(given.policy.sum()), len(given.policy)).high < FLOOR for given in kept.values()):
-        why = f"the policy leaves less than {FLOOR:.0%} of every skill; the losses only mirror those of random keys"
-        return SkillComparison(losses, target, p, left_out, "not decided", why)
+        left = f"the policy leaves less than {FLOOR:.0%} of every skill"
+        return "not decided", f"{left}; the losses only mirror those of random keys"
     if p < LEVEL:
         most, least = (choose(losses, key=lambda loss: loss.beyond.value) for choose in (max, min))
-        why = (
-            f"beyond random keys, {most.skill} loses {most.beyond.value:+.2f} and {least.skill} {least.beyond.value:+.2f} "
-            f"(p = {p:.2g})"
-        )
-        return SkillComparison(losses, target, p, left_out, "differs", why)
+        lost = f"{most.skill} loses {most.beyond.value:+.2f} and {least.skill} {least.beyond.value:+.2f}"
+        return "differs", f"beyond random keys, {lost} (p = {p:.2g})"
     if all(loss.apart.low > -ALIKE and loss.apart.high < ALIKE for loss in losses):
-        return SkillComparison(
-            losses, target, p, left_out, "alike", f"no skill is {ALIKE} apart from the others"
-        )
-    why = f"no difference between skills is shown (p = {p:.2g}), and one of {ALIKE} is not excluded"
-    return SkillComparison(losses, target, p, left_out, "not shown", why)
+        return "alike", f"no skill is {ALIKE} apart from the others"
+    shown = f"no difference between skills is shown (p = {p:.2g})"
+    return "not shown", f"{shown}, and one of {ALIKE} is not excluded"
 
 
 def matched_levels(answers: Mapping[str, SkillAnswers]) -> tuple[float, dict[str, tuple[int, ...]]]:
@@ -226,3 +244,115 @@ def _check(skill: str, given: SkillAnswers) -> None:
         raise InputError(
             f"{skill}: control scores of shape {given.control.shape} for {n} documents: at least {LEAST_SEEDS} seeds are needed"
         )
+
+
+# ---- tables --------------------------------------------------------------------------------------
+
+
+def skill_tables(cells: Sequence[Cell], evaluations: Mapping[str, Evaluation]) -> dict[str, pd.DataFrame]:
+    """`skills` and `skill_losses`; none for a study without the battery."""
+    import pandas as pd
+
+    groups: dict[tuple[str, str, str], list[Cell]] = defaultdict(list)
+    for cell in cells:
+        if cell.id in evaluations and all(map(stratum_of, evaluations[cell.id].scores())):
+            groups[cell.model.name, cell.decoding_name, scheme_name(cell.identity["task"])].append(cell)
+    rows: list[dict[str, Any]] = []
+    losses: list[dict[str, Any]] = []
+    for group in groups.values():
+        draws: dict[str, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+        for cell in group:
+            draws[pooled(cell.policy)][cell.policy] |= evaluations[cell.id].scores()
+        plain = _over_draws(draws.get("none", {}))
+        settings = {pooled(cell.policy): cell.columns() for cell in reversed(group)}
+        for policy, given in draws.items():
+            known = {**settings[policy], "task": "battery", "policy": policy}
+            rows += [known | row for row in _rows(_over_draws(given), {} if policy == "none" else plain)]
+            losses += [
+                {**settings[kind.like], "task": "battery", "policy": kind.like, "match": kind.match, **row}
+                for kind in [control(policy)]
+                if kind is not None and {"none", kind.like} <= draws.keys() and len(given) >= LEAST_SEEDS
+                for row in _compared(plain, _over_draws(draws[kind.like]), list(given.values()))
+            ]
+    return {name: pd.DataFrame(made) for name, made in (("skills", rows), ("skill_losses", losses)) if made}
+
+
+def skill_sentences(tables: Mapping[str, pd.DataFrame]) -> list[str]:
+    """What was concluded, one sentence for each model, policy and control."""
+    if "skill_losses" not in tables:
+        return []
+    keys = ["model", "policy", "match", "verdict", "why"]
+    return [
+        f"battery, {model}, {policy} beside its {match}-matched control, skill by skill: {verdict} ({why})"
+        for model, policy, match, verdict, why in tables["skill_losses"][keys]
+        .drop_duplicates()
+        .itertuples(index=False)
+    ]
+
+
+def _rows(scores: Scores, plain: Scores) -> list[dict[str, Any]]:
+    """One row for each skill and difficulty, and one for all difficulties of a skill (`difficulty` empty).
+
+    Args:
+        plain: scores without a policy, to compare with; empty: there are none.
+    """
+    parts: dict[tuple[str, int | None], list[str]] = defaultdict(list)
+    for document in scores:
+        stratum = stratum_of(document)
+        if stratum is not None:
+            parts[stratum.skill, stratum.level].append(document)
+            parts[stratum.skill, None].append(document)
+    rows = []
+    for (skill, level), documents in sorted(
+        parts.items(), key=lambda item: (SKILLS.index(item[0][0]), item[0][1] or 0)
+    ):
+        here = {document: scores[document] for document in documents}
+        n, right = len(here), sum(here.values())
+        low, high = wilson(min(float(n), right), n)
+        row = {"skill": skill, "difficulty": level, "n": n, "accuracy": right / n, "low": low, "high": high}
+        if here.keys() <= plain.keys():
+            paired = compare(*align(here, {document: plain[document] for document in here}))
+            row |= bounded("difference", paired.difference, *paired.interval)
+        rows.append(row)
+    return rows
+
+
+def _compared(plain: Scores, policy: Scores, draws: Sequence[Scores]) -> list[dict[str, Any]]:
+    """The comparison of skills, one row for each of them; the verdict stands in every row."""
+    shared = sorted(set.intersection(*(set(scores) for scores in (plain, policy, *draws))))
+    by_skill: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    for document in shared:
+        stratum = stratum_of(document)
+        if stratum is not None:
+            by_skill[stratum.skill].append((document, stratum.level))
+    answers = {
+        skill: SkillAnswers(
+            np.array([level for _, level in documents]),
+            np.array([plain[document] for document, _ in documents]),
+            np.array([policy[document] for document, _ in documents]),
+            np.array([[scores[document] for document, _ in documents] for scores in draws]),
+        )
+        for skill, documents in by_skill.items()
+    }
+    found = compare_skills(answers)
+    told = {"p": found.p, "verdict": found.verdict, "why": found.why, "left_out": " ".join(found.left_out)}
+    rows = [
+        {
+            "skill": loss.skill, "difficulties": " ".join(map(str, loss.levels)), "n": loss.n, "accuracy": loss.accuracy,
+            "kept": loss.kept, "control_kept": loss.control_kept, "control_draws": len(draws),
+            **bounded("beyond", *loss.beyond), **bounded("apart", *loss.apart), **told,
+        }
+        for loss in sorted(found.skills, key=lambda loss: SKILLS.index(loss.skill))
+    ]  # fmt: skip
+    return rows or [{"skill": "", **told}]
+
+
+def _over_draws(draws: Mapping[str, Scores]) -> Scores:
+    """The mean over draws of the documents that all of them answered; empty without any."""
+    if not draws:
+        return {}
+    shared = set.intersection(*(set(scores) for scores in draws.values()))
+    return {
+        document: sum(scores[document] for scores in draws.values()) / len(draws)
+        for document in sorted(shared)
+    }

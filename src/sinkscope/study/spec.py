@@ -15,17 +15,16 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-import tomllib
-
 from sinkscope.checks import whole
-from sinkscope.errors import InputError, nearest
-from sinkscope.study.registered import check_names
+from sinkscope.errors import InputError, SinkscopeError, nearest
 
 BUILTIN = Path(__file__).parent / "builtin"
 SCHEME = "scheme"
@@ -140,15 +139,21 @@ class TraceGrid(Grid):
         name: of these traces in tables and figures.
         capture: options of ss.Capture.
         maps: exemplars that get full attention maps in a second pass, every `maps_every` steps; see `documents.exemplars`.
+        keep: False removes a recording once its statistics are made of it, for studies of many models.
     """
 
     name: str = "traces"
     capture: Options = field(default_factory=dict)
     maps: int = 0
     maps_every: int = 8
+    keep: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not self.keep and (self.maps or self.policies != ("none",)):
+            raise InputError(
+                f"[[trace]] {self.name}: recordings with maps or under policies are read again later; leave keep = false out"
+            )
         whole("maps", self.maps, 0)
         whole("maps_every", self.maps_every, 1)
 
@@ -409,3 +414,51 @@ def has_auto(study: Study) -> bool:
 def _text(what: str, value: object) -> None:
     if not isinstance(value, str) or not value:
         raise InputError(f"the {what} should be a text, got {value!r}")
+
+
+# ---- names and modules of a study --------------------------------------------------------------------
+
+
+def check_names(study: Study) -> None:
+    """Import the study's modules, and refuse tasks, policies, reuse rules, decodings and options that nobody has registered."""
+    from sinkscope.decoding import decoding_from_options
+    from sinkscope.policies import parse_policy
+    from sinkscope.reuse import parse_reuse
+    from sinkscope.tasks import registry
+    from sinkscope.trace.capture import Capture
+
+    import_modules(study.modules)
+    for grid in study.grids:
+        for task in grid.tasks:
+            base = str(task).partition(":")[0]
+            if base not in registry.names():
+                raise InputError(
+                    f"the study names an unknown task {base!r}: {nearest(base, registry.names())}"
+                )
+        for policy in grid.policies:
+            parse_policy(policy)
+        for rule in grid.reuse:
+            parse_reuse(rule)
+    for traced in study.trace:
+        known = {item.name for item in dataclasses.fields(Capture)}
+        for name in traced.capture:
+            if name not in known:
+                raise InputError(f"capture has no option {name!r}; {nearest(name, known)}")
+        Capture(**traced.capture)
+    for name, families in study.decodings.items():
+        for family, options in families.items():
+            decoding_from_options(family, options, f"decoding {name!r}")
+
+
+def import_modules(modules: Sequence[str]) -> None:
+    """Import the modules that a study names."""
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except SinkscopeError:
+            raise
+        except Exception as error:  # a stranger's module may raise anything
+            raise InputError(
+                f"the module {name!r} that the study names cannot be imported ({type(error).__name__}: {error}); install it, "
+                "or put its folder on PYTHONPATH, on every machine that runs the study"
+            ) from error

@@ -2,6 +2,7 @@
 
     study.toml            the study as resolved
     speed.json            the measurement that the number of documents follows from
+    models.json           what is known of models that are folders, for machines that have the records but not the models
     cells/ID/cell.json    what the cell is; ID is the hash of all that can change its result
     cells/ID/shards/A-B/  records of some answers of the cell: append-only, one writer (see tasks.records)
     traces/ID/            recorded generations, one file each, and the statistics of each
@@ -14,9 +15,10 @@ refused: a folder from somebody else must not lead a command to files outside of
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +30,7 @@ from sinkscope.files import differences, write_atomically
 from sinkscope.locks import Lock
 from sinkscope.study import spec
 from sinkscope.study.cells import Cell
+from sinkscope.study.facts import Facts, is_folder
 from sinkscope.tasks.records import Generation, Grade, RunFolder
 
 if TYPE_CHECKING:
@@ -50,6 +53,7 @@ class Store:
         self.root = root
         self.study_file, self.speed_file = root / "study.toml", root / "speed.json"
         self.manifest_file = root / "manifest.json"
+        self.models_file = root / "models.json"
         self._runs: dict[Path, tuple[tuple[int, ...], RunFolder]] = {}
 
     # ---- paths
@@ -76,7 +80,7 @@ class Store:
 
     def result_file(self, cell: Cell, place: int, seed: int) -> Path | None:
         """The file that an answer is not complete without; None: its record is all."""
-        if cell.kind == "inspect":
+        if cell.kind == "inspect" or not cell.keep:
             return self.statistics_file(cell.id, place, seed)
         return self.trace_file(cell.id, place, seed) if cell.kind in ("trace", "maps") else None
 
@@ -108,7 +112,10 @@ class Store:
         known = self.study()
         if known is None:
             return asked
-        return replace(known, **{name: getattr(asked, name) for name in spec.OF_THE_CALL})
+        changed: dict[str, Any] = {name: getattr(asked, name) for name in spec.OF_THE_CALL}
+        if {model.name for model in known.models} < {model.name for model in asked.models}:
+            changed["models"] = asked.models
+        return replace(known, **changed)
 
     def manifest(self) -> dict[str, Any]:
         """manifest.json; empty when there is none yet."""
@@ -134,7 +141,10 @@ class Store:
         return [name for name in names if name not in LEFT_BY_A_KILL and not name.startswith(".")]
 
     def check_study(self, wanted: spec.Study) -> None:
-        """Refuse a folder of another study, with the difference named; "auto" agrees with any number, and no draw with any."""
+        """Refuse a folder of another study, with the difference named; "auto" agrees with any number, and no draw with any.
+
+        Models may be added: no result depends on the others.
+        """
         known = self.study()
         if known is None:
             return
@@ -150,6 +160,7 @@ class Store:
             for kind in spec.BLOCKS:
                 data[kind] = {str(number): block for number, block in enumerate(data[kind])}
             data["models"] = {model["name"]: model for model in data["models"]}
+        new["models"] = {name: new["models"][name] for name in old["models"] if name in new["models"]}
         different = list(differences(old, new))
         if different:
             raise InputError(
@@ -159,6 +170,33 @@ class Store:
     def write_study(self, study: spec.Study) -> None:
         """Write study.toml, once."""
         write_atomically(self.study_file, spec.to_toml(study))
+
+    def facts(self, model: spec.StudyModel) -> Facts | None:
+        """What an earlier call knew of a model that is a folder; None: nothing, or under other settings."""
+        if not self.models_file.is_file():
+            return None
+        self.refuse_links(self.models_file)
+        try:
+            known = json.loads(self.models_file.read_text(encoding="utf-8")).get(model.name)
+            asked = dataclasses.asdict(model) | {
+                "source": None
+            }  # a folder may lie elsewhere: its weights name it
+            if known is None or known["asked"] | {"source": None} != asked:
+                return None
+            return Facts(**known["facts"])
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise InputError(f"{self.models_file} is damaged ({error}): restore it from a copy") from error
+
+    def write_facts(self, study: spec.Study, facts: Mapping[str, Facts]) -> None:
+        """Keep what is known of models that are folders here; of folders that are elsewhere, what was known stays."""
+        known = {
+            model.name: {"asked": dataclasses.asdict(model), "facts": dataclasses.asdict(facts[model.name])}
+            for model in study.models
+            if is_folder(model) or self.facts(model) is not None
+        }
+        text = json.dumps(known, indent=1) + "\n"
+        if known and not (self.models_file.is_file() and self.models_file.read_text(encoding="utf-8") == text):
+            write_atomically(self.models_file, text)
 
     # ---- cells
 
@@ -256,11 +294,6 @@ class Store:
         }
 
 
-def save_statistics(part: xr.Dataset, path: Path) -> None:
-    """Write the statistics of a trace."""
-    write_atomically(path, statistics_bytes(part))
-
-
 def statistics_bytes(part: xr.Dataset, compressed: bool = True) -> bytes:
     """Statistics as one .npz: arrays, and a JSON text with dimensions, coordinates and attributes."""
     about = {
@@ -276,7 +309,7 @@ def statistics_bytes(part: xr.Dataset, compressed: bool = True) -> bytes:
 
 
 def load_statistics(path: Path | io.BytesIO) -> xr.Dataset:
-    """Read what `save_statistics` wrote."""
+    """Statistics from `statistics_bytes`."""
     import xarray
 
     try:

@@ -38,15 +38,13 @@ import pandas as pd
 
 from sinkscope.errors import InputError
 from sinkscope.files import write_atomically
-from sinkscope.statistics import align, compare
+from sinkscope.statistics import align, bounded, compare, mean_interval
 from sinkscope.study import evidence_check, ladder
 from sinkscope.study.cells import Cell
-from sinkscope.study.columns import settings_of, with_columns
 from sinkscope.study.comparison import compare_runs, holm_over
 from sinkscope.study.names import pooled
-from sinkscope.study.replicates import replicates
 from sinkscope.study.reuse_table import reuse_table
-from sinkscope.study.skills_table import skill_sentences, skill_tables
+from sinkscope.study.skills import skill_sentences, skill_tables
 from sinkscope.study.store import Store
 from sinkscope.study.trace_tables import (
     depth,
@@ -56,10 +54,17 @@ from sinkscope.study.trace_tables import (
     replay,
     sinks,
     trace_statistics,
+    with_columns,
 )
 from sinkscope.tasks.evaluation import Evaluation, record_of
 from sinkscope.tasks.task import ACCURACY, NATS
 from sinkscope.text import csv_text
+
+LEAST_MODELS = 3
+"""Models from which on there is an interval; with fewer nothing is concluded."""
+REPLICATED = ("nll", "accuracy", "difference", "effect_count", "effect_mass", "hidden_share", "sinks_hit")
+"""Columns of `likelihood` and `results`; see there."""
+SETTING = ("task", "decoding_name", "policy")
 
 
 class NotGraded(NamedTuple):
@@ -222,7 +227,7 @@ def results(cells: Sequence[Cell], evaluations: dict[str, Evaluation]) -> tuple[
         }
         for (model, policy), row in compared.items():
             used = draws[model, policy]
-            about = settings_of(used[0]) | {"policy": policy, "cell": " ".join(cell.id for cell in used)}
+            about = used[0].columns() | {"policy": policy, "cell": " ".join(cell.id for cell in used)}
             name = controls.get((model, policy), "")
             rows.append(
                 about
@@ -240,12 +245,9 @@ def _beside(
 ) -> dict[str, Any]:
     """The count-matched control of a row: its accuracy (or nats), the attention it hid, and the paired difference to it."""
     measure = evaluations[cell.id].measure
-    empty = dict.fromkeys(
-        ("control", "control_draws", f"control_{measure}", "control_hidden_share", "over_control", "over_control_low",
-         "over_control_high")
-    )  # fmt: skip
     if beside is None:
-        return empty
+        own = ("control", "control_draws", f"control_{measure}", "control_hidden_share")
+        return dict.fromkeys((*own, *bounded("over_control")))
     mean: dict[str, float] = defaultdict(float)
     for draw in controls:
         for document, score in evaluations[draw.id].scores().items():
@@ -257,9 +259,7 @@ def _beside(
         "control_draws": int(beside["draws"]),
         f"control_{measure}": beside[measure],
         "control_hidden_share": beside["hidden_share"],
-        "over_control": paired.difference,
-        "over_control_low": paired.interval.low,
-        "over_control_high": paired.interval.high,
+        **bounded("over_control", paired.difference, *paired.interval),
     }
 
 
@@ -273,7 +273,7 @@ def records(cells: Sequence[Cell], evaluations: Mapping[str, Evaluation]) -> pd.
                 frame = frame.drop(
                     columns=["prompt", "output", "extracted", "passed", "reason", "ties", "sandbox"]
                 )
-            frames.append(with_columns(frame, settings_of(cell)))
+            frames.append(with_columns(frame, cell.columns()))
     return pd.concat([frame.dropna(axis=1, how="all") for frame in frames], ignore_index=True)
 
 
@@ -297,7 +297,7 @@ def approximate(
         frames["reuse_records"] = records(reused, evaluations)
     rows = [
         {
-            **settings_of(cell), "n": 1, "document": row.document, "steps": row.steps, "forwards": row.forwards, **row.more,
+            **cell.columns(), "n": 1, "document": row.document, "steps": row.steps, "forwards": row.forwards, **row.more,
         }
         for cell in reused
         for row in agreed.get(cell.id, ())
@@ -305,6 +305,45 @@ def approximate(
     if rows:
         frames["agreement"] = pd.DataFrame(rows)
     return frames
+
+
+# ---- models of one group ---------------------------------------------------------------------------
+
+
+def replicates(groups: Mapping[str, str], frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """A row for each group, task, decoding, policy and measure.
+
+    The intervals of other tables are over documents, for one model; another training would have other weights, so what is said
+    about a training needs these.
+
+    Args:
+        groups: model → its group; models without one are left out.
+        frames: tables of the study, of which `likelihood`, `results` and `sinks` are read.
+
+    Returns:
+        table: which one it comes from. models: how many. value: the mean over models; low, high: Student's 95 % interval over
+        models, empty with fewer than LEAST_MODELS; least, most: the smallest and largest model.
+    """
+    found: dict[tuple[str, ...], list[float]] = defaultdict(list)
+    for table in ("likelihood", "results", "sinks"):
+        for row in frames[table].to_dict("records") if table in frames else ():
+            if not groups.get(row["model"]):
+                continue
+            key = (table, groups[row["model"]], *(str(row[name]) for name in SETTING))
+            long = "measure" in row
+            for measure, value in (
+                [(row["measure"], row["value"])] if long else ((n, row.get(n)) for n in REPLICATED)
+            ):
+                if value is not None and value == value:
+                    found[(*key, str(measure))].append(float(value))
+    rows = []
+    for (table, group, *place, measure), values in found.items():
+        low, high = mean_interval(values)[1:] if len(values) >= LEAST_MODELS else (float("nan"),) * 2
+        rows.append({
+            "group": group, **dict(zip(SETTING, place, strict=True)), "table": table, "measure": measure, "models": len(values),
+            "value": sum(values) / len(values), "low": float(low), "high": float(high), "least": min(values), "most": max(values),
+        })  # fmt: skip
+    return pd.DataFrame(rows)
 
 
 # ---- files ---------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from sinkscope.policies import Window
 from sinkscope.sinks import compare_traces, diagnose, mechanisms, merge, summary
 from sinkscope.sinks.depth import depth_table
 from sinkscope.study.cells import Cell
-from sinkscope.study.columns import settings_of, with_columns
 from sinkscope.study.store import Store, load_part, load_statistics
 from sinkscope.tasks.evaluation import Evaluation
 from sinkscope.trace.trace import Trace
@@ -48,15 +47,13 @@ def depth(cells: Sequence[Cell], statistics: Mapping[str, xr.Dataset]) -> pd.Dat
 
 
 def _stacked(
-    cells: Sequence[Cell],
-    statistics: Mapping[str, xr.Dataset],
-    table: Callable[[xr.Dataset], pd.DataFrame],
+    cells: Sequence[Cell], statistics: Mapping[str, xr.Dataset], table: Callable[[xr.Dataset], pd.DataFrame]
 ) -> pd.DataFrame:
     frames = []
     for cell in cells:
         samples = int(statistics[cell.id].sizes["sample"])
         here = statistics[cell.id].attrs.get("here", samples)
-        about = {"traces": cell.group, "samples": samples, "here": here, **settings_of(cell)}
+        about = {"traces": cell.group, "samples": samples, "here": here, **cell.columns()}
         frames.append(with_columns(table(statistics[cell.id]), about))
     return pd.concat(frames, ignore_index=True)
 
@@ -96,7 +93,7 @@ def replay(store: Store, cells: Sequence[Cell]) -> pd.DataFrame:
     rows = []
     for cell in cells:
         answers = [row for row, _ in store.answers(cell.id).values()]
-        means: dict[str, Any] = {**settings_of(cell), "n": len(answers)}
+        means: dict[str, Any] = {**cell.columns(), "n": len(answers)}
         for name in ("kl", "confidence_change", "flipped", "changed", "hidden_share", "sinks_hit"):
             values = [row.more[name] for row in answers if row.more.get(name) is not None]
             means[name] = sum(values) / len(values) if values else None
@@ -112,8 +109,8 @@ def inspection(store: Store, cells: Sequence[Cell]) -> tuple[pd.DataFrame, pd.Da
         table = survey_table([load_part(store.statistics_file(cell.id, row.index, row.seed)) for row in rows])
         flags = [dict(row.more.get("void") or {}) for row in rows]
         void = {name: why for name, why in flags[0].items() if all(name in flag for flag in flags)}
-        measures.append(with_columns(table, settings_of(cell)))
-        answers.append(with_columns(pd.DataFrame(holdings(table, void)), settings_of(cell)))
+        measures.append(with_columns(table, cell.columns()))
+        answers.append(with_columns(pd.DataFrame(holdings(table, void)), cell.columns()))
     return pd.concat(measures, ignore_index=True), pd.concat(answers, ignore_index=True)
 
 
@@ -134,5 +131,15 @@ def pairs(store: Store, cells: Sequence[Cell]) -> pd.DataFrame | None:
                 Trace.open(store.trace_file(recorded.id, row.index, row.seed)) for recorded in (base, cell)
             )
             changes = mechanisms(compare_traces(without, under))
-            frames.append(with_columns(changes, {**settings_of(cell), "document": row.document}))
+            frames.append(with_columns(changes, {**cell.columns(), "document": row.document}))
     return pd.concat(frames, ignore_index=True) if frames else None
+
+
+def with_columns(frame: pd.DataFrame, columns: Mapping[str, Any]) -> pd.DataFrame:
+    """A copy of the table with these columns in front, those that it has already left as they are."""
+    frame = frame.copy()
+    frame.attrs = {}
+    for place, (name, value) in enumerate(columns.items()):
+        if name not in frame:
+            frame.insert(place, name, value)
+    return frame

@@ -23,9 +23,8 @@ from sinkscope.models.model import Model
 from sinkscope.policies import MaskTop
 from sinkscope.study.cells import Cell
 from sinkscope.study.estimate import Speed
-from sinkscope.study.registered import import_modules
 from sinkscope.study.shard import Shard, run_shard
-from sinkscope.study.spec import StudyModel
+from sinkscope.study.spec import StudyModel, import_modules
 from sinkscope.tasks.prompting import encode_prompt
 from sinkscope.trace.capture import Capture
 
