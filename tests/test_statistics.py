@@ -28,7 +28,6 @@ from sinkscope.statistics import (
     over_seeds,
     paired_interval,
     ratio_interval,
-    same_settings,
     sign_flip,
     standard_error,
     wilson,
@@ -481,13 +480,12 @@ def test_minimal_detectable_effect_by_simulation() -> None:
         seen += abs(d.mean()) > 1.96 * d.std(ddof=1) / 20
     assert 0.76 <= seen / 600 <= 0.86
     assert minimal_detectable_effect(16) > minimal_detectable_effect(500)
-    assert minimal_detectable_effect(100, correlation=0.5) < minimal_detectable_effect(100)
-    assert minimal_detectable_effect(100, deviation=0.3) == pytest.approx(2.801585 * 0.03, rel=1e-5)
+    assert minimal_detectable_effect(100) == pytest.approx(2.801585 * 0.5**0.5 / 10, rel=1e-5)
     assert minimal_detectable_effect(2) == 1.0
     with pytest.raises(InputError, match="at least 2"):
         minimal_detectable_effect(1)
-    with pytest.raises(InputError, match="power is 1"):
-        minimal_detectable_effect(10, power=1.0)
+    with pytest.raises(InputError, match="from 0 to 1"):
+        minimal_detectable_effect(10, accuracy=1.5)
 
 
 # ---- refusing what does not belong together ------------------------------------------------------
@@ -500,18 +498,6 @@ def test_align_pairs_by_document() -> None:
         align({"x": 1, "y": 0}, {"x": 1}, names=("A", "B"))
     with pytest.raises(InputError, match=r"A lacks 1, such as z; B lacks 1, such as y"):
         align({"x": 1, "y": 0}, {"x": 1, "z": 0}, names=("A", "B"))
-
-
-def test_settings_may_differ_only_where_that_is_the_question() -> None:
-    a = {"task": "t", "decoding": {"steps": 32, "block": 8}, "policy": "none"}
-    b = {"task": "t", "decoding": {"steps": 64, "block": 8}, "policy": "top:5"}
-    with pytest.raises(InputError, match=r"differ in decoding\.steps: .*only in policy"):
-        same_settings(a, b, may_differ=["policy"])
-    same_settings(a, b, may_differ=["policy", "decoding"])
-    with pytest.raises(InputError, match="decoding, policy, task"):
-        same_settings(a, {}, may_differ=[])
-    with pytest.raises(InputError, match="everything"):
-        same_settings(1, 2)
 
 
 def test_nonsense_is_refused() -> None:

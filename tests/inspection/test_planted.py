@@ -11,19 +11,15 @@ import torch
 from tests.inspection import planted
 
 import sinkscope as ss
-from sinkscope.inspection.channels import channels
-from sinkscope.inspection.destinations import DESTINATIONS, destinations, head_kinds
 from sinkscope.inspection.dormant import dormant, output_norms
-from sinkscope.inspection.foresight import over_depth, over_time
 from sinkscope.inspection.lens import lens
-from sinkscope.inspection.movement import movement
+from sinkscope.inspection.maps import DESTINATIONS, destinations, over_depth, over_time, union
 from sinkscope.inspection.observation import MASK, PROMPT, Observation, matched, observe
 from sinkscope.inspection.patch import patch
 from sinkscope.inspection.probes import probe, shuffled
-from sinkscope.inspection.scores import scores
+from sinkscope.inspection.survey import void
 from sinkscope.inspection.tuned_lens import tuned_lens
-from sinkscope.inspection.union import union
-from sinkscope.inspection.void import void
+from sinkscope.inspection.vectors import channels, movement, scores
 
 
 class Case:
@@ -199,8 +195,9 @@ def test_where_attention_goes(carrier: Case, drain: Case) -> None:
     for shares in (full, empty):
         total = sum(shares[name] for name in DESTINATIONS)
         assert torch.allclose(torch.as_tensor(total), torch.ones(2, 8, 2, dtype=torch.float64), atol=1e-5)
-    assert DESTINATIONS[head_kinds(full)[0, 1]] == "itself"
-    assert DESTINATIONS[head_kinds(empty)[1, 0]] == "prompt"
+    for shares, layer, head, most in ((full, 0, 1, "itself"), (empty, 1, 0, "prompt")):
+        beyond = {name: (shares[name] - shares[f"even: {name}"]).nanmean(1) for name in DESTINATIONS}
+        assert max(DESTINATIONS, key=lambda name: float(beyond[name][layer, head])) == most
 
 
 def test_the_carriers_key_lies_at_an_angle_and_the_drains_is_long(carrier: Case, drain: Case) -> None:

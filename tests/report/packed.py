@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sinkscope.report.quantise import LEFT_OUT, Array, Coded
+from sinkscope.report.payload import LEFT_OUT, Array, Coded
 
 
 def values_of(coded: Coded) -> Array:

@@ -28,7 +28,7 @@ from sinkscope.sinks import summary
 from sinkscope.sinks.diagnosis import POINTS_LOST
 from sinkscope.statistics import Estimate, paired_interval
 from sinkscope.study import spec
-from sinkscope.study.gpu_hours import DIFFUSION, concerns
+from sinkscope.study.estimate import DIFFUSION, concerns
 
 N = 100
 

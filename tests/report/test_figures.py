@@ -63,6 +63,7 @@ def test_fonts_are_embedded(saved):
         assert not list(svg.iter("{http://www.w3.org/2000/svg}text")), "letters are outlines"
 
 
+@pytest.mark.slow
 def test_captions_say_what_is_seen_how_and_what_not(saved):
     folder, _ = saved
     for name in FIGURES:

@@ -27,8 +27,7 @@ from sinkscope.report.html import (
     viewer_style,
     write_viewer,
 )
-from sinkscope.report.payload import MOST_RESIDENCES, views
-from sinkscope.report.quantise import MISSING, Coded, pack, pack_coded, quantise
+from sinkscope.report.payload import MISSING, MOST_RESIDENCES, Coded, pack, pack_coded, quantise, views
 from sinkscope.sinks import detect, layer_head_map, paths, residences, step_position_map
 
 

@@ -11,7 +11,7 @@ from tests.report import studies
 from tests.report.driving import STATE
 
 from sinkscope.report.study import write_report
-from sinkscope.report.study.page import CONTENTS
+from sinkscope.report.study.words import CONTENTS
 
 pytestmark = [
     pytest.mark.browser,

@@ -16,14 +16,14 @@ import pandas as pd
 import pytest
 
 from sinkscope.errors import InputError
-from sinkscope.report.study import claims, exemplars, source, summary, verdicts, words, write_report
+from sinkscope.report.study import claims, exemplars, source, summary, words, write_report
 from sinkscope.report.study.__main__ import main
-from sinkscope.report.study.emergence import emergence
 from sinkscope.report.study.markup import LONGEST, Safe, spelled, tag
 from sinkscope.report.study.masking import shipped_results
 from sinkscope.report.study.numbers import SHOWN, number, setting, shown, valued
-from sinkscope.report.study.page import CONTENTS, report_page
+from sinkscope.report.study.page import report_page
 from sinkscope.report.study.svg import Plot
+from sinkscope.report.study.words import CONTENTS
 from sinkscope.study import spec
 from sinkscope.study.paper import published_tokens
 from sinkscope.study.shipped import Shipped
@@ -73,7 +73,7 @@ def test_the_verdict_is_one_sentence_that_keeps_to_the_evidence():
         "moving": ("mixed", ""),
         "ARM-like dependency": ("yes", "top-1 loses 81.2 points (48.8 to 95.6), its random control 6.2 (-9.6 to 20.7); base 1"),
     }  # fmt: skip
-    said = verdicts.sentence(findings)
+    said = summary.sentence(findings)
     assert said.startswith(
         "It has sinks in 43% (41% to 46%) of head-steps, mostly hubs rather than drains, some fixed and some moving"
     )
@@ -85,9 +85,9 @@ def test_the_verdict_is_one_sentence_that_keeps_to_the_evidence():
         ("not enough evidence", "was not shown"),
         ("no: the random control", "so do random"),
     ):
-        assert part in verdicts.sentence({**findings, "ARM-like dependency": (verdict, "x")})
-    assert "No sinks were found" in verdicts.sentence({"sinks": ("none", "0%")})
-    assert "is not known" in verdicts.sentence({})
+        assert part in summary.sentence({**findings, "ARM-like dependency": (verdict, "x")})
+    assert "No sinks were found" in summary.sentence({"sinks": ("none", "0%")})
+    assert "is not known" in summary.sentence({})
 
 
 @pytest.mark.slow
@@ -105,6 +105,7 @@ def test_traces_are_embedded_only_while_the_page_stays_small(planted: Path):
     )
 
 
+@pytest.mark.slow
 def test_curves_of_other_weights_are_not_shown(tmp_path: Path, planted: Path):
     from sinkscope.study.spec import StudyModel
 
@@ -113,12 +114,12 @@ def test_curves_of_other_weights_are_not_shown(tmp_path: Path, planted: Path):
     models = (StudyModel(name), StudyModel("organism/causal"))
     manifest = {"models": {name: {"weights": "right"}, "organism/causal": {"weights": "right"}}}
     found = replace(found, study=replace(found.study, models=models), manifest=manifest)
-    assert emergence(found, tmp_path) is None
+    assert exemplars.emergence(found, tmp_path) is None
     for model, digest in (("scratch", "right"), ("causal", "other")):
         (tmp_path / model).mkdir()
         (tmp_path / model / "emergence.svg").write_text(f"<svg><title>{model}</title></svg>")
         (tmp_path / model / "accuracy.json").write_text(json.dumps({"digest": digest}))
-    page = emergence(found, tmp_path)
+    page = exemplars.emergence(found, tmp_path)
     assert page is not None
     assert "Left out, because other weights were studied than are shipped: organism/causal." in page
     assert re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', page) == [

@@ -59,7 +59,7 @@ QUESTIONS = ("sinks", "moving", "drift", "semantic or positional", "only at the 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sigma", [0.1, 0.4])
+@pytest.mark.parametrize("sigma", [pytest.param(0.1, marks=pytest.mark.soak), 0.4])
 @pytest.mark.parametrize("name", EXPECTED)
 def test_planted_sinks_are_told_apart(name, sigma):
     found = diagnosis(name, sigma)

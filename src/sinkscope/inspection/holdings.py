@@ -6,12 +6,11 @@ above; "no": it lies below; "not shown": neither, or fewer than 20 prompts.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-
-import tomllib
 
 from sinkscope.statistics import Estimate
 
@@ -39,12 +38,8 @@ class HoldingRule:
     place: str = "difference"
 
 
-def _rules() -> tuple[HoldingRule, ...]:
-    text = (Path(__file__).parent / "data" / "rules.toml").read_text(encoding="utf-8")
-    return tuple(HoldingRule(**fields) for fields in tomllib.loads(text)["rules"])
-
-
-RULES = _rules()
+_TEXT = (Path(__file__).parent / "data" / "rules.toml").read_text(encoding="utf-8")
+RULES = tuple(HoldingRule(**fields) for fields in tomllib.loads(_TEXT)["rules"])
 """A patch matters when it moves predictions by 0.01 nats (KL) more than its control does."""
 
 NAN = float("nan")

@@ -16,12 +16,9 @@ from torch import Tensor
 
 from sinkscope.errors import InputError
 from sinkscope.generation.run import Run
-from sinkscope.inspection.channels import channels
-from sinkscope.inspection.destinations import DESTINATIONS, destinations
 from sinkscope.inspection.dormant import dormant
-from sinkscope.inspection.foresight import over_depth, over_time
 from sinkscope.inspection.lens import Lens, read
-from sinkscope.inspection.movement import movement
+from sinkscope.inspection.maps import DESTINATIONS, TOP, destinations, over_depth, over_time, union
 from sinkscope.inspection.observation import (
     MASK,
     Observation,
@@ -42,10 +39,8 @@ from sinkscope.inspection.patch import (
     same_share,
 )
 from sinkscope.inspection.probes import probe, shuffled
-from sinkscope.inspection.scores import scores
 from sinkscope.inspection.tuned_lens import TunedLens
-from sinkscope.inspection.union import TOP, union
-from sinkscope.inspection.void import void
+from sinkscope.inspection.vectors import channels, movement, scores
 from sinkscope.models.model import Model
 from sinkscope.statistics import mean_interval
 
@@ -268,6 +263,31 @@ def _labels(run: Run, seen: Observation) -> dict[str, Array]:
 def void_flags(model: Model, run: Run) -> dict[str, str]:
     """Measure → why it is void for this model (see `void`), from a step in the middle of the run."""
     return void(next(observe(model, run, run.steps // 2)))
+
+
+def void(seen: Observation) -> dict[str, str]:
+    """Measure → why it is void here; seen from one observation."""
+    reasons: dict[str, str] = {}
+    if seen.model.spec.causal:
+        reasons["movement"] = (
+            "a causal model computes the keys and values of a position once; they cannot move"
+        )
+        reasons["masks"] = "a causal model has no mask tokens"
+        reasons["foresight over time"] = "a causal model has no block that is all masks in its first step"
+    norms = torch.stack([call.value.float().norm(dim=-1) for call in seen.calls])[
+        :, seen.kind[:, None].expand_as(seen.calls[0].value[..., 0]) >= 0
+    ]
+    if bool((norms.std(-1) < 1e-3 * norms.mean(-1).clamp(min=1e-30)).all()):
+        reasons["value norms"] = (
+            "values are normalised: all have one length, so a small value cannot mark a drain"
+        )
+    if any(call.sink is not None for call in seen.calls):
+        reasons["drain"] = (
+            "the model has learned sinks without a value, which take attention in place of a position"
+        )
+    if not bool(seen.layer_sinks.any()):
+        reasons["sinks"] = "there is no sink (ε = 3) in this step"
+    return reasons
 
 
 # ---- many prompts ---------------------------------------------------------------------------------

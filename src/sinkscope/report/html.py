@@ -21,17 +21,8 @@ from sinkscope.files import write_atomically
 from sinkscope.sink_rule import EPSILON
 from sinkscope.version import __version__
 
-SCRIPTS = (
-    "colour.js",
-    "data.js",
-    "pen.js",
-    "pictures.js",
-    "tokens.js",
-    "panel.js",
-    "difference.js",
-    "viewer.js",
-)
-"""In the order in which they are joined: each uses what stands before it."""
+SCRIPTS = ("colour", "data", "pen", "pictures", "tokens", "panel", "difference", "viewer")
+"""Files of the viewer, in the order in which they are joined: each uses what stands before it."""
 
 
 class PageParts(NamedTuple):
@@ -50,7 +41,7 @@ def viewer_file(name: str) -> str:
 
 def viewer_script() -> str:
     """The viewer as one script in its own scope; it mounts itself on every element with data-sinkscope."""
-    joined = "\n".join(map(viewer_file, SCRIPTS))
+    joined = "\n".join(viewer_file(f"{name}.js") for name in SCRIPTS)
     return f'(() => {{\n"use strict";\n{joined}\n}})();\n'
 
 

@@ -2,21 +2,26 @@
 
 Layer means at full resolution; of each head the 8 strongest keys of each step and the average over time; chosen heads in
 full; sinks, residences and paths as `sinkscope.sinks` finds them, from the exact scores.
+
+Scores take one byte each, and arrays are compressed text that a browser can read. A score v ≥ 0 becomes the code
+round(log(1 + v) / scale), 0 … 253: small steps near uniform attention, wide ones at strong sinks, so that the error is about the
+same share of 1 + v everywhere. 254 means "not embedded", 255 "no such key".
 """
 
 from __future__ import annotations
 
+import base64
 import json
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
 from sinkscope.errors import InputError
-from sinkscope.report.quantise import pack, pack_coded
 from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks.categories import token_texts
 from sinkscope.sinks.dataset import (
@@ -56,6 +61,8 @@ TITLES = {
     "last": "last token’s row",
 }
 REAL, MASKED, DECIDED, PROMPT = 1, 2, 4, 8
+LEVELS = 253
+LEFT_OUT, MISSING = 254, 255
 
 
 def views(
@@ -348,4 +355,50 @@ def _sinks(data: xr.Dataset, name: str, epsilon: float, rule: str, means: bool) 
         "residences": pack(columns, "u16"),
         "residence_strength": pack(rows.strength[order], "f32"),
         "residences_left_out": dropped,
+    }
+
+
+# ---- one byte for a score, text for an array -------------------------------------------------------
+
+
+class Coded(NamedTuple):
+    """codes uint8 of the array's shape; value = exp(code · scale) − 1; error: the largest |decoded − v| / (1 + v) met."""
+
+    codes: Array
+    scale: float
+    error: float
+
+
+def quantise(values: Array) -> Coded:
+    """One byte per score. values: float, any shape, ≥ 0, NaN where there is no key."""
+    top = float(np.nanmax(values)) if np.isfinite(values).any() else 0.0
+    scale = float(np.log1p(max(top, 1e-3)) / LEVELS)
+    missing = np.isnan(values)
+    logs = np.log1p(np.where(missing, 0.0, np.maximum(values, 0.0)), dtype=np.float64)
+    codes = np.rint(logs / scale)
+    error = float(np.abs(np.expm1(np.abs(codes * scale - logs))).max(initial=0.0))
+    return Coded(np.where(missing, MISSING, codes).astype(np.uint8), scale, error)
+
+
+def pack_coded(values: Array) -> dict[str, Any]:
+    """Quantised and packed, with the scale and the error."""
+    coded = quantise(values)
+    return {**pack(coded.codes, "coded"), "scale": coded.scale, "error": coded.error}
+
+
+def pack(values: Array, kind: str) -> dict[str, Any]:
+    """An array as {kind, shape, data}: little endian, zlib, base64.
+
+    kind: "u8", "u16", "i16", "f32" or "coded" (uint8). Sixteen-bit numbers are stored as all low bytes, then all high
+    bytes: the high bytes hardly vary and compress to almost nothing.
+    """
+    dtype = {"u8": "u1", "coded": "u1", "u16": "<u2", "i16": "<i2", "f32": "<f4"}[kind]
+    raw = np.ascontiguousarray(values, dtype=dtype)
+    content = raw.tobytes()
+    if raw.dtype.itemsize == 2:
+        content = raw.reshape(-1).view(np.uint8).reshape(-1, 2).T.tobytes()
+    return {
+        "kind": kind,
+        "shape": list(raw.shape),
+        "data": base64.b64encode(zlib.compress(content, 6)).decode("ascii"),
     }

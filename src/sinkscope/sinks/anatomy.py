@@ -25,12 +25,11 @@ from sinkscope.sinks.dataset import (
     labels,
     sample_state,
     scores_name,
-    with_interval,
 )
 from sinkscope.sinks.detection import sinks_of
 from sinkscope.sinks.residence import runs_of
 from sinkscope.sinks.scan import DRAIN_RATIO, drain_keys, key_median, per_query_head, scans
-from sinkscope.statistics import Estimate, mean_interval
+from sinkscope.statistics import Estimate, bounded, mean_interval
 
 MASSIVE_VALUE = 100.0
 MASSIVE_RATIO = 1000.0
@@ -122,7 +121,7 @@ def anatomy(trace: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: 
     columns: dict[str, Any] = {"layer": labels(data, "layer")}
     for n, short in NORMS.items():
         ratio = mean_interval(each[n], prompts) if n in norms else Estimate(np.nan, np.nan, np.nan)
-        columns |= with_interval(short, ratio)
+        columns |= bounded(short, *ratio)
     drain = mean_interval(each["drain"], prompts).value
     columns |= {"drains": drain, "hubs": 1 - drain}
     columns["massive"] = mean_interval(each["massive"], prompts).value if massive else np.nan

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from sinkscope import checks
 from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks.categories import CATEGORIES, category_codes, token_texts
 from sinkscope.sinks.dataset import (
@@ -19,13 +20,11 @@ from sinkscope.sinks.dataset import (
     PROMPT,
     Array,
     SampleState,
-    chosen,
     dataset_of,
     frame,
-    with_interval,
 )
 from sinkscope.sinks.scan import scans
-from sinkscope.statistics import ratio_interval
+from sinkscope.statistics import bounded, ratio_interval
 
 REGIONS = (PROMPT, ANSWER)
 
@@ -80,8 +79,8 @@ def composition_table(counts: Composition, names: list[str], prompts: Array) -> 
     return frame(
         {
             "label": names,
-            **with_interval("frequency", frequency),
-            **with_interval("enrichment", enrichment),
+            **bounded("frequency", *frequency),
+            **bounded("enrichment", *enrichment),
             "expected": expected_share,
             "base_rate": base,
             "detections": observed.sum(axis=0).astype(np.int64),
@@ -128,7 +127,7 @@ def composition(
     Limits: enrichment compares with other tokens of the same step and region; where a region is all masks it is 1 by
     construction. Heads are counted as equals.
     """
-    chosen("by", by, ("category", "token"))
+    checks.known("by", by, ("category", "token"))
     data = dataset_of(trace)
     samples: list[Composition] = []
     prompts = []

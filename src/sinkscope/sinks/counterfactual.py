@@ -106,7 +106,8 @@ def counterfactual(
         raise InputError(f"{len(each)} alignments for {samples} samples; pass one, or one for each")
     counts = []
     for i in range(samples):
-        sinks = [_four(detect(d.isel(sample=[i]), epsilon, rule, scores=scores).values[0]) for d in (a, b)]
+        sinks = [detect(d.isel(sample=[i]), epsilon, rule, scores=scores).values[0] for d in (a, b)]
+        sinks = [found if found.ndim == 4 else found[:, :, None] for found in sinks]  # head means
         counts.append(follow(sinks[0], sinks[1], sample_state(a, i), sample_state(b, i), each[i]))
     table = np.array(counts, dtype=np.float64)
     share = ratio_interval(table[:, :4], np.broadcast_to(table[:, 4:5], table[:, :4].shape), scale="share")
@@ -138,7 +139,3 @@ def _verdict(table: Array, chance: float) -> str:
         if clear and one.sum() / table[:, 4].sum() > chance:
             return name
     return "mixed"
-
-
-def _four(sinks: Array) -> Array:
-    return sinks if sinks.ndim == 4 else sinks[:, :, None]

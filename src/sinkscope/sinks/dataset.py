@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,6 @@ import pandas as pd
 import xarray as xr
 
 from sinkscope.errors import InputError, nearest
-from sinkscope.statistics import Estimate
 
 Array = npt.NDArray[Any]
 
@@ -219,11 +218,6 @@ def frame(columns: Any, **attrs: Any) -> pd.DataFrame:
     return table
 
 
-def with_interval(name: str, estimate: Estimate) -> dict[str, Any]:
-    """The columns NAME, NAME_low and NAME_high."""
-    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
-
-
 def mass_weight(state: SampleState, step: int, scores: str) -> Array:
     """w [K] such that `received_j · w_j` is the share of all attention of that step that key j gets.
 
@@ -341,10 +335,3 @@ def real_keys(data: xr.Dataset, window: dict[str, range]) -> Array:
 
 def _window(variable: xr.DataArray, window: dict[str, range]) -> xr.DataArray:
     return variable.isel({dim: as_slice(indices) for dim, indices in window.items() if dim in variable.dims})
-
-
-def chosen(name: str, value: str, allowed: Sequence[str]) -> str:
-    """The value, which must be one of the allowed words."""
-    if value not in allowed:
-        raise InputError(f"unknown {name} {value!r}: {nearest(value, allowed)}")
-    return value

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from sinkscope.sink_rule import EPSILON
-from sinkscope.sinks.dataset import Array, frame, with_interval
+from sinkscope.sinks.dataset import Array, frame
 from sinkscope.sinks.sink_statistics import SinkStatistics, sink_statistics
-from sinkscope.statistics import Estimate, Scale, mean_interval, ratio_interval
+from sinkscope.statistics import Estimate, Scale, bounded, mean_interval, ratio_interval
 
 DEEPEST = 0.25
 """The deepest layers are this share of all, the last one at least."""
@@ -48,7 +48,7 @@ def depth_table(statistics: SinkStatistics) -> pd.DataFrame:
     for name, (top, bottom, unit) in COLUMNS.items():
         scale: Scale = "share" if unit.startswith("share") else "positive"
         parts = _values(statistics, top), statistics[bottom].values
-        columns |= with_interval(name, ratio_interval(*parts, statistics["prompt"].values, scale))
+        columns |= bounded(name, *ratio_interval(*parts, statistics["prompt"].values, scale))
         units[name] = unit
     return frame(columns, units=units, note=str(statistics.attrs.get("note", "")))
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from sinkscope import checks
 from sinkscope.errors import InputError
 from sinkscope.sink_rule import EPSILON
 from sinkscope.sink_rule import threshold_line as sum_line
@@ -23,7 +24,6 @@ from sinkscope.sinks.dataset import (
     HEAD_MEANS_NOTE,
     Array,
     blocks,
-    chosen,
     head_means,
     labelled,
     labels,
@@ -48,7 +48,7 @@ FIGURE_10_KEYS = 64
 
 def check_rule(rule: str, epsilon: float) -> str:
     """Validate, and return the remark that this rule needs at this ε ("" for none)."""
-    chosen("rule", rule, tuple(RULES))
+    checks.known("rule", rule, RULES)
     if not np.isfinite(epsilon) or epsilon < 0:
         raise InputError(f"epsilon must be a finite number ≥ 0, got {epsilon!r}; the paper uses 3")
     if rule == "mean" and epsilon >= 1:

@@ -123,8 +123,9 @@ def diagnose(
     """
     statistics = None
     if traces is not None:
-        options: dict[str, Any] = {"scores": scores, "tokenizer": tokenizer, "categories": categories}
-        statistics = as_statistics(traces, epsilon, rule, **options)
+        statistics = as_statistics(
+            traces, epsilon=epsilon, rule=rule, scores=scores, tokenizer=tokenizer, categories=categories
+        )
     findings = [
         *_from_traces(statistics),
         _dependency(unmasked, top1, random1),

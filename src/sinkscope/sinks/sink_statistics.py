@@ -13,12 +13,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import xarray as xr
 
+from sinkscope import checks
 from sinkscope.errors import InputError
 from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks.attribution import COLUMNS, DISTANCES, ROWS_PER_SAMPLE, Observations, observe
 from sinkscope.sinks.categories import CATEGORIES, category_codes
 from sinkscope.sinks.composition import REGIONS, compose
-from sinkscope.sinks.dataset import HEAD_MEANS_NOTE, Array, chosen, dataset_of, decoding_options, note_of
+from sinkscope.sinks.dataset import HEAD_MEANS_NOTE, Array, dataset_of, decoding_options, note_of
 from sinkscope.sinks.detection import HISTOGRAM_EDGES, SWEEP, check_rule
 from sinkscope.sinks.drift import Drift, centroid_variance, drift_of, layer_overlap_of
 from sinkscope.sinks.events import EVENTS, align
@@ -61,7 +62,7 @@ def sink_statistics(
     `merge`.
     """
     for name in parts:
-        chosen("part", name, PARTS)
+        checks.known("part", name, PARTS)
     data = dataset_of(trace)
     note = check_rule(rule, epsilon)
     block = decoding_options(data).get("block")
@@ -168,23 +169,12 @@ def merge(shards: Sequence[SinkStatistics], *, relabel: bool = False) -> SinkSta
     return joined.sortby("sample")
 
 
-def as_statistics(
-    trace: Any,
-    epsilon: float = EPSILON,
-    rule: str = "sum",
-    *,
-    scores: str = "auto",
-    tokenizer: Any = None,
-    categories: Mapping[int, str] | None = None,
-) -> SinkStatistics:
-    """A trace, sink statistics, or a list of either, as statistics with every part."""
+def as_statistics(trace: Any, **options: Any) -> SinkStatistics:
+    """A trace, sink statistics, or a list of either, as statistics with every part. options: those of `sink_statistics`."""
     given = list(trace) if isinstance(trace, (list, tuple)) else [trace]
     if not given:
         raise InputError("expected at least one trace, got an empty list")
-    options: dict[str, Any] = {"scores": scores, "tokenizer": tokenizer, "categories": categories}
-    shards = [
-        item if is_statistics(item) else sink_statistics(item, epsilon, rule, **options) for item in given
-    ]
+    shards = [item if is_statistics(item) else sink_statistics(item, **options) for item in given]
     for shard in shards:
         missing = set(PARTS) - set(str(shard.attrs.get("parts", "")).split(","))
         if missing:

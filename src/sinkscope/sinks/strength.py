@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from sinkscope import checks
 from sinkscope.errors import InputError
 from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks.dataset import (
@@ -21,7 +22,6 @@ from sinkscope.sinks.dataset import (
     Array,
     SampleState,
     blocks,
-    chosen,
     dataset_of,
     head_count,
     head_labels,
@@ -110,7 +110,7 @@ def absorbed_share(
     compare. Limits: for causal traces scored over all queries, keys seen by fewer than 16 queries have no score and count as
     not absorbing.
     """
-    chosen("sinks", sinks, ("detected", "strongest", "first"))
+    checks.known("sinks", sinks, ("detected", "strongest", "first"))
     data, name = scored(trace, scores)
     sizes = [data.sizes[dim] for dim in ("sample", "step", "layer")]
     out = np.zeros((*sizes, head_count(data, name)), dtype=np.float32)

@@ -93,8 +93,9 @@ def summary(
     >>> int(rows["steps"]), int(rows["heads"])
     (16, 64)
     """
-    options: dict[str, Any] = {"scores": scores, "tokenizer": tokenizer, "categories": categories}
-    statistics = as_statistics(trace, epsilon, rule, **options)
+    statistics = as_statistics(
+        trace, epsilon=epsilon, rule=rule, scores=scores, tokenizer=tokenizer, categories=categories
+    )
     rows = _Rows(statistics)
     for section in (_data, _where, _strength, _depth, _dynamics):
         section(rows)

@@ -6,8 +6,21 @@ generation are copies of each other. All functions are deterministic; the random
 imported where they are used: a machine that only generates does not need it.
 """
 
-from sinkscope.statistics.interval import CLEARANCE, CONFIDENCE, Estimate, Interval, Scale, Scores
-from sinkscope.statistics.one_run import accuracy, standard_error, wilson
+from sinkscope.statistics.interval import (
+    CLEARANCE,
+    CONFIDENCE,
+    Estimate,
+    Interval,
+    Scale,
+    Scores,
+    accuracy,
+    bounded,
+    mean_interval,
+    minimal_detectable_effect,
+    ratio_interval,
+    standard_error,
+    wilson,
+)
 from sinkscope.statistics.paired import (
     LEAST_SEEDS,
     SKEW_RAISED,
@@ -22,43 +35,13 @@ from sinkscope.statistics.paired import (
     mean_difference,
     over_seeds,
     paired_interval,
-    same_settings,
     sign_flip,
 )
-from sinkscope.statistics.plans import minimal_detectable_effect
-from sinkscope.statistics.prompts import mean_interval, ratio_interval
 from sinkscope.statistics.several import SHRUNK, equal_means, equal_shifts, holm
 
 __all__ = [
-    "CLEARANCE",
-    "CONFIDENCE",
-    "LEAST_SEEDS",
-    "SHRUNK",
-    "SKEW_RAISED",
-    "Comparison",
-    "Effect",
-    "Estimate",
-    "Interval",
-    "Scale",
-    "Scores",
-    "accuracy",
-    "align",
-    "compare",
-    "difference",
-    "effect_over_control",
-    "equal_means",
-    "equal_shifts",
-    "holm",
-    "kept_share",
-    "mcnemar",
-    "mean_difference",
-    "mean_interval",
-    "minimal_detectable_effect",
-    "over_seeds",
-    "paired_interval",
-    "ratio_interval",
-    "same_settings",
-    "sign_flip",
-    "standard_error",
-    "wilson",
-]
+    "CLEARANCE", "CONFIDENCE", "LEAST_SEEDS", "SHRUNK", "SKEW_RAISED", "Comparison", "Effect", "Estimate", "Interval", "Scale",
+    "Scores", "accuracy", "align", "bounded", "compare", "difference", "effect_over_control", "equal_means", "equal_shifts",
+    "holm", "kept_share", "mcnemar", "mean_difference", "mean_interval", "minimal_detectable_effect", "over_seeds",
+    "paired_interval", "ratio_interval", "sign_flip", "standard_error", "wilson",
+]  # fmt: skip

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from sinkscope.errors import InputError
-from sinkscope.statistics.interval import CONFIDENCE, Estimate, Interval, Scores, normal_quantile, student
-from sinkscope.statistics.one_run import checked_scores, score_interval
-from sinkscope.statistics.prompts import mean_interval
+from sinkscope.statistics.interval import (
+    CONFIDENCE,
+    Estimate,
+    Interval,
+    Scores,
+    checked_scores,
+    mean_interval,
+    normal_quantile,
+    score_interval,
+    student,
+)
 
 SKEW_RAISED = 1.5
 """How much larger than the sample's the skewness of differences of nats is taken to be (`mean_difference`)."""
@@ -249,20 +256,6 @@ def align(
     return checked_scores([first[i] for i in order]), checked_scores([second[i] for i in order])
 
 
-def same_settings(first: Any, second: Any, may_differ: Sequence[str] = ()) -> None:
-    """Refuse to compare runs whose settings (JSON data) differ outside `may_differ` (dotted names)."""
-    found = [
-        name
-        for name in _differences(first, second)
-        if not any(name == item or name.startswith(f"{item}.") for item in may_differ)
-    ]
-    if found:
-        raise InputError(
-            f"the runs differ in {', '.join(found[:5])}{' and more' if len(found) > 5 else ''}: compare runs "
-            f"that differ only in {', '.join(may_differ) or 'nothing'}"
-        )
-
-
 def checked_pair(first: ArrayLike, second: ArrayLike) -> tuple[Scores, Scores]:
     """The scores of both runs, if they are of equally many documents."""
     a, b = checked_scores(first), checked_scores(second)
@@ -273,14 +266,3 @@ def checked_pair(first: ArrayLike, second: ArrayLike) -> tuple[Scores, Scores]:
 
 def _binary(values: Scores) -> bool:
     return bool(np.all((values == 0) | (values == 1)))
-
-
-def _differences(a: Any, b: Any, name: str = "") -> list[str]:
-    if isinstance(a, Mapping) and isinstance(b, Mapping):
-        keys = sorted({*a, *b})
-        return [
-            path
-            for key in keys
-            for path in _differences(a.get(key), b.get(key), f"{name}.{key}" if name else key)
-        ]
-    return [] if a == b else [name or "everything"]

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sinkscope.errors import InputError
-from sinkscope.statistics.interval import Scores, quantile
-from sinkscope.statistics.one_run import checked_scores
+from sinkscope.statistics.interval import Scores, checked_scores, quantile
 from sinkscope.statistics.paired import checked_pair
 
 SHRUNK = 2
@@ -44,9 +43,8 @@ def equal_means(groups: Sequence[ArrayLike], draws: int = 2_000, seed: int = 0) 
         found: Scores = (weights * (means - centre) ** 2).sum(1)
         return found
 
-    observed = float(statistic(together[None])[0]) * (
-        1 - 1e-9
-    )  # sums in another order differ in the last bits
+    # Sums in another order differ in the last bits.
+    observed = float(statistic(together[None])[0]) * (1 - 1e-9)
     rng = np.random.default_rng(seed)
     as_large = 0
     rows = max(1, 2_000_000 // len(together))  # bounded memory

@@ -12,13 +12,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sinkscope.errors import InputError, nearest
+from sinkscope.checks import known
+from sinkscope.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray
 
-    from sinkscope.report.figures.paper_figure import PaperFigure
+    from sinkscope.report.figures.look import PaperFigure
 
 FIGURES = {
     "figure_1": "heat_map",
@@ -58,8 +59,7 @@ def make(name: str, source: Any, **options: Any) -> PaperFigure:
 def check_names(names: Sequence[str]) -> None:
     """Raises InputError for a figure that the paper does not have."""
     for name in names:
-        if name not in FIGURES:
-            raise InputError(f"unknown figure {name!r}: {nearest(name, FIGURES)}")
+        known("figure", name, FIGURES)
 
 
 @dataclass(frozen=True)

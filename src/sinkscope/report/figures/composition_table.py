@@ -8,13 +8,12 @@ import pandas as pd
 import xarray as xr
 
 from sinkscope.report.figures import look
-from sinkscope.report.figures.paper_figure import PaperFigure, finished
 from sinkscope.report.figures.sources import by_trace, named
 from sinkscope.sinks import composition
 from sinkscope.statistics import Estimate
 
 
-def plot_composition_table(traces: Any, *, top: int = 5) -> PaperFigure:
+def plot_composition_table(traces: Any, *, top: int = 5) -> look.PaperFigure:
     """A printed table of the `top` most frequent tokens of each trace.
 
     Returns:
@@ -29,7 +28,7 @@ def plot_composition_table(traces: Any, *, top: int = 5) -> PaperFigure:
     head = ["trace", "token", "frequency", "enrichment", "base rate"]
     figure = look.printed_table(head, [_row(row) for row in table.to_dict("records")], look.PAGE * 0.8)
     many = ", ".join(f"{name} {data.sizes['sample']}" for name, data in named(traces).items())
-    return finished("table_2", figure, table, many=many)
+    return look.finished("table_2", figure, table, many=many)
 
 
 def _row(row: dict[Any, Any]) -> list[str]:

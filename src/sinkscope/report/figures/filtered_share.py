@@ -8,13 +8,12 @@ import pandas as pd
 import xarray as xr
 
 from sinkscope.report.figures import look
-from sinkscope.report.figures.paper_figure import PaperFigure, finished
 from sinkscope.report.figures.sources import by_trace
 from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks import filtered_share
 
 
-def plot_filtered_share(traces: Any) -> PaperFigure:
+def plot_filtered_share(traces: Any) -> look.PaperFigure:
     """One line for each trace.
 
     Returns:
@@ -38,4 +37,4 @@ def plot_filtered_share(traces: Any) -> PaperFigure:
     at = table[table["epsilon"] == EPSILON]
     shares = ", ".join(f"{row.trace} {row.share:.1%}" for row in at.itertuples())
     lengths = ", ".join(str(keys) for keys in sorted({int(keys) for keys in table["keys"]}))
-    return finished("figure_10", figure, table, epsilon=EPSILON, shares=shares, lengths=lengths)
+    return look.finished("figure_10", figure, table, epsilon=EPSILON, shares=shares, lengths=lengths)

@@ -9,12 +9,11 @@ import xarray as xr
 
 from sinkscope.errors import InputError
 from sinkscope.report.figures import look
-from sinkscope.report.figures.paper_figure import PaperFigure, finished
 from sinkscope.report.figures.sources import head_text, index_of, map_pair, only_trace
 from sinkscope.sinks import moves, residences
 
 
-def plot_fixed_sink(trace: Any, *, sample: int = 0) -> PaperFigure:
+def plot_fixed_sink(trace: Any, *, sample: int = 0) -> look.PaperFigure:
     """The longest residence at its two ends, and the move to the left that starts furthest to the right.
 
     Returns:
@@ -34,7 +33,7 @@ def plot_fixed_sink(trace: Any, *, sample: int = 0) -> PaperFigure:
     else:
         seen.append("No sink of this trace moves to the left, so (b) is missing.")
     table = pd.concat([*fixed, *left], ignore_index=True)
-    return finished("figure_8", look.attention_maps(table), table, seen=" ".join(seen))
+    return look.finished("figure_8", look.attention_maps(table), table, seen=" ".join(seen))
 
 
 def _fixed(data: xr.Dataset, sample: int) -> list[pd.DataFrame]:

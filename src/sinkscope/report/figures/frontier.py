@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 
 from sinkscope.report.figures import look
-from sinkscope.report.figures.paper_figure import PaperFigure, finished
 
 COLOURS = {
     "exact": "#000000", "sinks": "#cf4173", "received": "#e08214", "recent": "#2b7bba", "first": "#1b9e77", "random": "#7f7f7f",
@@ -17,7 +14,7 @@ MEASURES = (("accuracy", "low", "high"), ("tokens_equal", "tokens_equal_low", "t
 COLUMNS = ("model", "task", "decoding_name", "reuse", "series", "n", "agreement_n", "work_saved")
 
 
-def plot_frontier(table: pd.DataFrame) -> PaperFigure:
+def plot_frontier(table: pd.DataFrame) -> look.PaperFigure:
     """A column of panels for each model of the table `reuse` (see `sinkscope.study.reuse_table`), one row for each measure."""
     shown = table[[*COLUMNS, *(name for names in MEASURES for name in names)]].reset_index(drop=True)
     models = list(dict.fromkeys(shown["model"]))
@@ -32,7 +29,9 @@ def plot_frontier(table: pd.DataFrame) -> PaperFigure:
                 axis = axes[row][column]
                 own = shown[(shown["model"] == model) & shown[names[0]].notna()]
                 for name in series:
-                    _points(axis, own[own["series"] == name], names, colours[name])
+                    for _, line in own[own["series"] == name].groupby("decoding_name", sort=False):
+                        line = line.sort_values("work_saved")
+                        look.interval_line(axis, line, "work_saved", names, colours[name])
                 axis.set_ylim(-0.03, 1.03)
                 most = max(0.001, float(shown.loc[shown["model"] == model, "work_saved"].max()))
                 axis.set_xlim(-0.05 * most, 1.05 * most)  # each model's own: a causal cache saves far less
@@ -45,14 +44,4 @@ def plot_frontier(table: pd.DataFrame) -> PaperFigure:
         handles = [axes[0][0].plot([], [], "o", color=colours[name], label=name)[0] for name in series]
         figure.legend(handles=handles, loc="outside lower center", ncols=min(6, len(series)))
     counts = sorted({int(n) for name in ("n", "agreement_n") for n in shown[name].dropna()})
-    return finished("frontier", figure, shown, n=" or ".join(map(str, counts)))
-
-
-def _points(axis: Any, rows: pd.DataFrame, names: tuple[str, str, str], colour: str) -> None:
-    for _, line in rows.groupby("decoding_name", sort=False):
-        line = line.sort_values("work_saved")
-        value, low, high = (line[name].astype(float).to_numpy() for name in names)
-        error = [(value - low).clip(0), (high - value).clip(0)]
-        axis.errorbar(
-            line["work_saved"], value, yerr=error, fmt="o-", color=colour, markersize=3, linewidth=0.8
-        )
+    return look.finished("frontier", figure, shown, n=" or ".join(map(str, counts)))

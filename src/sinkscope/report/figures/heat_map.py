@@ -10,7 +10,6 @@ import pandas as pd
 import xarray as xr
 
 from sinkscope.report.figures import look
-from sinkscope.report.figures.paper_figure import PaperFigure, finished
 from sinkscope.report.figures.sources import by_trace, long_table, named, scores_text
 from sinkscope.sinks import step_position_map
 from sinkscope.sinks.dataset import labels
@@ -24,7 +23,7 @@ def plot_heat_map(
     heads: Sequence[int] | None = None,
     width: float | None = None,
     height: float = 2.5,
-) -> PaperFigure:
+) -> look.PaperFigure:
     """Steps downwards, positions to the right, one panel for each trace, one colour scale for all.
 
     Args:
@@ -50,4 +49,4 @@ def plot_heat_map(
         table, "step", "position", "received", top=top, label=label, width=width, height=height
     )
     scores = " and ".join(sorted({scores_text(data) for data in named(traces).values()}))
-    return finished("figure_1", figure, table, scores=scores)
+    return look.finished("figure_1", figure, table, scores=scores)

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 
 from sinkscope.report.figures import look
-from sinkscope.report.figures.paper_figure import PaperFigure, finished
 
 COLOURS = {"sinks": "#cf4173", "others": "#7f7f7f", "shuffled": "#c7c7c7"}
 WORDS = {
@@ -18,7 +17,7 @@ WORDS = {
 }
 
 
-def plot_holdings(table: pd.DataFrame, title: str = "What sinks hold") -> PaperFigure:
+def plot_holdings(table: pd.DataFrame, title: str = "What sinks hold") -> look.PaperFigure:
     """Four panels from the table of an inspection (see `sinkscope.inspection.survey.survey_table`)."""
     shown = table[
         ((table["section"] == "patch") & table["measure"].str.endswith(": kl"))
@@ -50,7 +49,7 @@ def plot_holdings(table: pd.DataFrame, title: str = "What sinks hold") -> PaperF
         ]
         figure.legend(handles=handles, loc="outside lower center", ncols=3)
     n = int(table["n"].max()) if len(table) else 0
-    return finished("holdings", figure, shown, whose=title, n=n)
+    return look.finished("holdings", figure, shown, whose=title, n=n)
 
 
 def _dots(axes: Any, rows: pd.DataFrame, label: str) -> None:

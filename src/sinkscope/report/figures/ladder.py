@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 
 from sinkscope.report.figures import look
-from sinkscope.report.figures.paper_figure import PaperFigure, finished
 
 COLOURS = ("#cf4173", "#2b7bba", "#1b9e77", "#e08214", "#7b3294", "#444444")
 COLUMNS = ("panel", "objective", "parameters", "intervention", "seeds", "value", "low", "high")
 MOVEMENT = "moving or vanishing heads"
 
 
-def plot_ladder(damage: pd.DataFrame, sinks: pd.DataFrame | None = None) -> PaperFigure:
+def plot_ladder(damage: pd.DataFrame, sinks: pd.DataFrame | None = None) -> look.PaperFigure:
     """A panel for each task and policy, and one for movement; a line for each objective, x is the number of parameters.
 
     Args:
@@ -35,7 +32,10 @@ def plot_ladder(damage: pd.DataFrame, sinks: pd.DataFrame | None = None) -> Pape
         for axis, panel in zip(axes.flat, panels, strict=False):
             for kind in kinds:
                 own = shown[(shown["panel"] == panel) & (shown["objective"] == kind[0])]
-                _line(axis, own[own["intervention"] == kind[1]].sort_values("parameters"), colours[kind])
+                own = own[own["intervention"] == kind[1]].sort_values("parameters")
+                look.interval_line(
+                    axis, own, "parameters", ("value", "low", "high"), colours[kind], capsize=2
+                )
             axis.set(title=panel.replace(", ", "\n"), xscale="log", xlabel="parameters")
             axis.set_ylabel("share of head-steps" if panel == MOVEMENT else "accuracy lost")
             axis.axhline(0.0, color="#999999", linewidth=0.5)
@@ -50,7 +50,7 @@ def plot_ladder(damage: pd.DataFrame, sinks: pd.DataFrame | None = None) -> Pape
         ]
         figure.legend(handles=handles, loc="outside lower center", ncols=min(3, len(kinds)))
     seeds = sorted({int(count) for count in shown["seeds"]})
-    return finished("ladder", figure, shown, seeds=" or ".join(map(str, seeds)))
+    return look.finished("ladder", figure, shown, seeds=" or ".join(map(str, seeds)))
 
 
 def _data(damage: pd.DataFrame, sinks: pd.DataFrame | None) -> pd.DataFrame:
@@ -63,11 +63,3 @@ def _data(damage: pd.DataFrame, sinks: pd.DataFrame | None) -> pd.DataFrame:
         moved = sinks[sinks["measure"] == "moving"].assign(panel=MOVEMENT)
         parts.append(moved.rename(columns={"value_low": "low", "value_high": "high"})[list(COLUMNS)])
     return pd.concat(parts, ignore_index=True)
-
-
-def _line(axis: Any, rows: pd.DataFrame, colour: str) -> None:
-    value, low, high = (rows[name].astype(float).to_numpy() for name in ("value", "low", "high"))
-    error = [(value - low).clip(0), (high - value).clip(0)]
-    axis.errorbar(
-        rows["parameters"], value, yerr=error, fmt="o-", color=colour, markersize=3, linewidth=0.8, capsize=2
-    )

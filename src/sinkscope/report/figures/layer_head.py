@@ -8,12 +8,11 @@ import pandas as pd
 import xarray as xr
 
 from sinkscope.report.figures import look
-from sinkscope.report.figures.paper_figure import PaperFigure, finished
 from sinkscope.report.figures.sources import by_trace, head_text, long_table, named, scores_text
 from sinkscope.sinks import layer_head_map
 
 
-def plot_layer_head(traces: Any) -> PaperFigure:
+def plot_layer_head(traces: Any) -> look.PaperFigure:
     """Layers downwards, heads to the right, one panel for each trace, one colour scale for all.
 
     Returns:
@@ -35,4 +34,4 @@ def plot_layer_head(traces: Any) -> PaperFigure:
     )
     scores = " and ".join(sorted({scores_text(data) for data in named(traces).values()}))
     many = ", ".join(str(data.sizes["sample"]) for data in named(traces).values())
-    return finished("figure_5", figure, table, strongest=seen, scores=scores, many=many)
+    return look.finished("figure_5", figure, table, strongest=seen, scores=scores, many=many)

@@ -1,20 +1,32 @@
-"""The look of the figures: style, colours of received attention, sheets, and the three forms that several figures share.
+"""What every figure has: style, colours of received attention, sheets, three forms that several share, and `PaperFigure`.
 
-`heat` draws a grid of received attention, `attention_maps` maps side by side, `printed_table` a table as a picture.
+`heat` draws a grid of received attention, `attention_maps` maps side by side, `printed_table` a table as a picture. A
+`PaperFigure` is the picture, the data behind it and a caption; saved as SVG, PDF, CSV and text.
 """
 
 from __future__ import annotations
 
+import base64
+import html
+import io
+import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.resources import as_file, files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sinkscope.text import csv_text, visible
+
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+
+ENDINGS = ("svg", "pdf", "csv", "txt")
+CAPTIONS = tomllib.loads((Path(__file__).parent / "captions.toml").read_text(encoding="utf-8"))
 
 COLUMN, PAGE = 3.4, 7.0
 """Widths in inches: one column, and the whole page."""
@@ -37,6 +49,65 @@ def style() -> Iterator[None]:
         matplotlib.style.context(str(path)),
     ):
         yield
+
+
+@dataclass(frozen=True)
+class PaperFigure:
+    """A figure of the paper, drawn from traces.
+
+    Attributes:
+        name: figure_1 … figure_10, table_1, table_2.
+        figure: the matplotlib figure.
+        table: the data behind it, one row for each mark.
+        caption: what is seen, how it was computed, what it does not show.
+    """
+
+    name: str
+    title: str
+    figure: Figure
+    table: pd.DataFrame
+    caption: str
+
+    def save(self, folder: Path, suffix: str = "") -> list[Path]:
+        """Writes NAME.svg, NAME.pdf, NAME.csv and NAME.txt (the caption); files of these names are replaced."""
+        stem = self.name + (f"_{suffix}" if suffix else "")
+        svg, pdf, csv, text = made = [folder / f"{stem}.{ending}" for ending in ENDINGS]
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in made:  # a link planted at one of these names would otherwise lead elsewhere
+            path.unlink(missing_ok=True)
+        with style():
+            # No date, and ids that follow from the picture (svg.hashsalt of the style): the same data give the same file.
+            self.figure.savefig(svg, metadata={"Date": None, "Title": self.title})
+            self.figure.set_layout_engine("none")  # it is laid out now, and need not be again
+            self.figure.savefig(pdf, metadata={"CreationDate": None, "Title": self.title})
+        csv.write_text(csv_text(self.table), encoding="utf-8")
+        text.write_text(f"{self.title}. {self.caption}\n", encoding="utf-8")
+        return made
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {self.title}; table of {len(self.table)} rows>"
+
+    def image(self) -> str:
+        """The picture as an HTML element, for notebooks."""
+        picture = io.BytesIO()
+        with style():
+            self.figure.savefig(picture, format="png", dpi=150)
+        data = base64.b64encode(picture.getvalue()).decode()
+        alt = html.escape(visible(f"{self.title}. {self.caption}"))
+        return f'<img alt="{alt}" src="data:image/png;base64,{data}" style="max-width:100%;background:#fff">'
+
+    def _repr_html_(self) -> str:
+        words = f"<b>{html.escape(visible(self.title))}.</b> {html.escape(visible(self.caption))}"
+        return (
+            f'<figure style="margin:0;max-width:60em">{self.image()}<figcaption>{words}</figcaption></figure>'
+        )
+
+
+def finished(name: str, figure: Figure, table: pd.DataFrame, **words: Any) -> PaperFigure:
+    """A figure with its title and its caption from captions.toml, in which `words` fill the braces."""
+    told = {part: text.format(**words) for part, text in CAPTIONS[name].items()}
+    caption = f"{told['seen']} Computed: {told['computed']} Not shown: {told['not_shown']}"
+    return PaperFigure(name, told["title"], figure, table, caption)
 
 
 def sheet(rows: int, columns: int, width: float, height: float, **options: Any) -> tuple[Figure, Any]:
@@ -93,6 +164,16 @@ def colour_bar(figure: Figure, picture: Any, axes: Any, top: float, label: str, 
     bar = figure.colorbar(picture, ax=axes, label=label, **options)
     bar.set_ticks(received_ticks(top))
     bar.minorticks_off()
+
+
+def interval_line(
+    axes: Any, rows: pd.DataFrame, x: str, names: Sequence[str], colour: str, **options: Any
+) -> None:
+    """A line through values with their intervals. names: the columns of value, low and high."""
+    value, low, high = (rows[name].astype(float).to_numpy() for name in names)
+    error = [(value - low).clip(0), (high - value).clip(0)]
+    shown = {"fmt": "o-", "markersize": 3, "linewidth": 0.8, "color": colour}
+    axes.errorbar(rows[x], value, yerr=error, **shown, **options)
 
 
 def heat_panels(

@@ -6,12 +6,11 @@ import pandas as pd
 
 from sinkscope.errors import InputError
 from sinkscope.report.figures import look
-from sinkscope.report.figures.paper_figure import PaperFigure, finished
 
 COLUMNS = ("task", "policy", "model", "accuracy")
 
 
-def plot_masking_table(accuracies: pd.DataFrame) -> PaperFigure:
+def plot_masking_table(accuracies: pd.DataFrame) -> look.PaperFigure:
     """Tasks and policies downwards, models to the right, as the paper prints it.
 
     Args:
@@ -33,7 +32,7 @@ def plot_masking_table(accuracies: pd.DataFrame) -> PaperFigure:
             value, error = float(cells.loc[model, "accuracy"]), float(cells.loc[model, "stderr"])
             row.append(f"{value:.2f} ± {error:.2f}" if error == error else f"{value:.2f}")
         rows.append(row)
-    return finished("table_1", look.printed_table(["task", "sinks", *models], rows, look.PAGE), table)
+    return look.finished("table_1", look.printed_table(["task", "sinks", *models], rows, look.PAGE), table)
 
 
 def _checked(accuracies: pd.DataFrame) -> pd.DataFrame:

@@ -9,13 +9,12 @@ import pandas as pd
 
 from sinkscope.errors import InputError
 from sinkscope.report.figures import look
-from sinkscope.report.figures.paper_figure import PaperFigure, finished
 from sinkscope.report.figures.sources import head_text, index_of, map_pair, only_trace
 from sinkscope.sinks import moves
 from sinkscope.sinks.dataset import scores_name
 
 
-def plot_moving_sink(trace: Any, *, sample: int = 0) -> PaperFigure:
+def plot_moving_sink(trace: Any, *, sample: int = 0) -> look.PaperFigure:
     """Of all moves of a head's strongest sink, the one whose weaker end is strongest: both places are real sinks.
 
     Returns:
@@ -40,4 +39,4 @@ def plot_moving_sink(trace: Any, *, sample: int = 0) -> PaperFigure:
     table = pd.concat(maps, ignore_index=True)
     first, second = table["step"].unique()
     words = {"head": head_text(table), "first": first, "second": second, "start": marks[0], "goal": marks[1]}
-    return finished("figure_4", look.attention_maps(table), table, **words)
+    return look.finished("figure_4", look.attention_maps(table), table, **words)

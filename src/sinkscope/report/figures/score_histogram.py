@@ -9,12 +9,12 @@ import pandas as pd
 import xarray as xr
 
 from sinkscope.report.figures import look
-from sinkscope.report.figures.paper_figure import PaperFigure, finished
 from sinkscope.report.figures.sources import by_trace
+from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks import score_histogram
 
 
-def plot_score_histogram(traces: Any, *, name: str = "figure_3") -> PaperFigure:
+def plot_score_histogram(traces: Any, *, name: str = "figure_3") -> look.PaperFigure:
     """One panel for each trace; counts on a log scale, so that the few sinks are seen. name: figure_3 or figure_9.
 
     Returns:
@@ -41,12 +41,12 @@ def plot_score_histogram(traces: Any, *, name: str = "figure_3") -> PaperFigure:
             end = max(8.0, float(filled["upper"].max())) if len(filled) else 8.0
             wide_bins = np.asarray(part["upper"] - part["lower"])
             place.bar(part["lower"], part["count"], wide_bins, align="edge", color="#0072B2")
-            place.axvline(4, color="#D55E00", linestyle="--", linewidth=0.8)
+            place.axvline(1 + EPSILON, color="#D55E00", linestyle="--", linewidth=0.8)
             place.set(title=trace, xlabel="received (uniform = 1)", yscale="log", xlim=(0, end))
         axes[0][0].set_ylabel("cells")
         axes[0][0].annotate(
-            "ε = 3", (4, 0.97), xycoords=("data", "axes fraction"), xytext=(3, 0), textcoords="offset points",
-            va="top", color="#D55E00", fontsize=7,
+            f"ε = {EPSILON:g}", (1 + EPSILON, 0.97), xycoords=("data", "axes fraction"), xytext=(3, 0),
+            textcoords="offset points", va="top", color="#D55E00", fontsize=7,
         )  # fmt: skip
     cells = ", ".join(f"{trace} {int(part['count'].sum()):,}" for trace, part in parts.items())
-    return finished(name, figure, table, cells=cells)
+    return look.finished(name, figure, table, cells=cells)

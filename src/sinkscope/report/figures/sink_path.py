@@ -10,7 +10,6 @@ import pandas as pd
 import xarray as xr
 
 from sinkscope.report.figures import look
-from sinkscope.report.figures.paper_figure import PaperFigure, finished
 from sinkscope.report.figures.sources import head_text, named
 from sinkscope.sinks import layer_head_map, paths
 from sinkscope.sinks.dataset import Array
@@ -21,7 +20,7 @@ LINES = ("-", "--", "-.", ":", "-", "--", "-.")
 
 def plot_sink_path(
     traces: Any, *, sample: int = 0, heads: Mapping[str, tuple[int, int]] | None = None
-) -> PaperFigure:
+) -> look.PaperFigure:
     """One line for each trace, broken where the head has no sink; steps downwards, as in figure 1.
 
     Args:
@@ -52,7 +51,7 @@ def plot_sink_path(
         axes[0][0].invert_yaxis()
         figure.legend(loc="outside upper left")
     moved = "; ".join(_moves(name, part) for name, part in parts.items())
-    return finished("figure_7", figure, table, moves=moved)
+    return look.finished("figure_7", figure, table, moves=moved)
 
 
 def _strongest(data: xr.Dataset, path: xr.Dataset) -> tuple[int, int]:

@@ -10,7 +10,6 @@ import xarray as xr
 
 from sinkscope.errors import InputError
 from sinkscope.report.figures import look
-from sinkscope.report.figures.paper_figure import PaperFigure, finished
 from sinkscope.report.figures.sources import attention_map, head_text, index_of, map_pair, only_trace
 from sinkscope.sinks import residences
 from sinkscope.sinks.dataset import sample_state
@@ -20,7 +19,7 @@ FEWEST = 3
 """Queries that a class needs: nearly any key can be the sink of one or two."""
 
 
-def plot_split_sinks(trace: Any, *, sample: int = 0) -> PaperFigure:
+def plot_split_sinks(trace: Any, *, sample: int = 0) -> look.PaperFigure:
     """The clearest split between masked and decided queries, and the strongest sink that vanished.
 
     Returns:
@@ -41,7 +40,7 @@ def plot_split_sinks(trace: Any, *, sample: int = 0) -> PaperFigure:
         place = int(gone[0]["mark"].iloc[0])
         seen.append(f"(b) {head_text(gone[0])}: the sink at position {place} is no sink in the step after.")
     table = pd.concat([*split, *gone], ignore_index=True)
-    return finished("figure_6", look.attention_maps(table), table, seen=" ".join(seen))
+    return look.finished("figure_6", look.attention_maps(table), table, seen=" ".join(seen))
 
 
 def _split(data: xr.Dataset, sample: int) -> list[pd.DataFrame]:

@@ -1,25 +1,24 @@
 """report.html of a study: one file that people want to open, made from the folder of a finished study alone.
 
-One file per section; `page` puts them in order, `claims` and `rules` decide on the paper's claims, `svg` draws.
+`page` puts the sections in order, which stand by what they are about: `summary`, `claims_table`, `masking`, `traced`, `tables`,
+`holdings`, `exemplars`, `provenance`. `claims` and `rules` decide on the paper's claims, `svg` draws.
 `python -m sinkscope.report.study FOLDER` writes the report again.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 
-def write_report(folder: str | os.PathLike[str], manifest: Mapping[str, Any] | None = None) -> Path:
-    """Writes FOLDER/report.html from the finished study in the folder. manifest: when manifest.json is not there yet."""
+def write_report(folder: str | os.PathLike[str]) -> Path:
+    """Writes FOLDER/report.html from the finished study in the folder."""
     from sinkscope.files import write_atomically
     from sinkscope.report.study.page import report_page
     from sinkscope.report.study.source import read
 
     root = Path(folder)
-    write_atomically(root / "report.html", report_page(read(root, manifest)))
+    write_atomically(root / "report.html", report_page(read(root)))
     return root / "report.html"
 
 

@@ -6,18 +6,17 @@ MMaDA-8B and Llama-3.1-8B. A verdict is about the model that was studied, not ab
 
 from __future__ import annotations
 
+import tomllib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tomllib
-
 from sinkscope.report.study import masking_rules, trace_rules
 from sinkscope.report.study.evidence import TRACES, ModelEvidence
 from sinkscope.report.study.rules import CONTRADICTED, NOT_MEASURED, OPEN, SUPPORTED, Judgement, Rule
-from sinkscope.study.gpu_hours import Power, concerns
+from sinkscope.study.estimate import Power, concerns
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from sinkscope.report.study.claims import CLAIMS, THEMES, Claim, tally
-from sinkscope.report.study.markup import Safe, breakable, details, section, tag
+from sinkscope.report.study.markup import Safe, breakable, details, tag
 from sinkscope.report.study.rules import CONTRADICTED, OPEN, SUPPORTED, Judgement
 from sinkscope.report.study.source import StudySource
-from sinkscope.report.study.words import note
+from sinkscope.report.study.words import note, section
 from sinkscope.study.evidence_check import CHECKED
 
 MARKS = {SUPPORTED: "✓", CONTRADICTED: "✗", OPEN: "?"}
@@ -43,7 +43,7 @@ def claims_table(source: StudySource) -> Safe:
         if remark.startswith(CHECKED)
     ]
     return section(
-        "claims", "The paper’s claims", tag("p", note("claims")), counts, *summed, *checked,
+        "claims", tag("p", note("claims")), counts, *summed, *checked,
         tag("div", grid, class_="scroll", tabindex="0", role="region", aria_label="claims of the paper"),
     )  # fmt: skip
 

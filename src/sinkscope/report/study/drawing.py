@@ -11,15 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import SinkscopeError
-from sinkscope.report.figures import (
-    FIGURES,
-    MAPS,
-    TOGETHER,
-    Saved,
-    check_free,
-    check_names,
-    save_all,
-)
+from sinkscope.report.figures import FIGURES, MAPS, TOGETHER, Saved, check_free, check_names, save_all
 from sinkscope.report.figures.frontier import plot_frontier
 from sinkscope.report.figures.holdings import plot_holdings
 from sinkscope.report.figures.ladder import plot_ladder
@@ -52,25 +44,17 @@ def save_study(
     check_names(names)
     if not force:
         check_free(out, names)
-    paths = {
-        name: {
-            short(model): str(path)
-            for model, path in (source.maps if name in MAPS else source.exemplars).items()
-        }
-        for name in names
-    }
+    recorded = {True: source.maps, False: source.exemplars}
+    paths = {maps: {short(model): str(path) for model, path in own.items()} for maps, own in recorded.items()}
     # Figures of many pictures first, so that no process ends long after the others.
     order = sorted(names, key=lambda name: (name in TOGETHER or name == "table_1", name not in MAPS))
-    jobs = [
-        (name, {} if name == "table_1" else paths[name], source.accuracies if name == "table_1" else None)
+    jobs: list[tuple[str, dict[str, str], Any]] = [
+        (name, {}, source.accuracies) if name == "table_1" else (name, paths[name in MAPS], None)
         for name in order
     ]
     pictures = sum(1 if name in TOGETHER else max(1, len(traces)) for name, traces, _ in jobs)
-    processes = (
-        min(os.cpu_count() or 1, MOST_PROCESSES, pictures // FIGURES_FOR_A_PROCESS)
-        if workers is None
-        else workers
-    )
+    few = min(os.cpu_count() or 1, MOST_PROCESSES, pictures // FIGURES_FOR_A_PROCESS)
+    processes = few if workers is None else workers
     saved = _in_processes(jobs, out, processes) if processes > 1 else [_draw(*job, out) for job in jobs]
     drawn = {name: files for part in saved for name, files in part.files.items()}
     left_out = {name: why for part in saved for name, why in part.left_out.items()}

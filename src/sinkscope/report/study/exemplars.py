@@ -1,16 +1,20 @@
-"""One recorded generation of each model: as the paper's figures 1 and 7, and in the trace viewer inside the page."""
+"""Pictures of files: the paper's figures 1 and 7 and others of the study's folder, the training curves that ship with the
+organisms, and one recorded generation of each model in the trace viewer inside the page.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
 import re
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from sinkscope.report.html import PageParts, viewer_parts
-from sinkscope.report.study.markup import Safe, figure, link, section, spelled, tag
+from sinkscope.report.study.markup import Safe, figure, link, panels, spelled, tag
 from sinkscope.report.study.source import StudySource
-from sinkscope.report.study.words import captioned, note
+from sinkscope.report.study.words import captioned, note, section
+from sinkscope.study.shipped import SHELF
 
 PIXELS_PER_POINT, COLUMN = 1.75, 560
 """Size of a paper's figure on the page, and the width in pixels under which it needs no more than a phone has."""
@@ -24,7 +28,7 @@ def maps(source: StudySource) -> Safe | None:
     pictures = [drawn(source, name) for name in ("figure_1", "figure_7")]
     if pictures[0] is None:
         return None
-    return section("maps", "Where attention goes", *pictures)
+    return section("maps", *pictures)
 
 
 def drawn(source: StudySource, stem: str) -> Safe | None:
@@ -63,6 +67,30 @@ def tinted(source: StudySource, stem: str, alt: str, lacking: str, name: str = "
     return captioned(picture, name or stem, link(f"figures/{stem}.csv"), **words)
 
 
+def emergence(source: StudySource, shelf: Path = SHELF) -> Safe | None:
+    """The section "When they appear"; only for models whose shipped curves belong to the weights that were studied."""
+    pictures: list[tuple[str, Safe]] = []
+    left_out: list[str] = []
+    for model in source.study.models:
+        folder = shelf / model.source.removeprefix("organism/")
+        if not model.source.startswith("organism/") or not (folder / "emergence.svg").is_file():
+            continue
+        weights = source.manifest.get("models", {}).get(model.name, {}).get("weights")
+        if json.loads((folder / "accuracy.json").read_text(encoding="utf-8"))["digest"] != weights:
+            left_out.append(model.name)
+            continue
+        drawing = (folder / "emergence.svg").read_bytes()
+        picture = tag(
+            "img", src=embedded_svg(drawing), alt=f"{model.name}: sinks by training step", class_="tinted"
+        )
+        pictures.append((model.name, picture))
+    if not pictures:
+        return None
+    others = f" Left out, because other weights were studied than are shipped: {', '.join(left_out)}."
+    picture = captioned(panels(pictures), "emergence", gone=others if left_out else "")
+    return section("emergence", picture)
+
+
 class Embedded(NamedTuple):
     """The section with the viewer, and its style and script for the page."""
 
@@ -99,6 +127,4 @@ def traces(source: StudySource, budget: int = BUDGET) -> Embedded | None:
     )
     if left_out:
         about += f"Left out because the page would grow too large: {', '.join(left_out)}; sinkscope view shows them. "
-    return Embedded(
-        section("traces", "The traces", tag("p", about, note("exemplars")), Safe(parts.body)), parts
-    )
+    return Embedded(section("traces", tag("p", about, note("exemplars")), Safe(parts.body)), parts)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from sinkscope.report.figures import file_name
 from sinkscope.report.study.exemplars import tinted
-from sinkscope.report.study.markup import Safe, details, section, table, tag
-from sinkscope.report.study.mechanisms import plain_table
+from sinkscope.report.study.markup import Safe, details, table, tag
 from sinkscope.report.study.numbers import cited, missing, number
 from sinkscope.report.study.source import Row, StudySource
-from sinkscope.report.study.words import note, short
+from sinkscope.report.study.tables import plain_table
+from sinkscope.report.study.words import note, section, short
 
 KIND = "What kind of sinks are they?"
 
@@ -35,12 +35,10 @@ def what_they_hold(source: StudySource) -> Safe | None:
         ("question", *cells.values()), body,
     )  # fmt: skip
     measures = plain_table(
-        source,
-        "inspection",
-        "All measures, with 95 % intervals over prompts; layer −1: mean over layers",
+        source, "inspection", "All measures, with 95 % intervals over prompts; layer −1: mean over layers"
     )
     return section(
-        "inspection", "What they hold", tag("ul", *lead), tag("p", note("holdings"), class_="warning"), answers,
+        "inspection", tag("ul", *lead), tag("p", note("holdings"), class_="warning"), answers,
         *(_picture(source, *cell) for cell in cells), details("all measures", measures),
     )  # fmt: skip
 

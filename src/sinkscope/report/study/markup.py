@@ -78,12 +78,6 @@ def breakable(name: Any) -> Safe:
     return safe(name) if isinstance(name, Safe) else join(str(name).split("/"), Safe(f"/{tag('wbr')}"))
 
 
-def section(anchor: str, title: str, *children: Any) -> Safe:
-    """A part of the page, with a heading that links can point to."""
-    head = tag("h2", title, id=f"{anchor}-title")
-    return tag("section", head, *children, id=anchor, aria_labelledby=f"{anchor}-title")
-
-
 def figure(picture: Any, seen: str, computed: str, not_shown: str, data: Any = None) -> Safe:
     """A picture with a caption that says what is seen, how it was computed, and what it does not show."""
     parts = [
@@ -102,9 +96,9 @@ def panels(pictures: Iterable[tuple[Any, Any]]) -> Safe:
     return tag("div", *made, class_="panels-row")
 
 
-def link(path: str, text: str | None = None) -> Safe:
+def link(path: str) -> Safe:
     """A link to a file of the study's folder."""
-    return tag("a", text or path, href=path)
+    return tag("a", path, href=path)
 
 
 def table(

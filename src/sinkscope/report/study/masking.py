@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sinkscope.report.study.markup import Safe, details, link, panels, section, table, tag
+from sinkscope.report.study.markup import Safe, details, link, panels, table, tag
 from sinkscope.report.study.numbers import SHOWN, cited, missing, number, result, setting, within
 from sinkscope.report.study.source import Row, StudySource
 from sinkscope.report.study.svg import Plot, key
-from sinkscope.report.study.words import Dose, captioned, dose, note, policy_words
+from sinkscope.report.study.words import Dose, captioned, dose, note, policy_words, section
 from sinkscope.study.evidence_check import CHECKED
 from sinkscope.study.names import control, natural
 from sinkscope.study.shipped import Shipped
@@ -55,7 +55,7 @@ def masking(source: StudySource) -> Safe | None:
         parts.append(details(f"all numbers of {task} · {decoding}", *_long(source, rows)))
     if remarks:
         parts.append(tag("ul", *(tag("li", remark) for remark in remarks), class_="quiet"))
-    return section("masking", "What breaks without them", *parts, shipped_results(source.shipped))
+    return section("masking", *parts, shipped_results(source.shipped))
 
 
 def _not_graded(cell: Mapping[str, Any]) -> str:

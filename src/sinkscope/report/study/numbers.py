@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sinkscope.report.study.markup import Safe, tag
+from sinkscope.tasks.task import ACCURACY, NATS
 
 SHOWN = (
     ("policy", "policy"), ("n", "n"), ("accuracy", "accuracy"), ("interval", "Wilson 95 %"), ("difference", "− none"),
@@ -97,8 +98,12 @@ def cited(text: str, table: str, at: int, *columns: str) -> Safe:
 
 
 def valued(row: Mapping[Any, Any], table: str, at: int, form: str = ".3g", stem: str = "") -> Safe | str:
-    """A value with its interval, 0.19 (0.07 to 0.43), from the columns value, low, high, or STEM, STEM_low, STEM_high."""
-    names = (stem, f"{stem}_low", f"{stem}_high") if stem else ("value", "low", "high")
+    """A value with its interval, 0.19 (0.07 to 0.43), from the columns value, low, high, or STEM, STEM_low, STEM_high.
+
+    What a table is about, an accuracy or nats per token, has its interval in low and high.
+    """
+    own = not stem or stem in (ACCURACY, NATS)
+    names = (stem or "value", "low", "high") if own else (stem, f"{stem}_low", f"{stem}_high")
     value, low, high = (row.get(name) for name in names)
     if missing(value):
         return "–"

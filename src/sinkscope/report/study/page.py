@@ -6,63 +6,52 @@ from collections.abc import Callable
 from importlib.resources import files
 
 from sinkscope.report.html import page, viewer_style
-from sinkscope.report.study.anatomy import anatomy
 from sinkscope.report.study.claims_table import claims_table
-from sinkscope.report.study.composition import composition
-from sinkscope.report.study.dynamics import dynamics
-from sinkscope.report.study.emergence import emergence
-from sinkscope.report.study.exemplars import maps, traces
+from sinkscope.report.study.exemplars import emergence, maps, traces
 from sinkscope.report.study.holdings import what_they_hold
-from sinkscope.report.study.ladder import training_runs
-from sinkscope.report.study.likelihood import likelihood
 from sinkscope.report.study.markup import Safe, join, tag
 from sinkscope.report.study.masking import masking
-from sinkscope.report.study.mechanisms import mechanisms
 from sinkscope.report.study.provenance import provenance
-from sinkscope.report.study.reuse import approximate_steps
-from sinkscope.report.study.skills import skills
 from sinkscope.report.study.source import StudySource
-from sinkscope.report.study.summary import summary
-from sinkscope.report.study.verdicts import verdicts
-from sinkscope.report.study.words import note
+from sinkscope.report.study.summary import summary, verdicts
+from sinkscope.report.study.tables import approximate_steps, likelihood, mechanisms, skills, training_runs
+from sinkscope.report.study.traced import anatomy, composition, dynamics
+from sinkscope.report.study.words import CONTENTS, note
 from sinkscope.version import __version__
 
-SECTIONS: dict[str, tuple[str, Callable[[StudySource], Safe | None]]] = {
-    "summary": ("In five sentences", summary),
-    "verdict": ("Verdict", verdicts),
-    "claims": ("The paper’s claims", claims_table),
-    "masking": ("What breaks without them", masking),
-    "skills": ("Which skills", skills),
-    "maps": ("Where attention goes", maps),
-    "composition": ("What they are made of", composition),
-    "dynamics": ("Do they move?", dynamics),
-    "anatomy": ("Anatomy", anatomy),
-    "mechanisms": ("Single steps and pairs", mechanisms),
-    "likelihood": ("Likelihood of text", likelihood),
-    "inspection": ("What they hold", what_they_hold),
-    "reuse": ("Approximate steps", approximate_steps),
-    "ladder": ("Training runs", training_runs),
-    "emergence": ("When they appear", emergence),
-    "traces": ("The traces", lambda source: None),
-    "settings": ("Settings and provenance", provenance),
+SECTIONS: dict[str, Callable[[StudySource], Safe | None]] = {
+    "summary": summary,
+    "verdict": verdicts,
+    "claims": claims_table,
+    "masking": masking,
+    "skills": skills,
+    "maps": maps,
+    "composition": composition,
+    "dynamics": dynamics,
+    "anatomy": anatomy,
+    "mechanisms": mechanisms,
+    "likelihood": likelihood,
+    "inspection": what_they_hold,
+    "reuse": approximate_steps,
+    "ladder": training_runs,
+    "emergence": emergence,
+    "settings": provenance,
 }
-"""Anchor → title in the contents, and what makes the section; the traces bring a script of their own."""
-
-CONTENTS = {anchor: title for anchor, (title, _) in SECTIONS.items()}
+"""Anchor → what makes the section; the traces, which bring a script of their own, are not among them."""
 
 
 def report_page(source: StudySource) -> str:
     """The whole report as one HTML document."""
     embedded = traces(source)
-    made = {anchor: section(source) for anchor, (_, section) in SECTIONS.items()}
+    made = {anchor: make(source) for anchor, make in SECTIONS.items()}
     made["traces"] = None if embedded is None else embedded.section
-    present = {name: part for name, part in made.items() if part is not None}
+    present = {name: part for name in CONTENTS if (part := made[name]) is not None}
     title = f"{source.study.name} · sinkscope study"
     entries = [tag("li", tag("a", CONTENTS[name], href=f"#{name}")) for name in present]
     contents = tag(
         "nav", tag("p", "sinkscope"), tag("ol", *entries), class_="contents", aria_label="contents"
     )
-    main = tag("main", _head(source), *present.values(), _foot(), id="top")
+    main = tag("main", _head(source), *present.values(), tag("footer", tag("p", note("foot"))), id="top")
     body = join(
         [
             tag("a", "Skip to the report", href="#top", class_="skip"),
@@ -84,7 +73,3 @@ def _head(source: StudySource) -> Safe:
         "header", tag("h1", f"Attention sinks: study {source.study.name}"),
         tag("p", source.study.about, class_="lead") if source.study.about else "", tag("p", facts, class_="meta"),
     )  # fmt: skip
-
-
-def _foot() -> Safe:
-    return tag("footer", tag("p", note("foot")))

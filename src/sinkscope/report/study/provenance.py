@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sinkscope.report.study.markup import Safe, details, join, link, listing, section, table, tag
+from sinkscope.report.study.markup import Safe, details, join, link, listing, table, tag
 from sinkscope.report.study.source import StudySource
-from sinkscope.report.study.words import note, policy_words, reading
+from sinkscope.report.study.words import note, policy_words, reading, section
 from sinkscope.study.draw import sentences
 from sinkscope.study.evidence_check import CHECKED
 from sinkscope.study.spec import to_toml
@@ -33,7 +33,7 @@ def provenance(source: StudySource) -> Safe:
         "dl", *(join([tag("dt", name), tag("dd", value)]) for name, value in facts if value), class_="facts"
     )
     return section(
-        "settings", "Settings and provenance", listed, _models(source), *_settings(source), *_calls(source),
+        "settings", listed, _models(source), *_settings(source), *_calls(source),
         details("study.toml", listing(to_toml(source.study))),
         details("cells", listing(json.dumps(manifest.get("cells", {}), indent=1, ensure_ascii=False))),
         tag("h3", "Data files"), _files(source),

@@ -199,21 +199,19 @@ def _block(cell: Mapping[str, Any]) -> tuple[Any, ...]:
     return cell.get("group"), *(identity.get(name) for name in ("model", "task", "decoding", "policy"))
 
 
-def read(folder: Path, manifest: Mapping[str, Any] | None = None) -> StudySource:
-    """The study in a folder; manifest: when manifest.json is not written yet."""
+def read(folder: Path) -> StudySource:
+    """The study in a folder."""
     study = Store(folder).study() if folder.is_dir() else None
     if study is None:
         raise InputError(
             f"{folder} is not the folder of a study: it has no study.toml; run sinkscope study first"
         )
-    if manifest is None:
-        path = folder / "manifest.json"
-        if not path.is_file():
-            raise InputError(f"the study in {folder} is not finished: it has no manifest.json; run it again")
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+    manifest = folder / "manifest.json"
+    if not manifest.is_file():
+        raise InputError(f"the study in {folder} is not finished: it has no manifest.json; run it again")
     frames = {
         name: pd.read_parquet(path)
         for name in TABLES
         if (path := folder / "tables" / f"{name}.parquet").is_file()
     }
-    return StudySource(folder, study, frames, manifest)
+    return StudySource(folder, study, frames, json.loads(manifest.read_text(encoding="utf-8")))

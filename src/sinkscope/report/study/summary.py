@@ -1,16 +1,19 @@
-"""The top of the page: five sentences written by rules from the tables, and a page of words for readers new to sinks."""
+"""The top of the page: five sentences and the verdict on each model, written by rules from the tables, and the words they use."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
 
 from sinkscope.report.study.claims import tally
 from sinkscope.report.study.evidence import ACCURACIES, ModelEvidence
-from sinkscope.report.study.markup import Safe, details, section, tag
+from sinkscope.report.study.markup import Safe, details, table, tag
+from sinkscope.report.study.numbers import cited, number
 from sinkscope.report.study.rules import points
-from sinkscope.report.study.source import StudySource
-from sinkscope.report.study.words import short
+from sinkscope.report.study.source import Row, StudySource
+from sinkscope.report.study.words import FAMILIES, note, section, short
+from sinkscope.sinks.diagnosis import NO_EVIDENCE
 from sinkscope.study.names import control
 from sinkscope.text import listed
 
@@ -23,10 +26,24 @@ MOVING = {
     "intermittent": "come and go in",
     "mixed": "partly stay and partly move in",
 }
-DEPENDENCE = {
-    "yes": "the strongest key costs more than a random one in",
-    "no": "it costs little in",
+DEPENDENCE = {"yes": "the strongest key costs more than a random one in", "no": "it costs little in"}
+KINDS = {"drains": "mostly drains", "hubs": "mostly hubs rather than drains", "both": "drains and hubs"}
+MOVES = {
+    "static": "most of them staying where they are",
+    "moving": "most of them moving",
+    "flickering": "most of them flickering",
+    "vanishing": "most of them vanishing",
+    "emerging": "most of them emerging late",
+    "intermittent": "most of them coming and going in one place",
+    "mixed": "some fixed and some moving",
 }
+
+
+NUMBER = r"(-?\d+\.?\d*)"
+LOSSES = re.compile(
+    rf"top-1 loses {NUMBER} points \({NUMBER} to {NUMBER}\), its random control {NUMBER}(?: points)? \({NUMBER} to {NUMBER}\)"
+)
+"""How `ss.diagnose` words what hiding keys costs."""
 COMPARED = ("none", "top:1", "random(top:1)")
 
 
@@ -37,7 +54,7 @@ def summary(source: StudySource) -> Safe:
     words = [tag(kind, text) for entry in entries for kind, text in zip(("dt", "dd"), entry, strict=True)]
     rows = tag("dl", *words, class_="words")
     return section(
-        "summary", "In five sentences", tag("ol", *(tag("li", line) for line in sentences(source)), class_="five"),
+        "summary", tag("ol", *(tag("li", line) for line in sentences(source)), class_="five"),
         details("How to read this page: the words, for readers who do not know sinks", rows),
     )  # fmt: skip
 
@@ -160,3 +177,81 @@ def _rest(found: Mapping[str, tuple[str, str]], words: Mapping[str, str]) -> str
 
 def _names(models: Iterable[str]) -> str:
     return listed(short(model) for model in models)
+
+
+# ---- the verdict on each model ---------------------------------------------------------------------
+
+
+def sentence(findings: Mapping[str, tuple[str, str]]) -> str:
+    """One sentence from question → (verdict, evidence)."""
+    present, seen = findings.get("sinks", (NO_EVIDENCE, "no trace was given"))
+    if present != "present":
+        why = "No sinks were found" if present == "none" else "Where its sinks are is not known"
+        first = f"{why} ({seen})"
+    else:
+        parts = [f"It has sinks in {seen.partition(';')[0].removesuffix(' have a sink')}"]
+        parts += [
+            words[verdict]
+            for question, words in (("drains or hubs", KINDS), ("moving", MOVES))
+            if (verdict := findings.get(question, ("", ""))[0]) in words
+        ]
+        first = ", ".join(parts)
+    verdict, lost = findings.get("ARM-like dependency", (NO_EVIDENCE, "no accuracies"))
+    lost = costs(lost.partition("; base")[0])
+    if verdict == "yes":
+        return f"{first}; and it depends on the key that each head attends to most: {lost}."
+    if verdict == "no":
+        return f"{first}; and it hardly needs the key that each head attends to most: {lost}."
+    if verdict == NO_EVIDENCE:
+        return f"{first}; whether it needs them was not shown ({lost})."
+    return f"{first}; hiding keys hurts it, but so do random ones: {lost}."
+
+
+def costs(evidence: str) -> str:
+    """What hiding keys costs in whole points, from the evidence of `ss.diagnose`; other evidence as it is.
+
+    >>> costs("top-1 loses 93.8 points (56.2 to 98.9), its random control 25.0 points (0.8 to 49.5)")
+    'hiding each head’s strongest key costs 94 points (56 to 99), hiding a random key 25 (1 to 50)'
+    """
+    found = LOSSES.match(evidence)
+    if found is None:
+        return evidence
+    lost, low, high, other, other_low, other_high = (number(float(text), ".0f") for text in found.groups())
+    hidden = f"hiding each head’s strongest key costs {lost} points ({low} to {high})"
+    return f"{hidden}, hiding a random key {other} ({other_low} to {other_high})"
+
+
+def verdicts(source: StudySource) -> Safe | None:
+    """The section."""
+    cards = [
+        _card(source, model, rows)
+        for model in source.models
+        if (rows := list(source.rows("diagnosis", model=model)))
+    ]
+    if not cards:
+        return None
+    return section(
+        "verdict", tag("div", *cards, class_="verdicts"), tag("p", note("verdicts"), class_="quiet")
+    )
+
+
+def _card(source: StudySource, model: str, rows: list[tuple[int, Row]]) -> Safe:
+    findings = {row["question"]: (row["verdict"], row["evidence"]) for _, row in rows}
+    about = source.manifest.get("models", {}).get(model, {})
+    size = f"{about['parameters'] / 1e6:,.1f}M parameters" if about.get("parameters") else ""
+    facts = (FAMILIES.get(about.get("family", ""), ""), size, str(about.get("dtype", "")))
+    kind = ", ".join(filter(None, facts))
+    body = [
+        [row["question"], *(cited(row[name], "diagnosis", at, name) for name in ("verdict", "evidence", "thresholds"))]
+        for at, row in rows
+    ]  # fmt: skip
+    evidence = table(
+        f"Findings on {model}: the numbers they rest on and the thresholds that decided",
+        ("question", "verdict", "evidence", "rule"),
+        body,
+        kind="findings",
+    )
+    return tag(
+        "article", tag("h3", model), tag("p", kind, class_="kind"), tag("p", sentence(findings), class_="said"),
+        details("evidence and rules", evidence), class_="verdict",
+    )  # fmt: skip

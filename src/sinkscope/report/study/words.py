@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import tomllib
-
 from sinkscope.errors import InputError
 from sinkscope.policies import MaskTop, parse_policy
-from sinkscope.report.study.markup import Safe, figure
+from sinkscope.report.study.markup import Safe, figure, tag
 from sinkscope.study.names import control
 from sinkscope.text import listed
 
 PROSE = tomllib.loads((Path(__file__).parent / "prose.toml").read_text(encoding="utf-8"))
+
+CONTENTS: dict[str, str] = PROSE["sections"]
+"""Anchor → title of every section, in the order of the page."""
 
 DOCUMENTATION = {
     "report": "The report of a study",
@@ -51,6 +53,12 @@ def reading() -> str:
 def note(name: str, **words: Any) -> str:
     """A note of prose.toml, in which `words` fill the braces."""
     return str(PROSE["notes"][name].format(**words))
+
+
+def section(anchor: str, *children: Any) -> Safe:
+    """A part of the page, with a heading that links can point to."""
+    head = tag("h2", CONTENTS[anchor], id=f"{anchor}-title")
+    return tag("section", head, *children, id=anchor, aria_labelledby=f"{anchor}-title")
 
 
 def captioned(picture: Safe, name: str, data: Safe | None = None, **words: Any) -> Safe:
