@@ -39,16 +39,16 @@ def process(*words: object, **environment: str) -> subprocess.CompletedProcess[s
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Any:
-    """Runs a command in this process, in an empty folder; gives what it printed."""
+    """Runs a command in this process, in an empty folder, its output in files; gives what it printed, or said as it failed."""
     monkeypatch.chdir(tmp_path)
 
-    def go(*words: object) -> str:
+    def go(*words: object, code: int = 0) -> str:
         monkeypatch.setattr(sys, "argv", ["sinkscope", *map(str, words)])
         with pytest.raises(SystemExit) as ended:
             cli.main()
         seen = capfd.readouterr()
-        assert ended.value.code == 0, seen.err
-        return seen.out
+        assert ended.value.code == code, seen.err
+        return seen.err if code else seen.out
 
     return go
 
@@ -93,12 +93,10 @@ def test_a_model_path_with_markup_and_escapes(run: Any, tmp_path: Path) -> None:
     assert "\x1b" not in out
 
 
-@pytest.mark.slow
-def test_errors_do_not_steer_the_terminal(tmp_path: Path) -> None:
-    done = process("models", tmp_path / "no\x1b[31m")
-    assert done.returncode == 2
-    assert "'; give a folder" in done.stderr
-    assert "\x1b" not in done.stderr
+def test_errors_do_not_steer_the_terminal(run: Any, tmp_path: Path) -> None:
+    said = run("models", tmp_path / "no\x1b[31m", code=2)
+    assert "'; give a folder" in said
+    assert "\x1b" not in said
 
 
 def test_json_of_models(run: Any) -> None:
@@ -180,12 +178,10 @@ def test_help_has_no_python_types(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not re.search(r"<\w+(\[\w+\])?>|\b(None|list\[)", shown.output), shown.output
 
 
-@pytest.mark.slow
-def test_a_pipe_is_never_folded(tmp_path: Path) -> None:
+def test_what_is_no_terminal_is_never_folded(run: Any, tmp_path: Path) -> None:
     folder = tmp_path / ("long" * 40)
     shutil.copytree(golden.checkpoint("llada"), folder)
-    done = process("models", folder)
-    assert str(folder) in done.stdout
+    assert str(folder) in run("models", folder)
 
 
 @pytest.mark.slow

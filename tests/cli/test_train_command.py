@@ -13,7 +13,7 @@ import pytest
 from sinkscope import cli
 from sinkscope.models.load import load
 from sinkscope.organisms import corpus, emergence, monitor
-from sinkscope.organisms.prose import prose
+from sinkscope.organisms.documents import prose
 from sinkscope.organisms.vocabulary import shipped
 
 SMOKE = ["--device", "cpu", "--size", "smoke", "--steps", "2", "--batch", "4"]

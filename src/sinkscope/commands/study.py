@@ -17,9 +17,19 @@ from sinkscope.errors import InputError
 from sinkscope.study import run, spec
 from sinkscope.study.cells import expanded
 from sinkscope.study.draw import with_draws
-from sinkscope.study.estimate import Line, StudyEstimate, estimate, sentences
+from sinkscope.study.estimate import (
+    Line,
+    StudyEstimate,
+    cheapest,
+    estimate,
+    gpu_hours,
+    gpu_names,
+    gpu_source,
+    sentences,
+    together,
+)
 from sinkscope.study.executors import Place
-from sinkscope.study.gpu_hours import cheapest, gpu_hours, gpu_names, source, together
+from sinkscope.study.ladder import trained_runs
 from sinkscope.study.status import read as read_status
 from sinkscope.tasks.sandbox import UnconfinedWarning
 from sinkscope.tasks.task import ACCURACY, NATS
@@ -27,6 +37,20 @@ from sinkscope.text import aligned, pairs, visible
 
 if TYPE_CHECKING:
     from sinkscope.report.study.claims import Tally
+
+WITH_INTERVAL = "with its interval"
+REUSE_TITLE = "{model}, {task}, decoding {decoding_name}: approximate steps"
+REUSE = (
+    ("reuse", "reuse", ""), ("accuracy", "accuracy", ".3f"), ("− exact", "difference", "+.3f"),
+    ("− random", "over_random", "+.3f"), ("work saved", "work_saved", ".1%"), ("time saved", "time_saved", ".1%"),
+    ("tokens equal", "tokens_equal", ".3f"), ("KL, nats", "kl", ".3g"),
+)  # fmt: skip
+LADDER_TITLE = "{task}: accuracy lost, mean over seeds (95 % interval over seeds)"
+LADDER = (
+    ("objective", "objective", ""), ("parameters", "parameters", ","), ("intervention", "intervention", ""),
+    ("policy", "policy", ""), ("seeds", "seeds", ""), ("unmasked", "unmasked", ".2f"), ("damage", "damage", WITH_INTERVAL),
+    ("− control", "beyond_count", WITH_INTERVAL), ("concluded", "conclusion", ""),
+)  # fmt: skip
 
 
 def study(
@@ -50,7 +74,13 @@ def study(
 ) -> None:
     """Estimate or run a study; with `json` one document on stdout."""
     wanted = spec.changed(
-        name, model or (), task, samples, dtype, pairs(data or (), "--data"), trained_runs(runs)
+        name,
+        model or (),
+        task,
+        samples,
+        dtype,
+        pairs(data or (), "--data"),
+        {} if runs is None else trained_runs(runs),
     )
     out = out or Path(f"study-{wanted.name}")
     options = pairs(option or (), "--option")
@@ -74,20 +104,6 @@ def study(
     finally:
         progress.end()
     show_outcome(outcome, out, report, json)
-
-
-def trained_runs(folder: Path | None) -> dict[str, str]:
-    """Name → folder of the finished runs of a training sweep."""
-    if folder is None:
-        return {}
-    from sinkscope.organisms.sweep import read_runs
-
-    found = read_runs(folder)
-    if not found:
-        raise InputError(
-            f"{folder} has no finished run; train them with: sinkscope train sweep FILE --out {folder}"
-        )
-    return {run.name: str(run) for run in found}
 
 
 def update_report(root: Path, wanted: bool, progress: run.Progress) -> Path | None:
@@ -192,8 +208,11 @@ def show_outcome(outcome: run.Outcome, out: Path, report: Path | None, json: boo
     say(*(f"{model}: {sentence}" for model, sentence in sentences_by_model.items()), "")
     for name in ("results", "likelihood"):
         say(*result_lines(outcome.frames.get(name), outcome.study))
-    say(*reuse_lines(outcome.frames.get("reuse")))
-    say(*ladder_lines(outcome.frames.get("ladder")))
+    reuse, ladder = outcome.frames.get("reuse"), outcome.frames.get("ladder")
+    say(*text_tables(reuse, ("model", "task", "decoding_name"), REUSE_TITLE, REUSE))
+    if ladder is not None:  # skills one by one: tables/ladder.csv
+        ladder = ladder[~ladder["task"].str.startswith("battery:")]
+    say(*text_tables(ladder, ["task"], LADDER_TITLE, LADDER))
     say(*outcome.notes, *([decided.sentence] if decided.sentence else []))
     computed = f"{outcome.computed} answers computed" if outcome.computed else "nothing was left to compute"
     say(f"{computed}; tables: {out}/tables")
@@ -213,7 +232,7 @@ def claims(root: Path) -> Tally:
 
 def verdicts(diagnosis: Any) -> dict[str, str]:
     """Model → the verdict in one sentence."""
-    from sinkscope.report.study.verdicts import sentence
+    from sinkscope.report.study.summary import sentence
 
     findings: dict[str, dict[str, tuple[str, str]]] = {}
     for row in [] if diagnosis is None else diagnosis.to_dict("records"):
@@ -244,61 +263,32 @@ def result_lines(results: Any, wanted: spec.Study) -> list[str]:
     return lines
 
 
-def reuse_lines(table: Any) -> list[str]:
-    """Approximate steps: what each rule saves and loses."""
-    if table is None:
-        return []
+def text_tables(
+    table: Any, by: Sequence[str], title: str, columns: Sequence[tuple[str, str, str]]
+) -> list[str]:
+    """A table of the study in lines, one for each group of rows.
 
-    def text(row: Mapping[str, Any], name: str, form: str) -> str:
-        value = row.get(name)
-        return "" if value is None or value != value else format(value, form)
-
-    columns = {
-        "accuracy": ("accuracy", ".3f"), "difference": ("− exact", "+.3f"), "over_random": ("− random", "+.3f"),
-        "work_saved": ("work saved", ".1%"), "time_saved": ("time saved", ".1%"), "tokens_equal": ("tokens equal", ".3f"),
-        "kl": ("KL, nats", ".3g"),
-    }  # fmt: skip
+    Args:
+        by: columns whose values a group shares. title: of a group, with their names in braces.
+        columns: heading, name, and format of the number: "" for text, WITH_INTERVAL for a value with its interval.
+    """
     lines: list[str] = []
-    for (model, task, decoding), group in table.groupby(["model", "task", "decoding_name"], sort=False):
-        head = ["reuse", *(words for words, _ in columns.values())]
-        body = [
-            [str(row["reuse"]), *(text(row, name, form) for name, (_, form) in columns.items())]
-            for row in group.to_dict("records")
-        ]
-        lines += [f"{model}, {task}, decoding {decoding}: approximate steps", *aligned([head, *body]), ""]
+    for _, group in () if table is None else table.groupby(list(by), sort=False):
+        rows = group.to_dict("records")
+        body = [[_cell(row, name, form) for _, name, form in columns] for row in rows]
+        lines += [title.format(**rows[0]), *aligned([[words for words, *_ in columns], *body]), ""]
     return lines
 
 
-def ladder_lines(table: Any) -> list[str]:
-    """Training runs: what masking costs by objective, size and scope, over seeds."""
-    if table is None:
-        return []
-    head = [
-        "objective", "parameters", "intervention", "policy", "seeds", "unmasked", "damage", "− control", "concluded",
-    ]  # fmt: skip
-    lines: list[str] = []
-    whole = table[~table["task"].str.startswith("battery:")]  # skills one by one: tables/ladder.csv
-    for task, group in whole.groupby("task", sort=False):
-        body = [
-            [
-                str(row["objective"]), f"{row['parameters']:,}", str(row["intervention"]) or "–", str(row["policy"]),
-                str(row["seeds"]), f"{row['unmasked']:.2f}", _spread(row, "damage"), _spread(row, "beyond_count"),
-                str(row["conclusion"]),
-            ]
-            for row in group.to_dict("records")
-        ]  # fmt: skip
-        lines += [
-            f"{task}: accuracy lost, mean over seeds (95 % interval over seeds)",
-            *aligned([head, *body]),
-            "",
-        ]
-    return lines
-
-
-def _spread(row: Mapping[str, Any], name: str) -> str:
-    value, low, high = (row[name + end] for end in ("", "_low", "_high"))
+def _cell(row: Mapping[str, Any], name: str, form: str) -> str:
+    value = row.get(name)
+    if not form:
+        return str(value) or "–"
     if value is None or value != value:
-        return "–"
+        return "–" if form == WITH_INTERVAL else ""
+    if form != WITH_INTERVAL:
+        return format(value, form)
+    low, high = (row[f"{name}_{end}"] for end in ("low", "high"))
     return f"{value:+.2f}" + ("" if low != low else f" ({low:+.2f} to {high:+.2f})")
 
 
@@ -397,7 +387,7 @@ def gpu_lines(cost: StudyEstimate) -> list[str]:
     whole = [_hours(gpu_hours(union, cost.facts, gpu)) for gpu in names[:2]]
     claims.append(["all of these", str(len(union)), "", *whole, ""])
     return [
-        "", *aligned(rows), source(), "",
+        "", *aligned(rows), gpu_source(), "",
         "The cheapest runs that decide on each claim on accuracies with 80 % power (docs/report.md), and their GPU-hours:",
         *aligned(claims),
         f"Such a subset is a study file of your own with these policies; --samples {max(s.power.documents for s in subsets)} "
