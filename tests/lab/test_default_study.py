@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from tests.report.studies import make
 
 from lab import default_study
@@ -137,6 +138,7 @@ def test_runs_share_rows_and_a_change_without_a_reason_is_told():
     assert line.endswith("| a \\| b (2 prompts) | a \\| b (2 prompts) | two: more of it |")
 
 
+@pytest.mark.slow
 def test_a_finished_study_becomes_a_run(tmp_path, monkeypatch):
     make(tmp_path / "study")
     monkeypatch.setattr(default_study, "PATH", tmp_path / "kept.json")

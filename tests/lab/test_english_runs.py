@@ -1,4 +1,4 @@
-"""The runs of the English experiment, tiny: both processes agree on the steps, and what comes out can be loaded."""
+"""The runs of the English experiment, tiny: all processes agree on the steps, and what comes out can be loaded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 import sinkscope as ss
 from sinkscope.models.load import find
 from sinkscope.models.tokenizer import read_tokenizer
-from sinkscope.organisms.prose import prose
+from sinkscope.organisms.documents import prose
 from sinkscope.organisms.text import tokenise
 
 ROOT = Path(__file__).parents[2]
@@ -41,6 +41,7 @@ def test_pairs_of_runs(tmp_path: Path) -> None:
         f"--text={tmp_path / 'tokens'}",
         *places,
         *small.split(),
+        *["--ways", "lora", "full", "random"],
     ]
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
@@ -48,7 +49,7 @@ def test_pairs_of_runs(tmp_path: Path) -> None:
         subprocess.run([*command, "--mask-token", "<|mask|>"], cwd=ROOT, env=environment, check=True)
     about = {}
     for kind in ("twin", "causal"):
-        with tarfile.open(tmp_path / "out" / f"{kind}.tar.xz") as tar:
+        with tarfile.open(tmp_path / "out" / f"{kind}-lora.tar.xz") as tar:
             tar.extractall(tmp_path / "found", filter="data")
         place = tmp_path / "found" / f"{kind}-lora-0"
         shutil.copyfile(tmp_path / "out" / f"{kind}-lora-0.safetensors", place / "adapter_model.safetensors")
@@ -63,3 +64,9 @@ def test_pairs_of_runs(tmp_path: Path) -> None:
         assert ss.load(full, device="cpu").family == model.family
     assert about["twin"]["adaptation"]["steps"] == about["causal"]["adaptation"]["steps"] == 10
     assert about["twin"]["text"] == about["causal"]["text"]
+    anew = json.loads((tmp_path / "work" / "twin-random-0" / "training.json").read_text())
+    assert anew["source_digest"] != about["twin"]["source_digest"]
+    assert anew["adaptation"]["steps"] == 10
+    start = json.loads((tmp_path / "work" / "twin-random-0" / "emergence.json").read_text())["points"][0]
+    assert start["levels"]["0.5"]["sink_heads"] < 0.05
+    assert ss.load(tmp_path / "work" / "twin-random-0", device="cpu").family == "dream"

@@ -37,6 +37,7 @@ def shared() -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", rehearsal.MODELS)
 def test_checkpoints_are_in_the_official_layouts(name: str, shared: Path, tmp_path: Path) -> None:
     rehearsal.write_checkpoint(name, tmp_path / name, True, shared / "tokenizers", 20_000_000)

@@ -1,0 +1,115 @@
+"""Tables of the English experiment as they are kept in lab/english, from finished studies and from training runs.
+
+    python -m lab.english_tables --out lab/english/weights --runs english-runs study-english-weights study-english-random
+    python -m lab.english_tables --out lab/english/shares study-english-shares
+    python -m lab.english_tables --out lab/english/reuse study-reuse-english
+
+Each table of the studies becomes one CSV file, without the columns that are empty or that repeat the study's settings; several
+studies are put below each other. Of the runs: training.json, by name, and the sinks by training step, emergence.csv.gz. What is
+printed is for docs/english.md: what each policy costs, by group of models and by reading, with intervals over seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+TABLES = ("likelihood", "results", "replicates", "reuse", "agreement", "sinks")
+REPEATED = ("cell", "decoding", "scheme", "capture", "settings", "prompt", "output", "fingerprint", "stream")
+"""Columns that say for every row what the study file says once, or that only a study's folder needs."""
+
+
+def table(studies: Sequence[Path], name: str) -> pd.DataFrame:
+    """A table of all studies that have it."""
+    files = [path for study in studies if (path := study / "tables" / f"{name}.parquet").is_file()]
+    frames = [frame for frame in map(pd.read_parquet, files) if len(frame)]
+    if not frames:
+        return pd.DataFrame()
+    whole = pd.concat(frames, ignore_index=True).dropna(axis="columns", how="all")
+    return whole.drop(columns=[name for name in REPEATED if name in whole])
+
+
+def emergence(runs: Path) -> Iterator[dict[str, Any]]:
+    """A row for each run, step, share of masks and measure; "first_received" is the attention on the first key, × uniform."""
+    for file in sorted(runs.glob("*/emergence.json")):
+        for point in json.loads(file.read_text(encoding="utf-8"))["points"]:
+            about = {"run": file.parent.name, "step": point["step"], "tokens": point["tokens"]}
+            for share, level in point["levels"].items():
+                numbers = {name: value for name, value in level.items() if isinstance(value, (int, float))}
+                for measure, value in sorted(numbers.items()):
+                    yield {**about, "masked share": share, "measure": measure, "value": value}
+
+
+def training(runs: Path) -> dict[str, Any]:
+    """Name of a run → its training.json; a source that is a folder is known by its last name."""
+    found = {}
+    for file in sorted(runs.glob("*/training.json")):
+        about = json.loads(file.read_text(encoding="utf-8"))
+        for place in (about, about["adaptation"]):
+            place["source"] = Path(place["source"]).name
+        found[file.parent.name] = about
+    return found
+
+
+def costs(replicates: pd.DataFrame) -> list[str]:
+    """What each policy costs, as rows of a Markdown table for each task and reading."""
+    if replicates.empty:
+        return []
+    lines = []
+    for (task, reading), part in replicates.groupby(["task", "decoding_name"], sort=False):
+        groups = list(dict.fromkeys(part["group"]))
+        lines += ["", f"{task}, {reading}", f"| | {' | '.join(groups)} |", "|---" * (len(groups) + 1) + "|"]
+        for policy in dict.fromkeys(part["policy"]):
+            cells = []
+            for group in groups:
+                mine = part[(part["policy"] == policy) & (part["group"] == group)].set_index("measure")
+                plain = "nll" if "nll" in mine.index else "accuracy"
+                cells.append(
+                    "; ".join(
+                        f"{name} {_spread(mine.loc[name])}"
+                        for name in (plain, "difference", "effect_count", "effect_mass", "hidden_share")
+                        if name in mine.index
+                    )
+                )
+            lines.append(f"| `{policy}` | {' | '.join(cells)} |")
+    return lines
+
+
+def _spread(row: Any) -> str:
+    known = f"{row['value']:.3f}"
+    return known if pd.isna(row.get("low")) else f"{known} [{row['low']:.3f}, {row['high']:.3f}]"
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("studies", nargs="*", type=Path, help="folders of finished studies")
+    parser.add_argument("--runs", type=Path, help="the folder of training runs")
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    for name in TABLES:
+        frame = table(given.studies, name)
+        if not frame.empty:
+            frame.to_csv(given.out / f"{name}.csv", index=False, float_format="%.6g")
+            print(f"{name}: {len(frame)} rows")
+    print(*costs(table(given.studies, "replicates")), sep="\n")
+    if given.runs is not None:
+        about = json.dumps(training(given.runs), indent=1, sort_keys=True) + "\n"
+        (given.out / "training.json").write_text(about, encoding="utf-8")
+        rows = pd.DataFrame(list(emergence(given.runs))).to_csv(index=False)
+        (given.out / "emergence.csv.gz").write_bytes(gzip.compress(rows.encode(), 9, mtime=0))
+        for name, run in training(given.runs).items():
+            print(f"{name}: held out {run['held_out']}, {run['seconds']:.0f} s on {run['hardware']}")
+
+
+if __name__ == "__main__":
+    main()
