@@ -2,10 +2,12 @@
 # On a GPU machine: make TORCH=gpu …; another interpreter: make PYTHON=python3.12 …
 PYTHON ?= python3
 BIN := .venv/bin
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+# Bytecode is kept even where the environment says otherwise: processes that tests start would compile the package again.
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
+TYPES := $(BIN)/mypy && $(BIN)/lint-imports
 WITH_BROWSER := tests/docs tests/report
 
-.PHONY: help venv venv-test test quick lint study bench docs wheel soak clean
+.PHONY: help venv venv-test test quick lint style types study bench docs wheel soak clean
 
 help:
 	@echo "make study   the main job, on a CPU"
@@ -15,7 +17,7 @@ help:
 	@echo "make bench   how much tracing costs on this machine"
 	@echo "make docs    the documentation as a site, in site/"
 	@echo "make wheel   build the wheel and try it in a fresh environment, dependencies from the package index"
-	@echo "make soak    long stress: the whole policy matrix, kill and resume twenty times"
+	@echo "make soak    long stress: every combination, whole tutorials, kill and resume twenty times"
 
 # Says what the machine lacks, and installs what is missing in .venv; done before, it takes no time.
 venv:
@@ -24,14 +26,20 @@ venv:
 venv-test:
 	@$(PYTHON) .ci/set_up.py test
 
-lint: venv-test
+lint: style types
+
+style: venv-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports
 
-test: lint
-	$(PYTEST) -m "browser and not slow and not soak" $(WITH_BROWSER)
+types: venv-test
+	$(TYPES)
+
+# Types and browser tests need a core each, so they run side by side; what mypy says is shown after the tests' own output.
+test: style
+	@mkdir -p .mypy_cache; ($(TYPES)) >.mypy_cache/said.txt 2>&1 & types=$$!; \
+	$(PYTEST) -m "browser and not slow and not soak" $(WITH_BROWSER); browser=$$?; \
+	wait $$types; types=$$?; cat .mypy_cache/said.txt; test $$browser = 0 && test $$types = 0
 	$(PYTEST) -m "not soak and (slow or not browser)" -n 2 --dist worksteal --durations=25
 
 quick: venv-test

@@ -1,4 +1,7 @@
-"""The tutorials run from top to bottom, each in a kernel and a folder of its own, and print what they are about.
+"""The tutorials run from top to bottom, each in a folder of its own, and print what they are about.
+
+`make test` runs them one after the other in a kernel that forgets all names in between and keeps what was imported, `make soak`
+each in a kernel of its own.
 
 What is stored in a notebook is what a reader of the site sees; the tests run the code again and look at the new output.
 """
@@ -7,13 +10,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import nbclient
 import nbformat
 import pytest
+from jupyter_client.manager import KernelManager, start_new_kernel
 
 from sinkscope.models.fetched import find_fetched
 
@@ -53,8 +58,7 @@ def causal_against_diffusion(text: str) -> None:
     causal, diffusion = numbers(text, "on the first 4 positions")[:2]
     assert causal > 2 * diffusion  # the first-token sink of the causal organism, on English
     assert numbers(text, "organism/causal")[0] > 6.5
-    if find_fetched("smollm2") is None:
-        assert "left out, SmolLM2" in text
+    if "left out, SmolLM2" in text:
         assert "no model here reads English well enough" in text
     else:
         cost = numbers(text, "smollm2: hiding each head's strongest key costs")[0]
@@ -128,29 +132,68 @@ def test_every_tutorial_has_a_check() -> None:
     assert {path.stem for path in FOLDER.glob("*.ipynb")} == set(CHECKS)
 
 
-def halved(source: str) -> str:
-    """The code with half as many documents in every evaluation of four or more."""
-    return re.sub(r"\blimit=([4-9])\b", lambda found: f"limit={int(found[1]) // 2}", source)
+def shortened(source: str) -> str:
+    """The code with two documents in every evaluation."""
+    return re.sub(r"\blimit=[3-9]\b", "limit=2", source)
 
 
-@pytest.mark.parametrize(
-    "size", [pytest.param("half", marks=pytest.mark.slow), pytest.param("whole", marks=pytest.mark.soak)]
-)
-@pytest.mark.parametrize("name", CHECKS)
-def test_a_tutorial_runs_and_shows_what_it_says(
-    name: str, size: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With half of the documents, and in the soak with all of them; what it prints holds with either."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv("COLUMNS", "200")
+@contextmanager
+def running_kernel(**more: str) -> Iterator[KernelManager]:
+    """A kernel that finds this checkout; more: variables of its environment."""
     source = str(FOLDER.parents[1] / "src")
-    monkeypatch.setenv("PYTHONPATH", source + os.pathsep + os.environ.get("PYTHONPATH", ""))
-    notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
-    for cell in notebook.cells if size == "half" else ():
-        cell.source = halved(cell.source)
-    client = nbclient.NotebookClient(notebook, timeout=280, resources={"metadata": {"path": str(tmp_path)}})
-    client.execute()
-    CHECKS[name](printed(notebook))
+    path = source + os.pathsep + os.environ.get("PYTHONPATH", "")
+    manager, client = start_new_kernel(
+        env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "PYTHONPATH": path, **more}
+    )
+    client.stop_channels()
+    try:
+        yield manager
+    finally:
+        manager.shutdown_kernel(now=True)
+
+
+def execute(kernel: KernelManager, source: Path, folder: Path, change: Callable[[str], str]) -> Any:
+    """The notebook after a run in an empty folder, by a kernel that knows no names."""
+    notebook = nbformat.read(source, as_version=4)
+    for cell in notebook.cells:
+        cell.source = change(cell.source)
+    begin = f"%reset -f\nimport os\nos.chdir({str(folder)!r})\ndel os"
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(begin))
+    nbclient.NotebookClient(notebook, km=kernel, timeout=280).execute()
+    return notebook
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KernelManager]:
+    """One for all tutorials: most of the time of a new one goes into imports. It knows no fetched model, as most machines."""
+    with running_kernel(SINKSCOPE_CACHE=str(tmp_path_factory.mktemp("cache"))) as found:
+        yield found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CHECKS)
+def test_a_tutorial_runs_and_shows_what_it_says(name: str, kernel: KernelManager, tmp_path: Path) -> None:
+    """With two documents in every evaluation, and in the soak with all of them; what it prints holds with either."""
+    CHECKS[name](printed(execute(kernel, FOLDER / f"{name}.ipynb", tmp_path, shortened)))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", CHECKS)
+def test_a_whole_tutorial_in_a_kernel_of_its_own(name: str, tmp_path: Path) -> None:
+    with running_kernel() as fresh:
+        text = printed(execute(fresh, FOLDER / f"{name}.ipynb", tmp_path, str))
+    CHECKS[name](text)
+    assert "left out, SmolLM2" not in text or find_fetched("smollm2") is None
+
+
+@pytest.mark.slow
+def test_a_kernel_forgets_the_names_of_the_last_tutorial(kernel: KernelManager, tmp_path: Path) -> None:
+    """Else a tutorial could lean on what another one imported."""
+    first, second = (tmp_path / name for name in ("first.ipynb", "second.ipynb"))
+    for path, source in ((first, "left = 1"), (second, "print('left' in globals(), 'os' in globals())")):
+        nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)]), path)
+    execute(kernel, first, tmp_path, str)
+    assert printed(execute(kernel, second, tmp_path, str)) == "False False\n"
 
 
 @pytest.mark.parametrize("name", CHECKS)
@@ -164,6 +207,7 @@ def test_the_stored_output_is_of_the_whole_tutorial(name: str) -> None:
         CHECKS[name](text)
 
 
+@pytest.mark.soak
 def test_smollm2_was_there_for_its_part_of_the_tutorial() -> None:
     if find_fetched("smollm2") is None:
         pytest.skip(

@@ -43,45 +43,80 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def python(installed: Path, tmp_path: Path) -> Any:
-    """Runs `python …` with the distribution installed; gives what it printed."""
+@pytest.fixture(scope="module")
+def python(installed: Path) -> Any:
+    """Runs `python …` in a folder, with the distribution installed; gives what it printed."""
     path = os.pathsep.join([str(installed), str(SOURCE)])
     variables = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
-    def run(*words: object, code: int = 0) -> str:
+    def run(folder: Path, *words: object) -> str:
         done = subprocess.run(
             [sys.executable, *map(str, words)],
-            cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=280, check=False,
+            cwd=folder, env=variables, capture_output=True, text=True, timeout=280, check=False,
         )  # fmt: skip
-        assert done.returncode == code, done.stdout[-2000:] + done.stderr[-3000:]
-        return done.stderr if code else done.stdout
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+        return done.stdout
 
     return run
 
 
-def test_in_generate_and_evaluate(python: Any, checkpoint: Path) -> None:
-    shown = python(
-        "-c",
-        f"""
-import json, sys
+PROGRAM = """
+import contextlib, io, json, sys
 import sinkscope as ss
-model = ss.load({str(checkpoint)!r}, device="cpu")
+from sinkscope import cli
+
+model = ss.load(sys.argv[1], device="cpu")
 plain = ss.generate(model, "Say a.", seed=[0])
-policies = [ss.parse_policy(f"rank:{{rank}}") for rank in (0, 1)]
+policies = [ss.parse_policy(f"rank:{rank}") for rank in (0, 1)]
 runs = [ss.generate(model, "Say a.", policy=policy, capture=ss.Capture(), seed=[0]) for policy in policies]
 masked = [run.trace.masked_keys().values for run in runs]
-print(json.dumps({{
+used = {
     "family": model.family, "decoding": plain.decoding.as_dict(), "policies": [str(p) for p in policies],
     "counts": [int(keys[:, 1:].sum(-1).max()) for keys in masked], "apart": not bool((masked[0] & masked[1])[:, 1].any()),
     "top": bool((masked[0] == ss.generate(model, "Say a.", policy=ss.MaskTop(1), capture=ss.Capture(), seed=[0])
                  .trace.masked_keys().values).all()),
     "n": len(ss.evaluate(model, "letters", policy=policies[0], limit=3).records),
     "control": str(policies[1].__class__(1, "layer")), "late": "sinkscope_extension" in sys.modules,
-}}))
-""",
+}
+
+ss.evaluate(model, "letters", policy="rank:0", limit=2, out="run")
+try:
+    ss.evaluate(model, "letters", policy="rank:1", limit=2, out="run")
+except ss.InputError as error:
+    refused = str(error)
+
+commands = []
+for words in json.loads(sys.argv[2]):
+    sys.argv = ["sinkscope", *words]
+    printed, said, code = io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(said):
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = end.code or 0
+    commands.append((code, printed.getvalue(), said.getvalue()))
+print(json.dumps({"used": used, "refused": refused, "commands": commands}))
+"""
+
+
+@pytest.fixture(scope="module")
+def found(python: Any, checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What one process found: in Python, with records, and with four commands."""
+    evaluate = ("evaluate", str(checkpoint), "--device", "cpu", "--limit", "2")
+    lines = [
+        (*evaluate, "--task", "letters", "--policy", "random(rank:1)"),
+        ("models", str(checkpoint)),
+        (*evaluate, "--task", "letters", "--policy", "rnk:1"),
+        (*evaluate, "--task", "lettrs"),
+    ]
+    shown: dict[str, Any] = json.loads(
+        python(tmp_path_factory.mktemp("found"), "-c", PROGRAM, checkpoint, json.dumps(lines))
     )
-    found = json.loads(shown)
+    return shown
+
+
+def test_in_generate_and_evaluate(found: dict[str, Any]) -> None:
+    found = found["used"]
     assert found["family"] == "echo"
     assert found["decoding"]["kind"] == "echo"
     assert found["decoding"]["length"] == found["decoding"]["steps"] == 8
@@ -94,47 +129,14 @@ print(json.dumps({{
     assert found["late"]
 
 
-def test_two_values_of_a_policy_never_share_a_record(python: Any, checkpoint: Path, tmp_path: Path) -> None:
+def test_two_values_of_a_policy_never_share_a_record(found: dict[str, Any]) -> None:
     """A policy whose text form left out its field gave one value's answers for the other."""
-    code = f"""
-import sinkscope as ss
-model = ss.load({str(checkpoint)!r}, device="cpu")
-ss.evaluate(model, "letters", policy="rank:0", limit=2, out="run")
-try:
-    ss.evaluate(model, "letters", policy="rank:1", limit=2, out="run")
-except ss.InputError as error:
-    print("refused:", error)
-"""
-    assert "rank" in python("-c", code).partition("refused:")[2]
+    assert "rank" in found["refused"]
 
 
-LINES = """
-import contextlib, io, json, sys
-from sinkscope import cli
-found = []
-for words in json.loads(sys.argv[1]):
-    sys.argv = ["sinkscope", *words]
-    printed, said, code = io.StringIO(), io.StringIO(), 0
-    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(said):
-        try:
-            cli.main()
-        except SystemExit as end:
-            code = end.code or 0
-    found.append((code, printed.getvalue(), said.getvalue()))
-print(json.dumps(found))
-"""
-
-
-def test_on_the_command_line(python: Any, checkpoint: Path) -> None:
+def test_on_the_command_line(found: dict[str, Any]) -> None:
     """Four commands in one process; the studies below start the program as a user does."""
-    evaluate = ("evaluate", str(checkpoint), "--device", "cpu", "--limit", "2")
-    lines = [
-        (*evaluate, "--task", "letters", "--policy", "random(rank:1)"),
-        ("models", str(checkpoint)),
-        (*evaluate, "--task", "letters", "--policy", "rnk:1"),
-        (*evaluate, "--task", "lettrs"),
-    ]
-    measured, described, policy, task = json.loads(python("-c", LINES, json.dumps(lines)))
+    measured, described, policy, task = found["commands"]
     assert [code for code, _, _ in (measured, described, policy, task)] == [0, 0, 2, 2]
     assert "letters" in measured[1]
     assert "echo" in described[1]
@@ -154,14 +156,14 @@ policies = ["none", "rank:0", "rank:1", "random(rank:1)"]
 """
 
 
-@pytest.mark.parametrize("on", ["local", "ray"])
+@pytest.mark.parametrize("on", ["local", pytest.param("ray", marks=pytest.mark.soak)])
 def test_in_a_study(on: str, python: Any, checkpoint: Path, tmp_path: Path) -> None:
     """Workers are processes of their own, and know what the study's modules register."""
     if on == "ray":
         pytest.importorskip("ray", reason="Ray is not installed (pip install 'sinkscope[ray]')")
     (tmp_path / "stranger.toml").write_text(STUDY.format(checkpoint=checkpoint))
-    study = ("-m", "sinkscope", "study", "stranger.toml", "--device", "cpu", "--workers", "2", "--shard", "2")
-    python(*study, "--on", on, "--out", "study", "--no-report")
+    study = ("-m", "sinkscope", "study", "stranger.toml", "--device", "cpu", "--workers", "1", "--shard", "2")
+    python(tmp_path, *study, "--on", on, "--out", "study", "--no-report")
     table = pd.read_parquet(tmp_path / "study" / "tables" / "results.parquet")
     assert set(table["policy"]) == {"none", "rank:0", "rank:1", "random(rank:1)"}
     assert set(table["family"]) == {"echo"}

@@ -90,7 +90,8 @@ def test_the_study_needs_no_test_extra() -> None:
 @pytest.mark.slow
 def test_a_study_on_a_bare_machine(bare, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     (tmp_path / "bare.toml").write_text(STUDY)
-    done = bare(sys.executable, "-m", "sinkscope", "study", "bare.toml", "--out", "out", folder=tmp_path)
+    study = ("-m", "sinkscope", "study", "bare.toml", "--out", "out", "--workers", "1")
+    done = bare(sys.executable, *study, folder=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     assert (tmp_path / "out" / "report.html").is_file()
     said = done.stdout + done.stderr
