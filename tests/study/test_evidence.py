@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -129,6 +131,14 @@ def test_a_file_holds_all_of_it(earlier: evidence.Evidence, tmp_path: Path) -> N
     assert (one.documents, one.made) == (other.documents, "2026-01-02, a machine, float32")
     assert one.statistics.equals(other.statistics)
     assert read.digest == earlier.digest
+    with zipfile.ZipFile(path) as file:
+        about, arrays = json.loads(file.read("evidence.json")), file.read("0.npz")
+    del about["traces"][0]["made"]
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("evidence.json", json.dumps(about))
+        file.writestr("0.npz", arrays)
+    with pytest.raises(InputError, match="lacks 'made'"):
+        evidence.load(path, earlier.weights)
     path.write_bytes(b"no zip")
     with pytest.raises(InputError, match="cannot be read as evidence"):
         evidence.load(path, earlier.weights)

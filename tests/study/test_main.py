@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -11,6 +13,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from tests.study import small
+
+from sinkscope.study.__main__ import the_rest
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -59,6 +63,16 @@ def test_answers_are_computed_on_a_bare_machine_and_finished_here(tmp_path: Path
     assert (call["answers_computed"], call["answers_graded_later"]) == (2 + 1, 12)
     small.run_here(study, tmp_path / "whole", "--no-report")
     small.assert_same(out, tmp_path / "whole")
+
+
+def test_the_line_for_the_rest_has_what_answers_follow_from() -> None:
+    given = argparse.Namespace(
+        name="ladder", model=[], runs=Path("my runs"), samples=8, data=["gsm8k=a.jsonl"], dtype="float32"
+    )
+    line = shlex.join(the_rest(given, Path("out")))
+    assert line == (
+        "sinkscope study ladder --out out --runs 'my runs' --samples 8 --data gsm8k=a.jsonl --dtype float32"
+    )
 
 
 @pytest.mark.slow

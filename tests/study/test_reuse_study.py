@@ -7,6 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from tests.study import small
@@ -15,12 +16,14 @@ from sinkscope.errors import InputError
 from sinkscope.report.study import write_report
 from sinkscope.study import spec
 from sinkscope.study.cells import expanded_reuse
+from sinkscope.study.reuse_table import _Rule
 from sinkscope.study.store import Store
+from sinkscope.tasks.records import Generation
 
 pytestmark = pytest.mark.slow
 
 RULES = ["none", "prefix:block", "sparse:0.3", "sparse:0.3,by=recent", "sparse:0.3,by=random"]
-TIMES = ["seconds", "seconds_exact", "time_saved", "time_saved_low", "time_saved_high"]
+TIMES = ["seconds", "seconds_exact", "timed_with", "time_saved", "time_saved_low", "time_saved_high"]
 
 
 def write_study(folder: Path) -> Path:
@@ -167,6 +170,29 @@ def test_wrong_studies_are_refused(tmp_path: Path) -> None:
         "sparse:4,by=random,seed=3",
         "sparse:4,by=random,seed=4",
     ]
+
+
+def _compared(document: str, first_step: int | None, seconds: float, timed_with: str) -> Generation:
+    more = {
+        "tokens_equal": 0.5, "kl": 0.1, "first_step": first_step, "seconds": seconds, "seconds_exact": 1.0,
+        "timed_with": timed_with,
+    }  # fmt: skip
+    return Generation(document, 0, 0, "", "", 8, 8, more=more)
+
+
+def test_draws_that_part_in_different_documents_are_averaged() -> None:
+    draws = [[_compared("a", 2, 0.5, "a"), _compared("b", None, 0.5, "b")],
+             [_compared("a", 4, 0.5, "a"), _compared("b", 6, 0.5, "b")]]  # fmt: skip
+    assert _Rule(None, agreed=draws).of("first_step") == {"a": 3.0, "b": 6.0}
+
+
+def test_documents_that_ran_together_were_timed_once() -> None:
+    """Copies of one measurement are no evidence on its spread."""
+    together = [_compared(name, None, 0.5, "a") for name in "abcd"]
+    assert np.isnan(_Rule(None, agreed=[together]).time_ratio().low)
+    apart = [_compared(name, None, seconds, name) for name, seconds in zip("ab", (0.4, 0.6), strict=True)]
+    twice = [_compared("c", None, 0.4, "a"), _compared("d", None, 0.6, "b")]
+    assert _Rule(None, agreed=[apart + twice]).time_ratio() == _Rule(None, agreed=[apart]).time_ratio()
 
 
 @pytest.mark.parametrize("family", ["dream", "llama"])

@@ -10,6 +10,9 @@ from tests.study import small
 
 from sinkscope.errors import CheckpointError, InputError
 from sinkscope.study import run, spec
+from sinkscope.study.cells import identify, outline
+from sinkscope.study.estimate import storage
+from sinkscope.study.facts import Facts
 from sinkscope.study.store import Store
 
 BLOCKS = """
@@ -68,6 +71,52 @@ def test_recordings_that_are_read_again_must_be_kept() -> None:
     for more in ({"maps": 1}, {"policies": ("none", "top:1")}):
         with pytest.raises(InputError, match="keep = false"):
             spec.TraceGrid("word_problems", keep=False, **more)
+
+
+def test_a_cell_of_two_blocks_is_kept_if_one_of_them_wants_its_recordings() -> None:
+    facts = {"m": Facts("llada", "float32", "0", 32, 32, 1000)}
+    block = {"task": "word_problems", "decodings": ["short"], "samples": 2}
+    data = {
+        "name": "s", "models": [{"source": "x", "name": "m"}],
+        "decodings": {"short": {"llada": {"length": 8, "steps": 4, "block": 4}}},
+    }  # fmt: skip
+    blocks = [{**block, "keep": False}, {**block, "policies": ["none", "top:1"]}]
+    for order in (blocks, blocks[::-1]):
+        cells = identify(outline(spec.from_data({**data, "trace": order}), facts), facts)
+        assert [(cell.policy, cell.keep) for cell in cells] == [("none", True), ("top:1", True)]
+    (alone,) = identify(outline(spec.from_data({**data, "trace": blocks[:1]}), facts), facts)
+    assert not alone.keep
+    assert storage(alone, facts["m"]) < storage(cells[0], facts["m"])
+
+
+def test_new_models_come_last_in_whatever_order_they_are_asked_for(tmp_path: Path) -> None:
+    """Documents in batches follow the first model's prompts: another first model would be another study."""
+
+    def study(*names: str) -> spec.Study:
+        models = [{"source": name, "name": name} for name in names]
+        evaluate = [{"task": "word_problems", "decodings": ["short"], "batches": 2, "samples": 4}]
+        decodings = {"short": {"llada": {"length": 8}}}
+        return spec.from_data(
+            {"name": "s", "models": models, "decodings": decodings, "evaluate": evaluate}, names=False
+        )
+
+    store = Store(tmp_path)
+    store.write_study(study("a", "b"))
+    store.check_study(study("c", "b", "a"))
+    assert [model.name for model in store.resolved(study("c", "b", "a")).models] == ["a", "b", "c"]
+
+
+def test_a_study_in_batches_needs_its_first_model(tmp_path: Path) -> None:
+    batches = BLOCKS.replace("samples = 2\npolicies", "samples = 2\nbatches = 2\npolicies")
+    study = spec.read(small.write_blocks(tmp_path / "models", ("llada",), batches))
+    store = Store(tmp_path / "out")
+    store.write_study(study)
+    store.write_facts(study, {"llada": Facts("llada", "float32", "0", 2, 4, 1000)})
+    run.check_batches(store)
+    for weights in tmp_path.glob("models/*/*.safetensors"):
+        weights.unlink()
+    with pytest.raises(InputError, match="chosen by the lengths of llada's prompts"):
+        run.check_batches(store)
 
 
 def test_damaged_facts_are_told(tmp_path: Path) -> None:

@@ -93,11 +93,6 @@ class Observation:
         return self.received.nan_to_num(0.0).mean(2)
 
     @cached_property
-    def matched(self) -> Tensor:
-        """Bool [L, B, S]: as many random non-sinks of each kind as the layer has sinks: the control of measures by layer."""
-        return matched(self.layer_sinks, self.kind[None].expand_as(self.layer_sinks), self.keys)
-
-    @cached_property
     def logits(self) -> Tensor:
         """Float [N, V]: predictions at the `predicted` columns."""
         return read_predictions(self.model, self.residual[-1], self.predicted, self.shift)

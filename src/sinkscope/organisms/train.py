@@ -156,17 +156,17 @@ class OrganismTraining(Loop):
         self.random = torch.Generator(self.device)
         longest = LENGTH * self.recipe.packed + self.vocabulary.lead - 1
         self.rotary = rotation(self.network, longest, self.device)
-        self.weighted_loss = self._loss(options)
         graphs = options.graphs and self.device.type == "cuda" and self.world.size == 1
+        self.weighted_loss = self._loss(options, graphs)
         self.replayed = (
             ReplayedStep(self._taken, self.optimizer, self.device, self.log.note) if graphs else None
         )
         self.held_out = emergence.probe(self.recipe, self.vocabulary, self.device) if self.probed else None
 
-    def _loss(self, options: TrainingOptions) -> Any:
+    def _loss(self, options: TrainingOptions, graphs: bool) -> Any:
         """The loss, compiled as a whole; or by layers where steps are replayed, which costs them nothing and is done sooner."""
         compiled = self.device.type == "cuda" if options.compile is None else options.compile
-        if compiled and options.graphs:
+        if compiled and graphs:
             layer, head = (torch.compile(part, dynamic=False) for part in (decoder_layer, head_loss))
             return Loss(self.network, self.recipe.objective, layer, BLOCK, head)
         loss = Loss(self.network, self.recipe.objective, block=BLOCK)

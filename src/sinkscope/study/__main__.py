@@ -8,6 +8,7 @@ same --dtype there: it is part of every answer's identity. Models that are folde
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 
 from sinkscope.errors import plainly
@@ -53,7 +54,9 @@ def main() -> None:
     parser.add_argument("--shard", type=int, default=256, help="answers in a unit of work")
     parser.add_argument("--on", default="here", help="here, local, ray or slurm")
     parser.add_argument("--workers", type=int, help="at a time, on local; default: one for each GPU")
-    parser.add_argument("--traces", action="store_true", help="traces too, which need xarray and zarr")
+    parser.add_argument(
+        "--traces", action="store_true", help="traces too, which need pandas, xarray and zarr"
+    )
     given = parser.parse_args()
     with plainly():
         data = pairs(given.data, "--data")
@@ -64,7 +67,17 @@ def main() -> None:
             study, out, given.on, given.device, given.workers, given.shard, progress=Lines(), tables=False,
             traces=given.traces,
         )  # fmt: skip
-    print(f"{outcome.computed} answers computed; `sinkscope study {given.name} --out {out}` does the rest")
+    print(f"{outcome.computed} answers computed; this does the rest:", shlex.join(the_rest(given, out)))
+
+
+def the_rest(given: argparse.Namespace, out: Path) -> list[str]:
+    """The command that grades, tabulates and draws, with the options that the answers' identities follow from."""
+    words = ["sinkscope", "study", given.name, "--out", str(out)]
+    for name in ("model", "runs", "samples", "data", "dtype"):
+        value = getattr(given, name)
+        for one in value if isinstance(value, list) else [] if value is None else [value]:
+            words += [f"--{name}", str(one)]
+    return words
 
 
 if __name__ == "__main__":

@@ -193,7 +193,9 @@ def identify(cells: Sequence[Cell], facts: Mapping[str, Facts]) -> list[Cell]:
         if not known.here:
             raise CheckpointError(f"{cell.model.source} is not on this machine")
         made = identified(cell, known, tasks[key])
-        unique.setdefault(made.id, made)
+        same = unique.setdefault(made.id, made)
+        if made.keep and not same.keep:  # another block wants the recordings of the same cell
+            unique[made.id] = replace(same, keep=True)
     return list(unique.values())
 
 

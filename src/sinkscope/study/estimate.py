@@ -53,7 +53,7 @@ def storage(cell: Cell, facts: Facts) -> int:
     records = 2048 * cell.answers
     if not cell.capture:
         return records
-    if cell.kind == "inspect":
+    if cell.kind == "inspect" or not cell.keep:  # statistics alone
         return records + (64 << 10) * cell.answers
     capture = json.loads(cell.capture)
     steps = -(-(forwards(cell) // max(1, cell.answers)) // int(capture["every"]))

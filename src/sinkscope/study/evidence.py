@@ -145,8 +145,16 @@ def save(evidence: Evidence, path: Path) -> None:
 def load(path: Path, weights: str) -> Evidence | None:
     """The evidence in a file, when it is about these weights."""
     about, arrays = _read(path, weights, arrays=True)
-    if about is None:
-        return None
+    try:
+        return None if about is None else _evidence(about, arrays)
+    except KeyError as error:
+        raise InputError(
+            f"{path} lacks {error}, which evidence has in this version; make it again"
+        ) from error
+
+
+def _evidence(about: Mapping[str, Any], arrays: Sequence[io.BytesIO]) -> Evidence:
+    """The evidence that evidence.json and the files of its arrays hold."""
     names = about["documents"]
     answers = []
     for cell in about["answers"]:

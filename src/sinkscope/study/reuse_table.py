@@ -15,6 +15,7 @@ import numpy as np
 from sinkscope.errors import InputError
 from sinkscope.reuse import Reuse, parse_reuse
 from sinkscope.statistics import (
+    Estimate,
     align,
     bounded,
     compare,
@@ -56,12 +57,18 @@ class _Rule:
         return _mean([one.scores() for one in self.graded])
 
     def of(self, name: str) -> Scores:
-        """A number of the comparisons with exact runs, the mean over draws; documents without it are left out."""
-        draws = [
-            {row.document: float(row.more[name]) for row in rows if row.more.get(name) is not None}
-            for rows in self.agreed
-        ]
-        return _mean(draws)
+        """A number of the comparisons with exact runs, the mean over draws that have it; documents without it are left out."""
+        values: dict[str, list[float]] = defaultdict(list)
+        for row in (row for rows in self.agreed for row in rows):
+            if row.more.get(name) is not None:
+                values[row.document].append(float(row.more[name]))
+        return {document: float(np.mean(own)) for document, own in values.items()}
+
+    def time_ratio(self) -> Estimate:
+        """Seconds under the rule / seconds of the exact runs; documents that ran together were timed once, and count once."""
+        rows = [row for rows in self.agreed for row in rows]
+        seconds, exact = ([float(row.more[name]) for row in rows] for name in ("seconds", "seconds_exact"))
+        return ratio_interval(seconds, exact, [row.more.get("timed_with", row.document) for row in rows])
 
 
 def reuse_table(
@@ -137,7 +144,7 @@ def _work_saved(known: _Rule) -> float | None:
 
 
 def _agreement(known: _Rule) -> dict[str, Any]:
-    """Tokens equal, first step that differs, divergence and time, with intervals over documents."""
+    """Tokens equal, first step that differs, divergence and time, with intervals over documents (time: over batches of them)."""
     found: dict[str, Any] = dict.fromkeys(("agreement_n", "same_tokens", "first_step"))
     estimates: dict[str, Any] = dict.fromkeys(("tokens_equal", "kl", "time_saved"), ())
     if known.agreed:
@@ -148,8 +155,7 @@ def _agreement(known: _Rule) -> dict[str, Any]:
         first_step = float(np.median(parted)) if parted else None
         same = float(np.mean([value == 1 for value in equal]))
         found = {"agreement_n": len(equal), "same_tokens": same, "first_step": first_step}
-        seconds, exact = known.of("seconds"), known.of("seconds_exact")
-        ratio = ratio_interval([seconds[name] for name in exact], list(exact.values()))
+        ratio = known.time_ratio()
         estimates = {
             "tokens_equal": mean_interval(equal, scale="share"),
             "kl": mean_interval(divergence) if divergence else (),

@@ -38,7 +38,7 @@ from sinkscope.version import __version__
 if TYPE_CHECKING:
     from sinkscope.study.tables import NotGraded
 
-OUTPUT = "output/8"
+OUTPUT = "output/9"
 """Count up when the same records would give other tables, figures or another report."""
 
 SHARD_ANSWERS = 64
@@ -108,10 +108,11 @@ def run_study(
         tables: False computes the answers of evaluations and replays and stops: no grades, traces and tables, and none of the
             libraries that they need. The same call with tables, here or elsewhere, does the rest. Where all of a model's answers
             are there, its folder is not needed any more.
-        traces: without tables, also traces and inspections, which need xarray and zarr.
+        traces: without tables, also traces, maps and inspections, which need pandas, xarray and zarr.
     """
     progress = progress or Progress()
-    needed = ("filelock", "tomli_w", *(("pandas", "xarray", "zarr") if traces else ()))
+    here = ("loky", "threadpoolctl") if on == "local" else ()
+    needed = ("filelock", "tomli_w", *here, *(("pandas", "xarray", "zarr") if traces else ()))
     check_libraries(LIBRARIES if tables else needed)
     executor = executor_class(on)
     check_names(study)
@@ -120,6 +121,7 @@ def run_study(
     store.check_study(study)
     check_writable(store.root)
     facts = {model.name: _facts(store, model, device) for model in study.models}
+    check_batches(store)
     cells = outline(store.resolved(study), facts, sandbox=sandbox)
     identify(cells, facts)  # reads the documents: a file that is missing is found now
     if tables and (line := sandbox_line(cells, sandbox)):
@@ -182,11 +184,11 @@ class _Run:
             study, speeds = self._resolve()
             cells = identify(outline(study, self.facts, sandbox=self.sandbox), self.facts)
             self.store.check_foreign(cells)
+            self.store.write_study(study)
             self.store.add_cells(cells)
             self.store.write_facts(study, self.facts)
-            if not self.tables:
-                now = [cell for cell in cells if self.traces or cell.kind in ("evaluate", "replay")]
-                self._compute(now, speeds, ())
+            if not self.tables and not self.traces:
+                self._compute([cell for cell in cells if cell.kind in ("evaluate", "replay")], speeds, ())
                 return Outcome(self.store.root, study, {}, (), (), self.computed)
             size = estimate.sentences(self.asked, study, speeds)
             # Which documents get maps follows from the traces; how much work that is does not.
@@ -200,6 +202,8 @@ class _Run:
         finally:
             if self._executor is not None:
                 self._executor.close()
+        if not self.tables:
+            return Outcome(self.store.root, study, {}, (), (), self.computed)
         self._grade(cells)
         self.timings["computing"] = round(time.monotonic() - self.begun, 2)
         return self._finish(study, [*cells, *maps], size)
@@ -215,8 +219,6 @@ class _Run:
         """The study with its documents, which are fixed once, in study.toml; and the speeds that their number follows from."""
         study, speeds = self.store.resolved(self.asked), {}
         if self.store.study_file.is_file():
-            if study.models != getattr(self.store.study(), "models", None):  # some were added
-                self.store.write_study(study)
             return study, estimate.load_speeds(self.store.speed_file)
         if has_auto(study):
             begun = time.monotonic()
@@ -225,9 +227,7 @@ class _Run:
             study = with_samples(study, samples)
             estimate.save_speeds(self.store.speed_file, speeds)
             self.timings["measuring"] = round(time.monotonic() - begun, 2)
-        study = draw.with_draws(study, self.facts)
-        self.store.write_study(study)
-        return study, speeds
+        return draw.with_draws(study, self.facts), speeds
 
     def _compute(
         self,
@@ -422,6 +422,19 @@ def check_libraries(names: Sequence[str] = LIBRARIES) -> None:
         raise InputError(
             f"a study needs {', '.join(missing)}, not installed here: pip install {' '.join(missing)} (pip install sinkscope "
             "brings all that is needed)"
+        )
+
+
+def check_batches(store: Store) -> None:
+    """Refuse a study whose documents follow from the prompts of a model that is known but not here."""
+    study = store.study()
+    if study is None or _known_only(store, first := study.models[0]) is None:
+        return
+    blocks = (*study.evaluate, *study.trace, *study.replay, *study.inspect)
+    if any(block.batches and not block.drawn for block in blocks):
+        raise InputError(
+            f"the documents of this study were chosen by the lengths of {first.name}'s prompts, and {first.source} is not on "
+            "this machine: put the folder there"
         )
 
 

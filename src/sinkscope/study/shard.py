@@ -225,11 +225,13 @@ def _agreements(
     """Generations under a reuse rule beside exact ones, as many at a time as fit.
 
     The run with an exact forward beside each approximate one comes first: the first run of a process is slow, and the two that
-    follow are timed. Documents of a batch share its time equally.
+    follow are timed. Documents of a batch share its time equally. Where a rule runs rows one by one, the exact run does too.
     """
     prompts = {item.key: encode_prompt(model, task.prompt(item.document), task.scheme) for item in wanted}
     lengths = [len(prompts[item.key].ids) for item in wanted]
     decoding, rule = cell.parsed_decoding(), cell.parsed_reuse()
+    if decoding.own_pace or (rule is not None and rule.alone):
+        batch_size = 1
 
     def compared(batch: Items) -> list[Generation]:
         padded = pad(model, [list(prompts[item.key].ids) for item in batch])
@@ -252,7 +254,7 @@ def _agreements(
             more = {
                 "tokens_equal": round(found.tokens_equal, 6), "first_step": found.first_step, "kl": found.kl,
                 "steps_exact": _steps(exact, row), "seconds": round((ended - between) / len(batch), 5),
-                "seconds_exact": round((between - begun) / len(batch), 5),
+                "seconds_exact": round((between - begun) / len(batch), 5), "timed_with": batch[0].document.id,
             }  # fmt: skip
             rows.append(_row(model, task, item, run, prompts[item.key].text, more, row, padded.lengths[row]))
         return rows

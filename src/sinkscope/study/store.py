@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -113,8 +114,11 @@ class Store:
         if known is None:
             return asked
         changed: dict[str, Any] = {name: getattr(asked, name) for name in spec.OF_THE_CALL}
-        if {model.name for model in known.models} < {model.name for model in asked.models}:
-            changed["models"] = asked.models
+        names = {model.name for model in known.models}
+        if names <= {
+            model.name for model in asked.models
+        }:  # new ones last: documents may follow the first one's prompts
+            changed["models"] = (*known.models, *(model for model in asked.models if model.name not in names))
         return replace(known, **changed)
 
     def manifest(self) -> dict[str, Any]:
@@ -143,7 +147,7 @@ class Store:
     def check_study(self, wanted: spec.Study) -> None:
         """Refuse a folder of another study, with the difference named; "auto" agrees with any number, and no draw with any.
 
-        Models may be added: no result depends on the others.
+        Models may be added: no result depends on those that are added.
         """
         known = self.study()
         if known is None:
@@ -168,8 +172,8 @@ class Store:
             )
 
     def write_study(self, study: spec.Study) -> None:
-        """Write study.toml, once."""
-        write_atomically(self.study_file, spec.to_toml(study))
+        """Write study.toml: when the study begins, and when models are added."""
+        _write_if_other(self.study_file, spec.to_toml(study).encode())
 
     def facts(self, model: spec.StudyModel) -> Facts | None:
         """What an earlier call knew of a model that is a folder; None: nothing, or under other settings."""
@@ -178,10 +182,7 @@ class Store:
         self.refuse_links(self.models_file)
         try:
             known = json.loads(self.models_file.read_text(encoding="utf-8")).get(model.name)
-            asked = dataclasses.asdict(model) | {
-                "source": None
-            }  # a folder may lie elsewhere: its weights name it
-            if known is None or known["asked"] | {"source": None} != asked:
+            if known is None or known["asked"] != dataclasses.asdict(model):
                 return None
             return Facts(**known["facts"])
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -194,9 +195,9 @@ class Store:
             for model in study.models
             if is_folder(model) or self.facts(model) is not None
         }
-        text = json.dumps(known, indent=1) + "\n"
-        if known and not (self.models_file.is_file() and self.models_file.read_text(encoding="utf-8") == text):
-            write_atomically(self.models_file, text)
+        if known:
+            text = json.dumps(known, indent=1) + "\n"
+            _write_if_other(self.refuse_links(self.models_file), text.encode())
 
     # ---- cells
 
@@ -294,6 +295,12 @@ class Store:
         }
 
 
+def _write_if_other(path: Path, data: bytes) -> None:
+    """Write a file whose content is not this already: a finished study that is called again stays as it is."""
+    if not (path.is_file() and path.read_bytes() == data):
+        write_atomically(path, data)
+
+
 def statistics_bytes(part: xr.Dataset, compressed: bool = True) -> bytes:
     """Statistics as one .npz: arrays, and a JSON text with dimensions, coordinates and attributes."""
     about = {
@@ -316,7 +323,7 @@ def load_statistics(path: Path | io.BytesIO) -> xr.Dataset:
         with np.load(path, allow_pickle=False) as file:
             about = json.loads(str(file[ABOUT]))
             arrays = {name: (tuple(dims), file[name]) for name, dims in about["dims"].items()}
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(
             f"{path} is damaged ({error}); remove it and its trace, and run the same command again"
         ) from error
@@ -336,5 +343,5 @@ def load_part(path: Path) -> dict[str, Any]:
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name.replace("|", "/"): file[name] for name in file.files}
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(f"{path} is damaged ({error}); remove it, and run the same command again") from error

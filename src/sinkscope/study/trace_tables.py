@@ -120,11 +120,11 @@ def pairs(store: Store, cells: Sequence[Cell]) -> pd.DataFrame | None:
     def block(cell: Cell) -> tuple[Any, ...]:
         return (cell.model, cell.task, cell.decoding, cell.group)
 
-    plain = {block(cell): cell for cell in cells if cell.policy == "none"}
+    plain = {block(cell): cell for cell in cells if cell.policy == "none" and cell.keep}
     frames = []
     for cell in cells:
         base = plain.get(block(cell))
-        if cell.policy == "none" or base is None:
+        if cell.policy == "none" or base is None or not cell.keep:
             continue
         for row, _ in store.answers(cell.id).values():
             without, under = (
