@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -24,7 +24,7 @@ from sinkscope.reuse.shadow import Shadow
 
 @dataclass(frozen=True)
 class Step:
-    """One forward pass and what the loop decided from it.
+    """One forward pass and what the loop decided from it. Its tensors must not be written to later: they are still being copied.
 
     Attributes:
         before: Long [B, S]: the input of the forward; causal models: −1 where nothing is written yet.
@@ -125,8 +125,8 @@ class ForwardRecorder(CallRecorder, Protocol):
     def end(self, account: StepAccount | None) -> Recorded:
         """Finish the forward that just ran; account: what the policy did in it. Variable → [B, layer, …]."""
 
-    def adopt(self, recorded: Recorded, block_pass: BlockPass | None = None) -> None:
-        """Take what a forward has recorded, be it the first or the repetition of a CUDA graph."""
+    def adopt(self, arrays: Recorded, block_pass: BlockPass | None = None, repeated: bool = False) -> None:
+        """Take what a forward has recorded; repeated: by a CUDA graph, whose next repetition writes to the same place."""
 
 
 class Engine:
@@ -194,7 +194,7 @@ class Engine:
             return self._forward(x)[0]
         if self._graphs is None:
             # A policy masks nothing in the first step, so its kernels are only met in the second.
-            self._graphs = Graphs(self._remember, warm_ups=1 if self.policy is None else 2)
+            self._graphs = self._new_graphs(warm_ups=1 if self.policy is None else 2)
         return self._replayed(x, (recorded, alive is None), self._forward)
 
     def _reusing(
@@ -212,7 +212,7 @@ class Engine:
         if kind is None or not self._replayable or not graphs_wanted(x.device):
             return step(x)[0]
         if self._graphs is None:
-            self._graphs = Graphs(lambda: lambda: None)
+            self._graphs = self._new_graphs()
         return self._replayed(x, (recorded, kind), step)
 
     def _replayed(
@@ -227,8 +227,15 @@ class Engine:
             raise RuntimeError("there is no forward to repeat yet")
         output, arrays, repeated = self._graphs.run(x, kind, forward)
         if self.recorder is not None and repeated:
-            self.recorder.adopt(arrays, block_pass)
+            self.recorder.adopt(arrays, block_pass, repeated=True)
         return output
+
+    def _new_graphs(self, warm_ups: int = 1) -> Graphs:
+        rules = () if self.policy is None else self.policy.rules
+        circumstances = (
+            f"{[str(rule) for rule in rules]}, {self.recorder is not None}, {self.reuse is not None}"
+        )
+        return Graphs(self.model.network, circumstances, self._remember, warm_ups)
 
     def _remember(self) -> Callable[[], None]:
         """A function that puts the policy back, after a capture that failed."""
@@ -337,7 +344,7 @@ class Engine:
             return step(inputs)[0]
         if self._graphs is None:
             # The first step pads what the prefill has left; from the second on all shapes stay.
-            self._graphs = Graphs(self._remember, warm_ups=2)
+            self._graphs = self._new_graphs(warm_ups=2)
         return self._replayed(inputs, kind, step)
 
     def block_hidden(
@@ -368,7 +375,7 @@ class Engine:
         ):
             return step(x)[0]
         if self._graphs is None:
-            self._graphs = Graphs(self._remember, warm_ups=1 if self.policy is None else 2)
+            self._graphs = self._new_graphs(warm_ups=1 if self.policy is None else 2)
         if self._columns != x.shape[1]:
             self._graphs.forget()
         self._columns = x.shape[1]
@@ -389,7 +396,6 @@ class Engine:
         """
         recorded = self._count(1, alive, block_pass.step)
         shape, queries = x.shape, block_pass.queries
-        seen = replace(block_pass, block=None)  # no query is told apart from the others
         # Filled in on the device: a copy from the host would wait for it.
         inputs = torch.cat([x.flatten(), *(x.new_full((1,), place) for place in (queries.start, end))])
 
@@ -398,7 +404,7 @@ class Engine:
             columns = torch.arange(queries.stop - queries.start, device=x.device) + places[0]
             visible = (torch.arange(shape[1], device=x.device) < places[1])[None].expand(shape)
             # Later blocks have more keys, so that what is known of this one's number holds for them.
-            context = self._context(state, visible, 1, written=end, block_pass=seen)
+            context = self._context(state, visible, 1, written=end, block_pass=block_pass)
             cache.columns = columns
             ids = state.index_select(1, columns).clamp(min=0)
             hidden = self.model.hidden(ids, context, cache, columns[None])
@@ -407,11 +413,9 @@ class Engine:
                 self._carry()
             return hidden, recorded
 
-        if not graphs_wanted(x.device):
-            return step(inputs)[0]
         if self._graphs is None:
             # The first forward pads what the prompt has left; a policy's kernels are met in the second.
-            self._graphs = Graphs(self._remember, warm_ups=2)
+            self._graphs = self._new_graphs(warm_ups=2)
         kind = (recorded, block_pass.kind, queries.stop - queries.start, block_pass.step)
         return self._replayed(inputs, kind, step, block_pass)
 
@@ -437,7 +441,8 @@ class Engine:
         """What is wanted of the forward of state x [B, S]: built before it, for both branches of a guided one.
 
         Args:
-            written: x is the visible columns of a static cache, Bool [B, S], of which at least so many are written.
+            written: keys lie in a cache of fixed size, of which at least so many columns are written; x is then the state, or the
+                visible columns, Bool [B, S].
         """
         active = None if block_pass is None else block_pass.active
         if self.policy is not None:

@@ -134,7 +134,10 @@ class PolicyRuntime:
         return any(rule.band() is not None for rule in self.rules)
 
     def remember(self) -> Callable[[], None]:
-        """A function that puts the policy back to where it is now, as if no forward had begun since."""
+        """A function that puts the policy back to where it is now, after a capture that failed.
+
+        What kernels write on the GPU needs no putting back: those of a failed capture did not run.
+        """
         before = (self.previous, self._current, self.step, self.model_scores)
         totals = self._totals.clone()
 

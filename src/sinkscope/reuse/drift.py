@@ -26,7 +26,7 @@ class DriftReuse(Reuse):
     Attributes:
         threshold: by key: cosine; from 1 on every forward is full, and the loop exact. By union: share of keys, from 0 to 1.
         by: "key": these keys are computed in every step beside the block, and a layer's has drifted where its cosine with that of
-            the last full forward falls below the threshold. "union": they have drifted where less than this share of them, over
+            the layer's last refresh is below the threshold. "union": they have drifted where less than this share of them, over
             all layers, was among them in the last full forward; nothing is computed beside the block.
         refresh: "all": a full forward. "layers": a deep refresh, by key alone. The columns of a partial forward go through the
             layers as in one, and from the first layer on whose key has drifted, in any row, all columns do; each of the others

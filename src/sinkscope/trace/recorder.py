@@ -78,7 +78,11 @@ class Recorder:
             None
             if result is None or result.idle
             else Parcel(
-                recorder.rows, offset, _fields(result, self.frame), recorder.arrays if recorded else {}
+                recorder.rows,
+                offset,
+                _fields(result, self.frame),
+                recorder.arrays if recorded else {},
+                recorder.repeated,
             )
             for (recorder, offset), result in zip(self.groups, results, strict=True)
         ]
@@ -299,12 +303,28 @@ class Parcel:
     Attributes:
         rows: their places in the batch. offset: their first column in the frame.
         step: fields of the loop's Step → tensor. arrays: variable → [B, layer, …].
+        repeated: the arrays are overwritten by the next step (see `StepRecorder.adopt`).
     """
 
     rows: list[int]
     offset: int
     step: dict[str, Tensor]
     arrays: dict[str, Tensor]
+    repeated: bool = False
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """Parcels on their way to the host.
+
+    Attributes:
+        sources: the same on the GPU, whose memory must not be given away before `done`.
+    """
+
+    step: int
+    parcels: list[Parcel | None]
+    sources: list[Parcel | None]
+    done: torch.cuda.Event
 
 
 Delivery = Callable[[int, "list[Parcel | None]"], None]
@@ -316,9 +336,7 @@ class Outbox:
     def __init__(self, deliver: Delivery) -> None:
         self._deliver = deliver
         self._stream: torch.cuda.Stream | None = None
-        self._queue: queue.Queue[tuple[int, list[Parcel | None], torch.cuda.Event] | None] = queue.Queue(
-            WAITING
-        )
+        self._queue: queue.Queue[_Sent | None] = queue.Queue(WAITING)
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
@@ -332,32 +350,32 @@ class Outbox:
             self._deliver(step, parcels)
             return
         with on(device):
-            copies, done = self._copied(parcels)
+            sent = self._sent(step, parcels)
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="sinkscope-recorder", daemon=True)
             self._thread.start()
-        self._queue.put((step, copies, done))
+        self._queue.put(sent)
 
-    def _copied(self, parcels: list[Parcel | None]) -> tuple[list[Parcel | None], torch.cuda.Event]:
-        """The parcels in pinned memory, and the event after which they are there.
+    def _sent(self, step: int, parcels: list[Parcel | None]) -> _Sent:
+        """The parcels on their way to pinned memory, on a stream of their own, beside the next step.
 
-        They travel on a stream of their own, beside the next step. What the step recorded is set aside first, because a repeated
-        graph writes the next step to the same place.
+        What a repeated graph recorded is set aside first, because it writes the next step to the same place.
         """
         aside = [
-            None
-            if parcel is None
+            parcel
+            if parcel is None or not parcel.repeated
             else replace(parcel, arrays={name: _set_aside(value) for name, value in parcel.arrays.items()})
             for parcel in parcels
         ]
         if self._stream is None:
-            self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            # Of another pool than the streams that captures run on: what a capture sees must not come from a second thread.
+            self._stream = torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            copies = [None if parcel is None else _on_host(parcel, self._stream) for parcel in aside]
+            copies = [None if parcel is None else _on_host(parcel) for parcel in aside]
             done = torch.cuda.Event()  # type: ignore[no-untyped-call]
             done.record(self._stream)
-        return copies, done
+        return _Sent(step, copies, aside, done)
 
     def close(self) -> None:
         """Waits until everything is delivered; raises what went wrong on the way."""
@@ -370,13 +388,13 @@ class Outbox:
             raise error
 
     def _work(self) -> None:
-        while (item := self._queue.get()) is not None:
+        while (sent := self._queue.get()) is not None:
             if self._error is not None:
                 continue  # keep taking, so that nobody waits for a full queue
-            step, parcels, done = item
             try:
-                done.synchronize()
-                self._deliver(step, parcels)
+                sent.done.synchronize()
+                sent.sources.clear()
+                self._deliver(sent.step, sent.parcels)
             except BaseException as error:
                 self._error = error
 
@@ -385,19 +403,17 @@ def _set_aside(value: Tensor) -> Tensor:
     return value.clone() if value.is_cuda else value
 
 
-def _on_host(parcel: Parcel, stream: torch.cuda.Stream) -> Parcel:
-    """The parcel in pinned memory, once the stream gets there."""
+def _on_host(parcel: Parcel) -> Parcel:
+    """The parcel in pinned memory, once the current stream gets there."""
     step, arrays = (
-        {name: _to_host(value, stream) for name, value in tensors.items()}
-        for tensors in (parcel.step, parcel.arrays)
+        {name: _to_host(value) for name, value in tensors.items()} for tensors in (parcel.step, parcel.arrays)
     )
     return Parcel(parcel.rows, parcel.offset, step, arrays)
 
 
-def _to_host(value: Tensor, stream: torch.cuda.Stream) -> Tensor:
+def _to_host(value: Tensor) -> Tensor:
     if not value.is_cuda:
         return value
     host = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
     host.copy_(value, non_blocking=True)
-    value.record_stream(stream)  # so that its memory is not given away before it was read
     return host

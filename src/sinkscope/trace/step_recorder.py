@@ -1,7 +1,7 @@
 """Recording one step: attention calls of a forward pass become the arrays of a trace.
 
 One `StepRecorder` belongs to one group of rows. What is recorded stays on the model's device until the step is over (see
-`outbox`), so that no layer has to wait for a copy; nothing of size S×S exists except at level "maps".
+`recorder.Outbox`), so that no layer has to wait for a copy; nothing of size S×S exists except at level "maps".
 """
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ class StepRecorder:
         self._queries = ALL
         self._recorded: dict[str, list[Tensor]] = {}
         self.arrays: dict[str, Tensor] = {}
+        self.repeated = False
         self._causal_layers: list[_CausalLayer] = []
         self._sums: tuple[Tensor, Tensor, Tensor] | None = None
         self._prompt_sums: tuple[Tensor, Tensor] | None = None
@@ -184,10 +185,12 @@ class StepRecorder:
             self._policy(account)
         return {name: _stacked(layers) for name, layers in self._recorded.items()}
 
-    def adopt(self, arrays: dict[str, Tensor], block_pass: BlockPass | None = None) -> None:
-        """Take what a forward has recorded, be it the first or the repetition of a CUDA graph."""
+    def adopt(
+        self, arrays: dict[str, Tensor], block_pass: BlockPass | None = None, repeated: bool = False
+    ) -> None:
+        """Take what a forward has recorded; repeated: by a CUDA graph, whose next repetition writes to the same place."""
         if block_pass is None or block_pass.step:
-            self.arrays = arrays
+            self.arrays, self.repeated = arrays, repeated
             return
         for name, received in arrays.items():
             self.between.append(
