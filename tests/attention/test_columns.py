@@ -6,29 +6,49 @@ same cases on the real thing.
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 from tests.helpers import column_cases
 from tests.helpers.interpreter import interpreted
 
-pytestmark = pytest.mark.slow
-
 pytest.importorskip("triton")
 
+EVERY = (*column_cases.CASES, *column_cases.RAW)
+SOME = (
+    "fp16", "width-96", "width-128-bf16", "width-256", "causal-one-row", "causal-behind-a-cache", "window", "window-both-ways",
+    "blocks", "blocks-of-odd-size-behind-a-cache", "blocks-wider-than-a-tile-bf16", "blocks-padded-classes",
+    "blocks-hidden-stranded", "blocks-hidden-grouped", "hidden-padded-grouped", "padded-causal-bf16",
+    "hidden-causal-stranded", "hidden-all", "two-classes", "four-classes-padded", "six-classes", "hidden-known-number", "peaked",
+    "adversarial-bf16", "adversarial-causal-hidden", "raw-bf16", "raw-grouped", "raw-adversarial", "raw-nothing",
+    "raw-padded-one-row",
+)  # fmt: skip
+"""What `make test` runs; the others go between these, and run in `make soak`."""
 
-@pytest.fixture(scope="module")
-def errors() -> dict[str, dict[str, float]]:
-    """Case → largest error and its limit, computed by the interpreter."""
-    return interpreted("column_cases")
+REST = tuple(case.name for case in EVERY if case.name not in SOME)
 
 
-@pytest.mark.parametrize("name", [case.name for case in (*column_cases.CASES, *column_cases.RAW)])
-def test_kernel_equals_dense_reference(errors: dict[str, dict[str, float]], name: str) -> None:
-    """Every pattern, head layout, dtype and kind of scores."""
-    assert errors[name]["error"] <= errors[name]["limit"], errors[name]
-    assert errors[name]["wrong_nan"] == 0
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(SOME, id="some", marks=pytest.mark.slow),
+        pytest.param(REST, id="the rest", marks=pytest.mark.soak),
+    ],
+)
+def test_kernel_equals_dense_reference(names: tuple[str, ...]) -> None:
+    """Every pattern, head layout, dtype and kind of scores; one process for all, whose start takes as long as several cases."""
+    errors = interpreted("column_some", *names)
+    assert set(errors) == set(names)
+    for name, found in errors.items():
+        assert found["error"] <= found["limit"], (name, found)
+        assert found["wrong_nan"] == 0, name
+        assert found["kernel"] == 1, f"{name} fell back to the tiled path, which proves nothing"
 
 
-def test_every_case_ran_in_the_kernel(errors: dict[str, dict[str, float]]) -> None:
-    """A case that fell back to the tiled path would prove nothing."""
-    assert set(errors) == {case.name for case in (*column_cases.CASES, *column_cases.RAW)}
-    assert all(found["kernel"] == 1 for found in errors.values())
+@pytest.mark.parametrize("cases", [column_cases.CASES, column_cases.RAW], ids=["sums", "raw"])
+def test_every_value_of_every_field_is_among_the_usual_cases(cases: tuple[column_cases.Case, ...]) -> None:
+    usual = [case for case in cases if case.name in SOME]
+    for field in fields(column_cases.Case):
+        if field.name not in ("name", "queries", "keys"):
+            values = {getattr(case, field.name) for case in cases}
+            assert {getattr(case, field.name) for case in usual} == values, field.name

@@ -12,7 +12,7 @@ import pytest
 
 from sinkscope import cli
 from sinkscope.models.load import load
-from sinkscope.organisms import corpus, emergence, monitor
+from sinkscope.organisms import corpus, documents, emergence, monitor
 from sinkscope.organisms.documents import prose
 from sinkscope.organisms.vocabulary import shipped
 
@@ -34,8 +34,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 @pytest.mark.parametrize(
     ("mix", "packed", "targets", "given"),
     [
-        # The recipe's own mix, for which all of Python's library is read: some seconds.
-        pytest.param("surprising", 4, "all", False, marks=pytest.mark.slow),
+        pytest.param("surprising", 4, "all", False, marks=pytest.mark.slow),  # the recipe's own mix
         ("plain", 2, "answers", True),
     ],
 )
@@ -46,10 +45,12 @@ def test_a_shared_corpus_of_a_mix_becomes_a_checkpoint(
     # What takes long at the end of a run, and is tested elsewhere: the probe and the last questions of the monitor.
     monkeypatch.setattr(emergence, "probe", partial(emergence.probe, each=1))
     monkeypatch.setattr(monitor, "held_out_answers", partial(first_of, monitor.held_out_answers))
-    words, documents = shipped("llada"), tmp_path / "documents"
-    corpus.make(16, 0, words, workers=1, mix=mix).save(documents, corpus.ingredients(mix, words))
+    # All of Python's library takes seconds to read; the docstrings of one of its packages do as well.
+    monkeypatch.setattr(documents, "docstrings", partial(documents.docstrings, Path(json.__file__).parent))
+    words, folder = shipped("llada"), tmp_path / "documents"
+    corpus.make(16, 0, words, workers=1, mix=mix).save(folder, corpus.ingredients(mix, words))
     options = ["--mix", mix, "--packed", str(packed), "--targets", targets] if given else []
-    arguments = ["causal", "--out", str(tmp_path / "run"), "--documents", str(documents), *SMOKE, *options]
+    arguments = ["causal", "--out", str(tmp_path / "run"), "--documents", str(folder), *SMOKE, *options]
     assert run(monkeypatch, *arguments) == 0
     about = json.loads((tmp_path / "run" / "training.json").read_text())
     chosen = about["recipe"]

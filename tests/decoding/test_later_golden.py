@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -19,6 +23,20 @@ WITH_STEPS = [
     for case in CASES
     if "unmask_step" in golden.arrays(*case) and "blockcache" not in case[1] and case not in RAGGED
 ]
+
+
+def some(
+    cases: list[tuple[str, str]], where: Callable[[tuple[str, str]], bool] = lambda case: True
+) -> list[Any]:
+    """Every second fixture of each loop in `make test`, the others in `make soak`; tests with one list share their runs."""
+    chosen, met = [], Counter[str]()
+    for family, name in cases:
+        loop = f"{family} {golden.manifest(family)['generate'][name].get('loop')}"
+        mark = pytest.mark.soak if met[loop] % 2 else pytest.mark.slow
+        met[loop] += 1
+        if where((family, name)):
+            chosen.append(pytest.param(family, name, marks=mark))
+    return chosen
 
 
 def test_all_loops_have_fixtures() -> None:
@@ -39,8 +57,7 @@ def test_states_and_output_are_the_official_ones(family: str, name: str) -> None
     assert torch.equal(run.sequences, run.states[-1])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("family", "name"), BLOCK_CASES)
+@pytest.mark.parametrize(("family", "name"), some(BLOCK_CASES))
 def test_the_cache_changes_nothing(family: str, name: str) -> None:
     """The other way than officially: LLaDA2 with a cache, the others without."""
     if "blockcache" in name:
@@ -60,8 +77,7 @@ def test_forwards_are_counted_as_officially(family: str, name: str) -> None:
     assert max(plain(family, name).forwards) == golden.manifest(family)["generate"][name]["n_forward_calls"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("family", "name"), WITH_STEPS)
+@pytest.mark.parametrize(("family", "name"), some(WITH_STEPS))
 def test_decided_step_is_the_last_change(family: str, name: str) -> None:
     run = recorded(family, name)
     about, data = golden.manifest(family)["generate"][name], run.trace.dataset
@@ -72,9 +88,9 @@ def test_decided_step_is_the_last_change(family: str, name: str) -> None:
     assert ("edited" in data) == run.decoding.edits
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("family", "name"), [case for case in WITH_STEPS if "x0" in golden.arrays(*case) and case[0] in BLOCKS]
+    ("family", "name"),
+    some(WITH_STEPS, lambda case: "x0" in golden.arrays(*case) and case[0] in BLOCKS),
 )
 def test_candidates_and_confidence_are_the_official_ones(family: str, name: str) -> None:
     """Of the masked positions of the active block."""

@@ -108,8 +108,22 @@ def check(
     return batch
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("family", "decoding"), CASES)
+@pytest.mark.parametrize(
+    ("family", "decoding", "together"),
+    [
+        # Padded together every second loop in `make test`; of Dream's, which come in fours, other ones of each four.
+        pytest.param(
+            *case.values,
+            way,
+            id=f"{way}-{case.id}",
+            marks=pytest.mark.slow if way == "apart" or turn % 2 == 0 else pytest.mark.soak,
+        )
+        for way in ("apart", "together")
+        for number, case in enumerate(CASES)
+        for turn in [number + number // 4 if case.values[0] == "dream" else number]
+    ],
+    indirect=["together"],
+)
 def test_a_row_equals_its_run_alone(family: str, decoding: Any, together: bool) -> None:
     if together and decoding in (LLADA["ties"], *(DREAM[name] for name in DREAM if name.endswith("ties"))):
         pytest.skip(
@@ -239,10 +253,23 @@ def test_pictures_by_row(guidance: float) -> None:
         assert torch.equal(batch.codes[row], run.codes[0])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("family", ["llada", "dream", "mmada", "llama"])
 @pytest.mark.parametrize(
-    "policy", [ss.MaskRandom(like=ss.MaskTop(2), seed=5), ss.MaskFirst(1) & ss.Window(6)]
+    ("family", "policy", "together"),
+    [
+        pytest.param(
+            family,
+            policy,
+            way,
+            id=f"{way}-{policy}-{family}",
+            marks=pytest.mark.soak if (number + turn + place) % 2 else pytest.mark.slow,
+        )
+        for number, family in enumerate(("llada", "dream", "mmada", "llama"))
+        for turn, policy in enumerate(
+            (ss.MaskRandom(like=ss.MaskTop(2), seed=5), ss.MaskFirst(1) & ss.Window(6))
+        )
+        for place, way in enumerate(("apart", "together"))
+    ],
+    indirect=["together"],
 )
 def test_rows_are_independent_under_a_policy(family: str, policy: Any, together: bool) -> None:
     decoding = {

@@ -32,9 +32,15 @@ def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "Graphs", Repeated)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("cache", [True, False])
-@pytest.mark.parametrize(("family", "name"), CASES)
+@pytest.mark.parametrize(
+    ("family", "name", "cache"),
+    [
+        # Without a cache nothing has a fixed size but the captured forwards: every third fixture in `make test`.
+        pytest.param(*case, cache, marks=pytest.mark.slow if cache or number % 3 == 0 else pytest.mark.soak)
+        for number, case in enumerate(CASES)
+        for cache in (True, False)
+    ],
+)
 @pytest.mark.usefixtures("fixed")
 def test_states_are_the_official_ones(family: str, name: str, cache: bool) -> None:
     if "blockcache" in name and not cache:
@@ -48,45 +54,52 @@ def test_states_are_the_official_ones(family: str, name: str, cache: bool) -> No
         assert Repeated.used
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("family", "name", "cache"),
-    [
-        ("sdar", "gen_b4_dynamic_greedy_topk1.npz", True),
-        ("sdar", "gen_b4_dynamic_shortprompt_seed97.npz", True),
-        ("llada2", "gen_b8_s8_t0_batch2.npz", True),
-        ("llada2", "gen_b8_s8_t0_batch2.npz", False),
-        ("llada2", "gen_v21_b8_t0.npz", True),
-        ("fast_dllm_v2", "gen_b8_s4_t0_blockcache.npz", True),
-        ("fast_dllm_v2", "gen_b8_s4_t0_thr0.9.npz", True),
-    ],
-)
-@pytest.mark.parametrize("level", ["heads", "layers"])
+GROWING = [
+    ("sdar", "gen_b4_dynamic_greedy_topk1.npz", True),
+    ("sdar", "gen_b4_dynamic_shortprompt_seed97.npz", True),
+    ("llada2", "gen_b8_s8_t0_batch2.npz", True),
+    ("llada2", "gen_b8_s8_t0_batch2.npz", False),
+    ("llada2", "gen_v21_b8_t0.npz", True),
+    ("fast_dllm_v2", "gen_b8_s4_t0_blockcache.npz", True),
+    ("fast_dllm_v2", "gen_b8_s4_t0_thr0.9.npz", True),
+]
+RECORDED = [
+    # In `make test` every fixture under two of the policies, each policy with two fixtures or more; with `every=2` a policy is
+    # launched kernel by kernel, so that layers are recorded without one.
+    *(
+        pytest.param(*case, "heads", policy, marks=pytest.mark.slow if turn else pytest.mark.soak)
+        for number, case in enumerate(GROWING)
+        for place, policy in enumerate(POLICIES)
+        for turn in [(place - 2 * number) % len(POLICIES) < 2]
+    ),
+    *(
+        pytest.param(*case, "layers", "none", marks=pytest.mark.soak if number % 2 else pytest.mark.slow)
+        for number, case in enumerate(GROWING)
+    ),
+]
+
+
+@pytest.mark.parametrize(("family", "name", "cache", "level", "policy"), RECORDED)
 def test_recording_and_policies_are_those_of_the_growing_cache(
-    family: str, name: str, cache: bool, level: Any, request: pytest.FixtureRequest
+    family: str, name: str, cache: bool, level: Any, policy: str, request: pytest.FixtureRequest
 ) -> None:
-    cached = partial(generate, family, name, cache=cache)
     capture = ss.Capture(level=level, every=2 if level == "layers" else 1)
-    policies = (
-        POLICIES if level == "heads" else POLICIES[:1]
-    )  # a policy with every=2 is launched kernel by kernel
-    growing = {policy: cached(policy=policy, capture=capture) for policy in policies}
+    cached = partial(generate, family, name, cache=cache, policy=policy, capture=capture)
+    before = cached()
     request.getfixturevalue("fixed")
-    for policy, before in growing.items():
-        Repeated.used = 0
-        found = cached(policy=policy, capture=capture)
-        assert Repeated.used
-        assert torch.equal(found.states, before.states), policy
-        assert found.trace.dataset.data_vars.keys() == before.trace.dataset.data_vars.keys()
-        for variable, values in before.trace.dataset.data_vars.items():
-            got, message = found.trace.dataset[variable].values, f"{policy} {variable}"
-            if values.dtype.kind == "f":
-                np.testing.assert_allclose(got, values.values, rtol=1e-4, atol=1e-5, err_msg=message)
-            else:
-                np.testing.assert_array_equal(got, values.values, err_msg=message)
-        for name_of in ("hidden_share", "sinks_hit"):
-            np.testing.assert_allclose(
-                np.asarray(getattr(found, name_of), float),
-                np.asarray(getattr(before, name_of), float),
-                atol=1e-5,
-            )
+    found = cached()
+    assert Repeated.used
+    assert torch.equal(found.states, before.states)
+    assert found.trace.dataset.data_vars.keys() == before.trace.dataset.data_vars.keys()
+    for variable, values in before.trace.dataset.data_vars.items():
+        got = found.trace.dataset[variable].values
+        if values.dtype.kind == "f":
+            np.testing.assert_allclose(got, values.values, rtol=1e-4, atol=1e-5, err_msg=str(variable))
+        else:
+            np.testing.assert_array_equal(got, values.values, err_msg=str(variable))
+    for name_of in ("hidden_share", "sinks_hit"):
+        np.testing.assert_allclose(
+            np.asarray(getattr(found, name_of), float),
+            np.asarray(getattr(before, name_of), float),
+            atol=1e-5,
+        )

@@ -99,20 +99,39 @@ print(json.dumps({"used": used, "refused": refused, "commands": commands}))
 """
 
 
+STUDY = """
+name = "stranger"
+modules = ["sinkscope_extension"]
+[[models]]
+source = "{checkpoint}"
+[[evaluate]]
+task = "letters"
+samples = 4
+policies = ["none", "rank:0", "rank:1", "random(rank:1)"]
+"""
+
+
+def study_command(on: str) -> tuple[str, ...]:
+    """The study, with a worker."""
+    words = ("study", "stranger.toml", "--device", "cpu", "--workers", "1", "--shard", "2")
+    return (*words, "--on", on, "--out", "study", "--no-report")
+
+
 @pytest.fixture(scope="module")
 def found(python: Any, checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What one process found: in Python, with records, and with four commands."""
+    """What one process found: in Python, with records, and with five commands, the last of which is a study."""
     evaluate = ("evaluate", str(checkpoint), "--device", "cpu", "--limit", "2")
     lines = [
         (*evaluate, "--task", "letters", "--policy", "random(rank:1)"),
         ("models", str(checkpoint)),
         (*evaluate, "--task", "letters", "--policy", "rnk:1"),
         (*evaluate, "--task", "lettrs"),
+        study_command("local"),
     ]
-    shown: dict[str, Any] = json.loads(
-        python(tmp_path_factory.mktemp("found"), "-c", PROGRAM, checkpoint, json.dumps(lines))
-    )
-    return shown
+    folder = tmp_path_factory.mktemp("found")
+    (folder / "stranger.toml").write_text(STUDY.format(checkpoint=checkpoint))
+    shown: dict[str, Any] = json.loads(python(folder, "-c", PROGRAM, checkpoint, json.dumps(lines)))
+    return {**shown, "folder": folder}
 
 
 def test_in_generate_and_evaluate(found: dict[str, Any]) -> None:
@@ -135,8 +154,7 @@ def test_two_values_of_a_policy_never_share_a_record(found: dict[str, Any]) -> N
 
 
 def test_on_the_command_line(found: dict[str, Any]) -> None:
-    """Four commands in one process; the studies below start the program as a user does."""
-    measured, described, policy, task = found["commands"]
+    measured, described, policy, task, _ = found["commands"]
     assert [code for code, _, _ in (measured, described, policy, task)] == [0, 0, 2, 2]
     assert "letters" in measured[1]
     assert "echo" in described[1]
@@ -144,29 +162,28 @@ def test_on_the_command_line(found: dict[str, Any]) -> None:
     assert "letters" in task[2]
 
 
-STUDY = """
-name = "stranger"
-modules = ["sinkscope_extension"]
-[[models]]
-source = "{checkpoint}"
-[[evaluate]]
-task = "letters"
-samples = 4
-policies = ["none", "rank:0", "rank:1", "random(rank:1)"]
-"""
-
-
-@pytest.mark.parametrize("on", ["local", pytest.param("ray", marks=pytest.mark.soak)])
-def test_in_a_study(on: str, python: Any, checkpoint: Path, tmp_path: Path) -> None:
-    """Workers are processes of their own, and know what the study's modules register."""
-    if on == "ray":
-        pytest.importorskip("ray", reason="Ray is not installed (pip install 'sinkscope[ray]')")
-    (tmp_path / "stranger.toml").write_text(STUDY.format(checkpoint=checkpoint))
-    study = ("-m", "sinkscope", "study", "stranger.toml", "--device", "cpu", "--workers", "1", "--shard", "2")
-    python(tmp_path, *study, "--on", on, "--out", "study", "--no-report")
-    table = pd.read_parquet(tmp_path / "study" / "tables" / "results.parquet")
+def check_study(folder: Path) -> None:
+    table = pd.read_parquet(folder / "study" / "tables" / "results.parquet")
     assert set(table["policy"]) == {"none", "rank:0", "rank:1", "random(rank:1)"}
     assert set(table["family"]) == {"echo"}
     assert set(table["n"]) == {4}
     shares = dict(zip(table["policy"], table["hidden_share"], strict=True))
     assert 0 < shares["rank:1"] < shares["rank:0"] < 1, "the strongest key has more attention than the second"
+
+
+def test_in_a_study(found: dict[str, Any]) -> None:
+    """Workers are processes of their own, and know what the study's modules register."""
+    code, _, error = found["commands"][-1]
+    assert code == 0, error
+    check_study(found["folder"])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("on", ["local", "ray"])
+def test_in_a_study_by_the_program(on: str, python: Any, checkpoint: Path, tmp_path: Path) -> None:
+    """Started as a user does, with no command before it."""
+    if on == "ray":
+        pytest.importorskip("ray", reason="Ray is not installed (pip install 'sinkscope[ray]')")
+    (tmp_path / "stranger.toml").write_text(STUDY.format(checkpoint=checkpoint))
+    python(tmp_path, "-m", "sinkscope", *study_command(on))
+    check_study(tmp_path)

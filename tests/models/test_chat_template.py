@@ -14,6 +14,7 @@ from tests.helpers.byte_tokenizer import checkpoint_with_tokenizer
 from tests.helpers.tokenizers import CHATML, HEADERS
 
 from sinkscope.errors import InputError
+from sinkscope.models import prompts
 from sinkscope.models.prompts import render
 from sinkscope.models.tokenizer import read_tokenizer
 
@@ -45,14 +46,25 @@ HOSTILE = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    "share",
+    [
+        pytest.param(8, id="an eighth", marks=pytest.mark.slow),
+        pytest.param(1, id="whole", marks=pytest.mark.soak),
+    ],
+)
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_template_is_refused_in_time(name: str, tokenizer: Any) -> None:
+def test_a_hostile_template_is_refused_in_time(
+    name: str, share: int, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the bounds on lines and memory as they are, and with an eighth of them, which are reached in an eighth of the time."""
+    monkeypatch.setattr(prompts, "MOST_LINES", prompts.MOST_LINES // share)
+    monkeypatch.setattr(prompts, "MOST_GROWTH", prompts.MOST_GROWTH // share)
     tokenizer.chat_template = HOSTILE[name]
     begun = time.monotonic()
     with pytest.raises(InputError, match="chat template of m"):
         render(tokenizer, TURNS, "m", add_generation_prompt=True)
-    assert time.monotonic() - begun < 60
+    assert time.monotonic() - begun < 60 / share
 
 
 @pytest.mark.parametrize("template", [HEADERS, CHATML, TURNS_TEMPLATE])

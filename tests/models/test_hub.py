@@ -190,7 +190,13 @@ def test_repositories_without_safetensors_or_config(hub: Hub, tmp_path: Path) ->
     assert "pytorch_model.bin" not in hub.files_asked_for()
 
 
-PROGRAM = """
+FETCH = """
+import sys
+from sinkscope.models.load import find
+found = find(sys.argv[1])
+print(found.revision, found.digest == find(sys.argv[2]).digest)
+"""
+LOAD = """
 import sys, torch
 import sinkscope as ss
 model = ss.load(sys.argv[1], device="cpu")
@@ -200,10 +206,10 @@ print(model.revision, torch.equal(model.logits([[1, 2, 3]]), ss.load(sys.argv[2]
 
 @pytest.mark.slow
 def test_as_a_user_would_set_it_up(hub: Hub, tmp_path: Path) -> None:
-    """A process of its own with HF_ENDPOINT and HF_HOME: online, and then offline."""
+    """A process of its own with HF_ENDPOINT and HF_HOME: fetched online, and then loaded offline."""
     folder = repository(tmp_path / "repository")
     hub.add("someone/tiny", folder, FIRST, "main")
-    for offline in ("0", "1"):
+    for offline, program in (("0", FETCH), ("1", LOAD)):
         environment = {
             **os.environ,
             "HF_ENDPOINT": hub.address,
@@ -212,7 +218,7 @@ def test_as_a_user_would_set_it_up(hub: Hub, tmp_path: Path) -> None:
         }
         environment.pop("HF_HUB_CACHE", None)
         done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, "someone/tiny", str(folder)],
+            [sys.executable, "-c", program, "someone/tiny", str(folder)],
             capture_output=True,
             text=True,
             env=environment,

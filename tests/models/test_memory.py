@@ -1,4 +1,4 @@
-"""Loading a few hundred megabytes: the weights never exist twice in memory."""
+"""Loading a hundred megabytes and more: the weights never exist twice in memory."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ def big(config: dict[str, Any]) -> dict[str, torch.Tensor]:
 
 
 CONFIGS = {
-    "llada": llada_config(d_model=1024, n_heads=8, n_kv_heads=8, n_layers=6, mlp_hidden_size=4096, embedding_size=8000,
+    "llada": llada_config(d_model=1024, n_heads=8, n_kv_heads=8, n_layers=3, mlp_hidden_size=4096, embedding_size=8000,
                           vocab_size=8000),
-    "dream": dream_config(hidden_size=1024, num_attention_heads=8, num_hidden_layers=6, intermediate_size=4096,
+    "dream": dream_config(hidden_size=1024, num_attention_heads=8, num_hidden_layers=3, intermediate_size=4096,
                           vocab_size=8000),
-    "llama": llama_config(hidden_size=1024, num_attention_heads=8, num_hidden_layers=6, intermediate_size=4096,
+    "llama": llama_config(hidden_size=1024, num_attention_heads=8, num_hidden_layers=3, intermediate_size=4096,
                           vocab_size=8000),
     "llada2": {**SHAPES["llada2-small"], "hidden_size": 512, "intermediate_size": 1024, "moe_intermediate_size": 512,
-               "num_experts": 64, "num_hidden_layers": 3, "vocab_size": 8000},
+               "num_experts": 32, "num_hidden_layers": 3, "vocab_size": 8000},
 }  # fmt: skip
 
 
@@ -108,7 +108,7 @@ def test_weights_never_exist_twice(
     loaded: dict[tuple[str, str], dict[str, int]], family: str, dtype: str
 ) -> None:
     found = loaded[family, dtype]
-    assert found["weights"] > 150e6
+    assert found["weights"] > 80e6
     # In the file's own dtype they are mapped from it: not even one copy in the process's own memory. Experts lie in stacks.
     most = 0.3 if dtype == "bfloat16" and family != "llada2" else 1.3
     assert found["grown"] < most * found["weights"], (

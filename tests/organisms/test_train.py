@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -388,18 +389,40 @@ def test_rows_of_several_documents_are_split_whole(tmp_path: Path, monkeypatch: 
         train(replace(run, recipe=replace(run.recipe, packed=2)))
 
 
-@pytest.mark.slow
-def test_two_processes_train_as_one(tmp_path: Path) -> None:
-    """8 documents in 2 rows, one for each process, with different numbers of targets in them."""
+@pytest.mark.parametrize(
+    "by_torchrun", [pytest.param(False, marks=pytest.mark.slow), pytest.param(True, marks=pytest.mark.soak)]
+)
+def test_two_processes_train_as_one(
+    by_torchrun: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """8 documents in 2 rows, one for each process, with different numbers of targets in them.
+
+    torchrun starts both and tells them who they are; without it this process is the first of them.
+    """
+    import socket
     import subprocess
     import sys
 
     options = {"size": "smoke", "steps": 3, "batch": 8, "mix": "plain", "check_every": 0, "final_count": 1}
     train_command("causal", tmp_path / "one", "cpu", quiet=True, **options)
     words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    together = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     command = ["-m", "sinkscope.organisms.command", "causal", "--device", "cpu", *words]
-    subprocess.run([*together, *command, "--out", str(tmp_path / "two")], check=True)
+    command += ["--out", str(tmp_path / "two")]
+    if by_torchrun:
+        together = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+        subprocess.run([*together, *command], check=True)
+    else:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        for name, value in {"WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
+            monkeypatch.setenv(name, str(value))
+        with subprocess.Popen([sys.executable, *command], env={**os.environ, "RANK": "1"}) as second:
+            try:
+                monkeypatch.setenv("RANK", "0")
+                train_command("causal", tmp_path / "two", "cpu", quiet=True, **options)
+                assert second.wait(120) == 0
+            finally:
+                second.kill()
     one, two = (load_file(tmp_path / run / "model.safetensors") for run in ("one", "two"))
     assert all(torch.allclose(one[key].float(), two[key].float(), atol=2e-3) for key in one)
     losses = [json.loads((tmp_path / run / "training.json").read_text())["loss"] for run in ("one", "two")]

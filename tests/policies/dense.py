@@ -9,6 +9,7 @@ numbers are no one's business but whose sets must have the right size, place and
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -103,6 +104,7 @@ class Dense:
         self.previous: dict[str, list[np.ndarray]] = {}
         self.cache: list[tuple[Tensor, Tensor]] = []
         self.controls: dict[tuple[int, int, int, int], tuple[frozenset[int], frozenset[int]]] = {}
+        self.bands: dict[tuple[int, int, int | None, int, int], Tensor] = {}
         self.choices = self.adopted = self.redrawn = self.kept = 0
 
     # ---- the forward ------------------------------------------------------------------------------------------------
@@ -236,15 +238,20 @@ class Dense:
         for rule in rules(self.policy):
             if isinstance(rule, ss.Window) and self.acts(rule, layer):
                 B, K = real.shape
-                gone = torch.zeros(B, Q, K, dtype=torch.bool)
-                for b in range(B):
-                    begin = real[b].tolist().index(True)
-                    for i in range(K - Q, K):
-                        for j in range(K):
-                            inside = abs(i - j) < rule.width or begin <= j < begin + rule.first
-                            if rule.future is not None and j - i > rule.future:
-                                inside = False
-                            gone[b, i - (K - Q), j] = not inside
+                # The same in all layers, and in all steps over as many keys.
+                known = (rule.width, rule.first, rule.future, Q, K)
+                if known not in self.bands:
+                    gone = torch.zeros(B, Q, K, dtype=torch.bool)
+                    for b in range(B):
+                        begin = real[b].tolist().index(True)
+                        for i in range(K - Q, K):
+                            for j in range(K):
+                                inside = abs(i - j) < rule.width or begin <= j < begin + rule.first
+                                if rule.future is not None and j - i > rule.future:
+                                    inside = False
+                                gone[b, i - (K - Q), j] = not inside
+                    self.bands[known] = gone
+                gone = self.bands[known]
                 return gone if bool((gone & real[:, None]).any()) else None
         return None
 
@@ -278,7 +285,7 @@ class Dense:
         like = rule.like if isinstance(rule, ss.MaskRandom) else rule
         if isinstance(like, ss.Window) or not self.acts(like, layer):
             return frozenset()
-        keys = [j for j in range(real.shape[1]) if real[b, j] and in_region(like, j, self.prompt)]
+        keys = [j for j, there in enumerate(real[b].tolist()) if there and in_region(like, j, self.prompt)]
         newest = real.shape[1] - 1 if self.network.causal else None
         scored = isinstance(like, (ss.MaskTop, ss.MaskAbove, ss.KeepTop))
         scores: dict[int, float] | None = None
@@ -416,9 +423,9 @@ def choose(rule: Any, scores: dict[int, float], keys: list[int]) -> frozenset[in
     if isinstance(rule, ss.KeepTop):
         return frozenset(ordered[math.ceil(Fraction(repr(rule.fraction)) * len(keys)) :])
     if isinstance(rule, ss.MaskAbove):
-        return frozenset(j for j in keys if is_sink(scores, j, rule.epsilon))
+        return frozenset(sinks(scores, keys, rule.epsilon))
     top = ordered[: rule.k]
-    return frozenset(j for j in top if rule.epsilon is None or is_sink(scores, j, rule.epsilon))
+    return frozenset(top if rule.epsilon is None else sinks(scores, top, rule.epsilon))
 
 
 def near(
@@ -441,22 +448,25 @@ def near(
     return all(0 < gap < NEAR for gap in gaps)
 
 
-def excess(scores: dict[int, float], j: int) -> float:
+def excess(scores: dict[int, float], j: int, total: float | None = None) -> float:
     """By how much a key's score is above the mean of the others'."""
-    return scores[j] - (math.fsum(scores.values()) - scores[j]) / (len(scores) - 1)
+    total = math.fsum(scores.values()) if total is None else total
+    return scores[j] - (total - scores[j]) / (len(scores) - 1)
 
 
-def is_sink(scores: dict[int, float], j: int, epsilon: float) -> bool:
-    """Above the mean of the other keys by more than ε."""
-    return len(scores) > 1 and excess(scores, j) > epsilon
+def sinks(scores: dict[int, float], keys: Iterable[int], epsilon: float) -> list[int]:
+    """Those of the keys that are above the mean of all other keys by more than ε."""
+    total = math.fsum(scores.values())
+    return [j for j in keys if len(scores) > 1 and excess(scores, j, total) > epsilon]
 
 
 def mean(rows: list[np.ndarray]) -> dict[int, float]:
     """Key → mean score over rows of scores, for the keys that have one."""
+    plain = [row.tolist() for row in rows]
     return {
-        j: sum(float(row[j]) for row in rows) / len(rows)
-        for j in range(len(rows[0]))
-        if not math.isnan(rows[0][j])
+        j: sum(of_key) / len(rows)
+        for j, of_key in enumerate(zip(*plain, strict=True))
+        if not math.isnan(of_key[0])
     }
 
 
@@ -477,7 +487,7 @@ def hits(raw: np.ndarray, columns: np.ndarray, band: bool) -> np.ndarray:
     for b in range(B):
         for h in range(H):
             scores = mean([raw[b, h]])
-            own = [j for j in scores if is_sink(scores, j, 3.0)]
+            own = sinks(scores, scores, 3.0)
             if own and (columns.any() or not band):
                 found[b, h] = sum(columns[b, h, j] for j in own) / len(own)
     return found

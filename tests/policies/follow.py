@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +18,8 @@ from sinkscope.models.model import Model
 
 PROMPT = 11
 CLOSE = 1e-4
+RECORDED = ("received", "received_raw", "hidden_share", "sinks_hit")
+"""What a trace says of a step that the dense reference knows too."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,7 @@ def one_group(
         real[:, :P] = mask.bool()
     dense = Dense(model, policy, P, real)
     assert len(calls) == run.steps
+    recorded = {name: run.trace.dataset[name].values[rows] for name in RECORDED}
     for step in range(run.steps):
         x = states[step]
         theirs = list(np.moveaxis(taken[rows, step][..., offset:], 1, 0))
@@ -155,7 +158,8 @@ def one_group(
             found = dense.forward(x, theirs)
             logits, heard_logits = found.logits, calls[step]
             after, seen = decide(decoding, logits, x, states[step + 1], step, P, model.ids.mask), real
-        compare_step(run.trace.dataset.isel(sample=rows, step=step), found, theirs, offset, where)
+        here = {name: values[:, step] for name, values in recorded.items()}
+        compare_step(here, found, theirs, offset, where)
         torch.testing.assert_close(
             heard_logits[seen].double(),
             logits[seen],
@@ -168,21 +172,23 @@ def one_group(
     return dense
 
 
-def compare_step(here: Any, found: Forward, theirs: list[np.ndarray], offset: int, where: str) -> None:
+def compare_step(
+    here: Mapping[str, np.ndarray], found: Forward, theirs: list[np.ndarray], offset: int, where: str
+) -> None:
     """Hidden sets exactly; scores, hidden share and sinks hit to 1e-4."""
     for layer, ours in enumerate(found.taken):
         K = ours.shape[-1]
         assert np.array_equal(theirs[layer][..., :K], ours), f"{where}, layer {layer}: other keys are taken"
         assert not theirs[layer][..., K:].any(), f"{where}: keys are taken that do not exist yet"
         for name, values in (("received", found.received), ("received_raw", found.raw)):
-            recorded = here[name].values[:, layer, :, offset:]
+            recorded = here[name][:, layer, :, offset:]
             np.testing.assert_allclose(
                 recorded[..., :K], values[layer], atol=CLOSE, rtol=CLOSE, err_msg=f"{where} {name}"
             )
             assert np.isnan(recorded[..., K:]).all()
         for name, values in (("hidden_share", found.share), ("sinks_hit", found.hit)):
             np.testing.assert_allclose(
-                here[name].values[:, layer], values[layer], atol=CLOSE, err_msg=f"{where} {name}"
+                here[name][:, layer], values[layer], atol=CLOSE, err_msg=f"{where} {name}"
             )
 
 

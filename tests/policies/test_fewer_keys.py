@@ -152,14 +152,25 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused, "TILE_BYTES", fused.TILE_BYTES // SCALE**2)
 
 
-@pytest.mark.parametrize("family", ["llada", pytest.param("llama", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("family", ["llada", pytest.param("llama", marks=pytest.mark.soak)])
 def test_nothing_of_size_s_by_s(family: str, long_context: None) -> None:
     assert 0 < largest(family, SMALL[0]) < S * S
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("policy", [*SMALL, *MORE], ids=str)
-@pytest.mark.parametrize("family", ["llada", "llama"])
+@pytest.mark.parametrize(
+    ("family", "policy"),
+    [
+        # The policies of SMALL with both families in `make test`, the others with one of them.
+        pytest.param(
+            family,
+            policy,
+            id=f"{family}-{policy}",
+            marks=pytest.mark.slow if policy in SMALL or (number + turn) % 2 else pytest.mark.soak,
+        )
+        for turn, family in enumerate(("llada", "llama"))
+        for number, policy in enumerate([*SMALL, *MORE])
+    ],
+)
 def test_nothing_of_size_s_by_s_under_any_policy(
     family: str, policy: Any, long_context: None, small_tiles: None
 ) -> None:

@@ -96,7 +96,7 @@ OTHERS = [
 @pytest.mark.parametrize(
     ("family", "chosen"),
     [
-        pytest.param(family, chosen, id=f"{family}-{n}", marks=[] if (n + m) % 2 == 0 else [pytest.mark.slow])
+        pytest.param(family, chosen, id=f"{family}-{n}", marks=[] if (n + m) % 2 == 0 else [pytest.mark.soak])
         for n, family in enumerate(golden.FAMILIES)
         for m, chosen in enumerate(OTHERS)
     ],

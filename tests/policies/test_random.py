@@ -64,9 +64,15 @@ def test_a_large_seed_of_the_run_keys_its_rows(seed: Any) -> None:
     assert taken("llada", ss.MaskRandom(like=ss.MaskFirst(1)), prompts("llada"), seed=seed).any()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("family", golden.FAMILIES)
-@pytest.mark.parametrize("match", ["count", "mass"])
+@pytest.mark.parametrize(
+    ("match", "family"),
+    [
+        # One kind of match for each family in `make test`, both in `make soak`.
+        pytest.param(match, family, marks=pytest.mark.soak if (number + turn) % 2 else pytest.mark.slow)
+        for turn, match in enumerate(("count", "mass"))
+        for number, family in enumerate(golden.FAMILIES)
+    ],
+)
 def test_a_row_with_its_own_seed_does_not_depend_on_the_batch(family: str, match: str) -> None:
     policy = ss.MaskRandom(like=ss.MaskTop(3), match=match)
     ids = prompts(family, rows=3)

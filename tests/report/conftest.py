@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,12 +34,19 @@ def shared() -> Iterator[Browser]:
 @pytest.fixture(scope="session")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a small finished study, with its report."""
+    from filelock import FileLock
     from tests.report import studies
 
     from sinkscope.report.study import write_report
 
-    made = studies.make(tmp_path_factory.mktemp("planted"))
-    write_report(made)
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent  # whichever process is first makes it for all
+    made = base / "planted-study"
+    with FileLock(base / "planted-study.lock"):
+        if not (made / "report.html").exists():
+            made.mkdir(exist_ok=True)
+            write_report(studies.make(made))
     return made
 
 

@@ -21,9 +21,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> ss.Model:
     return ss.load(folder, device="cpu")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("rule", ["prefix:block", "sparse:0.3,by=random", "drift:0.99"])
-@pytest.mark.parametrize("threshold", [None, 0.2])
+@pytest.mark.parametrize(
+    ("rule", "threshold"),
+    [
+        # Every rule with one kind of steps in `make test`, with both in `make soak`.
+        pytest.param(rule, threshold, marks=pytest.mark.soak if (number + turn) % 2 else pytest.mark.slow)
+        for number, rule in enumerate(("prefix:block", "sparse:0.3,by=random", "drift:0.99"))
+        for turn, threshold in enumerate((None, 0.2))
+    ],
+)
 def test_records_do_not_depend_on_the_batch(model: ss.Model, rule: str, threshold: float | None) -> None:
     decoding = ss.LladaDecoding(8, block=4, threshold=threshold)
     one, many = (

@@ -27,7 +27,7 @@ CAN_REUSE = [
 @pytest.mark.parametrize(
     ("family", "name"),
     [
-        pytest.param(*case, marks=pytest.mark.soak if case in CAN_REUSE and number % 3 else pytest.mark.slow)
+        pytest.param(*case, marks=pytest.mark.soak if case in CAN_REUSE and number % 5 else pytest.mark.slow)
         for number, case in enumerate(CASES)
     ],
 )
@@ -73,12 +73,14 @@ def rules(family: str) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("family", "name", "text"),
     [
-        # One rule for every fixture in `make test`, all of them in `make soak`.
+        # One rule for every second fixture in `make test`, all rules for all fixtures in `make soak`.
         pytest.param(
             family,
             name,
             text,
-            marks=pytest.mark.soak if (number + turn) % len(rules(family)) else pytest.mark.slow,
+            marks=pytest.mark.soak
+            if number % 2 or (number // 2 + turn) % len(rules(family))
+            else pytest.mark.slow,
         )
         for number, (family, name) in enumerate(CAN_REUSE)
         for turn, text in enumerate(rules(family))

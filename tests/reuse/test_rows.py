@@ -20,8 +20,17 @@ CAUSAL = (
     "sparse:3,by=random",
 )
 CASES = [
-    *((family, text) for family in ("llada", "dream", "mmada") for text in DIFFUSION),
-    *(("llama", text) for text in CAUSAL),
+    # LLaDA under every rule in `make test`, Dream under one half of them and MMaDA under the other.
+    *(
+        pytest.param(
+            family,
+            text,
+            marks=pytest.mark.soak if family != "llada" and (number + turn) % 2 else pytest.mark.slow,
+        )
+        for turn, family in enumerate(("llada", "dream", "mmada"))
+        for number, text in enumerate(DIFFUSION)
+    ),
+    *(pytest.param("llama", text, marks=pytest.mark.slow) for text in CAUSAL),
 ]
 
 
@@ -34,7 +43,6 @@ def decoding_of(family: str) -> ss.Decoding:
     }[family]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("family", "text"), CASES)
 def test_a_row_equals_its_run_alone(family: str, text: str) -> None:
     model, decoding = golden.model(family), decoding_of(family)

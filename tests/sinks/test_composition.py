@@ -157,10 +157,10 @@ def test_a_mix_of_tokens_and_positions_is_not_decided_by_chance():
                 mixed, lengths=(17, 23, 30, 41, 26, 35, 20, 28), heads=4, answer=16, sigma=0.5, seed=seed
             )
         )
-        for seed in range(20)
+        for seed in range(12)
     ]
     decided = [one for one in found if one.verdict in ("semantic", "positional")]
-    assert len(decided) <= 1, [one.reason for one in decided]
+    assert len(decided) == 0, [one.reason for one in decided]
 
 
 def test_an_empty_sample_takes_no_part():

@@ -120,8 +120,20 @@ def name_of(value) -> str:
     return value if isinstance(value, str) else getattr(value, "__qualname__", str(value)).split(".")[0]
 
 
-@pytest.mark.parametrize("order", ["left", "right", "random", "any"])
-@pytest.mark.parametrize(("kind", "plant"), CASES, ids=name_of)
+@pytest.mark.parametrize(
+    ("kind", "plant", "order"),
+    [
+        # Every plant in two orders of decoding in `make test`, in all of them in `make soak`.
+        pytest.param(
+            *case,
+            order,
+            id=f"{case[0]}-{name_of(case[1])}-{order}",
+            marks=pytest.mark.soak if (number + turn) % 2 else (),
+        )
+        for number, case in enumerate(CASES)
+        for turn, order in enumerate(("left", "right", "random", "any"))
+    ],
+)
 def test_planted_kinds_in_every_order_of_decoding(kind, plant, order):
     if name_of(plant) == "moving_right" and order in ("right", "any"):
         kind = "static"  # the first open block is then always the same
@@ -158,9 +170,15 @@ def test_each_kind_holds_up_to_its_noise_level(plant):
     assert share(plant, kind, sigma=fails) < 0.9, "it now holds further: raise the level, and in the docs"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("answer", [3, 4, 5, 8, 32])
-@pytest.mark.parametrize("sigma", [0.6, 1.0, 1.5, 2.0])
+@pytest.mark.parametrize(
+    ("sigma", "answer"),
+    [
+        # Every level and every number of steps in `make test`, every pair in `make soak`.
+        pytest.param(sigma, answer, marks=pytest.mark.soak if (level + length) % 2 else pytest.mark.slow)
+        for level, sigma in enumerate((0.6, 1.0, 1.5, 2.0))
+        for length, answer in enumerate((3, 4, 5, 8, 32))
+    ],
+)
 def test_noise_never_moves(sigma, answer):
     """Whatever the level, the number of steps and the order: at most 1 head in 50 is called moving, vanishing or emerging."""
     for order in ("left", "random"):

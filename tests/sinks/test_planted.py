@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,6 +32,7 @@ from sinkscope.sinks import (
     variances,
 )
 
+diagnosing = import_module("sinkscope.sinks.diagnosis")
 ORDERS = {"right_to_left": "right"}
 
 
@@ -42,6 +45,20 @@ def planted(name: str, sigma: float, seed: int = 0) -> xr.Dataset:
 def diagnosis(name: str, sigma: float) -> Diagnosis:
     """Of twelve prompts: a share of exactly 1 in fewer than ten of them is not certainly over two thirds."""
     return diagnose([planted(name, sigma), planted(name, sigma, 1)])
+
+
+def without_attribution(traces: Any) -> Diagnosis:
+    """Every other finding: the regressions of the attribution take nearly as long as all the rest."""
+    nothing = diagnosing.Finding("semantic or positional", "not asked", "", "")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(diagnosing, "_semantic", lambda statistics: nothing)
+        return diagnose(traces)
+
+
+@lru_cache(maxsize=64)
+def lean(name: str, sigma: float) -> Diagnosis:
+    """As `diagnosis`, for questions that the attribution has no part in."""
+    return without_attribution([planted(name, sigma), planted(name, sigma, 1)])
 
 
 EXPECTED = {
@@ -86,7 +103,7 @@ def split_share(sigma: float, same: bool) -> float:
 
 
 def verdict(name: str, question: str, expected: str) -> Callable[[float], bool]:
-    return lambda sigma: diagnosis(name, sigma)[question].verdict == expected
+    return lambda sigma: lean(name, sigma)[question].verdict == expected
 
 
 @pytest.mark.slow
@@ -95,7 +112,7 @@ def test_only_at_the_start_needs_many_prompts():
     for prompts, verdict in ((60, "not enough evidence"), (80, "yes")):
         lengths = tuple(7 + i % 4 for i in range(prompts))
         data = synthetic.trace("static", lengths=lengths, answer=8, layers=1, heads=1)
-        assert diagnose(data)["only at the start"].verdict == verdict
+        assert without_attribution(data)["only at the start"].verdict == verdict
 
 
 MEASURES: dict[str, tuple[Callable[[float], bool], float, float]] = {
@@ -239,34 +256,35 @@ def test_one_length_of_prompt_is_not_identifiable():
 def test_drains_and_hubs_are_told_apart():
     for kind in ("drain", "hub"):
         data = synthetic.trace("static", anatomy=kind, lengths=(9, 12) * 6)
-        assert diagnose(data)["drains or hubs"].verdict == kind + "s"
-    assert (
-        diagnose(synthetic.trace("static", lengths=(9, 12)))["drains or hubs"].verdict
-        == "not enough evidence"
-    )
+        assert without_attribution(data)["drains or hubs"].verdict == kind + "s"
+    unknown = without_attribution(synthetic.trace("static", lengths=(9, 12)))
+    assert unknown["drains or hubs"].verdict == "not enough evidence"
     mixed = [
-        synthetic.trace("static", anatomy=kind, seed=i, lengths=(9,) * 40)
+        synthetic.trace("static", anatomy=kind, seed=i, lengths=(9,) * 40, answer=8, block=4, heads=1)
         for i, kind in enumerate(("drain", "hub"))
     ]
-    assert diagnose(mixed)["drains or hubs"].verdict == "both"
+    assert without_attribution(mixed)["drains or hubs"].verdict == "both"
     few = [part.isel(sample=slice(6)) for part in mixed]
-    assert diagnose(few)["drains or hubs"].verdict == "not enough evidence"
+    assert without_attribution(few)["drains or hubs"].verdict == "not enough evidence"
 
 
 def some_static(static: int, moving: int) -> Diagnosis:
     """Prompts whose heads are all static, and prompts whose heads all move."""
     parts = [
-        synthetic.trace(plant, sigma=0.2, lengths=(9,) * prompts, answer=16, block=4, seed=seed, heads=1)
+        synthetic.trace(
+            plant, sigma=0.2, lengths=(9,) * prompts, answer=16, block=4, seed=seed, heads=1, layers=1
+        )
         for seed, (plant, prompts) in enumerate((("static", static), ("moving", moving)))
     ]
-    return diagnose(parts)
+    return without_attribution(parts)
 
 
 @pytest.mark.slow
 def test_kinds_of_heads_are_decided_by_the_whole_interval():
     """The point estimates of the first three would be "static", "static" and "mixed"."""
-    assert some_static(9, 4)["moving"].verdict == "not enough evidence"
-    assert some_static(9, 4)["moving"].evidence.endswith("the interval does not decide")
+    near = some_static(9, 4)["moving"]
+    assert near.verdict == "not enough evidence"
+    assert near.evidence.endswith("the interval does not decide")
     assert some_static(3, 1)["moving"].verdict == "not enough evidence"
     assert some_static(7, 5)["moving"].verdict == "not enough evidence"
     assert some_static(28, 2)["moving"].verdict == "static"
@@ -284,7 +302,7 @@ def test_one_prompt_has_sinks_and_decides_nothing_else():
 
 @pytest.mark.slow
 def test_verdicts_on_shares_are_rarely_wrong():
-    """Two thirds of the prompts are static, which is exactly on the limit: 5 % of 100 draws are 5, and more than 11
+    """Two thirds of the prompts are static, which is exactly on the limit: 5 % of 60 draws are 3, and more than 8
     come by chance in fewer than 1 of 200 tests."""
     static, moving = (
         sink_statistics(
@@ -294,19 +312,20 @@ def test_verdicts_on_shares_are_rarely_wrong():
     )
     rng = np.random.default_rng(0)
     wrong = 0
-    for _ in range(100):
+    for _ in range(60):
         some = rng.random(16) < 2 / 3
         shards = [part.isel(sample=which) for part, which in ((static, some), (moving, ~some)) if which.any()]
-        wrong += diagnose(merge(shards, relabel=True))["moving"].verdict != "not enough evidence"
-    assert wrong <= 11
+        wrong += without_attribution(merge(shards, relabel=True))["moving"].verdict != "not enough evidence"
+    assert wrong <= 8
 
 
 @pytest.mark.slow
 def test_a_list_of_traces_is_one_diagnosis():
     parts = [synthetic.trace("newline", seed=seed, lengths=synthetic.LENGTHS[:3]) for seed in (0, 1)]
     merged = diagnose(merge([sink_statistics(p) for p in parts], relabel=True))
-    assert str(diagnose(parts)) == str(merged)
-    assert diagnose(parts)["semantic or positional"].verdict == "semantic"
+    found = diagnose(parts)
+    assert str(found) == str(merged)
+    assert found["semantic or positional"].verdict == "semantic"
 
 
 def test_intervals_are_over_prompts_not_detections():

@@ -6,12 +6,15 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pandas as pd
 import torch
+from tests.helpers.forked import forked
 from tests.helpers.tokenizers import golden_with_tokenizer
 from typer.testing import CliRunner
 
@@ -115,6 +118,20 @@ def run_here(study: Path, out: Path, *more: str, processes: bool = False) -> str
             signal.signal(one, handler)
     assert done.exit_code == 0, done.output
     return done.stdout
+
+
+def start(
+    study: Path, out: Path, *more: str, said: Path | None = None, first: Callable[[], object] = lambda: None
+) -> BaseProcess:
+    """Starts the command in a process of its own, forked from this one, that calls `first` before; `said`: what it prints."""
+
+    def work() -> None:
+        os.environ.update(environment())
+        sys.argv = ["sinkscope", *command(study, out, *more)[3:]]
+        first()
+        cli.main()
+
+    return forked(work, said)
 
 
 def tables(out: Path) -> dict[str, pd.DataFrame]:

@@ -29,10 +29,19 @@ def local(study: Path) -> Path:
     return out
 
 
-@pytest.mark.slow
 @small.without_extra("submitit")
-def test_submitits_local_executor_runs_the_slurm_path(study: Path, local: Path) -> None:
-    out = study.parent / "slurm"
+@pytest.mark.parametrize(
+    "passes",
+    [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.soak)],
+)
+def test_submitits_local_executor_runs_the_slurm_path(passes: int, study: Path, tmp_path: Path) -> None:
+    """Maps are a second pass, with an array of its own."""
+    if passes == 1:
+        text = study.read_text(encoding="utf-8").replace("maps = 1", "maps = 0")
+        study = tmp_path / "small.toml"
+        study.write_text(text, encoding="utf-8")
+    out, local = tmp_path / "slurm", tmp_path / "local"
+    small.run_here(study, local, "--no-report")
     small.run_here(
         study,
         out,
@@ -47,7 +56,7 @@ def test_submitits_local_executor_runs_the_slurm_path(study: Path, local: Path) 
         "--no-report",
         processes=True,
     )
-    assert list((out / "slurm").glob("*_result.pkl"))  # submitit's, of the tasks that it ran
+    assert len(list((out / "slurm").glob("*_result.pkl"))) == passes  # submitit's, of the tasks that it ran
     small.assert_same(out, local)
 
 

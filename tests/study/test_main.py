@@ -9,11 +9,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 import pytest
 from tests.study import small
 
+from sinkscope.errors import SinkscopeError
 from sinkscope.study.__main__ import the_rest
 
 pytestmark = pytest.mark.timeout(900)
@@ -40,19 +42,42 @@ class Absent(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Absent())
 sys.argv = sys.argv[1:]
-runpy.run_module("sinkscope.study", run_name="__main__")
+for folder in sys.argv[1:]:
+    sys.argv = ["study", f"{{folder}}/study/small.toml", "--out", f"{{folder}}/out", "--device", "cpu"]
+    runpy.run_module("sinkscope.study", run_name="__main__")
 """
 
 
-@pytest.mark.slow
-def test_answers_are_computed_on_a_bare_machine_and_finished_here(tmp_path: Path) -> None:
-    study, out = small.write_study(tmp_path / "study", models=("llada",)), tmp_path / "out"
-    words = [sys.executable, "-c", BARE, "study", str(study), "--out", str(out), "--device", "cpu"]
+class Bare(NamedTuple):
+    """Folders with a study and its answers, and what was printed while they were computed."""
+
+    whole: Path
+    answers_alone: Path
+    printed: str
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Bare:
+    """The answers of two studies: one that also has traces, and one that does not. One process computes both."""
+    whole, answers_alone = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("answers")
+    small.write_study(whole / "study", models=("llada",))
+    blocks = ["[decodings.short]", "llada = { length = 8, steps = 4, block = 4 }"]
+    for kind, policies in (("evaluate", ["none", "top:1"]), ("replay", ["top:1"])):
+        blocks += [f"[[{kind}]]", 'task = "word_problems"', 'decodings = ["short"]', "samples = 2"]
+        blocks += [f"policies = {json.dumps(policies)}"]
+    small.write_blocks(answers_alone / "study", ("llada",), "\n".join(blocks))
     done = subprocess.run(
-        words, capture_output=True, text=True, env=small.environment(), cwd=small.ROOT, timeout=600
-    )
+        [sys.executable, "-c", BARE, "study", str(whole), str(answers_alone)],
+        capture_output=True, text=True, env=small.environment(), cwd=small.ROOT, timeout=600,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "14 answers computed" in done.stdout
+    return Bare(whole, answers_alone, done.stdout)
+
+
+@pytest.mark.slow
+def test_answers_are_computed_on_a_bare_machine_and_finished_here(bare: Bare, tmp_path: Path) -> None:
+    study, out = bare.whole / "study" / "small.toml", bare.whole / "out"
+    assert "14 answers computed" in bare.printed
     saved = sorted(out.glob("cells/*/shards/*/generations.jsonl"))
     assert len(saved) == 4
     assert not any(path.read_text() for path in out.glob("cells/*/shards/*/grades.jsonl"))
@@ -76,18 +101,11 @@ def test_the_line_for_the_rest_has_what_answers_follow_from() -> None:
 
 
 @pytest.mark.slow
-def test_tables_are_made_where_the_model_is_not(tmp_path: Path) -> None:
+def test_tables_are_made_where_the_model_is_not(bare: Bare, tmp_path: Path) -> None:
     """Records travel, models that are folders need not: what is known of them is in the study's folder."""
-    blocks = ["[decodings.short]", "llada = { length = 8, steps = 4, block = 4 }"]
-    for kind, policies in (("evaluate", ["none", "top:1"]), ("replay", ["top:1"])):
-        blocks += [f"[[{kind}]]", 'task = "word_problems"', 'decodings = ["short"]', "samples = 2"]
-        blocks += [f"policies = {json.dumps(policies)}"]
-    study = small.write_blocks(tmp_path / "study", ("llada",), "\n".join(blocks))
-    out, model = tmp_path / "out", tmp_path / "study" / "llada"
-    whole = tmp_path / "whole"
+    study, out = bare.answers_alone / "study" / "small.toml", bare.answers_alone / "out"
+    model, whole = study.parent / "llada", tmp_path / "whole"
     small.run_here(study, whole, "--no-report")
-    words = [sys.executable, "-c", BARE, "study", str(study), "--out", str(out), "--device", "cpu"]
-    subprocess.run(words, check=True, env=small.environment(), cwd=small.ROOT, timeout=600)
     away = model.rename(tmp_path / "away")
     model.mkdir()
     (model / "training.json").write_text("{}")  # what is small of a model may be there
@@ -96,9 +114,8 @@ def test_tables_are_made_where_the_model_is_not(tmp_path: Path) -> None:
         old, new = (pd.read_parquet(folder / "tables" / f"{name}.parquet") for folder in (whole, out))
         pd.testing.assert_frame_equal(old, new)
     shutil.rmtree(next(out.glob("cells/*/shards/*")))
-    refused = small.run(study, out, "--no-report", "--on", "here", check=False)
-    assert refused.returncode
-    assert "its model is not on this machine" in refused.stderr
+    with pytest.raises(SinkscopeError, match="its model is not on this machine"):
+        small.run_here(study, out, "--no-report")
     shutil.rmtree(model)
     away.rename(model)
     small.run_here(study, out, "--no-report")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from unittest import mock
 
@@ -54,7 +55,17 @@ def test_workers_know_what_a_module_registers(on: str, tmp_path: Path) -> None:
     study, out = write(tmp_path), tmp_path / "out"
     path = os.pathsep.join([str(tmp_path / "modules"), os.environ.get("PYTHONPATH", "")])
     with mock.patch.dict(os.environ, {"PYTHONPATH": path}):
-        small.run(study, out, "--workers", "1", "--no-report", "--on", on)
+        words = ("--workers", "1", "--no-report", "--on", on)
+        if on == "ray":  # whose threads in this process, of an earlier test, would not survive a fork
+            small.run(study, out, *words)
+        else:
+            said = tmp_path / "said"
+            process = small.start(
+                study, out, *words, said=said, first=lambda: sys.path.append(str(tmp_path / "modules"))
+            )
+            process.join(600)
+            assert process.exitcode == 0, said.read_text()
+    assert "my_policies" not in sys.modules
     table = pd.read_parquet(out / "tables" / "results.parquet")
     assert list(table["policy"]) == ["none", "every:3", "every:4"]
     assert table["cell"].nunique() == 3

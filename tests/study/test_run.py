@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 import signal
 import subprocess
@@ -18,7 +19,7 @@ from typer.testing import CliRunner
 from sinkscope import cli
 from sinkscope.errors import InputError, SinkscopeError
 from sinkscope.locks import Lock
-from sinkscope.study import run, spec, status, tables
+from sinkscope.study import executors, run, spec, status, tables
 from sinkscope.study.store import Store
 from sinkscope.tasks.records import RunFolder
 
@@ -34,11 +35,24 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def finished(study: Path) -> Path:
-    """By a worker in a process of its own."""
+def said(study: Path) -> list[str]:
+    """What the command prints that computes, and the same command after it, which draws."""
     out = study.parent / "finished"
-    small.run_here(study, out, "--workers", "1", processes=True)
-    return out
+    first = small.run_here(study, out, "--no-report")
+    assert not (out / "report.html").exists()
+    return [first, small.run_here(study, out)]
+
+
+@pytest.fixture(scope="module")
+def finished(study: Path, said: list[str]) -> Path:
+    return study.parent / "finished"
+
+
+def test_figures_and_report_are_made_later(finished: Path, said: list[str]) -> None:
+    assert "the same command without --no-report makes them" in said[0]
+    assert "nothing was left to compute" in said[1]
+    assert "report:" in said[1]
+    assert (finished / "report.html").is_file()
 
 
 def test_all_outputs_are_there(finished: Path) -> None:
@@ -300,7 +314,10 @@ def test_a_second_command_on_one_folder_is_told_who_is_at_work(study: Path, fini
         run.run_study(spec.read(study), finished)
 
 
-def test_fewer_or_more_shards_give_the_same_tables(study: Path, finished: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("drawn", [False, pytest.param(True, marks=pytest.mark.soak)])
+def test_fewer_or_more_shards_give_the_same_tables(
+    drawn: bool, study: Path, finished: Path, tmp_path: Path
+) -> None:
     """Half of the records are taken away, and the rest is done in other shards."""
     out = tmp_path / "copy"
     shutil.copytree(finished, out)
@@ -315,6 +332,8 @@ def test_fewer_or_more_shards_give_the_same_tables(study: Path, finished: Path, 
     assert len(list(out.glob("cells/*/shards/000000-000001/settings.json"))) > 0
     assert "the same command without --no-report makes them" in said
     assert not (out / "report.html").exists()
+    if not drawn:
+        return
     said = small.run_here(study, out)
     assert "nothing was left to compute" in said
     assert "report:" in said
@@ -324,20 +343,15 @@ def test_fewer_or_more_shards_give_the_same_tables(study: Path, finished: Path, 
 
 
 def test_a_full_disk_is_an_error_that_loses_nothing(study: Path, finished: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    words = small.command(study, out, "--on", "here", "--no-report")
-    script = f"ulimit -f 24; exec {' '.join(words)}"  # files of 24 kB at most
-    done = subprocess.run(
-        ["bash", "-c", script],
-        capture_output=True,
-        text=True,
-        env=small.environment(),
-        cwd=small.ROOT,
-        timeout=250,
-        check=False,
-    )
-    assert done.returncode != 0
-    assert "Traceback" not in done.stderr.split("error:")[0]
+    out, said = tmp_path / "out", tmp_path / "said"
+
+    def small_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (24 * 1024, 24 * 1024))
+
+    process = small.start(study, out, "--on", "here", "--no-report", said=said, first=small_files)
+    process.join(250)
+    assert process.exitcode == 2
+    assert "Traceback" not in said.read_text().split("error:")[0]
     small.run_here(study, out, "--no-report")
     small.assert_same(out, finished)
 
@@ -367,7 +381,13 @@ def test_ctrl_c_stops_within_seconds_and_says_how_to_go_on(
     small.assert_same(out, finished)
 
 
-def test_a_plan_prints_and_writes_nothing(study: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("on", ["here", pytest.param("local", marks=pytest.mark.soak)])
+def test_a_plan_prints_and_writes_nothing(
+    on: str, study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The speed of this machine is measured by workers, in the soak in processes of their own."""
+    if on == "here":
+        monkeypatch.setattr(executors, "LocalExecutor", executors.HereExecutor)
     said = small.run_here(study, tmp_path / "out", "--plan")
     assert "forward passes" in said
     assert "nothing was computed or written" in said

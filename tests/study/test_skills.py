@@ -65,17 +65,18 @@ NULLS = {
 
 
 @pytest.mark.parametrize(
-    ("null", "each"),
+    ("null", "each", "runs"),
     [
-        # Every truth at one of the sizes in `make test`, at both in `make soak`.
-        pytest.param(null, each, marks=pytest.mark.soak if (number + turn) % 2 else pytest.mark.slow)
-        for number, null in enumerate(NULLS)
-        for turn, each in enumerate((20, 60))
+        # Every truth at one of the sizes in `make test`; at both, and more often, in `make soak`.
+        *(
+            pytest.param(null, (20, 60)[number % 2], 100, marks=pytest.mark.slow)
+            for number, null in enumerate(NULLS)
+        ),
+        *(pytest.param(null, each, 200, marks=pytest.mark.soak) for null in NULLS for each in (20, 60)),
     ],
 )
-def test_no_difference_gives_a_verdict_in_at_most_five_per_cent(null: str, each: int) -> None:
+def test_no_difference_gives_a_verdict_in_at_most_five_per_cent(null: str, each: int, runs: int) -> None:
     kept, control = NULLS[null]
-    runs = 200
     rng = np.random.default_rng(each)
     wrong = apart = 0
     for _ in range(runs):
@@ -110,11 +111,13 @@ def margins(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("shift", "control"), [(0.8, 0.2), (1.5, 0.3)])
-@pytest.mark.parametrize("each", [20, pytest.param(100, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    ("each", "runs"), [(20, 60), *(pytest.param(each, 100, marks=pytest.mark.soak) for each in (20, 100))]
+)
 def test_accuracies_that_are_not_quite_equal_make_no_difference(
-    each: int, shift: float, control: float
+    each: int, runs: int, shift: float, control: float
 ) -> None:
-    rng, runs, wrong, one_scale = np.random.default_rng(5), 100, 0, 0
+    rng, wrong, one_scale = np.random.default_rng(5), 0, 0
     for _ in range(runs):
         given = margins(rng, each, dict.fromkeys(SKILLS, shift), control)
         wrong += compare_skills(given).verdict == "differs"

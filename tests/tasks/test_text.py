@@ -92,9 +92,15 @@ def test_denoised_nats_are_those_of_a_dense_network_in_the_models_own_order(fami
     assert found == pytest.approx([wanted[column] for column in sorted(wanted)], abs=1e-4)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("family", ["llada", "dream", "mmada"])
-@pytest.mark.parametrize("text", ["none", "top:1"])
+@pytest.mark.parametrize(
+    ("family", "text"),
+    [
+        # Every family under one of the policies in `make test`, under both in `make soak`.
+        pytest.param(family, text, marks=pytest.mark.soak if (number + turn) % 2 else pytest.mark.slow)
+        for number, family in enumerate(("llada", "dream", "mmada"))
+        for turn, text in enumerate(("none", "top:1"))
+    ],
+)
 def test_the_bound_is_the_mean_over_all_masks(family: str, text: str) -> None:
     """Every set of masked tokens of a short text: the mean over their number of the mean over sets is the bound."""
     model, policy = golden.model(family), ss.parse_policy(text)
