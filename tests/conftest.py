@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 import pytest
@@ -9,6 +10,8 @@ from hypothesis import HealthCheck, settings
 
 # Read when huggingface_hub is imported. Tests that want a hub start a process of their own.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+gc.set_threshold(20_000, 20, 50)
 
 settings.register_profile(
     "default",
@@ -20,6 +23,12 @@ settings.register_profile(
 )
 settings.register_profile("thorough", settings.get_profile("default"), max_examples=500, derandomize=False)
 settings.load_profile("default")
+
+
+def pytest_collection_finish() -> None:
+    """The libraries and the tests stay to the end: the garbage collector need not look through their objects again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from tests.helpers import golden
+from tests.helpers.forked import forked
 
 import sinkscope as ss
 from sinkscope import cli
@@ -335,32 +333,23 @@ def test_kill_in_the_middle_of_the_command(tmp_path: Path) -> None:
     out = tmp_path / "t.zarr.zip"
     count = tmp_path / "t.zarr.zip.partial" / "complete.json"
     flags = ["--length", "96", "--steps", "96", "--block", "96"]
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "sinkscope.cli",
-            *map(str, source("llada")),
-            "--prompt-ids",
-            ids_file(tmp_path),
-            *flags,
-            "--out",
-            out,
-        ],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    words = [*source("llada"), "--prompt-ids", ids_file(tmp_path), *flags, "--out", out]
+
+    def command() -> None:
+        sys.argv = ["sinkscope", *map(str, words)]
+        cli.main()
+
+    process = forked(command)
     try:
         end = time.monotonic() + 120
-        while time.monotonic() < end and process.poll() is None:
+        while time.monotonic() < end and process.exitcode is None:
             if count.exists() and len(json.loads(count.read_text())["steps"]) >= 5:
                 break
             time.sleep(0.005)
-        assert process.poll() is None, "the command ended before it could be killed"
+        assert process.exitcode is None, "the command ended before it could be killed"
     finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait(60)
+        process.kill()
+        process.join(60)
     assert not out.exists()
     trace = ss.Trace.open(out)
     assert 5 <= len(trace) < 96

@@ -2,63 +2,50 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.helpers import golden
-
-import sinkscope as ss
-
-PROGRAM = """
-import sys, time
 import torch
+from tests.helpers import golden
+from tests.helpers.forked import forked
+
 import sinkscope as ss
 
-model = ss.load(sys.argv[1], device="cpu", dtype="float32")
-
-def slowly(done, expected, states):
-    print(done, flush=True)
-    time.sleep(0.05)
-
-ss.generate(model, torch.arange(20).view(2, 10), ss.LladaDecoding(length=64, steps=64, block=32),
-            capture=ss.Capture(by_query=True), out=sys.argv[2], progress=slowly)
-"""
+PROMPT = torch.arange(20).view(2, 10)
+DECODING = ss.LladaDecoding(length=64, steps=64, block=32)
 
 
 @pytest.mark.slow
 def test_a_killed_recording_opens(tmp_path: Path) -> None:
-    import torch
+    out, said = tmp_path / "t.zarr.zip", tmp_path / "said"
+    said.touch()
 
-    out = tmp_path / "t.zarr.zip"
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(golden.checkpoint("llada")), str(out)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    def slowly(done: int, expected: int, states: torch.Tensor) -> None:
+        print(done, flush=True)
+        time.sleep(0.05)
+
+    def record() -> None:
+        model, capture = golden.model("llada"), ss.Capture(by_query=True)
+        ss.generate(model, PROMPT, DECODING, capture=capture, out=out, progress=slowly)
+
+    process = forked(record, said)
     try:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if int(line) == 7:
-                break
+        end = time.monotonic() + 120
+        while time.monotonic() < end and process.exitcode is None and "7" not in said.read_text().split():
+            time.sleep(0.005)
     finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait(60)
-    assert process.returncode == -signal.SIGKILL
+        process.kill()
+        process.join(60)
+    assert process.exitcode == -signal.SIGKILL
     assert not out.exists()
     trace = ss.Trace.open(out)
     steps = len(trace)
     assert 7 <= steps < 64
     whole = ss.generate(
-        golden.model("llada"),
-        torch.arange(20).view(2, 10),
-        ss.LladaDecoding(length=64, steps=64, block=32),
-        capture=ss.Capture(by_query=True),
+        golden.model("llada"), PROMPT, DECODING, capture=ss.Capture(by_query=True)
     ).trace.dataset.isel(step=slice(0, steps))
     assert trace.dataset["step"].values.tolist() == list(range(steps))
     for name in ("tokens", "masked", "candidate", "decided", "ties"):
