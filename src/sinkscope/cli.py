@@ -6,9 +6,11 @@ on is one line on stderr and exit code 2; bad input never shows a stack trace.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import traceback
+import warnings
 from typing import Annotated
 
 import typer
@@ -68,6 +70,8 @@ def main() -> None:
     # Read when torch is imported. By default the threads of a parallel loop wait by spinning: on a host that others use too,
     # that made a trace five times slower (85 s instead of 16 s, two cores under a load of 8). Results are the same bits.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # zarr reads the chunks of a trace in tasks. Of several that fail one is asked why; asyncio would print the others' traces.
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     try:
         code = app(prog_name="sinkscope", standalone_mode=False)
     except SinkscopeError as error:
@@ -78,6 +82,7 @@ def main() -> None:
         sys.exit(1)
     except Exception as error:
         if _while_reading(error):
+            warnings.simplefilter("ignore")  # about zarr's other tasks, which nobody waits for any more
             _fail(f"the trace is damaged: its numbers cannot be read ({error}); record it again", 2)
         # Usage errors are click's or, from typer 0.29 on, of the copy of click inside typer: known by what they can do.
         if not hasattr(error, "show") or not hasattr(error, "exit_code"):
