@@ -14,7 +14,11 @@ def hidden_path(folder: Path) -> str:
     """A PATH of one folder, with a link to every command that is found now but those of HIDDEN."""
     folder.mkdir()
     for place in os.environ["PATH"].split(os.pathsep):
-        for command in Path(place).iterdir() if Path(place).is_dir() else ():
+        try:
+            commands = list(Path(place).iterdir())
+        except OSError:  # not there, or of another user
+            continue
+        for command in commands:
             if command.name not in HIDDEN and not (folder / command.name).is_symlink():
                 (folder / command.name).symlink_to(command)
     return str(folder)
