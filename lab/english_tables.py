@@ -2,11 +2,11 @@
 
     python -m lab.english_tables --out lab/english/weights --runs english-runs study-english-weights study-english-random
     python -m lab.english_tables --out lab/english/shares study-english-shares
-    python -m lab.english_tables --out lab/english/reuse study-reuse-english
+    python -m lab.english_tables --out lab/reuse/english study-reuse-english
 
-Each table of the studies becomes one CSV file, without the columns that are empty or that repeat the study's settings; several
-studies are put below each other. Of the runs: training.json, by name, and the sinks by training step, emergence.csv.gz. What is
-printed is for docs/english.md: what each policy costs, by group of models and by reading, with intervals over seeds.
+Each table of the studies becomes one CSV file, without times and without columns that are empty or repeat the study's settings;
+several studies are put below each other. Of the runs: training.json, by name, and the sinks by training step, emergence.csv.gz.
+What is printed is for docs/english.md: what each policy costs, by group of models and by reading, with intervals over seeds.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ TABLES = ("likelihood", "results", "replicates", "reuse", "agreement", "sinks")
 REPEATED = ("cell", "decoding", "scheme", "capture", "settings", "prompt", "output", "fingerprint", "stream")
 """Columns that say for every row what the study file says once, or that only a study's folder needs."""
 
+TIMES = ("seconds", "seconds_exact", "timed_with", "time_saved", "time_saved_low", "time_saved_high")
+"""Of machines that did other work at the same time."""
+
 
 def table(studies: Sequence[Path], name: str) -> pd.DataFrame:
     """A table of all studies that have it."""
@@ -32,7 +35,7 @@ def table(studies: Sequence[Path], name: str) -> pd.DataFrame:
     if not frames:
         return pd.DataFrame()
     whole = pd.concat(frames, ignore_index=True).dropna(axis="columns", how="all")
-    return whole.drop(columns=[name for name in REPEATED if name in whole])
+    return whole.drop(columns=[name for name in (*REPEATED, *TIMES) if name in whole])
 
 
 def emergence(runs: Path) -> Iterator[dict[str, Any]]:
