@@ -8,7 +8,7 @@ and hands every call, as an `AttentionCall`, to the policy first and then to the
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention import columns, fused
+from sinkscope.attention.aside import Aside
 from sinkscope.attention.key_mask import KeyMask
 from sinkscope.attention.received import column_mass, dense_map, query_weights, received, relative
 from sinkscope.attention.visibility import Padded, Visibility
@@ -106,6 +107,7 @@ class ForwardContext:
             active columns under a reuse rule.
         editor: changes keys, values and outputs; None: nothing.
         placed: where the keys stand, when not all take part; None: they are the columns of the sequence.
+        aside: where policy and recorder measure beside the layers that follow; None: in their turn.
     """
 
     real: Tensor | None = None
@@ -119,6 +121,7 @@ class ForwardContext:
     active: int | None = None
     editor: CallEditor | None = None
     placed: Placed | None = None
+    aside: Aside | None = None
     # Computed once for all layers; a context that is made of another by `replace` begins anew.
     _expected: dict[tuple[Any, ...], Expected] = field(default_factory=dict, init=False, repr=False)
     _bias: list[Tensor] = field(default_factory=list, init=False, repr=False)
@@ -128,6 +131,10 @@ class ForwardContext:
     def observed(self) -> bool:
         """Whether calls have to be handed to anything."""
         return self.policy is not None or self.recorder is not None
+
+    def measuring(self, inputs: object) -> AbstractContextManager[None]:
+        """Where what is only wanted at the end of the forward is computed; inputs: what it reads."""
+        return nullcontext() if self.aside is None else self.aside.beside(inputs)
 
     def padding_bias(self, query: Tensor, keys: int) -> Tensor | None:
         """Float [B, H, 1, K] in the dtype of the queries, −inf in padding: made once for all layers, on a GPU; None elsewhere."""

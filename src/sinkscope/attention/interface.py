@@ -65,13 +65,12 @@ def sinkscope_attention(
     )
     out, lse, lse_raw, kept = attended.output, attended.lse, attended.lse_raw, None
     over_keys = lse
-    if key_mask is not None and lse is not None and (key_mask.silence or context.observed):
+    if key_mask is not None and lse is not None and key_mask.silence:
         if lse_raw is None:
             lse_raw = fused.raw_lse(query, key, lse, visibility, key_mask, scale)
-        lse, lse_raw = with_sink(lse, s_aux), with_sink(lse_raw, s_aux)
-        kept = (lse - lse_raw).exp()
-        if key_mask.silence:
-            lse = lse_raw
+        lse_raw = with_sink(lse_raw, s_aux)
+        kept = (with_sink(lse, s_aux) - lse_raw).exp()
+        lse = lse_raw
     elif lse is not None:
         lse = with_sink(lse, s_aux)
     if lse is not None and over_keys is not None and lse is not over_keys:
@@ -81,26 +80,32 @@ def sinkscope_attention(
         out = context.editor.output(layer, out)
     if context.observed:
         sums = _sums(attended, classes)
-        call = AttentionCall(
-            layer,
-            query,
-            key,
-            value,
-            out,
-            lse,
-            scale,
-            visibility,
-            context,
-            key_mask,
-            lse_raw,
-            kept,
-            sums,
-            s_aux,
-        )
-        if context.policy is not None:
-            context.policy.measure(call)
-        if context.recorder is not None:
-            context.recorder.record(call)
+        with context.measuring((query, key, value, out, lse, over_keys, visibility, key_mask)):
+            if key_mask is not None and lse is not None and over_keys is not None and kept is None:
+                if lse_raw is None:
+                    lse_raw = fused.raw_lse(query, key, over_keys, visibility, key_mask, scale)
+                lse_raw = with_sink(lse_raw, s_aux)
+                kept = (lse - lse_raw).exp()
+            call = AttentionCall(
+                layer,
+                query,
+                key,
+                value,
+                out,
+                lse,
+                scale,
+                visibility,
+                context,
+                key_mask,
+                lse_raw,
+                kept,
+                sums,
+                s_aux,
+            )
+            if context.policy is not None:
+                context.policy.measure(call)
+            if context.recorder is not None:
+                context.recorder.record(call)
     return out.transpose(1, 2).contiguous(), None
 
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from sinkscope.attention.aside import Aside
 from sinkscope.attention.context import CallRecorder, ForwardContext
 from sinkscope.decoding.graphs import Forward, Graphs, Recorded
 from sinkscope.models.model import Model
@@ -32,6 +33,8 @@ class Step:
         masked: Bool [B, S]: mask tokens in the input.
         confidence: Float [B, S]: of every candidate that was looked at; NaN elsewhere.
         candidate: Long [B, S]: the token that would be written; −1 elsewhere.
+        everywhere: gives candidate and confidence of all masked positions, for a recorder, which can have it computed beside the
+            next step; None: they are looked at already.
         decided: Bool [B, S]: positions that were written in this step.
         ties: Long [B]: selections that could have gone to another position of equal confidence.
         alive: Bool [B]: rows that took part; the others had already ended.
@@ -53,6 +56,7 @@ class Step:
     alive: Tensor
     codes: Tensor | None = None
     idle: bool = False
+    everywhere: Callable[[], tuple[Tensor, Tensor]] | None = None
     kind: str = "denoise"
     fresh: Tensor | None = None
     error: Tensor | None = None
@@ -166,6 +170,7 @@ class Engine:
             0 if real is None else int((~real).sum(1).max())
         )  # looked at once: it stands on the left and stays
         self._graphs: Graphs | None = None
+        self._aside: Aside | None = None  # of a step that is being captured; `_end` joins it
         self._columns: int | None = None  # of the block loop's forwards that are captured
 
     @property
@@ -254,7 +259,7 @@ class Engine:
         return recorder is None or recorder.replayable
 
     def _forward(self, x: Tensor, captured: bool = False) -> tuple[Tensor, Recorded]:
-        hidden = self.model.hidden(x, self._context(x, self.real, 1))
+        hidden = self.model.hidden(x, self._context(x, self.real, 1, captured=captured))
         recorded = self._end(captured=captured)
         self._carry()
         return hidden, recorded
@@ -270,6 +275,8 @@ class Engine:
         Args:
             captured: nothing was computed yet; what a graph records is taken when it is repeated.
         """
+        if self._aside is not None:
+            self._aside.join()
         self.account = None if self.policy is None else self.policy.end()
         if self.recorder is None:
             return {}
@@ -334,7 +341,9 @@ class Engine:
         inputs = torch.cat([state[:, written - 1], state.new_full((1,), written - 1)])
 
         def step(x: Tensor, captured: bool = False) -> tuple[Tensor, Recorded]:
-            logits = self.model.decode(x, cache, lambda visible: self._context(visible, visible, 1, prompt))
+            logits = self.model.decode(
+                x, cache, lambda visible: self._context(visible, visible, 1, prompt, captured=captured)
+            )
             recorded = self._end(captured=captured)
             self._carry()
             return logits, recorded
@@ -359,7 +368,7 @@ class Engine:
         real = None if self.real is None else self.real[:, : x.shape[1]]
 
         def step(x: Tensor, captured: bool = False) -> tuple[Tensor, Recorded]:
-            context = self._context(x, real, 1, block_pass=block_pass)
+            context = self._context(x, real, 1, block_pass=block_pass, captured=captured)
             hidden = self.model.hidden(x[:, block_pass.queries].clamp(min=0), context, cache)
             recorded = self._end(block_pass, captured)
             if block_pass.step:
@@ -404,7 +413,7 @@ class Engine:
             columns = torch.arange(queries.stop - queries.start, device=x.device) + places[0]
             visible = (torch.arange(shape[1], device=x.device) < places[1])[None].expand(shape)
             # Later blocks have more keys, so that what is known of this one's number holds for them.
-            context = self._context(state, visible, 1, written=end, block_pass=block_pass)
+            context = self._context(state, visible, 1, written=end, block_pass=block_pass, captured=captured)
             cache.columns = columns
             ids = state.index_select(1, columns).clamp(min=0)
             hidden = self.model.hidden(ids, context, cache, columns[None])
@@ -437,14 +446,18 @@ class Engine:
         branches: int,
         written: int | None = None,
         block_pass: BlockPass | None = None,
+        captured: bool = False,
     ) -> ForwardContext:
         """What is wanted of the forward of state x [B, S]: built before it, for both branches of a guided one.
 
         Args:
             written: keys lie in a cache of fixed size, of which at least so many columns are written; x is then the state, or the
                 visible columns, Bool [B, S].
+            captured: as a graph, in which measuring can run beside the layers; launched one by one, kernels wait for the host.
         """
         active = None if block_pass is None else block_pass.active
+        observed = self.policy is not None or self.recorder is not None
+        self._aside = Aside(x.device) if captured and observed and beside_wanted(x.device) else None
         if self.policy is not None:
             least = (x.shape[1] if written is None else written) - self._padding
             self.policy.begin(branches, least, active, block_pass is None or block_pass.step)
@@ -466,6 +479,7 @@ class Engine:
             newest=written is not None,
             block="model" if block_pass is None else block_pass.block,
             active=active,
+            aside=self._aside,
         )
 
     def _count(self, passes: int, alive: Tensor | None, step: bool = True) -> bool:
@@ -533,3 +547,8 @@ def marked(positions: list[Tensor], like: Tensor) -> Tensor:
 def graphs_wanted(device: torch.device) -> bool:
     """Whether forwards on this device are to be captured."""
     return device.type == "cuda" and os.environ.get("SINKSCOPE_GRAPHS", "1") != "0"
+
+
+def beside_wanted(device: torch.device) -> bool:
+    """Whether what is measured in a captured step runs on a stream of its own; SINKSCOPE_BESIDE=0 switches it off."""
+    return device.type == "cuda" and os.environ.get("SINKSCOPE_BESIDE", "1") != "0"

@@ -7,7 +7,7 @@ end tokens. Confidence is in the logits' dtype (bf16 in production: equal confid
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -124,15 +124,19 @@ class BlockDecoding(Decoding):
         if self.remasking == "random" and streams is not None:
             chance = streams.uniform((x.shape[0], x.shape[1]), torch.float32)
 
-        def look(where: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-            """Candidates and confidence of the positions with these indices."""
-            logits = self._guide(engine.model, hidden[where], None if twin is None else twin[where])
-            candidate, confidence = self.candidates(
-                engine.model, logits, None if noise is None else noise[where]
-            )
-            return candidate, confidence if chance is None else chance[where]
+        def look(where: tuple[Tensor, ...]) -> Callable[[], tuple[Tensor, Tensor]]:
+            """Gives candidates and confidence of the positions with these indices, now or after later forwards."""
+            states = hidden[where]
+            other, drawn, luck = (None if part is None else part[where] for part in (twin, noise, chance))
 
-        candidate, confidence = look(here)
+            def found() -> tuple[Tensor, Tensor]:
+                logits = self._guide(engine.model, states, other)
+                candidate, confidence = self.candidates(engine.model, logits, drawn)
+                return candidate, confidence if luck is None else luck
+
+            return found
+
+        candidate, confidence = look(here)()
         tokens = torch.full_like(x, -1)
         tokens[here] = candidate
         scores = torch.full(x.shape, float("-inf"), dtype=confidence.dtype, device=x.device)
@@ -142,9 +146,16 @@ class BlockDecoding(Decoding):
         after = torch.where(chosen, tokens, x)
         decided = chosen & (tokens != engine.mask_id)
         seen = scores.masked_fill(~selectable, float("nan"))
-        if rest is not None and len(rest[0]):
-            tokens[rest], seen[rest] = look(rest)
-        return Step(x, after, masked, seen, tokens, decided, ties, alive)
+        if rest is None or not len(rest[0]):
+            return Step(x, after, masked, seen, tokens, decided, ties, alive)
+        looked, places = look(rest), rest
+
+        def everywhere() -> tuple[Tensor, Tensor]:
+            all_tokens, all_seen = tokens.clone(), seen.clone()
+            all_tokens[places], all_seen[places] = looked()
+            return all_tokens, all_seen
+
+        return Step(x, after, masked, seen, tokens, decided, ties, alive, everywhere=everywhere)
 
     def pick(self, scores: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:
         """The positions that a step decides, Bool [B, S], and ties Long [B]; scores: Float [B, S], −inf outside; see `select`."""

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from sinkscope.attention.aside import Aside
 from sinkscope.attention.context import AttentionCall, CallRecorder, ForwardContext, KeyMasker, forward
 from sinkscope.checks import whole
 from sinkscope.errors import InputError
@@ -158,6 +159,7 @@ class Model:
         newest: bool = False,
         block: int | Literal["model"] | None = "model",
         active: int | None = None,
+        aside: Aside | None = None,
     ) -> ForwardContext:
         """What is wanted of one forward pass of this model; see ForwardContext.
 
@@ -169,7 +171,7 @@ class Model:
         causal = self.spec.causal and not newest
         size = self.block if block == "model" else block
         return ForwardContext(
-            real, causal, self.spec.padded, queries or {}, policy, recorder, newest, size, active
+            real, causal, self.spec.padded, queries or {}, policy, recorder, newest, size, active, aside=aside
         )
 
     @torch.no_grad()

@@ -83,6 +83,7 @@ class Recorder:
                 _fields(result, self.frame),
                 recorder.arrays if recorded else {},
                 recorder.repeated,
+                result.everywhere,
             )
             for (recorder, offset), result in zip(self.groups, results, strict=True)
         ]
@@ -304,6 +305,7 @@ class Parcel:
         rows: their places in the batch. offset: their first column in the frame.
         step: fields of the loop's Step → tensor. arrays: variable → [B, layer, …].
         repeated: the arrays are overwritten by the next step (see `StepRecorder.adopt`).
+        everywhere: candidates and confidence of all masked positions, where they are not among the fields yet (see `Step`).
     """
 
     rows: list[int]
@@ -311,6 +313,15 @@ class Parcel:
     step: dict[str, Tensor]
     arrays: dict[str, Tensor]
     repeated: bool = False
+    everywhere: Callable[[], tuple[Tensor, Tensor]] | None = None
+
+    def completed(self) -> Parcel:
+        """The parcel with all fields."""
+        if self.everywhere is None:
+            return self
+        candidate, confidence = self.everywhere()
+        fields = self.step | {"candidate": candidate, "confidence": confidence.float()}
+        return replace(self, step=fields, everywhere=None)
 
 
 @dataclass(frozen=True)
@@ -347,7 +358,7 @@ class Outbox:
         tensors = (one for parcel in parcels if parcel is not None for one in parcel.step.values())
         device = next((one.device for one in tensors if one.is_cuda), None)
         if device is None:
-            self._deliver(step, parcels)
+            self._deliver(step, [None if parcel is None else parcel.completed() for parcel in parcels])
             return
         with on(device):
             sent = self._sent(step, parcels)
@@ -372,7 +383,7 @@ class Outbox:
             self._stream = torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            copies = [None if parcel is None else _on_host(parcel) for parcel in aside]
+            copies = [None if parcel is None else _on_host(parcel.completed()) for parcel in aside]
             done = torch.cuda.Event()  # type: ignore[no-untyped-call]
             done.record(self._stream)
         return _Sent(step, copies, aside, done)
