@@ -6,8 +6,9 @@ have ended.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from sinkscope.checks import share, whole
 from sinkscope.decoding.base import DECODINGS, Decoding, Twin, in_vocabulary
-from sinkscope.decoding.engine import Engine, Step
+from sinkscope.decoding.engine import Engine, Step, asked
 from sinkscope.decoding.streams import Streams
 from sinkscope.errors import InputError
 from sinkscope.models.model import Model
@@ -72,8 +73,15 @@ class CausalDecoding(Decoding):
         alive = torch.ones(len(x), dtype=torch.bool, device=x.device)
         cache = engine.new_cache()
         nothing = torch.zeros_like(x, dtype=torch.bool)
+        going: Callable[[], bool] | None = None
         for column in range(prompt, prompt + self.length):
+            # A GPU is asked whether any row goes on while it runs the next forward, which then is one too many and counts for
+            # none. That is cheaper than to let it wait for the host in every step.
+            if going is not None and not x.is_cuda and not going():
+                return
             logits = engine.next_logits(x, column, 0 if column == prompt else column - 1, cache, alive)
+            if going is not None and x.is_cuda and not going():
+                return
             token, confidence = self.choose(logits.float(), streams)
             after = x.clone()
             after[:, column] = torch.where(alive, token, filler)
@@ -83,12 +91,12 @@ class CausalDecoding(Decoding):
             candidate[:, column] = torch.where(alive, token, -1)
             decided = nothing.clone()
             decided[:, column] = alive
-            ties = torch.zeros(len(x), dtype=torch.long)
+            ties = torch.zeros(len(x), dtype=torch.long, device=x.device)
             yield Step(x, after, nothing, seen, candidate, decided, ties, alive)
             x = after
-            alive = alive & ~torch.isin(token, ends)
-            if not bool(alive.any()):
-                return
+            if len(ends):
+                alive = alive & ~torch.isin(token, ends)
+                going = asked(partial(_any, alive), x.device)
 
     def choose(self, logits: Tensor, streams: Streams | None) -> tuple[Tensor, Tensor]:
         """The next token of each row of logits [B, V], and its probability under what it was chosen from: Long, Float32 [B]."""
@@ -161,6 +169,10 @@ class SamplingDecoding(CausalDecoding):
             spread, torch.ones(len(spread), 1, dtype=torch.bool, device=spread.device)
         )
         return token, spread.gather(-1, token[:, None])[:, 0]
+
+
+def _any(rows: Tensor) -> bool:
+    return bool(rows.any())
 
 
 def _checked_eos(value: object) -> str | tuple[int, ...] | None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from torch import Tensor
 from sinkscope.attention.aside import Aside
 from sinkscope.attention.context import CallRecorder, ForwardContext
 from sinkscope.decoding.graphs import Forward, Graphs, Recorded
+from sinkscope.decoding.question import Question
 from sinkscope.models.model import Model
 from sinkscope.models.static_cache import StaticBlockCache, StaticCache, prefilled
 from sinkscope.policies.runtime import PolicyRuntime, StepAccount
@@ -21,6 +22,10 @@ from sinkscope.reuse.causal import CausalReuseRuntime
 from sinkscope.reuse.rule import Wanted
 from sinkscope.reuse.runtime import ReuseRuntime
 from sinkscope.reuse.shadow import Shadow
+
+T = TypeVar("T")
+FEW = 4096
+"""Positions of a forward, at most, whose kernels leave room for others on a GPU."""
 
 
 @dataclass(frozen=True)
@@ -457,7 +462,8 @@ class Engine:
         """
         active = None if block_pass is None else block_pass.active
         observed = self.policy is not None or self.recorder is not None
-        self._aside = Aside(x.device) if captured and observed and beside_wanted(x.device) else None
+        few = written is not None or x.numel() <= FEW
+        self._aside = Aside(x.device) if captured and observed and few and beside_wanted(x.device) else None
         if self.policy is not None:
             least = (x.shape[1] if written is None else written) - self._padding
             self.policy.begin(branches, least, active, block_pass is None or block_pass.step)
@@ -508,6 +514,14 @@ class DecodeCache:
         layers = prefilled(self.dynamic)
         self.prompt = layers[0][0].shape[2]
         self.static, self.dynamic = StaticCache(layers, columns, real), None
+
+
+def asked(ask: Callable[[], T], device: torch.device) -> Callable[[], T]:
+    """A function that gives ask(), which looks at tensors that are there now and waits for its result.
+
+    On a GPU it does not wait for what is launched until it is called (see `Question`).
+    """
+    return Question(ask, device).answer if device.type == "cuda" else ask
 
 
 def select(confidence: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:

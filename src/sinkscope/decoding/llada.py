@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sinkscope.checks import at_least, one_of, whole
 from sinkscope.decoding.base import DECODINGS, Decoding, Twin, in_vocabulary
-from sinkscope.decoding.engine import Engine, Step, select
+from sinkscope.decoding.engine import Engine, Step, asked, select
 from sinkscope.decoding.parallel import check_parallel, confident, later_option
 from sinkscope.decoding.streams import Streams
 from sinkscope.errors import InputError
@@ -108,15 +108,16 @@ class BlockDecoding(Decoding):
         """One step; end: the first column, of all rows or of each [B, 1], that cannot be selected yet."""
         masked = x == engine.mask_id
         selectable = masked & (torch.arange(x.shape[1], device=x.device) < end)
-        # To learn how many positions there are the host waits for the GPU: once, before the forward, and never behind it.
-        here = selectable.nonzero(as_tuple=True)
-        rest = (masked & ~selectable).nonzero(as_tuple=True) if engine.everything else None
+        # To learn how many positions there are the host has to ask the GPU, which runs the forward meanwhile.
+        others = masked & ~selectable if engine.everything else None
+        places = asked(lambda: (_indices(selectable), None if others is None else _indices(others)), x.device)
         wanted = None
         if engine.reuse is not None and isinstance(end, int):
             columns = torch.arange(x.shape[1], device=x.device)
             inside = ((columns >= end - self.block) & (columns < end)).expand_as(x)
             wanted = Wanted(inside | selectable, selectable, end - self.block)
         hidden, twin = self._forward(engine, x, given, alive, wanted)
+        here, rest = places()
         noise = None
         if self.temperature > 0 and streams is not None:
             noise = streams.uniform((*x.shape, engine.model.shape.vocabulary), torch.float64)
@@ -148,11 +149,11 @@ class BlockDecoding(Decoding):
         seen = scores.masked_fill(~selectable, float("nan"))
         if rest is None or not len(rest[0]):
             return Step(x, after, masked, seen, tokens, decided, ties, alive)
-        looked, places = look(rest), rest
+        looked = look(rest)
 
         def everywhere() -> tuple[Tensor, Tensor]:
             all_tokens, all_seen = tokens.clone(), seen.clone()
-            all_tokens[places], all_seen[places] = looked()
+            all_tokens[rest], all_seen[rest] = looked()
             return all_tokens, all_seen
 
         return Step(x, after, masked, seen, tokens, decided, ties, alive, everywhere=everywhere)
@@ -357,6 +358,11 @@ class LladaDecoding(ParallelDecoding):
                 "give eot_id"
             )
         return eos, eot
+
+
+def _indices(marked: Tensor) -> tuple[Tensor, ...]:
+    """Rows and columns of the marked positions of Bool [B, S]."""
+    return marked.nonzero(as_tuple=True)
 
 
 def transfer_counts(masks: Tensor, steps: int) -> Tensor:

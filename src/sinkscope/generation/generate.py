@@ -32,7 +32,8 @@ from sinkscope.trace.recorder import Recorder, trace_writer
 from sinkscope.trace.trace import provenance, token_texts
 
 Progress = Callable[[int, int, Tensor], None]
-"""Called after every step with the number of steps done, the number expected, and the states Long [B, S]."""
+"""Called after every step with the number of steps done, the number expected, and the states Long [B, S], which lie on the
+model's device: to look at them makes a GPU wait."""
 
 
 def generate(
@@ -348,6 +349,8 @@ def _drive(
         rows, offset = group.rows.rows, group.rows.offset
         frame[rows, :offset] = batch.ids[rows, :offset]
         frame[rows, offset : offset + group.state.shape[1]] = group.state
+    # On the device, once: a list as an index is copied there in every step, and the host waits for it.
+    places = [_places(group.rows.rows, frame) for group in groups]
     states, ties, errors = [frame], [], []
     while True:
         steps = [group.advance() for group in groups]
@@ -356,21 +359,21 @@ def _drive(
         frame = frame.clone()
         tied = torch.zeros(len(batch.ids), dtype=torch.long, device=frame.device)
         errors.append(torch.full((len(batch.ids),), float("nan"), dtype=torch.float64))
-        for group, step in zip(groups, steps, strict=True):
+        for group, here, step in zip(groups, places, steps, strict=True):
             if step is not None:
                 offset = group.rows.offset
-                frame[group.rows.rows, offset : offset + step.after.shape[1]] = step.after
-                tied[group.rows.rows] = step.ties.to(tied.device)
+                frame[here, offset : offset + step.after.shape[1]] = step.after
+                tied[here] = step.ties.to(tied.device)
                 if step.error is not None:
                     errors[-1][group.rows.rows] = step.error
             elif filler is not None:  # its rows have all ended: padding, as for rows that end inside a group
-                frame[group.rows.rows, prompt + len(states) - 1] = filler
+                frame[here, prompt + len(states) - 1] = filler
         if recorder is not None:
             recorder.record(len(states) - 1, steps)
         states.append(frame)
         ties.append(tied)
         if progress is not None:
-            progress(len(states) - 1, decoding.max_steps, frame.cpu())
+            progress(len(states) - 1, decoding.max_steps, frame)
     stacked = torch.stack(states).cpu()
     if decoding.causal:
         stacked = stacked[..., : prompt + len(states) - 1]
@@ -378,6 +381,11 @@ def _drive(
         stacked = stacked[..., : int((stacked >= 0).flatten(0, 1).any(0).nonzero()[-1]) + 1]
     nothing = torch.zeros(0, len(batch.ids), dtype=torch.long)
     return stacked, torch.stack(ties).cpu() if ties else nothing, torch.stack(errors) if errors else nothing
+
+
+def _places(rows: list[int], frame: Tensor) -> slice | Tensor:
+    """The rows of a group as an index of the frame [B, S], where that lies."""
+    return slice(None) if rows == list(range(len(frame))) else torch.tensor(rows, device=frame.device)
 
 
 def _forwards(group: Group) -> Tensor:

@@ -162,6 +162,7 @@ def _timed(model: Model, rows: Any, streams: list[int], decoding: Any, **options
     begun: list[float] = []
 
     def progress(done: int, expected: int, states: Any) -> None:
+        states.cpu()  # a GPU has done the step then
         begun.append(time.perf_counter())
         if len(begun) > STEPS:
             raise _Enough
