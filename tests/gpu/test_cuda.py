@@ -410,6 +410,27 @@ def test_policies_on_gpu_equal_those_on_cpu() -> None:
             assert torch.equal(*states), (family, text)
 
 
+def test_ends_are_noticed_beside_the_next_forward() -> None:
+    """A GPU is asked whether any row goes on while it runs the next forward, of which nothing may remain."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    prompt = torch.tensor(np.load(GOLDEN / "llama" / "gen_greedy.npz")["prompt"])
+    pair = [
+        ss.load(GOLDEN / "llama" / "checkpoint", device=device, dtype="float32") for device in ("cpu", "cuda")
+    ]
+    whole = ss.generate(pair[0], prompt, ss.GreedyDecoding(32, eos=None), policy=ss.MaskTop(2))
+    ends = tuple({int(row[prompt.shape[1] + 5]) for row in whole.sequences})
+    runs = [
+        ss.generate(model, prompt, ss.GreedyDecoding(32, eos=ends), ss.MaskTop(2), ss.Capture())
+        for model in pair
+    ]
+    here, there = runs
+    assert len(here.states) < 33, "the fixture has no row that ends"
+    assert torch.equal(here.states, there.states)
+    assert here.forwards == there.forwards
+    assert torch.allclose(here.hidden_share, there.hidden_share, atol=1e-4)
+    assert here.trace.dataset.sizes == there.trace.dataset.sizes
+
+
 def test_static_cache_equals_the_growing_one() -> None:
     """States, recorded scores and masked keys of causal generations, graphs included."""
     torch.backends.cuda.matmul.allow_tf32 = False
