@@ -111,7 +111,7 @@ def config_of(name: str, tiny: bool) -> dict[str, Any]:
 
 
 def drawn(shapes: dict[str, tuple[int, ...]], seed: int) -> Iterator[tuple[str, Tensor]]:
-    """Tensors in bfloat16: norms are 1, matrices small random numbers. They are drawn on a GPU where there is one: a core takes minutes."""
+    """Tensors in bfloat16: norms are 1, matrices small random numbers, drawn on a GPU if there is one: a core takes minutes."""
     place = "cuda" if torch.cuda.is_available() else "cpu"
     random = torch.Generator(place).manual_seed(seed)
     for name, shape in shapes.items():
