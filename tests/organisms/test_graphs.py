@@ -13,7 +13,7 @@ from torch import Tensor
 from sinkscope.organisms import graphs
 from sinkscope.organisms.batches import Reader
 from sinkscope.organisms.corpus import make
-from sinkscope.organisms.graphs import WARM, ReplayedStep
+from sinkscope.organisms.graphs import AHEAD, WARM, ReplayedStep
 from sinkscope.organisms.network import Loss, build, decoder_layer, head_loss, rotation
 from sinkscope.organisms.recipe import SIZES, recipe
 from sinkscope.organisms.train import TrainingOptions, train
@@ -28,6 +28,21 @@ class _Stream:
 
     def wait_stream(self, other: Any) -> None:
         pass
+
+
+class _Event:
+    """The end of a step."""
+
+    waited = 0
+
+    def __init__(self, blocking: bool) -> None:
+        assert blocking, "a process that waits should leave its core to others"
+
+    def record(self) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        _Event.waited += 1
 
 
 class _Graph:
@@ -51,7 +66,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         opened.step = lambda: done.append("replay")
 
     for name, value in {
-        "Stream": _Stream, "CUDAGraph": _Graph, "graph": graph, "current_stream": _Stream,
+        "Stream": _Stream, "Event": _Event, "CUDAGraph": _Graph, "graph": graph, "current_stream": _Stream,
         "synchronize": lambda: None, "stream": lambda stream: nullcontext(),
     }.items():  # fmt: skip
         monkeypatch.setattr(graphs.torch.cuda, name, value)
@@ -96,6 +111,19 @@ def test_a_step_that_cannot_be_recorded_is_taken_as_it_is(recorded: list[str]) -
     assert recorded == ["step"] * WARM + ["record"] + ["step"] * 4
     assert len(said) == 1
     assert "not permitted" in said[0]
+
+
+def test_a_training_that_is_ahead_of_the_gpu_waits_for_it(
+    recorded: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Event, "waited", 0)
+    step = ReplayedStep(torch.sum, _optimizer(), CPU, recorded.append)
+    for _ in range(WARM + AHEAD):
+        step(0.1, torch.zeros(2))
+    assert (_Event.waited, len(step.waiting)) == (0, AHEAD)
+    for _ in range(3):
+        step(0.1, torch.zeros(2))
+    assert (_Event.waited, len(step.waiting)) == (3, AHEAD)
 
 
 @pytest.mark.parametrize("extra_sink", ["none", "seen"])

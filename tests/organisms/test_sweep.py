@@ -16,7 +16,7 @@ from typer.main import get_command
 
 from sinkscope.commands.train import train
 from sinkscope.errors import InputError
-from sinkscope.organisms import command
+from sinkscope.organisms import command, sweep_command
 from sinkscope.organisms import sweep as sweeps
 from sinkscope.organisms.network import build, parameters, parameters_of
 from sinkscope.organisms.recipe import SIZES
@@ -203,6 +203,29 @@ def test_runs_wait_for_their_start_and_go_on_after_a_failure(
     (tmp_path / "sweep.json").write_text(json.dumps({"runs": [{"name": "../elsewhere"}]}))
     with pytest.raises(InputError, match="no folder in it"):
         trained_runs(tmp_path)
+
+
+def test_a_sweep_needs_no_command_line_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`python -m sinkscope.organisms.sweep_command`, for machines that have torch and little else."""
+    monkeypatch.setattr(subprocess, "Popen", _Instant)
+    monkeypatch.setattr(sweeps.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(sweep_command.signal, "signal", lambda number, handler: None)
+    file = tmp_path / "sweep.toml"
+    file.write_text(
+        'seeds = [0]\nbase = { steps = 3, batch = 4, mix = "plain" }\naxes = [{ recipe = "scratch", size = "smoke" }]'
+    )
+    words = ["sweep", str(file), "--out", str(tmp_path / "out"), "--device", "cpu", "--at-once", "2"]
+    monkeypatch.setattr(sys, "argv", [*words, "--plan"])
+    sweep_command.main()
+    assert "1 runs" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", words)
+    sweep_command.main()
+    assert "all 1 runs are finished" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["sweep", str(tmp_path / "no.toml"), "--out", "out"])
+    with pytest.raises(SystemExit, match=r"^error: .*no\.toml"):
+        sweep_command.main()
 
 
 @pytest.mark.slow

@@ -161,6 +161,40 @@ def test_each_skill_of_the_battery_is_a_task_of_its_own() -> None:
     assert set(plot_ladder(tables).table["panel"]) == {"word_problems, top:1@layer"}
 
 
+def test_texts_that_were_read_lose_nats() -> None:
+    """More nats are a loss; no model is too poor to lose any, and an interval is as narrow as the seeds are near."""
+    runs = [a_run("scratch", seed) for seed in range(3)]
+    gated = [a_run("scratch", seed, gate=True) for seed in range(3)]
+    nats = {"none": 0.05, "top:1": 1.0, "random(top:1)": 0.2, "random(top:1),match=mass": 0.4}
+    read = pd.DataFrame(
+        {
+            **result(run.model, policy, 0.0), "task": "text", "decoding_name": "reading", "n": 4,
+            "nll": value + (0.5 if run in gated and policy == "top:1" else 0.0) + 0.001 * run.seed * (policy != "none"),
+            "control_of": "top:1" if "random" in policy else None,
+            "match": "mass" if "mass" in policy else "count" if "random" in policy else None,
+        }
+        for run in (*runs, *gated)
+        for policy, value in nats.items()
+    ).drop(columns="accuracy")  # fmt: skip
+    frames = ladder.tables([*runs, *gated], None, None, likelihood=read)
+    plain, changed = frames["ladder"].to_dict("records")
+    assert (plain["measure"], plain["unmasked"], plain["scope"]) == ("nll", pytest.approx(0.05), "head")
+    assert plain["damage"] == pytest.approx(0.951)
+    assert (plain["beyond_count"], plain["beyond_mass"]) == pytest.approx((0.8, 0.6))
+    assert plain["damage_high"] - plain["damage"] == pytest.approx(T * 0.001 / math.sqrt(3))
+    assert plain["conclusion"] == changed["conclusion"] == "costs more than random keys"
+    changes = frames["ladder_interventions"].set_index("measure")
+    assert changes.loc["damage: text, top:1", "difference"] == pytest.approx(0.5)
+    assert changes.loc["nats per token: text", "difference"] == pytest.approx(0.0)
+    damages = dict.fromkeys(runs, 0.5)
+    both = ladder.tables(runs, results(damages), None, likelihood=read)["ladder"]
+    assert dict(zip(both["task"], both["measure"], strict=True)) == {
+        "word_problems": "accuracy",
+        "text": "nll",
+    }
+    assert set(plot_ladder(both).table["measure"]) == {"accuracy", "nll"}
+
+
 def test_runs_are_read_once_and_kept(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "a"
     folder.mkdir(parents=True)

@@ -29,7 +29,7 @@ from sinkscope.study.estimate import (
     together,
 )
 from sinkscope.study.executors import Place
-from sinkscope.study.ladder import trained_runs
+from sinkscope.study.ladder import UNITS, trained_runs
 from sinkscope.study.status import read as read_status
 from sinkscope.tasks.sandbox import UnconfinedWarning
 from sinkscope.tasks.task import ACCURACY, NATS
@@ -45,7 +45,7 @@ REUSE = (
     ("− random", "over_random", "+.3f"), ("work saved", "work_saved", ".1%"), ("time saved", "time_saved", ".1%"),
     ("tokens equal", "tokens_equal", ".3f"), ("KL, nats", "kl", ".3g"),
 )  # fmt: skip
-LADDER_TITLE = "{task}: accuracy lost, mean over seeds (95 % interval over seeds)"
+LADDER_TITLE = "{task}: {unit} lost, mean over seeds (95 % interval over seeds)"
 LADDER = (
     ("objective", "objective", ""), ("parameters", "parameters", ","), ("intervention", "intervention", ""),
     ("policy", "policy", ""), ("seeds", "seeds", ""), ("unmasked", "unmasked", ".2f"), ("damage", "damage", WITH_INTERVAL),
@@ -212,7 +212,8 @@ def show_outcome(outcome: run.Outcome, out: Path, report: Path | None, json: boo
     say(*text_tables(reuse, ("model", "task", "decoding_name"), REUSE_TITLE, REUSE))
     if ladder is not None:  # skills one by one: tables/ladder.csv
         ladder = ladder[~ladder["task"].str.startswith("battery:")]
-    say(*text_tables(ladder, ["task"], LADDER_TITLE, LADDER))
+        ladder = ladder.assign(unit=ladder["measure"].map(UNITS))
+    say(*text_tables(ladder, ["task", "unit"], LADDER_TITLE, LADDER))
     say(*outcome.notes, *([decided.sentence] if decided.sentence else []))
     computed = f"{outcome.computed} answers computed" if outcome.computed else "nothing was left to compute"
     say(f"{computed}; tables: {out}/tables")

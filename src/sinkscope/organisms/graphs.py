@@ -6,6 +6,7 @@ where they are; everything else, from rows of tokens to the optimiser, is record
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,9 @@ from torch import Tensor
 
 WARM = 3
 """Steps that are taken before one is recorded: they compile, and make the optimiser's state. They are steps of the training."""
+AHEAD = 8
+"""Steps that may wait for the GPU. A process that is further ahead sleeps: without this it would fill CUDA's queue and then wait
+with its core at full load, which a sweep of many runs, and the study beside it, need for themselves."""
 
 
 class ReplayedStep:
@@ -41,6 +45,7 @@ class ReplayedStep:
         self.taken = 0
         self.graph: Any = None
         self.loss: Tensor | None = None
+        self.waiting: deque[torch.cuda.Event] = deque()
 
     def __call__(self, rate: float, *drawn: Tensor) -> Tensor:
         """One step; returns its loss."""
@@ -54,12 +59,21 @@ class ReplayedStep:
         self.taken += 1
         if self.graph is not None and self.loss is not None:
             self.graph.replay()
+            self._wait()
             return self.loss
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             loss = self.update(*self.inputs)
         torch.cuda.current_stream().wait_stream(self.stream)
         return loss
+
+    def _wait(self) -> None:
+        """Sleeps while more than AHEAD steps wait for the GPU."""
+        ended = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        ended.record()
+        self.waiting.append(ended)
+        if len(self.waiting) > AHEAD:
+            self.waiting.popleft().synchronize()
 
     def _record(self) -> None:
         """Records a step without taking it."""

@@ -1,11 +1,18 @@
-"""`sinkscope train sweep`: the plan of a sweep, or the sweep itself, as a person sees it."""
+"""`sinkscope train sweep`: the plan of a sweep, or the sweep itself, as a person sees it.
+
+    python -m sinkscope.organisms.sweep_command FILE --out FOLDER
+
+is the same command without typer, for machines that have torch and little else.
+"""
 
 from __future__ import annotations
 
+import argparse
 import signal
+from functools import partial
 from pathlib import Path
 
-from sinkscope.errors import SinkscopeError
+from sinkscope.errors import SinkscopeError, plainly
 from sinkscope.organisms.sweep import plan, read_sweep, run_sweep
 from sinkscope.text import aligned
 
@@ -30,7 +37,8 @@ def sweep_command(
     # A scheduler's SIGTERM ends the runs with the sweep, and so does a Ctrl-C where a shell had it ignored.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
-    outcome = run_sweep(sweep, out, device, at_once)
+    # Each line at once, also where the output is a file that someone watches.
+    outcome = run_sweep(sweep, out, device, at_once, partial(print, flush=True))
     if outcome.failed:
         raise SinkscopeError(
             f"{len(outcome.failed)} of {len(sweep.runs)} runs failed, the first: "
@@ -38,3 +46,19 @@ def sweep_command(
             + f". See output.txt in their folders under {out}; the same command tries them again"
         )
     print(f"all {len(sweep.runs)} runs are finished; read them with: sinkscope study ladder --runs {out}")
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Train many models from one file.")
+    parser.add_argument("file", type=Path, help="a TOML file with base, axes and seeds")
+    parser.add_argument("--out", type=Path, required=True, help="folder for all runs")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--at-once", type=int, default=1, help="runs at a time on this machine")
+    parser.add_argument("--plan", dest="planned", action="store_true", help="print what it costs, and stop")
+    with plainly():
+        sweep_command(**vars(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()

@@ -20,6 +20,7 @@ from sinkscope.files import write_atomically
 from sinkscope.policies import parse_policy
 from sinkscope.statistics import Estimate, mean_interval
 from sinkscope.study.names import control
+from sinkscope.tasks.task import ACCURACY, NATS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,6 +32,9 @@ ALWAYS_OWN = ("name", "layout", "objective", "size", "seed", "starts_from")
 """Settings of a recipe that are not interventions."""
 ONLY_IF_MADE = ("spelling", "extra_sink", "softmax", "gate", "qk_norm", "plain_first")
 """Interventions that a recipe names only if they were made; of other settings, what most runs of a recipe have is plain."""
+LOST = {ACCURACY: 1, NATS: -1}
+"""Measure → 1 where less of it is a loss, −1 where more of it is."""
+UNITS = {ACCURACY: "accuracy", NATS: "nats per token"}
 PROFILE = {
     "sinks per head": "sinks",
     "heads without": "heads_without",
@@ -179,27 +183,41 @@ def interventions(runs: Sequence[TrainedRun]) -> dict[str, str]:
 
 
 def by_run(
-    runs: Sequence[TrainedRun], results: pd.DataFrame, skills: pd.DataFrame | None = None
+    runs: Sequence[TrainedRun],
+    results: pd.DataFrame | None,
+    skills: pd.DataFrame | None = None,
+    likelihood: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
-    """A row for each run, task and masking policy: accuracies without and with it, and what it costs beyond its controls.
+    """A row for each run, task and masking policy: what is measured without and with it, and what it costs beyond its controls.
 
     Args:
         results: the study's result table. skills: that of the battery's skills, each of which becomes a task of its own.
+        likelihood: the table of texts that were read, in nats per token.
 
     Returns:
-        unmasked, masked: accuracies; damage = unmasked − masked; beyond_count, beyond_mass: the damage beyond that of as many
-        random keys, and of random keys with as much attention (None: not run).
+        measure: of unmasked and masked, "accuracy" or "nll" (nats per token). damage: what is lost, unmasked − masked of
+        accuracies and masked − unmasked of nats; beyond_count, beyond_mass: the damage beyond that of as many random keys, and
+        of random keys with as much attention (None: not run).
     """
     import pandas as pd
 
     rows = []
     labels = interventions(runs)
-    if skills is not None:
-        results = pd.concat([results, skill_results(skills)], ignore_index=True)
+    parts = [(ACCURACY, results), (ACCURACY, None if skills is None else skill_results(skills))]
+    parts.append((NATS, likelihood))
+    measured = pd.concat(
+        [
+            part.assign(measure=name, value=part[name])
+            for name, part in parts
+            if part is not None and len(part)
+        ],
+        ignore_index=True,
+    )
     for run in runs:
-        own = results[results["model"] == run.model]
-        for (task, decoding), group in own.groupby(["task", "decoding_name"], sort=False):
+        own = measured[measured["model"] == run.model]
+        for (task, decoding, measure), group in own.groupby(["task", "decoding_name", "measure"], sort=False):
             none = group[group["policy"] == "none"]
+            sign = LOST[str(measure)]
             for row in group.to_dict("records"):
                 if row["policy"] == "none" or isinstance(row["control_of"], str) or none.empty:
                     continue
@@ -207,9 +225,9 @@ def by_run(
                     {
                         **_about(run, labels), "task": task, "decoding_name": decoding, "policy": row["policy"],
                         "scope": getattr(parse_policy(str(row["policy"])), "scope", ""), "n": int(row["n"]),
-                        "unmasked": float(none["accuracy"].iloc[0]), "masked": float(row["accuracy"]),
-                        "damage": float(none["accuracy"].iloc[0]) - float(row["accuracy"]),
-                        **{f"beyond_{match}": _beyond(group, row, match) for match in ("count", "mass")},
+                        "measure": measure, "unmasked": float(none["value"].iloc[0]), "masked": float(row["value"]),
+                        "damage": sign * (float(none["value"].iloc[0]) - float(row["value"])),
+                        **{f"beyond_{match}": _beyond(group, row, match, sign) for match in ("count", "mass")},
                         "hidden_share": row.get("hidden_share"), "sinks_hit": row.get("sinks_hit"),
                     }
                 )  # fmt: skip
@@ -262,10 +280,10 @@ def _about(run: TrainedRun, labels: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _beyond(group: pd.DataFrame, row: Mapping[Any, Any], match: str) -> float | None:
-    """The accuracy under a policy's control minus that under the policy, however few draws it has: the unit is a run."""
+def _beyond(group: pd.DataFrame, row: Mapping[Any, Any], match: str, sign: int) -> float | None:
+    """The damage of a policy minus that of its control, however few draws it has: the unit is a run."""
     beside = group[(group["control_of"] == row["policy"]) & (group["match"] == match)]
-    return None if beside.empty else float(beside["accuracy"].mean()) - float(row["accuracy"])
+    return None if beside.empty else sign * (float(beside["value"].mean()) - float(row["value"]))
 
 
 def _number(value: Any) -> float | None:
@@ -287,7 +305,7 @@ def over_seeds(runs: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     rows = []
-    keys = [*GROUP, "task", "decoding_name", "policy", "scope"]
+    keys = [*GROUP, "task", "decoding_name", "policy", "scope", "measure"]
     for key, group in runs.groupby(keys, sort=False):
         row: dict[str, Any] = dict(zip(keys, key, strict=True)) | {
             "parameters": int(group["parameters"].iloc[0])
@@ -295,10 +313,12 @@ def over_seeds(runs: pd.DataFrame) -> pd.DataFrame:
         row["seeds"] = int(group["seed"].nunique())
         row |= {"n": int(group["n"].min()), "unmasked": float(group["unmasked"].mean())}
         row["masked"] = float(group["masked"].mean())
-        estimates = {name: _mean(_by_seed(group, name), 1 / row["n"]) for name in DAMAGES}
+        graded = row["measure"] == ACCURACY
+        estimates = {name: _mean(_by_seed(group, name), 1 / row["n"] if graded else 0.0) for name in DAMAGES}
         for name, estimate in estimates.items():
             row |= _columns(name, estimate)
-        row["conclusion"] = _conclusion(row["seeds"], row["unmasked"], estimates["beyond_count"])
+        there = row["unmasked"] if graded else 1.0  # every model gives a text some probability
+        row["conclusion"] = _conclusion(row["seeds"], there, estimates["beyond_count"])
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -332,13 +352,13 @@ def against_plain(runs: pd.DataFrame, profile: pd.DataFrame) -> pd.DataFrame:
     measured: list[tuple[str, pd.DataFrame, str]] = [
         (name, profile, name) for name in ("loss", *PROFILE.values()) if name in profile
     ]
-    for key, group in runs.groupby(["task", "decoding_name", "policy"], sort=False):
-        told = f"{key[0]}, {key[2]}"
-        able = group[
-            group["unmasked"] >= FLOOR
-        ]  # a run that answers nothing loses nothing, and is not robust
-        measured += [(f"{name}: {told}", able, name) for name in DAMAGES]
-        measured.append((f"accuracy: {key[0]}", group.drop_duplicates("model"), "unmasked"))
+    for (task, _, policy, measure), group in runs.groupby(
+        ["task", "decoding_name", "policy", "measure"], sort=False
+    ):
+        # A run that answers nothing loses nothing, and is not robust.
+        able = group[group["unmasked"] >= FLOOR] if measure == ACCURACY else group
+        measured += [(f"{name}: {task}, {policy}", able, name) for name in DAMAGES]
+        measured.append((f"{UNITS[str(measure)]}: {task}", group.drop_duplicates("model"), "unmasked"))
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     for measure, table, column in measured:
         for (objective, size), group in table.groupby(["objective", "size"], sort=False):
@@ -356,7 +376,8 @@ def against_plain(runs: pd.DataFrame, profile: pd.DataFrame) -> pd.DataFrame:
                 ]
                 if not pairs:
                     continue
-                least = 1 / int(group["n"].min()) if "n" in group else 0.0
+                graded = "measure" in group and (group["measure"] == ACCURACY).all()
+                least = 1 / int(group["n"].min()) if graded else 0.0
                 estimate = _mean(pairs, least)
                 about = {"objective": objective, "size": size, "intervention": label}
                 rows[objective, size, label, measure] = {
@@ -414,11 +435,13 @@ def tables(
     results: pd.DataFrame | None,
     sinks: pd.DataFrame | None,
     skills: pd.DataFrame | None = None,
+    likelihood: pd.DataFrame | None = None,
 ) -> dict[str, pd.DataFrame]:
     """All tables of a ladder: runs, ladder, profile, profiles, interventions; those that are empty are left out."""
     profile = profiles(runs, sinks)
     frames = {"ladder_profiles": profile, "ladder_sinks": profile_over_seeds(profile)}
-    each = None if results is None else by_run(runs, results, skills)
+    measured = results is not None or likelihood is not None
+    each = by_run(runs, results, skills, likelihood) if measured else None
     if each is not None and len(each):
         frames |= {"ladder_runs": each, "ladder": over_seeds(each)}
         frames["ladder_interventions"] = against_plain(each, profile)

@@ -38,7 +38,7 @@ from sinkscope.version import __version__
 if TYPE_CHECKING:
     from sinkscope.study.tables import NotGraded
 
-OUTPUT = "output/9"
+OUTPUT = "output/10"
 """Count up when the same records would give other tables, figures or another report."""
 
 SHARD_ANSWERS = 64

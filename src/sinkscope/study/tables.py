@@ -186,7 +186,8 @@ def of_runs(
     runs = ladder.known_runs(store.refuse_links(store.root / "runs.json"), models)
     if len(runs) < 2:
         return {}
-    return ladder.tables(runs, frames.get("results"), frames.get("sinks"), frames.get("skills"))
+    names = ("results", "sinks", "skills", "likelihood")
+    return ladder.tables(runs, *(frames.get(name) for name in names))
 
 
 def evaluation(store: Store, cell: Cell) -> Evaluation:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pandas as pd
 
 from sinkscope.report.figures import look
+from sinkscope.study.ladder import UNITS
 
 COLOURS = ("#cf4173", "#2b7bba", "#1b9e77", "#e08214", "#7b3294", "#444444")
-COLUMNS = ("panel", "objective", "parameters", "intervention", "seeds", "value", "low", "high")
+COLUMNS = ("panel", "objective", "parameters", "intervention", "seeds", "measure", "value", "low", "high")
 MOVEMENT = "moving or vanishing heads"
 
 
@@ -37,7 +38,7 @@ def plot_ladder(damage: pd.DataFrame, sinks: pd.DataFrame | None = None) -> look
                     axis, own, "parameters", ("value", "low", "high"), colours[kind], capsize=2
                 )
             axis.set(title=panel.replace(", ", "\n"), xscale="log", xlabel="parameters")
-            axis.set_ylabel("share of head-steps" if panel == MOVEMENT else "accuracy lost")
+            axis.set_ylabel(_label(shown[shown["panel"] == panel]))
             axis.axhline(0.0, color="#999999", linewidth=0.5)
             low, high = axis.get_ylim()
             axis.set_ylim(min(low, -0.05), max(high, 0.05))
@@ -53,8 +54,14 @@ def plot_ladder(damage: pd.DataFrame, sinks: pd.DataFrame | None = None) -> look
     return look.finished("ladder", figure, shown, seeds=" or ".join(map(str, seeds)))
 
 
+def _label(panel: pd.DataFrame) -> str:
+    """What the y axis of a panel shows."""
+    measure = str(panel["measure"].iloc[0])
+    return "share of head-steps" if measure == "moving" else f"{UNITS[measure]} lost"
+
+
 def _data(damage: pd.DataFrame, sinks: pd.DataFrame | None) -> pd.DataFrame:
-    """One row for each mark: panel, objective, parameters, intervention, seeds, value, low, high."""
+    """One row for each mark: panel, objective, parameters, intervention, seeds, measure, value, low, high."""
     whole = damage[~damage["task"].str.startswith("battery:")]  # the skills one by one are in the table
     lost = whole.assign(panel=whole["task"] + ", " + whole["policy"])
     lost = lost.rename(columns={"damage": "value", "damage_low": "low", "damage_high": "high"})

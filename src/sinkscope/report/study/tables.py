@@ -14,6 +14,7 @@ from sinkscope.report.study.markup import Safe, details, join, link, table, tag
 from sinkscope.report.study.numbers import cited, missing, number, valued
 from sinkscope.report.study.source import Row, StudySource
 from sinkscope.report.study.words import note, policy_words, section
+from sinkscope.study.ladder import UNITS
 
 Column = tuple[str, str | Callable[[Row], Any], str]
 """Heading; column of the table, or what makes a cell of a row; format of the number, "" for text."""
@@ -40,9 +41,9 @@ REUSE: tuple[Column, ...] = (
 LADDER: tuple[Column, ...] = (
     ("objective", "objective", ""), ("parameters", lambda row: f"{row['parameters']:,}", ""),
     ("intervention", lambda row: str(row["intervention"]) or "–", ""), ("task", "task", ""), ("policy", "policy", ""),
-    ("seeds", "seeds", ""), ("accuracy without", "unmasked", ".3f"), ("lost", "damage", "+.3f"),
-    ("− random keys", "beyond_count", "+.3f"), ("− random keys, as much attention", "beyond_mass", "+.3f"),
-    ("concluded", "conclusion", ""),
+    ("seeds", "seeds", ""), ("measure", lambda row: UNITS[row["measure"]], ""), ("without", "unmasked", ".3f"),
+    ("lost", "damage", "+.3f"), ("− random keys", "beyond_count", "+.3f"),
+    ("− random keys, as much attention", "beyond_mass", "+.3f"), ("concluded", "conclusion", ""),
 )  # fmt: skip
 CHANGES: tuple[Column, ...] = (
     ("objective", "objective", ""), ("layers × width", "size", ""), ("intervention", "intervention", ""),
@@ -115,7 +116,7 @@ def training_runs(source: StudySource) -> Safe | None:
     """What masking costs by objective, size and scope, and what interventions change, over seeds; None without training runs."""
     if "ladder" not in source.frames:
         return None
-    parts = [tinted(source, "ladder", "accuracy lost against size", "the ladder was not drawn")]
+    parts = [tinted(source, "ladder", "what masking costs against size", "the ladder was not drawn")]
     for name, columns in (("ladder", LADDER), ("ladder_interventions", CHANGES)):
         rows = list(source.rows(name))
         if rows or name == "ladder":
