@@ -205,3 +205,16 @@ def test_an_interrupted_recording_in_memory_leaves_nothing_in_the_way() -> None:
         ss.generate(model, ids, decoding, capture=ss.Capture(), attention_mask=mask, progress=interrupt)
     run = ss.generate(model, ids, decoding, capture=ss.Capture(), attention_mask=mask)
     assert len(run.trace) == 8
+
+
+def test_arrays_copied_by_several_threads_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, prompts = (
+        golden.model("llama"),
+        torch.randint(0, 400, (3, 6), generator=torch.Generator().manual_seed(1)),
+    )
+    plain = ss.generate(model, prompts, ss.GreedyDecoding(length=5, eos=None), capture=ss.Capture())
+    monkeypatch.setattr("sinkscope.trace.recorder.LARGE", 1)
+    threaded = ss.generate(model, prompts, ss.GreedyDecoding(length=5, eos=None), capture=ss.Capture())
+    assert plain.trace is not None
+    assert threaded.trace is not None
+    assert plain.trace.dataset.identical(threaded.trace.dataset)

@@ -42,6 +42,7 @@ class Question(Generic[T]):
             own.wait_event(self._ready)
             with torch.cuda.stream(own):
                 found = self._ask()
+            main.wait_stream(own)  # a tensor's size may be known before it is filled
             for tensor in _tensors(found):
                 tensor.record_stream(main)
         return found
