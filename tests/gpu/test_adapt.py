@@ -30,7 +30,7 @@ def steps_agree(rate: float = 1.5e-4, **changes: Any) -> None:
     """The losses of six steps fall and agree, and the checkpoint that the GPU saved can be loaded.
 
     The rate stands between two others: at the usual one the first steps of all weights overshoot, and at a tenth of it bfloat16
-    rounds the change away before the network sees it. At both, bfloat16 alone changes the losses by 3 to 6 %, at this one by about 1.
+    rounds the change away before the network sees it. At both, bfloat16 alone changes losses by 3 to 6 %, at this one by about 1.
     """
     losses = {}
     with TemporaryDirectory() as place:
