@@ -72,7 +72,7 @@ def costs(replicates: pd.DataFrame) -> list[str]:
     for (task, reading), part in replicates.groupby(["task", "decoding_name"], sort=False):
         groups = list(dict.fromkeys(part["group"]))
         lines += ["", f"{task}, {reading}", f"| | {' | '.join(groups)} |", "|---" * (len(groups) + 1) + "|"]
-        evaluated = part["measure"].isin(("nll", "accuracy")).any()
+        evaluated = bool(part["measure"].isin(("nll", "accuracy")).any())
         for name in dict.fromkeys(part["policy" if evaluated else "measure"]):
             mine = part[part["policy" if evaluated else "measure"] == name]
             cells = [_spreads(mine[mine["group"] == group], evaluated) for group in groups]
