@@ -60,28 +60,31 @@ def training(runs: Path) -> dict[str, Any]:
     return found
 
 
+COSTS = ("nll", "accuracy", "difference", "effect_count", "effect_mass", "hidden_share")
+"""Measures of evaluations that are printed; traces have others, and all of them are."""
+
+
 def costs(replicates: pd.DataFrame) -> list[str]:
-    """What each policy costs, as rows of a Markdown table for each task and reading."""
+    """What each policy costs, and what traces show, as rows of a Markdown table for each task and reading."""
     if replicates.empty:
         return []
     lines = []
     for (task, reading), part in replicates.groupby(["task", "decoding_name"], sort=False):
         groups = list(dict.fromkeys(part["group"]))
         lines += ["", f"{task}, {reading}", f"| | {' | '.join(groups)} |", "|---" * (len(groups) + 1) + "|"]
-        for policy in dict.fromkeys(part["policy"]):
-            cells = []
-            for group in groups:
-                mine = part[(part["policy"] == policy) & (part["group"] == group)].set_index("measure")
-                plain = "nll" if "nll" in mine.index else "accuracy"
-                cells.append(
-                    "; ".join(
-                        f"{name} {_spread(mine.loc[name])}"
-                        for name in (plain, "difference", "effect_count", "effect_mass", "hidden_share")
-                        if name in mine.index
-                    )
-                )
-            lines.append(f"| `{policy}` | {' | '.join(cells)} |")
+        evaluated = bool(part["measure"].isin(("nll", "accuracy")).any())
+        for name in dict.fromkeys(part["policy" if evaluated else "measure"]):
+            mine = part[part["policy" if evaluated else "measure"] == name]
+            cells = [_spreads(mine[mine["group"] == group], evaluated) for group in groups]
+            lines.append(f"| {f'`{name}`' if evaluated else name} | {' | '.join(cells)} |")
     return lines
+
+
+def _spreads(rows: pd.DataFrame, named: bool) -> str:
+    known = {row["measure"]: _spread(row) for _, row in rows.iterrows()}
+    if named:
+        return "; ".join(f"{name} {known[name]}" for name in COSTS if name in known)
+    return "; ".join(known.values())
 
 
 def _spread(row: Any) -> str:

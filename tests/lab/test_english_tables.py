@@ -22,7 +22,9 @@ def test_tables_of_studies_and_runs(
     pd.DataFrame([row]).to_parquet(tables / "likelihood.parquet")
     common = {"group": "twins", "task": "text", "decoding_name": "half", "policy": "top:1", "models": 3}
     spread = {"value": 0.5, "low": 0.4, "high": 0.6}
-    pd.DataFrame([{**common, **spread, "measure": "difference"}]).to_parquet(tables / "replicates.parquet")
+    measured = [{**common, **spread, "measure": name} for name in ("nll", "difference")]
+    traced = {**common, **spread, "decoding_name": "writing", "policy": "none", "measure": "sinks per head"}
+    pd.DataFrame([*measured, traced]).to_parquet(tables / "replicates.parquet")
     levels = {"0.5": {"sink_heads": 0.9, "by_layer": {}, "value_ratio": None}}
     points = [{"step": 2, "tokens": 64, "loss": None, "levels": levels}]
     (run / "emergence.json").write_text(json.dumps({"points": points}))
@@ -48,4 +50,6 @@ def test_tables_of_studies_and_runs(
         }
     ]
     assert json.loads((out / "training.json").read_text())["twin-random-0"]["source"] == "start-0"
-    assert "| `top:1` | difference 0.500 [0.400, 0.600] |" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "| `top:1` | nll 0.500 [0.400, 0.600]; difference 0.500 [0.400, 0.600] |" in printed
+    assert "text, writing\n| | twins |\n|---|---|\n| sinks per head | 0.500 [0.400, 0.600] |" in printed
