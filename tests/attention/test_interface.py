@@ -54,7 +54,11 @@ def test_the_newest_query_alone_is_what_its_mass_is(case: Case) -> None:
     case = replace(case, Q=1, right=False)
     _, (call,) = run(case, case.taken())
     for queries in (NEWEST, NEWEST_AND_ALL):
-        assert torch.equal(call.newest(), call.mass(queries)[:, :, -1])
+        newest, mass = call.newest(), call.mass(queries)[:, :, -1]
+        if call.sums:  # the softmax of the output, which is rounded differently from exp(score − log-sum-exp)
+            torch.testing.assert_close(newest, mass, atol=1e-6, rtol=1e-5)
+        else:
+            assert torch.equal(newest, mass)
 
 
 @given(cases())

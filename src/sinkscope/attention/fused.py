@@ -2,7 +2,7 @@
 
 Padding and masked keys enter the kernel as a bias of shape [B, H, 1, K] that it broadcasts over queries; where only a few
 keys are left they are gathered and the kernel runs on those; windows run a tile of queries at a time over the keys in reach.
-Blocks do the same. Short inputs on a CPU take the path of `short`, recorded or not.
+Blocks do the same. On a CPU, short inputs take the path of `short` and a newest token that of `single`, recorded or not.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from sinkscope.attention import columns, short
+from sinkscope.attention import columns, short, single
 from sinkscope.attention.kernels import kernel
 from sinkscope.attention.key_mask import TILE, KeyMask
 from sinkscope.attention.received import TILE_BYTES
@@ -57,12 +57,13 @@ def attend_and_sum(
 ) -> Attended:
     """`attend`, and the column sums of `weights` [B, C, Q] where they come with it: for short inputs on a CPU.
 
-    Elsewhere `acted` and `raw` are None. Short inputs with nothing masked give the log-sum-exp only when `lse` asks for it.
+    For a newest token on a CPU the sums are those of its one query, whatever `weights`; elsewhere `acted` and `raw` are None.
+    Both give the log-sum-exp only when `lse` asks for it or something is masked.
     """
-    if short.suits(query, key, value, visibility, key_mask):
-        masked = None
-        if key_mask is not None and key_mask.keys is not None:
-            masked = key_mask.keys_in_force(visibility)
+    if visibility.queries == 1 and single.suits(query, key, value, visibility, key_mask):
+        found = single.attend(query, key, value, visibility, _in_force(key_mask, visibility), scale, lse)
+    elif short.suits(query, key, value, visibility, key_mask):
+        masked = _in_force(key_mask, visibility)
         found = short.attend(query, key, value, visibility, masked, scale, weights, lse)
     else:
         if key_mask is None:
@@ -75,7 +76,13 @@ def attend_and_sum(
             # Kernels differ in what they give for a row without a key (0, −inf, +inf); shares of it must stay finite.
             total = total.nan_to_num(0.0, 0.0, 0.0)
         found = Attended(out, total)
-    return replace(found, output=_padded_rows(found.output, value, visibility))
+    output = _padded_rows(found.output, value, visibility)
+    return found if output is found.output else replace(found, output=output)
+
+
+def _in_force(key_mask: KeyMask | None, visibility: Visibility) -> Tensor | None:
+    """Bool [B|1, H|1, K]: the keys that are masked for all queries alike; None: none."""
+    return None if key_mask is None or key_mask.keys is None else key_mask.keys_in_force(visibility)
 
 
 def _without_keys(

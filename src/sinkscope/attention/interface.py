@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.attention import fused, short
-from sinkscope.attention.context import AttentionCall, ForwardContext, current
+from sinkscope.attention.context import NEWEST, AttentionCall, ForwardContext, current
 from sinkscope.attention.short import Attended
 from sinkscope.attention.visibility import Visibility
 from sinkscope.errors import InputError
@@ -79,7 +79,7 @@ def sinkscope_attention(
     if context.editor is not None:
         out = context.editor.output(layer, out)
     if context.observed:
-        sums = _sums(attended, classes)
+        sums = {} if s_aux is not None else _sums(attended, classes)
         with context.measuring((query, key, value, out, lse, over_keys, visibility, key_mask)):
             if key_mask is not None and lse is not None and over_keys is not None and kept is None:
                 if lse_raw is None:
@@ -118,8 +118,10 @@ def _sums(attended: Attended, classes: dict[str, Tensor]) -> dict[tuple[str, boo
     """The column sums that came with the output, by class of queries: see AttentionCall.sums."""
     if attended.acted is None:
         return {}
-    sizes = [weights.shape[1] for weights in classes.values()]
     raw = attended.acted if attended.raw is None else attended.raw
+    if not classes:  # the one query of a newest token, which nobody has to ask for
+        return {(NEWEST, False): attended.acted, (NEWEST, True): raw}
+    sizes = [weights.shape[1] for weights in classes.values()]
     return {
         (name, kind): part
         for kind, whole in ((False, attended.acted), (True, raw))

@@ -55,11 +55,11 @@ def suits(
     Blocks, in which they do not, are computed here too while nothing is masked or padded (there a query
     might lack any key). It does not depend on recording or on the size of the batch: neither may change a bit of the output.
     """
+    if visibility.causal or visibility.banded or visibility.dense is not None:
+        return False
     if query.device.type != "cpu" or query.dtype != torch.float32 or visibility.keys > KEYS:
         return False
     if torch.is_grad_enabled() and any(one.requires_grad for one in (query, key, value)):
-        return False
-    if visibility.causal or visibility.banded or visibility.dense is not None:
         return False
     if visibility.blocked:
         return key_mask is None and visibility.real is None

@@ -65,13 +65,17 @@ class Visibility:
     @property
     def alike(self) -> bool:
         """Whether all queries of a row see the same keys, its real ones."""
-        bounded = (self.causal and self.queries > 1) or self.banded or self.blocked
-        return self.dense is None and not bounded
+        return self.dense is None and not self.ranged
 
     @property
     def ranged(self) -> bool:
         """Whether queries see ranges of keys that differ between them."""
-        return self.causal or self.banded or self.blocked
+        return (self.causal and self.queries > 1) or self.banded or self.blocked
+
+    @property
+    def triangular(self) -> bool:
+        """Whether a query sees every key up to itself, and that is all."""
+        return self.causal and self.real is None and self.dense is None and not (self.banded or self.blocked)
 
     @property
     def everything(self) -> bool:
@@ -150,6 +154,8 @@ class Visibility:
         Returns:
             Float64 [B, C, K] (or [B, C·H, …] never: the models' own patterns do not differ between heads).
         """
+        if self.everything:  # the same in fewer operations, of whose number a newest token's step is made
+            return self.spread(weights.double() * (1.0 / self.keys))
         counts = self.seen(None, weights.device)[:, 0]  # [B|1, Q]
         share = torch.where(counts > 0, 1.0 / counts.clamp(min=1.0), 0.0)
         each = weights.double() * share[:, None, :]  # [B, C, Q]

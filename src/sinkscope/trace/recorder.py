@@ -62,7 +62,7 @@ class Recorder:
         self._decided_step = np.full((frame.rows, frame.columns), -1, dtype=np.int64)
         self._edited = np.zeros((frame.rows, frame.columns), dtype=np.int16)
         self._prefill: Array | None = None
-        self._ids: set[int] = set()
+        self._ids = np.zeros(0, dtype=bool)  # by token id, whether it occurs
         self._outbox = Outbox(self._deliver)
 
     def for_rows(self, rows: list[int], offset: int) -> StepRecorder:
@@ -116,13 +116,20 @@ class Recorder:
         return parcel.rows == list(range(self.frame.rows)) and bool(parcel.step["alive"].all())
 
     def _taken(self, parcel: Parcel) -> tuple[dict[str, Array], list[Parcel | None]]:
-        """The large arrays of a whole parcel at their place in the frame, and a parcel of the rest.
+        """What of a whole parcel fills its arrays of the frame, and a parcel of the rest.
 
         `_place` would write them three times: an empty array, the rows that are alive, their places. At a few milliseconds a step
         that is most of the time.
         """
         arrays: dict[str, Array] = {}
         rest: dict[str, Tensor] = {}
+        fields: dict[str, Tensor] = {}
+        for name, values in parcel.step.items():
+            variable, whole = self.variables.get(name), values.shape[1:] in ((), (self.frame.columns,))
+            if variable is not None and variable.stepwise and whole:
+                arrays[name] = values.numpy().astype(variable.dtype)
+            else:
+                fields[name] = values
         for name, values in parcel.arrays.items():
             if name in (*NORMS, "attention", "prefill_received"):
                 rest[name] = values
@@ -130,7 +137,7 @@ class Recorder:
                 arrays[name] = values.numpy().copy()
             else:
                 arrays[name] = self._widened(values, parcel.offset, self.variables[name])
-        return arrays, [replace(parcel, arrays=rest)]
+        return arrays, [replace(parcel, step=fields, arrays=rest)]
 
     def _widened(self, values: Tensor, first: int, variable: Variable) -> Array:
         """Values [B, …, keys] at their columns of the frame; pinned memory is copied, because it is wanted for the next step."""
@@ -155,13 +162,16 @@ class Recorder:
         return array
 
     def _note_decisions(self, step: int, parcel: Parcel) -> None:
-        decided = parcel.step["decided"].numpy()
-        for index, row in enumerate(parcel.rows):
-            columns = np.flatnonzero(decided[index]) + parcel.offset
-            self._decided_step[row, columns] = step
-            if "edited" in parcel.step:
-                columns = np.flatnonzero(parcel.step["edited"][index]) + parcel.offset
-                self._edited[row, columns] += 1
+        rows, columns = self._places(parcel, "decided")
+        self._decided_step[rows, columns] = step
+        if "edited" in parcel.step:
+            rows, columns = self._places(parcel, "edited")
+            self._edited[rows, columns] += 1
+
+    def _places(self, parcel: Parcel, name: str) -> tuple[Array, Array]:
+        """Row and column in the frame of everything that is True in a field of a parcel; each place once."""
+        index, columns = np.nonzero(parcel.step[name].numpy())
+        return np.asarray(parcel.rows)[index], columns + parcel.offset
 
     def _blank(self, variable: Variable) -> Array:
         sizes = self.frame.sizes
@@ -193,7 +203,16 @@ class Recorder:
                 arrays[name][rows, ..., offset : offset + values.shape[-1]] = values[alive]
             if name in NORMS:
                 np.moveaxis(arrays[name], -1, 1)[np.logical_not(self.frame.real)] = np.nan
-        self._ids.update(np.unique(arrays["tokens"]).tolist(), np.unique(arrays["candidate"]).tolist())
+        for name in ("tokens", "candidate"):
+            self._note_ids(arrays[name])
+
+    def _note_ids(self, ids: Array) -> None:
+        """Mark ids that occur; below 0 there is none. Sorting them for that would take longer than the rest of `_place`."""
+        known = ids[np.greater_equal(ids, 0)]
+        more = int(known.max(initial=0)) + 1 - len(self._ids)
+        if more > 0:
+            self._ids = np.pad(self._ids, (0, more))
+        self._ids[known] = True
 
     def _keep_prefill(self, name: str, values: Array, rows: list[int], offset: int) -> None:
         if self._prefill is None:
@@ -230,7 +249,7 @@ class Recorder:
                 block = (offset + start) // (self.frame.block or 1)
                 here = static[name][:, block] if name == "store_received" else static[name]
                 here[recorder.rows, ..., offset : offset + received.shape[-1]] = received.numpy()
-        return self.writer.close(static, attributes(sorted(number for number in self._ids if number >= 0)))
+        return self.writer.close(static, attributes(np.flatnonzero(self._ids).tolist()))
 
     @contextmanager
     def hooks(self, network: nn.Module) -> Iterator[None]:

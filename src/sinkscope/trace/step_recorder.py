@@ -69,11 +69,12 @@ class StepRecorder:
         self._real: Tensor | None = None
         self._forwards = 0
         self._queries = ALL
-        self._recorded: dict[str, list[Tensor]] = {}
+        self._recorded: dict[str, list[Tensor]] = {}  # layer by layer, each [B, …]
+        self._whole: dict[str, Tensor] = {}  # all layers at once, [B, layer, …]
         self.arrays: dict[str, Tensor] = {}
         self.repeated = False
         self._causal_layers: list[_CausalLayer] = []
-        self._sums: tuple[Tensor, Tensor, Tensor] | None = None
+        self._sums: tuple[Tensor, ...] = ()
         self._prompt_sums: tuple[Tensor, Tensor] | None = None
         self._pass: BlockPass | None = None
         self._block_layers: list[tuple[Tensor, Tensor]] = []
@@ -124,7 +125,7 @@ class StepRecorder:
             block_pass: of a block loop; None: of any other.
         """
         # A capture that failed in the middle of a forward leaves layers behind.
-        self._recorded, self._causal_layers, self._block_layers = {}, [], []
+        self._recorded, self._whole, self._causal_layers, self._block_layers = {}, {}, [], []
         self._branches, self._real, self._pass = branches, real, block_pass
         if self.frame.causal or not self.capture.by_query:
             self._queries = ALL if block_pass is None else ACTIVE_AND_ALL
@@ -183,7 +184,7 @@ class StepRecorder:
         step = self._pass is None or self._pass.step
         if account is not None and self._active and step:
             self._policy(account)
-        return {name: _stacked(layers) for name, layers in self._recorded.items()}
+        return {**self._whole, **{name: _stacked(layers) for name, layers in self._recorded.items()}}
 
     def adopt(
         self, arrays: dict[str, Tensor], block_pass: BlockPass | None = None, repeated: bool = False
@@ -271,46 +272,66 @@ class StepRecorder:
         layers, self._causal_layers = self._causal_layers, []
         if not layers:
             return
-        last, every = (torch.stack([getattr(layer, name) for layer in layers]) for name in ("last", "every"))
-        # Layers that see the same pattern share one object.
-        alike = all(layer.expected is layers[0].expected for layer in layers)
-        patterns = [layer.expected for layer in (layers[:1] if alike else layers)]
-        uniform = torch.stack([expected.uniform for expected in patterns])  # [layer|1, B|1, 2, K]
-        seen = torch.stack([expected.seen_by[:, 1] for expected in patterns])
-        mass, expected = every.double(), uniform[:, :, 1]
-        if self._sums is not None and self._sums[0].shape == mass.shape:
-            # Always the same memory: a captured step goes on adding to it.
-            for old, now in zip(self._sums, (mass, expected, seen), strict=True):
-                old += now
-            mass, expected, seen = self._sums
-        elif self._sums is not None:
-            grow = mass.shape[-1] - self._sums[0].shape[-1]
-            mass, expected, seen = (
-                now + torch.nn.functional.pad(old, (0, grow))
-                for now, old in zip((mass, expected, seen), self._sums, strict=True)
-            )
-        self._sums = (mass, expected, seen)
-        if self._prompt_sums is None:  # the first forward is the prefill
-            self._prompt_sums = (mass, expected)
+        last = every = torch.stack([layer.last for layer in layers], 1)  # [B, layer, H, K]
+        if layers[0].queries > 1:
+            every = torch.stack([layer.every for layer in layers], 1)
+        first = layers[0].expected
+        if all(
+            layer.expected is first for layer in layers
+        ):  # layers that see the same pattern share one object
+            uniform, seen = (
+                first.uniform[:, None],
+                first.seen_by[:, None, 1],
+            )  # [B|1, layer|1, 2, K], [B|1, layer|1, K]
+        else:
+            uniform = torch.stack([layer.expected.uniform for layer in layers], 1)
+            seen = torch.stack([layer.expected.seen_by[:, 1] for layer in layers], 1)
+        mass, expected, seen = self._so_far(every, uniform[:, :, 1], seen)
+        if self._prompt_sums is None and self.capture.by_query:  # the first forward is the prefill
+            self._prompt_sums = (mass.clone(), expected.clone())
         if not self._active:
             return
         total = _over(mass, expected, seen >= SEEN_BY)
-        self._keep_layers("received", _over(last, uniform[:, :, 0]))
-        self._keep_layers("received_all", total)
+        self._keep_whole("received", _over(last, uniform[:, :, 0]))
+        self._keep_whole("received_all", total)
         if self.capture.level == "layers":
-            self._recorded["sink_heads"] = [sink_heads(layer) for layer in total]
+            self._whole["sink_heads"] = sink_heads(total)
         if self.capture.by_query:
-            self._recorded["received_by"] = [
-                by.mean(1) if self.capture.level == "layers" else self._heads(by) for by in self._by_kind()
-            ]
+            self._keep_whole("received_by", self._by_kind(mass, expected))
         if layers[0].queries == mass.shape[-1]:
-            self._keep_layers("prefill_received", _over(every, uniform[:, :, 1]))
+            self._keep_whole("prefill_received", _over(every, uniform[:, :, 1]))
 
-    def _by_kind(self) -> Tensor:
-        """Float32 [layer, B, H, kind, K]: received from the written and the prompt queries so far; no other kinds here."""
-        if self._sums is None or self._prompt_sums is None:
+    def _so_far(self, *more: Tensor) -> tuple[Tensor, ...]:
+        """Sums over all queries so far, those of this forward added, over the keys that it has.
+
+        Always in the same memory, wide enough for the whole answer: a captured step goes on adding to it, and none is copied
+        for one more key.
+
+        Args:
+            more: mass [B, layer, H, K], uniform attention and the number of queries that see a key [B|1, layer|1, K].
+        """
+        keys = more[0].shape[-1]
+        if not self._sums:
+            width = max(keys, self.frame.columns - self.offset)
+            self._sums = tuple(one.new_zeros(*one.shape[:-1], width, dtype=torch.float64) for one in more)
+        if any(old.shape[1] < one.shape[1] for old, one in zip(self._sums, more, strict=True)):
+            # The layers have come to differ in their patterns.
+            self._sums = tuple(
+                old.expand(*one.shape[:-1], -1).clone() for old, one in zip(self._sums, more, strict=True)
+            )
+        so_far = tuple(old[..., :keys] for old in self._sums)
+        for old, one in zip(so_far, more, strict=True):
+            old += one
+        return so_far
+
+    def _by_kind(self, mass: Tensor, uniform: Tensor) -> Tensor:
+        """Float32 [B, layer, H, kind, K]: received from the written and the prompt queries so far; no other kinds here.
+
+        Args:
+            mass, uniform: over all queries so far, [B, layer, H, K] and [B|1, layer|1, K].
+        """
+        if self._prompt_sums is None:
             raise RuntimeError("no forward was recorded")
-        mass, uniform, _ = self._sums
         grown = mass.shape[-1] - self._prompt_sums[0].shape[-1]
         prompt, expected = (torch.nn.functional.pad(part, (0, grown)) for part in self._prompt_sums)
         nothing = torch.zeros_like(uniform)
@@ -391,14 +412,18 @@ class StepRecorder:
         for layer in scores.mean(2)[:, :, None] if self.capture.level == "layers" else scores:
             self._keep_scores(name, layer)
 
+    def _keep_whole(self, name: str, scores: Tensor) -> None:
+        """Keep the scores of all layers, [B, layer, H, …], as they are: nothing is copied."""
+        self._whole[name] = scores.mean(2) if self.capture.level == "layers" else self._heads(scores, 2)
+
     def _keep_scores(self, name: str, scores: Tensor) -> None:
         self._keep(name, scores.mean(1) if self.capture.level == "layers" else self._heads(scores))
 
-    def _heads(self, scores: Tensor) -> Tensor:
-        if len(self.frame.heads) == scores.shape[1]:
+    def _heads(self, scores: Tensor, axis: int = 1) -> Tensor:
+        if len(self.frame.heads) == scores.shape[axis]:
             return scores
         # By single slices: a list of indices would be copied to the GPU, which a captured step cannot do.
-        return torch.stack([scores[:, head] for head in self.frame.heads], 1)
+        return torch.stack([scores.select(axis, head) for head in self.frame.heads], axis)
 
     def _keep(self, name: str, value: Tensor) -> None:
         self._recorded.setdefault(name, []).append(value)
@@ -425,10 +450,9 @@ def _packed(keys: Tensor, offset: int, columns: int) -> Tensor:
 
 
 def _over(mass: Tensor, uniform: Tensor, known: Tensor | None = None) -> Tensor:
-    """Mass [layer, B, H, K] over uniform attention [layer|1, B|1, K]; NaN where there is none, or where not `known`."""
+    """Mass [B, layer, H, K], or layers first, over uniform attention [B|1, layer|1, K]; NaN where it is 0 or not `known`."""
     known = uniform > 0 if known is None else known & (uniform > 0)
-    shares = mass / uniform.clamp(min=1e-300)[:, :, None]
-    return torch.where(known[:, :, None], shares, float("nan")).to(torch.float32)
+    return (mass / torch.where(known, uniform, float("nan"))[:, :, None]).to(torch.float32)
 
 
 def _drawn(masked: Tensor, places: Tensor, length: int) -> Tensor:
@@ -442,5 +466,5 @@ def _drawn(masked: Tensor, places: Tensor, length: int) -> Tensor:
 
 
 def sink_heads(received: Tensor) -> Tensor:
-    """How many heads call each key a sink (ε = 3): Float [B, H, K], NaN where there is no key → Int16 [B, K]."""
-    return torch_sinks_of(received).sum(1).to(torch.int16)
+    """How many heads call each key a sink (ε = 3): Float [..., H, K], NaN where there is no key → Int16 [..., K]."""
+    return torch_sinks_of(received).sum(-2).to(torch.int16)
