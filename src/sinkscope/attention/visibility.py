@@ -178,7 +178,8 @@ class Visibility:
     def seen_by(self, weights: Tensor) -> Tensor:
         """How many of the queries that count see each key: Float [B, C, Q] → Float64 [B, C, K]."""
         if self.dense is None:
-            return self.spread(weights.double())
+            seen = self.spread(weights.double())
+            return seen if self.real is None else seen * self.real[:, None]
         dense = self.dense[:, 0].double().expand(len(weights), -1, -1)
         return torch.einsum("bcq,bqk->bck", weights.double(), dense)
 
