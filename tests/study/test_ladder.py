@@ -14,6 +14,7 @@ from tests.study import small
 
 from sinkscope.errors import InputError
 from sinkscope.organisms.recipe import INTERVENTIONS
+from sinkscope.report.figures.interventions import plot_interventions
 from sinkscope.report.figures.ladder import plot_ladder
 from sinkscope.report.study.source import read
 from sinkscope.report.study.tables import training_runs
@@ -183,6 +184,8 @@ def test_texts_that_were_read_lose_nats() -> None:
     assert (plain["beyond_count"], plain["beyond_mass"]) == pytest.approx((0.8, 0.6))
     assert plain["damage_high"] - plain["damage"] == pytest.approx(T * 0.001 / math.sqrt(3))
     assert plain["conclusion"] == changed["conclusion"] == "costs more than random keys"
+    drawn = plot_interventions(frames["ladder_interventions"]).table
+    assert set(drawn["measure"]) == {"nats per token: text", "damage: text, top:1"}
     changes = frames["ladder_interventions"].set_index("measure")
     assert changes.loc["damage: text, top:1", "difference"] == pytest.approx(0.5)
     assert changes.loc["nats per token: text", "difference"] == pytest.approx(0.0)
@@ -193,6 +196,28 @@ def test_texts_that_were_read_lose_nats() -> None:
         "text": "nll",
     }
     assert set(plot_ladder(both).table["measure"]) == {"accuracy", "nll"}
+
+
+def test_what_changes_with_size_is_a_slope_over_runs() -> None:
+    """Damage that falls by 0.1 for ten times the parameters; seeds scatter around the line alike, and two sizes are too few."""
+    runs = {
+        a_run("causal", seed, parameters): 0.8 - 0.1 * place + 0.01 * (seed - 1)
+        for place, parameters in enumerate((10**5, 10**6, 10**7))
+        for seed in range(3)
+    }
+    (row,) = (
+        row
+        for row in ladder.tables(list(runs), results(runs), None)["ladder_trends"].to_dict("records")
+        if row["measure"] == "damage: word_problems, top:1@layer"
+    )
+    assert (row["sizes"], row["runs"], row["slope"]) == (3, 9, pytest.approx(-0.1))
+    error = math.sqrt(6 * 0.01**2 / 7 / 6)
+    assert row["slope_high"] - row["slope"] == pytest.approx(
+        2.3646 * error, rel=1e-3
+    )  # Student's, 7 degrees of freedom
+    assert row["conclusion"] == "lower"
+    few = {run: damage for run, damage in runs.items() if run.parameters < 10**7}
+    assert "ladder_trends" not in ladder.tables(list(few), results(few), None)
 
 
 def test_runs_are_read_once_and_kept(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from sinkscope.statistics.interval import (
     mean_interval,
     minimal_detectable_effect,
     ratio_interval,
+    slope_interval,
     standard_error,
     wilson,
 )
@@ -43,5 +44,5 @@ __all__ = [
     "CLEARANCE", "CONFIDENCE", "LEAST_SEEDS", "SHRUNK", "SKEW_RAISED", "Comparison", "Effect", "Estimate", "Interval", "Scale",
     "Scores", "accuracy", "align", "bounded", "compare", "difference", "effect_over_control", "equal_means", "equal_shifts",
     "holm", "kept_share", "mcnemar", "mean_difference", "mean_interval", "minimal_detectable_effect", "over_seeds",
-    "paired_interval", "ratio_interval", "sign_flip", "standard_error", "wilson",
+    "paired_interval", "ratio_interval", "sign_flip", "slope_interval", "standard_error", "wilson",
 ]  # fmt: skip

@@ -201,6 +201,23 @@ def mean_interval(values: ArrayLike, groups: ArrayLike | None = None, scale: Sca
     return ratio_interval(each, np.ones(each.shape), groups, scale)
 
 
+def slope_interval(x: ArrayLike, y: ArrayLike) -> Estimate:
+    """The slope of the line of least squares through the points, with Student's 95 % interval; NaN for fewer than three points.
+
+    >>> round(slope_interval([0, 1, 2, 3], [1.0, 2.9, 5.1, 7.0]).value, 2)
+    2.02
+    """
+    first, second = (np.asarray(part, dtype=np.float64) for part in (x, y))
+    around = first - first.mean()
+    spread = float((around**2).sum())
+    if len(first) < 3 or not spread:
+        return Estimate(math.nan, math.nan, math.nan)
+    slope = float((around * second).sum()) / spread
+    rest = second - second.mean() - slope * around
+    error = float(student(len(first) - 1) * np.sqrt((rest**2).sum() / (len(first) - 2) / spread))
+    return Estimate(slope, slope - error, slope + error)
+
+
 def _summed(values: NDArray[Any], index: NDArray[Any]) -> NDArray[Any]:
     out = np.zeros((int(index.max()) + 1, values.shape[1]))
     np.add.at(out, index, values)

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 from sinkscope.errors import InputError
 from sinkscope.files import write_atomically
 from sinkscope.policies import parse_policy
-from sinkscope.statistics import Estimate, mean_interval
+from sinkscope.statistics import Estimate, mean_interval, slope_interval
 from sinkscope.study.names import control
 from sinkscope.tasks.task import ACCURACY, NATS
 
 if TYPE_CHECKING:
     import pandas as pd
 
-LEAST_SEEDS = 3
+LEAST_SEEDS = LEAST_SIZES = 3
 FLOOR = 0.1
 """Accuracy without a mask below which a loss says nothing: little is there to be lost."""
 ALWAYS_OWN = ("name", "layout", "objective", "size", "seed", "starts_from")
@@ -341,14 +341,8 @@ def profile_over_seeds(profile: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def against_plain(runs: pd.DataFrame, profile: pd.DataFrame) -> pd.DataFrame:
-    """Each intervention minus no intervention at the same objective, size, tokens and seed: what it does to sinks and robustness.
-
-    Returns:
-        A row for each intervention and measure: the mean paired difference over seeds with its interval; `conclusion`.
-    """
-    import pandas as pd
-
+def measures_of(runs: pd.DataFrame, profile: pd.DataFrame) -> list[tuple[str, pd.DataFrame, str]]:
+    """Everything that is known of single runs: its name, a table with a row for each run, and the column that has it."""
     measured: list[tuple[str, pd.DataFrame, str]] = [
         (name, profile, name) for name in ("loss", *PROFILE.values()) if name in profile
     ]
@@ -359,8 +353,19 @@ def against_plain(runs: pd.DataFrame, profile: pd.DataFrame) -> pd.DataFrame:
         able = group[group["unmasked"] >= FLOOR] if measure == ACCURACY else group
         measured += [(f"{name}: {task}, {policy}", able, name) for name in DAMAGES]
         measured.append((f"{UNITS[str(measure)]}: {task}", group.drop_duplicates("model"), "unmasked"))
+    return measured
+
+
+def against_plain(runs: pd.DataFrame, profile: pd.DataFrame) -> pd.DataFrame:
+    """Each intervention minus no intervention at the same objective, size, tokens and seed: what it does to sinks and robustness.
+
+    Returns:
+        A row for each intervention and measure: the mean paired difference over seeds with its interval; `conclusion`.
+    """
+    import pandas as pd
+
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for measure, table, column in measured:
+    for measure, table, column in measures_of(runs, profile):
         for (objective, size), group in table.groupby(["objective", "size"], sort=False):
             values = {
                 (row["intervention"], row["seed"], row["tokens"]): _number(row[column])
@@ -384,6 +389,31 @@ def against_plain(runs: pd.DataFrame, profile: pd.DataFrame) -> pd.DataFrame:
                     **about, "measure": measure, "seeds": len(pairs), **_columns("difference", estimate),
                     "conclusion": _direction(len(pairs), estimate),
                 }  # fmt: skip
+    return pd.DataFrame(list(rows.values()))
+
+
+def by_size(runs: pd.DataFrame, profile: pd.DataFrame) -> pd.DataFrame:
+    """How measures of plain runs change with size: the slope over the logarithm of the number of parameters, run by run.
+
+    Returns:
+        A row for each objective and measure that at least three sizes with three runs each have: the change for ten times the
+        parameters, with its interval over runs; `conclusion`.
+    """
+    import pandas as pd
+
+    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for measure, table, column in measures_of(runs, profile):
+        plain = table[(table["intervention"] == "") & table[column].notna()]
+        for objective, group in plain.groupby("objective", sort=False):
+            counts = group.groupby("size")["seed"].nunique()
+            if len(counts) < LEAST_SIZES or counts.min() < LEAST_SEEDS:
+                continue
+            sizes, values = (group[name].astype(float).to_numpy() for name in ("parameters", column))
+            estimate = slope_interval([math.log10(size) for size in sizes], values)
+            rows[objective, measure] = {
+                "objective": objective, "measure": measure, "sizes": len(counts), "runs": len(group),
+                **_columns("slope", estimate), "conclusion": _direction(int(counts.min()), estimate),
+            }  # fmt: skip
     return pd.DataFrame(list(rows.values()))
 
 
@@ -437,7 +467,7 @@ def tables(
     skills: pd.DataFrame | None = None,
     likelihood: pd.DataFrame | None = None,
 ) -> dict[str, pd.DataFrame]:
-    """All tables of a ladder: runs, ladder, profile, profiles, interventions; those that are empty are left out."""
+    """All tables of a ladder: runs, ladder, profile, profiles, interventions, trends; those that are empty are left out."""
     profile = profiles(runs, sinks)
     frames = {"ladder_profiles": profile, "ladder_sinks": profile_over_seeds(profile)}
     measured = results is not None or likelihood is not None
@@ -445,4 +475,5 @@ def tables(
     if each is not None and len(each):
         frames |= {"ladder_runs": each, "ladder": over_seeds(each)}
         frames["ladder_interventions"] = against_plain(each, profile)
+        frames["ladder_trends"] = by_size(each, profile)
     return {name: frame for name, frame in frames.items() if len(frame)}

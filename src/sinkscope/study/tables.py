@@ -18,7 +18,7 @@ holdings       what follows from them, in sentences
 pairs          the changes between traces without and with a policy
 ladder         training runs of a sweep (`sinkscope.study.ladder`): damage by objective, size, intervention and scope, over seeds
 ladder_runs, ladder_profiles   each run's damage, and its sinks; ladder_sinks: those over seeds
-ladder_interventions   each intervention against none
+ladder_interventions   each intervention against none; ladder_trends: what changes with size
 replicates     models of one group (the same training, other seeds): means over models, with intervals over models
 not_graded     evaluations whose answers could not be graded on this machine
 evidence       earlier studies of the same models: how much was computed here as well, and is the same

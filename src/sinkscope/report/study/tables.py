@@ -119,6 +119,12 @@ def training_runs(source: StudySource) -> Safe | None:
     parts = [tinted(source, "ladder", "what masking costs against size", "the ladder was not drawn")]
     for name, columns in (("ladder", LADDER), ("ladder_interventions", CHANGES)):
         rows = list(source.rows(name))
+        if rows and name == "ladder_interventions":
+            parts.append(
+                tinted(
+                    source, "interventions", "what interventions change", "the interventions were not drawn"
+                )
+            )
         if rows or name == "ladder":
             parts.append(_shown(name, columns, note(f"{name}_table"), rows))
     return section("ladder", tag("p", note("ladder")), *parts)
