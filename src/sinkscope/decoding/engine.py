@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -235,7 +236,18 @@ class Engine:
         """A forward that graphs repeat, once it was captured."""
         if self._graphs is None:
             raise RuntimeError("there is no forward to repeat yet")
-        output, arrays, repeated = self._graphs.run(x, kind, forward)
+
+        def joined(x: Tensor, captured: bool) -> tuple[Tensor, Recorded]:
+            try:
+                return forward(x, captured)
+            except BaseException:
+                if captured and self._aside is not None:
+                    # Else the capture would end in an error about the second stream, which hides this one.
+                    with suppress(RuntimeError):
+                        self._aside.join()
+                raise
+
+        output, arrays, repeated = self._graphs.run(x, kind, joined)
         if self.recorder is not None and repeated:
             self.recorder.adopt(arrays, block_pass, repeated=True)
         return output
