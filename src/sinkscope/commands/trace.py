@@ -245,9 +245,10 @@ def progress(model: Model, prompt: int) -> Iterator[Callable[[int, int, torch.Te
     task = shown.add_task("trace", total=None, decided=0, text="")
 
     def show(done: int, expected: int, state: torch.Tensor) -> None:
-        answer = state[0, prompt:]
+        row = state[0].cpu()
+        answer = row[prompt:]
         written = int(((answer != model.ids.mask) & (answer >= 0)).sum())
-        text = decode(model, state[0], prompt).replace("\n", " ")[-48:] if shown.console.is_terminal else ""
+        text = decode(model, row, prompt).replace("\n", " ")[-48:] if shown.console.is_terminal else ""
         shown.update(task, completed=done, total=expected, decided=written, text=visible(text))
 
     with shown:
