@@ -21,7 +21,7 @@ from sinkscope.organisms import sweep as sweeps
 from sinkscope.organisms.network import build, parameters, parameters_of
 from sinkscope.organisms.recipe import SIZES
 from sinkscope.organisms.sweep import SweepOutcome, plan, read_sweep, run_sweep, sweep_of
-from sinkscope.study.ladder import trained_runs
+from sinkscope.study.trained_runs import trained_runs
 
 LADDER: dict[str, Any] = {
     "name": "ladder",

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from scipy import stats
 from tests.study import small
 
 from sinkscope.errors import InputError
@@ -19,7 +20,8 @@ from sinkscope.report.figures.ladder import plot_ladder
 from sinkscope.report.study.source import read
 from sinkscope.report.study.tables import training_runs
 from sinkscope.study import ladder
-from sinkscope.study.ladder import TrainedRun, against_plain, by_run, interventions, over_seeds, profiles
+from sinkscope.study.ladder import against_plain, by_run, over_seeds, profiles
+from sinkscope.study.trained_runs import TrainedRun, interventions, known_runs
 
 T = 4.302652729911275
 """Student's 97.5 % quantile with 2 degrees of freedom."""
@@ -107,7 +109,7 @@ def test_interventions_are_what_differs_from_most_runs_of_the_recipe() -> None:
     assert [labels[run.model] for run in plain] == [""] * 4
     assert [labels[run.model] for run in varied] == ["gate", "weight_decay=0.3, softmax=one"]
     assert interventions(varied[:1]) == {varied[0].model: "gate"}, "without a plain run to compare with"
-    assert ladder.ONLY_IF_MADE == INTERVENTIONS
+    assert ONLY_IF_MADE == INTERVENTIONS
 
 
 def test_an_intervention_is_compared_with_none_seed_by_seed() -> None:
@@ -216,6 +218,10 @@ def test_what_changes_with_size_is_a_slope_over_runs() -> None:
         2.3646 * error, rel=1e-3
     )  # Student's, 7 degrees of freedom
     assert row["conclusion"] == "lower"
+    assert row["p"] == pytest.approx(
+        stats.linregress([5, 5, 5, 6, 6, 6, 7, 7, 7], list(runs.values())).pvalue
+    )
+    assert row["p_holm"] >= row["p"]
     few = {run: damage for run, damage in runs.items() if run.parameters < 10**7}
     assert "ladder_trends" not in ladder.tables(list(few), results(few), None)
 
@@ -231,16 +237,16 @@ def test_runs_are_read_once_and_kept(tmp_path: Path) -> None:
     (folder / "emergence.json").write_text(json.dumps({"points": points}))
     kept = tmp_path / "runs.json"
     models = {"a": folder, "organism/causal": Path("organism/causal")}
-    first = ladder.known_runs(kept, models)
+    first = known_runs(kept, models)
     assert [(run.model, run.seed, run.sink_heads, run.emerged) for run in first] == [("a", 3, 1.0, 4)]
     (folder / "training.json").unlink()
-    assert ladder.known_runs(kept, models) == first
+    assert known_runs(kept, models) == first
     (folder / "training.json").write_text(json.dumps({**about, "loss": 0.25, "start_digest": "ab"}))
-    (again,) = ladder.known_runs(kept, models)
+    (again,) = known_runs(kept, models)
     assert (again.loss, again.recipe) == (0.25, "causal, continued"), "trained again, from other weights"
     kept.write_text('[{"model": "a"}]')
     with pytest.raises(InputError, match="delete it"):
-        ladder.known_runs(kept, models)
+        known_runs(kept, models)
 
 
 @pytest.mark.slow

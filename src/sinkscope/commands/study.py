@@ -29,8 +29,9 @@ from sinkscope.study.estimate import (
     together,
 )
 from sinkscope.study.executors import Place
-from sinkscope.study.ladder import UNITS, trained_runs
+from sinkscope.study.ladder import UNITS
 from sinkscope.study.status import read as read_status
+from sinkscope.study.trained_runs import trained_runs
 from sinkscope.tasks.sandbox import UnconfinedWarning
 from sinkscope.tasks.task import ACCURACY, NATS
 from sinkscope.text import aligned, pairs, visible

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sinkscope.errors import plainly
 from sinkscope.study import run, spec
-from sinkscope.study.ladder import trained_runs
+from sinkscope.study.trained_runs import trained_runs
 from sinkscope.text import pairs
 
 

@@ -1,25 +1,19 @@
 """Runs of a training sweep side by side: each run's sinks and damage, then means over seeds with intervals over seeds.
 
-A run is a model whose folder has a training.json. Everything but `read_run` is a pure function of tables. The unit of every
-interval here is a run: seeds are what another training would change. With fewer than three seeds nothing is concluded.
+A run is a model whose folder has a training.json (`trained_runs`). All of this is pure functions of tables. The unit of every
+interval is a run: seeds are what another training would change. With fewer than three seeds nothing is concluded.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sinkscope.errors import InputError
-from sinkscope.files import write_atomically
 from sinkscope.policies import parse_policy
-from sinkscope.statistics import Estimate, mean_interval, slope_interval
+from sinkscope.statistics import Estimate, holm, mean_interval, slope_interval
 from sinkscope.study.names import control
+from sinkscope.study.trained_runs import TrainedRun, interventions
 from sinkscope.tasks.task import ACCURACY, NATS
 
 if TYPE_CHECKING:
@@ -28,10 +22,6 @@ if TYPE_CHECKING:
 LEAST_SEEDS = LEAST_SIZES = 3
 FLOOR = 0.1
 """Accuracy without a mask below which a loss says nothing: little is there to be lost."""
-ALWAYS_OWN = ("name", "layout", "objective", "size", "seed", "starts_from")
-"""Settings of a recipe that are not interventions."""
-ONLY_IF_MADE = ("spelling", "extra_sink", "softmax", "gate", "qk_norm", "plain_first")
-"""Interventions that a recipe names only if they were made; of other settings, what most runs of a recipe have is plain."""
 LOST = {ACCURACY: 1, NATS: -1}
 """Measure → 1 where less of it is a loss, −1 where more of it is."""
 UNITS = {ACCURACY: "accuracy", NATS: "nats per token"}
@@ -46,137 +36,6 @@ PROFILE = {
     "strongest sink moves": "moves",
 }
 """Measure of `ss.summary` → column of the profile."""
-
-
-@dataclass(frozen=True)
-class TrainedRun:
-    """A run of a sweep, as its folder tells it.
-
-    Attributes:
-        model: its name in the study. recipe: causal, scratch, adapted, …: the objective and where it starts from;
-            "scratch, continued" started from weights, where scratch does not.
-        settings: of the recipe, as JSON data. parameters: all weights, those of an intervention too.
-        loss: at the end. sink_heads: share of heads with a sink on the held-out probe at the end of training.
-        emerged: tokens read when that share first was half of its largest value; None: no head ever had one.
-    """
-
-    model: str
-    recipe: str
-    settings: Mapping[str, Any] = field(hash=False)
-    parameters: int
-    seed: int
-    tokens: int
-    loss: float | None
-    sink_heads: float | None
-    emerged: int | None
-
-
-def read_run(model: str, folder: Path) -> TrainedRun | None:
-    """The run in a folder; None: there is none."""
-    try:
-        about = json.loads((folder / "training.json").read_text(encoding="utf-8"))
-        settings = about["recipe"]
-        recipe = str(settings["name"])
-        if about.get("start_digest") and not settings.get("starts_from"):
-            recipe += ", continued"  # from weights that the recipe itself does not start from
-        last, emerged = emergence(_points(folder))
-        return TrainedRun(
-            model, recipe, settings, int(about["parameters"]), int(settings["seed"]),
-            int(about["tokens"]), about.get("loss"), last, emerged,
-        )  # fmt: skip
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def trained_runs(folder: Path) -> dict[str, str]:
-    """Name → folder of the finished runs of a training sweep, in the order of the sweep."""
-    try:
-        about = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))
-        names = [str(run["name"]) for run in about["runs"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{folder} is not the folder of a sweep: {error}") from error
-    for name in names:
-        if Path(name).name != name:
-            raise InputError(f"{folder}/sweep.json names a run {name!r}, which is no folder in it")
-    found = {name: str(folder / name) for name in names if is_finished(folder / name)}
-    if not found:
-        raise InputError(
-            f"{folder} has no finished run; train them with: sinkscope train sweep FILE --out {folder}"
-        )
-    return found
-
-
-def is_finished(folder: Path) -> bool:
-    """Whether a folder holds a whole run: its last file, and no state to resume from."""
-    return (folder / "training.json").is_file() and not (folder / "state.pt").exists()
-
-
-def known_runs(kept: Path, folders: Mapping[str, Path]) -> list[TrainedRun]:
-    """The runs among models, name → folder: from their folders, else as `kept`, a JSON file, has them; then it is written."""
-    known: dict[str, TrainedRun] = {}
-    if kept.is_file():
-        try:
-            data = json.loads(kept.read_text(encoding="utf-8"))
-            known = {run["model"]: TrainedRun(**run) for run in data}
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{kept} cannot be read ({error}): delete it, and it is made again") from error
-    read = [read_run(name, folder) for name, folder in folders.items() if folder.is_dir()]
-    found = known | {run.model: run for run in read if run is not None}
-    if found != known:
-        text = json.dumps([dataclasses.asdict(run) for run in found.values()], indent=1) + "\n"
-        write_atomically(kept, text)
-    return [found[name] for name in folders if name in found]
-
-
-def _points(folder: Path) -> list[dict[str, Any]]:
-    path = folder / "emergence.json"
-    points: list[dict[str, Any]] = (
-        json.loads(path.read_text(encoding="utf-8"))["points"] if path.exists() else []
-    )
-    return points
-
-
-def emergence(points: Sequence[Mapping[str, Any]]) -> tuple[float | None, int | None]:
-    """Share of heads with a sink at the last point, and the tokens read when it first was half of its largest value.
-
-    Diffusion models: with half of the targets masked.
-
-    >>> level = lambda share: {"0": {"sink_heads": share}}
-    >>> emergence([{"tokens": t, "levels": level(s)} for t, s in ((0, 0.0), (10, 0.3), (20, 0.5), (30, 0.4))])
-    (0.4, 10)
-    """
-    shares = [
-        (int(point["tokens"]), float(level["sink_heads"]))
-        for point in points
-        if (level := point["levels"].get("0.5") or point["levels"].get("0")) is not None
-    ]
-    if not shares:
-        return None, None
-    most = max(share for _, share in shares)
-    first = next((tokens for tokens, share in shares if share >= most / 2), None) if most > 0 else None
-    return shares[-1][1], first
-
-
-def interventions(runs: Sequence[TrainedRun]) -> dict[str, str]:
-    """Model → what was done to its training; "": nothing. See ONLY_IF_MADE."""
-    usual: dict[str, dict[str, str]] = {}
-    for recipe in dict.fromkeys(run.recipe for run in runs):
-        own = [run.settings for run in runs if run.recipe == recipe]
-        names = dict.fromkeys(name for settings in own for name in settings if name not in ALWAYS_OWN)
-        usual[recipe] = {
-            name: "null"
-            if name in ONLY_IF_MADE
-            else Counter(json.dumps(settings.get(name)) for settings in own).most_common(1)[0][0]
-            for name in names
-        }
-    return {
-        run.model: ", ".join(
-            name if run.settings.get(name) is True else f"{name}={run.settings.get(name, 'default')}"
-            for name, value in usual[run.recipe].items()
-            if json.dumps(run.settings.get(name)) != value
-        )
-        for run in runs
-    }
 
 
 # ---- each run ------------------------------------------------------------------------------------
@@ -397,9 +256,10 @@ def by_size(runs: pd.DataFrame, profile: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         A row for each objective and measure that at least three sizes with three runs each have: the change for ten times the
-        parameters, with its interval over runs; `conclusion`.
+        parameters, with its interval over runs; `conclusion`; p of no change, and after Holm's correction over the table.
     """
     import pandas as pd
+    from scipy import special
 
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     for measure, table, column in measures_of(runs, profile):
@@ -414,7 +274,17 @@ def by_size(runs: pd.DataFrame, profile: pd.DataFrame) -> pd.DataFrame:
                 "objective": objective, "measure": measure, "sizes": len(counts), "runs": len(group),
                 **_columns("slope", estimate), "conclusion": _direction(int(counts.min()), estimate),
             }  # fmt: skip
-    return pd.DataFrame(list(rows.values()))
+            degrees = len(group) - 2
+            half = estimate.high - estimate.value
+            if half > 0:
+                error = half / float(special.stdtrit(degrees, 0.975))
+                rows[objective, measure]["p"] = 2 * float(
+                    special.stdtr(degrees, -abs(estimate.value) / error)
+                )
+    found = pd.DataFrame(list(rows.values()))
+    if "p" in found:
+        found["p_holm"] = holm(found["p"].fillna(1.0).to_numpy())
+    return found
 
 
 def _by_seed(group: pd.DataFrame, name: str) -> pd.Series[Any]:

@@ -39,7 +39,7 @@ import pandas as pd
 from sinkscope.errors import InputError
 from sinkscope.files import write_atomically
 from sinkscope.statistics import align, bounded, compare, mean_interval
-from sinkscope.study import evidence_check, ladder
+from sinkscope.study import evidence_check, ladder, trained_runs
 from sinkscope.study.cells import Cell
 from sinkscope.study.comparison import compare_runs, holm_over
 from sinkscope.study.names import pooled
@@ -183,7 +183,7 @@ def of_runs(
     What those files say is kept in runs.json beside the records, so that the tables can be made again without the models.
     """
     models = {cell.model.name: Path(cell.model.source) for cell in cells}
-    runs = ladder.known_runs(store.refuse_links(store.root / "runs.json"), models)
+    runs = trained_runs.known_runs(store.refuse_links(store.root / "runs.json"), models)
     if len(runs) < 2:
         return {}
     names = ("results", "sinks", "skills", "likelihood")
