@@ -21,7 +21,7 @@ from sinkscope.report.study.source import read
 from sinkscope.report.study.tables import training_runs
 from sinkscope.study import ladder
 from sinkscope.study.ladder import against_plain, by_run, over_seeds, profiles
-from sinkscope.study.trained_runs import TrainedRun, interventions, known_runs
+from sinkscope.study.trained_runs import ONLY_IF_MADE, TrainedRun, interventions, known_runs
 
 T = 4.302652729911275
 """Student's 97.5 % quantile with 2 degrees of freedom."""
