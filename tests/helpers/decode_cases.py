@@ -83,12 +83,15 @@ def cases(device: str, every: bool = True) -> dict[str, dict[str, float]]:
     """Every policy, or one for each kind of batch, with one kind of batch each."""
     length = 24 if device != "cpu" else 6 if every else 4
     # Short generations also have keys that enough queries have seen, and others that came too late for that.
-    step_recorder.SEEN_BY = length // 2
+    before, step_recorder.SEEN_BY = step_recorder.SEEN_BY, length // 2
     model = ss.load(golden.checkpoint("llama"), device=device, dtype="float32")
     chosen = [(policy, ("plain", "padded", "seeds")[index % 3]) for index, policy in enumerate(POLICIES)]
     if not every:
         chosen = [pair for pair in chosen if pair[0] in ("none", "top:2", "random(top:2)")]
-    return {f"{policy} {batch}": compare(model, policy, batch, length) for policy, batch in chosen}
+    try:
+        return {f"{policy} {batch}": compare(model, policy, batch, length) for policy, batch in chosen}
+    finally:
+        step_recorder.SEEN_BY = before
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -12,6 +14,7 @@ import torch
 from tests.helpers import golden
 
 import sinkscope as ss
+from sinkscope.trace.recorder import Outbox, Parcel
 
 CAPTURES = {
     "heads": ss.Capture(),
@@ -218,3 +221,33 @@ def test_arrays_copied_by_several_threads_are_the_same(monkeypatch: pytest.Monke
     assert plain.trace is not None
     assert threaded.trace is not None
     assert plain.trace.dataset.identical(threaded.trace.dataset)
+
+
+def test_a_forked_process_copies_with_threads_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sinkscope.trace.recorder.LARGE", 1)
+
+    def record() -> None:
+        model, prompt = golden.model("llama"), torch.arange(3, 9)[None]
+        ss.generate(model, prompt, ss.GreedyDecoding(length=3, eos=None), capture=ss.Capture())
+
+    record()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)  # ends it if it waits for threads that were left behind
+        record()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_pinned_memory_is_kept_only_where_its_shape_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a captured step sends always has one shape; arrays of a growing cache have a new one in every step."""
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda *_: True)
+    outbox = Outbox(lambda *_: None)
+    for keys in range(4, 8):
+        field, array = torch.zeros(2, 9), torch.zeros(2, keys)
+        outbox._give_back([Parcel([0, 1], 0, {"tokens": field}, {"received": array}), None])
+    assert {shape: len(spare) for (shape, _), spare in outbox._spare.items()} == {torch.Size([2, 9]): 4}
+    outbox._give_back([Parcel([0], 0, {}, {"received": torch.zeros(2, 30)}, repeated=True)])
+    assert (torch.Size([2, 30]), torch.float32) in outbox._spare
+    outbox.close()
+    assert not outbox._spare

@@ -14,7 +14,7 @@ from functools import cache
 import torch
 
 BEHIND = 2
-"""Calls that may be under way at most: their inputs stay in memory until they are done."""
+"""Calls under way at most: their inputs stay in memory until they are done, and the main stream waits for the oldest of them."""
 
 
 @cache

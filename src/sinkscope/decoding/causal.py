@@ -76,7 +76,7 @@ class CausalDecoding(Decoding):
         going: Callable[[], bool] | None = None
         for column in range(prompt, prompt + self.length):
             # A GPU is asked whether any row goes on while it runs the next forward, which then is one too many and counts for
-            # none. That is cheaper than to let it wait for the host in every step.
+            # none. That is cheaper than letting it wait for the host in every step.
             if going is not None and not x.is_cuda and not going():
                 return
             logits = engine.next_logits(x, column, 0 if column == prompt else column - 1, cache, alive)

@@ -150,6 +150,9 @@ class BlockDecoding(Decoding):
         if rest is None or not len(rest[0]):
             return Step(x, after, masked, seen, tokens, decided, ties, alive)
         looked = look(rest)
+        if noise is not None:  # much memory: not kept until a recorder gets to it
+            tokens[rest], seen[rest] = looked()
+            return Step(x, after, masked, seen, tokens, decided, ties, alive)
 
         def everywhere() -> tuple[Tensor, Tensor]:
             all_tokens, all_seen = tokens.clone(), seen.clone()

@@ -33,7 +33,7 @@ from sinkscope.trace.trace import provenance, token_texts
 
 Progress = Callable[[int, int, Tensor], None]
 """Called after every step with the number of steps done, the number expected, and the states Long [B, S], which lie on the
-model's device: to look at them makes a GPU wait."""
+model's device: reading them makes the GPU wait."""
 
 
 def generate(

@@ -19,7 +19,9 @@ from sinkscope.tasks.task import ACCURACY, NATS
 if TYPE_CHECKING:
     import pandas as pd
 
-LEAST_SEEDS = LEAST_SIZES = 3
+LEAST_SEEDS = 3
+LEAST_SIZES = 3
+"""Sizes, with LEAST_SEEDS runs each, that a trend is drawn through."""
 FLOOR = 0.1
 """Accuracy without a mask below which a loss says nothing: little is there to be lost."""
 LOST = {ACCURACY: 1, NATS: -1}
@@ -205,13 +207,15 @@ def measures_of(runs: pd.DataFrame, profile: pd.DataFrame) -> list[tuple[str, pd
     measured: list[tuple[str, pd.DataFrame, str]] = [
         (name, profile, name) for name in ("loss", *PROFILE.values()) if name in profile
     ]
-    for (task, _, policy, measure), group in runs.groupby(
+    for (task, decoding, policy, measure), group in runs.groupby(
         ["task", "decoding_name", "policy", "measure"], sort=False
     ):
         # A run that answers nothing loses nothing, and is not robust.
         able = group[group["unmasked"] >= FLOOR] if measure == ACCURACY else group
-        measured += [(f"{name}: {task}, {policy}", able, name) for name in DAMAGES]
-        measured.append((f"{UNITS[str(measure)]}: {task}", group.drop_duplicates("model"), "unmasked"))
+        several = runs[runs["task"] == task]["decoding_name"].nunique() > 1
+        name = f"{task} ({decoding})" if several else str(task)
+        measured += [(f"{damage}: {name}, {policy}", able, damage) for damage in DAMAGES]
+        measured.append((f"{UNITS[str(measure)]}: {name}", group.drop_duplicates("model"), "unmasked"))
     return measured
 
 
@@ -244,6 +248,9 @@ def against_plain(runs: pd.DataFrame, profile: pd.DataFrame) -> pd.DataFrame:
                 least = 1 / int(group["n"].min()) if graded else 0.0
                 estimate = _mean(pairs, least)
                 about = {"objective": objective, "size": size, "intervention": label}
+                about["parameters"] = int(
+                    group["parameters"].min()
+                )  # of the plain run: a change may add weights
                 rows[objective, size, label, measure] = {
                     **about, "measure": measure, "seeds": len(pairs), **_columns("difference", estimate),
                     "conclusion": _direction(len(pairs), estimate),

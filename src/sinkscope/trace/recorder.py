@@ -85,7 +85,7 @@ class Recorder:
                 _fields(result, self.frame),
                 recorder.arrays if recorded else {},
                 recorder.repeated,
-                result.everywhere,
+                result.everywhere if recorded else None,
             )
             for (recorder, offset), result in zip(self.groups, results, strict=True)
         ]
@@ -335,6 +335,9 @@ def _copiers() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(COPIERS, "sinkscope-copier")
 
 
+os.register_at_fork(after_in_child=_copiers.cache_clear)  # a forked process has none of the threads
+
+
 @dataclass(frozen=True)
 class Parcel:
     """What one group of rows sends in one step.
@@ -433,7 +436,7 @@ class Outbox:
             {name: self._to_host(value) for name, value in tensors.items()}
             for tensors in (parcel.step, parcel.arrays)
         )
-        return Parcel(parcel.rows, parcel.offset, step, arrays)
+        return Parcel(parcel.rows, parcel.offset, step, arrays, parcel.repeated)
 
     def _to_host(self, value: Tensor) -> Tensor:
         """A copy in pinned memory, which is used again once it was delivered.
@@ -448,9 +451,11 @@ class Outbox:
         return host
 
     def _give_back(self, parcels: list[Parcel | None]) -> None:
-        """Keep the pinned memory of delivered parcels for later ones."""
+        """Keep the pinned memory of delivered parcels for later ones; not that of arrays that grow with every step."""
         for parcel in parcels:
-            for tensor in () if parcel is None else (*parcel.step.values(), *parcel.arrays.values()):
+            if parcel is None:
+                continue
+            for tensor in (*parcel.step.values(), *(parcel.arrays.values() if parcel.repeated else ())):
                 if tensor.is_pinned():
                     self._spare.setdefault((tensor.shape, tensor.dtype), []).append(tensor)
 
@@ -460,14 +465,17 @@ class Outbox:
             self._queue.put(None)
             self._thread.join()
             self._thread = None
+        self._spare.clear()
         if self._error is not None:
             error, self._error = self._error, None
             raise error
 
     def _work(self) -> None:
         while (sent := self._queue.get()) is not None:
-            if self._error is not None:
-                continue  # keep taking, so that nobody waits for a full queue
+            if self._error is not None:  # keep taking, so that nobody waits for a full queue
+                with suppress(RuntimeError):
+                    sent.done.synchronize()  # the copies still read what this parcel holds
+                continue
             try:
                 sent.done.synchronize()
                 sent.sources.clear()

@@ -276,13 +276,9 @@ class StepRecorder:
         if layers[0].queries > 1:
             every = torch.stack([layer.every for layer in layers], 1)
         first = layers[0].expected
-        if all(
-            layer.expected is first for layer in layers
-        ):  # layers that see the same pattern share one object
-            uniform, seen = (
-                first.uniform[:, None],
-                first.seen_by[:, None, 1],
-            )  # [B|1, layer|1, 2, K], [B|1, layer|1, K]
+        # [B|1, layer|1, 2, K] and [B|1, layer|1, K]; layers that see the same pattern share one object.
+        if all(layer.expected is first for layer in layers):
+            uniform, seen = first.uniform[:, None], first.seen_by[:, None, 1]
         else:
             uniform = torch.stack([layer.expected.uniform for layer in layers], 1)
             seen = torch.stack([layer.expected.seen_by[:, 1] for layer in layers], 1)

@@ -25,9 +25,11 @@ def plot_interventions(changes: pd.DataFrame) -> look.PaperFigure:
     """A panel for each measure: intervention minus none at the same objective, size, tokens and seed, with its interval.
 
     Args:
-        changes: the table `ladder_interventions` of a study (see `sinkscope.study.ladder`). Several sizes: the smallest is shown.
+        changes: the table `ladder_interventions` of a study (see `sinkscope.study.ladder`), with at least one measure of SHOWN.
+            Of several sizes the smallest is shown.
     """
-    own = changes[changes["measure"].isin(SHOWN) & (changes["size"] == changes["size"].iloc[0])]
+    own = changes[changes["measure"].isin(SHOWN)]
+    own = own[own["parameters"] == own["parameters"].min()]
     panels = [measure for measure in SHOWN if (own["measure"] == measure).any()]
     names, objectives = (list(dict.fromkeys(own[column])) for column in ("intervention", "objective"))
     colours = dict(zip(objectives, COLOURS, strict=False))

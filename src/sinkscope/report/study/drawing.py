@@ -14,7 +14,7 @@ from sinkscope.errors import SinkscopeError
 from sinkscope.report.figures import FIGURES, MAPS, TOGETHER, Saved, check_free, check_names, save_all
 from sinkscope.report.figures.frontier import plot_frontier
 from sinkscope.report.figures.holdings import plot_holdings
-from sinkscope.report.figures.interventions import plot_interventions
+from sinkscope.report.figures.interventions import SHOWN, plot_interventions
 from sinkscope.report.figures.ladder import plot_ladder
 from sinkscope.report.study.holdings import figure_stem, title
 from sinkscope.report.study.source import LEFT_OUT, read
@@ -68,8 +68,9 @@ def save_study(
         drawn["frontier"] = plot_frontier(source.frames["reuse"]).save(out)
     if not only and "ladder" in source.frames:
         drawn["ladder"] = plot_ladder(source.frames["ladder"], source.frames.get("ladder_sinks")).save(out)
-    if not only and len(source.frames.get("ladder_interventions", ())):
-        drawn["interventions"] = plot_interventions(source.frames["ladder_interventions"]).save(out)
+    changes = source.frames.get("ladder_interventions")
+    if not only and changes is not None and changes["measure"].isin(SHOWN).any():
+        drawn["interventions"] = plot_interventions(changes).save(out)
     out.mkdir(parents=True, exist_ok=True)
     (out / LEFT_OUT).write_text(json.dumps(left_out, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     every = (*names, "holdings", "frontier", "ladder", "interventions")
