@@ -56,12 +56,18 @@ def main() -> None:
     parser.add_argument("study", type=Path, help="the folder of the finished study")
     parser.add_argument("runs", type=Path, help="the folder of the training runs")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument(
+        "--battery", type=Path, help="the folder of a finished study battery, for skill_losses.csv"
+    )
     parser.add_argument("--pictures", type=Path, help="for ladder.png and interventions.png")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     frames = {name: table([given.study], name) for name in TABLES}
     for name, frame in frames.items():
         frame.to_csv(given.out / f"{name}.csv", index=False, float_format="%.5g")
+    if given.battery is not None:
+        losses = table([given.battery], "skill_losses")
+        losses.to_csv(given.out / "skill_losses.csv", index=False, float_format="%.5g")
     about = json.dumps(training(given.runs), indent=1, sort_keys=True) + "\n"
     (given.out / "training.json").write_text(about, encoding="utf-8")
     curves = pd.DataFrame(list(emergence(given.runs))).to_csv(index=False, float_format="%.4g")
