@@ -5,7 +5,8 @@
     python -m lab.english_tables --out lab/reuse/english study-reuse-english
 
 Each table of the studies becomes one CSV file, without times and without columns that are empty or repeat the study's settings;
-several studies are put below each other. Of the runs: training.json, by name, and the sinks by training step, emergence.csv.gz.
+several studies are put below each other. passages.csv has the nats per token of every passage, a column for each policy and draw.
+Of the runs: training.json, by name, and the sinks by training step, emergence.csv.gz.
 What is printed is for docs/english.md: what each policy costs, by group of models and by reading, with intervals over seeds.
 """
 
@@ -36,6 +37,16 @@ def table(studies: Sequence[Path], name: str) -> pd.DataFrame:
         return pd.DataFrame()
     whole = pd.concat(frames, ignore_index=True).dropna(axis="columns", how="all")
     return whole.drop(columns=[name for name in (*REPEATED, *TIMES) if name in whole])
+
+
+def passages(studies: Sequence[Path]) -> pd.DataFrame:
+    """Nats per token: a row for each model, reading and passage, a column for each policy and draw."""
+    read = table(studies, "passages")
+    if read.empty:
+        return read
+    rows = [name for name in ("model", "decoding_name", "reuse", "seed", "document") if name in read]
+    wide = read.pivot(index=rows, columns="policy", values="nll")
+    return wide.rename_axis(columns=None).reset_index()
 
 
 def emergence(runs: Path) -> Iterator[dict[str, Any]]:
@@ -102,12 +113,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    for name in TABLES:
-        frame = table(given.studies, name)
+    frames = {name: table(given.studies, name) for name in TABLES}
+    for name, frame in {**frames, "passages": passages(given.studies)}.items():
         if not frame.empty:
             frame.to_csv(given.out / f"{name}.csv", index=False, float_format="%.6g")
             print(f"{name}: {len(frame)} rows")
-    print(*costs(table(given.studies, "replicates")), sep="\n")
+    print(*costs(frames["replicates"]), sep="\n")
     if given.runs is not None:
         about = json.dumps(training(given.runs), indent=1, sort_keys=True) + "\n"
         (given.out / "training.json").write_text(about, encoding="utf-8")

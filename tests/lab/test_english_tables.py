@@ -20,6 +20,10 @@ def test_tables_of_studies_and_runs(
     run.mkdir(parents=True)
     row = {"model": "twin", "policy": "top:1", "nll": 4.5, "cell": "0123", "empty": None}
     pd.DataFrame([row]).to_parquet(tables / "likelihood.parquet")
+    read = {"model": "twin", "decoding_name": "half", "seed": 0, "document": "a"}
+    pd.DataFrame(
+        [{**read, "policy": "none", "nll": 4.0}, {**read, "policy": "top:1", "nll": 4.5}]
+    ).to_parquet(tables / "passages.parquet")
     common = {"group": "twins", "task": "text", "decoding_name": "half", "policy": "top:1", "models": 3}
     spread = {"value": 0.5, "low": 0.4, "high": 0.6}
     measured = [{**common, **spread, "measure": name} for name in ("nll", "difference")]
@@ -38,6 +42,7 @@ def test_tables_of_studies_and_runs(
     monkeypatch.setattr(sys, "argv", words)
     english_tables.main()
     assert list(pd.read_csv(out / "likelihood.csv")) == ["model", "policy", "nll"]
+    assert pd.read_csv(out / "passages.csv").to_dict("records") == [{**read, "none": 4.0, "top:1": 4.5}]
     emergence = pd.read_csv(out / "emergence.csv.gz")
     assert emergence.to_dict("records") == [
         {
