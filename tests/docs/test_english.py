@@ -59,7 +59,13 @@ def over_mass(passages: list[Row]) -> list[float]:
     return list(mean_difference([float(row["top:1"]) for row in passages], control))
 
 
-@pytest.mark.parametrize(("first", "study", "readings"), [("masked", "shares", SHARES)])
+@pytest.mark.parametrize(
+    ("first", "study", "readings"),
+    [
+        ("masked", "shares", SHARES),
+        ("reading", "denoising", {"own order": "denoising", "bound": "bound"}),
+    ],
+)
 def test_readings(first: str, study: str, readings: dict[str, str]) -> None:
     known = {(row["decoding_name"], row["policy"]): row for row in rows(f"{study}/likelihood.csv")}
     passages, checked = rows(f"{study}/passages.csv"), 0
