@@ -208,6 +208,19 @@ def test_collapse(right, status):
     assert masking_rules.collapses("top:1")(masked(family="causal", **right)).status == status
 
 
+def test_choices_cannot_collapse_below_guessing():
+    """Of two choices guessing leaves more than half of any accuracy; of four it leaves room."""
+    collapses, left = (
+        masking_rules.collapses("top:1"),
+        masked(family="causal", none=79, top=60, count=75, hits=0.9),
+    )
+    assert collapses(left).status == CONTRADICTED
+    found = collapses(ModelEvidence(**{**vars(left), "about": "blimp, grammar"}))
+    assert found.status == OPEN
+    assert "guessing" in found.evidence
+    assert collapses(ModelEvidence(**{**vars(left), "about": "sciq"})).status == CONTRADICTED
+
+
 def test_a_collapse_says_what_speaks_against_the_sinks():
     """23 % of the sinks hidden, and random keys with as much attention break the model more: both stand beside the verdict."""
     found = masking_rules.collapses("top:1")(masked(hits=0.23, none=95, top=20, count=90, mass=5))

@@ -23,6 +23,7 @@ from sinkscope.report.study.rules import (
 )
 from sinkscope.sinks.diagnosis import BASE_ACCURACY, CONTROL_TOO, LEAST_HIT, POINTS_LOST, depends
 from sinkscope.statistics import difference, wilson
+from sinkscope.tasks.choices import GUESSED
 
 LEAST_DOCUMENTS = 93
 """Fewer documents cannot show a loss of at most 5 points, not even when all of them agree."""
@@ -52,11 +53,14 @@ def keeps(evidence: ModelEvidence, policy: str) -> Judgement:
 
 @rule
 def collapses(evidence: ModelEvidence, policy: str) -> Judgement:
-    """Less than half of the accuracy is left, and the control keeps more."""
+    """Less than half of the accuracy is left, and the control keeps more; guessing must not keep half by itself."""
     stop = nothing_to_lose(evidence, policy)
     kept = evidence.kept(policy)
     if stop is not None or kept is None:
         return stop or NOT_MEASURED
+    guessed = GUESSED.get(evidence.about.partition(",")[0].partition(":")[0])
+    if guessed is not None and 2 * guessed >= float(evidence.whole):
+        return Judgement(OPEN, f"guessing alone leaves {guessed} of {evidence.whole}, so half cannot be lost")
     said = f"{shares(kept)} left of {evidence.whole}"
     if kept.above(0.5):
         return hit_enough(evidence, policy, Judgement(CONTRADICTED, said))
