@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from sinkscope.errors import SinkscopeError, plainly
+from sinkscope.organisms.command import TABLE
 from sinkscope.organisms.sweep import plan, read_sweep, run_sweep
 from sinkscope.text import aligned
 
@@ -50,12 +51,15 @@ def sweep_command(
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description="Train many models from one file.")
-    parser.add_argument("file", type=Path, help="a TOML file with base, axes and seeds")
-    parser.add_argument("--out", type=Path, required=True, help="folder for all runs")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--at-once", type=int, default=1, help="runs at a time on this machine")
-    parser.add_argument("--plan", dest="planned", action="store_true", help="print what it costs, and stop")
+    help_of = {name: told[2] for name, told in TABLE["sweep"].items() if isinstance(told, list)}
+    parser = argparse.ArgumentParser(
+        prog="python -m sinkscope.organisms.sweep_command", description="Train many models from one file."
+    )
+    parser.add_argument("file", type=Path, help=help_of["file"])
+    parser.add_argument("--out", type=Path, required=True, help=help_of["out"])
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda")
+    parser.add_argument("--at-once", type=int, default=1, help=help_of["at_once"])
+    parser.add_argument("--plan", dest="planned", action="store_true", help=help_of["plan"])
     with plainly():
         sweep_command(**vars(parser.parse_args()))
 
