@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from tests.helpers import golden
+from tests.helpers.forked import forked
 
 import sinkscope as ss
 from sinkscope.trace.recorder import Outbox, Parcel
@@ -231,12 +230,11 @@ def test_a_forked_process_copies_with_threads_of_its_own(monkeypatch: pytest.Mon
         ss.generate(model, prompt, ss.GreedyDecoding(length=3, eos=None), capture=ss.Capture())
 
     record()
-    child = os.fork()
-    if child == 0:
-        signal.alarm(60)  # ends it if it waits for threads that were left behind
-        record()
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
+    process = forked(record)
+    process.join(60)
+    process.kill()  # if it still waits for threads that were left behind
+    process.join()
+    assert process.exitcode == 0
 
 
 def test_pinned_memory_is_kept_only_where_its_shape_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
