@@ -81,9 +81,10 @@ class BlockDecoding(Decoding):
         given = x != engine.mask_id
         self.end_ids(engine.model)  # an option that names a missing id is refused before the first step
         alive = torch.ones(len(x), dtype=torch.bool, device=x.device)
-        for block in range(self.length // self.block):
-            start, end = prompt + block * self.block, prompt + (block + 1) * self.block
-            masks = (x[:, start:end] == engine.mask_id).sum(1)
+        # Counted once: no block changes before its turn, and to ask at every block would leave a GPU idle for most of a millisecond.
+        blocks = (~given[:, prompt : prompt + self.length]).unflatten(1, (-1, self.block)).sum(2).T.cpu()
+        for block, masks in enumerate(blocks):
+            end = prompt + (block + 1) * self.block
             for counts in transfer_counts(masks, self.steps_per_block).T.tolist():
                 if not self.draws and not any(counts):
                     step = engine.idle_step(x, alive)
@@ -91,9 +92,10 @@ class BlockDecoding(Decoding):
                     step = self._step(engine, x, given, end, counts, streams, alive)
                 x = step.after
                 yield step
-            alive = self.still_alive(alive, x[:, end - 1], per_row)
-            if not bool(alive.any()):
+            going = self.still_alive(alive, x[:, end - 1], per_row)
+            if going is not alive and not bool(going.any()):
                 return
+            alive = going
 
     def _step(
         self,
@@ -209,7 +211,7 @@ class BlockDecoding(Decoding):
         return None, None
 
     def still_alive(self, alive: Tensor, last: Tensor, per_row: bool) -> Tensor:
-        """Bool [B]: rows that go on after a block whose last tokens are `last` [B]; here all."""
+        """Bool [B]: rows that go on after a block whose last tokens are `last` [B]; `alive` itself where none can end, as here."""
         return alive
 
     def reachable(self, x: Tensor, prompt: int, step: int) -> Tensor:

@@ -326,7 +326,7 @@ def _fields(result: Step, frame: Frame) -> dict[str, Tensor]:
 WAITING = 4
 """Parcels under way at most: a slow disk then slows the generation instead of filling the memory."""
 
-LARGE, COPIERS = 1 << 22, 4
+LARGE, COPIERS = 1 << 22, min(8, (os.cpu_count() or 2) // 2 or 1)
 """Arrays of so many bytes are copied by several threads: one core takes longer for those of a step than a GPU for the step."""
 
 
