@@ -76,7 +76,10 @@ def test_a_job_is_measured_beside_its_steady_speed_and_the_official_loop(
     monkeypatch.setattr(job, "SMALL", 64)
     model = model_of("llada-small", "cpu", "float32")
     lines: list[str] = []
-    plain, masked = job.cases(model, LladaDecoding(length=16, steps=2, block=16), lines.append)
+    kept: list[int] = []
+    decoding = LladaDecoding(length=16, steps=2, block=16)
+    plain, masked = job.cases(model, decoding, lines.append, lambda cases: kept.append(len(cases)))
+    assert kept == [1, 2]
     assert [case["policy"] for case in (plain, masked)] == ["none", "top:5"]
     assert len(lines) == 2
     assert sum(plain["batches"]) == plain["documents"] == 64

@@ -215,7 +215,7 @@ def test_arrays_copied_by_several_threads_are_the_same(monkeypatch: pytest.Monke
         torch.randint(0, 400, (3, 6), generator=torch.Generator().manual_seed(1)),
     )
     plain = ss.generate(model, prompts, ss.GreedyDecoding(length=5, eos=None), capture=ss.Capture())
-    monkeypatch.setattr("sinkscope.trace.recorder.LARGE", 1)
+    monkeypatch.setattr("sinkscope.trace.recorder.PIECE", 64)
     threaded = ss.generate(model, prompts, ss.GreedyDecoding(length=5, eos=None), capture=ss.Capture())
     assert plain.trace is not None
     assert threaded.trace is not None
@@ -223,7 +223,7 @@ def test_arrays_copied_by_several_threads_are_the_same(monkeypatch: pytest.Monke
 
 
 def test_a_forked_process_copies_with_threads_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sinkscope.trace.recorder.LARGE", 1)
+    monkeypatch.setattr("sinkscope.trace.recorder.PIECE", 64)
 
     def record() -> None:
         model, prompt = golden.model("llama"), torch.arange(3, 9)[None]

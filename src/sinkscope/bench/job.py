@@ -36,8 +36,16 @@ POLICIES = ("none", "top:5")
 OFFICIAL_STEPS = 8
 
 
-def cases(model: Model, decoding: LladaDecoding, say: Callable[[str], None]) -> list[dict[str, Any]]:
+def cases(
+    model: Model,
+    decoding: LladaDecoding,
+    say: Callable[[str], None],
+    keep: Callable[[list[dict[str, Any]]], None],
+) -> list[dict[str, Any]]:
     """Measures the cell under every policy.
+
+    Args:
+        say: called with a line about every policy. keep: called with the cases so far, after each of them.
 
     Returns:
         One dictionary per policy: documents, rows of each batch, steps, seconds of the job, tokens per second of the job and of a
@@ -54,7 +62,7 @@ def cases(model: Model, decoding: LladaDecoding, say: Callable[[str], None]) -> 
     typical = torch.zeros(1, sum(columns) // len(columns) - decoding.length, dtype=torch.long)
     x = with_masks(model, typical, decoding.length)
     official = rivals.official(model, x, typical.shape[1], decoding.block, OFFICIAL_STEPS).seconds
-    measured = []
+    measured: list[dict[str, Any]] = []
     for text in POLICIES:
         policy = as_policy(text)
         # Before the job: kernels are compiled once on a machine, not per job.
@@ -69,6 +77,7 @@ def cases(model: Model, decoding: LladaDecoding, say: Callable[[str], None]) -> 
             }
         )  # fmt: skip
         say(f"{text}: {seconds:.1f} s")
+        keep(measured)
     return measured
 
 

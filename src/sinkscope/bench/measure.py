@@ -79,12 +79,12 @@ def run(
     on_gpu = resolve_device(device).type == "cuda"
     if shape == JOB:
         model = model_of("llada-8b" if on_gpu else "llada-small", device, dtype)
-        measured = job.cases(model, LladaDecoding(length=ANSWER, steps=steps, block=BLOCK), say)
-        return _result(shape, model, steps, limits(model.device, model.dtype), measured)
+        whole = partial(_result, shape, model, steps, limits(model.device, model.dtype))
+        decoding = LladaDecoding(length=ANSWER, steps=steps, block=BLOCK)
+        return whole(job.cases(model, decoding, say, lambda cases: keep(whole(cases))))
     if shape == REUSE:
         model = model_of("llada-8b" if on_gpu else "llada-small", device, dtype)
-        best = limits(model.device, model.dtype)
-        whole = partial(_result, shape, model, steps, best)
+        whole = partial(_result, shape, model, steps, limits(model.device, model.dtype))
         sizes = grid or reuse.GRIDS[on_gpu]
         return whole(reuse.cases(model, sizes, ANSWER, BLOCK, steps, say, lambda cases: keep(whole(cases))))
     model = model_of(shape, device, dtype)

@@ -81,15 +81,15 @@ class BlockDecoding(Decoding):
         given = x != engine.mask_id
         self.end_ids(engine.model)  # an option that names a missing id is refused before the first step
         alive = torch.ones(len(x), dtype=torch.bool, device=x.device)
-        # Counted once: no block changes before its turn, and to ask at every block would leave a GPU idle for most of a millisecond.
-        blocks = (~given[:, prompt : prompt + self.length]).unflatten(1, (-1, self.block)).sum(2).T.cpu()
-        for block, masks in enumerate(blocks):
+        for block in range(self.length // self.block):
             end = prompt + (block + 1) * self.block
-            for counts in transfer_counts(masks, self.steps_per_block).T.tolist():
-                if not self.draws and not any(counts):
+            for count in transfer_counts(
+                self.block, self.steps_per_block
+            ):  # a block is all masks until its turn
+                if not self.draws and not count:
                     step = engine.idle_step(x, alive)
                 else:
-                    step = self._step(engine, x, given, end, counts, streams, alive)
+                    step = self._step(engine, x, given, end, [count] * len(x), streams, alive)
                 x = step.after
                 yield step
             going = self.still_alive(alive, x[:, end - 1], per_row)
@@ -211,7 +211,7 @@ class BlockDecoding(Decoding):
         return None, None
 
     def still_alive(self, alive: Tensor, last: Tensor, per_row: bool) -> Tensor:
-        """Bool [B]: rows that go on after a block whose last tokens are `last` [B]; `alive` itself where none can end, as here."""
+        """Bool [B]: rows that go on after a block whose last tokens are `last` [B]; `alive` itself if none can end."""
         return alive
 
     def reachable(self, x: Tensor, prompt: int, step: int) -> Tensor:
@@ -370,17 +370,14 @@ def _indices(marked: Tensor) -> tuple[Tensor, ...]:
     return marked.nonzero(as_tuple=True)
 
 
-def transfer_counts(masks: Tensor, steps: int) -> Tensor:
+def transfer_counts(masks: int, steps: int) -> list[int]:
     """How many masks each step of a block decides: as even as possible, the first steps taking the remainder.
 
-    Args:
-        masks: Long [B]: masks in the block at its start.
-
-    Returns:
-        Long [B, steps].
+    >>> transfer_counts(8, 3)
+    [3, 3, 2]
     """
-    share, rest = masks // steps, masks % steps
-    return share[:, None] + (torch.arange(steps, device=masks.device) < rest[:, None]).long()
+    share, rest = divmod(masks, steps)
+    return [share + (step < rest) for step in range(steps)]
 
 
 def _check_blocks(length: int, steps: int, block: int) -> None:

@@ -124,6 +124,7 @@ class Recorder:
         arrays: dict[str, Array] = {}
         rest: dict[str, Tensor] = {}
         fields: dict[str, Tensor] = {}
+        wide: list[tuple[Tensor, Variable, Array]] = []
         for name, values in parcel.step.items():
             variable, whole = self.variables.get(name), values.shape[1:] in ((), (self.frame.columns,))
             if variable is not None and variable.stepwise and whole:
@@ -135,31 +136,14 @@ class Recorder:
                 rest[name] = values
             elif name in WITHOUT_KEYS:
                 arrays[name] = values.numpy().copy()
-            else:
-                arrays[name] = self._widened(values, parcel.offset, self.variables[name])
+            elif values.shape[-1] == self.frame.columns and not values.is_pinned():
+                arrays[name] = values.numpy()
+            else:  # pinned memory is wanted for the next step
+                shape = (*values.shape[:-1], self.frame.columns)
+                arrays[name] = np.empty(shape, dtype=self.variables[name].dtype)
+                wide.append((values, self.variables[name], arrays[name]))
+        _widen(wide, parcel.offset)
         return arrays, [replace(parcel, step=fields, arrays=rest)]
-
-    def _widened(self, values: Tensor, first: int, variable: Variable) -> Array:
-        """Values [B, …, keys] at their columns of the frame; pinned memory is copied, because it is wanted for the next step."""
-        columns, last = self.frame.columns, first + values.shape[-1]
-        if values.shape[-1] == columns and not values.is_pinned():
-            whole: Array = values.numpy()
-            return whole
-        # Tens of megabytes a step, most of whose time goes into fresh pages: numpy asks for large ones. Not by torch: its threads
-        # wait for one another beside those of the generation.
-        array: Array = np.empty((*values.shape[:-1], columns), dtype=variable.dtype)
-        source, target = values.numpy().reshape(-1, values.shape[-1]), array.reshape(-1, columns)
-
-        def copy(rows: slice) -> None:
-            target[rows, :first], target[rows, last:] = variable.empty, variable.empty
-            target[rows, first:last] = source[rows]
-
-        if array.nbytes < LARGE:
-            copy(slice(None))
-        else:
-            edges = np.linspace(0, len(target), COPIERS + 1).astype(int).tolist()
-            list(_copiers().map(copy, map(slice, edges, edges[1:])))
-        return array
 
     def _note_decisions(self, step: int, parcel: Parcel) -> None:
         rows, columns = self._places(parcel, "decided")
@@ -326,8 +310,9 @@ def _fields(result: Step, frame: Frame) -> dict[str, Tensor]:
 WAITING = 4
 """Parcels under way at most: a slow disk then slows the generation instead of filling the memory."""
 
-LARGE, COPIERS = 1 << 22, min(8, (os.cpu_count() or 2) // 2 or 1)
-"""Arrays of so many bytes are copied by several threads: one core takes longer for those of a step than a GPU for the step."""
+PIECE, COPIERS = 1 << 23, 4
+"""Bytes that one thread copies at a time, and how many threads there are: one core takes longer for the arrays of a step, most of
+the time for fresh pages, than a GPU for the step. In many small pieces they would keep the generation from Python's lock."""
 
 
 @cache
@@ -336,6 +321,32 @@ def _copiers() -> ThreadPoolExecutor:
 
 
 os.register_at_fork(after_in_child=_copiers.cache_clear)  # a forked process has none of the threads
+
+
+def _widen(arrays: list[tuple[Tensor, Variable, Array]], first: int) -> None:
+    """Copy values [B, …, keys] to the columns from `first` on of arrays [B, …, columns], and say "empty" elsewhere.
+
+    By numpy, which asks for large pages: the threads of torch wait for one another beside those of the generation.
+    """
+    pieces = []
+    for values, variable, array in arrays:
+        source, target = values.numpy().reshape(-1, values.shape[-1]), array.reshape(-1, array.shape[-1])
+        edges = np.linspace(0, len(target), -(-array.nbytes // PIECE) + 1).astype(int).tolist()
+        pieces += [(source, target, variable.empty, rows) for rows in map(slice, edges, edges[1:])]
+
+    def copy(piece: tuple[Array, Array, Any, slice]) -> None:
+        source, target, empty, rows = piece
+        last = first + source.shape[-1]
+        target[rows, :first], target[rows, last:] = empty, empty
+        target[rows, first:last] = source[rows]
+
+    few = sum(array.nbytes for *_, array in arrays) <= PIECE
+    mine = len(pieces) if few else 1
+    others = [_copiers().submit(copy, piece) for piece in pieces[mine:]]
+    for piece in pieces[:mine]:
+        copy(piece)
+    for other in others:
+        other.result()
 
 
 @dataclass(frozen=True)
