@@ -5,7 +5,8 @@
     python -m lab.english_tables --out lab/reuse/english study-reuse-english
 
 Each table of the studies becomes one CSV file, without times and without columns that are empty or repeat the study's settings;
-several studies are put below each other. passages.csv has the nats per token of every passage, a column for each policy and draw.
+several studies are put below each other. passages.csv has the nats per token of every passage, a column for each policy and draw;
+claims.csv what each study says of each claim of the paper, for each model and task.
 Of the runs: training.json, by name, and the sinks by training step, emergence.csv.gz.
 What is printed is for docs/english.md: what each policy costs, by group of models and by reading, with intervals over seeds.
 """
@@ -21,9 +22,15 @@ from typing import Any
 
 import pandas as pd
 
+from sinkscope.report.study.claims import Judged
+from sinkscope.report.study.source import read
+
 TABLES = ("likelihood", "results", "replicates", "reuse", "agreement", "sinks")
 REPEATED = ("cell", "decoding", "scheme", "capture", "settings", "prompt", "output", "fingerprint", "stream")
 """Columns that say for every row what the study file says once, or that only a study's folder needs."""
+
+ELSEWHERE = ("samples", "here", "dtype", "weights", "task_version", "seeds")
+"""Columns that the table of traces need not repeat: other tables have them for each model, and samples are a row of it."""
 
 TIMES = ("seconds", "seconds_exact", "timed_with", "time_saved", "time_saved_low", "time_saved_high")
 """Of machines that did other work at the same time."""
@@ -36,7 +43,8 @@ def table(studies: Sequence[Path], name: str) -> pd.DataFrame:
     if not frames:
         return pd.DataFrame()
     whole = pd.concat(frames, ignore_index=True).dropna(axis="columns", how="all")
-    return whole.drop(columns=[name for name in (*REPEATED, *TIMES) if name in whole])
+    left_out = (*REPEATED, *TIMES, *(ELSEWHERE if name == "sinks" else ()))
+    return whole.drop(columns=[column for column in left_out if column in whole])
 
 
 def passages(studies: Sequence[Path]) -> pd.DataFrame:
@@ -49,15 +57,41 @@ def passages(studies: Sequence[Path]) -> pd.DataFrame:
     return wide.rename_axis(columns=None).reset_index()
 
 
+def claims(judged: Judged) -> Iterator[dict[str, str]]:
+    """A row for each claim, model that it is about, and task or set of traces that decides on it or does not."""
+    for claim, by_model in judged.items():
+        for model, judgements in by_model.items():
+            for one in judgements:
+                about, status = one.about.partition(" (")[0], one.status
+                place = {"claim": claim, "model": model, "about": about}
+                yield {**place, "status": status, "evidence": one.evidence}
+
+
 def emergence(runs: Path) -> Iterator[dict[str, Any]]:
-    """A row for each run, step, share of masks and measure; "first_received" is the attention on the first key, × uniform."""
+    """A row for each run, step, share of masks and measure; "first_received" is the attention on the first key, × uniform.
+
+    Of the last step also "gu_first: layer 0" and so on, the share of a layer's heads whose mean attention on the first key is
+    above 0.3.
+    """
     for file in sorted(runs.glob("*/emergence.json")):
-        for point in json.loads(file.read_text(encoding="utf-8"))["points"]:
+        points = json.loads(file.read_text(encoding="utf-8"))["points"]
+        for point in points:
             about = {"run": file.parent.name, "step": point["step"], "tokens": point["tokens"]}
             for share, level in point["levels"].items():
-                numbers = {name: value for name, value in level.items() if isinstance(value, (int, float))}
-                for measure, value in sorted(numbers.items()):
+                for measure, value in measures(level, last=point is points[-1]).items():
                     yield {**about, "masked share": share, "measure": measure, "value": value}
+
+
+def measures(level: dict[str, Any], last: bool) -> dict[str, float]:
+    """The numbers of one step and share of masks, by name."""
+    found = {name: level[name] for name in sorted(level) if isinstance(level[name], (int, float))}
+    kinds = {name: kind["share"] for name, kind in level.get("enrichment", {}).items() if kind["base"]}
+    layers = level["by_layer"].get("gu_first", []) if last else []
+    return (
+        found
+        | {f"share of sinks: {name}": share for name, share in sorted(kinds.items())}
+        | {f"gu_first: layer {layer}": share for layer, share in enumerate(layers)}
+    )
 
 
 def training(runs: Path) -> dict[str, Any]:
@@ -114,7 +148,8 @@ def main() -> None:
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     frames = {name: table(given.studies, name) for name in TABLES}
-    for name, frame in {**frames, "passages": passages(given.studies)}.items():
+    judged = pd.DataFrame([row for study in given.studies for row in claims(read(study).judged)])
+    for name, frame in {**frames, "passages": passages(given.studies), "claims": judged}.items():
         if not frame.empty:
             frame.to_csv(given.out / f"{name}.csv", index=False, float_format="%.6g")
             print(f"{name}: {len(frame)} rows")

@@ -1,48 +1,73 @@
-"""The numbers in the tables of docs/english.md on mask shares, own order and grammar are those of the shipped tables."""
+"""The numbers in the tables of docs/english.md, and differences in its text, are those of the shipped tables."""
 
 from __future__ import annotations
 
 import csv
+import gzip
+import json
+import math
 import re
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 import pytest
 from tests.helpers.pages import ROOT, tables
 
+from sinkscope.report.study.claims import CLAIMS
 from sinkscope.statistics import mean_difference
+from sinkscope.statistics.interval import mean_interval
 
-NUMBER = re.compile(r"−?\d?\.\d+|\d+(?= %)")
-SHARES = {
-    "a tenth": "tenth",
-    "a quarter": "quarter",
-    "half": "half",
-    "three quarters": "three-quarters",
-    "nine tenths": "nine-tenths",
-}
+PAGE = "docs/english.md"
+NUMBER = re.compile(r"−?\d*\.\d+|\d+(?= %)")
 MASS, SILENT = "random(top:1),match=mass", "top:1,effect=silence"
-POLICIES = {
-    "without a policy": "none",
-    "`top:1`": "top:1",
-    "the same number of random keys": "random(top:1)",
-    "random keys with as much attention, as near as it gets": MASS,
-    "`top:1` silenced": SILENT,
-    "`first:1`": "first:1",
+MODELS = {
+    "SmolLM2": ("smollm2",),
+    "continued, LoRA": tuple(f"continued-lora-{seed}" for seed in range(3)),
+    "continued, all weights": tuple(f"continued-full-{seed}" for seed in range(3)),
+    "twin, LoRA": tuple(f"twin-lora-{seed}" for seed in range(3)),
+    "twin, all weights": tuple(f"twin-full-{seed}" for seed in range(3)),
+    "twin, random weights": tuple(f"twin-random-{seed}" for seed in range(3)),
 }
-HIDDEN = ("top:1", MASS, SILENT, "first:1")
-MODELS = {"SmolLM2": "smollm2", "twin": "smollm2-twin"}
+FULL, CONTINUED = MODELS["twin, all weights"], MODELS["continued, all weights"]
+READINGS = {
+    "a tenth masked": "tenth",
+    "a quarter masked": "quarter",
+    "half masked": "half",
+    "three quarters masked": "three-quarters",
+    "nine tenths masked": "nine-tenths",
+    "own order": "denoising",
+    "bound": "bound",
+}
 Row = dict[str, str]
-Side = tuple[tuple[str, str], ...]  # readings and policies
+Cost = Callable[[str, str, str], float]
 
 
 def rows(name: str) -> list[Row]:
-    with (ROOT / "lab" / "english" / name).open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+    file = ROOT / "lab" / "english" / name
+    text = gzip.decompress(file.read_bytes()).decode() if file.suffix == ".gz" else file.read_text("utf-8")
+    return list(csv.DictReader(text.splitlines()))
+
+
+def likelihoods(*files: str) -> dict[tuple[str, str, str], Row]:
+    """Model, reading and policy → the row; the reading with half of the tokens masked has another name in the first table."""
+    named = {"masked": "half"}
+    found = [row for file in files for row in rows(file)]
+    return {
+        (row["model"], named.get(row["decoding_name"], row["decoding_name"]), row["policy"]): row
+        for row in found
+    }
 
 
 def interval(row: Row, stem: str) -> list[float]:
     return [float(row[name]) for name in (stem, f"{stem}_low", f"{stem}_high")]
 
 
-def same(text: str, expected: list[float]) -> bool:
+def over_seeds(values: Sequence[float]) -> list[float]:
+    """Mean and Student's 95 % interval."""
+    return list(mean_interval(values))
+
+
+def same(text: str, expected: Sequence[float]) -> bool:
     """The numbers of a cell, each to the digits that it shows."""
     shown = NUMBER.findall(text)
     near = [0.51 * 10.0 ** -len(number.partition(".")[2]) for number in shown]
@@ -59,71 +84,453 @@ def over_mass(passages: list[Row]) -> list[float]:
     return list(mean_difference([float(row["top:1"]) for row in passages], control))
 
 
-@pytest.mark.parametrize(
-    ("first", "study", "readings"),
-    [
-        ("masked", "shares", SHARES),
-        ("reading", "denoising", {"own order": "denoising", "bound": "bound"}),
-    ],
-)
-def test_readings(first: str, study: str, readings: dict[str, str]) -> None:
-    known = {(row["decoding_name"], row["policy"]): row for row in rows(f"{study}/likelihood.csv")}
-    passages, checked = rows(f"{study}/passages.csv"), 0
-    for head, name, column, text in tables("docs/english.md"):
-        if head != first or not text:
+def policy_of(words: str) -> str:
+    """The policy that a row or a column of a table is about."""
+    plain = {
+        "without": "none",
+        "the same number of random keys": "random(top:1)",
+        "random keys with as much attention": MASS,
+    }
+    for start, policy in plain.items():
+        if words.startswith(start):
+            return policy
+    found = re.findall(r"`(.+?)`", words)[0]
+    return f"{found},effect=silence" if " silenced" in words else str(found)
+
+
+# ---- tables ------------------------------------------------------------------------------------------
+
+
+def test_costs() -> None:
+    known = likelihoods("likelihood.csv", "weights/likelihood.csv")
+    checked = 0
+    for head, name, column, text in tables(PAGE):
+        if head != "nats per token, lost":
             continue
-        reading = readings[name]
-        if column.startswith("attention hidden"):
-            found = [known[reading, policy] for policy in HIDDEN if (reading, policy) in known]
-            expected = [100 * float(row["hidden_share"]) for row in found]
-        elif column == "`top:1` less these":
-            expected = over_mass([row for row in passages if row["decoding_name"] == reading])
+        models, reading = MODELS[column], "half" if column.startswith("twin") else "reading"
+        if name.endswith("less these"):
+            gaps = [
+                float(known[one, reading, "top:1"]["nll"]) - float(known[one, reading, MASS]["nll"])
+                for one in models
+            ]
+            expected = over_seeds(gaps) if len(gaps) > 1 else gaps
         else:
-            row = known[reading, POLICIES[column]]
-            expected = interval(row, "difference") if row["difference"] else [float(row["nll"])]
+            found = [known.get((one, reading, policy_of(name))) for one in models]
+            own = [row for row in found if row]
+            if not own:
+                assert not text, (name, column)
+                continue
+            measure = "nll" if name.startswith("without") else "difference"
+            values = [float(row[measure]) for row in own]
+            one_model = values if measure == "nll" else interval(own[0], measure)
+            expected = over_seeds(values) if len(models) > 1 else one_model
+            if measure == "difference":
+                expected += [100 * sum(float(row["hidden_share"]) for row in own) / len(own)]
         assert same(text, expected), (name, column, text, expected)
         checked += 1
-    assert checked == len(known) + 2 * len(readings)
+    assert checked == 11 * 6 - 3
+
+
+SINKS = {
+    "sinks per head": "sinks per head",
+    "main sink of a head, × uniform": "main sink of a head",
+    "share of sink attention on the first 4 positions": "on the first 4 positions",
+    "drains (value norm under half the median)": "drains",
+    "sinks in heads whose sink stays": "static heads",
+    "the strongest sink of a head moves, per step": "strongest sink moves",
+    "attention that sinks absorb, last layer less first": "absorbed: change with depth",
+    "masks among the sinks, × chance": "mask: enrichment",
+}
+
+
+def test_sinks_of_traces() -> None:
+    known = {(row["model"], row["measure"]): row for row in rows("sinks.csv") + rows("weights/sinks.csv")}
+    checked = 0
+    for head, name, column, text in tables(PAGE):
+        if not head.startswith("sinks while"):
+            continue
+        found = [known.get((one, SINKS[name])) for one in MODELS[column]]
+        own = [row for row in found if row]
+        if not own:
+            assert not text, (name, column)
+            continue
+        values = [float(row["value"]) for row in own]
+        expected = (
+            over_seeds(values) if len(own) > 1 else [*values, float(own[0]["low"]), float(own[0]["high"])]
+        )
+        assert same(text, expected), (name, column, text, expected)
+        checked += 1
+    assert checked == len(SINKS) * len(MODELS) - 3
+
+
+EMERGED = {
+    "attention on the first token, × uniform": (0.5, "first_received"),
+    "sinks per head": (0.5, "sinks_per_head"),
+    "value norm of a head's main sink, × median": (0.5, "value_ratio"),
+    "heads with a sink, all tokens masked": (1.0, "sink_heads"),
+}
+WAYS = {"LoRA": "lora", "all weights": "full", "random weights": "random"}
+
+
+def emerged() -> dict[tuple[str, int, float, str], float]:
+    """Run, step, share of masks and measure → value."""
+    found = rows("emergence.csv.gz") + rows("weights/emergence.csv.gz")
+    return {
+        (row["run"], int(row["step"]), float(row["masked share"]), row["measure"]): float(row["value"])
+        for row in found
+        if row["value"]
+    }
+
+
+def test_sinks_by_training_step() -> None:
+    known, checked = emerged(), 0
+    for head, name, step, text in tables(PAGE):
+        if not head.endswith("by training step"):
+            continue
+        what, _, way = name.rpartition(": ")
+        places = [(f"twin-{WAYS[way]}-{seed}", int(step), *EMERGED[what]) for seed in range(3)]
+        if not text:
+            assert not any(place in known for place in places)
+            continue
+        values = [known[place] for place in places]
+        expected = over_seeds(values) if step == "420" else [sum(values) / 3]
+        assert same(text, expected), (name, step, text, expected)
+        checked += 1
+    assert checked == 5 * len(EMERGED) * len(WAYS) - 2
+
+
+def test_how_soon_sinks_come_without_content() -> None:
+    known = emerged()
+    full, lora = (
+        [known[f"twin-{way}-{seed}", 64, 1.0, "sink_heads"] for seed in range(3)] for way in ("full", "lora")
+    )
+    shown = "(.35 to .79 of the heads at step 64 with all weights, .74 to .89 with LoRA)"
+    assert same(shown, [min(full), max(full), min(lora), max(lora)])
+    assert says(shown)
+
+
+def test_readings() -> None:
+    known = likelihoods("weights/likelihood.csv")
+    shipped = likelihoods("shares/likelihood.csv", "denoising/likelihood.csv")
+    passages = rows("shares/passages.csv") + rows("denoising/passages.csv")
+    checked = 0
+    for head, name, column, text in tables(PAGE):
+        if head != "reading":
+            continue
+        reading = READINGS[name]
+        policies = [policy for model, read, policy in known if (model, read) == (FULL[0], reading)]
+        mine = {policy: [known[one, reading, policy] for one in FULL] for policy in policies}
+        if column.startswith("attention hidden"):
+            shown = [policy for policy in ("top:1", MASS, SILENT, "first:1") if policy in mine]
+            shares = [[float(row["hidden_share"]) for row in mine[policy]] for policy in shown]
+            expected = [100 * sum(each) / len(each) for each in shares]
+        elif column.startswith("shipped twin"):
+            own = [row for row in passages if row["decoding_name"] == reading]
+            costs = interval(shipped["smollm2-twin", reading, "top:1"], "difference")
+            expected = over_mass(own) if " less " in column else costs
+        elif " less " in column:
+            expected = over_seeds([float(row["effect_mass"]) for row in mine["top:1"]])
+        elif policy_of(column) not in mine:
+            assert not text, (name, column)
+            continue
+        else:
+            policy = policy_of(column)
+            values = [float(row["nll" if policy == "none" else "difference"]) for row in mine[policy]]
+            expected = over_seeds(values)
+        assert same(text, expected), (name, column, text, expected)
+        checked += 1
+    assert checked == 10 * len(READINGS) - 2
+
+
+GRAMMAR = {
+    "SmolLM2": ("smollm2",),
+    "continued, all weights": CONTINUED,
+    "shipped twin (LoRA)": ("smollm2-twin",),
+    "twin, all weights": FULL,
+}
+
+
+def answers() -> dict[tuple[str, str], Row]:
+    """Model and policy → its row on BLiMP."""
+    found = rows("grammar/results.csv") + rows("weights/results.csv")
+    return {(row["model"], row["policy"]): row for row in found}
 
 
 def test_grammar() -> None:
-    known = {(row["model"], row["policy"]): row for row in rows("grammar/results.csv")}
-    checked = 0
-    for head, name, column, text in tables("docs/english.md"):
+    known, checked = answers(), 0
+    for head, name, column, text in tables(PAGE):
         if not head.startswith("BLiMP"):
             continue
-        model, (policy, *other) = MODELS[column], re.findall(r"`(.+?)`", name)
-        row = known[model, policy]
+        policy, *other = re.findall(r"`(.+?)`", name)
+        found = [known[model, policy] for model in GRAMMAR[column]]
         if name.startswith("attention hidden"):
-            expected = [100 * float(known[model, each]["hidden_share"]) for each in (policy, *other)]
-        elif not other:
-            expected = [float(row[each]) for each in ("accuracy", "low", "high")]
+            hidden = [[known[model, each] for model in GRAMMAR[column]] for each in (policy, *other)]
+            expected = [100 * sum(float(row["hidden_share"]) for row in each) / len(each) for each in hidden]
         else:
-            expected = interval(row, "difference" if other == ["none"] else "over_control")
+            stem = "accuracy" if not other else "difference" if other == ["none"] else "over_control"
+            ends = ("low", "high") if stem == "accuracy" else (f"{stem}_low", f"{stem}_high")
+            one = [float(found[0][each]) for each in (stem, *ends)]
+            expected = one if len(found) == 1 else over_seeds([float(row[stem]) for row in found])
         assert same(text, expected), (name, column, text, expected)
         checked += 1
-    assert checked == 7 * len(MODELS)
+    assert checked == 7 * len(GRAMMAR)
+
+
+def decided() -> dict[tuple[str, str], str]:
+    """Claim and model → supported, contradicted, or not testable where no task decides or tasks disagree."""
+    statuses: dict[tuple[str, str], set[str]] = {}
+    for row in rows("weights/claims.csv"):
+        statuses.setdefault((row["claim"], row["model"]), set()).add(row["status"])
+    each = {place: found - {"not testable"} for place, found in statuses.items()}
+    return {place: found.pop() if len(found) == 1 else "not testable" for place, found in each.items()}
+
+
+def test_claims() -> None:
+    known, marks = decided(), {"supported": "+", "contradicted": "−"}
+    names = {claim.text.replace("’", "'"): claim.name for claim in CLAIMS}
+    listed = set()
+    for head, text, column, shown in tables(PAGE):
+        if head != "claim of the paper":
+            continue
+        claim = names[text]
+        listed.add(claim)
+        found = [known[claim, model] for model in MODELS[column] if (claim, model) in known]
+        count = Counter(marks[status] for status in found if status in marks)
+        words = ", ".join(f"{number}{mark}" for mark, number in sorted(count.items()))
+        assert shown == (words or ("0" if found else "")), (text, column, shown, found)
+    assert listed == {claim for (claim, _), status in known.items() if status in marks} | {"rival"}
+
+
+# ---- numbers in the text -----------------------------------------------------------------------------
+
+
+def says(words: str) -> bool:
+    """Whether the page has these words, across lines."""
+    return words in re.sub(r"\s+", " ", (ROOT / PAGE).read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def cost() -> Cost:
+    """Nats that a model loses in a reading under a policy."""
+    known = likelihoods("likelihood.csv", "weights/likelihood.csv")
+    return lambda model, reading, policy: float(known[model, reading, policy]["difference"])
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "shown"),
+    ("models", "one", "other", "shown"),
     [
-        ((("tenth", "top:1"), ("tenth", "none")), (("nine-tenths", "top:1"), ("nine-tenths", "none")), "0.33 nats [0.19, 0.48]"),
-        ((("tenth", SILENT), ("tenth", "none")), (("nine-tenths", SILENT), ("nine-tenths", "none")), "0.01 [−0.09, 0.15]"),
-        ((("tenth", "top:1"),), (("tenth", SILENT),), "0.17 [0.05, 0.33]"),
-        ((("nine-tenths", SILENT),), (("nine-tenths", "top:1"),), "0.15 [0.02, 0.23]"),
+        (FULL, ("tenth", "top:1"), ("nine-tenths", "top:1"), "0.30 nats [0.28, 0.32]"),
+        (FULL, ("tenth", SILENT), ("nine-tenths", SILENT), "0.02 [−0.10, 0.14]"),
+        (FULL, ("tenth", "top:1"), ("tenth", SILENT), "0.19 [0.16, 0.23]"),
+        (FULL, ("nine-tenths", SILENT), ("nine-tenths", "top:1"), "0.08 [−0.02, 0.19]"),
+    ],
+)
+def test_differences_between_shares_and_policies(
+    cost: Cost, models: tuple[str, ...], one: tuple[str, str], other: tuple[str, str], shown: str
+) -> None:
+    assert same(shown, over_seeds([cost(model, *one) - cost(model, *other) for model in models]))
+    assert says(shown)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "policy", "shown"),
+    [
+        ("twin, all weights", "twin, LoRA", "top:1", "0.05 [−0.06, 0.17]"),
+        ("twin, all weights", "twin, LoRA", "first:1", "0.07 [−0.03, 0.17]"),
+        ("continued, LoRA", "continued, all weights", "top:1", "0.09 [0.07, 0.12]"),
+    ],
+)
+def test_all_weights_and_lora(cost: Cost, one: str, other: str, policy: str, shown: str) -> None:
+    reading = "half" if one.startswith("twin") else "reading"
+    pairs = zip(MODELS[one], MODELS[other], strict=True)
+    assert same(
+        shown,
+        over_seeds([cost(first, reading, policy) - cost(second, reading, policy) for first, second in pairs]),
+    )
+    assert says(shown)
+
+
+@pytest.mark.parametrize(("way", "shown"), [("LoRA", "48 % [40, 56]"), ("all weights", "57 % [54, 61]")])
+def test_share_of_the_causal_loss(cost: Cost, way: str, shown: str) -> None:
+    pairs = zip(MODELS[f"twin, {way}"], MODELS[f"continued, {way}"], strict=True)
+    shares = [cost(twin, "half", "top:1") / cost(causal, "reading", "top:1") for twin, causal in pairs]
+    numbers = [round(100 * value) for value in over_seeds(shares)]
+    assert shown == f"{numbers[0]} % [{numbers[1]}, {numbers[2]}]"
+    assert says(shown)
+
+
+def test_the_same_tokens_in_both_orders() -> None:
+    lost: dict[tuple[str, str], dict[str, float]] = {}
+    for row in rows("weights/passages.csv"):
+        if row["decoding_name"] in ("reading", "denoising"):
+            nats = lost.setdefault((row["model"], row["decoding_name"]), {})
+            nats[row["document"]] = float(row["top:1"]) - float(row["none"])
+    documents = sorted(lost["twin-full-0", "denoising"])
+    twins = [[lost[one, "denoising"][name] for name in documents] for one in FULL]
+    causal = [[lost[one, "reading"][name] for name in documents] for one in CONTINUED]
+
+    def means(values: list[list[float]]) -> list[float]:
+        return [sum(each) / len(each) for each in values]
+
+    def seeds(values: list[list[float]]) -> list[float]:
+        return [sum(each) / len(each) for each in zip(*values, strict=True)]
+
+    gaps = [first - second for first, second in zip(means(causal), means(twins), strict=True)]
+    assert len(documents) == 16
+    shown = "it loses 0.85 [0.73, 0.96] and the continued model 1.05 [0.97, 1.13]"
+    assert same(shown, [*over_seeds(means(twins)), *over_seeds(means(causal))])
+    over_passages = mean_difference(seeds(causal), seeds(twins))
+    gap = "0.20 less, [0.11, 0.29] over seeds, but [−0.09, 0.48] over passages"
+    assert same(gap, [*over_seeds(gaps), over_passages.low, over_passages.high])
+    assert says(shown)
+    assert says(gap)
+
+
+def test_probability_lost(cost: Cost) -> None:
+    def lost(model: str, reading: str) -> int:
+        return round(100 * (1 - math.exp(-cost(model, reading, "top:1"))))
+
+    lora, full = ([lost(one, "half") for one in MODELS[f"twin, {way}"]] for way in ("LoRA", "all weights"))
+    assert says(
+        f"{min(lora)} to {max(lora)} % of a token's probability is lost under `top:1` in the three LoRA twins"
+    )
+    assert says(f"{min(full)} to {max(full)} % in those with all weights")
+    causal = [name for column, names in MODELS.items() if not column.startswith("twin") for name in names]
+    left = [100 - lost(one, "reading") for one in causal]
+    assert len(left) == 7
+    assert says(f"({min(left)} to {max(left)} % of a token's probability is left)")
+    by_reading = [
+        round(100 * (1 - math.exp(-sum(cost(one, reading, "top:1") for one in FULL) / 3)))
+        for reading in READINGS.values()
+    ]
+    *shares, last, order, bound = by_reading
+    assert says(
+        f"{', '.join(map(str, shares))} and {last} % of a token's probability is lost at the five shares"
+    )
+    assert says(f"{order} % in the model's own order and {bound} % by the bound")
+
+
+@pytest.mark.parametrize(
+    ("column", "one", "other", "measure", "shown"),
+    [
+        (None, ("half", "first:1"), ("half", "first:1"), "difference", "it costs 0.49 and 0.57 nats"),
+        ("twin, all weights", ("tenth", "top:1"), ("tenth", "first:1"), "difference", "(0.65 and 0.65)"),
+        ("twin, all weights", ("nine-tenths", "first:1"), ("nine-tenths", "top:1"), "difference", "(0.25 of 0.35"),
+        ("twin, all weights", ("half", MASS), ("half", "top:1"), "hidden_share", "hides 33 % where `top:1` hides 56 %"),
+        ("twin, random weights", ("half", MASS), ("half", "top:1"), "hidden_share", "(11 % instead of 8 %)"),
     ],
 )  # fmt: skip
-def test_differences_between_shares_and_policies(one: Side, other: Side, shown: str) -> None:
-    passages = rows("shares/passages.csv")
+def test_repeated_from_the_tables(
+    column: str | None, one: tuple[str, str], other: tuple[str, str], measure: str, shown: str
+) -> None:
+    known = likelihoods("likelihood.csv", "weights/likelihood.csv")
+    places = (
+        [(column, one), (column, other)] if column else [("twin, LoRA", one), ("twin, all weights", other)]
+    )
+    values = [
+        sum(float(known[model, *place][measure]) for model in MODELS[kind]) / 3 for kind, place in places
+    ]
+    plain = re.sub(r"`.+?`", "", shown)
+    assert same(plain, [100 * value if measure == "hidden_share" else value for value in values])
+    assert says(shown)
 
-    def nats(side: Side) -> list[float]:
-        """Of each passage: the first reading and policy, less the second where there is one."""
-        columns = [
-            {row["document"]: float(row[policy]) for row in passages if row["decoding_name"] == reading}
-            for reading, policy in side
-        ]
-        return [columns[0][name] - sum(column[name] for column in columns[1:]) for name in sorted(columns[0])]
 
-    assert same(shown, list(mean_difference(nats(one), nats(other))))
-    assert shown in (ROOT / "docs" / "english.md").read_text(encoding="utf-8")
+def test_random_weights(cost: Cost) -> None:
+    models, known = MODELS["twin, random weights"], emerged()
+    for policy, shown in (
+        ("top:1", "`top:1` costs 0.09, 0.08 and 0.35 nats"),
+        ("first:1", "(0.08, 0.08, 0.34)"),
+        (MASS, "(1.35, 0.35 and 1.57 nats)"),
+    ):
+        values = [cost(model, "half", policy) for model in models]
+        assert same(shown.partition("costs")[2] or shown, values)
+        assert says(shown)
+    first = [[known[model, 420, 0.5, f"gu_first: layer {layer}"] for layer in range(30)] for model in models]
+    assert [max(each[1:]) for each in first] == [0.0, 0.0, 0.0]
+    assert [round(100 * each[0]) for each in first] == [25, 10, 30]
+    assert says("(25, 10 and 30 % of its heads)")
+    heads = over_seeds([known[model, 420, 0.5, "sink_heads"] for model in models])
+    assert [round(100 * value) for value in heads] == [94, 91, 97]
+    assert says("94 % [91, 97] of the heads")
+
+
+def test_sinks_against_mass_matched_keys() -> None:
+    known = [row for row in rows("weights/likelihood.csv") if row["model"] in FULL]
+    corrected: dict[str, list[float]] = {}
+    for row in known:
+        if row["effect_mass_p_holm"]:
+            corrected.setdefault(row["decoding_name"], []).append(float(row["effect_mass_p_holm"]))
+    assert [round(value, 2) for value in corrected.pop("three-quarters")] == [0.02] * 3
+    assert len(corrected) == len(READINGS) - 1
+    assert round(min(min(values) for values in corrected.values()), 2) == 0.35
+    assert says("(p = .02 in each of the three models; elsewhere .35 and more)")
+    shares = [row for row in known if row["decoding_name"] not in ("denoising", "bound")]
+    control, top = (
+        [round(100 * float(row["sinks_hit"])) for row in shares if row["policy"] == policy]
+        for policy in (MASS, "top:1")
+    )
+    assert says(f"(it hides {min(control)} to {max(control)} % of them, `top:1` {min(top)} to {max(top)} %)")
+    supported = Counter(
+        row["about"].partition(", ")[2]
+        for row in rows("weights/claims.csv")
+        if (row["claim"], row["status"]) == ("sinks", "supported") and row["model"] in FULL
+    )
+    assert supported == {"three-quarters": 3, "half": 1, "nine-tenths": 1}
+
+
+def test_kept_grammar() -> None:
+    known = answers()
+
+    def kept(model: str, chance: float) -> float:
+        masked, plain = (float(known[model, policy]["accuracy"]) - chance for policy in ("top:1", "none"))
+        return masked / plain
+
+    for chance, twin, causal, more in (
+        (0.0, "88 % [76, 100]", "75 % [72, 79]", ".13 [.04, .22]"),
+        (0.5, "49 % [9, 89]", "35 % [25, 45]", ".14 [−.21, .49]"),
+    ):
+        mine, others = ([kept(one, chance) for one in models] for models in (FULL, CONTINUED))
+        for shown, values in ((twin, mine), (causal, others)):
+            numbers = [round(100 * value) for value in over_seeds(values)]
+            assert shown == f"{numbers[0]} % [{numbers[1]}, {numbers[2]}]"
+            assert says(shown)
+        assert same(more, over_seeds([first - second for first, second in zip(mine, others, strict=True)]))
+        assert says(more)
+    points = [-100 * float(known[model, "top:1"]["difference"]) for model in FULL]
+    assert says("({:.1f}, {:.1f} and {:.1f} points with all weights)".format(*points))
+    row = known["twin-full-1", "top:1"]
+    ends = sorted(-100 * float(row[name]) for name in ("difference_low", "difference_high"))
+    assert says(f"({points[1]:.1f} points [{ends[0]:.1f}, {ends[1]:.1f}])")
+
+
+def test_counts_of_claims() -> None:
+    known = decided()
+    for kind, sentence in (
+        (
+            "full",
+            "With all weights {} of {} claims (claim × model) are decided, {} supported and {} contradicted",
+        ),
+        ("random", "from random weights {} of {}, {} and {}"),
+    ):
+        mine = [status for (_, model), status in known.items() if f"-{kind}-" in model]
+        yes, no = mine.count("supported"), mine.count("contradicted")
+        assert says(sentence.format(yes + no, len(mine), yes, no))
+
+
+def test_held_out_losses() -> None:
+    files = [ROOT / "lab" / "english" / name for name in ("training.json", "weights/training.json")]
+    lora, others = (json.loads(file.read_text(encoding="utf-8")) for file in files)
+    runs = lora | others
+    assert len(runs) == 15
+    for way, words in (("lora", "(LoRA)"), ("full", "(all weights)"), ("random", "(random weights)")):
+        nats = [runs[f"twin-{way}-{seed}"]["held_out"]["0.5"] for seed in range(3)]
+        assert says(f"{min(nats):.2f} to {max(nats):.2f} {words}")
+    for way, shown in (("lora", 3.06), ("full", 3.03)):
+        causal = [runs[f"causal-{way}-{seed}"]["held_out"]["nats"] for seed in range(3)]
+        assert [round(value, 2) for value in causal] == [shown] * 3
+    assert says("of the continued models 3.06 and 3.03")
+    rates = [
+        runs[name]["adaptation"]["learning_rate"] for name in ("twin-lora-0", "twin-full-0", "twin-random-0")
+    ]
+    assert says("learning rates of {}, {} and {}".format(*rates))
+    assert {run["tokens"] for run in runs.values()} == {420 * 32 * 512}
