@@ -209,6 +209,34 @@ def test_how_soon_sinks_come_without_content() -> None:
     assert says(shown)
 
 
+def test_sinks_by_share_of_masks() -> None:
+    known = emerged()
+
+    def sinks(way: str, share: float, step: int = 420) -> list[float]:
+        return [known[f"twin-{way}-{seed}", step, share, "sinks_per_head"] for seed in range(3)]
+
+    def more(way: str) -> list[float]:
+        pairs = zip(sinks(way, 0.75), sinks(way, 0.25), strict=True)
+        return over_seeds([many - few for many, few in pairs])
+
+    lora, full = (
+        [number for share in (0.25, 0.5, 0.75) for number in over_seeds(sinks(way, share))]
+        for way in ("lora", "full")
+    )
+    before = [*sinks("lora", 0.75, step=0), *sinks("full", 0.75, step=0)]
+    before_few = [*sinks("lora", 0.25, step=0), *sinks("full", 0.25, step=0)]
+    value, low, high = more("random")
+    for shown, expected in (
+        ("per head 7.4 [7.2, 7.7] at a quarter, 8.5 [8.2, 8.7] at a half and 9.8 [9.5, 10.1] at three quarters with LoRA", lora),
+        ("with LoRA, 7.8 [7.6, 7.9], 8.7 [8.6, 8.8] and 10.1 [9.9, 10.3] with all weights", full),
+        ("three quarters have 2.4 [2.1, 2.7] and 2.3 [2.1, 2.5] more than a quarter", [*more("lora"), *more("full")]),
+        ("before training they had fewer (11.7 and 13.3)", [sum(before) / 6, sum(before_few) / 6]),
+        ("from random weights they have 3.6 [2.3, 4.9] fewer", [-value, -high, -low]),
+    ):  # fmt: skip
+        assert same(shown, expected), (shown, expected)
+        assert says(shown)
+
+
 def test_readings() -> None:
     known = likelihoods("weights/likelihood.csv")
     shipped = likelihoods("shares/likelihood.csv", "denoising/likelihood.csv")
