@@ -13,7 +13,8 @@ from tests.helpers import golden
 from tests.helpers.forked import forked
 
 import sinkscope as ss
-from sinkscope.trace.recorder import Outbox, Parcel
+from sinkscope.trace.outbox import Outbox
+from sinkscope.trace.recorder import Parcel
 
 CAPTURES = {
     "heads": ss.Capture(),
@@ -219,7 +220,7 @@ def test_arrays_copied_by_several_threads_are_the_same(monkeypatch: pytest.Monke
     threaded = ss.generate(model, prompts, ss.GreedyDecoding(length=5, eos=None), capture=ss.Capture())
     assert plain.trace is not None
     assert threaded.trace is not None
-    assert plain.trace.dataset.identical(threaded.trace.dataset)
+    assert plain.trace.dataset.equals(threaded.trace.dataset)
 
 
 def test_a_forked_process_copies_with_threads_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

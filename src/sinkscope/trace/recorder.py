@@ -1,19 +1,17 @@
 """The recorder: puts what groups of rows recorded, and what their loops decided, into the frame of one trace, step by step.
 
-On a GPU a step's tensors are copied without waiting, and delivered in order by a thread (`Outbox`).
+On a GPU a step's tensors are copied without waiting, and delivered in order by a thread (`outbox.Outbox`).
 """
 
 from __future__ import annotations
 
 import os
-import queue
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -21,10 +19,12 @@ from torch import Tensor, nn
 
 from sinkscope.attention.context import current
 from sinkscope.decoding.engine import Step
-from sinkscope.decoding.graphs import on
 from sinkscope.errors import CheckpointError
 from sinkscope.trace.capture import Array, Capture, Frame, Variable, variables
 from sinkscope.trace.step_recorder import StepRecorder
+
+if TYPE_CHECKING:
+    from sinkscope.trace.outbox import Outbox
 
 WITHOUT_KEYS = ("median_activation", "hidden_share", "sinks_hit", "masked_keys")
 """Variables of a step that have no key axis, or hold all keys of the frame already."""
@@ -63,7 +63,7 @@ class Recorder:
         self._edited = np.zeros((frame.rows, frame.columns), dtype=np.int16)
         self._prefill: Array | None = None
         self._ids = np.zeros(0, dtype=bool)  # by token id, whether it occurs
-        self._outbox = Outbox(self._deliver)
+        self._outbox: Outbox | None = None
 
     def for_rows(self, rows: list[int], offset: int) -> StepRecorder:
         """What records a group of rows whose columns start at `offset` of the frame."""
@@ -89,8 +89,18 @@ class Recorder:
             )
             for (recorder, offset), result in zip(self.groups, results, strict=True)
         ]
-        if any(parcel is not None for parcel in parcels):
-            self._outbox.send(step, parcels)
+        fields = [field for parcel in parcels if parcel is not None for field in parcel.step.values()]
+        if any(field.is_cuda for field in fields):
+            self._sent(step, parcels)
+        elif fields:
+            self._deliver(step, [None if parcel is None else parcel.completed() for parcel in parcels])
+
+    def _sent(self, step: int, parcels: list[Parcel | None]) -> None:
+        if self._outbox is None:
+            from sinkscope.trace.outbox import Outbox
+
+            self._outbox = Outbox(self._deliver)
+        self._outbox.send(step, parcels)
 
     def _deliver(self, step: int, parcels: list[Parcel | None]) -> None:
         """Take one step whose tensors have arrived on the CPU."""
@@ -206,8 +216,13 @@ class Recorder:
     def abandon(self) -> None:
         """Leave what was recorded so far as it is, after an error or Ctrl-C."""
         with suppress(Exception):  # what stopped the generation is the error to see
-            self._outbox.close()
+            self._arrived()
         self.writer.abandon()
+
+    def _arrived(self) -> None:
+        """Wait until all steps have arrived."""
+        if self._outbox is not None:
+            self._outbox.close()
 
     def finish(self, attributes: Callable[[list[int]], dict[str, Any]]) -> Any:
         """The finished trace, once all steps have arrived.
@@ -215,7 +230,7 @@ class Recorder:
         Args:
             attributes: from every token id that occurs in the trace to its attributes.
         """
-        self._outbox.close()
+        self._arrived()
         static = {
             "region": self.frame.region(),
             "position": self.frame.position(),
@@ -305,10 +320,7 @@ def _fields(result: Step, frame: Frame) -> dict[str, Tensor]:
     }
 
 
-# ---- from the GPU to the recorder ----------------------------------------------------------------
-
-WAITING = 4
-"""Parcels under way at most: a slow disk then slows the generation instead of filling the memory."""
+# ---- into the frame -------------------------------------------------------------------------------
 
 PIECE, COPIERS = 1 << 23, 4
 """Bytes that one thread copies at a time, and how many threads there are: one core takes longer for the arrays of a step, most of
@@ -374,127 +386,3 @@ class Parcel:
         candidate, confidence = self.everywhere()
         fields = self.step | {"candidate": candidate, "confidence": confidence.float()}
         return replace(self, step=fields, everywhere=None)
-
-
-@dataclass(frozen=True)
-class _Sent:
-    """Parcels on their way to the host.
-
-    Attributes:
-        sources: the same on the GPU, whose memory must not be given away before `done`.
-    """
-
-    step: int
-    parcels: list[Parcel | None]
-    sources: list[Parcel | None]
-    done: torch.cuda.Event
-
-
-Delivery = Callable[[int, "list[Parcel | None]"], None]
-
-
-class Outbox:
-    """Sends parcels to `deliver(step, parcels)`, whose tensors then lie on the CPU."""
-
-    def __init__(self, deliver: Delivery) -> None:
-        self._deliver = deliver
-        self._stream: torch.cuda.Stream | None = None
-        self._queue: queue.Queue[_Sent | None] = queue.Queue(WAITING)
-        self._spare: dict[tuple[torch.Size, torch.dtype], list[Tensor]] = {}
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
-
-    def send(self, step: int, parcels: list[Parcel | None]) -> None:
-        """Takes one step of all groups; its arrays may be overwritten by what runs on the GPU afterwards, its fields may not."""
-        if self._error is not None:
-            self.close()
-        tensors = (one for parcel in parcels if parcel is not None for one in parcel.step.values())
-        device = next((one.device for one in tensors if one.is_cuda), None)
-        if device is None:
-            self._deliver(step, [None if parcel is None else parcel.completed() for parcel in parcels])
-            return
-        with on(device):
-            sent = self._sent(step, parcels)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="sinkscope-recorder", daemon=True)
-            self._thread.start()
-        self._queue.put(sent)
-
-    def _sent(self, step: int, parcels: list[Parcel | None]) -> _Sent:
-        """The parcels on their way to pinned memory, on a stream of their own, beside the next step.
-
-        What a repeated graph recorded is set aside first, because it writes the next step to the same place.
-        """
-        aside = [
-            parcel
-            if parcel is None or not parcel.repeated
-            else replace(parcel, arrays={name: _set_aside(value) for name, value in parcel.arrays.items()})
-            for parcel in parcels
-        ]
-        if self._stream is None:
-            # Of another pool than the streams that captures run on: what a capture sees must not come from a second thread.
-            self._stream = torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            copies = [None if parcel is None else self._on_host(parcel.completed()) for parcel in aside]
-            done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            done.record(self._stream)
-        return _Sent(step, copies, aside, done)
-
-    def _on_host(self, parcel: Parcel) -> Parcel:
-        """The parcel in pinned memory, once the current stream gets there."""
-        step, arrays = (
-            {name: self._to_host(value) for name, value in tensors.items()}
-            for tensors in (parcel.step, parcel.arrays)
-        )
-        return Parcel(parcel.rows, parcel.offset, step, arrays, parcel.repeated)
-
-    def _to_host(self, value: Tensor) -> Tensor:
-        """A copy in pinned memory, which is used again once it was delivered.
-
-        torch would use it again only when copies are done that wait for later steps, and pin more meanwhile, at 8 ms for 16 MB.
-        """
-        if not value.is_cuda:
-            return value
-        spare = self._spare.get((value.shape, value.dtype))
-        host = spare.pop() if spare else torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
-        host.copy_(value, non_blocking=True)
-        return host
-
-    def _give_back(self, parcels: list[Parcel | None]) -> None:
-        """Keep the pinned memory of delivered parcels for later ones; not that of arrays that grow with every step."""
-        for parcel in parcels:
-            if parcel is None:
-                continue
-            for tensor in (*parcel.step.values(), *(parcel.arrays.values() if parcel.repeated else ())):
-                if tensor.is_pinned():
-                    self._spare.setdefault((tensor.shape, tensor.dtype), []).append(tensor)
-
-    def close(self) -> None:
-        """Waits until everything is delivered; raises what went wrong on the way."""
-        if self._thread is not None:
-            self._queue.put(None)
-            self._thread.join()
-            self._thread = None
-        self._spare.clear()
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
-
-    def _work(self) -> None:
-        while (sent := self._queue.get()) is not None:
-            if self._error is not None:  # keep taking, so that nobody waits for a full queue
-                with suppress(RuntimeError):
-                    sent.done.synchronize()  # the copies still read what this parcel holds
-                continue
-            try:
-                sent.done.synchronize()
-                sent.sources.clear()
-                self._deliver(sent.step, sent.parcels)
-                self._give_back(sent.parcels)
-            except BaseException as error:
-                self._error = error
-
-
-def _set_aside(value: Tensor) -> Tensor:
-    return value.clone() if value.is_cuda else value

@@ -1,7 +1,7 @@
 """Recording one step: attention calls of a forward pass become the arrays of a trace.
 
 One `StepRecorder` belongs to one group of rows. What is recorded stays on the model's device until the step is over (see
-`recorder.Outbox`), so that no layer has to wait for a copy; nothing of size S×S exists except at level "maps".
+`outbox.Outbox`), so that no layer has to wait for a copy; nothing of size S×S exists except at level "maps".
 """
 
 from __future__ import annotations
