@@ -70,8 +70,8 @@ def claims(judged: Judged) -> Iterator[dict[str, str]]:
 def emergence(runs: Path) -> Iterator[dict[str, Any]]:
     """A row for each run, step, share of masks and measure; "first_received" is the attention on the first key, × uniform.
 
-    Of the last step also "gu_first: layer 0" and so on, the share of a layer's heads whose mean attention on the first key is
-    above 0.3.
+    Of the last step also "gu_first: layer 0" and so on: the share of a layer's heads, counted row by row, whose mean attention
+    on the first key is above 0.3.
     """
     for file in sorted(runs.glob("*/emergence.json")):
         points = json.loads(file.read_text(encoding="utf-8"))["points"]

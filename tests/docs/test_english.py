@@ -463,6 +463,27 @@ def test_repeated_from_the_tables(
     assert says(shown)
 
 
+def test_causal_models(cost: Cost) -> None:
+    known = likelihoods("likelihood.csv", "weights/likelihood.csv")
+    causal = [name for column, names in MODELS.items() if not column.startswith("twin") for name in names]
+    silenced = [cost(model, "reading", "first:1,effect=silence") for model in causal]
+    assert says(f"its value is zeroed it costs {min(silenced):.2f} to {max(silenced):.2f})")
+    hit = {
+        policy: [round(100 * float(known[model, "reading", policy]["sinks_hit"])) for model in causal]
+        for policy in ("top:1", MASS)
+    }
+    assert set(hit[MASS]) == {29}
+    assert says(f"29 % where `top:1` hides {min(hit['top:1'])} to {max(hit['top:1'])} %")
+
+
+def test_no_claim_goes_both_ways_among_seeds() -> None:
+    for names in (FULL, CONTINUED, MODELS["twin, random weights"]):
+        for claim in {claim for claim, _ in decided()}:
+            found = {decided().get((claim, model)) for model in names}
+            assert not {"supported", "contradicted"} <= found, (claim, names)
+    assert says("No claim is supported for one and contradicted for another of the three seeds")
+
+
 def test_random_weights(cost: Cost) -> None:
     models, known = MODELS["twin, random weights"], emerged()
     for policy, shown in (
@@ -476,7 +497,7 @@ def test_random_weights(cost: Cost) -> None:
     first = [[known[model, 420, 0.5, f"gu_first: layer {layer}"] for layer in range(30)] for model in models]
     assert [max(each[1:]) for each in first] == [0.0, 0.0, 0.0]
     assert [round(100 * each[0]) for each in first] == [25, 10, 30]
-    assert says("(25, 10 and 30 % of its heads)")
+    assert says("(25, 10 and 30 % of its heads, counted row by row)")
     heads = over_seeds([known[model, 420, 0.5, "sink_heads"] for model in models])
     assert [round(100 * value) for value in heads] == [94, 91, 97]
     assert says("94 % [91, 97] of the heads")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,8 @@ from tests.helpers import golden
 
 import sinkscope as ss
 from sinkscope.models.model import Model
+from sinkscope.policies.text import as_policy
+from sinkscope.tasks.likelihood import causal
 from sinkscope.trace import step_recorder
 
 POLICIES = (
@@ -79,6 +81,20 @@ def compare(model: Model, policy: str, batch: str, length: int) -> dict[str, flo
     return found
 
 
+def read(model: Model, policy: str, length: int) -> dict[str, float]:
+    """The same of texts of so many tokens that are read from their second token on, as short sentences are."""
+    ids = torch.randint(0, 470, (3, length), generator=torch.Generator().manual_seed(3)).to(model.device)
+    found = []
+    for cache in (nullcontext(), growing()):
+        with cache:
+            found.append(causal(model, ids, 1, as_policy(policy), [1, 2, 3]))
+    ours, theirs = found
+    differences = {"states": float((ours.best != theirs.best).sum())}
+    for name in ("values", "hidden_share", "sinks_hit"):
+        differences[name] = float((getattr(ours, name) - getattr(theirs, name)).abs().max())
+    return differences
+
+
 def cases(device: str, every: bool = True) -> dict[str, dict[str, float]]:
     """Every policy, or one for each kind of batch, with one kind of batch each."""
     length = 24 if device != "cpu" else 6 if every else 4
@@ -89,7 +105,10 @@ def cases(device: str, every: bool = True) -> dict[str, dict[str, float]]:
     if not every:
         chosen = [pair for pair in chosen if pair[0] in ("none", "top:2", "random(top:2)")]
     try:
-        return {f"{policy} {batch}": compare(model, policy, batch, length) for policy, batch in chosen}
+        found = {f"{policy} {batch}": compare(model, policy, batch, length) for policy, batch in chosen}
+        for policy in ("top:1", "random(top:1)") if every else ("top:1",):
+            found[f"{policy} read"] = read(model, policy, length)
+        return found
     finally:
         step_recorder.SEEN_BY = before
 
