@@ -222,6 +222,19 @@ def test_what_changes_with_size_is_a_slope_over_runs() -> None:
         stats.linregress([5, 5, 5, 6, 6, 6, 7, 7, 7], list(runs.values())).pvalue
     )
     assert row["p_holm"] >= row["p"]
+    longer = {
+        replace(run, tokens=2 * run.tokens, model=f"{run.model} longer"): 0.0
+        for run in runs
+        if run.parameters > 10**6
+    }
+    (again,) = (
+        other
+        for other in ladder.tables([*runs, *longer], results(runs | longer), None)["ladder_trends"].to_dict(
+            "records"
+        )
+        if other["measure"] == row["measure"]
+    )
+    assert (again["tokens"], again["runs"], again["slope"]) == (row["tokens"], 9, row["slope"])
     few = {run: damage for run, damage in runs.items() if run.parameters < 10**7}
     assert "ladder_trends" not in ladder.tables(list(few), results(few), None)
 

@@ -262,8 +262,9 @@ def by_size(runs: pd.DataFrame, profile: pd.DataFrame) -> pd.DataFrame:
     """How measures of plain runs change with size: the slope over the logarithm of the number of parameters, run by run.
 
     Returns:
-        A row for each objective and measure that at least three sizes with three runs each have: the change for ten times the
-        parameters, with its interval over runs; `conclusion`; p of no change, and after Holm's correction over the table.
+        A row for each objective, number of training tokens and measure that at least three sizes with three runs each have: the
+        change for ten times the parameters, with its interval over runs; `conclusion`; p of no change, and after Holm's
+        correction over the table.
     """
     import pandas as pd
     from scipy import special
@@ -271,21 +272,21 @@ def by_size(runs: pd.DataFrame, profile: pd.DataFrame) -> pd.DataFrame:
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     for measure, table, column in measures_of(runs, profile):
         plain = table[(table["intervention"] == "") & table[column].notna()]
-        for objective, group in plain.groupby("objective", sort=False):
+        for (objective, tokens), group in plain.groupby(["objective", "tokens"], sort=False):
             counts = group.groupby("size")["seed"].nunique()
             if len(counts) < LEAST_SIZES or counts.min() < LEAST_SEEDS:
                 continue
             sizes, values = (group[name].astype(float).to_numpy() for name in ("parameters", column))
             estimate = slope_interval([math.log10(size) for size in sizes], values)
-            rows[objective, measure] = {
-                "objective": objective, "measure": measure, "sizes": len(counts), "runs": len(group),
+            rows[objective, tokens, measure] = {
+                "objective": objective, "tokens": tokens, "measure": measure, "sizes": len(counts), "runs": len(group),
                 **_columns("slope", estimate), "conclusion": _direction(int(counts.min()), estimate),
             }  # fmt: skip
             degrees = len(group) - 2
             half = estimate.high - estimate.value
             if half > 0:
                 error = half / float(special.stdtrit(degrees, 0.975))
-                rows[objective, measure]["p"] = 2 * float(
+                rows[objective, tokens, measure]["p"] = 2 * float(
                     special.stdtr(degrees, -abs(estimate.value) / error)
                 )
     found = pd.DataFrame(list(rows.values()))
