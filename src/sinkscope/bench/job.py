@@ -45,7 +45,7 @@ def cases(
     """Measures the cell under every policy.
 
     Args:
-        say: called with a line about every policy. keep: called with the cases so far, after each of them.
+        say: called with lines about every policy. keep: called with the cases so far, after each of them.
 
     Returns:
         One dictionary per policy: documents, rows of each batch, steps, seconds of the job, tokens per second of the job and of a
@@ -67,6 +67,7 @@ def cases(
         policy = as_policy(text)
         # Before the job: kernels are compiled once on a machine, not per job.
         steady = _steady(model, decoding, prompts, parts, policy)
+        say(f"{text}: {steady:,.0f} tokens/s in a steady step; the cell of {len(prompts)} documents runs")
         seconds = _job(model, decoding, prompts, parts, policy)
         work = sum(columns) * decoding.steps
         measured.append(
