@@ -19,7 +19,8 @@ from sinkscope.errors import InputError, nearest
 from sinkscope.registry import Registry
 
 if TYPE_CHECKING:
-    from sinkscope.decoding.engine import Engine, Step
+    from sinkscope.decoding.engine import Engine
+    from sinkscope.decoding.step import Step
     from sinkscope.decoding.streams import Streams
     from sinkscope.models.model import Model
 

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sinkscope.decoding.engine import BlockPass, Engine, Step
+from sinkscope.decoding.engine import Engine
+from sinkscope.decoding.step import BlockPass, Step
 from sinkscope.decoding.streams import Streams
 from sinkscope.models.static_cache import StaticBlockCache, static_blocks
 

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from sinkscope.checks import share, whole
 from sinkscope.decoding.base import DECODINGS, Decoding, Twin, in_vocabulary
-from sinkscope.decoding.engine import Engine, Step, asked
+from sinkscope.decoding.engine import Engine, asked
+from sinkscope.decoding.step import Step
 from sinkscope.decoding.streams import Streams
 from sinkscope.errors import InputError
 from sinkscope.models.model import Model

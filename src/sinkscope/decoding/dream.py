@@ -16,8 +16,9 @@ from torch import Tensor
 
 from sinkscope.checks import at_least, one_of, share, whole
 from sinkscope.decoding.base import DECODINGS, Decoding, Twin, shifted
-from sinkscope.decoding.engine import Engine, Step, marked, select
+from sinkscope.decoding.engine import Engine, marked, select
 from sinkscope.decoding.parallel import check_parallel, confident, later_option
+from sinkscope.decoding.step import Step
 from sinkscope.decoding.streams import Streams
 from sinkscope.errors import InputError
 from sinkscope.models.model import Model

@@ -22,7 +22,8 @@ from torch import Tensor
 from sinkscope.checks import at_least, share, whole
 from sinkscope.decoding.base import DECODINGS, Decoding, Twin, in_vocabulary
 from sinkscope.decoding.blocks import Blocks, block_step, draw
-from sinkscope.decoding.engine import Engine, Step
+from sinkscope.decoding.engine import Engine
+from sinkscope.decoding.step import Step
 from sinkscope.decoding.streams import Streams
 from sinkscope.errors import InputError
 from sinkscope.models.fast_dllm_v2 import BLOCK

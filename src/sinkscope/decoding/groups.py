@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from sinkscope.decoding.base import Decoding, Twin
-from sinkscope.decoding.engine import Engine, ForwardRecorder, Prompts, Step
+from sinkscope.decoding.engine import Engine
+from sinkscope.decoding.step import ForwardRecorder, Prompts, Step
 from sinkscope.decoding.streams import Streams
 from sinkscope.errors import InputError
 from sinkscope.models.family import Padding

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from sinkscope.checks import at_least, one_of, whole
 from sinkscope.decoding.base import DECODINGS, Decoding, Twin, in_vocabulary
-from sinkscope.decoding.engine import Engine, Step, asked, select
+from sinkscope.decoding.engine import Engine, asked, select
 from sinkscope.decoding.parallel import check_parallel, confident, later_option
+from sinkscope.decoding.step import Step
 from sinkscope.decoding.streams import Streams
 from sinkscope.errors import InputError
 from sinkscope.models.llada import EOT
@@ -83,9 +84,8 @@ class BlockDecoding(Decoding):
         alive = torch.ones(len(x), dtype=torch.bool, device=x.device)
         for block in range(self.length // self.block):
             end = prompt + (block + 1) * self.block
-            for count in transfer_counts(
-                self.block, self.steps_per_block
-            ):  # a block is all masks until its turn
+            # A block is all masks until its turn, so nothing has to be counted, which would leave a GPU idle.
+            for count in transfer_counts(self.block, self.steps_per_block):
                 if not self.draws and not count:
                     step = engine.idle_step(x, alive)
                 else:

@@ -18,7 +18,8 @@ from torch import Tensor
 from sinkscope.checks import at_least, share, whole
 from sinkscope.decoding.base import DECODINGS, Decoding, Twin
 from sinkscope.decoding.blocks import Blocks, block_step, draw, even_plan, filtered, transferred
-from sinkscope.decoding.engine import BlockPass, Engine, Step
+from sinkscope.decoding.engine import Engine
+from sinkscope.decoding.step import BlockPass, Step
 from sinkscope.decoding.streams import Streams
 from sinkscope.errors import InputError
 from sinkscope.models.model import Model

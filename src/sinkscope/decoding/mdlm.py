@@ -15,8 +15,9 @@ from torch import Tensor
 
 from sinkscope.checks import at_least, one_of, whole
 from sinkscope.decoding.base import DECODINGS, Twin
-from sinkscope.decoding.engine import Engine, Step
+from sinkscope.decoding.engine import Engine
 from sinkscope.decoding.llada import REMASKING, BlockDecoding
+from sinkscope.decoding.step import Step
 from sinkscope.decoding.streams import Streams
 
 

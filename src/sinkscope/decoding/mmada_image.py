@@ -12,7 +12,8 @@ from torch import Tensor
 
 from sinkscope.checks import at_least, whole
 from sinkscope.decoding.base import DECODINGS, Decoding, Twin
-from sinkscope.decoding.engine import Engine, Step
+from sinkscope.decoding.engine import Engine
+from sinkscope.decoding.step import Step
 from sinkscope.decoding.streams import Streams
 from sinkscope.errors import InputError
 from sinkscope.models.mmada import codebook_size, image_offset

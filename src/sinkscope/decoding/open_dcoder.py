@@ -15,7 +15,8 @@ from torch import Tensor
 from sinkscope.checks import at_least, one_of, share, whole
 from sinkscope.decoding.base import DECODINGS
 from sinkscope.decoding.dream import ALGORITHMS, DreamDecoding, placed
-from sinkscope.decoding.engine import Engine, Step, select
+from sinkscope.decoding.engine import Engine, select
+from sinkscope.decoding.step import Step
 from sinkscope.decoding.streams import Streams
 
 EPS = 1e-3

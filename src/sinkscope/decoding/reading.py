@@ -17,7 +17,8 @@ from sinkscope.decoding.base import DECODINGS, Decoding, Twin
 from sinkscope.errors import InputError
 
 if TYPE_CHECKING:
-    from sinkscope.decoding.engine import Engine, Step
+    from sinkscope.decoding.engine import Engine
+    from sinkscope.decoding.step import Step
     from sinkscope.decoding.streams import Streams
 
 CAUSAL = "causal"

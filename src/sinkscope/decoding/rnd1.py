@@ -17,7 +17,8 @@ from torch import Tensor
 
 from sinkscope.checks import at_least, share, whole
 from sinkscope.decoding.base import DECODINGS, Decoding, Twin
-from sinkscope.decoding.engine import Engine, Step
+from sinkscope.decoding.engine import Engine
+from sinkscope.decoding.step import Step
 from sinkscope.decoding.streams import Streams
 
 

@@ -20,7 +20,8 @@ from torch import Tensor
 from sinkscope.checks import at_least, one_of, share, whole
 from sinkscope.decoding.base import DECODINGS, Decoding, Twin, in_vocabulary
 from sinkscope.decoding.blocks import Blocks, block_step, draw, even_plan, filtered, transferred
-from sinkscope.decoding.engine import Engine, Step
+from sinkscope.decoding.engine import Engine
+from sinkscope.decoding.step import Step
 from sinkscope.decoding.streams import Streams
 from sinkscope.errors import InputError
 from sinkscope.models.model import Model

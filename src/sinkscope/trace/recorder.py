@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.attention.context import current
-from sinkscope.decoding.engine import Step
+from sinkscope.decoding.step import Step
 from sinkscope.errors import CheckpointError
 from sinkscope.trace.capture import Array, Capture, Frame, Variable, variables
 from sinkscope.trace.step_recorder import StepRecorder

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.context import ACTIVE_AND_ALL, ALL, NEWEST_AND_ALL, AttentionCall, Expected
-from sinkscope.decoding.engine import BlockPass
+from sinkscope.decoding.step import BlockPass
 from sinkscope.policies.numbers import mixed
 from sinkscope.policies.runtime import StepAccount
 from sinkscope.sink_rule import torch_sinks_of
