@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -378,66 +377,6 @@ def test_all_weights_and_lora(cost: Cost, one: str, other: str, policy: str, sho
     assert says(shown)
 
 
-@pytest.mark.parametrize(("way", "shown"), [("LoRA", "48 % [40, 56]"), ("all weights", "57 % [54, 61]")])
-def test_share_of_the_causal_loss(cost: Cost, way: str, shown: str) -> None:
-    pairs = zip(MODELS[f"twin, {way}"], MODELS[f"continued, {way}"], strict=True)
-    shares = [cost(twin, "half", "top:1") / cost(causal, "reading", "top:1") for twin, causal in pairs]
-    numbers = [round(100 * value) for value in over_seeds(shares)]
-    assert shown == f"{numbers[0]} % [{numbers[1]}, {numbers[2]}]"
-    assert says(shown)
-
-
-def test_the_same_tokens_in_both_orders() -> None:
-    lost: dict[tuple[str, str], dict[str, float]] = {}
-    for row in rows("weights/passages.csv"):
-        if row["decoding_name"] in ("reading", "denoising"):
-            nats = lost.setdefault((row["model"], row["decoding_name"]), {})
-            nats[row["document"]] = float(row["top:1"]) - float(row["none"])
-    documents = sorted(lost["twin-full-0", "denoising"])
-    twins = [[lost[one, "denoising"][name] for name in documents] for one in FULL]
-    causal = [[lost[one, "reading"][name] for name in documents] for one in CONTINUED]
-
-    def means(values: list[list[float]]) -> list[float]:
-        return [sum(each) / len(each) for each in values]
-
-    def seeds(values: list[list[float]]) -> list[float]:
-        return [sum(each) / len(each) for each in zip(*values, strict=True)]
-
-    gaps = [first - second for first, second in zip(means(causal), means(twins), strict=True)]
-    assert len(documents) == 16
-    shown = "it loses 0.85 [0.73, 0.96] and the continued model 1.05 [0.97, 1.13]"
-    assert same(shown, [*over_seeds(means(twins)), *over_seeds(means(causal))])
-    over_passages = mean_difference(seeds(causal), seeds(twins))
-    gap = "0.20 less, [0.11, 0.29] over seeds, but [−0.09, 0.48] over passages"
-    assert same(gap, [*over_seeds(gaps), over_passages.low, over_passages.high])
-    assert says(shown)
-    assert says(gap)
-
-
-def test_probability_lost(cost: Cost) -> None:
-    def lost(model: str, reading: str) -> int:
-        return round(100 * (1 - math.exp(-cost(model, reading, "top:1"))))
-
-    lora, full = ([lost(one, "half") for one in MODELS[f"twin, {way}"]] for way in ("LoRA", "all weights"))
-    assert says(
-        f"{min(lora)} to {max(lora)} % of a token's probability is lost under `top:1` in the three LoRA twins"
-    )
-    assert says(f"{min(full)} to {max(full)} % in those with all weights")
-    causal = [name for column, names in MODELS.items() if not column.startswith("twin") for name in names]
-    left = [100 - lost(one, "reading") for one in causal]
-    assert len(left) == 7
-    assert says(f"({min(left)} to {max(left)} % of a token's probability is left)")
-    by_reading = [
-        round(100 * (1 - math.exp(-sum(cost(one, reading, "top:1") for one in FULL) / 3)))
-        for reading in READINGS.values()
-    ]
-    *shares, last, order, bound = by_reading
-    assert says(
-        f"{', '.join(map(str, shares))} and {last} % of a token's probability is lost at the five shares"
-    )
-    assert says(f"{order} % in the model's own order and {bound} % by the bound")
-
-
 @pytest.mark.parametrize(
     ("column", "one", "other", "measure", "shown"),
     [
@@ -461,19 +400,6 @@ def test_repeated_from_the_tables(
     plain = re.sub(r"`.+?`", "", shown)
     assert same(plain, [100 * value if measure == "hidden_share" else value for value in values])
     assert says(shown)
-
-
-def test_causal_models(cost: Cost) -> None:
-    known = likelihoods("likelihood.csv", "weights/likelihood.csv")
-    causal = [name for column, names in MODELS.items() if not column.startswith("twin") for name in names]
-    silenced = [cost(model, "reading", "first:1,effect=silence") for model in causal]
-    assert says(f"its value is zeroed it costs {min(silenced):.2f} to {max(silenced):.2f})")
-    hit = {
-        policy: [round(100 * float(known[model, "reading", policy]["sinks_hit"])) for model in causal]
-        for policy in ("top:1", MASS)
-    }
-    assert set(hit[MASS]) == {29}
-    assert says(f"29 % where `top:1` hides {min(hit['top:1'])} to {max(hit['top:1'])} %")
 
 
 def test_no_claim_goes_both_ways_among_seeds() -> None:
