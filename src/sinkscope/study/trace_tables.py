@@ -14,6 +14,7 @@ from sinkscope.inspection.survey import survey_table
 from sinkscope.policies import Window
 from sinkscope.sinks import compare_traces, diagnose, mechanisms, merge, summary
 from sinkscope.sinks.depth import depth_table
+from sinkscope.generation.run import ACCOUNT
 from sinkscope.study.cells import Cell
 from sinkscope.study.store import Store, load_part, load_statistics
 from sinkscope.tasks.evaluation import Evaluation
@@ -94,7 +95,7 @@ def replay(store: Store, cells: Sequence[Cell]) -> pd.DataFrame:
     for cell in cells:
         answers = [row for row, _ in store.answers(cell.id).values()]
         means: dict[str, Any] = {**cell.columns(), "n": len(answers)}
-        for name in ("kl", "confidence_change", "flipped", "changed", "hidden_share", "sinks_hit"):
+        for name in ("kl", "confidence_change", "flipped", "changed", *ACCOUNT):
             values = [row.more[name] for row in answers if row.more.get(name) is not None]
             means[name] = sum(values) / len(values) if values else None
         rows.append(means)
