@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import xarray as xr
 
+from sinkscope.generation.run import ACCOUNT
 from sinkscope.inspection.holdings import holdings
 from sinkscope.inspection.survey import survey_table
 from sinkscope.policies import Window
 from sinkscope.sinks import compare_traces, diagnose, mechanisms, merge, summary
 from sinkscope.sinks.depth import depth_table
-from sinkscope.generation.run import ACCOUNT
 from sinkscope.study.cells import Cell
 from sinkscope.study.store import Store, load_part, load_statistics
 from sinkscope.tasks.evaluation import Evaluation
