@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from tests.helpers.marks import needs_bubblewrap
+from tests.tasks.doors import DOORS, EXERCISED, INSIDE, PRELUDE, RIGHT
 from tests.tasks.hostile import ABUSES, CUBES, ESCAPES, FORGERIES, GRASPED, GRASPS, PRETENCES
 
 from sinkscope.errors import InputError
@@ -373,6 +374,99 @@ def test_the_right_answers_pass(rung: str) -> None:
     assert run("import math\ndef f(x): return x ** 3", checks=CUBES, sandbox=rung).passed
 
 
+def _exercised(programs: list[str], rung: str) -> list[sandbox.Result]:
+    """As the tasks run programs: the checks take one name from them, and no builtin."""
+    return run_many(
+        [Program(PRELUDE + text, EXERCISED, "solution", ("f",)) for text in programs], sandbox=rung
+    )
+
+
+@pytest.mark.slow
+def test_no_code_of_the_program_runs_in_the_judge(rung: str) -> None:
+    results = dict(zip(DOORS, _exercised(list(DOORS.values()), rung), strict=True))
+    assert {name: result for name, result in results.items() if result.passed} == {}
+    assert {name: result for name, result in results.items() if INSIDE in result.output} == {}
+
+
+def test_code_of_the_program_would_be_seen_in_the_judge(rung: str) -> None:
+    """So that the test above can fail."""
+    result = _exercised([RIGHT], rung)[0]
+    assert result.passed, result
+    assert INSIDE in run(PRELUDE, checks="exec(payload)", sandbox=rung).output
+
+
+def test_the_judge_imports_nothing_that_the_program_names(rung: str) -> None:
+    """Neither a module that it is given, nor the module of a class; what the checks name is imported as ever."""
+    program = (
+        "import colorsys, types, unittest\n"
+        "class Error(Exception): pass\n"
+        "Error.__module__ = 'wave'\n"
+        "other = colorsys\n"
+        "def f(): return [types.ModuleType('unittest.__main__'), types.ModuleType('this'), colorsys, unittest, Error()]\n"
+        "def g(): raise Error\n"
+    )
+    checks = (
+        "import sys\n"
+        "before = set(sys.modules)\n"
+        "try: g()\nexcept Exception as error: assert type(error).__name__ == 'Error'\n"
+        "values = [*f(), other]\n"
+        "assert set(sys.modules) == before, set(sys.modules) - before\n"
+        "assert not any(type(value) is type(sys) for value in values)\n"
+        "assert colorsys.rgb_to_hsv(0, 0, 0) == (0, 0, 0) and set(sys.modules) == before | {'colorsys'}\n"
+    )
+    result = run(program, checks=checks, sandbox=rung)
+    assert result.passed, result
+
+
+def test_the_judge_has_no_folder_of_the_program(rung: str) -> None:
+    """Neither to work in nor to import from; where the kernel has Landlock, the judge cannot open it at all."""
+    program = (
+        "import os\nfor name in ('colorsys.py', 'mark'): open(name, 'w').write('raise SystemExit(0)')\n"
+        "def folder(): return os.getcwd()\n"
+    )
+    checks = (
+        "import os, sys\n"
+        "assert os.getcwd() == '/' != folder() and not os.path.exists('mark')\n"
+        "assert '' not in sys.path and not any(path.startswith(folder()) for path in sys.path)\n"
+        "import colorsys\n"
+        "assert colorsys.__file__.startswith(os.path.dirname(os.__file__))\n"
+    )
+    result = run(program, checks=checks, sandbox=rung)
+    assert result.passed, result
+    if sandbox.available("landlock") is None:
+        pytest.skip("this kernel has no Landlock")
+    for reach in ("open(folder() + '/mark')", "os.listdir(folder())", "open(folder() + '/new', 'w')"):
+        result = run(program, checks=f"import os\n{reach}", sandbox=rung)
+        assert result.reason.startswith("PermissionError"), result
+
+
+@pytest.mark.parametrize("last", ["os._exit(0)", "sys.exit(0)", "raise SystemExit", "os.close(3)", "pass"])
+def test_the_word_for_a_pass_cannot_be_guessed(rung: str, last: str) -> None:
+    """Code in the judge that writes what it likes to every descriptor has not told a verdict.
+
+    It runs here as part of the checks, whose rights it would have: that none runs is what the tests above are for.
+    """
+    checks = (
+        "import os, sys\n"
+        "for word in (b'passed', b'passed\\n', bytes(32), b'0' * 64):\n"
+        "    for fd in (fd for fd in range(64) if fd != 5):\n"
+        "        try: os.write(fd, word)\n"
+        "        except OSError: pass\n"
+        f"{last}\n"
+    )
+    assert not run("", checks=checks, sandbox=rung).passed
+
+
+def test_who_knows_the_word_has_passed(rung: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the test above can fail; the word is another in each run."""
+    word = secrets.token_bytes(32)
+    monkeypatch.setattr(process.secrets, "token_bytes", lambda size: word)
+    checks = f"import os\nos.write(3, {word!r}); os._exit(0)"
+    assert run("", checks=checks, sandbox=rung).passed
+    monkeypatch.undo()
+    assert not run("", checks=checks, sandbox=rung).passed
+
+
 @pytest.mark.parametrize("name", GRASPS)
 def test_a_function_of_the_checks_can_be_called_and_no_more(rung: str, name: str) -> None:
     result = run(GRASPS[name], checks=GRASPED, sandbox=rung)
@@ -386,19 +480,25 @@ def test_a_function_of_the_checks_can_be_called_and_no_more(rung: str, name: str
         ("(1 << 60).to_bytes(8, 'little')", "are allowed"),
         ("sized(b'q')", "unknown kind|longer than its message"),
         ("sized(b'')", "longer than its message"),
-        ("sized(b'N')", "a message that is none"),
+        ("sized(b'N' + bytes(8))", "a message that is none"),
         ("sized(b'l' + (1 << 40).to_bytes(8, 'little'))", "longer than its message"),
         ("sized((b't' + (1).to_bytes(8, 'little')) * 200_000 + b'N')", "RecursionError"),
-        ("sized(peer._coded(('value', Special(b'x', 'os._exit', (0,)), {})))", "unknown class 'os._exit'"),
-        ("sized(peer._coded(('value', Special(b'C', 'eval'), {})))", "unknown class 'eval'"),
-        ("sized(peer._coded(('value', Special(b'o', 99), {})))", "IndexError"),
-        ("sized(peer._coded(('value', Special(b'v', 9, 'list', 3), {})))", "not what it says"),
-        ("sized(peer._coded(('value', Special(b'r', 'x', True), {})))", "without a number"),
-        ("sized(peer._coded(('error', Special(b'E', int, (), {}))))", "a class that is none"),
-        ("sized(peer._coded(('error', Special(b'K', 7, 'x', 'os', int))))", "a class that is none"),
+        ("answer('made', 'os._exit', (0,))", "unknown kind 'os._exit'"),
+        ("answer('made', 'unittest.__main__', ())", "unknown kind 'unittest.__main__'"),
+        ("answer('named', 'eval')", "unknown kind 'eval'"),
+        ("answer('named', 'type')", "unknown kind 'type'"),
+        ("answer('yours', 99)", "unknown kind 99"),
+        ("answer('module', 'unittest.__main__')", "'RemoteModule' object is not callable"),
+        ("answer('import', 'unittest.__main__')", "unknown kind 'import'"),
+        ("answer('derived', 9, list, 3)", "not what it says"),
+        ("answer('derived', 9, ValueError, 3)", "not what it says"),
+        ("answer('error', int, (), {})", "a class that is none"),
+        ("answer('class of errors', 7, 'x', 'os', int)", "a class that is none"),
         ("sized(peer._coded(('error', 'no error')))", "TypeError"),
-        ("sized(peer._coded(('value', ('module', '__main__'), {})))", "NameError"),
-        ("sized(peer._coded(('value', ('module', 'sinkscope.tasks.sandbox.confined'), {})))", "NameError"),
+        (
+            "sized(peer._coded(('value', 1, {0: [exec]})))",
+            "'int' object is not callable|IndexError|out of range",
+        ),
     ],
 )
 def test_a_message_that_is_none_fails(rung: str, message: str, words: str) -> None:
@@ -406,19 +506,18 @@ def test_a_message_that_is_none_fails(rung: str, message: str, words: str) -> No
     program = (
         "import os, sys, time\n"
         "peer = sys._getframe(1).f_locals['peer']\n"
-        "class Special:\n    def __init__(self, tag, *fields): self.tag, self.fields = tag, fields\n"
-        "put = type(peer)._put\n"
-        "def patched(self, out, value):\n"
-        "    if type(value) is Special: self._fields(out, value.tag, *value.fields)\n"
-        "    else: put(self, out, value)\n"
-        "type(peer)._put = patched\n"
+        "described = type(peer)._description\n"
+        "class Fields(list): pass\n"
+        "type(peer)._description = lambda self, value: (\n"
+        "    tuple(value) if type(value) is Fields else described(self, value))\n"
         "def sized(data): return len(data).to_bytes(8, 'little') + data\n"
-        "peer.send(('ready', print, []))\n"
+        "def answer(*fields): return sized(peer._coded(('value', Fields(fields), {})))\n"
+        "peer.send(('ready', sys, []))\n"
         f"data = {message}\n"
         "while data: data = data[os.write(4, data):]\n"
         "time.sleep(60)\n"
     )
-    result = run(program, checks="f", sandbox=rung)
+    result = run(program, checks="f()", sandbox=rung)
     assert not result.passed
     assert re.search(words, result.reason), result
 
@@ -690,8 +789,8 @@ def test_secrets_of_the_caller_stay_out(rung: str, monkeypatch: pytest.MonkeyPat
 def test_what_a_program_writes_is_gone_after_it(rung: str) -> None:
     name = f"sinkscope-{secrets.token_hex(4)}"
     result = run(
-        f"import os\nopen({name!r}, 'w').write('x')\nprint(os.getcwd())",
-        checks=f"assert open({name!r}).read() == 'x'",
+        f"import os\nopen({name!r}, 'w').write('x')\nprint(os.getcwd())\ndef read(): return open({name!r}).read()",
+        checks="assert read() == 'x'",
         sandbox=rung,
     )
     assert result.passed, result
@@ -765,6 +864,7 @@ def test_with_other_pythons(version: str, tmp_path: Path) -> None:
         (f"import math\n{text}", line, "_") for text in PRETENCES.values() for line in CUBES.splitlines()
     ]
     wrong += [(text, GRASPED, "__main__") for text in GRASPS.values()]
+    wrong += [(f"{PRELUDE}{text}", EXERCISED, "_") for text in DOORS.values()]
     right = [(program, checks, "solution") for program, checks in CROSSING.values()]
     code = (
         "from sinkscope.tasks.sandbox import *\n"
@@ -775,6 +875,7 @@ def test_with_other_pythons(version: str, tmp_path: Path) -> None:
         "    results = run_many(jobs, sandbox=rung)\n"
         "    for job, result in zip(jobs, results):\n"
         "        assert result.passed == (job.name == 'solution'), (rung, job, result)\n"
+        f"        assert {INSIDE!r} not in result.output, (rung, job, result)\n"
         "    print('held', rung, len(jobs))\n"
     )
     done = subprocess.run(
