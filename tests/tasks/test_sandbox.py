@@ -136,7 +136,8 @@ CROSSING = {
         "assert f(nested) == nested and str(f(-0.0)) == '-0.0' and f(float('nan')) != 0\n"
         "for value in (None, True, 1j, range(3), slice(1), '\\ud800', ..., int, ValueError, collections.deque([1], 3),\n"
         "              collections.Counter('aab'), collections.OrderedDict(a=1), fractions.Fraction(1, 3),\n"
-        "              decimal.Decimal('0.10'), datetime.date(2026, 1, 2), datetime.timedelta(1, 2, 3)):\n"
+        "              decimal.Decimal('0.10'), datetime.date(2026, 1, 2), datetime.timedelta(1, 2, 3), datetime.time(1, 2),\n"
+        "              datetime.datetime(2026, 1, 2, 3), datetime.datetime(1, 2, 3, tzinfo=datetime.timezone.utc)):\n"
         "    assert f(value) == value and type(f(value)) is type(value), value\n",
     ),
     "what is changed in place": (
@@ -200,6 +201,53 @@ CROSSING = {
         "def inside(): return [LIMIT for _ in range(2)]\n"
         "assert inside() == [3, 3] and eval('LIMIT') == 3\n"
         "try: missing\nexcept NameError: pass\nelse: assert False\n",
+    ),
+    "what published tests do": (
+        "import collections, heapq\nfrom decimal import Decimal\n"
+        "class Node:\n    def __init__(self, value): self.value, self.left, self.right = value, None, None\n"
+        "class Pair(object):\n    def __init__(self, a, b): self.a, self.b = a, b\n"
+        "class Solution:\n    def twoSum(self, numbers, target): return [0, 1]\n"
+        "def depth(node): return 0 if node is None else 1 + max(depth(node.left), depth(node.right))\n"
+        "def widest(pairs, n): return max(pair.b - pair.a for pair in pairs[:n])\n"
+        "def common(a, b): return tuple(set(a) & set(b))\n"
+        "def count(words): return collections.Counter(words)\n"
+        "def rest(x): return Decimal(x) % 1\n"
+        "def half(x): return complex(x) / 2\n"
+        "def ordered(words, key=None): return iter(sorted(words, key=key or None))\n"
+        "def values(node):\n    found = []\n    while node: found.append(node.value); node = node.next\n    return found\n"
+        "def nothing(x): return None\n"
+        "def check(x): raise ValueError(f'not {x}')\n",
+        "import math, unittest\n"
+        "root = Node(4); root.left = Node(2); root.left.right = Node(1)\n"
+        "assert depth(root) == 3 and root.left.value == 2 and widest([Pair(5, 24), Pair(39, 60)], 2) == 21\n"
+        "class Link:\n    def __init__(self, value, next=None): self.value, self.next = value, next\n"
+        "    def __len__(self): return 1\n"
+        "assert values(Link(1, Link(2, Link(3)))) == [1, 2, 3] and values(None) == []\n"
+        "assert set(common((3, 4, 5), (5, 7, 4))) == set((4, 5)) and Solution().twoSum([2, 7], 9) == [0, 1]\n"
+        "assert count(['a', 'b', 'a']) == {'a': 2, 'b': 1} and count('aab').most_common(1) == [('a', 2)]\n"
+        "assert rest(3.5) == 0.5 and abs(rest(1.25) - Decimal('0.25')) < 1e-6 and half(1j) == 0.5j\n"
+        "assert math.isclose(rest(0.1), 0.1, rel_tol=1e-3) and nothing(1) is None and not nothing(2)\n"
+        "assert list(ordered(['bb', 'a'], key=len)) == ['a', 'bb'] and next(ordered('ba', str.upper)) == 'a'\n"
+        "assert tuple(ordered((word for word in 'ba'), lambda word: -ord(word))) == ('b', 'a')\n"
+        "class Test(unittest.TestCase):\n"
+        "    def test(self):\n"
+        "        self.assertEqual(common('ab', 'bc'), ('b',))\n"
+        "        with self.assertRaisesRegex(ValueError, 'not 3'): check(3)\n"
+        "assert unittest.TextTestRunner().run(Test('test')).wasSuccessful()\n",
+    ),
+    "iterators": (
+        "import itertools\n"
+        "def multiples(n):\n    for i in itertools.count(1): yield n * i\n"
+        "def squares(items): return map(lambda x: x * x, items)\n"
+        "def first(items, n): return [next(items) for _ in range(n)]\n"
+        "class Countdown:\n    def __init__(self, n): self.n = n\n    def __iter__(self): return self\n"
+        "    def __next__(self):\n        self.n -= 1\n        if self.n < 0: raise StopIteration\n        return self.n\n",
+        "import itertools\n"
+        "assert list(itertools.islice(multiples(3), 3)) == [3, 6, 9] and list(squares(iter([1, 2]))) == [1, 4]\n"
+        "def endless():\n    while True: yield 7\n"
+        "assert first(endless(), 2) == [7, 7] and first(itertools.count(5), 2) == [5, 6] and sum(squares(range(4))) == 14\n"
+        "assert list(Countdown(3)) == [2, 1, 0] and max(Countdown(5)) == 4\n"
+        "assert dict(zip('ab', Countdown(2))) == {'a': 1, 'b': 0} and list(squares(endless() for _ in ())) == []\n",
     ),
     "derived values": (
         "import collections, enum\nP = collections.namedtuple('P', 'x y')\n"
@@ -879,7 +927,8 @@ def test_with_other_pythons(version: str, tmp_path: Path) -> None:
         "    print('held', rung, len(jobs))\n"
     )
     done = subprocess.run(
-        [found, "-c", code],
+        [found, "-"],
+        input=code,  # longer than a command line may be
         env={"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1", "PATH": os.environ["PATH"]},
         capture_output=True,
         text=True,

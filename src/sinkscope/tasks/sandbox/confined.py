@@ -202,15 +202,15 @@ def _judge(source: bytes, job: Job, verdict: int, secret: bytes, read: int, writ
 
     def permits(action: str, target: Any, args: Any) -> None:
         # What the checks pass to the program: functions may be called, iterators asked, and objects of the checks' own
-        # classes have attributes. Nothing else: attributes of functions and generators lead to the whole interpreter.
-        public = args and type(args[0]) is str and not args[0].startswith("_")
-        if not (
-            action in ("__call__", "__iter__", "__next__")
-            or (action in ("__getattr__", "__setattr__") and public and type(target).__module__ == job.name)
-        ):
-            raise AttributeError(
-                f"{action} of an object that belongs to the checks is not available to the program"
-            )
+        # classes used. Nothing else: attributes of functions and generators lead to the whole interpreter.
+        own = type(target).__module__ == job.name
+        attribute = action.endswith("attr__")
+        private = attribute and not (args and type(args[0]) is str and not args[0].startswith("_"))
+        if action not in ("__call__", "__iter__", "__next__", "__bool__") and (private or not own):
+            words = f"{action} of an object that belongs to the checks is not available to the program"
+            raise (
+                AttributeError(words) if attribute else TypeError(words)
+            )  # as Python does: `list` asks for a length
 
     peer = Peer(read, write, judge=True, permits=permits)
     told, failure = b"", None

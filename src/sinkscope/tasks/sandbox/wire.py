@@ -47,6 +47,11 @@ DESCRIBED = b"x"  # a tuple of plain values stands for the value
 TAGS = {kind: tag for tag, (kind, *_) in PIECES.items()} | {kind: tag for tag, kind in ITEMS.items()}
 CHANGEABLE = (list, dict, set, bytearray)
 
+
+def _clock(value: Any) -> tuple[int, ...]:
+    return value.hour, value.minute, value.second, value.microsecond
+
+
 # Classes of values, with the arguments that make an equal one.
 MADE: dict[str, Function] = {
     "builtins.complex": lambda value: (value.real, value.imag),
@@ -59,7 +64,10 @@ MADE: dict[str, Function] = {
     "fractions.Fraction": lambda value: (value.numerator, value.denominator),
     "decimal.Decimal": lambda value: (str(value),),
     "datetime.date": lambda value: (value.year, value.month, value.day),
+    "datetime.time": lambda value: (*_clock(value), value.tzinfo),
+    "datetime.datetime": lambda value: (value.year, value.month, value.day, *_clock(value), value.tzinfo),
     "datetime.timedelta": lambda value: (value.days, value.seconds, value.microseconds),
+    "datetime.timezone": lambda value: (value.utcoffset(None),),
 }
 
 # What a value of a class derived from these holds, whatever the class makes of it.
