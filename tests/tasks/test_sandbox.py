@@ -170,11 +170,12 @@ CROSSING = {
     ),
     "functions": (
         "def f(g, n): return [g(i) for i in range(n)]\ndef twice(g): return lambda x: g(g(x))\n"
-        "def steps(n): yield from range(n)\ndef total(items): return sum(items)\ndef first(node): return node.next.value\n",
+        "def steps(n): yield from range(n)\ndef total(items): return sum(items)\ndef first(node): return node.next.value\n"
+        "def owns(g): return g is eval\n",
         "class Node:\n    def __init__(self, value, next=None): self.value, self.next = value, next\n"
         "assert f(lambda x: x * x, 3) == [0, 1, 4] and twice(lambda x: x + 1)(5) == 7 and f(len, 0) == []\n"
         "assert list(steps(3)) == [0, 1, 2] and total(x for x in (1, 2)) == 3 and callable(f) and f.__name__ == 'f'\n"
-        "assert first(Node(1, Node(2))) == 2\n"
+        "assert first(Node(1, Node(2))) == 2 and owns(eval)\n"  # the judge's would run text in the judge
         "for x in steps(9):\n    if x == 2: break\n"
         "assert x == 2 and sorted([3, 1], key=twice(lambda x: -x)) == [1, 3]\n",
     ),

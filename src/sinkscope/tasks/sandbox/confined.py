@@ -35,7 +35,7 @@ class Job:
     checks: int  # bytes of the checks, behind the program
     secret: int  # bytes of what the judge says of a program that passed, behind the checks
     name: str  # of the program's module
-    shadows: tuple[str, ...] | None  # builtins that the checks take from the program; None: all that it has
+    shadows: tuple[str, ...] | None  # as `Program` has it
     verdict: int  # the descriptor
     user: int  # whom root becomes; 0: nobody else
     rung: str
