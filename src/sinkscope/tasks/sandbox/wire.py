@@ -81,7 +81,6 @@ ERRORS = [
     kind for kind in vars(builtins).values() if isinstance(kind, type) and issubclass(kind, BaseException)
 ]
 TYPES = {kind.__name__: kind for kind in (*ERRORS, *HELD, bool, complex, bytearray, range, slice, object)}
-
 ERROR_MODULES = ("binascii", "dataclasses", "decimal", "json.decoder", "re", "statistics", "struct")
 
 # Of the names with two underscores, those that the judge asks the program for. Others are hooks, and some of the standard
