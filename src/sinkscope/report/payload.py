@@ -70,7 +70,7 @@ def views(
     *,
     heads: Sequence[tuple[int, int]] = (),
     epsilon: float = EPSILON,
-    rule: str = "sum",
+    rule: str = "auto",
     samples: Sequence[int] | None = None,
     name: str | None = None,
     file: str = "",
