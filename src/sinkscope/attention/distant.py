@@ -69,7 +69,7 @@ class DistantSums:
         weights = call.expected(ALL).weights
         parts = [every]
         for gap in self._gaps[1:]:
-            near = replace(visibility, window=min(gap, visibility.window or gap))
+            near = _nearer(visibility, gap)
             masked = None if self.raw else call.hidden
             part = column_mass(call.query, call.key, lse, near, masked, call.scale, weights)
             parts.append((every - part[:rows, :, 0]).clamp(min=0.0))
@@ -140,6 +140,22 @@ class DistantSums:
                 mass = torch.stack(layers, 1)[..., :keys]
         each = [by_window[window] for window in (self._windows if len(kinds) > 1 else kinds)]
         return mass, Distant(*(_stacked(parts) for parts in zip(*map(_fields, each), strict=True)))
+
+
+def whole(calls: list[AttentionCall]) -> DistantSums:
+    """The sums of one forward over a whole text, from the calls of its layers."""
+    sums = DistantSums(calls[0].visibility.keys)
+    sums.add([sums.share(call, call.query) for call in calls])
+    return sums
+
+
+def _nearer(visibility: Visibility, gap: int) -> Visibility:
+    """The same pattern, without the keys that are `gap` or more behind a query."""
+    if visibility.dense is None:
+        return replace(visibility, window=min(gap, visibility.window or gap))
+    queries, keys = visibility.dense.shape[-2:]
+    band = torch.ones(queries, keys, dtype=torch.bool, device=visibility.dense.device)
+    return replace(visibility, dense=visibility.dense & band.triu(keys - queries - gap + 1))
 
 
 def block_sinks(

@@ -7,6 +7,7 @@ queries give it, and keys that cannot be judged: they are *unknown*, which is no
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ import xarray as xr
 
 from sinkscope import checks
 from sinkscope.errors import InputError
-from sinkscope.sink_rule import EPSILON, PAPER_LENGTH, Distant, around, distant, gap_of
+from sinkscope.sink_rule import EPSILON, PAPER_LENGTH, Distant, around, distant
 from sinkscope.sink_rule import threshold_line as sum_line
 from sinkscope.sinks.dataset import (
     HEAD_MEANS_NOTE,
@@ -201,7 +202,7 @@ class Judge:
         }
         if len(each) == 1:
             return next(iter(each.values())), int(length[0])
-        fields = ("count", "uniform", "local", "known", "noise")
+        fields = [field.name for field in dataclasses.fields(Distant)]
         rows = {
             f: np.stack([np.asarray(getattr(each[w], f)) for w in windows.tolist()])[:, None] for f in fields
         }
@@ -247,6 +248,6 @@ def with_far(data: xr.Dataset) -> xr.Dataset:
             behind = np.where(real[:, None] & real, place[:, None] - place, -1)
             for layer, wide in enumerate(windows):
                 far = distant(np.array([n]), place, wide or None)
-                mass = (np.nan_to_num(rows[layer]) * (behind >= gap_of(min(n, wide or n)))).sum(axis=1)
+                mass = (np.nan_to_num(rows[layer]) * (behind >= far.gap)).sum(axis=1)
                 out[sample, step, layer] = np.where(far.known, _ratio(mass, far.uniform), np.nan)
     return data.assign(received_far=(dims, out))
