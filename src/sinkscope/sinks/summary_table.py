@@ -229,7 +229,8 @@ def _dynamics(rows: _Rows) -> None:
         number = np.where(known.any(axis=1), known.sum(axis=1), np.nan)
         each = np.where(known, layers, 0.0).sum(axis=1) / number
         rows.add("dynamics", "overlap with the next layer", rows.mean(each, scale="share"), "Jaccard index")
-    for name, unit in (("spatial", "(received attention)²"), ("temporal", "positions²")):
+    squared = f"({statistics.attrs.get('unit', MULTIPLES)})²"
+    for name, unit in (("spatial", squared), ("temporal", "positions²")):
         spread = rows.mean(statistics[f"{name}_variance"].values)
         rows.add("dynamics", f"{name} variance", spread, unit)
     drift = drifts(statistics)
