@@ -371,7 +371,6 @@ def test_not_static_is_not_moving(moved, static, status):
     assert trace_rules.kinds(moving=False)(one).status == opposite[status]
 
 
-
 def test_without_sinks_there_is_nothing_to_describe():
     """A last layer without any sink does not have "one or two"; a model without sinks is not described at all."""
     claim = next(claim for claim in CLAIMS if claim.name == "few")
