@@ -153,7 +153,9 @@ def main() -> None:
         own = ss.generate(
             model, torch.tensor([[1]]), ss.SamplingDecoding(length=255, eos=None), seed=0
         ).sequences
-        print("stories15M", table(WORDS, [text_row(model, own[:, :n]) for n in TEXTS[1:7]]), sep="\n\n")
+        print(
+            "stories15M", table(WORDS, [text_row(model, own[:, :n]) for n in (*TEXTS[1:6], 255)]), sep="\n\n"
+        )
 
 
 if __name__ == "__main__":
