@@ -25,6 +25,7 @@ from typing import Any, Literal, TypeVar
 
 from sinkscope.checks import whole
 from sinkscope.errors import InputError, SinkscopeError, nearest
+from sinkscope.sink_rule import EPSILON
 
 BUILTIN = Path(__file__).parent / "builtin"
 SCHEME = "scheme"
@@ -148,7 +149,7 @@ class TraceGrid(Grid):
     maps: int = 0
     maps_every: int = 8
     keep: bool = True
-    epsilon: float = 3.0
+    epsilon: float = EPSILON
     rule: str = "auto"
 
     def __post_init__(self) -> None:
