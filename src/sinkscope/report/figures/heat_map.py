@@ -47,6 +47,6 @@ def plot_heat_map(
     table = by_trace(traces, rows)
     top = float(np.nanquantile(table["received"], 0.9995))
     figure = look.heat_panels(
-        table, "step", "position", "received", top=top, label=f"received, {unit}", width=width, height=height
+        table, "step", "position", "received", top=top, label=unit, width=width, height=height
     )
     return look.finished("figure_1", figure, table, scores=scores_text(traces))

@@ -26,7 +26,7 @@ def plot_layer_head(traces: Any) -> look.PaperFigure:
 
     percent, unit = common_unit(traces)
     table = by_trace(traces, rows)
-    top, label = float(table["main_sink"].max()), f"strongest key, {unit}"
+    top, label = float(table["main_sink"].max()), unit
     figure = look.heat_panels(table, "layer", "head", "main_sink", top=top, label=label, height=2.8)
     strongest = [part.nlargest(1, "main_sink") for _, part in table.groupby("trace", sort=False)]
     seen = "; ".join(
