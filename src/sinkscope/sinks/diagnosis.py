@@ -157,7 +157,8 @@ def _present(statistics: SinkStatistics) -> Finding:
     setting = f"ε = {statistics.attrs['epsilon']:g}, rule {statistics.attrs['rule']}"
     rules = f"present: ≥ {PRESENT_SHARE:.0%} of head-steps with a sink at {setting}"
     if steps.sum() == 0:
-        return Finding("sinks", NO_EVIDENCE, "no key could be judged: the texts are too short", rules)
+        why = statistics.attrs.get("note") or "the texts are too short"
+        return Finding("sinks", NO_EVIDENCE, f"no key could be judged: {why}", rules)
     evidence = f"{_percent(share)} of head-steps have a sink"
     if "unknown" in statistics:
         unknown, cells = (statistics[name].values for name in ("unknown", "cells"))
