@@ -54,11 +54,24 @@ def study(**changes: object) -> spec.Study:
         {"task": "small_code"},
         {"kind": "replay"},
         {"capture": '{"level": "heads"}'},
+        {"sinks": '{"epsilon": 5.0, "rule": "auto"}'},
     ],
 )
 def test_everything_that_can_change_a_result_changes_the_id(change: dict[str, object]) -> None:
     before = identified(CELL, WEIGHTS).id
     assert identified(replace(CELL, **change), WEIGHTS).id != before  # type: ignore[arg-type]
+
+
+def test_another_threshold_or_rule_is_another_trace() -> None:
+    def traced(**changes: object) -> list[Cell]:
+        wanted = spec.changed("organisms", ["organism/causal"], **changes)  # type: ignore[arg-type]
+        facts = {"organism/causal": Facts("causal", "float32", "0", 2, 4, 1000)}
+        return [cell for cell in cells.outline(wanted, facts, exact=False) if cell.kind == "trace"]
+
+    assert {cell.sinks for cell in traced()} == {cell.sinks for cell in traced(epsilon=3.0)} == {""}
+    assert json.loads(traced(epsilon=5.0, rule="sum")[0].sinks) == {"epsilon": 5.0, "rule": "sum"}
+    with pytest.raises(InputError, match="did you mean sum"):
+        traced(rule="sun")
 
 
 @pytest.mark.parametrize("change", [{"family": "mmada"}, {"dtype": "bfloat16"}, {"weights": "abd"}])

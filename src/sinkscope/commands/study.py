@@ -62,6 +62,8 @@ def study(
     runs: Path | None = None,
     task: str | None = None,
     samples: int | None = None,
+    epsilon: float | None = None,
+    rule: str | None = None,
     data: Sequence[str] | None = None,
     on: str = "local",
     workers: int | None = None,
@@ -82,6 +84,8 @@ def study(
         dtype,
         pairs(data or (), "--data"),
         {} if runs is None else trained_runs(runs),
+        epsilon,
+        rule,
     )
     out = out or Path(f"study-{wanted.name}")
     options = pairs(option or (), "--option")

@@ -31,7 +31,8 @@ from sinkscope.trace.trace import Trace
 
 
 class Strongest(NamedTuple):
-    """A position with much attention: `received` is its mean over steps, layers and heads, uniform attention = 1."""
+    """A position with much attention: `received` is its mean over steps, layers and heads; uniform attention = 1, or percent of a
+    distant query's attention in a causal model."""
 
     position: int
     token: str
@@ -258,6 +259,7 @@ def progress(model: Model, prompt: int) -> Iterator[Callable[[int, int, torch.Te
 def report(run: Run, seeds: Any, out: Path, json: bool) -> None:
     """Print the answers, where the sinks are, whether they moved, and where to look next."""
     from sinkscope.sinks import moves, summary
+    from sinkscope.sinks.judging import PERCENT
 
     if run.trace is None:
         raise RuntimeError("a traced run has a trace")
@@ -290,16 +292,19 @@ def report(run: Run, seeds: Any, out: Path, json: bool) -> None:
         and row["unit"] == "share of head-steps with a sink"
         and row["value"] > 0
     )
+    share = "% of a distant query's attention" if table.attrs["unit"] == PERCENT else "× uniform"
     positions = "; ".join(
-        f"position {key.position} {key.token!r} ({key.received:.1f}× uniform)" for key in most
+        f"position {key.position} {key.token!r} ({key.received:.1f}{share})" for key in most
     )
+    unknown = values.get(("data", "unknown keys"))
     say(
         *(f"answer {row}: {text.strip()[:400] or '(empty)'}" for row, text in enumerate(run.texts)),
         f"steps: {run.steps}, forward passes: {max(run.forwards)}, selections decided by ties: {int(run.ties.sum())}",
         f"sinks (ε = 3): {known('where', 'sinks per head')} per head and step; heads without one: "
-        f"{known('where', 'heads without')}; attention they absorb: {known('strength', 'absorbed')}",
-        f"most attention, as a mean over all steps, layers and heads (a sink in one head has 4× and more): {positions}",
-        f"the strongest sink of a head moved {moved} times; by kind of head: {kinds or 'no sinks'}",
+        f"{known('where', 'heads without')}; attention they absorb: {known('strength', 'absorbed')}"
+        + ("" if unknown is None else f"; too recent to be judged: {unknown:.0%} of the tokens"),
+        f"most attention, as a mean over all steps, layers and heads: {positions or 'unknown, the text is too short'}",
+        f"the strongest sink of a head moved {moved} times; by kind of head: {kinds or 'none was found'}",
     )
     if run.hidden_share is not None:
         did = ", ".join(f"{ACCOUNT[name]} {share:.1%}" for name, share in acted.items() if share is not None)
@@ -313,13 +318,14 @@ def strongest(trace: Trace, count: int = 3) -> list[Strongest]:
     """The positions of the first sample that received the most attention."""
     import numpy as np
 
+    from sinkscope.sinks import step_position_map
+
     dataset = trace.dataset.isel(sample=0)
-    received = dataset["received_all" if "received_all" in dataset else "received"]
-    if not bool(received.notnull().any()):  # a causal run so short that no key was seen by 16 queries
-        received = dataset["received"]
-    mean = np.nan_to_num(received.mean([dim for dim in received.dims if dim != "key"], skipna=True).values)
+    maps = step_position_map(trace.dataset.isel(sample=[0])).values[0]
+    seen = np.isfinite(maps).sum(axis=0)
+    mean = np.nansum(maps, axis=0) / np.maximum(1, seen)
     keys = []
-    for key in np.argsort(-mean, kind="stable")[:count]:
+    for key in np.argsort(-mean, kind="stable")[: min(count, int((seen > 0).sum()))]:
         ids = dataset["tokens"].isel(key=int(key)).values
         token = trace.token_text(int(ids[ids >= 0][-1])) if (ids >= 0).any() else "?"
         keys.append(Strongest(int(dataset["position"].isel(key=int(key))), token, float(mean[key])))

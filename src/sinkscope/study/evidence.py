@@ -13,7 +13,7 @@ import io
 import json
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -88,8 +88,9 @@ def key_of(cell: Cell) -> str:
     """What a result depends on, but for the documents, the dtype and the machine; those are what is checked."""
     known = cell.identity
     capture = known.get("capture")
-    if "reuse" in known:
-        capture = {"capture": capture, "reuse": known["reuse"]}
+    for name in ("reuse", "sinks"):
+        if name in known:
+            capture = {"capture": capture, name: known[name]}
     return key(
         str(known["model"]["weights"]), known["task"], known["decoding"], str(known["policy"]), known["seeds"], capture
     )  # fmt: skip
@@ -167,6 +168,10 @@ def _evidence(about: Mapping[str, Any], arrays: Sequence[io.BytesIO]) -> Evidenc
         entry["key"]: Traces(tuple(entry["documents"]), load_statistics(part), entry["made"])
         for entry, part in zip(about["traces"], arrays, strict=True)
     }
+    if any(one.statistics.attrs["scores"] == "received_all" for one in traces.values()):
+        # Sinks of a causal model as they were told before distant queries told them: its answers alone are evidence.
+        answers = [replace(cell, hits=None, hits_made="") for cell in answers]
+        return Evidence(about["weights"], tuple(answers))
     return Evidence(about["weights"], tuple(answers), traces, tuple(about["pairs"]))
 
 

@@ -198,7 +198,7 @@ def _traced(cell: Cell, store: Store, model: Model, task: Task, item: Item) -> G
     )
     more: dict[str, Any] = {"trace": path.name, "bytes": path.stat().st_size}
     if cell.kind == "trace":
-        part = sink_statistics(run.trace)
+        part = sink_statistics(run.trace, **json.loads(cell.sinks or "{}"))
         write_atomically(store.statistics_file(cell.id, item.index, item.seed), statistics_bytes(part))
         steps = float(part["head_steps"].sum())
         # Exemplars are chosen by this number.

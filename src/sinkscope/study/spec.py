@@ -25,6 +25,7 @@ from typing import Any, Literal, TypeVar
 
 from sinkscope.checks import whole
 from sinkscope.errors import InputError, SinkscopeError, nearest
+from sinkscope.sink_rule import EPSILON
 
 BUILTIN = Path(__file__).parent / "builtin"
 SCHEME = "scheme"
@@ -140,6 +141,7 @@ class TraceGrid(Grid):
         capture: options of ss.Capture.
         maps: exemplars that get full attention maps in a second pass, every `maps_every` steps; see `documents.exemplars`.
         keep: False removes a recording once its statistics are made of it, for studies of many models.
+        epsilon, rule: what is a sink in the statistics and claims, as in ss.detect.
     """
 
     name: str = "traces"
@@ -147,6 +149,8 @@ class TraceGrid(Grid):
     maps: int = 0
     maps_every: int = 8
     keep: bool = True
+    epsilon: float = EPSILON
+    rule: str = "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -154,6 +158,9 @@ class TraceGrid(Grid):
             raise InputError(
                 f"[[trace]] {self.name}: recordings with maps or under policies are read again later; leave keep = false out"
             )
+        from sinkscope.sinks.judging import check_rule  # what reads arrays is not needed to name a study
+
+        check_rule(self.rule, self.epsilon)
         whole("maps", self.maps, 0)
         whole("maps_every", self.maps_every, 1)
 
@@ -282,13 +289,17 @@ def changed(
     dtype: str | None = None,
     data: Mapping[str, str] | None = None,
     runs: Mapping[str, str] | None = None,
+    epsilon: float | None = None,
+    rule: str | None = None,
 ) -> Study:
     """A built-in study or one from a TOML file, with other models, another task, number of documents, dtype or data files.
 
     Args:
-        runs: further models, name → folder.
+        runs: further models, name → folder. epsilon, rule: what is a sink in its traces.
     """
     given = read_data(name)
+    for block in given.get("trace", []):
+        block |= {key: value for key, value in (("epsilon", epsilon), ("rule", rule)) if value is not None}
     named = [{"source": source, "name": label} for label, source in (runs or {}).items()]
     if models or named:
         given["models"] = [*models, *named]
