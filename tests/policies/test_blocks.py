@@ -105,7 +105,9 @@ def follow(family: str, cached: bool, policy: Any) -> None:
         if theirs is not None:
             theirs = [one[..., : columns.stop] for one in theirs]
         state: Tensor = run.states[step][:, columns]
-        found = dense.forward(state, theirs, stores=cached and kind != "denoise", step=is_step)
+        found = dense.forward(
+            state, theirs, stores=cached and kind != "denoise", step=is_step, prefill=kind == "prefill"
+        )
         where = f"{kind} at step {step}, columns {columns.start} to {columns.stop}"
         torch.testing.assert_close(logits.double(), found.logits, atol=close, rtol=CLOSE, msg=where)
         if is_step:
