@@ -76,6 +76,29 @@ def relative_far(attention: Any, key: int, window: int | None = None) -> float:
     return given / sum(1 / many for many in seen) if far else math.nan
 
 
+def margins_of_far(received_far: Any, real: np.ndarray) -> dict[int, float]:
+    """Column → margin, from a trace's `received_far` [K] of one head; real: bool [K], the tokens so far."""
+    columns = np.flatnonzero(real)
+    length, found = len(columns), {}
+    for place, column in enumerate(columns):
+        far = distant_queries(length, place)
+        if far:
+            given = float(received_far[column]) * sum(1 / (i + 1) for i in far) / len(far)
+            nearby = sum(1 / (i - place + 1) for i in far) / len(far)
+            found[int(column)] = 64 * (given - nearby - 1 / (2 * length))
+    return found
+
+
+def sinks_of_far(received_far: np.ndarray, real: np.ndarray, epsilon: float = 3.0) -> np.ndarray:
+    """Bool like received_far [..., K]: the sinks of every head in it."""
+    found = np.zeros(received_far.shape, dtype=bool)
+    for at in np.ndindex(*received_far.shape[:-1]):
+        margins = margins_of_far(received_far[at], real)
+        assert all(abs(margin - epsilon) > 1e-4 for margin in margins.values()), "a key lies on the threshold"
+        found[at][[j for j, margin in margins.items() if margin > epsilon]] = True
+    return found
+
+
 def real_part(attention: np.ndarray, real: np.ndarray) -> np.ndarray:
     """[…, n, n] of the real tokens alone, of an attention matrix […, S, S] with padding; real: bool [S]."""
     columns = np.flatnonzero(real)

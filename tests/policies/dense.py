@@ -32,7 +32,7 @@ class Forward:
     Attributes:
         logits: Float64 [B·branches, Q, V].
         taken: [L] Bool [B, H, K]. received, raw: [L] Float64 [B, H, K], NaN without a key.
-        share, hit, strongest, removed: [L] Float64 [B, H].
+        share, hit, strongest, removed: [L] Float64 [B, H]. sinks: [L] Bool [B, H, K], none for a window alone.
     """
 
     logits: Tensor
@@ -43,6 +43,7 @@ class Forward:
     hit: list[np.ndarray] = field(default_factory=list)
     strongest: list[np.ndarray] = field(default_factory=list)
     removed: list[np.ndarray] = field(default_factory=list)
+    sinks: list[np.ndarray] = field(default_factory=list)
 
 
 class Network:
@@ -244,8 +245,10 @@ class Dense:
         silence = any(one.effect == "silence" for one in rules(self.policy))
         acted = plain if silence else softmax(scores, seen & ~taken)
         queries = self.scoring(real[:, -q.shape[2] :])[:, None]
-        # Nothing is masked where the queries that score the keys keep their scores.
-        found.taken.append(columns & ~stranded[:B, :, -1].numpy() & acting.any(-1)[:, None, None].numpy())
+        # Nothing is masked where the last query that could lose it keeps its scores, or there is no such query.
+        last = [int(max(where.nonzero(), default=-1)) for where in acting]
+        loses = [~stranded[b, :, i] & (i >= 0) for b, i in enumerate(last)]
+        found.taken.append(columns & torch.stack(loses).numpy())
         found.raw.append(own)
         found.received.append(self.received(acted[:B], visible[:B], real))
         lost = (plain * taken)[:B].sum(-1)
@@ -286,6 +289,7 @@ class Dense:
         B, H, _ = own.shape
         columns = found.taken[-1]
         numbers = np.full((3, B, H), np.nan)
+        found.sinks.append(np.zeros_like(columns))
         for b in range(B):
             for h in range(H):
                 scores = mean([own[b, h]])
@@ -293,6 +297,7 @@ class Dense:
                 sinks = [j for j in sorted(margins) if margins[j] > 3]
                 if not sinks or (band and not columns.any()):
                     continue
+                found.sinks[-1][b, h, sinks] = True
                 strength = scores
                 if self.network.causal:
                     rows, place = self.of_real([self.rows[layer][b, h]], b)

@@ -143,7 +143,8 @@ def test_k_may_be_as_large_as_the_sequence() -> None:
 
 SINGLE = [
     ss.MaskKeys({0: [1]}), ss.MaskFirst(2), ss.Window(3), ss.Window(3, first=1), ss.MaskTop(2, when="same"),
-    ss.MaskAbove(0.5, when="same", scope="layer"), ss.KeepTop(0.5, when="same"), ss.MaskRandom(like=ss.MaskFirst(2)),
+    ss.MaskAbove(0.5, when="same", scope="layer"), ss.MaskTop(8, when="same", scope="layer", epsilon=-4),
+    ss.KeepTop(0.5, when="same"), ss.MaskRandom(like=ss.MaskFirst(2)),
     ss.MaskRandom(like=ss.MaskTop(2, when="same")), ss.MaskRandom(like=ss.MaskTop(2, when="same"), match="mass"),
     ss.MaskFirst(1, effect="silence"), ss.MaskFirst(1) & ss.Window(4),
 ]  # fmt: skip
@@ -167,6 +168,7 @@ def test_a_single_forward_takes_policies_that_need_no_step_before(family: str, p
     assert same == (
         getattr(policy, "effect", "hide") == "silence"
         or (isinstance(policy, ss.MaskKeys) and 0 not in dict(policy.chosen))
+        or (isinstance(policy, ss.MaskAbove) and family == "llama")  # whose layer 0 has no sink on average
     )
     assert torch.equal(model.logits(ids), plain)
 

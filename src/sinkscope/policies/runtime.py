@@ -327,8 +327,8 @@ class PolicyRuntime:
             if chosen is not None:
                 if rule.heads is not None:
                     chosen = chosen & self._heads(rule.heads, query)
-                if acting is not None and visibility.queries == 1:  # one query: its keys or none
-                    chosen = chosen & acting[:, None]
+                if acting is not None:  # a row without such a query loses none
+                    chosen = chosen & acting.any(-1)[:, None, None]
                 keys = chosen if keys is None else keys | chosen
                 most = None if most is None or rule.most is None else most + rule.most
                 sure = sure or rule.sure
@@ -411,8 +411,15 @@ class PolicyRuntime:
             self._current["masked"][call.layer] = self._own(acted, "masked", call.layer)
         keys = None if mask is None or mask.keys is None else mask.keys[:rows]
         if mask is not None and keys is not None and not mask.strands_none(call.visibility):
-            # A query that would lose every key keeps them; the last one stands for those that score.
-            keys = keys & ~mask.stranded(call.visibility, raw.device)[:rows, :, -1:]
+            # A query that would lose every key keeps them; the last one that the policy acts on stands for all.
+            stranded = mask.stranded(call.visibility, raw.device)[:rows]
+            if mask.queries is None:
+                stranded = stranded[:, :, -1:]
+            else:
+                index = torch.arange(call.visibility.queries, device=raw.device)
+                last = (mask.queries[:rows] * index).argmax(-1).expand(len(stranded))
+                stranded = stranded.gather(2, last[:, None, None].expand(-1, stranded.shape[1], 1))
+            keys = keys & ~stranded
         kept = None if call.kept is None else call.kept[:rows]
         if self.causal:
             weights = query_weights(call.visibility, None, call.query)[:rows]
