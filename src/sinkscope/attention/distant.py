@@ -48,7 +48,7 @@ class DistantSums:
         self._gaps: tuple[int, ...] = ()
         self._sums: Tensor | None = None  # Float64 [gap, B, layer, H, width]; the first gap is 0: all queries
         self._windows: tuple[int | None, ...] = ()
-        self._length, self._position = torch.zeros(1, 1), torch.zeros(1, 1)
+        self._length, self._position = (torch.zeros(0, 0, dtype=torch.long) for _ in range(2))
 
     def share(self, call: AttentionCall, newest: Tensor) -> LayerShare:
         """What one call adds; `add` goes on with all layers together.
