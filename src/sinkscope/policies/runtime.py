@@ -375,7 +375,7 @@ class PolicyRuntime:
             rows = self._mask_tokens
         elif name == "decided":
             rows = None if self._mask_tokens is None else ~self._mask_tokens
-        elif name == "scored" and self._scored is not None:
+        elif self._scored is not None:  # where one forward holds many steps, those are the newest of each
             rows = self._scored
         else:
             rows = (torch.arange(visibility.queries, device=query.device) == visibility.queries - 1)[None]

@@ -102,7 +102,7 @@ def causal(model: Model, ids: Tensor, given: int, policy: Policy | None, keys: S
         logits = engine.next_logits(ids, column, 0 if column == begin else column - 1, cache)
         parts.append(_nats(logits, ids[:, column]))
     values, best = (torch.stack(part, 1) for part in zip(*parts, strict=True))
-    return _counted(values, best, ids.shape[1] - begin + (begin > given), runtime)
+    return _counted(values, best, int(engine.forwards) + (begin > given), runtime)
 
 
 def masked(
