@@ -56,6 +56,18 @@ def block_margins(received: Mapping[int, float], length: int, queries: Sequence[
     return found
 
 
+def reading_margins(attention: Any, block: int) -> dict[int, float]:
+    """Position → margin where a whole text [n, n] is read in blocks: a key is seen by its own block and all behind it."""
+    length, found = len(attention), {}
+    for j in range(length):
+        queries = range(j // block * block, length)
+        nearby = sum(1 / (abs(i - j) + 1) for i in queries) / len(queries)
+        if nearby <= 1 / 4:
+            given = sum(float(attention[i][j]) for i in queries) / len(queries)
+            found[j] = 64 * (given - nearby - 1 / (2 * length))
+    return found
+
+
 def paper_margins(received: Mapping[int, float]) -> dict[int, float]:
     """Key → by how much its received attention is above the mean of the others'."""
     total, others = math.fsum(received.values()), len(received) - 1

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from tests.helpers import golden
-from tests.helpers.naive_sinks import distant_mean
+from tests.helpers.naive_sinks import distant_mean, reading_margins
 from tests.policies.dense import Network
 from torch import Tensor
 
@@ -255,3 +255,42 @@ def test_masked_tokens_under_the_first_and_the_strongest_key(family: str, querie
                 shift = family == "dream"
                 expected += [-float(spread[i - shift, ids[i]]) for i in where[row].nonzero()[:, 0].tolist()]
             assert found.values.tolist() == pytest.approx(expected, **CLOSE), str(policy)
+
+
+# ---- block models --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("family", "block"), [("sdar", 4), ("fast_dllm_v2", 32)])
+def test_sinks_of_a_text_that_is_read_in_blocks(family: str, block: int) -> None:
+    """A key is judged by the queries that see it: those of its own block and of all behind it."""
+    model, ids = golden.model(family), torch.tensor([text(seed, 48) for seed in range(6)]) % 200
+    where = torch.zeros(6, 48, dtype=torch.bool)
+    where[:, 30::4] = True
+    x = torch.where(where, model.ids.mask, ids)
+
+    def hit(margins: list[dict[int, float]], taken: list[int]) -> float:
+        """Of all sinks of all heads, the share that is taken."""
+        sinks = [j for one in margins for j, margin in one.items() if margin > 3]
+        return sum(j in taken for j in sinks) / len(sinks) if sinks else np.nan
+
+    taken = [0, 14, 23]
+    # Silencing leaves attention as it is, so the maps under it are those by which sinks are told.
+    fixed = ss.MaskKeys(dict.fromkeys(range(model.shape.layers), taken), effect="silence")
+    found = masked(model, ids, where, 20, fixed, range(6))
+    maps = model.attention(x, policy=fixed, block=block).numpy()
+    for row in range(6):
+        margins = [reading_margins(head, block) for layer in maps for head in layer[row]]
+        assert float(found.sinks_hit[row]) == pytest.approx(hit(margins, taken), abs=1e-6, nan_ok=True)
+    assert bool(found.sinks_hit.isfinite().any()) == (family == "fast_dllm_v2"), "the other has no sink"
+    # What a threshold takes in the second reading are the sinks of the first; in layer 0 both are the same.
+    above = masked(model, ids, where, 20, ss.parse_policy("above:-1,layers=0,effect=silence"), range(6))
+    plain = model.attention(x, block=block).double().numpy()[0]  # [row, head, query, key]
+    for row in range(6):
+        margins = [reading_margins(head, block) for head in plain[row]]
+        found_there = [[j for j, margin in one.items() if margin > -1] for one in margins]
+        lost = np.mean(
+            [head[:, keys].sum(-1).mean() for head, keys in zip(plain[row], found_there, strict=True)]
+        )
+        expected = lost / model.shape.layers if any(found_there) else np.nan
+        assert float(above.hidden_share[row]) == pytest.approx(expected, abs=1e-4, nan_ok=True)
+    assert bool(above.hidden_share.isfinite().any())
