@@ -583,14 +583,19 @@ def _hidden_share(kept: Tensor, weights: Tensor) -> Tensor:
 
 
 def single_forward(
-    policy: Policy | None, layers: int, tokens: Tensor, kind: str, vocabulary: Vocabulary | None = None
+    policy: Policy | None,
+    layers: int,
+    tokens: Tensor,
+    kind: str,
+    vocabulary: Vocabulary | None = None,
+    heads: int | None = None,
 ) -> PolicyRuntime | None:
     """A policy for one forward outside of a generation, of tokens Long [B, S]: it must not need an earlier step.
 
-    kind: of the attention (see `check_policy`).
+    kind, heads: see `check_policy`.
     """
     rows, keys = tokens.shape
-    checked = check_policy(policy, layers, keys, kind)
+    checked = check_policy(policy, layers, keys, kind, heads)
     if checked is None:
         return None
     for rule in checked.parts():
