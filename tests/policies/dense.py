@@ -1,21 +1,22 @@
 """Policies written the slow, obvious way: an own network on S×S maps, and hidden sets from the definitions in plain loops.
 
 Everything is float64. From the package come the weights of a loaded model and the fields of a policy, nothing else: no
-attention code, no choosing, no sinks. A forward is told what the package took, so that two things can be handled honestly:
-a choice between keys whose scores agree to within rounding (adopted, and counted), and the draws of a random control, whose
-numbers are no one's business but whose sets must have the right size, place and lifetime (checked, then adopted).
+attention code, no choosing, no sinks (what they are is stated in `helpers/naive_sinks.py`). A forward is told what the package
+took, so that two things can be handled honestly: a choice between keys whose scores agree to within rounding (adopted, and
+counted), and the draws of a random control, whose numbers are no one's business but whose sets must have the right size, place
+and lifetime (checked, then adopted).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import torch
+from tests.helpers.naive_sinks import block_margins, causal_margins, distant_mean, paper_margins
 from torch import Tensor
 
 import sinkscope as ss
@@ -31,7 +32,7 @@ class Forward:
     Attributes:
         logits: Float64 [B·branches, Q, V].
         taken: [L] Bool [B, H, K]. received, raw: [L] Float64 [B, H, K], NaN without a key.
-        share, hit: [L] Float64 [B, H].
+        share, hit, strongest, removed: [L] Float64 [B, H]. sinks: [L] Bool [B, H, K], none for a window alone.
     """
 
     logits: Tensor
@@ -40,6 +41,9 @@ class Forward:
     raw: list[np.ndarray] = field(default_factory=list)
     share: list[np.ndarray] = field(default_factory=list)
     hit: list[np.ndarray] = field(default_factory=list)
+    strongest: list[np.ndarray] = field(default_factory=list)
+    removed: list[np.ndarray] = field(default_factory=list)
+    sinks: list[np.ndarray] = field(default_factory=list)
 
 
 class Network:
@@ -49,6 +53,8 @@ class Network:
         network = model.network
         self.causal = model.family == "causal"
         self.shifts = model.family in ("causal", "dream")
+        self.reads_before = model.spec.shifted
+        self.mask = model.ids.mask
         config = network.config
         self.layers, self.heads = config.num_hidden_layers, config.num_attention_heads
         self.groups = self.heads // config.num_key_value_heads
@@ -101,7 +107,11 @@ class Dense:
         self.network, self.policy = Network(model), policy
         self.prompt, self.real, self.block = prompt, real, block
         self.step = -1
+        self.prefill = False
+        self.tokens = torch.zeros(len(real), 0, dtype=torch.long)
         self.previous: dict[str, list[np.ndarray]] = {}
+        self.rows: list[np.ndarray] = []  # of a causal model: raw attention so far, [L] [B, H, n, n]
+        self.judged: list[np.ndarray] = []  # as they were after the previous step
         self.cache: list[tuple[Tensor, Tensor]] = []
         self.controls: dict[tuple[int, int, int, int], tuple[frozenset[int], frozenset[int]]] = {}
         self.bands: dict[tuple[int, int, int | None, int, int], Tensor] = {}
@@ -116,6 +126,7 @@ class Dense:
         branches: int = 1,
         stores: bool | None = None,
         step: bool = True,
+        prefill: bool = False,
     ) -> Forward:
         """One forward of the whole state (with a cache: of the new tokens, the others are in it).
 
@@ -123,14 +134,17 @@ class Dense:
             ids: Long [B·branches, Q], conditional rows first.
             package: [L] Bool [B, H, K]: what the package took; None: not known, and no control can be checked.
             stores: keys and values go into the cache; None: a causal model's do.
-            step: a step of the loop; one between two steps gives no scores.
+            step: a step of the loop; one between two steps gives no scores. prefill: it reads the prompt into the cache.
         """
         stores = self.network.causal if stores is None else stores
         self.step += step
+        self.prefill = prefill
         net, B = self.network, len(ids) // branches
         before = self.cache[0][0].shape[2] if self.cache else 0
         K = before + ids.shape[1]
         real = self.real[:, :K]
+        self.tokens = torch.cat([self.tokens[:, :before], ids[:B]], 1)
+        acting = self.acting(ids[:B])
         every = real.repeat(branches, 1)
         positions = net.positions(every)[:, before:]
         visible = self.visible(real, before).repeat(branches, 1, 1)
@@ -148,17 +162,47 @@ class Dense:
                 k, v = (torch.cat([old, new], 2) for old, new in zip(self.cache[layer], (k, v), strict=True))
             if stores:
                 self.cache[layer:] = [(k, v), *self.cache[layer + 1 :]]
-            out = self.attention(
-                layer, q, k, v, visible, real, B, None if package is None else package[layer], found
-            )
+            theirs = None if package is None else package[layer]
+            out = self.attention(layer, q, k, v, visible, real, acting, theirs, found)
             x = x + net.linear(out.transpose(1, 2).flatten(2), f"{name}.self_attn.o_proj")
             h = net.norm(x, f"{name}.post_attention_layernorm")
             gate, up = net.linear(h, f"{name}.mlp.gate_proj"), net.linear(h, f"{name}.mlp.up_proj")
             x = x + net.linear(torch.nn.functional.silu(gate) * up, f"{name}.mlp.down_proj")
         found.logits = net.linear(net.norm(x, "model.norm"), "lm_head")
         if step:
-            self.previous = {"raw": found.raw, "masked": found.received}
+            self.remember(found)
         return found
+
+    def remember(self, found: Forward) -> None:
+        """Keep what the next step decides from."""
+        self.previous = {"raw": found.raw, "masked": found.received}
+        self.judged = list(self.rows)
+        for kind in {getattr(imitated(rule), "by", None) for rule in rules(self.policy)} - {None, "newest"}:
+            self.previous[kind] = self.scores_by(kind) if self.network.causal else found.raw
+
+    def read(self, ids: Tensor) -> None:
+        """The prompt without the policy, for its scores alone."""
+        policy, self.policy = self.policy, None
+        found = self.forward(ids, None, stores=False, step=False)
+        self.policy = policy
+        self.remember(found)
+        self.rows = []
+
+    def acting(self, ids: Tensor) -> Tensor:
+        """Bool [B, Q]: the queries for which keys are masked; all rules of a policy name the same."""
+        name = rules(self.policy)[0].queries if self.policy is not None else "all"
+        rows = torch.zeros(ids.shape, dtype=torch.bool)
+        for b, tokens in enumerate(ids.tolist()):
+            for i, token in enumerate(tokens):
+                last, masked = i == len(tokens) - 1, token == self.network.mask
+                read = last if self.network.causal else masked
+                if (
+                    self.network.reads_before and not self.network.causal
+                ):  # a prediction is read one position earlier
+                    read = (not last and tokens[i + 1] == self.network.mask) or (i == 0 and masked)
+                meant = {"all": True, "newest": last, "scored": read, "masked": masked, "decided": not masked}
+                rows[b, i] = meant[name]
+        return rows
 
     def visible(self, real: Tensor, before: int) -> Tensor:
         """Bool [B, Q, K]: before any policy."""
@@ -177,34 +221,39 @@ class Dense:
         v: Tensor,
         visible: Tensor,
         real: Tensor,
-        B: int,
+        acting: Tensor,
         package: np.ndarray | None,
         found: Forward,
     ) -> Tensor:
         """S×S scores, −inf before the softmax or values zeroed; a query that would lose every key keeps its scores."""
+        B = len(acting)
         k, v = (x.repeat_interleave(self.network.groups, 1) for x in (k, v))
         scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
         seen = visible[:, None].expand(scores.shape)
         plain = softmax(scores, seen)
         own = self.received(plain[:B], visible[:B], real)
+        if self.network.causal:
+            self.rows[layer:] = [self.grown(layer, plain), *self.rows[layer + 1 :]]
         columns = self.columns(layer, own, real, package)
         band = self.band(layer, real, q.shape[2])
         taken = torch.from_numpy(columns)[:, :, None, :].expand(-1, -1, q.shape[2], -1)
         if band is not None:
             taken = taken | band[:, None]
-        taken = taken.repeat(len(q) // B, 1, 1, 1)
+        taken = (taken & acting[:, None, :, None]).repeat(len(q) // B, 1, 1, 1)
         stranded = ~(seen & ~taken).any(-1, keepdim=True)
         taken = taken & ~stranded
         silence = any(one.effect == "silence" for one in rules(self.policy))
         acted = plain if silence else softmax(scores, seen & ~taken)
         queries = self.scoring(real[:, -q.shape[2] :])[:, None]
-        # Nothing is masked where the queries that score the keys keep their scores.
-        found.taken.append(columns & ~stranded[:B, :, -1].numpy())
+        # Nothing is masked where the last query that could lose it keeps its scores, or there is no such query.
+        last = [int(max(where.nonzero(), default=-1)) for where in acting]
+        loses = [~stranded[b, :, i] & (i >= 0) for b, i in enumerate(last)]
+        found.taken.append(columns & torch.stack(loses).numpy())
         found.raw.append(own)
         found.received.append(self.received(acted[:B], visible[:B], real))
         lost = (plain * taken)[:B].sum(-1)
         found.share.append(((lost * queries).sum(-1) / queries.sum(-1)).numpy())
-        found.hit.append(hits(own, found.taken[-1], band is not None))
+        self.account(layer, own, band is not None, found)
         return (acted * ~taken if silence else acted) @ v
 
     def received(self, attention: Tensor, visible: Tensor, real: Tensor) -> np.ndarray:
@@ -225,10 +274,92 @@ class Dense:
             rows[:, : -self.block] = 0
         return rows
 
+    def grown(self, layer: int, plain: Tensor) -> np.ndarray:
+        """[B, H, n, n]: raw attention of all queries so far, those of this forward last."""
+        Q, K = plain.shape[2:]
+        whole = np.zeros((*plain.shape[:2], K, K))
+        if K > Q:
+            whole[:, :, : K - Q, : K - Q] = self.rows[layer]
+        whole[:, :, K - Q :] = plain.numpy()
+        return whole
+
+    def account(self, layer: int, own: np.ndarray, band: bool, found: Forward) -> None:
+        """Of this step's own sinks (ε = 3): the share that is taken, whether the strongest is, the share of their attention that
+        is taken; NaN without sinks, or for a window alone."""
+        B, H, _ = own.shape
+        columns = found.taken[-1]
+        numbers = np.full((3, B, H), np.nan)
+        found.sinks.append(np.zeros_like(columns))
+        for b in range(B):
+            for h in range(H):
+                scores = mean([own[b, h]])
+                margins = self.margins(scores, b, [self.rows[layer][b, h]] if self.network.causal else [])
+                sinks = [j for j in sorted(margins) if margins[j] > 3]
+                if not sinks or (band and not columns.any()):
+                    continue
+                found.sinks[-1][b, h, sinks] = True
+                strength = scores
+                if self.network.causal:
+                    rows, place = self.of_real([self.rows[layer][b, h]], b)
+                    strength = {j: distant_mean(rows, place[j]) for j in sinks}
+                strongest = max(sinks, key=lambda j: strength[j])
+                hit = [j for j in sinks if columns[b, h, j]]
+                mass = sum(scores[j] for j in sinks)
+                removed = sum(scores[j] for j in hit) / mass if mass else np.nan
+                numbers[:, b, h] = len(hit) / len(sinks), strongest in hit, removed
+        found.hit.append(numbers[0])
+        found.strongest.append(numbers[1])
+        found.removed.append(numbers[2])
+
+    # ---- sinks and scores -------------------------------------------------------------------------------------------
+
+    def of_real(self, rows: list[np.ndarray], b: int) -> tuple[np.ndarray, dict[int, int]]:
+        """The mean of some heads' attention [n, n] over the real tokens of a row, and column → position there."""
+        whole = sum(rows) / len(rows)
+        columns = np.flatnonzero(self.real[b, : len(whole)].numpy())
+        return whole[columns[:, None], columns], {int(j): place for place, j in enumerate(columns)}
+
+    def margins(self, scores: dict[int, float], b: int, rows: list[np.ndarray]) -> dict[int, float]:
+        """Key → by how much it is a sink (see naive_sinks). rows: of a causal model, the heads whose mean is judged, [n, n]."""
+        if self.network.causal:
+            whole, place = self.of_real(rows, b)
+            found = causal_margins(whole)
+            return {j: found[at] for j, at in place.items() if at in found}
+        if self.block is not None:
+            return block_margins(scores, len(scores), range(len(scores) - self.block, len(scores)))
+        return paper_margins(scores)
+
+    def judging(self, rule: Any, layer: int, b: int, h: int) -> list[np.ndarray]:
+        """[n, n] of each head: what a rule tells a causal model's sinks by: all steps before this one."""
+        if not self.network.causal:
+            return []
+        before = self.rows if rule.when == "same" and self.step == 0 else self.judged
+        if rule.scope == "head":
+            return [before[layer][b, h]]
+        return [head for one in (before if rule.scope == "model" else [before[layer]]) for head in one[b]]
+
+    def scores_by(self, kind: str) -> list[np.ndarray]:
+        """[L] Float64 [B, H, K]: a causal model's scores by all queries so far."""
+        found = []
+        for layer in self.rows:
+            scores = np.full(layer.shape[:3], np.nan)
+            for b, h in np.ndindex(*layer.shape[:2]):
+                rows, place = self.of_real([layer[b, h]], b)
+                for j, at in place.items():
+                    behind = range(at, len(rows))
+                    given = sum(float(rows[i, at]) for i in behind)
+                    uniform = sum(1 / (i + 1) for i in behind)
+                    meant = {"sum": given, "received": given / uniform, "distant": distant_mean(rows, at)}
+                    scores[b, h, j] = meant[kind]
+            found.append(scores)
+        return found
+
     # ---- the hidden sets --------------------------------------------------------------------------------------------
 
     def acts(self, rule: Any, layer: int) -> bool:
-        """Whether layers and steps let it act."""
+        """Whether layers, steps and the moment let it act."""
+        if self.prefill and rule.prefill is False:
+            return False
         return (rule.layers is None or layer in rule.layers) and (
             rule.steps is None or max(0, self.step) in rule.steps
         )
@@ -282,8 +413,10 @@ class Dense:
         theirs: frozenset[int] | None,
     ) -> frozenset[int]:
         """The keys that one rule takes from one head of one row."""
-        like = rule.like if isinstance(rule, ss.MaskRandom) else rule
+        like = imitated(rule)
         if isinstance(like, ss.Window) or not self.acts(like, layer):
+            return frozenset()
+        if like.heads is not None and h not in like.heads:
             return frozenset()
         keys = [j for j, there in enumerate(real[b].tolist()) if there and in_region(like, j, self.prompt)]
         newest = real.shape[1] - 1 if self.network.causal else None
@@ -297,12 +430,17 @@ class Dense:
             return frozenset()
         if scored and scores is not None:
             keys = [j for j in keys if j in scores and j != newest]
-            chosen = choose(like, scores, keys)
+            margins = (
+                self.margins(scores, b, self.judging(like, layer, b, h)) if decides_by_sinks(like) else {}
+            )
+            chosen = choose(like, scores, margins, keys)
             if theirs is not None and rule is like and len(rules(self.policy)) == 1:
-                chosen = self.settle(like, scores, keys, chosen, theirs)
+                chosen = self.settle(like, scores, margins, keys, chosen, theirs)
         elif isinstance(like, ss.MaskFirst):
             begin = real[b].tolist().index(True)
             chosen = frozenset(j for j in keys if j < begin + like.k)
+        elif isinstance(like, ss.MaskToken):
+            chosen = frozenset(j for j in keys if int(self.tokens[b, j]) in like.tokens)
         else:
             chosen = frozenset(j for j in keys if j in dict(like.chosen).get(layer, ()))
         if rule is like:
@@ -312,13 +450,14 @@ class Dense:
         keys = [j for j in keys if j != newest]
         if scored and scores is not None:
             # What the control avoids: to within rounding the policy's own set, so look at near choices too.
-            chosen = self.settle_control(like, scores, keys, chosen, theirs)
+            chosen = self.settle_control(like, scores, margins, keys, chosen, theirs)
         return self.control(n, rule, layer, b, h, chosen, keys, scores, theirs)
 
     def scores(self, rule: Any, layer: int, b: int, h: int, own: np.ndarray) -> dict[int, float] | None:
         """Key → score, as the rule looks at them; None when there is no step before."""
         if rule.when == "previous":
-            return self.previous_scores(rule.scores, rule.scope, layer, b, h)
+            kind = rule.scores if rule.by in (None, "newest") else rule.by
+            return self.previous_scores(kind, rule.scope, layer, b, h)
         return mean([own[b, h]] if rule.scope == "head" else list(own[b]))
 
     def previous_scores(self, kind: str, scope: str, layer: int, b: int, h: int) -> dict[int, float] | None:
@@ -334,6 +473,7 @@ class Dense:
         self,
         rule: Any,
         scores: dict[int, float],
+        margins: dict[int, float],
         keys: list[int],
         chosen: frozenset[int],
         theirs: frozenset[int],
@@ -342,7 +482,7 @@ class Dense:
         self.choices += 1
         if chosen == theirs:
             return chosen
-        if near(rule, scores, keys, chosen, theirs):
+        if near(rule, scores, margins, keys, chosen, theirs):
             self.adopted += 1
             return theirs
         return chosen
@@ -351,6 +491,7 @@ class Dense:
         self,
         rule: Any,
         scores: dict[int, float],
+        margins: dict[int, float],
         keys: list[int],
         chosen: frozenset[int],
         theirs: frozenset[int],
@@ -362,7 +503,7 @@ class Dense:
         for j in sorted(overlap):
             for other in sorted(set(keys) - chosen - theirs, key=lambda one: abs(scores[one] - scores[j])):
                 swapped = (chosen - {j}) | {other}
-                if near(rule, scores, keys, chosen, swapped):
+                if near(rule, scores, margins, keys, chosen, swapped):
                     self.adopted += 1
                     chosen = swapped
                     break
@@ -417,26 +558,43 @@ def rules(policy: Any) -> list[Any]:
     return [] if policy is None else [policy]
 
 
-def choose(rule: Any, scores: dict[int, float], keys: list[int]) -> frozenset[int]:
+def imitated(rule: Any) -> Any:
+    """The rule itself, or what it is the control of."""
+    return rule.like if isinstance(rule, ss.MaskRandom) else rule
+
+
+def decides_by_sinks(rule: Any) -> bool:
+    """Whether it has a threshold."""
+    return getattr(rule, "epsilon", None) is not None
+
+
+def choose(rule: Any, scores: dict[int, float], margins: dict[int, float], keys: list[int]) -> frozenset[int]:
     """What a rule takes, from its definition."""
     ordered = sorted(keys, key=lambda j: (-scores[j], j))
     if isinstance(rule, ss.KeepTop):
         return frozenset(ordered[math.ceil(Fraction(repr(rule.fraction)) * len(keys)) :])
+    if rule.epsilon is None:
+        return frozenset(ordered[: rule.k])
+    sinks = {j for j in keys if j in margins and margins[j] > rule.epsilon}
     if isinstance(rule, ss.MaskAbove):
-        return frozenset(sinks(scores, keys, rule.epsilon))
-    top = ordered[: rule.k]
-    return frozenset(top if rule.epsilon is None else sinks(scores, top, rule.epsilon))
+        return frozenset(sinks)
+    return frozenset(j for j in ordered[: rule.k] if (j in sinks) == (rule.among == "sinks"))
 
 
 def near(
-    rule: Any, scores: dict[int, float], keys: list[int], ours: frozenset[int], theirs: frozenset[int]
+    rule: Any,
+    scores: dict[int, float],
+    margins: dict[int, float],
+    keys: list[int],
+    ours: frozenset[int],
+    theirs: frozenset[int],
 ) -> bool:
     """Whether two sets differ only in keys at the border, whose scores are almost but not exactly those of the border."""
     if not theirs <= set(keys):
         return False
 
     def at_threshold(j: int, epsilon: float) -> bool:
-        return 0 < abs(excess(scores, j) - epsilon) < NEAR
+        return j in margins and 0 < abs(margins[j] - epsilon) < NEAR
 
     odd = ours ^ theirs
     epsilon = getattr(rule, "epsilon", None)
@@ -446,18 +604,6 @@ def near(
         return False
     gaps = [abs(scores[i] - scores[j]) for i in ours - theirs for j in theirs - ours]
     return all(0 < gap < NEAR for gap in gaps)
-
-
-def excess(scores: dict[int, float], j: int, total: float | None = None) -> float:
-    """By how much a key's score is above the mean of the others'."""
-    total = math.fsum(scores.values()) if total is None else total
-    return scores[j] - (total - scores[j]) / (len(scores) - 1)
-
-
-def sinks(scores: dict[int, float], keys: Iterable[int], epsilon: float) -> list[int]:
-    """Those of the keys that are above the mean of all other keys by more than ε."""
-    total = math.fsum(scores.values())
-    return [j for j in keys if len(scores) > 1 and excess(scores, j, total) > epsilon]
 
 
 def mean(rows: list[np.ndarray]) -> dict[int, float]:
@@ -478,16 +624,3 @@ def in_region(rule: Any, j: int, prompt: int) -> bool:
 def softmax(scores: Tensor, seen: Tensor) -> Tensor:
     """Over the seen keys; rows that see nothing are 0."""
     return scores.masked_fill(~seen, float("-inf")).softmax(-1).nan_to_num(0.0)
-
-
-def hits(raw: np.ndarray, columns: np.ndarray, band: bool) -> np.ndarray:
-    """Share of this step's own sinks (ε = 3) among the taken columns; NaN without sinks, or for a window alone."""
-    B, H, _ = raw.shape
-    found = np.full((B, H), np.nan)
-    for b in range(B):
-        for h in range(H):
-            scores = mean([raw[b, h]])
-            own = sinks(scores, scores, 3.0)
-            if own and (columns.any() or not band):
-                found[b, h] = sum(columns[b, h, j] for j in own) / len(own)
-    return found

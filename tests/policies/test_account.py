@@ -2,15 +2,19 @@
 
 hidden_share: the share of attention on masked keys, of what attention would have been over all keys: mean over real queries,
 then over layers, heads and the steps in which the row lost a key anywhere. sinks_hit: of all the sinks (ε = 3) of those steps,
-over all layers and heads together, the share that was masked.
+over all layers and heads together, the share that was masked. strongest_hit: of the heads that have a sink, the share whose
+strongest one was masked. sink_removed: of the attention on sinks, the share on masked ones.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from tests.helpers import golden
+from tests.helpers.naive_sinks import causal_margins, distant_mean
 
 import sinkscope as ss
 from sinkscope.errors import InputError
@@ -117,7 +121,39 @@ def test_a_mask_of_one_layer_is_counted_over_all_of_them(family: str) -> None:
         assert not masked.isel(layer=slice(1, None)).any(), "only one layer was masked"
 
 
-@pytest.mark.parametrize("family", ["llada", "dream", "llama"])
+@pytest.mark.parametrize(
+    "policy", ["top:2,effect=silence", "first:1,effect=silence", "above:1,effect=silence"]
+)
+def test_the_account_of_a_causal_model_is_that_of_its_maps(policy: str) -> None:
+    """Silenced keys keep their attention: the maps of all steps together hold every row by which sinks are told."""
+    run = traced("llama", policy)
+    maps = run.trace.dataset["attention"].transpose("sample", "step", "layer", "head", "query", "key").values
+    masked = run.trace.masked_keys().transpose("sample", "step", "layer", "head", "key").values
+    for row, begin in enumerate((0, 5)):
+        counts = {name: np.zeros(2) for name in ("sinks_hit", "strongest_hit", "sink_removed")}
+        for step in range(run.steps):
+            if not masked[row, step].any():
+                continue
+            size = PROMPT + step
+            # A step with a cache has one query; those before it are in earlier steps' maps.
+            seen = [maps[row, max(0, i - PROMPT + 1), :, :, i, begin:size] for i in range(begin, size)]
+            rows = np.stack(seen, 2)  # [layer, head, query, key]
+            for layer, head in np.ndindex(*rows.shape[:2]):
+                mine, taken = rows[layer, head], masked[row, step, layer, head, begin:size]
+                own = [j for j, margin in causal_margins(mine).items() if margin > 3]
+                strongest = max(own, key=partial(distant_mean, mine), default=None)
+                counts["sinks_hit"] += [sum(taken[own]), len(own)]
+                counts["strongest_hit"] += [strongest is not None and taken[strongest], bool(own)]
+                # In units of uniform attention, over the keys that the newest query sees.
+                newest = mine[-1] * len(mine)
+                counts["sink_removed"] += [sum(newest[own] * taken[own]), sum(newest[own])]
+        for name, (part, whole) in counts.items():
+            expected = part / whole if whole else np.nan
+            assert float(getattr(run, name)[row]) == pytest.approx(expected, abs=1e-4, nan_ok=True), name
+    assert np.isfinite(run.sinks_hit.numpy()).any(), "choose another prompt: there was no sink"
+
+
+@pytest.mark.parametrize("family", ["llada", "dream"])
 def test_hits_are_pooled_and_not_a_mean_of_layer_means(family: str) -> None:
     run = traced(family, "top:2")
     assert np.isfinite(run.sinks_hit.numpy()).any(), "choose another prompt: there was no sink"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from tests.helpers import golden
 from tests.policies.follow import DECODINGS, heard, prompts
 
 import sinkscope as ss
+from sinkscope.tasks.likelihood import causal, masked
 
 BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "k below 0": (lambda: ss.MaskTop(-1), "k should be a whole number"),
@@ -75,6 +76,29 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "and with a text": (lambda: ss.MaskTop(1) & "first:1", "combines policies"),
     "and with none": (lambda: ss.MaskTop(1) & None, "combines policies"),
     "different effects": (lambda: ss.MaskTop(1) & ss.MaskFirst(1, effect="silence"), "different effects"),
+    "queries": (lambda: ss.MaskTop(1, queries="mask"), "did you mean masked"),
+    "prefill": (lambda: ss.MaskFirst(1, prefill="maybe"), "prefill 'maybe' is not known"),
+    "prefill a number": (lambda: ss.MaskFirst(1, prefill=2), "prefill should be yes or no"),
+    "by": (lambda: ss.MaskTop(1, by="sums"), "did you mean sum"),
+    "by with masked scores": (lambda: ss.MaskTop(1, by="sum", scores="masked"), "leave out scores=masked"),
+    "by of the same forward": (lambda: ss.MaskTop(1, by="newest", when="same"), "when=same"),
+    "heads below 0": (lambda: ss.MaskTop(1, heads=[-1]), "heads should be indices"),
+    "heads empty": (lambda: ss.MaskTop(1, heads=[]), "heads should be a list"),
+    "heads of a window": (lambda: ss.Window(4, heads=[0]), "the same for all heads"),
+    "among without epsilon": (lambda: ss.MaskTop(1, among="others"), "needs ε"),
+    "among": (lambda: ss.MaskTop(1, epsilon=3.0, among="rest"), "among 'rest' is not known"),
+    "control with queries": (lambda: ss.MaskRandom(like=ss.MaskTop(1), queries="scored"), "from its policy"),
+    "control with prefill": (lambda: ss.MaskRandom(like=ss.MaskTop(1), prefill=True), "from its policy"),
+    "different queries": (lambda: ss.MaskTop(1) & ss.MaskFirst(1, queries="scored"), "different queries"),
+    "different moments": (
+        lambda: ss.MaskTop(1) & ss.MaskFirst(1, prefill=False),
+        "same queries= and prefill=",
+    ),
+    "kind": (lambda: ss.MaskKind("punctation"), "did you mean punctuation"),
+    "no tokens": (lambda: ss.MaskToken([]), "takes token ids from 0 on, or texts"),
+    "token below 0": (lambda: ss.MaskToken(-1), "takes token ids from 0 on, or texts"),
+    "token a truth": (lambda: ss.MaskToken([True]), "takes token ids from 0 on, or texts"),
+    "token empty": (lambda: ss.MaskToken(""), "takes token ids from 0 on, or texts"),
     "two windows": (lambda: ss.Window(3) & ss.Window(4), "two windows"),
 }
 
@@ -95,6 +119,9 @@ UNFIT = {
     "no such column": (ss.MaskKeys({0: [500]}), "columns 0 to"),
     "no such layer in a combination": (ss.MaskTop(1) & ss.MaskFirst(1, layers=[9]), "layers 0 to 2"),
     "no such layer in a control": (ss.MaskRandom(like=ss.MaskTop(1, layers=[9])), "layers 0 to 2"),
+    "no such head": (ss.MaskTop(1, heads=[0, 4]), "heads 0 to 3"),
+    "no such head of a fixed rule": (ss.MaskFirst(1, heads=[9]), "heads 0 to 3"),
+    "no such head in a control": (ss.MaskRandom(like=ss.MaskTop(1, heads=[9])), "heads 0 to 3"),
     "a text that is no policy": ("tip:5", "did you mean top"),
     "a class": (ss.MaskTop, "should be a policy"),
     "a number": (5, "should be a policy"),
@@ -131,6 +158,64 @@ def test_a_policy_that_does_not_fit_is_refused_before_the_first_forward(
         model.attention(ids, policy=policy)
 
 
+SENSELESS = {
+    "causal": {
+        "first:1,queries=masked": "no mask tokens",
+        "top:1,queries=decided": "no mask tokens",
+        "random(top:1,queries=masked)": "no mask tokens",
+    },
+    "masked": {
+        "first:1,prefill=no": "no prefill",
+        "top:1,prefill=yes": "no prefill",
+        "random(first:1,prefill=yes)": "no prefill",
+        "first:1,queries=newest": "is for causal models",
+        "top:1,by=newest": "is for causal models",
+        "top:1,by=distant": "is for causal models",
+        "top:1 & above:1,by=newest": "is for causal models",
+    },
+    "block": {
+        "top:1,prefill=yes": "use prefill=yes with a fixed rule",
+        "random(first:1,prefill=yes),match=mass": "use prefill=yes with a fixed rule",
+        "first:1,queries=newest": "is for causal models",
+        "above:1,by=distant": "is for causal models",
+    },
+}
+"""Kind of attention → what makes no sense there, and a part of the reason."""
+
+
+@pytest.mark.parametrize(
+    ("family", "text"),
+    [
+        (family, text)
+        for kind, families in {
+            "causal": ["llama"],
+            "masked": ["llada", "dream", "mmada", "a2d_qwen3"],
+            "block": ["sdar", "fast_dllm_v2", "llada2"],
+        }.items()
+        for family in families
+        for text in SENSELESS[kind]
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_the_reason(
+    family: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, ids = golden.model(family), torch.arange(24).view(2, 12)
+
+    def never(*arguments: Any, **options: Any) -> None:
+        raise AssertionError("a forward ran")
+
+    monkeypatch.setattr(type(model), "hidden", never)
+    monkeypatch.setattr(type(model), "forward", never)
+    policy = ss.parse_policy(text)
+    says = SENSELESS[model.attention_kind][text]
+    with pytest.raises(ss.InputError, match=says) as refused:
+        ss.generate(model, ids, policy=policy)
+    assert "does not suit this model" in str(refused.value)
+    read = causal if family == "llama" else partial(masked, where=ids % 3 == 2)
+    with pytest.raises(ss.InputError, match=says):
+        read(model, ids, given=2, policy=policy, keys=[0, 1])
+
+
 def test_k_may_be_as_large_as_the_sequence() -> None:
     size = prompts("llada").shape[1] + DECODINGS["llada"].length
     run = ss.generate(golden.model("llada"), prompts("llada"), DECODINGS["llada"], policy=ss.MaskTop(size))
@@ -143,7 +228,8 @@ def test_k_may_be_as_large_as_the_sequence() -> None:
 
 SINGLE = [
     ss.MaskKeys({0: [1]}), ss.MaskFirst(2), ss.Window(3), ss.Window(3, first=1), ss.MaskTop(2, when="same"),
-    ss.MaskAbove(0.5, when="same", scope="layer"), ss.KeepTop(0.5, when="same"), ss.MaskRandom(like=ss.MaskFirst(2)),
+    ss.MaskAbove(0.5, when="same", scope="layer"), ss.MaskTop(8, when="same", scope="layer", epsilon=-4),
+    ss.KeepTop(0.5, when="same"), ss.MaskRandom(like=ss.MaskFirst(2)),
     ss.MaskRandom(like=ss.MaskTop(2, when="same")), ss.MaskRandom(like=ss.MaskTop(2, when="same"), match="mass"),
     ss.MaskFirst(1, effect="silence"), ss.MaskFirst(1) & ss.Window(4),
 ]  # fmt: skip
@@ -167,6 +253,7 @@ def test_a_single_forward_takes_policies_that_need_no_step_before(family: str, p
     assert same == (
         getattr(policy, "effect", "hide") == "silence"
         or (isinstance(policy, ss.MaskKeys) and 0 not in dict(policy.chosen))
+        or (isinstance(policy, ss.MaskAbove) and family == "llama")  # whose layer 0 has no sink on average
     )
     assert torch.equal(model.logits(ids), plain)
 

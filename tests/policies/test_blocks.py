@@ -82,9 +82,15 @@ def forwards(run: ss.Run, mask: int, block: int, cached: bool) -> Iterator[tuple
         yield "denoise", step, slice(stored, end)
 
 
-def follow(family: str, cached: bool, policy: Any) -> None:
+def prompt() -> Tensor:
+    """Random ordinary tokens, always the same ones."""
+    return torch.randint(0, 240, (1, PROMPT), generator=torch.Generator().manual_seed(7))
+
+
+def follow(family: str, cached: bool, policy: Any) -> ss.Run:
+    """Generates under the policy and checks every forward against the dense reference."""
     model, decoding = golden.model(family), DECODINGS[family]
-    ids = torch.randint(0, 240, (1, PROMPT), generator=torch.Generator().manual_seed(7))
+    ids = prompt()
     with heard(model) as calls:
         run = ss.generate(model, ids, decoding, seed=3, policy=policy, capture=ss.Capture(), cache=cached)
     taken = run.trace.masked_keys().values
@@ -105,13 +111,16 @@ def follow(family: str, cached: bool, policy: Any) -> None:
         if theirs is not None:
             theirs = [one[..., : columns.stop] for one in theirs]
         state: Tensor = run.states[step][:, columns]
-        found = dense.forward(state, theirs, stores=cached and kind != "denoise", step=is_step)
+        found = dense.forward(
+            state, theirs, stores=cached and kind != "denoise", step=is_step, prefill=kind == "prefill"
+        )
         where = f"{kind} at step {step}, columns {columns.start} to {columns.stop}"
         torch.testing.assert_close(logits.double(), found.logits, atol=close, rtol=CLOSE, msg=where)
         if is_step:
             here = {name: values[:, step] for name, values in recorded.items()}
             compare_step(here, found, list(np.moveaxis(taken[:, step], 1, 0)), 0, where)
     assert dense.adopted <= 0.02 * max(50, dense.choices), "too many choices were near ties"
+    return run
 
 
 @pytest.mark.slow

@@ -71,6 +71,6 @@ def test_a_wrong_policy_is_one_line_with_the_nearest_match(
         cli.main()
     assert stopped.value.code == 2
     said = capsys.readouterr().err
-    assert "did you mean top?" in said
+    assert "did you mean top" in said
     assert "Traceback" not in said
     assert not list(tmp_path.glob("*.zarr*"))

@@ -14,7 +14,6 @@ from tests.policies.follow import DECODINGS, GUIDED, PROMPT, Setting, inputs, pr
 from torch import Tensor
 
 import sinkscope as ss
-from sinkscope.sink_rule import sinks_of
 
 SETTINGS = [
     *(
@@ -195,8 +194,7 @@ def test_a_scored_policy_against_the_dense_reference(setting: Setting, policy: A
             check_step(found, rows, offset, step, where, results[0][1], results[1][1], setting.decoding)
             share = np.stack(results[1][0].share).mean((0, 2))
             np.testing.assert_allclose(found.arrays["hidden_share"][rows, step], share, atol=1e-4)
-            masked, raw = (np.stack(part, 1) for part in (results[1][0].taken, results[1][0].raw))
-            sinks = sinks_of(raw) & all(rule.band() is None for rule in policy.parts())
+            masked, sinks = (np.stack(part, 1) for part in (results[1][0].taken, results[1][0].sinks))
             with np.errstate(invalid="ignore"):
                 expected = (sinks & masked).sum((1, 2, 3)) / sinks.sum((1, 2, 3))
             np.testing.assert_allclose(found.arrays["sinks_hit"][rows, step], expected, atol=1e-4)

@@ -48,7 +48,7 @@ class DistantSums:
         self._gaps: tuple[int, ...] = ()
         self._sums: Tensor | None = None  # Float64 [gap, B, layer, H, width]; the first gap is 0: all queries
         self._windows: tuple[int | None, ...] = ()
-        self._length, self._position = torch.zeros(1, 1), torch.zeros(1, 1)
+        self._length, self._position = (torch.zeros(0, 0, dtype=torch.long) for _ in range(2))
 
     def share(self, call: AttentionCall, newest: Tensor) -> LayerShare:
         """What one call adds; `add` goes on with all layers together.
@@ -193,16 +193,39 @@ def forward_sinks(
     return sinks
 
 
-def block_sinks(
-    received: Tensor, place: tuple[Tensor, Tensor], active: int, epsilon: float = EPSILON
-) -> Tensor:
-    """Sinks of a block loop's step, whose queries are the last `active` ones.
+def in_blocks(visibility: Visibility, active: int, device: torch.device) -> Distant:
+    """What the last `active` queries of a block loop's forward could give each key, [B|1, K].
+
+    Those of one block see every key; where a whole text is read at once, a key is seen from its own block on.
+    """
+    length, position = places(visibility, device)
+    start, block = length - active, visibility.block
+    if block is None or active <= block:
+        return around(length, position, start, length)
+    column = torch.arange(visibility.keys, device=device)
+    begin = position[:, column // block * block].clip(0)
+    expected = around(length, position, torch.maximum(start, begin), length)
+    weights = (torch.arange(visibility.queries, device=device) >= visibility.queries - active).float()[None]
+    real = visibility.real_queries()
+    weights = weights if real is None else weights * real
+    return replace(expected, uniform=visibility.uniform(weights[:, None])[:, 0])
+
+
+def kept_in(place: Distant | None, now: Distant) -> Distant:
+    """The same in the memory of an earlier one of the same shapes, where a captured step goes on looking."""
+    if place is None or any(a.shape != b.shape for a, b in zip(_fields(place), _fields(now), strict=True)):
+        return Distant(*(part.clone() for part in _fields(now)))
+    for memory, part in zip(_fields(place), _fields(now), strict=True):
+        memory.copy_(part)
+    return place
+
+
+def block_sinks(received: Tensor, expected: Distant, epsilon: float = EPSILON) -> Tensor:
+    """Sinks of a block loop's step.
 
     Args:
-        received: Float [N, h, K], uniform = 1; N a multiple of B. place: see `places`.
+        received: Float [N, h, K], uniform = 1; N a multiple of B. expected: see `in_blocks`.
     """
-    length, position = place
-    expected = around(length, position, length - active, length)
     limit, uniform, known = (
         part.repeat(len(received) // len(part), 1)[:, None]
         for part in (expected.limit(epsilon), expected.uniform, expected.known)

@@ -95,9 +95,8 @@ def generate(
     cached = bool(decoding.cached) if cache is None else cache
     alone = decoding.alone(len(batch.ids), isinstance(seed, list))
     shortest = min(batch.lengths) + decoding.new_tokens
-    checked = (
-        None if policy is None else check_policy(policy, model.shape.layers, shortest, model.attention_kind)
-    )
+    kind, shape = model.attention_kind, model.shape
+    checked = None if policy is None else check_policy(policy, shape.layers, shortest, kind, shape.heads)
     recorder = None
     if capture is not None or out is not None:
         capture = capture or Capture()

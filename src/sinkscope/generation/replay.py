@@ -119,7 +119,8 @@ def replay(model: Model, run: Run, policy: Policy | str) -> Replay:
     check_decoding(model, decoding)
     columns, lengths = run.states.shape[-1], _lengths(run)
     shortest = min(lengths) + columns - run.prompt
-    checked = check_policy(as_policy(policy), model.shape.layers, shortest, model.attention_kind)
+    kind, shape = model.attention_kind, model.shape
+    checked = check_policy(as_policy(policy), shape.layers, shortest, kind, shape.heads)
     arrays = _blank(len(lengths), run.steps, columns)
     together = runs_together(model, decoding, checked)
     for rows in grouped(run.prompt, lengths, isinstance(run.seed, list), together):

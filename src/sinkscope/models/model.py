@@ -328,7 +328,8 @@ class Model:
         return whole("block", block, 1)
 
     def _single(self, policy: Policy | str | None, ids: Tensor) -> KeyMasker | None:
-        return single_forward(as_policy(policy), self.shape.layers, ids, self.attention_kind, self.words)
+        kind, shape = self.attention_kind, self.shape
+        return single_forward(as_policy(policy), shape.layers, ids, kind, self.words, shape.heads)
 
     @property
     def attention_kind(self) -> Literal["causal", "block", "masked"]:

@@ -16,7 +16,7 @@ class Vocabulary:
     """What is known of the tokens of a model.
 
     Args:
-        size: ids that the model knows. tokenizer: None where the checkpoint has none; then only special ids have a kind.
+        size: ids that the model knows. tokenizer: None where the checkpoint has none; then only mask and end are known.
     """
 
     def __init__(self, size: int, tokenizer: Any, ids: SpecialIds, device: torch.device) -> None:
@@ -25,6 +25,10 @@ class Vocabulary:
 
     def of_kind(self, kind: str) -> Tensor:
         """Bool [V]: the tokens of a kind, as a trace's composition names them; "template" is its "control"."""
+        if self.tokenizer is None and kind not in ("mask", "end"):
+            raise InputError(
+                f"this checkpoint has no tokenizer, so which tokens are {kind} is not known; only mask and end are, by their ids"
+            )
         wanted = "control" if kind == "template" else kind
         return self._table("kind", wanted, [number for number, name in self._kinds.items() if name == wanted])
 
@@ -61,4 +65,5 @@ class Vocabulary:
 
         ids = self.ids
         special = {"mask": ids.mask, "eos": list(ids.eos), "bos": ids.bos, "pad": ids.pad}
-        return token_categories(range(self.size), self._texts, special)
+        texts = {} if self.tokenizer is None else self._texts
+        return token_categories(range(self.size), texts, special)

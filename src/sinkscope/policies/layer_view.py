@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention import columns, fused
-from sinkscope.attention.distant import block_sinks, forward_sinks, places
+from sinkscope.attention.distant import block_sinks, forward_sinks, in_blocks
 from sinkscope.attention.received import received
 from sinkscope.attention.visibility import Visibility
 from sinkscope.policies.policy import Rule, ScoredRule
@@ -162,10 +162,11 @@ class LayerView:
             found = forward_sinks(
                 self.query, self.key, lse, self.whole, self.scale, epsilon, rule.scope != "head"
             )
-        elif runtime.active is not None and rule.waits:
-            found = runtime.block_sinks(scores, epsilon)
-        elif runtime.active is not None:
-            found = block_sinks(scores, places(self.visibility, self.device), runtime.active, epsilon)
+        elif (telling := runtime.telling(self.visibility)) is not None:
+            if rule.waits:
+                found = runtime.block_sinks(scores, epsilon)
+            else:
+                found = block_sinks(scores, in_blocks(self.visibility, telling, self.device), epsilon)
         else:
             return torch_sinks_of(scores, epsilon)
         found = torch.nn.functional.pad(found, (0, scores.shape[-1] - found.shape[-1]))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sinkscope.checks import finite
 from sinkscope.policies.policy import POLICIES, Scope, ScoredRule
+from sinkscope.sink_rule import torch_sinks_of
 
 
 @POLICIES.add
@@ -32,8 +33,9 @@ class MaskAbove(ScoredRule):
         object.__setattr__(self, "epsilon", finite("epsilon", self.epsilon))
         super().__post_init__()
 
-    def choose(  # type: ignore[override]
-        self, scores: Tensor, candidates: Tensor, sinks: Callable[[float], Tensor]
+    def choose(
+        self, scores: Tensor, candidates: Tensor, sinks: Callable[[float], Tensor] | None = None
     ) -> Tensor:
-        """The candidates that are sinks."""
-        return sinks(self.epsilon) & candidates
+        """The candidates that are sinks; without `sinks` they are told by the scores alone."""
+        found = torch_sinks_of(scores, self.epsilon) if sinks is None else sinks(self.epsilon)
+        return found & candidates

@@ -11,6 +11,7 @@ from torch import Tensor
 from sinkscope.checks import finite, one_of, whole
 from sinkscope.errors import InputError
 from sinkscope.policies.policy import POLICIES, Scope, ScoredRule, top
+from sinkscope.sink_rule import torch_sinks_of
 
 
 @POLICIES.add
@@ -64,12 +65,12 @@ class MaskTop(ScoredRule):
         fixed = self.epsilon is None and self.regions is None
         return round(min(1.0, self.k / keys), 6) if fixed else None
 
-    def choose(  # type: ignore[override]
-        self, scores: Tensor, candidates: Tensor, sinks: Callable[[float], Tensor]
+    def choose(
+        self, scores: Tensor, candidates: Tensor, sinks: Callable[[float], Tensor] | None = None
     ) -> Tensor:
-        """The top k of the candidates."""
+        """The top k of the candidates; without `sinks` they are told by the scores alone."""
         chosen = top(scores, candidates, self.k)
         if self.epsilon is None:
             return chosen
-        found = sinks(self.epsilon)
+        found = torch_sinks_of(scores, self.epsilon) if sinks is None else sinks(self.epsilon)
         return chosen & (found if self.among == "sinks" else ~found)

@@ -438,10 +438,14 @@ def top(scores: Tensor, candidates: Tensor, count: int | Tensor) -> Tensor:
     return (rank < count) & candidates
 
 
-def check_policy(policy: object, layers: int, keys: int, kind: str | None = None) -> Policy | None:
+def check_policy(
+    policy: object, layers: int, keys: int, kind: str | None = None, heads: int | None = None
+) -> Policy | None:
     """The policy, checked against a model and a length; None when there is none or it can never act.
 
-    kind: of the attention, "causal", "block" or "masked", which says what queries and prompts there are; None: not known.
+    Args:
+        kind: of the attention, "causal", "block" or "masked", which says what queries and prompts there are; None: not known.
+        heads: query heads of a layer; None: not known.
     """
     if policy is None:
         return None
@@ -451,16 +455,18 @@ def check_policy(policy: object, layers: int, keys: int, kind: str | None = None
         )
     policy.check(layers, keys)
     for rule in policy.parts():
-        wrong = None if kind is None else _unsuited(rule if rule.control is None else rule.control.like, kind)
+        if heads is not None and rule.heads is not None and rule.heads[-1] >= heads:
+            raise InputError(f"{rule} names head {rule.heads[-1]}, but the model has heads 0 to {heads - 1}")
+        wrong = None if kind is None else _unsuited(rule, kind)
         if wrong:
             raise InputError(f"{rule} does not suit this model: {wrong}")
     return None if policy.empty else policy
 
 
-def _unsuited(rule: Policy, kind: str) -> str:
+def _unsuited(rule: Rule, kind: str) -> str:
     """Why a rule makes no sense for this kind of attention; "" when it does."""
-    queries, prefill = getattr(rule, "queries", "all"), getattr(rule, "prefill", None)
-    by = getattr(rule, "by", None)
+    queries, prefill = rule.queries, rule.prefill
+    by = getattr(rule if rule.control is None else rule.control.like, "by", None)
     if kind == "causal":
         if queries in ("masked", "decided"):
             return f"a causal model has no mask tokens, so queries={queries} names none; use all, scored or newest"
@@ -473,6 +479,6 @@ def _unsuited(rule: Policy, kind: str) -> str:
         return (
             "it reads the whole sequence anew in every step, so there is no prefill to act in or to leave out"
         )
-    if prefill and getattr(rule, "waits", False):
+    if prefill and rule.waits:
         return "a block loop reads its prompt before there are scores; use prefill=yes with a fixed rule, such as first:1"
     return ""

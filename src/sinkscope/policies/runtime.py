@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.context import ACTIVE, ALL, NEWEST, AttentionCall
-from sinkscope.attention.distant import DistantSums, LayerShare, block_sinks, places
+from sinkscope.attention.distant import DistantSums, LayerShare, block_sinks, in_blocks, kept_in
 from sinkscope.attention.key_mask import Band, KeyMask
 from sinkscope.attention.received import query_weights
 from sinkscope.attention.visibility import Visibility
@@ -23,7 +23,7 @@ from sinkscope.policies.layer_view import AllLayers, LayerView
 from sinkscope.policies.mask_tokens import Vocabulary
 from sinkscope.policies.numbers import wrapped
 from sinkscope.policies.policy import Policy, check_policy
-from sinkscope.sink_rule import torch_sinks_of
+from sinkscope.sink_rule import Distant, torch_sinks_of
 
 Scores = dict[str, dict[int, Tensor]]
 """Kind of score ("raw", "masked") → layer → Float [B, H, K]."""
@@ -113,9 +113,7 @@ class PolicyRuntime:
         self._by = [kind for kind in ("received", "sum", "distant") if kind in named]
         self._sums = DistantSums(width, raw=True) if causal else None
         self._judged: DistantSums | None = None  # what sinks of the previous step are told by
-        self._block_place: tuple[Tensor, Tensor] | None = (
-            None  # see `distant.places`, of the last step of a block loop
-        )
+        self._in_blocks: Distant | None = None  # see `distant.in_blocks`, of the last step of a block loop
         self._masked_scores = any(rule.reads_masked_scores for rule in self.rules)
         self._least: int | None = None  # real keys that every row has at least; None: not known
         self._alive: Tensor | None = None  # Bool [B]: rows whose totals go on; None: all
@@ -189,12 +187,15 @@ class PolicyRuntime:
         sinks: Tensor = ((mass > limit) & known).transpose(0, 1)
         return sinks
 
+    def telling(self, visibility: Visibility) -> int | None:
+        """How many of the last queries tell the sinks where attention stands in blocks; None: it does not."""
+        return visibility.queries if self.active is None and visibility.block is not None else self.active
+
     def block_sinks(self, received: Tensor, epsilon: float) -> Tensor:
         """Bool [N, h, K]: of the previous step of a block loop, by its scores."""
-        if self._block_place is None or self.active is None:
+        if self._in_blocks is None:
             raise RuntimeError("there was no step yet")
-        keys = self._block_place[1].shape[-1]
-        return block_sinks(received[..., :keys], self._block_place, self.active, epsilon)
+        return block_sinks(received[..., : self._in_blocks.local.shape[-1]], self._in_blocks, epsilon)
 
     # ---- a forward
 
@@ -327,8 +328,8 @@ class PolicyRuntime:
             if chosen is not None:
                 if rule.heads is not None:
                     chosen = chosen & self._heads(rule.heads, query)
-                if acting is not None and visibility.queries == 1:  # one query: its keys or none
-                    chosen = chosen & acting[:, None]
+                if acting is not None:  # a row without such a query loses none
+                    chosen = chosen & acting.any(-1)[:, None, None]
                 keys = chosen if keys is None else keys | chosen
                 most = None if most is None or rule.most is None else most + rule.most
                 sure = sure or rule.sure
@@ -375,7 +376,7 @@ class PolicyRuntime:
             rows = self._mask_tokens
         elif name == "decided":
             rows = None if self._mask_tokens is None else ~self._mask_tokens
-        elif name == "scored" and self._scored is not None:
+        elif self._scored is not None:  # where one forward holds many steps, those are the newest of each
             rows = self._scored
         else:
             rows = (torch.arange(visibility.queries, device=query.device) == visibility.queries - 1)[None]
@@ -411,8 +412,15 @@ class PolicyRuntime:
             self._current["masked"][call.layer] = self._own(acted, "masked", call.layer)
         keys = None if mask is None or mask.keys is None else mask.keys[:rows]
         if mask is not None and keys is not None and not mask.strands_none(call.visibility):
-            # A query that would lose every key keeps them; the last one stands for those that score.
-            keys = keys & ~mask.stranded(call.visibility, raw.device)[:rows, :, -1:]
+            # A query that would lose every key keeps them; the last one that the policy acts on stands for all.
+            stranded = mask.stranded(call.visibility, raw.device)[:rows]
+            if mask.queries is None:
+                stranded = stranded[:, :, -1:]
+            else:
+                index = torch.arange(call.visibility.queries, device=raw.device)
+                last = (mask.queries[:rows] * index).argmax(-1).expand(len(stranded))
+                stranded = stranded.gather(2, last[:, None, None].expand(-1, stranded.shape[1], 1))
+            keys = keys & ~stranded
         kept = None if call.kept is None else call.kept[:rows]
         if self.causal:
             weights = query_weights(call.visibility, None, call.query)[:rows]
@@ -510,16 +518,11 @@ class PolicyRuntime:
                 self._sums = DistantSums(self._width, raw=True)
             sinks = ((mass > expected.limit()) & expected.known).transpose(0, 1)
             strength = (mass / expected.count.clip(1)).transpose(0, 1)
-        elif self.active is not None:
-            length, position = (part.clone() for part in places(layers[0].visibility, raw.device))
+        elif (telling := self.telling(layers[0].visibility)) is not None:
+            expected = in_blocks(layers[0].visibility, telling, raw.device)
             if not self._between:
-                known = self._block_place
-                if known is not None and known[1].shape == position.shape and known[0].shape == length.shape:
-                    known[0].copy_(length)  # where a captured step goes on looking
-                    known[1].copy_(position)
-                else:
-                    self._block_place = (length, position)
-            sinks = block_sinks(raw.flatten(0, 1), (length, position), self.active).view(raw.shape)
+                self._in_blocks = kept_in(self._in_blocks, expected)
+            sinks = block_sinks(raw.flatten(0, 1), expected).view(raw.shape)
             strength = raw
         else:
             sinks, strength = torch_sinks_of(raw), raw
@@ -580,14 +583,19 @@ def _hidden_share(kept: Tensor, weights: Tensor) -> Tensor:
 
 
 def single_forward(
-    policy: Policy | None, layers: int, tokens: Tensor, kind: str, vocabulary: Vocabulary | None = None
+    policy: Policy | None,
+    layers: int,
+    tokens: Tensor,
+    kind: str,
+    vocabulary: Vocabulary | None = None,
+    heads: int | None = None,
 ) -> PolicyRuntime | None:
     """A policy for one forward outside of a generation, of tokens Long [B, S]: it must not need an earlier step.
 
-    kind: of the attention (see `check_policy`).
+    kind, heads: see `check_policy`.
     """
     rows, keys = tokens.shape
-    checked = check_policy(policy, layers, keys, kind)
+    checked = check_policy(policy, layers, keys, kind, heads)
     if checked is None:
         return None
     for rule in checked.parts():

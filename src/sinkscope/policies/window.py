@@ -38,6 +38,8 @@ class Window(FixedRule):
         super().__post_init__()
         if self.regions is not None:
             raise InputError("a window is about distance, not regions; leave out regions")
+        if self.heads is not None:
+            raise InputError("a window is the same for all heads of a layer; leave out heads")
 
     def band(self) -> Band | None:
         """The window as the attention path knows it."""

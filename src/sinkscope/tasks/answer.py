@@ -167,7 +167,8 @@ def _check(model: Model, decoding: Decoding, policy: Policy | None, prompts: Pro
     if not decoding.new_tokens:
         raise InputError("tasks are text; image decodings have no answer to grade")
     for length in sorted({len(prompt.ids) for prompt in prompts.values()}):
-        check_policy(policy, model.shape.layers, length + decoding.new_tokens)
+        keys, kind = length + decoding.new_tokens, model.attention_kind
+        check_policy(policy, model.shape.layers, keys, kind, model.shape.heads)
 
 
 def batches(

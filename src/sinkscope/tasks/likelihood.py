@@ -76,7 +76,7 @@ def causal(model: Model, ids: Tensor, given: int, policy: Policy | None, keys: S
     Args:
         ids: Long [B, S]. keys: one number per row, for random controls.
     """
-    acting = check_policy(policy, model.shape.layers, ids.shape[1], "causal")
+    acting = check_policy(policy, model.shape.layers, ids.shape[1], "causal", model.shape.heads)
     runtime = None
     if acting is not None:
         runtime = PolicyRuntime(acting, keys, True, given, None, ids.shape[1], model.words)
@@ -102,7 +102,7 @@ def causal(model: Model, ids: Tensor, given: int, policy: Policy | None, keys: S
         logits = engine.next_logits(ids, column, 0 if column == begin else column - 1, cache)
         parts.append(_nats(logits, ids[:, column]))
     values, best = (torch.stack(part, 1) for part in zip(*parts, strict=True))
-    return _counted(values, best, ids.shape[1] - begin + (begin > given), runtime)
+    return _counted(values, best, int(engine.forwards) + (begin > given), runtime)
 
 
 def masked(
@@ -165,7 +165,8 @@ def _engine(model: Model, ids: Tensor, policy: Policy | None, keys: Sequence[int
     if model.spec.causal or model.ids.mask is None:
         why = "is a causal model" if model.spec.causal else "names no mask token"
         raise InputError(f"{model.source} {why}, so no token of a text can be masked")
-    acting = check_policy(policy, model.shape.layers, ids.shape[1], model.attention_kind)
+    kind, shape = model.attention_kind, model.shape
+    acting = check_policy(policy, shape.layers, ids.shape[1], kind, shape.heads)
     runtime = None
     if acting is not None:
         runtime = PolicyRuntime(acting, keys, False, first, None, ids.shape[1], model.words)

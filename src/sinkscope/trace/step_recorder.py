@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.context import ACTIVE_AND_ALL, ALL, NEWEST_AND_ALL, AttentionCall, Expected
-from sinkscope.attention.distant import DistantSums, LayerShare, block_sinks, places
+from sinkscope.attention.distant import DistantSums, LayerShare, block_sinks, in_blocks
 from sinkscope.attention.visibility import Visibility
 from sinkscope.decoding.step import BlockPass
 from sinkscope.policies.numbers import mixed
@@ -250,12 +250,10 @@ class StepRecorder:
             return
         self._keep_layers("received", received[:, :, :, 0])
         self._keep_layers("received_all", every)
-        if self.capture.level == "layers":
-            place = places(self._visibility, received.device) if self._visibility is not None else None
+        if self.capture.level == "layers" and self._visibility is not None:
+            expected = in_blocks(self._visibility, taken.active, received.device)
             self._recorded["sink_heads"] = [
-                block_sinks(layer, place, taken.active).sum(-2).to(torch.int16)
-                for layer in received[:, :, :, 0]
-                if place is not None
+                block_sinks(layer, expected).sum(-2).to(torch.int16) for layer in received[:, :, :, 0]
             ]
         if self.capture.by_query:
             self._recorded["received_by"] = [
