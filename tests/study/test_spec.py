@@ -14,8 +14,8 @@ SMALL = {"name": "s", "models": ["organism/scratch"], "evaluate": [{"task": "wor
 
 def test_the_built_in_studies() -> None:
     assert spec.builtin_names() == [
-        "battery", "english", "families", "full", "inside", "ladder", "mechanisms", "organisms", "pairs", "paper", "quick",
-        "reuse",
+        "battery", "english", "families", "full", "inside", "ladder", "mechanisms", "organisms", "pairs", "paper", "protocol",
+        "quick", "reuse",
     ]  # fmt: skip
 
 

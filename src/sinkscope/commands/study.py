@@ -29,6 +29,7 @@ from sinkscope.study.estimate import (
     together,
 )
 from sinkscope.study.executors import Place
+from sinkscope.study.facts import present
 from sinkscope.study.ladder import UNITS
 from sinkscope.study.status import read as read_status
 from sinkscope.study.trained_runs import trained_runs
@@ -83,6 +84,9 @@ def study(
         pairs(data or (), "--data"),
         {} if runs is None else trained_runs(runs),
     )
+    wanted, left_out = present(wanted)
+    if left_out:
+        say(left_out, stderr=True)
     out = out or Path(f"study-{wanted.name}")
     options = pairs(option or (), "--option")
     if plan:
