@@ -80,6 +80,7 @@ class Distant:
     """What the distant queries of each key could give it; arrays [..., K], of numpy or torch, without heads.
 
     Attributes:
+        gap: [..., 1]: how far behind a key they stand at least.
         count: how many distant queries see the key.
         uniform: what they would give it together if each looked at all it sees alike.
         local: the most that they can give it together by distance alone.
@@ -87,6 +88,7 @@ class Distant:
         noise: 1 / (2 n), the margin for chance of each of them.
     """
 
+    gap: Any
     count: Any
     uniform: Any
     local: Any
@@ -122,7 +124,7 @@ def distant(length: Any, position: Any, window: int | None = None, gap: int | No
     else:  # a query beyond the window sees `window` keys
         uniform = _reaching(harmonic, end, window) - _reaching(harmonic, begin, window)
     known = here & (count >= least_queries(reach)) & (reach >= 5)
-    return Distant(count, uniform * here, local, known, 0.5 / reach.clip(1))
+    return Distant(gap, count, uniform * here, local, known, 0.5 / reach.clip(1))
 
 
 def around(length: Any, position: Any, start: Any, stop: Any) -> Distant:
@@ -144,7 +146,12 @@ def around(length: Any, position: Any, start: Any, stop: Any) -> Distant:
     )
     count = (stop - start) * here
     return Distant(
-        count, count / length.clip(1), local * here, here & (4 * local <= count), 0.5 / length.clip(1)
+        0 * length,
+        count,
+        count / length.clip(1),
+        local * here,
+        here & (4 * local <= count),
+        0.5 / length.clip(1),
     )
 
 

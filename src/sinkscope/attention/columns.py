@@ -36,8 +36,8 @@ def available(query: Tensor) -> bool:
 
 
 def covers(visibility: Visibility, key_mask: KeyMask | None) -> bool:
-    """Whether the kernel knows the pattern: all but masks given in full, and windows of a policy."""
-    return visibility.dense is None and (key_mask is None or key_mask.band is None)
+    """Whether the kernel knows the pattern: all but masks given in full, and what a policy masks for some queries only."""
+    return visibility.dense is None and (key_mask is None or key_mask.alike)
 
 
 @cache

@@ -68,7 +68,7 @@ def attend_and_sum(
     else:
         if key_mask is None:
             out, total = _visible(query, key, value, visibility, None, scale)
-        elif key_mask.band is not None:
+        elif not key_mask.alike:
             out, total = _tiled(query, key, value, visibility, key_mask, scale)
         else:
             out, total = _without_keys(query, key, value, visibility, key_mask, scale)
@@ -193,7 +193,8 @@ def _reach(
     visibility: Visibility, key_mask: KeyMask, stranded: Tensor, start: int, stop: int, device: torch.device
 ) -> Tensor | slice:
     """The keys that a tile of queries needs; a tile with a stranded query needs all it can see."""
-    if key_mask.band is not None and not bool(stranded[..., start:stop].any()):
+    narrow = key_mask.band is not None and key_mask.queries is None
+    if narrow and key_mask.band is not None and not bool(stranded[..., start:stop].any()):
         return key_mask.band.reach(visibility, start, stop, device)
     return slice(*visibility.key_range(start, stop))
 
@@ -236,7 +237,8 @@ def raw_lse(
     device = query.device
     B, H, Q, D = query.shape
     G = key.shape[1]
-    if columns.available(query) and key_mask.keys is not None and key_mask.strands_none(visibility):
+    listed = key_mask.alike and key_mask.keys is not None and key_mask.strands_none(visibility)
+    if listed and key_mask.keys is not None and columns.available(query):
         if visibility.real is not None:
             key_mask = replace(key_mask, keys=key_mask.keys & visibility.real[:, None])
         return columns.lse_over_all(query, key, lse, key_mask, scale)
@@ -265,6 +267,8 @@ def raw_lse(
             if seen is not None:
                 whole = seen.expand(B, H, stop - start, visibility.keys)
                 masked = masked & whole.gather(-1, order[:, :, None, :].expand(-1, -1, stop - start, -1))
+            if key_mask.queries is not None:
+                masked = masked & key_mask.queries[:, None, start:stop, None]
         else:
             masked = key_mask.rows(visibility, start, stop, device)
             masked = masked if seen is None else masked & seen

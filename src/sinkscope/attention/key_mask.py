@@ -1,4 +1,6 @@
-"""The keys that a query may not use in one attention call: single keys per head, or all outside a window around each query."""
+"""The keys that a query may not use in one attention call: single keys per head, or all outside a window around each query.
+
+Either may hold for some queries only."""
 
 from __future__ import annotations
 
@@ -66,6 +68,7 @@ class KeyMask:
         listed: indices Long [B, H|1, most] of the masked keys, and Float [B, H|1, most] that is 0 where a head has fewer.
         bias: Float [B, H, 1, K] in the dtype of the queries: −inf for masked keys and padding. Both are made of `keys`, and given
             where that was done for all layers at once; None: not yet made.
+        queries: Bool [B|1, Q]: the queries for which keys are masked; None: all.
     """
 
     keys: Tensor | None
@@ -75,7 +78,13 @@ class KeyMask:
     least: int | None = None
     listed: tuple[Tensor, Tensor] | None = None
     bias: Tensor | None = None
+    queries: Tensor | None = None
     _stranded: list[tuple[Visibility, Tensor]] = field(default_factory=list, compare=False, repr=False)
+
+    @property
+    def alike(self) -> bool:
+        """Whether the same keys are masked for all queries."""
+        return self.band is None and self.queries is None
 
     def strands_none(self, visibility: Visibility) -> bool:
         """Whether it is known without looking that every query keeps a key."""
@@ -91,7 +100,7 @@ class KeyMask:
             masked = masked | self.keys[:, :, None, :]
         if self.band is not None:
             masked = masked | ~self.band.rows(visibility, start, stop, device)
-        return masked
+        return masked if self.queries is None else masked & self.queries[:, None, start:stop, None]
 
     def stranded(self, visibility: Visibility, device: torch.device) -> Tensor:
         """Bool [B|1, H|1, Q]: queries that would lose every key they see; by our rule they keep their scores."""
@@ -106,7 +115,8 @@ class KeyMask:
         if nothing or self.strands_none(visibility):
             return torch.zeros(1, 1, 1, dtype=torch.bool, device=device).expand(1, 1, visibility.queries)
         if self.band is None and self.keys is not None:
-            return visibility.stranded(self.keys)
+            stranded = visibility.stranded(self.keys)
+            return stranded if self.queries is None else stranded & self.queries[:, None]
         parts = []
         for start in range(0, visibility.queries, TILE):
             stop = min(start + TILE, visibility.queries)

@@ -63,7 +63,7 @@ def suits(
         return False
     if visibility.blocked:
         return key_mask is None and visibility.real is None
-    return key_mask is None or key_mask.band is None
+    return key_mask is None or key_mask.alike
 
 
 def attend(

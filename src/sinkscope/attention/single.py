@@ -28,7 +28,7 @@ def suits(
         return False
     if torch.is_grad_enabled() and any(one.requires_grad for one in (query, key, value)):
         return False
-    return key_mask is None or key_mask.band is None
+    return key_mask is None or key_mask.alike
 
 
 def attend(

@@ -68,6 +68,7 @@ class Engine:
         self._graphs: Graphs | None = None
         self._aside: Aside | None = None  # of a step that is being captured; `_end` joins it
         self._columns: int | None = None  # of the block loop's forwards that are captured
+        self._tokens: Tensor | None = None  # Long [B, S]: what is written so far, beside a static cache
 
     @property
     def mask_id(self) -> int:
@@ -223,7 +224,12 @@ class Engine:
             return self._next_static(state, written, cache.static, cache.prompt, (recorded, alive is None))
         so_far = state[:, :written]
         real = None if self.real is None else self.real[:, :written]
-        context = self._context(so_far, real, 1)
+        if fed == 0 and self.policy is not None and self.policy.reads_first:
+            self.policy.begin(1, tokens=so_far, reading=True)
+            self.model.forward(so_far, self.model.context(real, policy=self.policy), keep=1)
+            self.policy.end()
+            self.forwards = self.forwards + (1 if alive is None else alive.long())
+        context = self._context(so_far, real, 1, prefill=fed == 0)
         if isinstance(self.reuse, CausalReuseRuntime):
             context = self.reuse.begin(context, len(so_far), written, fed, alive)
         logits = self.model.forward(so_far[:, fed:], context, keep=1, cache=cache.dynamic)
@@ -240,6 +246,7 @@ class Engine:
         windowed = self.policy is not None and self.policy.windowed  # a window asks where the query stands
         if fed == 0 and steady and not windowed and self.model.decodes_statically(state):
             cache.make_static(state.shape[1], self.real)
+            self._tokens = state.clone()
         return logits[:, -1]
 
     def _next_static(
@@ -248,8 +255,14 @@ class Engine:
         inputs = torch.cat([state[:, written - 1], state.new_full((1,), written - 1)])
 
         def step(x: Tensor, captured: bool = False) -> tuple[Tensor, Recorded]:
+            if self._tokens is not None:  # in memory that stays: a captured step writes the newest one there
+                self._tokens.index_copy_(1, x[-1:], x[:-1, None])
             logits = self.model.decode(
-                x, cache, lambda visible: self._context(visible, visible, 1, prompt, captured=captured)
+                x,
+                cache,
+                lambda visible: self._context(
+                    visible, visible, 1, prompt, captured=captured, tokens=self._tokens
+                ),
             )
             recorded = self._end(captured=captured)
             self._carry()
@@ -320,7 +333,17 @@ class Engine:
             columns = torch.arange(queries.stop - queries.start, device=x.device) + places[0]
             visible = (torch.arange(shape[1], device=x.device) < places[1])[None].expand(shape)
             # Later blocks have more keys, so that what is known of this one's number holds for them.
-            context = self._context(state, visible, 1, written=end, block_pass=block_pass, captured=captured)
+            ids = state.index_select(1, columns)
+            context = self._context(
+                state,
+                visible,
+                1,
+                written=end,
+                block_pass=block_pass,
+                captured=captured,
+                tokens=state,
+                fed=ids,
+            )
             cache.columns = columns
             ids = state.index_select(1, columns).clamp(min=0)
             hidden = self.model.hidden(ids, context, cache, columns[None])
@@ -354,6 +377,9 @@ class Engine:
         written: int | None = None,
         block_pass: BlockPass | None = None,
         captured: bool = False,
+        prefill: bool = False,
+        tokens: Tensor | None = None,
+        fed: Tensor | None = None,
     ) -> ForwardContext:
         """What is wanted of the forward of state x [B, S]: built before it, for both branches of a guided one.
 
@@ -361,6 +387,8 @@ class Engine:
             written: keys lie in a cache of fixed size, of which at least so many columns are written; x is then the state, or the
                 visible columns, Bool [B, S].
             captured: as a graph, in which measuring can run beside the layers; launched one by one, kernels wait for the host.
+            prefill: the prompt is read into the cache. tokens: Long [B, S]: what is written so far, where x does not say.
+            fed: Long [B, Q]: the queries' tokens, where x does not say.
         """
         active = None if block_pass is None else block_pass.active
         observed = self.policy is not None or self.recorder is not None
@@ -368,7 +396,18 @@ class Engine:
         self._aside = Aside(x.device) if captured and observed and few and beside_wanted(x.device) else None
         if self.policy is not None:
             least = (x.shape[1] if written is None else written) - self._padding
-            self.policy.begin(branches, least, active, block_pass is None or block_pass.step)
+            fed = (x if block_pass is None else x[:, block_pass.queries]) if fed is None else fed
+            masked = None if self.model.ids.mask is None else fed == self.model.ids.mask
+            self.policy.begin(
+                branches,
+                least,
+                active,
+                block_pass is None or block_pass.step,
+                tokens=x if tokens is None and written is None else tokens,
+                masked=masked,
+                scored=masked if masked is None or not self.model.spec.shifted else _before(masked),
+                prefill=prefill or (block_pass is not None and block_pass.kind == "prefill"),
+            )
         queries: Mapping[str, Tensor] = {}
         if self.recorder is not None:
             mask_id = self.model.ids.mask
@@ -396,6 +435,12 @@ class Engine:
         if self.policy is not None:
             self.policy.set_alive(alive)
         return step and self.recorder is not None and self.recorder.next_forward()
+
+
+def _before(masked: Tensor) -> Tensor:
+    """Bool [B, Q]: the queries that predict the masked positions of a shifted model: those before them (position 0: itself)."""
+    before = torch.nn.functional.pad(masked[:, 1:], (0, 1))
+    return before | (masked & (torch.arange(masked.shape[1], device=masked.device) == 0))
 
 
 class DecodeCache:

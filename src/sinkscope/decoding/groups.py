@@ -159,7 +159,15 @@ def start_group(
         first, last = decoding.answer_columns(model, ids)
         if batch.right and len(set(own)) > 1:
             first = torch.tensor(own, device=model.device)[:, None, None]
-        runtime = PolicyRuntime(policy, row_keys(seed, rows.rows), model.spec.causal, first, last)
+        runtime = PolicyRuntime(
+            policy,
+            row_keys(seed, rows.rows),
+            model.spec.causal,
+            first,
+            last,
+            ids.shape[1] + decoding.new_tokens,
+            model.words,
+        )
     unseen = rows.offset if batch.right else 0
     prompts = Prompts(
         tuple(own),

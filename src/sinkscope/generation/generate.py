@@ -17,7 +17,7 @@ from torch import Tensor
 from sinkscope.decoding.base import Decoding, Twin, default_decoding
 from sinkscope.decoding.groups import Group, Rows, check_seeds, grouped, grouped_right, start_group
 from sinkscope.errors import InputError
-from sinkscope.generation.run import Run
+from sinkscope.generation.run import ACCOUNT, Run
 from sinkscope.models.load import as_model
 from sinkscope.models.model import Model
 from sinkscope.models.prompts import PromptBatch, decode, encode
@@ -95,7 +95,9 @@ def generate(
     cached = bool(decoding.cached) if cache is None else cache
     alone = decoding.alone(len(batch.ids), isinstance(seed, list))
     shortest = min(batch.lengths) + decoding.new_tokens
-    checked = None if policy is None else check_policy(policy, model.shape.layers, shortest)
+    checked = (
+        None if policy is None else check_policy(policy, model.shape.layers, shortest, model.attention_kind)
+    )
     recorder = None
     if capture is not None or out is not None:
         capture = capture or Capture()
@@ -148,8 +150,7 @@ def generate(
         real=batch.real,
         codes=codes,
         trace=trace,
-        hidden_share=_by_row(groups, [_of_policy(group, "hidden_share") for group in groups]),
-        sinks_hit=_by_row(groups, [_of_policy(group, "sinks_hit") for group in groups]),
+        **{name: _by_row(groups, [_of_policy(group, name) for group in groups]) for name in ACCOUNT},
         reuse=reuse,
         work=_work(groups),
         error=error if shadow else None,

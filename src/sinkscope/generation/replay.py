@@ -19,7 +19,7 @@ from sinkscope.decoding.engine import Engine
 from sinkscope.decoding.groups import Rows, grouped, row_keys
 from sinkscope.errors import InputError
 from sinkscope.generation.generate import check_decoding, runs_together
-from sinkscope.generation.run import Run
+from sinkscope.generation.run import ACCOUNT, Run
 from sinkscope.models.load import as_model
 from sinkscope.models.model import Model
 from sinkscope.policies.policy import Policy, check_policy
@@ -38,7 +38,9 @@ UNITS = {
     "selected_with": "selected with the policy",
     "changed": "share of the selections that differ",
     "hidden_share": "share of attention that the policy masked",
-    "sinks_hit": "share of the step's own sinks that the policy masked",
+    "sinks_hit": "share of the sinks that the policy masked",
+    "strongest_hit": "share of heads with a sink whose strongest one the policy masked",
+    "sink_removed": "share of the attention on sinks that the policy masked",
 }
 
 
@@ -116,7 +118,8 @@ def replay(model: Model, run: Run, policy: Policy | str) -> Replay:
         )
     check_decoding(model, decoding)
     columns, lengths = run.states.shape[-1], _lengths(run)
-    checked = check_policy(as_policy(policy), model.shape.layers, min(lengths) + columns - run.prompt)
+    shortest = min(lengths) + columns - run.prompt
+    checked = check_policy(as_policy(policy), model.shape.layers, shortest, model.attention_kind)
     arrays = _blank(len(lengths), run.steps, columns)
     together = runs_together(model, decoding, checked)
     for rows in grouped(run.prompt, lengths, isinstance(run.seed, list), together):
@@ -141,7 +144,9 @@ def _pair(model: Model, run: Run, rows: Rows, policy: Policy | None) -> _Pair:
     prompt = run.prompt - rows.offset
     runtime = None
     if policy is not None:
-        runtime = PolicyRuntime(policy, row_keys(run.seed, rows.rows), model.spec.causal, prompt)
+        width = run.states.shape[-1] - rows.offset
+        keys = row_keys(run.seed, rows.rows)
+        runtime = PolicyRuntime(policy, keys, model.spec.causal, prompt, None, width, model.words)
     engines = Engine(model, real), Engine(model, real, runtime)
     return _Pair(*engines, run.decoding, prompt, rows.per_row)
 
@@ -159,7 +164,7 @@ def _blank(rows: int, steps: int, columns: int) -> dict[str, np.ndarray[Any, Any
         name: nan.copy() for name in ("kl", "confidence", "confidence_change")
     }
     arrays |= {name: no.copy() for name in ("flipped", "selected", "selected_with")}
-    arrays |= {name: nan[..., 0].copy() for name in ("changed", "hidden_share", "sinks_hit")}
+    arrays |= {name: nan[..., 0].copy() for name in ("changed", *ACCOUNT)}
     return arrays
 
 
@@ -219,19 +224,25 @@ class _Pair:
         arrays["selected"], arrays["selected_with"] = chosen.cpu().numpy(), chosen_with.cpu().numpy()
         lost = (chosen & ~chosen_with).sum(1) / chosen.sum(1)
         arrays["changed"] = lost.float().cpu().numpy()
-        share, hit = self._account(len(where))
-        ended = ~alive.cpu().numpy()
-        share[ended], hit[ended] = np.nan, np.nan
-        return {**arrays, "hidden_share": share, "sinks_hit": hit}
+        return {**arrays, **self._account(~alive.cpu().numpy())}
 
-    def _account(self, rows: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """The share of attention masked, mean over layers and heads, and of the sinks, over all of them: Float32 [B] each."""
+    def _account(self, ended: np.ndarray[Any, Any]) -> dict[str, np.ndarray[Any, Any]]:
+        """What the policy did in each row, over layers and heads: Float32 [B] each, NaN where there is nothing to count."""
         account = self.masked.account
         if account is None:
-            return np.zeros(rows, dtype=np.float32), np.full(rows, np.nan, dtype=np.float32)
-        share = account.share.mean((0, 2))
-        hit = account.caught.sum((0, 2)) / account.sinks.sum((0, 2))
-        return share.cpu().numpy(), hit.float().cpu().numpy()
+            shares_of = np.full((len(ACCOUNT), len(ended)), np.nan, dtype=np.float32)
+            shares_of[0] = 0.0
+        else:
+            heads = (account.sinks > 0).sum((0, 2))
+            shares = (
+                account.share.mean((0, 2)),
+                account.caught.sum((0, 2)) / account.sinks.sum((0, 2)),
+                account.strongest.nan_to_num(0.0).sum((0, 2)) / heads,
+                account.removed.sum((0, 2)) / account.absorbed.sum((0, 2)),
+            )
+            shares_of = torch.stack([share.float() for share in shares]).cpu().numpy()
+        shares_of[:, ended] = np.nan
+        return dict(zip(ACCOUNT, shares_of, strict=True))
 
 
 def _placed(values: Tensor, where: Tensor) -> Tensor:

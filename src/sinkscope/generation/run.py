@@ -16,6 +16,15 @@ if TYPE_CHECKING:
     from sinkscope.trace.trace import Trace
 
 
+ACCOUNT = {
+    "hidden_share": "attention removed",
+    "sinks_hit": "sinks masked",
+    "strongest_hit": "strongest sink masked",
+    "sink_removed": "attention on sinks removed",
+}
+"""What is said of a policy: the name of each share, and how a person reads it."""
+
+
 @dataclass(frozen=True, repr=False)
 class Run:
     """What a generation gave.
@@ -41,6 +50,8 @@ class Run:
             positions that were read; NaN where no forward ran.
         sinks_hit: Float [B]: the share of all sinks (ε = 3) of those steps, pooled over layers and heads, that it masked; NaN
             when there were none.
+        strongest_hit: Float [B]: the share of heads with a sink, over layers and those steps, whose strongest one it masked.
+        sink_removed: Float [B]: the share of the attention on sinks that it masked.
 
     >>> run.texts[0], run.sequences.shape, run.states.shape
     ('He has 6*6=36 seeds.\\nThen 36', torch.Size([1, 55]), torch.Size([17, 1, 55]))
@@ -60,6 +71,8 @@ class Run:
     trace: Trace | None = None
     hidden_share: Tensor | None = None
     sinks_hit: Tensor | None = None
+    strongest_hit: Tensor | None = None
+    sink_removed: Tensor | None = None
     output: Tensor | None = None
     answers: list[list[int]] = field(default_factory=list)
     reuse: Reuse | None = None
@@ -86,7 +99,7 @@ class Run:
         if self.reuse is not None:
             saved = "" if self.work is None else f", {self.work.saved:.0%} of the multiply-adds saved"
             facts.append(("reuse (approximate steps)", f"{self.reuse}{saved}"))
-        shares = (("attention hidden", self.hidden_share), ("sinks hit", self.sinks_hit))
+        shares = zip(ACCOUNT.values(), (getattr(self, name) for name in ACCOUNT), strict=True)
         facts += [
             (name, ", ".join(f"{share:.1%}" for share in values.tolist()))
             for name, values in shares

@@ -20,6 +20,7 @@ from sinkscope.models.family import Family, SpecialIds
 from sinkscope.models.fused_forward import FusedForward, has_llama_layers
 from sinkscope.models.layers import only
 from sinkscope.models.static_cache import StaticCache
+from sinkscope.models.vocabulary import Vocabulary
 from sinkscope.policies.policy import Policy
 from sinkscope.policies.runtime import single_forward
 from sinkscope.policies.text import as_policy
@@ -327,8 +328,17 @@ class Model:
         return whole("block", block, 1)
 
     def _single(self, policy: Policy | str | None, ids: Tensor) -> KeyMasker | None:
-        shape = self.shape
-        return single_forward(as_policy(policy), shape.layers, ids.shape[1], len(ids), self.spec.causal)
+        return single_forward(as_policy(policy), self.shape.layers, ids, self.attention_kind, self.words)
+
+    @property
+    def attention_kind(self) -> Literal["causal", "block", "masked"]:
+        """Which keys a query sees: those up to itself, earlier blocks and its own, or all."""
+        return "causal" if self.spec.causal else "block" if self.spec.blocks else "masked"
+
+    @cached_property
+    def words(self) -> Vocabulary:
+        """What is known of its tokens, for policies that look at them."""
+        return Vocabulary(self.shape.vocabulary, self.tokenizer, self.ids, self.device)
 
     def check(self, length: int = 24, seed: int = 0) -> Any:
         """Proves on a short random input that what is recorded is the model's own attention. See `selfcheck`."""

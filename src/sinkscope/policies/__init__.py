@@ -6,6 +6,7 @@ from sinkscope.policies.mask_above import MaskAbove
 from sinkscope.policies.mask_first import MaskFirst
 from sinkscope.policies.mask_keys import MaskKeys
 from sinkscope.policies.mask_random import MaskRandom
+from sinkscope.policies.mask_tokens import MaskKind, MaskToken
 from sinkscope.policies.mask_top import MaskTop
 from sinkscope.policies.policy import POLICIES, Control, FixedRule, Policy, ScoredRule
 from sinkscope.policies.text import as_policy, parse_policy
@@ -20,7 +21,9 @@ __all__ = [
     "MaskAbove",
     "MaskFirst",
     "MaskKeys",
+    "MaskKind",
     "MaskRandom",
+    "MaskToken",
     "MaskTop",
     "Policy",
     "ScoredRule",

@@ -30,6 +30,10 @@ class Both(Policy):
             raise InputError(
                 f"{self.first} and {self.second} have different effects; combine policies that both hide or both silence"
             )
+        if len({(rule.queries, rule.prefill) for rule in rules}) > 1:
+            raise InputError(
+                f"{self.first} and {self.second} act on different queries; give both the same queries= and prefill="
+            )
         if sum(rule.band() is not None for rule in rules) > 1:
             raise InputError("two windows cannot be combined; give the narrower one")
 

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from sinkscope.attention import columns, fused
+from sinkscope.attention.distant import block_sinks, places
 from sinkscope.attention.received import received
 from sinkscope.attention.visibility import Visibility
 from sinkscope.policies.policy import Rule, ScoredRule
+from sinkscope.sink_rule import torch_sinks_of
 
 if TYPE_CHECKING:
     from sinkscope.policies.runtime import PolicyRuntime
+
+
+@cache
+def _extras(function: Callable[..., Any]) -> frozenset[str]:
+    return frozenset(inspect.signature(function).parameters) & {"tokens", "vocabulary", "sinks"}
 
 
 class AllLayers:
@@ -107,10 +117,55 @@ class LayerView:
             return self.whole
         return replace(self.whole, real=self.whole.real[: self.rows], dense=None)
 
+    def score(self, rule: ScoredRule) -> str:
+        """The kind of score that a rule decides from."""
+        plain = "newest" if self.runtime.causal else "received"
+        if (
+            rule.by in (None, plain) or not self.runtime.causal
+        ):  # every query sees every key: a sum ranks them alike
+            return rule.scores
+        return str(rule.by)
+
+    def wanted(
+        self, function: Callable[..., Any], scores: Tensor | None = None, rule: ScoredRule | None = None
+    ) -> dict[str, Any]:
+        """What a rule's function asks for by name: `tokens`, `vocabulary`, `sinks`.
+
+        Args:
+            scores: Float [N, h, K]: what the rule decides from, in whose shape it gets the rest.
+        """
+        names = _extras(getattr(function, "__func__", function))
+        runtime = self.runtime
+        more: dict[str, Any] = {}
+        if "tokens" in names:
+            tokens = runtime.present_tokens(self.whole.keys)
+            if scores is not None:
+                tokens = tokens.repeat(len(scores) // len(tokens), 1)[:, None]
+            more["tokens"] = tokens
+        if "vocabulary" in names:
+            more["vocabulary"] = runtime.known_vocabulary()
+        if "sinks" in names and rule is not None and scores is not None:
+            more["sinks"] = partial(self._sinks, rule, scores)
+        return more
+
+    def _sinks(self, rule: ScoredRule, scores: Tensor, epsilon: float) -> Tensor:
+        """Bool like scores Float [N, h, K]: the keys that are sinks, by what was measured so far where queries differ in keys."""
+        runtime = self.runtime
+        if runtime.causal:
+            found = runtime.distant_sinks(epsilon, rule.scope)  # [layer, B, h, K]
+        elif runtime.active is not None and rule.waits:
+            found = runtime.block_sinks(scores, epsilon)
+        elif runtime.active is not None:
+            found = block_sinks(scores, places(self.visibility, self.device), runtime.active, epsilon)
+        else:
+            return torch_sinks_of(scores, epsilon)
+        found = torch.nn.functional.pad(found, (0, scores.shape[-1] - found.shape[-1]))
+        return found.reshape(scores.shape)
+
     def previous_scores(self, kind: str, scope: str) -> Tensor | None:
         """Float [B, h, K]: scores of the previous step over the present keys; new keys have none. None: no step before."""
         runtime = self.runtime
-        kept = runtime.previous[kind]
+        kept = runtime.previous.get(kind, {})
         if self.layer not in kept:
             return None
         if scope == "model":
@@ -127,7 +182,8 @@ class LayerView:
         """Bool [B, h, K]: what a rule chooses from the scores of the previous step; all layers are chosen for at once."""
         runtime = self.runtime
         if self.number not in runtime.chosen:
-            kept = runtime.previous[rule.scores]
+            kind = self.score(rule)
+            kept = runtime.previous.get(kind, {})
             if self.layer not in kept:
                 return None
             if rule.scope == "head":
@@ -135,14 +191,15 @@ class LayerView:
             elif rule.scope == "layer":
                 scores = torch.stack([layer.mean(1, keepdim=True) for layer in kept.values()])
             else:
-                whole = self.previous_scores(rule.scores, "model")
+                whole = self.previous_scores(kind, "model")
                 scores = whole[None]  # type: ignore[index]
             grown = self.whole.keys - scores.shape[-1]
             scores = torch.nn.functional.pad(scores, (0, grown), value=float("nan"))
             flat = scores.flatten(0, 1)
             allowed = self.maskable(rule) & self._not_newest()
             allowed = allowed.expand(scores.shape[1], -1, -1).repeat(len(scores), 1, 1) & ~flat.isnan()
-            keys = rule.choose(flat, allowed).view(scores.shape)
+            more = self.wanted(rule.choose, flat, rule)
+            keys = rule.choose(flat, allowed, **more).view(scores.shape)
             places = {layer: place if len(keys) > 1 else 0 for place, layer in enumerate(kept)}
             runtime.chosen[self.number] = AllLayers(keys, places)
         chosen = runtime.chosen[self.number]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,15 +10,14 @@ from torch import Tensor
 
 from sinkscope.checks import finite
 from sinkscope.policies.policy import POLICIES, Scope, ScoredRule
-from sinkscope.sink_rule import torch_sinks_of
 
 
 @POLICIES.add
 @dataclass(frozen=True)
 class MaskAbove(ScoredRule):
-    """Masks the keys whose received attention exceeds the mean of the others by more than ε.
+    """Masks the keys that are sinks at ε (see `sink_rule`).
 
-    ε = 3 is about four times uniform attention (equation 3 of arXiv 2510.15731 with the score read as a sum).
+    In bidirectional attention ε = 3 is about four times uniform (equation 3 of arXiv 2510.15731 with the score read as a sum).
 
     >>> str(MaskAbove(3.0))
     'above:3'
@@ -32,6 +32,8 @@ class MaskAbove(ScoredRule):
         object.__setattr__(self, "epsilon", finite("epsilon", self.epsilon))
         super().__post_init__()
 
-    def choose(self, scores: Tensor, candidates: Tensor) -> Tensor:
+    def choose(  # type: ignore[override]
+        self, scores: Tensor, candidates: Tensor, sinks: Callable[[float], Tensor]
+    ) -> Tensor:
         """The candidates that are sinks."""
-        return torch_sinks_of(scores, self.epsilon) & candidates
+        return sinks(self.epsilon) & candidates

@@ -41,6 +41,11 @@ class MaskFirst(FixedRule):
         """k."""
         return self.k
 
+    @property
+    def sure(self) -> bool:
+        """True: there is always a first token, if no region leaves it out."""
+        return self.regions is None
+
     def key_share(self, keys: int) -> float | None:
         """k of the keys; unknown with a region."""
         return round(min(1.0, self.k / keys), 6) if self.regions is None else None

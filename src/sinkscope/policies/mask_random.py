@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sinkscope.policies.layer_view import LayerView
 
 MATCHES = ("count", "mass")
-OPTIONS = ("effect", "layers", "steps", "regions")
+OPTIONS = ("effect", "layers", "steps", "regions", "heads", "queries", "prefill")
 
 
 @dataclass(frozen=True)
@@ -90,16 +90,16 @@ class MaskRandom(Rule):
             raise InputError(f"{self.like} has no random control: {reason}")
         one_of("match", self.match, MATCHES)
         whole("seed", self.seed, 0)
-        if any(getattr(self, name) not in (None, "hide", getattr(self.like, name)) for name in OPTIONS):
-            raise InputError(
-                "MaskRandom takes effect, layers, steps and regions from its policy; give them there"
-            )
+        plain = (None, "hide", "all")
+        if any(getattr(self, name) not in (*plain, getattr(self.like, name)) for name in OPTIONS):
+            raise InputError(f"MaskRandom takes {', '.join(OPTIONS)} from its policy; give them there")
         share = self.like.key_share(1_000_000)
         if self.match == "count" and share is not None and share > 0.5:
             raise InputError(
                 f"{self.like} masks more keys than it leaves, so no equal number of others exists; use fraction ≥ 0.5"
             )
-        object.__setattr__(self, "effect", self.like.effect)
+        for name in OPTIONS:
+            object.__setattr__(self, name, getattr(self.like, name))
         super().__post_init__()
 
     @property
@@ -154,10 +154,6 @@ class MaskRandom(Rule):
                 f"{self} needs {many} other keys beside the {many} that its policy masks, but the sequence has only {keys}; "
                 "use a smaller number, or match='mass'"
             )
-
-    def acts(self, layer: int, step: int) -> bool:
-        """As its policy."""
-        return self.like.acts(layer, step)
 
     def keys(self, view: LayerView) -> Tensor | None:
         """The set that it had where its policy chooses the same keys as before, else a new one."""

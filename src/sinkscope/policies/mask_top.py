@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from sinkscope.checks import finite, whole
+from sinkscope.checks import finite, one_of, whole
+from sinkscope.errors import InputError
 from sinkscope.policies.policy import POLICIES, Scope, ScoredRule, top
-from sinkscope.sink_rule import torch_sinks_of
 
 
 @POLICIES.add
@@ -19,7 +20,9 @@ class MaskTop(ScoredRule):
 
     Attributes:
         k: how many; 0 masks none.
-        epsilon: mask only those of them that are also sinks at this ε (above the mean of the others by more than ε).
+        epsilon: mask only those of them that are also sinks at this ε (see `sink_rule`).
+        among: with ε, "sinks" masks those of the top k that are sinks; "others" those that are not: the two halves of the mask
+            without ε.
 
     >>> str(MaskTop(5, scope="layer"))
     'top:5@layer'
@@ -28,6 +31,7 @@ class MaskTop(ScoredRule):
     k: int
     scope: Scope = "head"
     epsilon: float | None = None
+    among: Literal["sinks", "others"] = "sinks"
 
     word: ClassVar[str] = "top"
 
@@ -35,6 +39,9 @@ class MaskTop(ScoredRule):
         whole("k", self.k, 0)
         if self.epsilon is not None:
             object.__setattr__(self, "epsilon", finite("epsilon", self.epsilon))
+        one_of("among", self.among, ("sinks", "others"))
+        if self.among == "others" and self.epsilon is None:
+            raise InputError("among=others needs ε to tell sinks from others; give epsilon=3")
         super().__post_init__()
 
     @property
@@ -57,7 +64,12 @@ class MaskTop(ScoredRule):
         fixed = self.epsilon is None and self.regions is None
         return round(min(1.0, self.k / keys), 6) if fixed else None
 
-    def choose(self, scores: Tensor, candidates: Tensor) -> Tensor:
+    def choose(  # type: ignore[override]
+        self, scores: Tensor, candidates: Tensor, sinks: Callable[[float], Tensor]
+    ) -> Tensor:
         """The top k of the candidates."""
         chosen = top(scores, candidates, self.k)
-        return chosen if self.epsilon is None else chosen & torch_sinks_of(scores, self.epsilon)
+        if self.epsilon is None:
+            return chosen
+        found = sinks(self.epsilon)
+        return chosen & (found if self.among == "sinks" else ~found)

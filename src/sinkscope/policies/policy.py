@@ -29,6 +29,9 @@ SCORES = ("raw", "masked")
 WHEN = ("previous", "same")
 EFFECTS = ("hide", "silence")
 REGIONS = ("prompt", "answer")
+QUERIES = ("all", "scored", "newest", "masked", "decided")
+BY = ("newest", "received", "sum", "distant")
+YES_NO = {"yes": True, "no": False}
 
 Scope = Literal["head", "layer", "model"]
 
@@ -104,12 +107,21 @@ class Rule(Policy):
         layers: act in these layers only; None: all.
         steps: act in these forward passes only, counted from 0; None: all.
         regions: mask only keys of the prompt, or of the answer; None: both.
+        heads: act in these query heads only; None: all.
+        queries: the queries for which keys are masked. "all"; "scored": those whose predictions are read; "newest": the last
+            one (causal models); "masked", "decided": those at mask tokens, and all others (diffusion models).
+        prefill: whether it acts while the prompt is read into the cache (causal and block models). None: fixed rules do; a rule
+            that decides from scores does not, because there are none yet. With True the prompt is read once without it, for
+            the scores, and then again.
     """
 
     effect: Literal["hide", "silence"] = field(default="hide", kw_only=True)
     layers: tuple[int, ...] | None = field(default=None, kw_only=True)
     steps: tuple[int, ...] | None = field(default=None, kw_only=True)
     regions: Literal["prompt", "answer"] | None = field(default=None, kw_only=True)
+    heads: tuple[int, ...] | None = field(default=None, kw_only=True)
+    queries: Literal["all", "scored", "newest", "masked", "decided"] = field(default="all", kw_only=True)
+    prefill: bool | Literal["yes", "no"] | None = field(default=None, kw_only=True)
 
     word: ClassVar[str] = ""
     """The first word of the text form, and the name under which the rule is registered."""
@@ -130,6 +142,13 @@ class Rule(Policy):
         one_of("effect", self.effect, EFFECTS)
         object.__setattr__(self, "layers", indices("layers", self.layers))
         object.__setattr__(self, "steps", indices("steps", self.steps))
+        object.__setattr__(self, "heads", indices("heads", self.heads))
+        one_of("queries", self.queries, QUERIES)
+        if isinstance(self.prefill, str):
+            one_of("prefill", self.prefill, tuple(YES_NO))
+            object.__setattr__(self, "prefill", YES_NO[self.prefill])
+        elif self.prefill not in (None, True, False):
+            raise InputError(f"prefill should be yes or no, got {self.prefill!r}")
         if self.regions is not None:
             one_of("regions", self.regions, REGIONS)
 
@@ -183,9 +202,16 @@ class Rule(Policy):
                 f"{self} masks {self.most} keys, but the sequence has only {keys}; use a smaller number"
             )
 
-    def acts(self, layer: int, step: int) -> bool:
-        """Whether it acts in this layer and forward pass at all."""
+    def acts(self, layer: int, step: int, prefill: bool = False) -> bool:
+        """Whether it acts in this layer and forward pass at all; prefill: the prompt is being read into the cache."""
+        if prefill and self.prefill is False:
+            return False
         return (self.layers is None or layer in self.layers) and (self.steps is None or step in self.steps)
+
+    @property
+    def reads_first(self) -> bool:
+        """Whether the prompt is to be read once without it, for scores with which it can act from the prompt on."""
+        return self.prefill is True and self.waits
 
     def band(self) -> Band | None:
         """A window outside of which all keys are masked; None: the rule masks `keys` instead."""
@@ -207,7 +233,8 @@ class Rule(Policy):
 class FixedRule(Rule):
     """A rule that does not use scores: it acts in every forward pass, including the first.
 
-    A subclass implements `columns(layer, visibility, device)`, which returns the keys to mask, Bool [B or 1, h or 1, K].
+    A subclass implements `columns(layer, visibility, device)`, which returns the keys to mask, Bool [B or 1, h or 1, K]; with a
+    fourth argument `tokens` it also gets the token ids, Long [B, K], −1 where there is none.
 
     >>> isinstance(ss.MaskFirst(1), ss.FixedRule), isinstance(ss.MaskTop(1), ss.FixedRule)
     (True, False)
@@ -216,13 +243,18 @@ class FixedRule(Rule):
     True
     """
 
+    @property
+    def replayable(self) -> bool:
+        """The same columns in every step, unless steps are named."""
+        return self.steps is None and self.band() is None
+
     def columns(self, layer: int, visibility: Visibility, device: torch.device) -> Tensor | None:
         """Bool [B|1, 1, K]: the keys to mask, or None."""
         return None
 
     def keys(self, view: LayerView) -> Tensor | None:
         """`columns`, as far as they are real keys of its region."""
-        columns = self.columns(view.layer, view.visibility, view.device)
+        columns = self.columns(view.layer, view.visibility, view.device, **view.wanted(self.columns))
         return None if columns is None else columns & view.maskable(self)
 
 
@@ -230,8 +262,9 @@ class FixedRule(Rule):
 class ScoredRule(Rule):
     """A rule that decides from received attention.
 
-    A subclass implements `choose(scores, candidates)`: scores Float [B, h, K], uniform = 1, and candidates Bool [B, h, K] give
-    the keys to mask, Bool [B, h, K].
+    A subclass implements `choose(scores, candidates)`: scores Float [B, h, K] and candidates Bool [B, h, K] give the keys to
+    mask, Bool [B, h, K]. It may ask for more by name: `tokens`, Long [B, 1, K], the token ids (−1: none); `sinks`, a function
+    from ε to Bool [B, h, K], the keys that are sinks.
 
     Attributes:
         scope: "head": one set per query head. "layer": one set per layer, from the mean over its heads. "model": one
@@ -239,6 +272,9 @@ class ScoredRule(Rule):
         scores: "raw": as if nothing were masked, with q and k of the same (masked) forward pass. "masked": as applied, where
             a hidden key has received nothing.
         when: "previous": scores of step t − 1 act in step t, as in the paper. "same": this forward's own, layer by layer.
+        by: what a key's score is. "newest": attention from the newest query; None means this in causal models. "received":
+            attention from all queries so far, relative to uniform; None means this in all others, where it is the paper's.
+            "sum": the same as a plain sum. "distant" (causal): the mean attention of distant queries (see `sink_rule`).
 
     >>> rule = ss.MaskTop(1, scope="layer", when="same", effect="silence")
     >>> isinstance(rule, ss.ScoredRule), str(rule)
@@ -249,6 +285,7 @@ class ScoredRule(Rule):
 
     scores: Literal["raw", "masked"] = field(default="raw", kw_only=True)
     when: Literal["previous", "same"] = field(default="previous", kw_only=True)
+    by: Literal["newest", "received", "sum", "distant"] | None = field(default=None, kw_only=True)
 
     @property
     def scope(self) -> Scope:
@@ -266,6 +303,12 @@ class ScoredRule(Rule):
             raise InputError(
                 "when='same' decides layer by layer, so scope 'model' cannot be known in time; use head or layer"
             )
+        if self.by is not None:
+            one_of("by", self.by, BY)
+            if self.scores == "masked" or self.when == "same":
+                raise InputError(
+                    f"by={self.by} counts queries of earlier steps too; leave out scores=masked and when=same"
+                )
         if self.when == "same" and self.scores == "masked":
             raise InputError("when='same' decides before anything is masked, so scores are always 'raw'")
 
@@ -276,8 +319,8 @@ class ScoredRule(Rule):
 
     @property
     def replayable(self) -> bool:
-        """Always the same operations: something is masked in every step, from the scores of the previous step."""
-        return self.sure and self.waits and self.steps is None
+        """Always the same operations, from the scores of the previous step; how many keys it masks at most must be known."""
+        return self.waits and self.steps is None and self.most is not None
 
     @property
     def reads_masked_scores(self) -> bool:
@@ -304,7 +347,7 @@ class ScoredRule(Rule):
     def scores_in(self, view: LayerView) -> Tensor | None:
         """Received attention of the previous step, or of this forward, at the rule's scope."""
         if self.waits:
-            return view.previous_scores(self.scores, self.scope)
+            return view.previous_scores(view.score(self), self.scope)
         return view.own_scores(self.scope)
 
     def keys(self, view: LayerView) -> Tensor | None:
@@ -312,7 +355,9 @@ class ScoredRule(Rule):
         if self.waits:
             return view.chosen_before(self)
         scores = self.scores_in(view)
-        return None if scores is None else self.choose(scores, view.candidates(self, scores))
+        if scores is None:
+            return None
+        return self.choose(scores, view.candidates(self, scores), **view.wanted(self.choose, scores, self))
 
 
 def _name_of(thing: object) -> str:
@@ -341,7 +386,9 @@ def text_form(rule: Rule) -> str:
     text = rule.word
     if first:
         argument = getattr(rule, first)
-        text += f"({argument})" if isinstance(argument, Policy) else f":{_written(argument)}"
+        own_way = getattr(rule, "written_argument", None)
+        written = _written(argument) if own_way is None else own_way()
+        text += f"({argument})" if isinstance(argument, Policy) else f":{written}"
     for item in options:
         value = getattr(rule, item.name)
         if value == item.default or item.name in rule.inherited:
@@ -353,6 +400,8 @@ def text_form(rule: Rule) -> str:
 
 def _written(value: Any) -> str:
     """A value inside a text form: exact, and without a needless .0; anything but words and numbers as Python writes it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, float) and value == int(value):
         return str(int(value))
     if isinstance(value, tuple) and value and all(type(item) is int for item in value):
@@ -389,8 +438,11 @@ def top(scores: Tensor, candidates: Tensor, count: int | Tensor) -> Tensor:
     return (rank < count) & candidates
 
 
-def check_policy(policy: object, layers: int, keys: int) -> Policy | None:
-    """The policy, checked against a model and a length; None when there is none or it can never act."""
+def check_policy(policy: object, layers: int, keys: int, kind: str | None = None) -> Policy | None:
+    """The policy, checked against a model and a length; None when there is none or it can never act.
+
+    kind: of the attention, "causal", "block" or "masked", which says what queries and prompts there are; None: not known.
+    """
     if policy is None:
         return None
     if not isinstance(policy, Policy):
@@ -398,4 +450,31 @@ def check_policy(policy: object, layers: int, keys: int) -> Policy | None:
             f"policy should be a policy such as ss.MaskTop(5), or its text, got {type(policy).__name__}; see ss.parse_policy"
         )
     policy.check(layers, keys)
+    for rule in policy.parts():
+        wrong = None if kind is None else _unsuited(rule if rule.control is None else rule.control.like, kind)
+        if wrong:
+            raise InputError(f"{rule} does not suit this model: {wrong}")
     return None if policy.empty else policy
+
+
+def _unsuited(rule: Policy, kind: str) -> str:
+    """Why a rule makes no sense for this kind of attention; "" when it does."""
+    queries, prefill = getattr(rule, "queries", "all"), getattr(rule, "prefill", None)
+    by, epsilon = getattr(rule, "by", None), getattr(rule, "epsilon", None)
+    if kind == "causal":
+        if queries in ("masked", "decided"):
+            return f"a causal model has no mask tokens, so queries={queries} names none; use all, scored or newest"
+        if epsilon is not None and getattr(rule, "when", "") == "same":
+            return "its sinks are judged by the queries of earlier steps, so ε needs when=previous"
+        return ""
+    if queries == "newest":
+        return "queries=newest is for causal models; use all, scored, masked or decided"
+    if by in ("newest", "distant"):
+        return f"by={by} is for causal models, where queries see different keys; use received or sum"
+    if prefill is not None and kind == "masked":
+        return (
+            "it reads the whole sequence anew in every step, so there is no prefill to act in or to leave out"
+        )
+    if prefill and getattr(rule, "waits", False):
+        return "a block loop reads its prompt before there are scores; use prefill=yes with a fixed rule, such as first:1"
+    return ""

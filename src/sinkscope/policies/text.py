@@ -10,8 +10,8 @@ from sinkscope.errors import InputError, nearest
 from sinkscope.policies.policy import POLICIES, Policy, Rule
 
 ALLOWED = (
-    "top:K, above:EPSILON, first:K, keys:LAYER=COL+COL/LAYER=COL, window:WIDTH, keep:FRACTION, each with @head, @layer or @model "
-    "and ,option=value behind; random(POLICY) for its control; POLICY & POLICY for both"
+    "top:K, above:EPSILON, first:K, kind:PUNCTUATION, token:ID+ID, keys:LAYER=COL+COL/LAYER=COL, window:WIDTH, keep:FRACTION, "
+    "each with @head, @layer or @model and ,option=value behind; random(POLICY) for its control; POLICY & POLICY for both"
 )
 
 LONGEST_RANGE = 100_000

@@ -96,7 +96,12 @@ def token_texts(data: xr.Dataset, tokenizer: Any = None, ids: Iterable[int] | No
         # Vocabularies spell spaces and newlines with letters; plain texts hold them as they are.
         spelled = not any(c.isspace() for text in texts.values() for c in text)
         return {i: _plain(text) for i, text in texts.items()} if spelled else texts
-    wanted = sorted({int(i) for i in (ids if ids is not None else [])})
+    return vocabulary_texts(tokenizer, () if ids is None else ids)
+
+
+def vocabulary_texts(tokenizer: Any, ids: Iterable[int]) -> dict[int, str]:
+    """The plain text of the ids, from a tokenizer."""
+    wanted = sorted({int(i) for i in ids})
     if hasattr(tokenizer, "convert_ids_to_tokens"):
         tokens = tokenizer.convert_ids_to_tokens(wanted)
         return {i: _plain(str(text)) for i, text in zip(wanted, tokens, strict=True) if text is not None}

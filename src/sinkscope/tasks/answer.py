@@ -17,7 +17,7 @@ from sinkscope.checks import whole
 from sinkscope.decoding import Decoding
 from sinkscope.errors import InputError
 from sinkscope.generation.generate import check_decoding, check_reuse, generate
-from sinkscope.generation.run import Run
+from sinkscope.generation.run import ACCOUNT, Run
 from sinkscope.models.model import Model
 from sinkscope.models.prompts import pad
 from sinkscope.policies.policy import Policy, check_policy
@@ -222,14 +222,15 @@ def _generate(
         if decoding.causal:
             tokens = tokens[:steps]  # what follows the end is padding, whose amount depends on the batch
         length = padded.lengths[row]
-        hidden, hit = (
-            None if values is None else rounded(float(values[row]))
-            for values in (run.hidden_share, run.sinks_hit)
-        )
+        acted = {
+            name: None if values is None else rounded(float(values[row]))
+            for name, values in ((name, getattr(run, name)) for name in ACCOUNT)
+        }
+        hidden = acted.pop("hidden_share")
         more = {
             "prompt_tokens": length,
             "ties": int(run.ties[:, row].sum()),
-            "sinks_hit": hit,
+            **acted,
             "key_share": None if policy is None else policy.key_share(length + len(tokens)),
             **approximated(run, row),
         }

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from sinkscope.decoding import MaskedReading, Reading
 from sinkscope.errors import InputError
+from sinkscope.generation.run import ACCOUNT
 from sinkscope.models.model import Model
 from sinkscope.policies.policy import Policy
 from sinkscope.tasks.likelihood import Likelihood, Pair, bounds, exact
@@ -101,7 +102,11 @@ class ChoiceTask(ReadTask):
                 "errors": [rounded(one.error) for one in own] if own[0].error is not None else None,
                 "chosen": chosen,
                 "prompt_tokens": longest,
-                "sinks_hit": rounded(_mean([one.sinks_hit for one in own])),
+                **{
+                    name: rounded(_mean([getattr(one, name) for one in own]))
+                    for name in ACCOUNT
+                    if name != "hidden_share"
+                },
                 "key_share": None if policy is None else policy.key_share(longest),
             }
             hidden = _mean([one.hidden_share for one in own])

@@ -63,6 +63,8 @@ class Record:
     reuse: str | None = None
     macs: int | None = None
     macs_exact: int | None = None
+    strongest_hit: float | None = None
+    sink_removed: float | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -223,9 +225,11 @@ def summary(evaluation: Evaluation) -> list[tuple[str, str]]:
     ]
     if settings["policy"]:
         parts = {
-            "of the attention hidden": evaluation.mean("hidden_share"),
-            "of each step's own sinks hit": evaluation.mean("sinks_hit"),
-            "of the keys taken": evaluation.mean("key_share"),
+            "of the attention removed": evaluation.mean("hidden_share"),
+            "of the sinks masked": evaluation.mean("sinks_hit"),
+            "of heads lost their strongest sink": evaluation.mean("strongest_hit"),
+            "of the attention on sinks removed": evaluation.mean("sink_removed"),
+            "of the keys masked": evaluation.mean("key_share"),
         }
         shares = ", ".join(f"{value:.2%} {words}" for words, value in parts.items() if value is not None)
         lines.append(("took", shares or "nothing: it never acted"))
@@ -300,7 +304,17 @@ def record_of(row: Generation, grade: Grade, settings: Mapping[str, Any]) -> Rec
     known: dict[str, Any] = {name: getattr(row, name) for name in answered}
     known |= {name: getattr(grade, name) for name in ("extracted", "passed", "reason", "sandbox")}
     known |= {
-        name: more.get(name) for name in ("sinks_hit", "key_share", "nll", "reuse", "macs", "macs_exact")
+        name: more.get(name)
+        for name in (
+            "sinks_hit",
+            "strongest_hit",
+            "sink_removed",
+            "key_share",
+            "nll",
+            "reuse",
+            "macs",
+            "macs_exact",
+        )
     }
     known |= {name: int(more.get(name, 0)) for name in ("ties", "prompt_tokens", "stream")}
     known |= {"hidden_share": row.hidden, "fingerprint": str(more.get("fingerprint", ""))}

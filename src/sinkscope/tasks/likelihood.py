@@ -25,6 +25,7 @@ from sinkscope.decoding import decoding_from_options, default_decoding, option_n
 from sinkscope.decoding.engine import Engine, select
 from sinkscope.errors import InputError
 from sinkscope.generation.generate import generate
+from sinkscope.generation.run import ACCOUNT
 from sinkscope.models.model import Model
 from sinkscope.policies.policy import Policy, check_policy
 from sinkscope.policies.runtime import PolicyRuntime
@@ -47,7 +48,8 @@ class Nats:
         values: Float64 on the CPU: −log p of each scored token.
         best: Bool, like values: whether the true token is the most likely one.
         forwards: forward passes of each row.
-        hidden_share, sinks_hit: Float [B]: what the policy did, NaN where it never acted; None without one.
+        hidden_share, sinks_hit, strongest_hit, sink_removed: Float [B]: what the policy did (see Run), NaN where it never acted;
+            None without one.
     """
 
     values: Tensor
@@ -55,23 +57,35 @@ class Nats:
     forwards: int
     hidden_share: Tensor | None = None
     sinks_hit: Tensor | None = None
+    strongest_hit: Tensor | None = None
+    sink_removed: Tensor | None = None
+
+    def account(self, row: int) -> dict[str, float]:
+        """What the policy did in a row; NaN without one, or where it never acted."""
+        values = {name: getattr(self, name) for name in ACCOUNT}
+        return {name: math.nan if value is None else float(value[row]) for name, value in values.items()}
 
 
 def causal(model: Model, ids: Tensor, given: int, policy: Policy | None, keys: Sequence[int]) -> Nats:
     """Of every token behind the given ones, under a causal model: values [B, S − given].
 
-    A policy that looks at the previous step begins once twice as many keys are there as it masks, so that its random control
-    has others to choose from and begins in the same step.
+    The given tokens are the prefill: a policy acts on the queries and from the moment that it names (see `Rule`). One that looks
+    at the previous step begins once twice as many keys are there as it masks, so that its random control has others to choose
+    from and begins in the same step.
 
     Args:
         ids: Long [B, S]. keys: one number per row, for random controls.
     """
-    acting = check_policy(policy, model.shape.layers, ids.shape[1])
-    runtime = None if acting is None else PolicyRuntime(acting, keys, True, given)
+    acting = check_policy(policy, model.shape.layers, ids.shape[1], "causal")
+    runtime = None
+    if acting is not None:
+        runtime = PolicyRuntime(acting, keys, True, given, None, ids.shape[1], model.words)
     target = ids[:, given:]
     if acting is None or _fixed(acting):
         if runtime is not None:
-            runtime.begin()
+            rows = torch.arange(ids.shape[1] - 1, device=ids.device)[None]
+            # One forward holds prefill and steps, so what a rule leaves out are rows of it.
+            runtime.begin(tokens=ids[:, :-1], scored=rows >= given - 1, spared=rows < given)
         context = model.context(policy=runtime)
         logits = model.forward(ids[:, :-1], context, keep=ids.shape[1] - given)
         if runtime is not None:
@@ -151,8 +165,11 @@ def _engine(model: Model, ids: Tensor, policy: Policy | None, keys: Sequence[int
     if model.spec.causal or model.ids.mask is None:
         why = "is a causal model" if model.spec.causal else "names no mask token"
         raise InputError(f"{model.source} {why}, so no token of a text can be masked")
-    acting = check_policy(policy, model.shape.layers, ids.shape[1])
-    return Engine(model, None, None if acting is None else PolicyRuntime(acting, keys, False, first))
+    acting = check_policy(policy, model.shape.layers, ids.shape[1], model.attention_kind)
+    runtime = None
+    if acting is not None:
+        runtime = PolicyRuntime(acting, keys, False, first, None, ids.shape[1], model.words)
+    return Engine(model, None, runtime)
 
 
 def _nats(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -165,7 +182,7 @@ def _nats(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 def _counted(values: Tensor, best: Tensor, forwards: int, runtime: PolicyRuntime | None) -> Nats:
     if runtime is None:
         return Nats(values, best, forwards)
-    return Nats(values, best, forwards, runtime.hidden_share, runtime.sinks_hit)
+    return Nats(values, best, forwards, **{name: getattr(runtime, name) for name in ACCOUNT})
 
 
 def _fixed(policy: Policy) -> bool:
@@ -202,7 +219,7 @@ class Likelihood:
         greedy: whether greedy generation of the same length would write it; None: not asked for.
         error: Monte Carlo standard error of the estimate; None where the value is exact.
         forwards: forward passes.
-        hidden_share, sinks_hit: what the policy did; NaN without one, or where it never acted.
+        hidden_share, sinks_hit, strongest_hit, sink_removed: what the policy did; NaN without one, or where it never acted.
     """
 
     value: float
@@ -211,6 +228,8 @@ class Likelihood:
     forwards: int = 1
     hidden_share: float = math.nan
     sinks_hit: float = math.nan
+    strongest_hit: float = math.nan
+    sink_removed: float = math.nan
 
 
 def exact(
@@ -239,8 +258,7 @@ def exact(
             nats = causal(model, ids, given, policy, keys)
             for row, number in enumerate(part):
                 value, greedy = -float(nats.values[row].sum()), bool(nats.best[row].all())
-                acted = _of_row(nats.hidden_share, row), _of_row(nats.sinks_hit, row)
-                likelihoods[number] = Likelihood(value, greedy, None, nats.forwards, *acted)
+                likelihoods[number] = Likelihood(value, greedy, None, nats.forwards, **nats.account(row))
     return [likelihoods[number] for number in range(len(pairs))]
 
 
@@ -298,7 +316,7 @@ def _bounds(
         where[place, :, given:] = masks(context, length, draws, seed)
     where = where.flatten(0, 1)
     values = torch.zeros(len(where), dtype=torch.float64)
-    shares, hits = (torch.full((len(where),), math.nan, dtype=torch.float64) for _ in range(2))
+    acted = torch.full((len(ACCOUNT), len(where)), math.nan, dtype=torch.float64)
     forwards = 0
     for start in range(0, len(where), rows):
         copies = torch.arange(start, min(start + rows, len(where)))
@@ -309,17 +327,18 @@ def _bounds(
         nats = masked(model, texts, part.to(model.device), given, policy, keys)
         values.index_add_(0, copies[part.nonzero()[:, 0]], -nats.values)
         forwards = nats.forwards
-        if nats.hidden_share is not None and nats.sinks_hit is not None:
-            shares[copies], hits[copies] = nats.hidden_share.double().cpu(), nats.sinks_hit.double().cpu()
+        for place, name in enumerate(ACCOUNT):
+            share = getattr(nats, name)
+            if share is not None:
+                acted[place, copies] = share.double().cpu()
     values *= length / where.sum(1).double()
-    for (context, continuation), *numbers in zip(
-        pairs, *(each.reshape(len(pairs), draws) for each in (values, shares, hits)), strict=True
-    ):
-        each, hidden, hit = numbers
+    for number, (context, continuation) in enumerate(pairs):
+        own = slice(number * draws, (number + 1) * draws)
+        each = values[own]
         written = _greedy(model, context, continuation, policy) if greedy else None
         error = float(each.std(correction=1)) / math.sqrt(draws)
-        acted = float(hidden.nanmean()), float(hit.nanmean())
-        yield Likelihood(float(each.mean()), written, error, forwards * draws, *acted)
+        account = dict(zip(ACCOUNT, acted[:, own].nanmean(1).tolist(), strict=True))
+        yield Likelihood(float(each.mean()), written, error, forwards * draws, **account)
 
 
 def masks(context: Sequence[int], length: int, draws: int, seed: int = 0) -> Tensor:

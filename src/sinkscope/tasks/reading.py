@@ -15,6 +15,7 @@ import torch
 
 from sinkscope.decoding import CausalReading, DenoisingReading, MaskedReading, Reading
 from sinkscope.errors import InputError
+from sinkscope.generation.run import ACCOUNT
 from sinkscope.models.model import Model
 from sinkscope.policies.policy import Policy
 from sinkscope.tasks import likelihood
@@ -47,7 +48,7 @@ class ReadText:
         nll: nats per token: the mean over its scored tokens (masked copies count alike, whatever their number of masks).
         values: of each scored token; columns: where it stands in the text, start token 0. Copies stand behind each other.
         tokens: how many of the text were read. forwards: forward passes.
-        hidden_share, sinks_hit: what the policy did; None without one, or where it never acted.
+        account: what the policy did, by the names of `Run`; None without one, or where it never acted.
     """
 
     nll: float
@@ -55,8 +56,7 @@ class ReadText:
     columns: tuple[int, ...]
     tokens: int
     forwards: int
-    hidden_share: float | None
-    sinks_hit: float | None
+    account: dict[str, float | None]
 
 
 def read_texts(
@@ -117,10 +117,10 @@ def check_reading(model: Model, reading: object) -> None:
 def _plain(nats: likelihood.Nats, names: Sequence[str], given: int, length: int) -> dict[str, ReadText]:
     found = {}
     for row, (name, values) in enumerate(zip(names, nats.values, strict=True)):
-        acted = _known(nats.hidden_share, [row]), _known(nats.sinks_hit, [row])
+        acted = {share: _known(getattr(nats, share), [row]) for share in ACCOUNT}
         columns = tuple(range(given, length))
         nll, each = float(values.mean()), tuple(values.tolist())
-        found[name] = ReadText(nll, each, columns, length, nats.forwards, *acted)
+        found[name] = ReadText(nll, each, columns, length, nats.forwards, acted)
     return found
 
 
@@ -147,7 +147,7 @@ def _masked(
     ]
     rows = rows_at_once(model, length, batch_size)
     values: dict[tuple[int, int], list[float]] = {}
-    numbers: dict[str, list[torch.Tensor]] = {"hidden": [], "hit": []}
+    numbers: dict[str, list[torch.Tensor]] = {name: [] for name in ACCOUNT}
     forwards = 0
     for start in range(0, len(copies), rows):
         part = copies[start : start + rows]
@@ -158,8 +158,9 @@ def _masked(
         forwards = nats.forwards
         for (place, copy, _), one in zip(part, torch.split(nats.values, where.sum(1).tolist()), strict=True):
             values[place, copy] = one.tolist()
-        for name, share in (("hidden", nats.hidden_share), ("hit", nats.sinks_hit)):
-            numbers[name] += [] if share is None else [share]
+        for name, parts in numbers.items():
+            share = getattr(nats, name)
+            parts += [] if share is None else [share]
     shares = {name: torch.cat(parts) if parts else None for name, parts in numbers.items()}
     found = {}
     for place, name in enumerate(names):
@@ -171,8 +172,7 @@ def _masked(
             tuple(given + int(column) for number in mine for column in copies[number][2].nonzero()[:, 0]),
             length,
             forwards * reading.masks,
-            _known(shares["hidden"], mine),
-            _known(shares["hit"], mine),
+            {name: _known(share, mine) for name, share in shares.items()},
         )
     return found
 

@@ -78,12 +78,12 @@ class TextTask(ReadTask):
                 "nats": [round(value, 5) for value in one.values],
                 "columns": list(one.columns),
                 "prompt_tokens": one.tokens,
-                "sinks_hit": rounded(one.sinks_hit),
+                **{name: rounded(share) for name, share in one.account.items() if name != "hidden_share"},
                 "key_share": None if policy is None else policy.key_share(one.tokens),
                 "vocabulary": model.shape.vocabulary,
             }
             output = f"{one.nll:.6f} nats per token"
-            records.append(record_of(item, output, one.forwards, one.hidden_share, **numbers))
+            records.append(record_of(item, output, one.forwards, one.account["hidden_share"], **numbers))
         return records
 
 

@@ -171,6 +171,7 @@ def variables(frame: Frame, capture: Capture) -> dict[str, Variable]:
     }
     if frame.causal:
         known["received_all"] = Variable(scored, "float32", nan, relative + ", over all queries so far")
+        known["received_far"] = Variable(scored, "float32", nan, relative + ", over distant queries so far")
         static = tuple(dim for dim in scored if dim != "step")
         known["prefill_received"] = Variable(static, "float32", nan, relative + ", over all prompt queries")
     if frame.edits:
@@ -203,7 +204,13 @@ def variables(frame: Frame, capture: Capture) -> dict[str, Variable]:
             scored[:-1], "float32", nan, "share of attention that the policy masked"
         )
         known["sinks_hit"] = Variable(
-            scored[:-1], "float32", nan, "share of this step's own sinks that the policy masked"
+            scored[:-1], "float32", nan, "share of the sinks that the policy masked"
+        )
+        known["strongest_hit"] = Variable(
+            scored[:-1], "float32", nan, "1 where the policy masked the strongest sink, 0 where it did not"
+        )
+        known["sink_removed"] = Variable(
+            scored[:-1], "float32", nan, "share of the attention on sinks that the policy masked"
         )
         if capture.level != "layers":
             dims = (*scored[:-1], "byte")

@@ -5,6 +5,7 @@ On a GPU a step's tensors are copied without waiting, and delivered in order by 
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +27,9 @@ from sinkscope.trace.step_recorder import StepRecorder
 if TYPE_CHECKING:
     from sinkscope.trace.outbox import Outbox
 
-WITHOUT_KEYS = ("median_activation", "hidden_share", "sinks_hit", "masked_keys")
+WITHOUT_KEYS = (
+    "median_activation", "hidden_share", "sinks_hit", "strongest_hit", "sink_removed", "masked_keys"
+)  # fmt: skip
 """Variables of a step that have no key axis, or hold all keys of the frame already."""
 
 NORMS = ("value_norm", "key_norm", "hidden_norm", "largest_activation", "hidden_cosine")
@@ -248,7 +251,10 @@ class Recorder:
                 block = (offset + start) // (self.frame.block or 1)
                 here = static[name][:, block] if name == "store_received" else static[name]
                 here[recorder.rows, ..., offset : offset + received.shape[-1]] = received.numpy()
-        return self.writer.close(static, attributes(np.flatnonzero(self._ids).tolist()))
+        about = attributes(np.flatnonzero(self._ids).tolist())
+        if self.frame.causal and self.groups:
+            about["windows"] = json.dumps(self.groups[0][0].windows)
+        return self.writer.close(static, about)
 
     @contextmanager
     def hooks(self, network: nn.Module) -> Iterator[None]:

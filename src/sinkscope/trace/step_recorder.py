@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.context import ACTIVE_AND_ALL, ALL, NEWEST_AND_ALL, AttentionCall, Expected
+from sinkscope.attention.distant import DistantSums, LayerShare, block_sinks, places
+from sinkscope.attention.visibility import Visibility
 from sinkscope.decoding.step import BlockPass
 from sinkscope.policies.numbers import mixed
 from sinkscope.policies.runtime import StepAccount
@@ -35,13 +37,14 @@ class _CausalLayer:
     Attributes:
         last, every: Float32 [B, H, K]: attention from the last query, and from all of them.
         expected: what both would bring if queries looked at all keys alike, and how many queries see a key.
-        queries: how many there were.
+        queries: how many there were. added: what it adds to the attention from distant queries.
     """
 
     last: Tensor
     every: Tensor
     expected: Expected
     queries: int
+    added: LayerShare
 
 
 class StepRecorder:
@@ -75,9 +78,11 @@ class StepRecorder:
         self.repeated = False
         self._causal_layers: list[_CausalLayer] = []
         self._sums: tuple[Tensor, ...] = ()
+        self._distant = DistantSums(frame.columns - offset)
         self._prompt_sums: tuple[Tensor, Tensor] | None = None
         self._pass: BlockPass | None = None
         self._block_layers: list[tuple[Tensor, Tensor]] = []
+        self._visibility: Visibility | None = None  # of the block loop's forward
         self._stored: tuple[
             Tensor, ...
         ] = ()  # mass [layer, B, H, K] and uniform of the queries that are in the cache
@@ -98,6 +103,11 @@ class StepRecorder:
     def replays_blocks(self) -> bool:
         """Whether that holds for blocks of different places too: which queries are drawn depends on the place."""
         return self.replayable and not self.capture.by_query
+
+    @property
+    def windows(self) -> list[int]:
+        """Keys that a query of each recorded layer of a causal model sees at most; 0: all up to itself."""
+        return self._distant.windows
 
     @property
     def steady(self) -> bool:
@@ -165,6 +175,7 @@ class StepRecorder:
             if self._wanted:
                 expected = call.expected(self._queries).uniform[:, 1]
                 self._block_layers.append((call.received(self._queries)[: len(self.rows)], expected))
+                self._visibility = call.visibility
         elif self._active:
             self._bidirectional(call)
         if not self._active or (self._pass is not None and not self._pass.step):
@@ -240,7 +251,12 @@ class StepRecorder:
         self._keep_layers("received", received[:, :, :, 0])
         self._keep_layers("received_all", every)
         if self.capture.level == "layers":
-            self._recorded["sink_heads"] = [sink_heads(layer) for layer in received[:, :, :, 0]]
+            place = places(self._visibility, received.device) if self._visibility is not None else None
+            self._recorded["sink_heads"] = [
+                block_sinks(layer, place, taken.active).sum(-2).to(torch.int16)
+                for layer in received[:, :, :, 0]
+                if place is not None
+            ]
         if self.capture.by_query:
             self._recorded["received_by"] = [
                 by.mean(1) if self.capture.level == "layers" else self._heads(by)
@@ -262,7 +278,8 @@ class StepRecorder:
             last = every = call.newest()
         else:
             last, every = call.mass(NEWEST_AND_ALL).unbind(2)
-        self._causal_layers.append(_CausalLayer(last, every, call.expected(NEWEST_AND_ALL), queries))
+        added = self._distant.share(call, last)
+        self._causal_layers.append(_CausalLayer(last, every, call.expected(NEWEST_AND_ALL), queries, added))
 
     def _settle(self) -> None:
         """Add the queries of a causal forward to those so far, and keep what they received: all layers in one go.
@@ -283,6 +300,7 @@ class StepRecorder:
             uniform = torch.stack([layer.expected.uniform for layer in layers], 1)
             seen = torch.stack([layer.expected.seen_by[:, 1] for layer in layers], 1)
         mass, expected, seen = self._so_far(every, uniform[:, :, 1], seen)
+        self._distant.add([layer.added for layer in layers])
         if self._prompt_sums is None and self.capture.by_query:  # the first forward is the prefill
             self._prompt_sums = (mass.clone(), expected.clone())
         if not self._active:
@@ -290,8 +308,12 @@ class StepRecorder:
         total = _over(mass, expected, seen >= SEEN_BY)
         self._keep_whole("received", _over(last, uniform[:, :, 0]))
         self._keep_whole("received_all", total)
+        far, could = self._distant.far()
+        relative = torch.where(could.known, far / torch.where(could.known, could.uniform, 1.0), float("nan"))
+        self._keep_whole("received_far", relative.to(torch.float32))
         if self.capture.level == "layers":
-            self._whole["sink_heads"] = sink_heads(total)
+            sinks = (far > could.limit()) & could.known
+            self._whole["sink_heads"] = sinks.sum(2).to(torch.int16)
         if self.capture.by_query:
             self._keep_whole("received_by", self._by_kind(mass, expected))
         if layers[0].queries == mass.shape[-1]:
@@ -349,7 +371,13 @@ class StepRecorder:
         for layer in self.frame.layers:
             raw = account.raw[layer]
             self._keep_scores("received_raw", raw)
-            for name, value in (("hidden_share", account.share[layer]), ("sinks_hit", account.hit[layer])):
+            done = {
+                "hidden_share": account.share,
+                "sinks_hit": account.hit,
+                "strongest_hit": account.strongest,
+                "sink_removed": account.sink_removed,
+            }
+            for name, value in ((name, values[layer]) for name, values in done.items()):
                 self._keep(name, value.nanmean(1) if means else self._heads(value))
             if not means:
                 keys = account.keys.get(layer)

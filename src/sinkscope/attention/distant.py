@@ -1,0 +1,180 @@
+"""Attention that keys get from queries far behind them, kept while a text grows: what the sink rule of causal models needs.
+
+The gap that makes a query distant grows with the text (see `sink_rule`), so sums are kept for every gap that the text will come
+to. Within one gap a new query only adds: nothing is ever taken out of a sum, and no attention matrix is kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from sinkscope.attention.context import ALL, AttentionCall
+from sinkscope.attention.received import column_mass
+from sinkscope.attention.visibility import Visibility
+from sinkscope.sink_rule import EPSILON, Distant, around, distant, gap_of
+
+
+@dataclass(frozen=True)
+class LayerShare:
+    """What the queries of one attention call gave.
+
+    Attributes:
+        share: Float32 [B, H, K], the attention of the only query; or [gap, B, H, K], that of all queries at least so far behind.
+        window: keys that a query of this layer sees at most; None: all up to itself.
+    """
+
+    share: Tensor
+    visibility: Visibility
+
+    @property
+    def window(self) -> int | None:
+        """Of the layer."""
+        return self.visibility.window
+
+
+class DistantSums:
+    """Σ over the queries so far of the attention that each key got, by how far behind it they stand at least.
+
+    Args:
+        width: keys that there will be at the end. raw: as if no policy had masked anything.
+    """
+
+    def __init__(self, width: int, raw: bool = False) -> None:
+        self.width, self.raw = width, raw
+        self._gaps: tuple[int, ...] = ()
+        self._sums: Tensor | None = None  # Float64 [gap, B, layer, H, width]; the first gap is 0: all queries
+        self._windows: tuple[int | None, ...] = ()
+        self._length, self._position = torch.zeros(1, 1), torch.zeros(1, 1)
+
+    def share(self, call: AttentionCall, newest: Tensor) -> LayerShare:
+        """What one call adds; `add` goes on with all layers together.
+
+        Args:
+            newest: Float32 [B, H, K]: the attention of its last query, 0 where there is no key; B rows of the batch count.
+        """
+        visibility, rows = call.visibility, len(newest)
+        if visibility.queries == 1:
+            return LayerShare(newest, visibility)
+        if not self._gaps:
+            real = visibility.real
+            first = visibility.keys if real is None else int(real.sum(1).min())
+            least = min(first, visibility.window or first)
+            powers = range(gap_of(least).bit_length() - 1, gap_of(self.width).bit_length())
+            self._gaps = (0, *(1 << power for power in powers))
+        every = call.mass(ALL, self.raw)[:rows, :, 0]
+        lse = call.lse_raw if self.raw and call.lse_raw is not None else call.lse
+        weights = call.expected(ALL).weights
+        parts = [every]
+        for gap in self._gaps[1:]:
+            near = replace(visibility, window=min(gap, visibility.window or gap))
+            masked = None if self.raw else call.hidden
+            part = column_mass(call.query, call.key, lse, near, masked, call.scale, weights)
+            parts.append((every - part[:rows, :, 0]).clamp(min=0.0))
+        return LayerShare(torch.stack(parts), visibility)
+
+    def add(self, layers: list[LayerShare]) -> None:
+        """Add the queries of a forward, all layers in one go: a step with a cache is made of the number of its operations."""
+        visibility = layers[0].visibility
+        keys, device = visibility.keys, layers[0].share.device
+        length, position = places(visibility, device)
+        share = torch.stack([layer.share for layer in layers], -3)  # [gap?, B, layer, H, K]
+        if self._sums is None:
+            if not self._gaps:  # a text that begins with one token
+                self._gaps = (0, *(1 << power for power in range(gap_of(self.width).bit_length())))
+            shape = (len(self._gaps), *share.shape[-4:-1], max(self.width, keys))
+            self._sums = torch.zeros(shape, dtype=torch.float64, device=device)
+            self._windows = tuple(layer.window for layer in layers)
+        if share.dim() == 4:
+            behind = length - 1 - position  # [B|1, K]
+            gaps = [(behind >= gap) & (position >= 0) for gap in self._gaps]
+            share = share * torch.stack(gaps)[:, :, None, None]
+        self._sums[..., :keys] += share
+        # Always in the same memory: a captured step finds there where the one before it stood.
+        if self._length.shape == length.shape and self._position.shape == position.shape:
+            self._length.copy_(length)
+            self._position.copy_(position)
+        else:
+            self._length, self._position = length.clone(), position.clone()
+
+    @property
+    def windows(self) -> list[int]:
+        """Of the layers; 0: none."""
+        return [window or 0 for window in self._windows]
+
+    def every(self) -> tuple[Tensor, Distant]:
+        """Attention from all queries so far, near ones too, Float64 [B, layer, H, K], and what could be expected of it."""
+        return self._of(0)
+
+    def far(self) -> tuple[Tensor, Distant]:
+        """Attention from distant queries, Float64 [B, layer, H, K], and what could be expected of it [B|1, layer|1, 1, K]."""
+        return self._of(None)
+
+    def sinks(self, epsilon: float = EPSILON) -> Tensor:
+        """Bool [B, layer, H, K]."""
+        mass, expected = self.far()
+        sinks: Tensor = (mass > expected.limit(epsilon)) & expected.known
+        return sinks
+
+    def _of(self, gap: int | None) -> tuple[Tensor, Distant]:
+        if self._sums is None:
+            raise RuntimeError("no query was added yet")
+        keys = self._position.shape[-1]
+        kinds = list(dict.fromkeys(self._windows))
+        by_window = {window: distant(self._length, self._position, window, gap) for window in kinds}
+        if gap == 0:
+            mass = self._sums[0, ..., :keys]
+        else:
+            rows = torch.arange(self._sums.shape[1], device=self._sums.device)
+            found = {}
+            for window, expected in by_window.items():
+                # Gaps are powers of two from the second on; their exponents are exact in floating point.
+                place = (expected.gap[:, 0].double().log2().round().long() + 1).expand(len(rows))
+                found[window] = place - self._gaps[1].bit_length() + 1
+            if len(kinds) == 1:
+                mass = self._sums[found[kinds[0]], rows][..., :keys]
+            else:
+                layers = [self._sums[found[window], rows, at] for at, window in enumerate(self._windows)]
+                mass = torch.stack(layers, 1)[..., :keys]
+        each = [by_window[window] for window in (self._windows if len(kinds) > 1 else kinds)]
+        return mass, Distant(*(_stacked(parts) for parts in zip(*map(_fields, each), strict=True)))
+
+
+def block_sinks(
+    received: Tensor, place: tuple[Tensor, Tensor], active: int, epsilon: float = EPSILON
+) -> Tensor:
+    """Sinks of a block loop's step, whose queries are the last `active` ones.
+
+    Args:
+        received: Float [N, h, K], uniform = 1; N a multiple of B. place: see `places`.
+    """
+    length, position = place
+    expected = around(length, position, length - active, length)
+    limit, uniform, known = (
+        part.repeat(len(received) // len(part), 1)[:, None]
+        for part in (expected.limit(epsilon), expected.uniform, expected.known)
+    )
+    sinks: Tensor = (received.nan_to_num(0.0).double() * uniform > limit) & known
+    return sinks
+
+
+def places(visibility: Visibility, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Long [B|1, 1]: real tokens so far; Long [B|1, K]: the position of each key, −1 where there is none."""
+    if visibility.real is None:
+        index = torch.arange(visibility.keys, device=device)[None]
+        return torch.full((1, 1), visibility.keys, device=device), index
+    order = visibility.real.long().cumsum(-1)
+    return order[:, -1:], torch.where(visibility.real, order - 1, -1)
+
+
+def _fields(expected: Distant) -> tuple[Tensor, ...]:
+    return (
+        expected.gap, expected.count, expected.uniform, expected.local, expected.known, expected.noise
+    )  # fmt: skip
+
+
+def _stacked(parts: tuple[Tensor, ...]) -> Tensor:
+    """[B|1, K] of each kind of layer → [B|1, layer|1, 1, K]."""
+    return torch.stack(parts, 1)[:, :, None]

@@ -1,0 +1,134 @@
+"""MaskKind and MaskToken: mask keys by the token that stands there, whatever attention they get."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from sinkscope.attention.visibility import Visibility
+from sinkscope.checks import known
+from sinkscope.errors import InputError
+from sinkscope.policies.policy import POLICIES, FixedRule
+
+KINDS = ("mask", "newline", "whitespace", "punctuation", "template", "end", "digit", "word")
+"""As in a trace's composition; template: markers of roles and headers, begin of text, padding (their names are words)."""
+
+RESERVED = "+,@&()=/"
+"""Characters that a text form uses itself: inside a token's text they are written as escapes."""
+
+
+class Vocabulary(Protocol):
+    """What is known of the model's tokens (see models.vocabulary)."""
+
+    def of_kind(self, kind: str) -> Tensor:
+        """Bool [V]: the tokens of a kind."""
+
+    def spelled(self, text: str) -> Tensor:
+        """Bool [V]: the tokens with exactly this text."""
+
+
+@POLICIES.add
+@dataclass(frozen=True)
+class MaskKind(FixedRule):
+    """Masks every key whose token is of a kind: mask, newline, whitespace, punctuation, template, end, digit or word.
+
+    >>> str(MaskKind("punctuation"))
+    'kind:punctuation'
+    """
+
+    kind: str
+
+    word: ClassVar[str] = "kind"
+
+    def __post_init__(self) -> None:
+        known("kind of token", self.kind, KINDS)
+        super().__post_init__()
+
+    def columns(  # type: ignore[override]
+        self,
+        layer: int,
+        visibility: Visibility,
+        device: torch.device,
+        tokens: Tensor,
+        vocabulary: Vocabulary,
+    ) -> Tensor | None:
+        """Bool [B, 1, K]."""
+        return _at(vocabulary.of_kind(self.kind), tokens)
+
+    @classmethod
+    def read_argument(cls, text: str) -> str:
+        """A name."""
+        return text.strip()
+
+
+@POLICIES.add
+@dataclass(frozen=True)
+class MaskToken(FixedRule):
+    """Masks every key whose token is one of these: ids, or texts as the tokenizer decodes them.
+
+    >>> str(MaskToken([13, "."])), str(MaskToken(","))
+    ('token:13+"."', 'token:"\\\\u002c"')
+    """
+
+    tokens: tuple[int | str, ...] | list[int | str] | int | str
+
+    word: ClassVar[str] = "token"
+
+    def __post_init__(self) -> None:
+        given = self.tokens
+        given = (given,) if isinstance(given, (int, str)) else tuple(given)
+        if not given or not all(_is_token(one) for one in given):
+            raise InputError(f"MaskToken takes token ids from 0 on, or texts, got {self.tokens!r}")
+        object.__setattr__(self, "tokens", given)
+        super().__post_init__()
+
+    def columns(  # type: ignore[override]
+        self,
+        layer: int,
+        visibility: Visibility,
+        device: torch.device,
+        tokens: Tensor,
+        vocabulary: Vocabulary,
+    ) -> Tensor | None:
+        """Bool [B, 1, K]."""
+        masked = torch.zeros_like(tokens, dtype=torch.bool)[:, None]
+        for one in self.tokens:  # type: ignore[union-attr]
+            named = (tokens == one)[:, None] if isinstance(one, int) else _at(vocabulary.spelled(one), tokens)
+            masked = masked | named
+        return masked
+
+    @classmethod
+    def read_argument(cls, text: str) -> Any:
+        """`13+"."`: ids and quoted texts."""
+        try:
+            return [json.loads(part) for part in text.split("+")]
+        except json.JSONDecodeError as error:
+            raise InputError(
+                f'tokens are written as ids or quoted texts, such as token:13 or token:".", got {text!r}'
+            ) from error
+
+    def written_argument(self) -> str:
+        """The way that `read_argument` reads."""
+        return "+".join(_quoted(one) for one in self.tokens)  # type: ignore[union-attr]
+
+
+def _is_token(value: object) -> bool:
+    if isinstance(value, str):
+        return bool(value)
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _quoted(token: int | str) -> str:
+    text = json.dumps(token)
+    for letter in RESERVED:
+        text = text.replace(letter, f"\\u{ord(letter):04x}")
+    return text
+
+
+def _at(table: Tensor, tokens: Tensor) -> Tensor:
+    """Bool [B, 1, K]: what a table Bool [V] says of token ids Long [B, K]; −1 is no token."""
+    return (table[tokens.clamp(min=0)] & (tokens >= 0))[:, None]
