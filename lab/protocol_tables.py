@@ -67,7 +67,13 @@ class Setting:
 
     def columns(self) -> dict[str, str]:
         """As columns of a table."""
-        return {"key": self.key, "by": self.by, "protocol": self.protocol, "effect": self.effect, "control": self.control}
+        return {
+            "key": self.key,
+            "by": self.by,
+            "protocol": self.protocol,
+            "effect": self.effect,
+            "control": self.control,
+        }
 
 
 def setting_of(policy: str, causal: bool) -> Setting:
@@ -81,8 +87,10 @@ def setting_of(policy: str, causal: bool) -> Setting:
     control = "" if parsed.control is None else parsed.control.match
     (rule,) = (parsed if parsed.control is None else parsed.control.like).parts()
     protocol = "scored" if rule.queries == "scored" else "all"
-    protocol = "after" if causal and not rule.prefill else protocol
-    return Setting(_key(rule), str(getattr(rule, "by", None) or ""), protocol, rule.effect, control)
+    prefill = rule.prefill if rule.prefill is not None else not rule.scored
+    protocol = "after" if causal and not prefill else protocol
+    by = "" if not rule.scored else getattr(rule, "by", None) or ("newest" if causal else "")
+    return Setting(_key(rule), by, protocol, rule.effect, control)
 
 
 def _key(rule: Rule) -> str:
@@ -166,7 +174,9 @@ class Results:
     def masked(self) -> list[Read]:
         """Under a policy, in the order of the models."""
         order = list(self.models)
-        return sorted((read for read in self.reads if read.policy != "none"), key=lambda read: order.index(read.model))
+        return sorted(
+            (read for read in self.reads if read.policy != "none"), key=lambda read: order.index(read.model)
+        )
 
     def group(self, model: str) -> str:
         """Models of the same training; a model without others is its own."""
@@ -215,7 +225,9 @@ def contrasts(results: Results) -> pd.DataFrame:
         twin, setting = results.models[read.model].twin, read.setting
         # A twin's score is its attention from all queries relative to uniform, which is the sum.
         for by in ("",) if setting.key == FIRST else ("received", "sum", "newest", "distant"):
-            other = causal.get((twin, Setting(setting.key, by, setting.protocol, setting.effect, setting.control)))
+            other = causal.get(
+                (twin, Setting(setting.key, by, setting.protocol, setting.effect, setting.control))
+            )
             if read.causal or other is None:
                 continue
             tokens = {passage: set(nats) for passage, nats in read.nats.items()}
@@ -288,7 +300,9 @@ def markdown(seeds: pd.DataFrame, single: pd.DataFrame, contrast: pd.DataFrame) 
             found = source[(source["group"] == group) & (source["reading"] == reading)]
             found = _chosen(found[found["protocol"] == protocol], wanted)
             cells.append(_cell(found, "lost") if len(found) else "")
-        found = contrast[(contrast["group"] == f"{COLUMNS[1][1]} − {COLUMNS[2][1]}") & (contrast["reading"] == "order")]
+        found = contrast[
+            (contrast["group"] == f"{COLUMNS[1][1]} − {COLUMNS[2][1]}") & (contrast["reading"] == "order")
+        ]
         found = _chosen(found[found["protocol"] == protocol], wanted)
         cells.append(_cell(found, "contrast") if len(found) else "")
         if any(cells):
@@ -354,7 +368,7 @@ def draw(seeds: pd.DataFrame) -> Figure:
                         axis.plot([one["lost"]], [y], "o", color=colour, markersize=4, label=label)
             axis.set_title(PROTOCOLS[protocol].replace(", ", ",\n"), pad=6)
             axis.set(xlabel="nats per token lost", ylim=(0.4, len(shown) + 0.6))
-            names = [f"{key}{': random keys with\nas much attention' if control else ''}" for key, control in shown]
+            names = ["random keys with as\nmuch attention" if control else key for key, control in shown]
             axis.set_yticks(range(len(shown), 0, -1), names if place == 0 else [""] * len(shown))
         handles, labels = axes.flat[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(SERIES), frameon=False)
@@ -367,7 +381,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("studies", nargs="+", type=Path, help="folders of the study, or of its parts")
-    parser.add_argument("--study", type=Path, default=STUDY, help="the file that names models, groups and twins")
+    parser.add_argument(
+        "--study", type=Path, default=STUDY, help="the file that names models, groups and twins"
+    )
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--docs", type=Path, help="the page whose table is made anew")
     parser.add_argument("--picture", type=Path)
@@ -377,7 +393,12 @@ def main() -> None:
     single, contrast = costs(results), contrasts(results)
     seeds, contrast_seeds = over_seeds(single, "group", "lost"), over_seeds(contrast, "group", "contrast")
     given.out.mkdir(parents=True, exist_ok=True)
-    tables: dict[str, Any] = {"costs": single, "seeds": seeds, "contrasts": contrast, "contrasts-seeds": contrast_seeds}
+    tables: dict[str, Any] = {
+        "costs": single,
+        "seeds": seeds,
+        "contrasts": contrast,
+        "contrasts-seeds": contrast_seeds,
+    }
     for name, table in tables.items():
         table.to_csv(given.out / f"{name}.csv", index=False, float_format="%.5g")
         print(f"{name}: {len(table)} rows")

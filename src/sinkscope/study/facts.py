@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sinkscope.errors import CheckpointError
 from sinkscope.study.spec import BLOCKS, Study, StudyModel
@@ -85,7 +85,7 @@ def present(study: Study) -> tuple[Study, str]:
     absent = {model.name: why for model in study.models if model.optional and (why := _absence(model))}
     if not absent:
         return study, ""
-    blocks = {
+    blocks: dict[str, Any] = {
         kind: tuple(
             replace(grid, models=tuple(name for name in grid.models if name not in absent))
             for grid in getattr(study, kind)

@@ -451,9 +451,7 @@ def check_names(study: Study) -> None:
     for grid in study.grids:
         for family in grid.families:
             if family not in families:
-                raise InputError(
-                    f"the study names an unknown family {family!r}: {nearest(family, families)}"
-                )
+                raise InputError(f"the study names an unknown family {family!r}: {nearest(family, families)}")
         for task in grid.tasks:
             base = str(task).partition(":")[0]
             if base not in registry.names():
