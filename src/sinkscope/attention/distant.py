@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.context import ALL, AttentionCall
-from sinkscope.attention.received import column_mass
+from sinkscope.attention.key_mask import KeyMask
+from sinkscope.attention.received import column_mass, query_weights
 from sinkscope.attention.visibility import Visibility
 from sinkscope.sink_rule import EPSILON, Distant, around, distant, gap_of
 
@@ -64,16 +65,10 @@ class DistantSums:
             least = min(first, visibility.window or first)
             powers = range(gap_of(least).bit_length() - 1, gap_of(self.width).bit_length())
             self._gaps = (0, *(1 << power for power in powers))
-        every = call.mass(ALL, self.raw)[:rows, :, 0]
         lse = call.lse_raw if self.raw and call.lse_raw is not None else call.lse
-        weights = call.expected(ALL).weights
-        parts = [every]
-        for gap in self._gaps[1:]:
-            near = replace(visibility, window=min(gap, visibility.window or gap))
-            masked = None if self.raw else call.hidden
-            part = column_mass(call.query, call.key, lse, near, masked, call.scale, weights)
-            parts.append((every - part[:rows, :, 0]).clamp(min=0.0))
-        return LayerShare(torch.stack(parts), visibility)
+        masked, weights = None if self.raw else call.hidden, call.expected(ALL).weights
+        parts = masses(call.query, call.key, lse, visibility, masked, call.scale, weights, self._gaps)
+        return LayerShare(parts[:, :rows], visibility)
 
     def add(self, layers: list[LayerShare]) -> None:
         """Add the queries of a forward, all layers in one go: a step with a cache is made of the number of its operations."""
@@ -140,6 +135,46 @@ class DistantSums:
                 mass = torch.stack(layers, 1)[..., :keys]
         each = [by_window[window] for window in (self._windows if len(kinds) > 1 else kinds)]
         return mass, Distant(*(_stacked(parts) for parts in zip(*map(_fields, each), strict=True)))
+
+
+def masses(
+    query: Tensor,
+    key: Tensor,
+    lse: Tensor,
+    visibility: Visibility,
+    key_mask: KeyMask | None,
+    scale: float,
+    weights: Tensor,
+    gaps: tuple[int, ...],
+) -> Tensor:
+    """Attention that each key gets from queries at least so far behind it: Float32 [gap, B, H, K]; arguments as `column_mass`.
+
+    What a window of that width holds is taken from the whole: both are patterns that the kernels know.
+    """
+    every = column_mass(query, key, lse, visibility, key_mask, scale, weights)[:, :, 0]
+    parts = []
+    for gap in gaps:
+        near = replace(visibility, window=min(gap, visibility.window or gap))
+        part = column_mass(query, key, lse, near, key_mask, scale, weights) if gap else every[:, :, None] * 0
+        parts.append((every - part[:, :, 0]).clamp(min=0.0))
+    return torch.stack(parts)
+
+
+def forward_sinks(
+    query: Tensor, key: Tensor, lse: Tensor, visibility: Visibility, scale: float, epsilon: float, means: bool
+) -> Tensor:
+    """Sinks of a causal model by the queries of one forward alone: Bool [B, H, K], or [B, 1, K] of the means over heads."""
+    length, position = places(visibility, query.device)
+    expected = distant(length, position, visibility.window)
+    gaps = tuple(sorted({int(gap) for gap in expected.gap.flatten()}))
+    weights = query_weights(visibility, None, query)
+    parts = masses(query, key, lse, visibility, None, scale, weights, gaps)
+    place = torch.tensor([gaps.index(int(gap)) for gap in expected.gap.flatten()], device=query.device)
+    rows = torch.arange(len(query), device=query.device)
+    mass = parts[place.expand(len(rows)), rows].double()
+    mass = mass.mean(1, keepdim=True) if means else mass
+    sinks: Tensor = (mass > expected.limit(epsilon)[:, None]) & expected.known[:, None]
+    return sinks
 
 
 def block_sinks(

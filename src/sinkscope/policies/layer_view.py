@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention import columns, fused
-from sinkscope.attention.distant import block_sinks, places
+from sinkscope.attention.distant import block_sinks, forward_sinks, places
 from sinkscope.attention.received import received
 from sinkscope.attention.visibility import Visibility
 from sinkscope.policies.policy import Rule, ScoredRule
@@ -151,8 +151,17 @@ class LayerView:
     def _sinks(self, rule: ScoredRule, scores: Tensor, epsilon: float) -> Tensor:
         """Bool like scores Float [N, h, K]: the keys that are sinks, by what was measured so far where queries differ in keys."""
         runtime = self.runtime
-        if runtime.causal:
+        if runtime.causal and rule.waits:
             found = runtime.distant_sinks(epsilon, rule.scope)  # [layer, B, h, K]
+        elif runtime.causal and runtime.step > 0:
+            found = runtime.distant_sinks(epsilon, rule.scope)[
+                list(runtime.previous["raw"]).index(self.layer)
+            ]
+        elif runtime.causal:
+            _, lse = fused.attend(self.query, self.key, self.key, self.whole, None, self.scale)
+            found = forward_sinks(
+                self.query, self.key, lse, self.whole, self.scale, epsilon, rule.scope != "head"
+            )
         elif runtime.active is not None and rule.waits:
             found = runtime.block_sinks(scores, epsilon)
         elif runtime.active is not None:

@@ -460,12 +460,10 @@ def check_policy(policy: object, layers: int, keys: int, kind: str | None = None
 def _unsuited(rule: Policy, kind: str) -> str:
     """Why a rule makes no sense for this kind of attention; "" when it does."""
     queries, prefill = getattr(rule, "queries", "all"), getattr(rule, "prefill", None)
-    by, epsilon = getattr(rule, "by", None), getattr(rule, "epsilon", None)
+    by = getattr(rule, "by", None)
     if kind == "causal":
         if queries in ("masked", "decided"):
             return f"a causal model has no mask tokens, so queries={queries} names none; use all, scored or newest"
-        if epsilon is not None and getattr(rule, "when", "") == "same":
-            return "its sinks are judged by the queries of earlier steps, so ε needs when=previous"
         return ""
     if queries == "newest":
         return "queries=newest is for causal models; use all, scored, masked or decided"
