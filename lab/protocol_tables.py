@@ -38,7 +38,14 @@ MEASURES = ("hidden_share", "sinks_hit", "strongest_hit", "sink_removed")
 BEGIN, END = "<!-- lab/protocol_tables.py makes this table -->", "<!-- end of the table -->"
 
 FIRST, SINK, KEY, OTHER = "first token", "strongest sink", "strongest key", "strongest key, where no sink"
-KEYS = (FIRST, SINK, KEY, OTHER)
+KEYS = {FIRST: "", SINK: "distant", KEY: "received", OTHER: "received"}
+"""Which key → by which score it is the strongest in causal models, in the rows that are compared with the twin."""
+VARIANTS = (
+    (SINK, "received", "strongest by all queries, relative to uniform, where a sink"),
+    (KEY, "newest", "strongest by the newest query"),
+    (KEY, "sum", "strongest by the plain sum"),
+)
+"""Other scores of a causal model, and words for them."""
 PROTOCOLS = {
     "all": "from the first token on, all queries",
     "scored": "from the first token on, only queries that predict a scored token",
@@ -224,7 +231,7 @@ def contrasts(results: Results) -> pd.DataFrame:
     for read in results.masked:
         twin, setting = results.models[read.model].twin, read.setting
         # A twin's score is its attention from all queries relative to uniform, which is the sum.
-        for by in ("",) if setting.key == FIRST else ("received", "sum", "newest", "distant"):
+        for by in ("", "received", "sum", "newest", "distant"):
             other = causal.get(
                 (twin, Setting(setting.key, by, setting.protocol, setting.effect, setting.control))
             )
@@ -257,33 +264,27 @@ COLUMNS = (
 """Heading, group and reading of each column."""
 
 
-def rows_of(table: pd.DataFrame) -> list[tuple[str, str, dict[str, str]]]:
+def rows_of() -> Iterator[tuple[str, str, dict[str, str]]]:
     """Protocol, words and setting of each row of the page's table."""
-    rows = []
     for protocol in PROTOCOLS:
-        for key in KEYS:
-            rows.append((protocol, key, {"key": key, "control": "", "effect": "hide", "by": "received"}))
-        for by, words in (("newest", "newest query"), ("sum", "plain sum"), ("distant", "distant queries")):
-            name = f"strongest key by the {words}"
-            rows.append((protocol, name, {"key": KEY, "control": "", "effect": "hide", "by": by}))
+        hidden = {"control": "", "effect": "hide"}
+        for key, by in KEYS.items():
+            yield protocol, key, {"key": key, "by": by, **hidden}
+        for key, by, words in VARIANTS:
+            yield protocol, words, {"key": key, "by": by, **hidden}
         for match, words in (("count", "a random key"), ("mass", "random keys with as much attention")):
-            rows.append((protocol, words, {"key": KEY, "control": match, "effect": "hide", "by": "received"}))
-        for key in (FIRST, KEY):
-            name = f"{key}, silenced"
-            rows.append((protocol, name, {"key": key, "control": "", "effect": "silence", "by": "received"}))
-    return rows
+            yield protocol, words, {"key": KEY, "by": KEYS[KEY], "control": match, "effect": "hide"}
+        for key in (FIRST, SINK, KEY):
+            silenced = {"key": key, "by": KEYS[key], "control": "", "effect": "silence"}
+            yield protocol, f"{key}, silenced", silenced
 
 
 def _chosen(table: pd.DataFrame, wanted: Mapping[str, str]) -> pd.DataFrame:
-    """The rows of a setting; the score matters for causal models alone, which have several."""
-    found = table
-    for name, value in wanted.items():
-        if name != "by":
-            found = found[found[name] == value]
-    if not len(found) or wanted["key"] == FIRST:
-        return found
-    named = found[found["by"] == wanted["by"]]
-    return named if len(named) or wanted["by"] != "received" else found[found["by"] == ""]
+    """The rows of a setting; twins have one score, and stand in the rows of a causal model's main ones."""
+    for name in ("key", "control", "effect"):
+        table = table[table[name] == wanted[name]]
+    main = KEYS[wanted["key"]] == wanted["by"]
+    return table[(table["by"] == wanted["by"]) | ((table["by"] == "") & main)]
 
 
 def markdown(seeds: pd.DataFrame, single: pd.DataFrame, contrast: pd.DataFrame) -> list[str]:
@@ -293,7 +294,7 @@ def markdown(seeds: pd.DataFrame, single: pd.DataFrame, contrast: pd.DataFrame) 
         f"| nats per token lost; attention removed | {' | '.join(heads)} | continued − twin, own order |",
         "|---" * (len(heads) + 2) + "|",
     ]
-    for protocol, words, wanted in rows_of(seeds):
+    for protocol, words, wanted in rows_of():
         cells = []
         for _, group, reading in COLUMNS:
             source = single if group == "smollm2" else seeds
@@ -359,7 +360,7 @@ def draw(seeds: pd.DataFrame) -> Figure:
                 mine = seeds[(seeds["group"] == group) & (seeds["reading"] == reading)]
                 mine = mine[mine["protocol"] == protocol]
                 for row, (key, control) in enumerate(shown):
-                    wanted = {"key": key, "control": control, "effect": "hide", "by": "received"}
+                    wanted = {"key": key, "control": control, "effect": "hide", "by": KEYS[key]}
                     found = _chosen(mine, wanted)
                     if len(found):
                         one, y = found.iloc[0], len(shown) - row + shift
