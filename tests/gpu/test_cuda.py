@@ -230,6 +230,10 @@ def test_graphs_change_nothing() -> None:
             (layers, "top:1@model,effect=silence"),
             (sparse, "top:2"),
             (heads, "random(top:2)"),
+            (None, "first:1"),
+            (heads, "top:2,epsilon=0.5"),
+            (heads, "top:2,queries=masked"),
+            (None, "top:2,heads=0 & token:7"),
         ):
             rule = None if policy is None else ss.parse_policy(policy)
             runs = []

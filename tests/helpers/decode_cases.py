@@ -23,7 +23,8 @@ from sinkscope.trace import step_recorder
 
 POLICIES = (
     "none", "top:2", "top:1@layer,effect=silence", "top:2@model", "above:1.2", "random(top:2)", "first:1", "window:5,first=1",
-    "keep:0.6", "top:1,layers=1", "top:1 & first:2",
+    "keep:0.6", "top:1,layers=1", "top:1 & first:2", "first:1,prefill=no", "top:1,epsilon=0.2,by=distant",
+    "top:1,epsilon=0.2,among=others", "top:1,by=sum,prefill=yes", "token:7+9", "top:2,heads=1", "random(first:1,prefill=no)",
 )  # fmt: skip
 
 
@@ -90,7 +91,7 @@ def read(model: Model, policy: str, length: int) -> dict[str, float]:
             found.append(causal(model, ids, 1, as_policy(policy), [1, 2, 3]))
     ours, theirs = found
     differences = {"states": float((ours.best != theirs.best).sum())}
-    for name in ("values", "hidden_share", "sinks_hit"):
+    for name in ("values", "hidden_share", "sinks_hit", "strongest_hit", "sink_removed"):
         differences[name] = float((getattr(ours, name) - getattr(theirs, name)).abs().max())
     return differences
 

@@ -17,7 +17,7 @@ from sinkscope.decoding import Decoding, decoding_from_options, default_decoding
 from sinkscope.errors import InputError
 from sinkscope.generation.generate import generate
 from sinkscope.generation.maps import with_maps
-from sinkscope.generation.run import Run
+from sinkscope.generation.run import ACCOUNT, Run
 from sinkscope.models.load import load
 from sinkscope.models.model import Model
 from sinkscope.models.prompts import decode, encode
@@ -262,15 +262,15 @@ def report(run: Run, seeds: Any, out: Path, json: bool) -> None:
     if run.trace is None:
         raise RuntimeError("a traced run has a trace")
     table, moved, most = summary(run.trace), len(moves(run.trace)), strongest(run.trace)
-    hidden = None if run.hidden_share is None else float(run.hidden_share.nanmean())
-    hit = None if run.sinks_hit is None else float(run.sinks_hit.nanmean())
+    shares = {name: getattr(run, name) for name in ACCOUNT}
+    acted = {name: None if share is None else float(share.nanmean()) for name, share in shares.items()}
     if json:
         show_json(
             {
                 "trace": out, "model": run.trace.attributes.get("model"), "decoding": run.decoding.as_dict(),
                 "policy": "none" if run.policy is None else str(run.policy), "seed": seeds, "answers": run.texts,
                 "steps": run.steps, "forward_passes": max(run.forwards), "ties": int(run.ties.sum()),
-                "strongest": [key._asdict() for key in most], "moves": moved, "hidden_share": hidden, "sinks_hit": hit,
+                "strongest": [key._asdict() for key in most], "moves": moved, **acted,
                 "summary": table,
                 **({} if run.reuse is None else {"reuse": str(run.reuse), "work_saved": run.work and run.work.saved}),
             }
@@ -301,10 +301,9 @@ def report(run: Run, seeds: Any, out: Path, json: bool) -> None:
         f"most attention, as a mean over all steps, layers and heads (a sink in one head has 4× and more): {positions}",
         f"the strongest sink of a head moved {moved} times; by kind of head: {kinds or 'no sinks'}",
     )
-    if hidden is not None and hit is not None:
-        say(
-            f"policy {run.policy}: took {hidden:.1%} of the attention and hit {hit:.1%} of each step's own sinks"
-        )
+    if run.hidden_share is not None:
+        did = ", ".join(f"{ACCOUNT[name]} {share:.1%}" for name, share in acted.items() if share is not None)
+        say(f"policy {run.policy}: {did}")
     if run.work is not None:
         say(f"reuse {run.reuse}: approximate steps; {run.work.saved:.1%} of the multiply-adds saved")
     say(f"trace: {out} ({out.stat().st_size / 1e6:.1f} MB)", f"next: sinkscope summary {out}")

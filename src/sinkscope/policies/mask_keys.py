@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import torch
@@ -91,12 +92,8 @@ class MaskKeys(FixedRule):
 
     def columns(self, layer: int, visibility: Visibility, device: torch.device) -> Tensor | None:
         """Bool [1, 1, K]: the columns of this layer that exist by now."""
-        chosen = [column for column in self.by_layer.get(layer, ()) if column < visibility.keys]
-        if not chosen:
-            return None
-        masked = torch.zeros(1, 1, visibility.keys, dtype=torch.bool, device=device)
-        masked[..., chosen] = True
-        return masked
+        chosen = tuple(column for column in self.by_layer.get(layer, ()) if column < visibility.keys)
+        return _marked(chosen, visibility.keys, device) if chosen else None
 
     @classmethod
     def read_argument(cls, text: str) -> Any:
@@ -109,6 +106,14 @@ class MaskKeys(FixedRule):
                 raise InputError(f"columns are written as layer=column+column, got {part!r}")
             chosen[int(layer)] = [int(column) for column in columns.split("+")]
         return chosen
+
+
+@lru_cache(maxsize=1024)
+def _marked(columns: tuple[int, ...], keys: int, device: torch.device) -> Tensor:
+    """Bool [1, 1, K]; made once, because a captured step cannot copy indices from the host."""
+    masked = torch.zeros(1, 1, keys, dtype=torch.bool)
+    masked[..., list(columns)] = True
+    return masked.to(device)
 
 
 def _index(value: object, what: str) -> int:

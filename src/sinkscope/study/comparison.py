@@ -70,6 +70,8 @@ class Row:
     sinks_hit: float | None
     key_share: float | None
     decoding: str
+    strongest_hit: float | None = None
+    sink_removed: float | None = None
     control_of: str | None = None
     match: str | None = None
     detectable: float | None = None
@@ -254,6 +256,8 @@ def _plain_row(runs: list[Evaluation], policy: str, none: Evaluation | None) -> 
         else Interval(*mean_interval(values)[1:]),
         hidden_share=_average(records, "hidden_share"),
         sinks_hit=_average(records, "sinks_hit"),
+        strongest_hit=_average(records, "strongest_hit"),
+        sink_removed=_average(records, "sink_removed"),
         key_share=_average(records, "key_share"),
         decoding=", ".join(f"{name}={value}" for name, value in settings["decoding"].items()),
         detectable=detectable(none.n, none.accuracy) if shares and none is not None else None,

@@ -89,7 +89,7 @@ def by_run(
                         "measure": measure, "unmasked": float(none["value"].iloc[0]), "masked": float(row["value"]),
                         "damage": sign * (float(none["value"].iloc[0]) - float(row["value"])),
                         **{f"beyond_{match}": _beyond(group, row, match, sign) for match in ("count", "mass")},
-                        "hidden_share": row.get("hidden_share"), "sinks_hit": row.get("sinks_hit"),
+                        **{name: row.get(name) for name in ("hidden_share", "sinks_hit", "strongest_hit", "sink_removed")},
                     }
                 )  # fmt: skip
     return pd.DataFrame(rows)

@@ -62,7 +62,9 @@ from sinkscope.text import csv_text
 
 LEAST_MODELS = 3
 """Models from which on there is an interval; with fewer nothing is concluded."""
-REPLICATED = ("nll", "accuracy", "difference", "effect_count", "effect_mass", "hidden_share", "sinks_hit")
+REPLICATED = (
+    "nll", "accuracy", "difference", "effect_count", "effect_mass", "hidden_share", "sinks_hit", "strongest_hit", "sink_removed"
+)  # fmt: skip
 """Columns of `likelihood` and `results`; see there."""
 SETTING = ("task", "decoding_name", "policy")
 

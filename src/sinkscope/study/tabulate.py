@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 LEGEND = (
     "accuracy ± lm-eval's standard error [Wilson 95 %]; − none: paired difference to the run without a policy [Tango "
     "95 % over documents]; over control: paired difference to the mean of the control's seeds; p after Holm over all tests "
-    "of this table; hidden: share of attention taken; hits: share of each step's own sinks taken; keys: k as a share of "
-    "the keys"
+    "of this table; removed: share of attention; sinks: share of the sinks that were masked; strongest: share of heads with a "
+    "sink whose strongest one was masked; keys: k as a share of the keys"
 )
 NATS_LEGEND = (
     "nats per token: mean over documents ± standard error [Student's t, 95 %]; − none and over control: paired differences, a "
@@ -52,7 +52,7 @@ def _cells(rows: list[Row]) -> list[list[str]]:
     paper = any(row.paper for row in rows)
     head = ["policy", "draws", WORDS[rows[0].measure], "− none", "p", "over control", "p"]
     head += ["over mass control", "p"] if mass else []
-    head += ["hidden", "hits", "keys"] + (["paper"] if paper else [])
+    head += ["removed", "sinks", "strongest", "keys"] + (["paper"] if paper else [])
     lines = [head]
     for row in rows:
         against = row.against_none
@@ -69,7 +69,9 @@ def _cells(rows: list[Row]) -> list[list[str]]:
                 "" if effect is None else f"{effect.effect:+.3f} {_interval(effect.interval, True)}",
                 _p(row.corrected.get(match)),
             ]
-        cells += [_percent(value) for value in (row.hidden_share, row.sinks_hit, row.key_share)]
+        cells += [
+            _percent(value) for value in (row.hidden_share, row.sinks_hit, row.strongest_hit, row.key_share)
+        ]
         if paper:
             cells.append("" if row.paper is None else f"{row.paper.value:.2f} ± {row.paper.plus_minus:.2f}")
         lines.append(cells)

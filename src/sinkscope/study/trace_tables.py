@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import xarray as xr
 
+from sinkscope.generation.run import ACCOUNT
 from sinkscope.inspection.holdings import holdings
 from sinkscope.inspection.survey import survey_table
 from sinkscope.policies import Window
@@ -94,7 +95,7 @@ def replay(store: Store, cells: Sequence[Cell]) -> pd.DataFrame:
     for cell in cells:
         answers = [row for row, _ in store.answers(cell.id).values()]
         means: dict[str, Any] = {**cell.columns(), "n": len(answers)}
-        for name in ("kl", "confidence_change", "flipped", "changed", "hidden_share", "sinks_hit"):
+        for name in ("kl", "confidence_change", "flipped", "changed", *ACCOUNT):
             values = [row.more[name] for row in answers if row.more.get(name) is not None]
             means[name] = sum(values) / len(values) if values else None
         rows.append(means)

@@ -15,8 +15,9 @@ from sinkscope.tasks.task import ACCURACY, NATS
 SHOWN = (
     ("policy", "policy"), ("n", "n"), ("accuracy", "accuracy"), ("interval", "Wilson 95 %"), ("difference", "− none"),
     ("difference_interval", "paired 95 %"), ("difference_p_holm", "p (Holm)"), ("control_accuracy", "control"),
-    ("over_control", "− control"), ("over_interval", "paired 95 %"), ("hidden_share", "attention hidden"),
-    ("control_hidden_share", "by the control"), ("sinks_hit", "sinks hit"), ("key_share", "keys"),
+    ("over_control", "− control"), ("over_interval", "paired 95 %"), ("hidden_share", "attention removed"),
+    ("control_hidden_share", "by the control"), ("sinks_hit", "sinks masked"), ("strongest_hit", "strongest sink masked"),
+    ("sink_removed", "attention on sinks removed"), ("key_share", "keys"),
 )  # fmt: skip
 """Columns of the result table that people read: name, title."""
 
@@ -26,7 +27,7 @@ PAIRS = {
     "over_interval": ("over_control_low", "over_control_high"),
 }
 SIGNED = ("difference", "over_control", "difference_interval", "over_interval")
-SHARES = ("hidden_share", "control_hidden_share", "sinks_hit", "key_share")
+SHARES = ("hidden_share", "control_hidden_share", "sinks_hit", "strongest_hit", "sink_removed", "key_share")
 
 
 def missing(value: Any) -> bool:

@@ -28,7 +28,8 @@ LIKELIHOOD: tuple[Column, ...] = (
     ("policy", lambda row: tag("span", row["policy"], tag("small", policy_words(str(row["policy"])))), ""),
     ("nats per token (95 %)", "nll", ".3f"), ("− none (paired 95 %)", "difference", "+.3f"),
     ("control", "control_nll", ".3f"), ("− control (paired 95 %)", "over_control", "+.3f"),
-    ("attention hidden", "hidden_share", ".1%"), ("sinks hit", "sinks_hit", ".1%"),
+    ("attention removed", "hidden_share", ".1%"), ("strongest sink masked", "strongest_hit", ".0%"),
+    ("of the attention on sinks removed", "sink_removed", ".0%"),
 )  # fmt: skip
 REUSE: tuple[Column, ...] = (
     ("rule", lambda row: tag("span", row["reuse"], tag("small", "exact" if row["reuse"] == "none" else "approximate")), ""),
