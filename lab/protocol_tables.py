@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,8 +48,8 @@ VARIANTS = (
 )
 """Other scores of a causal model, and words for them."""
 PROTOCOLS = {
-    "all": "from the first token on, all queries",
-    "scored": "from the first token on, only queries that predict a scored token",
+    "all": "hidden from all queries",
+    "scored": "only from queries that predict a scored token",
     "after": "only after the context was read",
 }
 """Name in the tables → words."""
@@ -353,7 +354,7 @@ def draw(seeds: pd.DataFrame) -> Figure:
     """A panel for each protocol, a row for each key; lines are intervals over seeds."""
     shown = [(key, "") for key in KEYS] + [(KEY, "mass")]
     with look.style():
-        figure, axes = look.sheet(1, len(PROTOCOLS), look.PAGE, 2.9)
+        figure, axes = look.sheet(1, len(PROTOCOLS), look.PAGE, 2.9, sharex=True)
         for place, (axis, protocol) in enumerate(zip(axes.flat, PROTOCOLS, strict=True)):
             axis.axvline(0, color="#999999", linewidth=0.5)
             for group, reading, words, colour, shift in SERIES:
@@ -367,7 +368,7 @@ def draw(seeds: pd.DataFrame) -> Figure:
                         axis.plot([one["lost_low"], one["lost_high"]], [y, y], color=colour, linewidth=1.2)
                         label = words if row == 0 else None
                         axis.plot([one["lost"]], [y], "o", color=colour, markersize=4, label=label)
-            axis.set_title(PROTOCOLS[protocol].replace(", ", ",\n"), pad=6)
+            axis.set_title("\n".join(wrap(PROTOCOLS[protocol], 26)), pad=6)
             axis.set(xlabel="nats per token lost", ylim=(0.4, len(shown) + 0.6))
             names = ["random keys with as\nmuch attention" if control else key for key, control in shown]
             axis.set_yticks(range(len(shown), 0, -1), names if place == 0 else [""] * len(shown))
