@@ -1,4 +1,4 @@
-"""Tables of the protocol study: what a policy costs, over passages and seeds, and a causal model less its twin on the same tokens."""
+"""Tables of the protocol study: what a policy costs over passages and seeds, and a causal model less its twin."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def test_costs_and_contrasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert seeds["contrast"].tolist() == [2.0]
     assert seeds["models"].tolist() == [2]
     text = page.read_text()
-    assert (
-        text.startswith(f"before\n{BEGIN}\n| nats") and text.endswith(f"{END}\nafter\n") and "old" not in text
-    )
+    assert text.startswith(f"before\n{BEGIN}\n| nats")
+    assert text.endswith(f"{END}\nafter\n")
+    assert "old" not in text
     assert "| **hidden from all queries**: first token |" in text
     assert (tmp_path / "p.png").stat().st_size > 10_000
