@@ -180,11 +180,12 @@ class Results:
 
     @cached_property
     def masked(self) -> list[Read]:
-        """Under a policy, in the order of the models."""
+        """Under a policy, in the order of the models; without those of a model that was not read without one."""
         order = list(self.models)
-        return sorted(
-            (read for read in self.reads if read.policy != "none"), key=lambda read: order.index(read.model)
-        )
+        reads = [
+            read for read in self.reads if read.policy != "none" and (read.model, read.reading) in self.none
+        ]
+        return sorted(reads, key=lambda read: order.index(read.model))
 
     def group(self, model: str) -> str:
         """Models of the same training; a model without others is its own."""
