@@ -180,3 +180,20 @@ def test_a_plan_of_models_that_are_not_here_downloads_nothing(
     assert {one.family for one in facts.values()} == {"llada", "dream", "mmada", "causal"}
     assert not any(one.here for one in facts.values())
     assert sum(map(estimate.forwards, cells.outline(spec.read("paper"), facts, exact=False))) > 10**7
+
+
+def test_a_block_for_some_families_leaves_out_models_of_others() -> None:
+    block = {"task": "word_problems", "decodings": ["short"], "samples": 2}
+    wanted = study(
+        evaluate=[
+            {**block, "families": ["causal"], "policies": ["top:1,prefill=yes"]},
+            {**block, "families": ["diffusion"], "policies": ["top:1"]},
+        ]
+    )
+    made = cells.outline(wanted, FACTS)
+    assert [(cell.model.name, cell.policy) for cell in made] == [("b", "top:1,prefill=yes"), ("a", "top:1")]
+    alone = study(evaluate=[{**block, "families": ["mmada"]}])
+    with pytest.raises(InputError, match="no block of study s takes models of the family causal, llada"):
+        cells.outline(alone, FACTS)
+    with pytest.raises(InputError, match=r"unknown family 'cuasal': .*causal"):
+        study(evaluate=[{**block, "families": ["cuasal"]}])

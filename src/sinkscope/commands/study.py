@@ -29,6 +29,7 @@ from sinkscope.study.estimate import (
     together,
 )
 from sinkscope.study.executors import Place
+from sinkscope.study.facts import present
 from sinkscope.study.ladder import UNITS
 from sinkscope.study.status import read as read_status
 from sinkscope.study.trained_runs import trained_runs
@@ -87,6 +88,9 @@ def study(
         epsilon,
         rule,
     )
+    wanted, left_out = present(wanted)
+    if left_out:
+        say(left_out, stderr=True)
     out = out or Path(f"study-{wanted.name}")
     options = pairs(option or (), "--option")
     if plan:

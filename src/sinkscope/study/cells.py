@@ -225,10 +225,14 @@ def outline(
         for kind, grids in kinds
         for grid in grids
         for model in study.models_of(grid)
+        if grid.takes(facts[model.name].family)
         for cell in _cells(study, kind, grid, model, facts[model.name].family, auto, sandbox, exact)
     ]
-    if not cells:
+    if not study.models:
         raise InputError(f"study {study.name} has no models; give one with --model")
+    if not cells:
+        families = sorted({facts[model.name].family for model in study.models})
+        raise InputError(f"no block of study {study.name} takes models of the family {', '.join(families)}")
     return cells
 
 

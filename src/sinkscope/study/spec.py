@@ -30,6 +30,8 @@ from sinkscope.sink_rule import EPSILON
 BUILTIN = Path(__file__).parent / "builtin"
 SCHEME = "scheme"
 """The decoding that a task's scheme has for the model's family."""
+CAUSAL, DIFFUSION = "causal", "diffusion"
+"""The family of causal models, and a word for all others."""
 
 OF_THE_CALL = ("data", "modules", "evidence")
 NOT_IN_RECORDS = ("budget", "about", *OF_THE_CALL)
@@ -50,6 +52,7 @@ class StudyModel:
         name: its name in tables; empty: its source.
         twin: the name of the study's causal model that it is compared with; empty: the first one.
         group: models of the same group are replicates: the same training with other seeds (table `replicates`).
+        optional: left out, with its blocks, where it is not on this machine (`facts.present`).
     """
 
     source: str
@@ -58,6 +61,7 @@ class StudyModel:
     name: str = ""
     twin: str = ""
     group: str = ""
+    optional: bool = False
 
     def __post_init__(self) -> None:
         _text("source of a model", self.source)
@@ -77,6 +81,8 @@ class Grid:
             ones are run with `controls` seeds. In [[replay]] each is compared with the exact run. Not together with policies.
         decodings: names from the study's `decodings`, or "scheme".
         models: names of the study's models; empty: all.
+        families: of them only those of these families, because others refuse some of the policies; "diffusion": every family
+            but the causal one; empty: all.
         samples: documents per cell; "auto": as many as the budget allows; "all" that the task has.
         seeds: of the decoding; several only where it draws.
         batches: take the documents in whole batches of this size with equally long prompts, which are answered together and
@@ -89,6 +95,7 @@ class Grid:
     policies: tuple[str, ...] = ("none",)
     decodings: tuple[str, ...] = (SCHEME,)
     models: tuple[str, ...] = ()
+    families: tuple[str, ...] = ()
     samples: Samples = "auto"
     seeds: tuple[int, ...] = (0,)
     controls: int = 1
@@ -120,6 +127,12 @@ class Grid:
     def tasks(self) -> list[str]:
         """The names of the task, one for each family where they differ."""
         return [self.task] if isinstance(self.task, str) else list(self.task.values())
+
+    def takes(self, family: str) -> bool:
+        """Whether models of a family are in the block."""
+        return (
+            not self.families or family in self.families or (family != CAUSAL and DIFFUSION in self.families)
+        )
 
     def task_for(self, family: str) -> str:
         """The task's name for models of a family."""
@@ -304,10 +317,15 @@ def changed(
     if models or named:
         given["models"] = [*models, *named]
         models = (*models, *(runs or {}))
+    blocks = [block for kind in BLOCKS for block in given.get(kind, [])]
+    # Models that no block names take the blocks that name others, where all blocks do: else nothing would be left.
+    named_by_blocks = [name for block in blocks for name in block.get("models", ())]
+    strangers = [name for name in models if name not in named_by_blocks]
+    strangers = strangers if all(block.get("models") for block in blocks) else []
     for kind in BLOCKS:
         for block in given.get(kind, []):
             if models and block.get("models"):
-                block["models"] = [known for known in block["models"] if known in models]
+                block["models"] = [known for known in (*block["models"], *strangers) if known in models]
             if task is not None:
                 block["task"] = task
             if samples is not None and kind == "evaluate":
@@ -433,13 +451,18 @@ def _text(what: str, value: object) -> None:
 def check_names(study: Study) -> None:
     """Import the study's modules, and refuse tasks, policies, reuse rules, decodings and options that nobody has registered."""
     from sinkscope.decoding import decoding_from_options
+    from sinkscope.models.load import FAMILIES
     from sinkscope.policies import parse_policy
     from sinkscope.reuse import parse_reuse
     from sinkscope.tasks import registry
     from sinkscope.trace.capture import Capture
 
     import_modules(study.modules)
+    families = [*FAMILIES, DIFFUSION]
     for grid in study.grids:
+        for family in grid.families:
+            if family not in families:
+                raise InputError(f"the study names an unknown family {family!r}: {nearest(family, families)}")
         for task in grid.tasks:
             base = str(task).partition(":")[0]
             if base not in registry.names():
@@ -456,8 +479,8 @@ def check_names(study: Study) -> None:
             if name not in known:
                 raise InputError(f"capture has no option {name!r}; {nearest(name, known)}")
         Capture(**traced.capture)
-    for name, families in study.decodings.items():
-        for family, options in families.items():
+    for name, by_family in study.decodings.items():
+        for family, options in by_family.items():
             decoding_from_options(family, options, f"decoding {name!r}")
 
 
