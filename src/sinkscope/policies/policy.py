@@ -245,8 +245,8 @@ class FixedRule(Rule):
 
     @property
     def replayable(self) -> bool:
-        """The same columns in every step, unless steps are named."""
-        return self.steps is None and self.band() is None
+        """The same columns in every step, unless steps are named; how many at most must be known without a look at them."""
+        return self.steps is None and self.band() is None and self.most is not None
 
     def columns(self, layer: int, visibility: Visibility, device: torch.device) -> Tensor | None:
         """Bool [B|1, 1, K]: the keys to mask, or None."""
