@@ -124,7 +124,7 @@ def distant(length: Any, position: Any, window: int | None = None, gap: int | No
     else:  # a query beyond the window sees `window` keys
         uniform = _reaching(harmonic, end, window) - _reaching(harmonic, begin, window)
     known = here & (count >= least_queries(reach)) & (reach >= 5)
-    return Distant(gap, count, uniform * here, local, known, 0.5 / reach.clip(1))
+    return Distant(gap, count, uniform * here, local, known, 0.5 * harmonic[1] / reach.clip(1))
 
 
 def around(length: Any, position: Any, start: Any, stop: Any) -> Distant:
@@ -148,10 +148,10 @@ def around(length: Any, position: Any, start: Any, stop: Any) -> Distant:
     return Distant(
         0 * length,
         count,
-        count / length.clip(1),
+        harmonic[1] * count / length.clip(1),
         local * here,
         here & (4 * local <= count),
-        0.5 / length.clip(1),
+        0.5 * harmonic[1] / length.clip(1),
     )
 
 
@@ -170,7 +170,7 @@ def gap_of(length: int) -> int:
 
 def _reaching(harmonic: Any, count: Any, window: int) -> Any:
     """Σ over the first `count` queries of 1 / (keys that they see)."""
-    return harmonic[count.clip(max=window)] + (count - window).clip(0) / window
+    return harmonic[count.clip(max=window)] + harmonic[1] * (count - window).clip(0) / window
 
 
 def _least(a: Any, b: Any) -> Any:
@@ -187,7 +187,7 @@ def _size(keys: int) -> int:
 
 @cache
 def _numpy_tables(size: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Harmonic numbers H(0) … and the gap of every length."""
+    """Harmonic numbers H(0) … and the gap of every length. H(1) is 1 in double precision, in which quotients are taken."""
     number = np.arange(size, dtype=np.int64)
     harmonic = np.concatenate([[0.0], np.cumsum(1.0 / np.arange(1, size))])
     power = np.floor(np.log2(np.maximum(number, 8) // 8)).astype(np.int64)

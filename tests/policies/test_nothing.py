@@ -10,6 +10,7 @@ from tests.helpers import golden
 from tests.policies.follow import DECODINGS, GUIDED, PROMPT, Setting, heard, inputs, prompts
 
 import sinkscope as ss
+from sinkscope.tasks.likelihood import masked
 
 WIDE = 64
 
@@ -28,6 +29,9 @@ NOTHING = {
     "wide window with first": ss.Window(WIDE, first=3),
     "wide window, all ahead": ss.Window(WIDE, future=WIDE),
     "both": ss.MaskTop(0) & ss.Window(WIDE),
+    "no sink so strong": ss.MaskTop(2, epsilon=1e6, heads=[1], queries="scored"),
+    "no token of that id": ss.MaskToken(100_000, queries="scored", heads=[0]),
+    "no columns in one head": ss.MaskKeys({0: []}, heads=[2], queries="scored"),
 }
 
 
@@ -68,6 +72,87 @@ def test_a_window_as_wide_as_the_sequence_is_the_narrowest_that_takes_nothing(fa
     assert all(torch.equal(one, two) for one, two in zip(same, logits, strict=True))
     _, other = generated(setting, ss.Window(size - 1))
     assert not torch.equal(other[-1], logits[-1])
+
+
+def test_a_moment_that_never_comes_takes_nothing() -> None:
+    """One token behind the prompt is predicted by the prefill alone."""
+    setting = Setting("llama", ss.GreedyDecoding(length=1, eos=None))
+    plain, logits = generated(setting, None)
+    for policy in ("first:1,prefill=no", "top:1,prefill=no", "top:1", "window:2,prefill=no"):
+        run, same = generated(setting, policy)
+        assert torch.equal(same[0], logits[0]), policy
+        assert torch.equal(run.states, plain.states)
+        assert run.hidden_share.isnan().all()
+        assert run.sinks_hit.isnan().all()
+
+
+def test_queries_that_there_are_none_of_lose_nothing() -> None:
+    """All queries of the only block are masked; where all of a text is masked, so are its."""
+    model = golden.model("sdar")
+    decoding = ss.SdarDecoding(length=4, block=4, steps=1, top_k=1, scoring="raw", threshold=1.0)
+    ids = torch.arange(12)[None]
+    with heard(model) as logits:
+        plain = ss.generate(model, ids, decoding, seed=1, cache=True)
+    with heard(model) as same:
+        run = ss.generate(model, ids, decoding, "first:1,queries=decided,prefill=no", seed=1, cache=True)
+    assert torch.equal(run.states, plain.states)
+    assert all(torch.equal(one, two) for one, two in zip(same[:2], logits[:2], strict=True))
+    assert run.hidden_share.isnan().all()
+    ids = prompts("llada")
+    everywhere = torch.ones_like(ids, dtype=torch.bool)
+    found, free = (
+        masked(golden.model("llada"), ids, everywhere, 0, policy, [0, 1])
+        for policy in (ss.MaskFirst(1, queries="decided"), None)
+    )
+    assert torch.equal(found.values, free.values)
+    assert found.hidden_share is not None
+    assert found.hidden_share.isnan().all()
+
+
+@pytest.mark.parametrize(("family", "keys"), [("llada", 23), ("dream", 23)])
+def test_queries_that_would_lose_every_key_lose_none(family: str, keys: int) -> None:
+    """Also where the last query is none of them."""
+    setting = Setting(family, DECODINGS[family])
+    plain, logits = generated(setting, None)
+    for queries in ("decided", "masked", "scored"):
+        run, same = generated(setting, ss.MaskTop(keys, queries=queries), capture=ss.Capture())
+        torch.testing.assert_close(same, logits, atol=1e-4, rtol=1e-4)
+        assert torch.equal(run.states, plain.states)
+        assert not run.trace.masked_keys().values.any()
+        assert run.hidden_share.isnan().all()
+
+
+ALONE = {
+    "llama": [
+        "first:1,prefill=no,queries=newest",
+        "top:2,by=received,prefill=yes,heads=0+2",
+        "above:-2@layer,by=distant",
+        "random(top:2,prefill=yes,by=sum)",
+        "top:4,epsilon=-2,among=others",
+    ],
+    "dream": ["top:2,queries=scored,heads=1", "first:2,queries=decided", "random(top:2,queries=masked)"],
+    "sdar": ["first:2,prefill=no,queries=masked", "above:-5,queries=scored", "top:6,epsilon=-6,among=others"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "text"), [(family, text) for family, texts in ALONE.items() for text in texts]
+)
+def test_rows_of_a_batch_are_as_alone(family: str, text: str) -> None:
+    decodings = {
+        **DECODINGS,
+        "sdar": ss.SdarDecoding(length=8, block=4, steps=2, top_k=1, scoring="raw", threshold=1.0),
+    }
+    model, decoding, ids = golden.model(family), decodings[family], prompts(family, rows=3) % 200
+    together = ss.generate(model, ids, decoding, text, seed=[7, 8, 9])
+    for row in range(3):
+        alone = ss.generate(model, ids[row : row + 1], decoding, text, seed=[7 + row])
+        assert together.answers[row] == alone.answers[0]
+        for name in ("hidden_share", "sinks_hit", "strongest_hit", "sink_removed"):
+            one, two = (getattr(run, name) for run in (together, alone))
+            torch.testing.assert_close(one[row : row + 1], two, atol=1e-5, rtol=1e-5, equal_nan=True)
+    assert bool((together.hidden_share > 0).any())
 
 
 def test_a_causal_model_never_looks_ahead_so_future_0_takes_nothing_from_it() -> None:

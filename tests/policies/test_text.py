@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -30,7 +30,11 @@ SHARED = {
     "layers": SOME,
     "steps": SOME,
     "regions": st.sampled_from([None, "prompt", "answer"]),
+    "heads": SOME,
+    "queries": st.sampled_from(["all", "scored", "newest", "masked", "decided"]),
+    "prefill": st.sampled_from([None, True, False]),
 }
+ANY_TEXT = st.text(min_size=1, max_size=6)
 
 
 @st.composite
@@ -41,6 +45,10 @@ def scored(draw: st.DrawFn, kind: Any, *arguments: Any, **more: Any) -> Any:
     same = options["when"] == "same"
     options["scope"] = draw(st.sampled_from(["head", "layer"] if same else ["head", "layer", "model"]))
     options["scores"] = "raw" if same else draw(st.sampled_from(["raw", "masked"]))
+    if not same and options["scores"] == "raw":
+        options["by"] = draw(st.sampled_from([None, "newest", "received", "sum", "distant"]))
+    if options.get("epsilon") is not None:
+        options["among"] = draw(st.sampled_from(["sinks", "others"]))
     return kind(*(draw(one) for one in arguments), **options)
 
 
@@ -49,15 +57,15 @@ WINDOWS = st.builds(
     st.integers(1, 10**6),
     first=WHOLE,
     future=st.one_of(st.none(), WHOLE),
-    effect=SHARED["effect"],
-    layers=SOME,
-    steps=SOME,
+    **{name: values for name, values in SHARED.items() if name not in ("regions", "heads")},
 )
 CONTROLLED = st.one_of(
     scored(ss.MaskTop, WHOLE, epsilon=st.one_of(st.none(), EPSILONS)),
     scored(ss.MaskAbove, EPSILONS),
     scored(ss.KeepTop, st.floats(0.5, 1.0)),
     st.builds(ss.MaskFirst, WHOLE, **SHARED),
+    st.builds(ss.MaskKind, st.sampled_from(["mask", "punctuation", "template", "word"]), **SHARED),
+    st.builds(ss.MaskToken, st.lists(st.one_of(WHOLE, ANY_TEXT), min_size=1, max_size=3), **SHARED),
     st.builds(
         ss.MaskKeys, st.dictionaries(st.integers(0, 99), st.lists(WHOLE, max_size=4), max_size=4), **SHARED
     ),
@@ -83,9 +91,17 @@ def test_round_trip(policy: Any) -> None:
     assert hash(ss.parse_policy(text)) == hash(policy)
 
 
-@given(st.lists(SINGLE, min_size=2, max_size=4), st.booleans())
-def test_round_trip_of_combinations(parts: list[Any], from_the_right: bool) -> None:
-    effects = {part.effect for part in parts}
+@given(st.lists(SINGLE, min_size=2, max_size=4), st.booleans(), st.booleans())
+def test_round_trip_of_combinations(parts: list[Any], from_the_right: bool, as_drawn: bool) -> None:
+    if not as_drawn:  # most draws name different queries
+        plain = {"effect": "hide", "queries": "all", "prefill": None}
+        parts = [
+            replace(part, like=replace(part.like, **plain), **plain)
+            if isinstance(part, ss.MaskRandom)
+            else replace(part, **plain)
+            for part in parts
+        ]
+    alike = {(part.effect, part.queries, part.prefill) for part in parts}
     windows = sum(isinstance(part, ss.Window) for part in parts)
 
     def combined() -> Any:
@@ -99,7 +115,7 @@ def test_round_trip_of_combinations(parts: list[Any], from_the_right: bool) -> N
                 policy = policy & part
         return policy
 
-    if len(effects) > 1 or windows > 1:
+    if len(alike) > 1 or windows > 1:
         with pytest.raises(ss.InputError):
             combined()
         return
@@ -131,11 +147,49 @@ def test_round_trip_of_combinations(parts: list[Any], from_the_right: bool) -> N
         ),
         (" first:1 & window:64,first=4 ", ss.MaskFirst(1) & ss.Window(64, first=4)),
         ("random(top:2) & first:1", ss.MaskRandom(like=ss.MaskTop(2)) & ss.MaskFirst(1)),
+        ("top:1,epsilon=3,among=others", ss.MaskTop(1, epsilon=3.0, among="others")),
+        ("top:2,by=received,prefill=yes", ss.MaskTop(2, by="received", prefill=True)),
+        ("first:1,prefill=no,queries=newest", ss.MaskFirst(1, queries="newest", prefill=False)),
+        ("above:3,heads=0+3-5,queries=scored", ss.MaskAbove(3.0, heads=[0, 3, 4, 5], queries="scored")),
+        ("random(first:1,queries=decided)", ss.MaskRandom(like=ss.MaskFirst(1, queries="decided"))),
+        ("kind:punctuation,queries=masked", ss.MaskKind("punctuation", queries="masked")),
+        ("token:13", ss.MaskToken(13)),
+        ('token:13+".",layers=1', ss.MaskToken([13, "."], layers=[1])),
+        ('token:"\\u002c"+" the"', ss.MaskToken([",", " the"])),
         ("none", None),
     ],
 )
 def test_texts(text: str, policy: Any) -> None:
     assert ss.parse_policy(text) == policy
+
+
+@pytest.mark.parametrize(
+    ("text", "identity"),
+    [
+        *(
+            (text, text)
+            for text in (
+                "top:5", "top:5@layer", "top:5@model,epsilon=3", "top:3,epsilon=2.5,effect=silence", "top:1,when=same", "above:3",
+                "above:-2.5@layer,regions=prompt", "above:1.5,effect=silence,layers=1,steps=2,regions=answer,when=same",
+                "first:1", "first:4,effect=silence,layers=0+1,steps=3,regions=prompt", "keys:0=0+5/2=1", "keys:",
+                "keys:1=3,effect=silence,regions=answer", "window:64,first=4,future=0",
+                "window:8,effect=silence,layers=2,steps=1",
+                "keep:0.25@layer", "keep:1", "random(top:5)", "random(top:5@layer),match=mass,seed=3",
+                "random(keys:0=0,effect=silence)", "random(above:3,layers=1),seed=7", "first:1 & window:64,first=4",
+                "random(top:2) & first:1",
+                "top:2@model,effect=silence & keys:1=3,effect=silence & window:9,effect=silence",
+            )
+        ),
+        ("top:5,scores=masked,effect=silence", "top:5,effect=silence,scores=masked"),
+        ("top:5,layers=0+2+5-7,steps=1-3", "top:5,layers=0+2+5+6+7,steps=1+2+3"),
+        ("keep:0.1@model,scores=masked,regions=prompt", "keep:0.1@model,regions=prompt,scores=masked"),
+    ],
+)  # fmt: skip
+def test_identities_stay_as_they_were(text: str, identity: str) -> None:
+    """Records of a study are found by them: an option that came later leaves those without it alone."""
+    policy = ss.parse_policy(text)
+    assert policy is not None
+    assert policy.identity() == str(policy) == identity
 
 
 def test_the_text_of_what_is_usual_is_short() -> None:
@@ -184,7 +238,11 @@ def test_the_nearest_match_is_named(text: str, says: str) -> None:
         "random(window:4)", "random(random(top:5))", "random(top:5 & first:1)", "random(none)", "random(keep:0.2)",
         "random(top:5),seed=-1", "random(top:5),layers=1", "top:5,layers=", "top:5,layers=a", "top:5,layers=3-1",
         "top:5,layers=0-99999999999", "top:5,layers=1,2", "none & top:5", "window:4 & window:5", "top:5 & first:1,effect=silence",
-        "💧:5", "top:5@layer@model", "5:top", "top=5",
+        "💧:5", "top:5@layer@model", "5:top", "top=5", "first:1,prefill=maybe", "first:1,prefill=1", "top:1,queries=last",
+        "top:1,by=rows", "top:1,by=sum,scores=masked", "top:1,by=newest,when=same", "first:1,by=sum", "top:1,among=others",
+        "above:3,among=others", "top:1,heads=", "top:1,heads=a", "window:4,heads=0", "kind:", "kind:letters", "kind:word@head",
+        "token:", "token:.", "token:-1", 'token:""', "token:1.5", "token:true", "random(top:1),queries=scored",
+        "top:1,queries=scored & first:1", "top:1,prefill=no & first:1",
     ],
 )  # fmt: skip
 def test_what_does_not_parse_is_an_input_error(text: str) -> None:

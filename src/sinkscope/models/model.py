@@ -20,7 +20,7 @@ from sinkscope.models.family import Family, SpecialIds
 from sinkscope.models.fused_forward import FusedForward, has_llama_layers
 from sinkscope.models.layers import only
 from sinkscope.models.static_cache import StaticCache
-from sinkscope.models.vocabulary import Vocabulary
+from sinkscope.models.vocabulary import TokenTables
 from sinkscope.policies.policy import Policy
 from sinkscope.policies.runtime import single_forward
 from sinkscope.policies.text import as_policy
@@ -337,9 +337,9 @@ class Model:
         return "causal" if self.spec.causal else "block" if self.spec.blocks else "masked"
 
     @cached_property
-    def words(self) -> Vocabulary:
+    def words(self) -> TokenTables:
         """What is known of its tokens, for policies that look at them."""
-        return Vocabulary(self.shape.vocabulary, self.tokenizer, self.ids, self.device)
+        return TokenTables(self.shape.vocabulary, self.tokenizer, self.ids, self.device)
 
     def check(self, length: int = 24, seed: int = 0) -> Any:
         """Proves on a short random input that what is recorded is the model's own attention. See `selfcheck`."""

@@ -12,7 +12,7 @@ from sinkscope.errors import InputError
 from sinkscope.models.family import SpecialIds
 
 
-class Vocabulary:
+class TokenTables:
     """What is known of the tokens of a model.
 
     Args:

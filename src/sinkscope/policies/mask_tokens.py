@@ -21,7 +21,7 @@ RESERVED = "+,@&()=/"
 """Characters that a text form uses itself: inside a token's text they are written as escapes."""
 
 
-class Vocabulary(Protocol):
+class KnownTokens(Protocol):
     """What is known of the model's tokens (see models.vocabulary)."""
 
     def of_kind(self, kind: str) -> Tensor:
@@ -54,7 +54,7 @@ class MaskKind(FixedRule):
         visibility: Visibility,
         device: torch.device,
         tokens: Tensor,
-        vocabulary: Vocabulary,
+        vocabulary: KnownTokens,
     ) -> Tensor | None:
         """Bool [B, 1, K]."""
         return _at(vocabulary.of_kind(self.kind), tokens)
@@ -92,7 +92,7 @@ class MaskToken(FixedRule):
         visibility: Visibility,
         device: torch.device,
         tokens: Tensor,
-        vocabulary: Vocabulary,
+        vocabulary: KnownTokens,
     ) -> Tensor | None:
         """Bool [B, 1, K]."""
         masked = torch.zeros_like(tokens, dtype=torch.bool)[:, None]

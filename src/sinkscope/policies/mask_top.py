@@ -11,7 +11,7 @@ from torch import Tensor
 from sinkscope.checks import finite, one_of, whole
 from sinkscope.errors import InputError
 from sinkscope.policies.policy import POLICIES, Scope, ScoredRule, top
-from sinkscope.sink_rule import torch_sinks_of
+from sinkscope.sink_rule import EPSILON, torch_sinks_of
 
 
 @POLICIES.add
@@ -42,7 +42,7 @@ class MaskTop(ScoredRule):
             object.__setattr__(self, "epsilon", finite("epsilon", self.epsilon))
         one_of("among", self.among, ("sinks", "others"))
         if self.among == "others" and self.epsilon is None:
-            raise InputError("among=others needs ε to tell sinks from others; give epsilon=3")
+            raise InputError(f"among=others needs ε to tell sinks from others; give epsilon={EPSILON:g}")
         super().__post_init__()
 
     @property

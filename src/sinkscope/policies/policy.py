@@ -147,7 +147,7 @@ class Rule(Policy):
         if isinstance(self.prefill, str):
             one_of("prefill", self.prefill, tuple(YES_NO))
             object.__setattr__(self, "prefill", YES_NO[self.prefill])
-        elif self.prefill not in (None, True, False):
+        elif self.prefill is not None and not isinstance(self.prefill, bool):
             raise InputError(f"prefill should be yes or no, got {self.prefill!r}")
         if self.regions is not None:
             one_of("regions", self.regions, REGIONS)

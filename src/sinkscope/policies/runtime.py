@@ -20,7 +20,7 @@ from sinkscope.attention.received import query_weights
 from sinkscope.attention.visibility import Visibility
 from sinkscope.errors import InputError
 from sinkscope.policies.layer_view import AllLayers, LayerView
-from sinkscope.policies.mask_tokens import Vocabulary
+from sinkscope.policies.mask_tokens import KnownTokens
 from sinkscope.policies.numbers import wrapped
 from sinkscope.policies.policy import Policy, check_policy
 from sinkscope.sink_rule import Distant, torch_sinks_of
@@ -85,7 +85,7 @@ class PolicyRuntime:
         first: int | Tensor,
         last: int | Tensor | None = None,
         width: int = 0,
-        vocabulary: Vocabulary | None = None,
+        vocabulary: KnownTokens | None = None,
     ) -> None:
         self.policy = policy
         self.rules = [rule for rule in policy.parts() if not rule.empty_rule]
@@ -166,7 +166,7 @@ class PolicyRuntime:
             )
         return self._tokens[:, :keys]
 
-    def known_vocabulary(self) -> Vocabulary:
+    def known_vocabulary(self) -> KnownTokens:
         """What is known of the model's tokens."""
         if self._vocabulary is None:
             raise InputError(
@@ -590,7 +590,7 @@ def single_forward(
     layers: int,
     tokens: Tensor,
     kind: str,
-    vocabulary: Vocabulary | None = None,
+    vocabulary: KnownTokens | None = None,
     heads: int | None = None,
 ) -> PolicyRuntime | None:
     """A policy for one forward outside of a generation, of tokens Long [B, S]: it must not need an earlier step.
