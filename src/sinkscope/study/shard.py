@@ -129,11 +129,11 @@ def run_shard(root: Path, shard: Shard, model: Model, batch_size: Any = "auto", 
             elif cell.kind != "evaluate":
                 _one_by_one(cell, store, model, task, wanted, run)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise InputError(
-                f"no room to write in {root} ({error.strerror}); what is there is safe: make room and run the same command again"
-            ) from error
-        raise
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        where, fix = ("no room", "make room") if full else (f"{error.filename} is in the way", "move it away")
+        raise InputError(
+            f"{where} to write in {root} ({error.strerror}); what is there is safe: {fix} and run the same command again"
+        ) from error
 
 
 def check_identity(cell: Cell, model: Model, task: Task) -> None:

@@ -1,0 +1,273 @@
+"""Folders that a kill cut, a hand edited or a stranger made: every command that reads one ends in a result or in one line.
+
+Each example damages one file of a small real study, evaluation or trace, and runs one command on it, in this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.study import small
+
+from sinkscope import cli
+
+SECONDS = 30
+"""More than any of these commands takes on a folder that is whole."""
+
+WRONG = (
+    None,
+    True,
+    -1,
+    0,
+    7,
+    2**70,
+    10**400,
+    1e308,
+    float("nan"),
+    "",
+    "x",
+    "false",
+    "\ud800",
+    "../..",
+    [],
+    [[]],
+    {},
+    {"x": 1},
+)
+"""Values that are right nowhere, or almost nowhere."""
+
+
+class HangError(BaseException):
+    """A command did not come to an end; not an Exception, which a command may catch."""
+
+
+def command(*words: object) -> tuple[int, str, str]:
+    """Exit code and output of a command; anything else than an exit code is an error of the test."""
+
+    def ring(number: int, frame: object) -> None:
+        raise HangError(" ".join(map(str, words)))
+
+    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)}
+    out, err = io.StringIO(), io.StringIO()
+    signal.signal(signal.SIGALRM, ring)
+    signal.alarm(SECONDS)
+    try:
+        with (
+            mock.patch.object(sys, "argv", ["sinkscope", *map(str, words)]),
+            mock.patch.dict(os.environ, small.environment()),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            pytest.raises(SystemExit) as ended,
+        ):
+            cli.main()
+    finally:
+        signal.alarm(0)
+        torch.set_num_threads(1)
+        for one, handler in before.items():
+            signal.signal(one, handler)
+    return int(ended.value.code or 0), out.getvalue(), err.getvalue()
+
+
+# ---- damage --------------------------------------------------------------------------------------
+
+Damage = Callable[[bytes], bytes | None]
+
+
+def parts(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of every value in a JSON document."""
+    yield path
+    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for key, value in items:
+        yield from parts(value, (*path, key))
+
+
+@st.composite
+def changed_json(draw: Any, data: Any) -> Any:
+    """A JSON document with one value of another type, or without it."""
+    copy = json.loads(json.dumps(data))
+    *path, last = draw(st.sampled_from([path for path in parts(copy) if path] or [("",)]))
+    if not isinstance(copy, (dict, list)) or draw(st.integers(0, 9)) == 0:
+        return draw(st.sampled_from(WRONG))
+    inside = copy
+    for key in path:
+        inside = inside[key]
+    if draw(st.booleans()) and draw(st.booleans()):
+        del inside[last]
+    else:
+        inside[last] = draw(st.sampled_from(WRONG))
+    return copy
+
+
+@st.composite
+def changed_bytes(draw: Any, raw: bytes) -> bytes:
+    """Cut, with one byte changed, or something else altogether."""
+    place = draw(st.integers(0, max(0, len(raw) - 1)))
+    return draw(
+        st.sampled_from(
+            [
+                raw[:place],
+                raw[:place] + b"\xff" + raw[place + 1 :],
+                b"",
+                b"[" * 5000,
+                b"\x00\n{}\n",
+                raw + raw,
+            ]
+        )
+    )
+
+
+@st.composite
+def changed(draw: Any, path: Path) -> bytes:
+    """Another content of a file: of its JSON where it has any, of its lines, or of its bytes."""
+    raw = path.read_bytes()
+    if not raw or draw(st.integers(0, 3)) == 0 or path.suffix not in (".json", ".jsonl", ".holder"):
+        return draw(changed_bytes(raw))
+    if path.suffix != ".jsonl":
+        return json.dumps(draw(changed_json(json.loads(raw)))).encode()
+    lines = raw.splitlines()
+    number = draw(st.integers(0, len(lines) - 1))
+    line = json.dumps(draw(changed_json(json.loads(lines[number])))).encode()
+    others = [[line], [lines[number], lines[number]], [lines[number], line], [], [lines[number][:-3]], [b""]]
+    return b"\n".join([*lines[:number], *draw(st.sampled_from(others)), *lines[number + 1 :]]) + b"\n"
+
+
+def replace_file(path: Path, how: str) -> None:
+    """Something else in the place of a file."""
+    path.unlink()
+    if how == "a folder":
+        path.mkdir()
+    elif how == "a pipe":
+        os.mkfifo(path)
+    elif how == "a dead link":
+        path.symlink_to(path.with_name("nowhere"))
+
+
+@st.composite
+def damaged(draw: Any, root: Path, files: list[Path]) -> Path:
+    """One file of a folder is changed, or another thing is in its place; its path."""
+    path = draw(st.sampled_from(files))
+    if draw(st.integers(0, 7)) == 0:
+        replace_file(root / path, draw(st.sampled_from(["nothing", "a folder", "a pipe", "a dead link"])))
+    else:
+        (root / path).write_bytes(draw(changed(root / path)))
+    return path
+
+
+def keys(root: Path) -> set[tuple[str, str, int]]:
+    """Folder, document and seed of every record that can be read."""
+    found = set()
+    for path in root.glob("**/generations.jsonl"):
+        for line in path.read_bytes().split(b"\n")[:-1] if path.is_file() else ():
+            with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
+                row = json.loads(line)
+                found.add((str(path.parent), row["document"], row["seed"]))
+    return found
+
+
+def check(words: tuple[object, ...], root: Path) -> None:
+    """A command on a damaged folder: a result or one line, in time; no record is lost."""
+    before = keys(root)
+    code, _, err = command(*words)
+    assert code in (0, 2), err
+    assert code == 0 or err.splitlines()[-1].startswith("error: "), err
+    assert "Traceback" not in err
+    assert before <= keys(root)
+
+
+# ---- a study -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished study beside its file; without the figures, which no command reads."""
+    folder = tmp_path_factory.mktemp("whole")
+    file = small.write_study(folder / "models", models=("llada",), samples=2)
+    small.run_here(file, folder / "study", "--no-report")
+    return folder
+
+
+def study_files(root: Path) -> list[Path]:
+    """The files that commands read back, each kind about as often."""
+    kinds = (
+        "manifest.json", "models.json", "study.toml", "speed.json", "lock.holder", "tables/*.parquet", "cells/*/cell.json",
+        "cells/*/shards/*/settings.json", "cells/*/shards/*/g*.jsonl", "cells/*/shards/*/lock.holder", "traces/*/*.npz",
+        "traces/*/*.zip",
+    )  # fmt: skip
+    found = [sorted(path.relative_to(root) for path in root.glob(kind)) for kind in kinds]
+    most = max(map(len, found))
+    return [paths[number % len(paths)] for paths in found if paths for number in range(most)]
+
+
+def note(folder: Path) -> None:
+    """A holder's note, as a command that runs elsewhere leaves it, or one that was killed."""
+    (folder / "lock.holder").write_text(json.dumps({"pid": 2**40, "host": os.uname().nodename, "beat": 9e12}))
+
+
+def graded(root: Path) -> list[Path]:
+    """The folders of evaluations in a study."""
+    return [path.parent for path in sorted(root.glob("cells/*/shards/*/grades.jsonl")) if path.stat().st_size]
+
+
+COMMANDS: dict[str, Callable[[Path, Path], tuple[object, ...]]] = {
+    "status": lambda root, file: ("status", root),
+    "status --json": lambda root, file: ("status", root, "--json"),
+    "grade": lambda root, file: ("grade", root),
+    "grade --again": lambda root, file: ("grade", root, "--again", "--json"),
+    "study": lambda root, file: (
+        "study",
+        file,
+        "--out",
+        root,
+        "--on",
+        "here",
+        "--no-report",
+        "--device",
+        "cpu",
+    ),
+    "compare": lambda root, file: ("compare", *graded(root)),
+    "figures": lambda root, file: ("figures", root, "--out", root / "drawn", "--only", "table_1"),
+}
+
+
+def try_study(study: Path, scratch: Path, draw: Any) -> None:
+    """One damaged copy of a study, and one command on it."""
+    root = scratch / "study"
+    shutil.rmtree(root, ignore_errors=True)
+    shutil.copytree(study / "study", root)
+    (root / "speed.json").write_text('{"llada": {"plain": 0.1, "masked": 0.1, "traced": 0.1}}')
+    note(root)
+    note(next((root / "cells").glob("*/shards/*")))
+    draw(damaged(root, study_files(root)))
+    check(COMMANDS[draw(st.sampled_from(list(COMMANDS)))](root, study / "models" / "small.toml"), root)
+
+
+@pytest.mark.slow
+@settings(max_examples=100)
+@given(data=st.data())
+def test_a_damaged_study_is_read_or_refused_in_a_line(
+    data: st.DataObject, study: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    try_study(study, tmp_path_factory.mktemp("damaged"), data.draw)
+
+
+@pytest.mark.soak
+@settings(max_examples=2000, derandomize=False)
+@given(data=st.data())
+def test_damaged_studies_for_longer(
+    data: st.DataObject, study: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    try_study(study, tmp_path_factory.mktemp("damaged"), data.draw)
