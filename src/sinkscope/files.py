@@ -157,7 +157,7 @@ def _is(kind: Any, value: Any) -> bool:
     if isinstance(value, str):
         return kind is str and value == value.encode(errors="ignore").decode()
     if isinstance(value, int):
-        return kind in (int, float) and abs(value) < 2**63
+        return abs(value) < {int: 2**63, float: 2**1000}.get(kind, 0)
     return kind is float and isinstance(value, float) and math.isfinite(value)
 
 

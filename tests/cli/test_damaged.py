@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.helpers import golden
 from tests.study import small
 
+import sinkscope as ss
 from sinkscope import cli
 
 SECONDS = 30
@@ -271,3 +274,72 @@ def test_damaged_studies_for_longer(
     data: st.DataObject, study: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     try_study(study, tmp_path_factory.mktemp("damaged"), data.draw)
+
+
+# ---- a trace -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trace of two prompts."""
+    path = tmp_path_factory.mktemp("trace") / "t.zarr.zip"
+    ids = torch.arange(5, 29).view(2, 12)
+    capture = ss.Capture(by_query=True, anatomy=True)
+    ss.generate(golden.model("llada"), ids, ss.LladaDecoding(8, 4, 8), capture=capture, seed=[0, 1], out=path)
+    return path
+
+
+TRACE_COMMANDS: dict[str, Callable[[Path], tuple[object, ...]]] = {
+    "summary": lambda path: ("summary", path),
+    "view": lambda path: ("view", path, "--out", path.with_name("page.html"), "--force"),
+    "figures": lambda path: (
+        "figures",
+        path,
+        "--out",
+        path.with_name("drawn"),
+        "--only",
+        "figure_3",
+        "--force",
+    ),
+    "inspect": lambda path: ("inspect", path, "--looks", "1", "--device", "cpu"),
+    "trace": lambda path: ("trace", path, "--maps-at", "1", "--device", "cpu"),
+}
+
+
+def try_trace(trace: Path, scratch: Path, draw: Any) -> None:
+    """One damaged copy of a trace, a file or the folder of a recording that was stopped, and one command on it."""
+    path = scratch / "t.zarr.zip"
+    shutil.rmtree(scratch)
+    scratch.mkdir()
+    with zipfile.ZipFile(trace) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    if draw(st.booleans()):
+        path = scratch / "t.zarr.zip.partial"
+        files["complete.json"] = b'{"steps": [0, 1, 2]}'
+    wanted = sorted(files, key=lambda name: (not name.endswith(".json"), name))
+    described = [name for name in wanted if name.endswith(".json")]
+    name = draw(st.sampled_from([*["zarr.json"] * 8, "complete.json", "complete.json", *described, *wanted]))
+    (scratch / "one.json").write_bytes(files.get(name, b"{}"))
+    files[name] = draw(
+        changed(scratch / "one.json") if name in described else changed_bytes(files.get(name, b""))
+    )
+    if path.suffix == ".partial":
+        for other, content in files.items():
+            (path / other).parent.mkdir(parents=True, exist_ok=True)
+            (path / other).write_bytes(content)
+    else:
+        with zipfile.ZipFile(path, "w") as archive:
+            for other, content in files.items():
+                archive.writestr(other, content)
+        if draw(st.integers(0, 9)) == 0:
+            path.write_bytes(draw(changed_bytes(path.read_bytes())))
+    check(TRACE_COMMANDS[draw(st.sampled_from(list(TRACE_COMMANDS)))](path), scratch)
+
+
+@pytest.mark.slow
+@settings(max_examples=60)
+@given(data=st.data())
+def test_a_damaged_trace_is_read_or_refused_in_a_line(
+    data: st.DataObject, trace: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    try_trace(trace, tmp_path_factory.mktemp("damaged"), data.draw)

@@ -108,6 +108,8 @@ def add_maps(path: Path, maps_at: str, load_options: tuple[str, str, str | None]
         raise InputError(
             f"{path} is a trace: say of which steps its maps are wanted, such as --maps-at 12,13"
         )
+    if path.is_dir():
+        raise InputError(f"{path} is a recording that was not finished; maps are added to finished traces")
     replace_with_maps(load_model_of(Trace.open(path), *load_options), path, steps)
     if json:
         show_json({"trace": path, "maps_at": steps, "bytes": path.stat().st_size})
