@@ -324,7 +324,7 @@ def test_ctrl_c_says_where_the_recording_is(sinkscope: Any, tmp_path: Path) -> N
         )
     assert result.code == 130
     assert "Traceback" not in result.error
-    assert 'Trace.open("t.zarr.zip.partial")' in result.error
+    assert "sinkscope summary t.zarr.zip.partial" in result.error
     assert len(ss.Trace.open("t.zarr.zip.partial")) == 3
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -230,9 +230,7 @@ def summary(evaluation: Evaluation) -> list[tuple[str, str]]:
         }
         shares = ", ".join(f"{value:.2%} {words}" for words, value in parts.items() if value is not None)
         lines.append(("took", shares or "nothing: it never acted"))
-    rungs = sorted({record.sandbox for record in records if record.sandbox})
-    if rungs:
-        lines.append(("sandbox", ", ".join(rungs) + (", which confines nothing" if "none" in rungs else "")))
+    lines.append(("sandbox", confined_by(record.sandbox for record in records)))
     broken = [record for record in records if record.reason.startswith(GRADER_BROKE)]
     if broken:
         example = f"{broken[0].document}, {broken[0].reason}"
@@ -240,6 +238,16 @@ def summary(evaluation: Evaluation) -> list[tuple[str, str]]:
     ties, forwards = sum(record.ties for record in records), sum(record.forwards for record in records)
     lines.append(("forwards", f"{forwards}, {ties} selections decided by ties"))
     return [(name, value) for name, value in lines if value]
+
+
+def confined_by(rungs: Iterable[str]) -> str:
+    """The rungs of the sandbox that programs ran on; "" where none ran.
+
+    >>> confined_by(["", "none"])
+    'none, which confines nothing'
+    """
+    known = sorted(set(rungs) - {""})
+    return ", ".join(known) + (", which confines nothing" if "none" in known else "")
 
 
 def _reused(evaluation: Evaluation) -> str:

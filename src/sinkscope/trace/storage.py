@@ -8,12 +8,14 @@ again when read.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import warnings
 import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -94,10 +96,16 @@ class Folder:
 
     Args:
         out: the finished file, `….zarr.zip`; the recording lives in `….zarr.zip.partial` until then.
+        overwrite: in place of a trace that is there, which stays until the new one is whole, and of an unfinished recording.
     """
 
     def __init__(
-        self, out: str | os.PathLike[str], frame: Frame, capture: Capture, attributes: dict[str, Any]
+        self,
+        out: str | os.PathLike[str],
+        frame: Frame,
+        capture: Capture,
+        attributes: dict[str, Any],
+        overwrite: bool = False,
     ) -> None:
         import zarr
 
@@ -105,13 +113,11 @@ class Folder:
         self.folder = partial_path(self.out)
         self.steps: list[int] = []
         self._variables = variables(frame, capture)
-        if self.out.exists():
-            raise TraceExistsError(f"{self.out} exists already; give another --out, or move it away")
-        if self.folder.exists():
-            raise TraceExistsError(
-                f"{self.folder} holds an earlier recording that was not finished; open it with ss.Trace.open, or remove it"
-            )
+        check_free(self.out, overwrite)
         try:
+            if self.folder.exists():
+                os.close(_claim(self.folder))
+                shutil.rmtree(self.folder)
             self.folder.mkdir(parents=True)
         except OSError as error:
             raise InputError(
@@ -137,6 +143,7 @@ class Folder:
         write_whole(self._group, "region", ("sample", "key"), frame.region())
         write_whole(self._group, "position", ("sample", "key"), frame.position(), _units("position"))
         self._progress()
+        self._claim: int | None = _claim(self.folder)
 
     def write(self, index: int, step: int, arrays: dict[str, Array]) -> None:
         """Writes one recorded step; the count of complete steps comes last."""
@@ -178,11 +185,50 @@ class Folder:
                 write_whole(self._group, name, about.dims, values, {"units": about.unit})
         self._group.attrs.update(attributes)
         pack(self.folder, self.out)
+        self.abandon()
         shutil.rmtree(self.folder)
         return open_trace(self.out)
 
     def abandon(self) -> None:
         """Leaves the partial folder for `Trace.open`."""
+        if self._claim is not None:
+            os.close(self._claim)
+            self._claim = None
+
+
+def check_free(out: Path, overwrite: bool = False) -> str:
+    """Refuse to record where a trace or an unfinished recording is, unless it may go; then, what will be replaced.
+
+    A recording cannot go on where it stopped: random streams, caches and a policy's scores went with its process.
+    """
+    found = []
+    if out.exists():
+        found.append(f"{out} exists already")
+    if partial_path(out).exists():
+        steps = "some"
+        with suppress(InputError):
+            steps = str(len(recorded_steps(partial_path(out))))
+        found.append(
+            f"{partial_path(out)} holds {steps} steps of a recording that was not finished (Trace.open reads it)"
+        )
+    if found and not overwrite:
+        raise TraceExistsError(
+            f"{' and '.join(found)}; --overwrite (overwrite=True) records anew in its place"
+        )
+    return " and ".join(found)
+
+
+def _claim(folder: Path) -> int:
+    """A descriptor of the folder of a recording that locks it for as long as it is open; freed by the system after a kill."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise TraceExistsError(f"another process is recording into {folder}; give another --out") from error
+    except OSError:  # a file system that locks no folders
+        pass
+    return descriptor
 
 
 def halve(array: Array) -> Array:
