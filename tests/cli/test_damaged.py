@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +28,8 @@ from tests.study import small
 
 import sinkscope as ss
 from sinkscope import cli
+
+pytestmark = pytest.mark.slow
 
 SECONDS = 30
 """More than any of these commands takes on a folder that is whole."""
@@ -196,11 +199,32 @@ def check(words: tuple[object, ...], root: Path) -> None:
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished study beside its file; without the figures, which no command reads."""
+    """A finished study beside its file, with an evaluation in its folder; without figures, which no command reads."""
     folder = tmp_path_factory.mktemp("whole")
     file = small.write_study(folder / "models", models=("llada",), samples=2)
     small.run_here(file, folder / "study", "--no-report")
+    code, _, err = command(*evaluate(folder / "study", file))
+    assert code == 0, err
     return folder
+
+
+def evaluate(root: Path, file: Path) -> tuple[object, ...]:
+    """The command that makes the evaluation beside the study, or goes on with it."""
+    small_one = (
+        "--task",
+        "word_problems",
+        "--limit",
+        2,
+        "--length",
+        8,
+        "--steps",
+        4,
+        "--block",
+        4,
+        "--device",
+        "cpu",
+    )
+    return ("evaluate", file.parent / "llada", *small_one, "--out", root / "evaluation")
 
 
 def study_files(root: Path) -> list[Path]:
@@ -208,7 +232,7 @@ def study_files(root: Path) -> list[Path]:
     kinds = (
         "manifest.json", "models.json", "study.toml", "speed.json", "lock.holder", "tables/*.parquet", "cells/*/cell.json",
         "cells/*/shards/*/settings.json", "cells/*/shards/*/g*.jsonl", "cells/*/shards/*/lock.holder", "traces/*/*.npz",
-        "traces/*/*.zip",
+        "traces/*/*.zip", "evaluation/*.json*",
     )  # fmt: skip
     found = [sorted(path.relative_to(root) for path in root.glob(kind)) for kind in kinds]
     most = max(map(len, found))
@@ -242,6 +266,8 @@ COMMANDS: dict[str, Callable[[Path, Path], tuple[object, ...]]] = {
         "cpu",
     ),
     "compare": lambda root, file: ("compare", *graded(root)),
+    "compare one": lambda root, file: ("compare", root / "evaluation", "--json"),
+    "evaluate": evaluate,
     "figures": lambda root, file: ("figures", root, "--out", root / "drawn", "--only", "table_1"),
 }
 
@@ -258,8 +284,7 @@ def try_study(study: Path, scratch: Path, draw: Any) -> None:
     check(COMMANDS[draw(st.sampled_from(list(COMMANDS)))](root, study / "models" / "small.toml"), root)
 
 
-@pytest.mark.slow
-@settings(max_examples=100)
+@settings(max_examples=80)
 @given(data=st.data())
 def test_a_damaged_study_is_read_or_refused_in_a_line(
     data: st.DataObject, study: Path, tmp_path_factory: pytest.TempPathFactory
@@ -274,6 +299,113 @@ def test_damaged_studies_for_longer(
     data: st.DataObject, study: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     try_study(study, tmp_path_factory.mktemp("damaged"), data.draw)
+
+
+@pytest.fixture
+def copy(study: Path, tmp_path: Path) -> Path:
+    """A copy of the study, to be damaged."""
+    shutil.copytree(study / "study", tmp_path / "study")
+    return tmp_path / "study"
+
+
+def cell_of(root: Path, kind: str = "evaluate") -> Path:
+    """The folder of the first cell of a kind."""
+    files = sorted(root.glob("cells/*/cell.json"))
+    return next(file.parent for file in files if json.loads(file.read_text())["identity"]["kind"] == kind)
+
+
+def edit(path: Path, **changes: Any) -> Path:
+    """A JSON file, or the second line of a JSON-lines file, with other values."""
+    first, line = ("", path.read_text()) if path.suffix == ".json" else path.read_text().splitlines()
+    path.write_text(f"{first}\n{json.dumps(json.loads(line) | changes)}\n".lstrip())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("log", "changes", "said"),
+    [
+        ("generations", {"index": "1"}, "index should be a whole number, got '1'"),
+        ("generations", {"index": -1}, "index should be a whole number of at least 0"),
+        ("generations", {"more": []}, "more should be a table, got []"),
+        ("generations", {"more": {"ties": "x"}}, "ties should be a whole number, got 'x'"),
+        ("generations", {"document": "test-0"}, "contradicts another line about test-0, seed 0"),
+        ("generations", {"output": "\ud800"}, "output should be a text"),
+        ("grades", {"passed": "false"}, "passed should be true or false, got 'false'"),
+    ],
+)
+def test_a_damaged_record_is_named_with_its_line_and_what_is_safe(
+    log: str, changes: dict[str, Any], said: str, copy: Path
+) -> None:
+    path = edit(next(cell_of(copy).glob(f"shards/*/{log}.jsonl")), **changes)
+    before = path.read_bytes()
+    for words in (("status", copy), ("grade", copy), ("compare", path.parent)):
+        code, _, err = command(*words)
+        assert (code, len(err.strip().splitlines())) == (2, 1), err
+        assert f"{path}, line 2 is damaged ({'it ' if said.startswith('contra') else ''}{said}" in err
+        assert "1 records in it are whole" in err
+    assert path.read_bytes() == before
+
+
+def test_a_line_that_is_there_twice_counts_once(copy: Path) -> None:
+    path = next(cell_of(copy).glob("shards/*/generations.jsonl"))
+    path.write_bytes(path.read_bytes() * 2)
+    code, out, _ = command("status", copy, "--json")
+    assert code == 0
+    assert json.loads(out)["answers"] == json.loads(out)["wanted"]
+
+
+@pytest.mark.parametrize("document", ["test-1", "test-999999999"])
+def test_a_number_without_bounds_is_graded_or_refused_in_time(document: str, copy: Path) -> None:
+    run = next(cell_of(copy).glob("shards/*"))
+    edit(run / "generations.jsonl", index=10**12, document=document)
+    code, _, err = command("grade", run, "--again")
+    assert code == (0 if document == "test-1" else 2), err
+
+
+def test_cells_that_are_none_are_named(copy: Path) -> None:
+    cell = cell_of(copy)
+    shutil.copytree(cell, cell.with_name("odd name"))
+    code, _, err = command("status", copy)
+    assert (code, "odd name/cell.json is of the cell" in err) == (2, True), err
+    shutil.rmtree(cell.with_name("odd name"))
+    (cell / "cell.json").write_text("[1]")
+    code, _, err = command("status", copy)
+    assert (code, "cell.json is damaged (it should be a table, got [1])" in err) == (2, True), err
+
+
+def test_what_is_made_of_the_records_is_made_again(copy: Path, study: Path) -> None:
+    whole = small.tables(copy)
+    table = copy / "tables" / "results.parquet"
+    again = COMMANDS["study"](copy, study / "models" / "small.toml")
+    for path, content in ((table, table.read_bytes()[:-9]), (copy / "manifest.json", b"{")):
+        path.write_bytes(content)
+        code, _, err = command("figures", copy, "--out", copy / "drawn", "--only", "table_1")
+        assert (code, path.name in err, "records, which are safe" in err) == (2, True, True), err
+        code, _, err = command(*again)
+        assert (code, "made again" in err) == (0, True), err
+        for name, frame in small.tables(copy).items():
+            assert frame.equals(whole[name]), name
+
+
+@pytest.mark.parametrize(
+    "holder",
+    [
+        {"pid": 10**30, "host": os.uname().nodename, "beat": time.time()},
+        {"pid": 1, "host": "elsewhere", "beat": 1e18},
+        [1],
+        {"pid": "x", "host": None, "beat": []},
+    ],
+)
+def test_a_damaged_note_of_a_lock_holds_nobody_up(holder: Any, copy: Path, study: Path) -> None:
+    for folder in (copy, next(cell_of(copy).glob("shards/*"))):
+        (folder / "lock.holder").write_text(json.dumps(holder))
+    code, out, err = command("status", copy, "--json")
+    assert (code, json.loads(out)["running"]) == (0, ""), err
+    next(cell_of(copy).glob("shards/*/grades.jsonl")).write_bytes(b"")
+    begun = time.monotonic()
+    code, _, err = command(*COMMANDS["study"](copy, study / "models" / "small.toml"))
+    assert code == 0, err
+    assert time.monotonic() - begun < SECONDS
 
 
 # ---- a trace -------------------------------------------------------------------------------------
@@ -336,8 +468,7 @@ def try_trace(trace: Path, scratch: Path, draw: Any) -> None:
     check(TRACE_COMMANDS[draw(st.sampled_from(list(TRACE_COMMANDS)))](path), scratch)
 
 
-@pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=50)
 @given(data=st.data())
 def test_a_damaged_trace_is_read_or_refused_in_a_line(
     data: st.DataObject, trace: Path, tmp_path_factory: pytest.TempPathFactory
