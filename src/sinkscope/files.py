@@ -65,9 +65,11 @@ def reading(what: object, advice: str, error: type[SinkscopeError] = InputError)
     """Whatever a damaged file makes its reader raise becomes one line: the file, what is wrong with it, what to do."""
     try:
         yield
-    except Exception as problem:
+    except BaseException as problem:
+        # A panic of a library in Rust is no Exception.
+        foreign = isinstance(problem, Exception) or type(problem).__name__ == "PanicException"
         ours = isinstance(problem, SinkscopeError) and not isinstance(problem, MisfitError)
-        if ours or isinstance(problem, MemoryError):
+        if ours or not foreign or isinstance(problem, MemoryError):
             raise
         state = "cannot be read" if isinstance(problem, OSError) and problem.errno else "is damaged"
         raise error(f"{what} {state} ({one_line(problem)}): {advice}") from problem

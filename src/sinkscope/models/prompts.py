@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from types import FrameType
@@ -17,10 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sinkscope.errors import InputError
-from sinkscope.files import one_line
+from sinkscope.errors import CheckpointError, InputError
+from sinkscope.files import one_line, reading
 from sinkscope.models.model import Model
-from sinkscope.models.tokenizer import tokenizing
 
 
 @dataclass(frozen=True)
@@ -105,10 +106,20 @@ def encode_text(model: Model, text: str) -> list[int]:
     if model.tokenizer.chat_template:
         turns = [{"role": "user", "content": text}]
         text = render(model.tokenizer, turns, model.source, add_generation_prompt=True)
-        with tokenizing(f"of {model.source}"):
+        with _tokenizing(model):
             return list(model.tokenizer(text, add_special_tokens=False).input_ids)
-    with tokenizing(f"of {model.source}"):
+    with _tokenizing(model):
         return list(model.tokenizer(text).input_ids)
+
+
+@contextmanager
+def _tokenizing(model: Model) -> Iterator[None]:
+    """Some tokenizers that can be read break on a text."""
+    try:
+        yield
+    except BaseException:
+        with reading(f"the tokenizer of {model.source}", "download its files again", CheckpointError):
+            raise
 
 
 def pad(model: Model, rows: list[list[int]]) -> PromptBatch:
@@ -131,7 +142,7 @@ def decode(model: Model, sequence: Tensor, prompt: int = 0) -> str:
         return " ".join(map(str, answer))
     special = {model.ids.mask, model.ids.pad, model.ids.bos, model.ids.eot, *model.ids.eos}
     kept = [number for number in answer if number not in special]
-    with tokenizing(f"of {model.source}"):
+    with _tokenizing(model):
         text: str = model.tokenizer.decode(kept, skip_special_tokens=True, clean_up_tokenization_spaces=False)
     return text
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from sinkscope.errors import CheckpointError
-from sinkscope.files import fit, one_line
+from sinkscope.files import fit, reading
 from sinkscope.models.checkpoint import read_table
 
 KEPT = (
@@ -47,7 +46,7 @@ def read_tokenizer(folder: Path, chat_template: str | None = None) -> Any:
 
     path = folder / "tokenizer_config.json"
     settings = read_table(path) if path.exists() else {}
-    with tokenizing(f"in {folder}"):
+    with reading(f"the tokenizer in {folder}", "download its files again", CheckpointError):
         fit(_Settings, settings)
         if (folder / "tokenizer.json").exists():
             file = folder / "tokenizer.json"
@@ -69,20 +68,6 @@ def read_tokenizer(folder: Path, chat_template: str | None = None) -> Any:
         tokenizer.padding_side = "left"
         tokenizer.decode(tokenizer("a b").input_ids)  # some that can be read break on every text
     return tokenizer
-
-
-@contextmanager
-def tokenizing(where: str) -> Iterator[None]:
-    """What the tokenizers raise becomes one line: bare Exceptions, and panics of their Rust code, which are none."""
-    try:
-        yield
-    except BaseException as error:
-        broken = isinstance(error, Exception) or type(error).__name__ == "PanicException"
-        if not broken or isinstance(error, CheckpointError):
-            raise
-        raise CheckpointError(
-            f"the tokenizer files {where} cannot be read ({one_line(error)}); download them again"
-        ) from error
 
 
 def _check_growth(data: Any) -> None:
