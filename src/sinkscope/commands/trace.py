@@ -26,7 +26,7 @@ from sinkscope.policies import parse_policy
 from sinkscope.reuse import as_reuse
 from sinkscope.text import visible
 from sinkscope.trace.capture import Capture
-from sinkscope.trace.storage import SUFFIX, partial_path
+from sinkscope.trace.storage import SUFFIX, check_free, partial_path
 from sinkscope.trace.trace import Trace
 
 
@@ -60,6 +60,7 @@ def trace(
     family: str | None,
     mask_token_id: int | None,
     cache: bool | None,
+    overwrite: bool,
     json: bool,
     decoding: dict[str, Any],
 ) -> None:
@@ -73,7 +74,7 @@ def trace(
     rule = None if policy is None else parse_policy(policy)
     approximate = as_reuse(reuse)
     steps = parse_steps(maps_at)
-    check_out(out)
+    check_out(out, overwrite)
     given = read_prompts(prompt or [], prompt_file, prompt_ids)
     with working(f"loading {source}"):
         model = load(source, device, dtype, revision, family=family, mask_token_id=mask_token_id)
@@ -90,12 +91,15 @@ def trace(
         with following(out) if live else nullcontext(), progress(model, batch.ids.shape[1]) as show:
             run = generate(
                 model, batch.ids, loop, rule, capture, seeds, batch.real, out, progress=show, cache=cache,
-                reuse=approximate,
+                reuse=approximate, overwrite=overwrite,
             )  # fmt: skip
     except BaseException:
         if partial_path(out).exists():
-            where = f'sinkscope.Trace.open("{partial_path(out)}")'
-            say(f"stopped; what was recorded so far opens with {where}", stderr=True)
+            say(
+                f"stopped; `sinkscope summary {partial_path(out)}` reads what was recorded so far; the same command with "
+                "--overwrite records anew",
+                stderr=True,
+            )
         raise
     if steps:
         replace_with_maps(model, out, steps)
@@ -109,6 +113,8 @@ def add_maps(path: Path, maps_at: str, load_options: tuple[str, str, str | None]
         raise InputError(
             f"{path} is a trace: say of which steps its maps are wanted, such as --maps-at 12,13"
         )
+    if path.is_dir():
+        raise InputError(f"{path} is a recording that was not finished; maps are added to finished traces")
     replace_with_maps(load_model_of(Trace.open(path), *load_options), path, steps)
     if json:
         show_json({"trace": path, "maps_at": steps, "bytes": path.stat().st_size})
@@ -154,20 +160,15 @@ def following(out: Path) -> Iterator[None]:
         yield
 
 
-def check_out(out: Path) -> None:
+def check_out(out: Path, overwrite: bool = False) -> None:
     """Refuse, before a model is loaded, an `out` that cannot become a trace."""
     if not out.name.endswith(SUFFIX):
         name = out.name.removesuffix(".zip").removesuffix(".zarr") or "trace"
         raise InputError(
             f"--out is the name of a trace and ends in {SUFFIX}, got {out}; try {out.with_name(name + SUFFIX)}"
         )
-    if out.exists():
-        raise InputError(f"{out} exists already; give another --out, or move it away")
-    if partial_path(out).exists():
-        raise InputError(
-            f"{partial_path(out)} holds an earlier recording that was not finished: open it with sinkscope.Trace.open, then "
-            "move it away, or give another --out"
-        )
+    if replaced := check_free(out, overwrite):
+        say(f"--overwrite: {replaced}; it is replaced, from the first step on", stderr=True)
 
 
 def read_prompts(texts: list[str], file: Path | None, ids: Path | None) -> list[str] | torch.Tensor:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from sinkscope.errors import InputError
+from sinkscope.files import reading
 from sinkscope.study.cells import Cell, identify, outline
 from sinkscope.study.facts import facts_of
 from sinkscope.study.store import Store, load_statistics, statistics_bytes
@@ -145,13 +146,9 @@ def save(evidence: Evidence, path: Path) -> None:
 
 def load(path: Path, weights: str) -> Evidence | None:
     """The evidence in a file, when it is about these weights."""
-    about, arrays = _read(path, weights, arrays=True)
-    try:
+    with reading(path, "evidence of another version, or none; make it again"):
+        about, arrays = _read(path, weights, arrays=True)
         return None if about is None else _evidence(about, arrays)
-    except KeyError as error:
-        raise InputError(
-            f"{path} lacks {error}, which evidence has in this version; make it again"
-        ) from error
 
 
 def _evidence(about: Mapping[str, Any], arrays: Sequence[io.BytesIO]) -> Evidence:
@@ -177,17 +174,14 @@ def _evidence(about: Mapping[str, Any], arrays: Sequence[io.BytesIO]) -> Evidenc
 
 def _read(path: Path, weights: str, arrays: bool = False) -> tuple[dict[str, Any] | None, list[io.BytesIO]]:
     """evidence.json of a file, None when it is about other weights; and the files of its arrays."""
-    try:
-        with zipfile.ZipFile(path) as file:
-            about: dict[str, Any] = json.loads(file.read("evidence.json"))
-            if about.get("format") != FORMAT:
-                raise InputError(f"{path} is no evidence that this version reads; make it again")
-            if about["weights"] != weights:
-                return None, []
-            count = len(about["traces"]) if arrays else 0
-            return about, [io.BytesIO(file.read(f"{place}.npz")) for place in range(count)]
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path} cannot be read as evidence of a study ({error})") from error
+    with reading(path, "it should be evidence of a study; make it again"), zipfile.ZipFile(path) as file:
+        about: dict[str, Any] = json.loads(file.read("evidence.json"))
+        if about.get("format") != FORMAT:
+            raise InputError(f"{path} is no evidence that this version reads; make it again")
+        if about["weights"] != weights:
+            return None, []
+        count = len(about["traces"]) if arrays else 0
+        return about, [io.BytesIO(file.read(f"{place}.npz")) for place in range(count)]
 
 
 def from_study(store: Store, cells: Iterable[Cell], made: str) -> dict[str, Evidence]:

@@ -25,6 +25,7 @@ from typing import Any, Literal, TypeVar
 
 from sinkscope.checks import whole
 from sinkscope.errors import InputError, SinkscopeError, nearest
+from sinkscope.files import fit
 from sinkscope.sink_rule import EPSILON
 
 BUILTIN = Path(__file__).parent / "builtin"
@@ -39,6 +40,9 @@ NOT_IN_RECORDS = ("budget", "about", *OF_THE_CALL)
 
 BLOCKS = ("evaluate", "trace", "replay", "inspect")
 """The kinds of blocks of a study."""
+
+MOST_DOCUMENTS = 100_000
+"""Generated tasks have no end: a number without bounds would be generated for ever."""
 
 Samples = int | Literal["auto", "all"]
 Options = Mapping[str, Any]
@@ -118,6 +122,11 @@ class Grid:
         whole("batches", self.batches, 0)
         for place in self.drawn:
             whole("drawn", place, 0)
+        last = max((self.samples if isinstance(self.samples, int) else 0, *self.drawn))
+        if last > MOST_DOCUMENTS:
+            raise InputError(
+                f"a study takes its documents from a task's first {MOST_DOCUMENTS:,}, got {last}"
+            )
         if not self.seeds:
             raise InputError("seeds is empty; give at least one, such as [0]")
         for seed in self.seeds:
@@ -384,7 +393,7 @@ def from_data(data: Mapping[str, Any], where: str = "the study", *, names: bool 
 
 
 def _tables(name: str, items: Any, where: str) -> list[Any]:
-    if name == "models":
+    if name == "models" and isinstance(items, list):
         items = [{"source": item} if isinstance(item, str) else item for item in items]
     if not isinstance(items, list) or not all(isinstance(item, Mapping) for item in items):
         raise InputError(f"{where}: {name} should be a list of tables, written as [[{name}]]")
@@ -393,16 +402,15 @@ def _tables(name: str, items: Any, where: str) -> list[Any]:
 
 def _make(kind: type[Made], options: Mapping[str, Any], where: str) -> Made:
     """A dataclass from a table; lists become tuples, unknown names are explained."""
-    known = {item.name: item for item in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    for name in options:
-        if name not in known:
-            raise InputError(f"{where}: there is no {name!r}; {nearest(name, known)}")
-    for name, item in known.items():
-        needed = item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
-        if needed and name not in options:
-            raise InputError(f"{where}: {name} is missing")
-    lists = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
-    return kind(**lists)
+    known = {item.name for item in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    try:
+        for name in fit(Mapping[str, Any], options):
+            if name not in known:
+                raise InputError(f"there is no {name!r}; {nearest(name, known)}")
+        made: Made = fit(kind, options)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
+    return made
 
 
 def to_data(study: Study) -> dict[str, Any]:

@@ -280,7 +280,11 @@ def _residual_hook(layer: int) -> Any:
 
 
 def trace_writer(
-    out: str | os.PathLike[str] | None, frame: Frame, capture: Capture, attributes: dict[str, Any]
+    out: str | os.PathLike[str] | None,
+    frame: Frame,
+    capture: Capture,
+    attributes: dict[str, Any],
+    overwrite: bool = False,
 ) -> TraceWriter:
     """A writer to a file, or to memory without a path."""
     if out is None:
@@ -289,7 +293,7 @@ def trace_writer(
         return TraceParts(frame, capture)
     from sinkscope.trace.storage import Folder
 
-    return Folder(out, frame, capture, attributes)
+    return Folder(out, frame, capture, attributes, overwrite)
 
 
 def decoder_layers(network: nn.Module, last: int) -> nn.ModuleList:
