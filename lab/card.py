@@ -187,6 +187,10 @@ def _emergence(name: str, emergence: dict[str, Any]) -> str:
         "stream is the one that leaves a layer. Gu: share of heads in which the first token, or any, gets more than 0.3 of the "
         "attention of the queries that see it. One run, no intervals."
     )
+    if "sink_heads" not in next(iter(emergence["points"][0]["levels"].values())):
+        said += (
+            " What counted as a sink of a causal model then was mostly recency: those columns are left out."
+        )
     shown = f"![Sinks of organism/{name} by training step](emergence.svg)"
     return "\n\n".join([said, shown, *emergence_tables(emergence["points"])])
 

@@ -138,12 +138,12 @@ def emergence_tables(points: list[dict[str, Any]]) -> list[str]:
 
 
 def _level(one: dict[str, Any]) -> list[str]:
-    ratios = {name: each["ratio"] for name, each in one["enrichment"].items() if each["share"]}
+    ratios = {name: each["ratio"] for name, each in one.get("enrichment", {}).items() if each["share"]}
     best = max(ratios, key=lambda name: ratios[name] or 0.0) if ratios else None
     names = ("sink_heads", "max_received", "value_ratio", "hidden_ratio", "gu_first", "gu_any",
              "first_received", "first_value_ratio", "first_hidden_ratio")  # fmt: skip
     return [
-        *(number(one[name], ".2f") or "–" for name in names),
+        *(number(one.get(name), ".2f") or "–" for name in names),
         "–" if best is None else f"{best}, {number(ratios[best], '.1f')}×",
     ]
 

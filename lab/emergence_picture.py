@@ -30,10 +30,11 @@ STYLE = (
 def picture(name: str, points: list[dict[str, Any]]) -> str:
     """The curves by training step, one line for each share t of masked targets (causal models: one line)."""
     levels = list(points[0]["levels"])
-    rows = -(-len(PANELS) // ACROSS)
+    panels = [panel for panel in PANELS if panel[0] in points[0]["levels"][levels[0]]]
+    rows = -(-len(panels) // ACROSS)
     wide, high = WIDE * ACROSS, (HIGH + TITLE) * rows + KEY + 8
     parts = [tag("title", f"{name}: sinks by training step"), tag("style", Safe(STYLE))]
-    for place, (column, title) in enumerate(PANELS):
+    for place, (column, title) in enumerate(panels):
         left, top = WIDE * (place % ACROSS), KEY + (HIGH + TITLE) * (place // ACROSS)
         parts.append(tag("text", title, x=left + 40, y=top + 16, class_="title"))
         plot = _panel(title, column, points, levels)

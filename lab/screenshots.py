@@ -35,7 +35,7 @@ LAYER, HEAD = 1, 7
 NOTE = (
     f"Attention that each position receives, layer {LAYER}, mean of its heads. Dark columns are keys that many queries look at.\n"
     "In the diffusion model some appear, shift and fade as tokens are written. The causal one has one at its first token,\n"
-    "and others that come with the text. White: not written yet, or seen by fewer than 16 queries."
+    "and others that come with the text. White: not written yet, or too few distant queries to judge."
 )
 
 

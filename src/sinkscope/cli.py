@@ -93,9 +93,9 @@ def main() -> None:
 
 
 def _while_reading(error: Exception) -> bool:
-    """Whether zarr raised it while it decoded a trace; arrays are read when they are used, long after the trace was opened."""
+    """Whether zarr raised it while it read a trace; arrays are read when they are used, long after the trace was opened."""
     frames = traceback.walk_tb(error.__traceback__)
-    return any(str(frame.f_globals.get("__name__")).startswith("zarr.codecs") for frame, _ in frames)
+    return any(str(frame.f_globals.get("__name__")).startswith("zarr.") for frame, _ in frames)
 
 
 def _fail(message: str, code: int) -> None:

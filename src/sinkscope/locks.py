@@ -14,10 +14,10 @@ import socket
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from sinkscope.errors import InputError
-from sinkscope.files import write_atomically
+from sinkscope.files import read_json, write_atomically
 
 BEAT = 5.0
 """Seconds between two heartbeats."""
@@ -26,6 +26,12 @@ LOST = 60.0
 """Seconds without a heartbeat until another machine may take over."""
 
 POLL = 0.2
+
+
+class _Note(TypedDict):
+    pid: int
+    host: str
+    beat: float
 
 
 class LockHeldError(InputError):
@@ -118,11 +124,10 @@ def note(path: Path) -> Path:
 
 def holder(path: Path) -> dict[str, Any] | None:
     """The note of the last holder of a lock; None when it was given back, or never taken."""
-    try:
-        data = json.loads(note(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return data if isinstance(data, dict) else None
+    with contextlib.suppress(InputError):
+        data: dict[str, Any] = read_json(note(path), "", kind=_Note)
+        return data
+    return None
 
 
 def is_held(path: Path) -> bool:
@@ -133,16 +138,14 @@ def is_held(path: Path) -> bool:
     if other.get("host") != socket.gethostname():
         return True
     try:
-        os.kill(int(other.get("pid", 0)), 0)
-    except ProcessLookupError:
+        os.kill(other["pid"], 0)
+    except (ProcessLookupError, OverflowError):  # no process has a number that the system cannot hold
         return False
-    except (OSError, ValueError):
+    except OSError:
         return True
     return True
 
 
 def _fresh(other: dict[str, Any]) -> bool:
-    try:
-        return time.time() - float(other.get("beat", 0)) < LOST
-    except (TypeError, ValueError):
-        return False
+    """Whether a note was left just now; one from the future is damaged, and would be waited for until then."""
+    return bool(abs(time.time() - other["beat"]) < LOST)

@@ -118,7 +118,7 @@ def test_generate_now_grade_later(run, source: str, tmp_path: Path, monkeypatch:
     code, _, err = run("compare", tmp_path / "run")
     assert code == 2
     assert "2 answers without a grade" in err
-    code, out, err = run("grade", tmp_path / "run", "--sandbox", "none")
+    code, out, err = run("grade", tmp_path / "run", "--sandbox", "none", "--yes")
     assert code == 0, err
     assert "documents 2" in " ".join(out.replace("│", " ").split())
     assert "warning: no sandbox" in err

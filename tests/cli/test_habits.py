@@ -138,6 +138,12 @@ def test_json_of_what_is_made_from_a_trace(run: Any, tmp_path: Path) -> None:
     flags = ("--length", "8", "--block", "4", "--device", "cpu")
     run("trace", golden.checkpoint("llada"), "--prompt-ids", "ids", *flags, "--out", "t.zarr.zip")
     summary = json.loads(run("summary", "t.zarr.zip", "--json"))
+    strict = json.loads(run("summary", "t.zarr.zip", "--epsilon", "0", "--rule", "sum", "--json"))
+    few, many = (
+        next(row["value"] for row in table if row["measure"] == "heads without")
+        for table in (summary, strict)
+    )
+    assert few > many
     assert {"section", "measure", "value", "unit"} <= set(summary[0])
     page = json.loads(run("view", "t.zarr.zip", "--json"))
     assert (tmp_path / page["page"]).stat().st_size == page["bytes"]

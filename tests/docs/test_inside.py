@@ -40,8 +40,8 @@ MEASURES = {
     "deeper layers' sinks that are sinks of layer l": ("foresight", "of the sinks behind", "recall"),
     "the same by chance": ("foresight", "of the sinks behind", "by chance"),
 }
-"""Rows of the table of SmolLM2 and its twin that no rule asks about."""
-MODELS = ("smollm2", "smollm2-twin")
+"""Rows of the table of SmolLM2's twin that no rule asks about."""
+MODELS = ("smollm2-twin",)
 TASKS = {"problems": "word_problems", "code": "small_code"}
 CELL = re.compile(r"(?:(yes|no|not shown) )?(\S+) \[(\S+), (\S+)\](?:; \S+)?(?: \(n = (\d+)\))?")
 
@@ -87,7 +87,7 @@ def answers(name: str) -> dict[tuple[str, str, str], dict[str, str]]:
 
 def test_every_answer_is_that_of_the_table() -> None:
     rows, cells = answers("holdings.csv"), shown()
-    assert len(cells) == 8 * len(COLUMNS)
+    assert len(cells) == 6 * len(COLUMNS)
     for model, task, question, text in cells:
         check(text, rows.get((f"organism/{model}", task, question)))
 

@@ -51,4 +51,4 @@ def test_every_number_of_the_tables_is_that_of_the_study() -> None:
         shown = [float(each.replace("−", "-")) for each in NUMBER.findall(text)]
         assert shown == pytest.approx(expected, abs=5.01e-3), (name, head)
         checked += 1
-    assert checked == 5 * (8 + 6)
+    assert checked == 5 * (8 + 3)

@@ -42,6 +42,8 @@ HOSTILE = {
     "a macro without end": "{% macro f(x) %}{{ f(x + 1) }}{% endmacro %}{{ f(1) }}",
     "a syntax error": "{% for x in %}",
     "an exception of its own": "{{ raise_exception('no system turn, please') }}",
+    "a sum of many": "{{ 1" + "+1" * 1500 + " }}",
+    "an attribute of an attribute of an attribute": "{{ messages" + ".x" * 1500 + " }}",
     "a missing attribute": "{{ messages.what.is.this }}",
 }
 

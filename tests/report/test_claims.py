@@ -371,27 +371,6 @@ def test_not_static_is_not_moving(moved, static, status):
     assert trace_rules.kinds(moving=False)(one).status == opposite[status]
 
 
-def test_a_causal_model_is_judged_over_all_queries_and_for_the_newest():
-    claim = next(claim for claim in CLAIMS if claim.name == "start")
-
-    def start(every: tuple[float, float], newest: tuple[float, float]) -> tuple[str, str]:
-        name = "on the first 4 positions"
-        found = claim.decide(
-            evidence(
-                "causal",
-                kind=TRACES,
-                measures={name: interval(*every), f"{name}, newest query": interval(*newest)},
-            )
-        )
-        return found.status, found.evidence
-
-    assert start((0.8, 0.9), (0.7, 0.9))[0] == SUPPORTED
-    status, said = start((0.8, 0.9), (0.1, 0.3))
-    assert status == OPEN
-    assert "all queries: 85 %" in said
-    assert "the newest query, which a mask ranks: 20 %" in said
-
-
 def test_without_sinks_there_is_nothing_to_describe():
     """A last layer without any sink does not have "one or two"; a model without sinks is not described at all."""
     claim = next(claim for claim in CLAIMS if claim.name == "few")

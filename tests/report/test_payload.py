@@ -27,7 +27,7 @@ from sinkscope.report.html import (
     viewer_style,
     write_viewer,
 )
-from sinkscope.report.payload import MISSING, MOST_RESIDENCES, Coded, pack, pack_coded, quantise, views
+from sinkscope.report.payload import MISSING, MOST_RESIDENCES, Coded, mixed, pack, pack_coded, quantise, views
 from sinkscope.sinks import detect, layer_head_map, paths, residences, step_position_map
 
 
@@ -129,13 +129,30 @@ def test_too_many_residences_leave_out_the_least_and_say_so(monkeypatch):
     assert np.sort(weight(cut))[0] >= np.sort(weight(whole))[-5] * 0.999
 
 
-def test_a_causal_trace_has_all_queries_first_and_the_last_row_besides():
+def test_a_causal_trace_has_its_sinks_first_and_the_newest_row_without_any_besides():
     view = views(pages.causal())[0]
     assert [one["name"] for one in view["scores"]] == ["received_all", "received"]
-    assert view["scores"][1]["title"] == "last token’s row"
+    assert view["scores"][1]["title"] == "newest query’s row"
+    assert [one["unit"] for one in view["scores"]] == ["% of a query’s attention", "× uniform"]
+    assert [one["above"] is None for one in view["scores"]] == [False, True]
+    assert unpack(view["scores"][0]["sinks_total"]).any()
+    assert not unpack(view["scores"][1]["sinks_total"]).any()
+    assert all(one["unknown"] for one in view["scores"])
     assert (unpack(view["scores"][0]["mean"]) == MISSING).sum() > (
         unpack(view["scores"][1]["mean"]) == MISSING
     ).sum()
+
+
+def test_two_kinds_of_attention_stand_on_one_scale_as_shares_of_a_query():
+    """Multiples of uniform attention mean different things in a causal and in a bidirectional model."""
+    alone, beside = views(pages.diffusion())[0], views(pages.diffusion(), percent=True)[0]
+    assert [one["scores"][0]["unit"] for one in (alone, beside)] == ["× uniform", "% of a query’s attention"]
+    assert mixed([pages.diffusion(), pages.causal()])
+    assert not mixed([pages.diffusion(), pages.diffusion()])
+    keys = int((pages.diffusion()["position"].values[0] >= 0).sum())
+    strength = [unpack(one["scores"][0]["strength"]) for one in (alone, beside)]
+    np.testing.assert_allclose(strength[0] * 100 / keys, strength[1], rtol=1e-5)
+    assert alone["scores"][0]["sinks_total"] == beside["scores"][0]["sinks_total"]
 
 
 def test_head_means_have_no_heads_and_refuse_them():

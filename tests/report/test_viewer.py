@@ -12,7 +12,7 @@ from tests.report import browser as chromium
 from tests.report import pages
 from tests.report.driving import APP, COUNT, MAP, STATE, centre, choose, rows
 
-from sinkscope.sinks import layer_head_map
+from sinkscope.sinks import layer_head_map, step_position_map
 
 pytestmark = [
     pytest.mark.browser,
@@ -83,7 +83,7 @@ def test_layer_and_head_are_chosen_by_grid_keys_and_lists(page):
     page.mouse("mouseMoved", x, y)
     page.settle()
     tip = page.js("document.querySelector('.tip').textContent")
-    assert tip.startswith("layer 1, head 2 · main sink ")
+    assert tip.startswith("layer 1, head 2 · strongest key ")
     assert float(re.search(r"sink ([0-9.]+)×", tip)[1]) == pytest.approx(strength[1, 2], rel=5e-3)
     page.click(x, y)
     assert page.js(f"[{STATE}.layer, {STATE}.head]") == [1, 2]
@@ -148,19 +148,27 @@ def test_two_traces_stand_side_by_side_with_one_scrubber(page, folder):
     page.press("Home")
     tops = page.js(f"{APP}.panels.map((p) => [p.top, p.strengthTop, p.most, p.lookTop])")
     assert tops[0] == tops[1], "one colour scale for both, in every picture"
-    assert tops[0][1] == pytest.approx(
-        max(
-            layer_head_map(data.isel(sample=[0])).values.max() for data in (pages.diffusion(), pages.causal())
-        ),
-        rel=1e-3,
-    )
-    exact = pages.causal()
-    for value, name in (("", "received_all"), ("received", "received")):
+    both = [pages.diffusion().isel(sample=[0]), pages.causal()]
+    strongest = max(layer_head_map(data, percent=True).values.max() for data in both)
+    assert tops[0][1] == pytest.approx(strongest, rel=1e-3), "in percent of a query's attention"
+    for value, scores in (("", "auto"), ("received", "received")):
         choose(page, "scores", value)
         page.js(f"{APP}.set({{step: 6}})")
         page.settle()
-        wanted = np.nanmax(exact[name].values[0, 6].mean(axis=(0, 1)))
+        wanted = np.nanmax(step_position_map(both[1], scores=scores, percent=True).values[0, 6])
         assert float(rows(page, 0, panel=1)[0][2]) == pytest.approx(wanted, rel=0.02)
+    choose(page, "scores", "")
+    said = page.js(f"{APP}.panels[1].describe({{step: 6, key: 25}})")
+    assert "too few distant queries · unknown whether a sink" in said
+    assert "sink in" in page.js(f"{APP}.panels[1].describe({{step: 6, key: 0}})")
+    unknown = "document.querySelectorAll('.panel')[1].querySelectorAll('.tokens .unknown').length"
+    assert page.js(unknown) == 15
+    assert "unknown whether a sink" in page.js(
+        "document.querySelectorAll('.panel')[1].querySelector('.key').textContent"
+    )
+    assert "unknown" not in page.js(
+        "document.querySelectorAll('.panel')[0].querySelector('.key').textContent"
+    )
     choose(page, "compare with", "-1")
     assert page.js("document.querySelectorAll('.panel').length") == 1
 

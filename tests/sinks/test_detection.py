@@ -89,16 +89,6 @@ def test_padding_is_never_a_sink():
     assert not found.transpose(0, 4, 1, 2, 3)[padding].any()
 
 
-def test_causal_traces_use_all_queries_and_keep_the_last_row():
-    data = synthetic.trace("none", sigma=0.1)
-    everyone = data["received"].copy(deep=True)
-    everyone[..., -1] = 40.0
-    both = data.assign(received_all=everyone)
-    assert detect(both).values[..., -1].all()
-    assert not detect(both, scores="received").any()
-    assert detect(both).attrs["scores"] == "received_all"
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

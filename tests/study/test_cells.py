@@ -54,11 +54,24 @@ def study(**changes: object) -> spec.Study:
         {"task": "small_code"},
         {"kind": "replay"},
         {"capture": '{"level": "heads"}'},
+        {"sinks": '{"epsilon": 5.0, "rule": "auto"}'},
     ],
 )
 def test_everything_that_can_change_a_result_changes_the_id(change: dict[str, object]) -> None:
     before = identified(CELL, WEIGHTS).id
     assert identified(replace(CELL, **change), WEIGHTS).id != before  # type: ignore[arg-type]
+
+
+def test_another_threshold_or_rule_is_another_trace() -> None:
+    def traced(**changes: object) -> list[Cell]:
+        wanted = spec.changed("organisms", ["organism/causal"], **changes)  # type: ignore[arg-type]
+        facts = {"organism/causal": Facts("causal", "float32", "0", 2, 4, 1000)}
+        return [cell for cell in cells.outline(wanted, facts, exact=False) if cell.kind == "trace"]
+
+    assert {cell.sinks for cell in traced()} == {cell.sinks for cell in traced(epsilon=3.0)} == {""}
+    assert json.loads(traced(epsilon=5.0, rule="sum")[0].sinks) == {"epsilon": 5.0, "rule": "sum"}
+    with pytest.raises(InputError, match="did you mean sum"):
+        traced(rule="sun")
 
 
 @pytest.mark.parametrize("change", [{"family": "mmada"}, {"dtype": "bfloat16"}, {"weights": "abd"}])
@@ -167,3 +180,20 @@ def test_a_plan_of_models_that_are_not_here_downloads_nothing(
     assert {one.family for one in facts.values()} == {"llada", "dream", "mmada", "causal"}
     assert not any(one.here for one in facts.values())
     assert sum(map(estimate.forwards, cells.outline(spec.read("paper"), facts, exact=False))) > 10**7
+
+
+def test_a_block_for_some_families_leaves_out_models_of_others() -> None:
+    block = {"task": "word_problems", "decodings": ["short"], "samples": 2}
+    wanted = study(
+        evaluate=[
+            {**block, "families": ["causal"], "policies": ["top:1,prefill=yes"]},
+            {**block, "families": ["diffusion"], "policies": ["top:1"]},
+        ]
+    )
+    made = cells.outline(wanted, FACTS)
+    assert [(cell.model.name, cell.policy) for cell in made] == [("b", "top:1,prefill=yes"), ("a", "top:1")]
+    alone = study(evaluate=[{**block, "families": ["mmada"]}])
+    with pytest.raises(InputError, match="no block of study s takes models of the family causal, llada"):
+        cells.outline(alone, FACTS)
+    with pytest.raises(InputError, match=r"unknown family 'cuasal': .*causal"):
+        study(evaluate=[{**block, "families": ["cuasal"]}])

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 from tests.study import small
 
+import sinkscope
 from sinkscope.errors import InputError
 from sinkscope.report.study import evidence as claims_evidence
 from sinkscope.report.study import source
@@ -142,6 +143,19 @@ def test_a_file_holds_all_of_it(earlier: evidence.Evidence, tmp_path: Path) -> N
     path.write_bytes(b"no zip")
     with pytest.raises(InputError, match="cannot be read as evidence"):
         evidence.load(path, earlier.weights)
+
+
+def test_sinks_that_the_old_rule_told_are_no_evidence() -> None:
+    """Of the causal organism: its answers count, its traces, pairs and hits do not; those of diffusion models do."""
+    for name, told in (("causal", False), ("scratch", True)):
+        folder = Path(sinkscope.__file__).parent / "organisms" / "weights" / name
+        digest = json.loads((folder / "results.json").read_text(encoding="utf-8"))["digest"]
+        found = evidence.load(folder / evidence.NAME, digest)
+        assert found is not None
+        assert found.answers
+        assert [bool(found.traces), bool(found.pairs), any(a.hits is not None for a in found.answers)] == [
+            told
+        ] * 3
 
 
 def test_only_tasks_and_decodings_of_the_study_are_taken(earlier: evidence.Evidence) -> None:

@@ -7,15 +7,18 @@ from pathlib import Path
 import pytest
 
 from sinkscope.errors import InputError
+from sinkscope.policies import parse_policy
+from sinkscope.policies.policy import check_policy
 from sinkscope.study import spec
+from sinkscope.study.facts import present
 
 SMALL = {"name": "s", "models": ["organism/scratch"], "evaluate": [{"task": "word_problems", "samples": 4}]}
 
 
 def test_the_built_in_studies() -> None:
     assert spec.builtin_names() == [
-        "battery", "english", "families", "full", "inside", "ladder", "mechanisms", "organisms", "pairs", "paper", "quick",
-        "reuse",
+        "battery", "english", "families", "full", "inside", "ladder", "mechanisms", "organisms", "pairs", "paper", "protocol",
+        "quick", "reuse",
     ]  # fmt: skip
 
 
@@ -110,3 +113,35 @@ def test_a_twin_is_another_model_of_the_study() -> None:
     pairs = spec.read("pairs")
     causal = [model.twin for model in pairs.models if model.twin]
     assert causal == [model.name for model in pairs.models if not model.twin]
+
+
+def test_the_policies_of_the_protocol_study_suit_the_models_they_are_for() -> None:
+    study = spec.read("protocol")
+    for grid in study.evaluate:
+        (family,) = grid.families
+        kind = "causal" if family == "causal" else "masked"
+        policies = [parse_policy(text) for text in grid.policies]
+        assert all(check_policy(policy, 4, 64, kind) is policy for policy in policies)
+        rules = [rule for policy in policies if policy for rule in policy.parts()]
+        assert {rule.effect for rule in rules} >= {"hide"}
+        assert {getattr(rule, "match", "") for rule in rules} == {"", "count", "mass"}
+
+
+def test_a_model_that_no_block_names_takes_the_blocks_that_name_others() -> None:
+    study = spec.changed("protocol", ["mine"])
+    assert [grid.models for grid in study.evaluate] == [("mine",)] * 5
+    organism = spec.changed("protocol", ["organism/causal"])
+    assert {grid.task for grid in organism.evaluate} == {"word_problems"}
+
+
+def test_optional_models_that_are_not_here_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SINKSCOPE_CACHE", str(tmp_path))
+    study, line = present(spec.read("protocol"))
+    assert [model.name for model in study.models] == [
+        "organism/causal", "organism/scratch", "organism/adapted", "organism/multimodal",
+    ]  # fmt: skip
+    assert {grid.task for grid in study.evaluate} == {"word_problems"}
+    assert line.startswith("left out: smollm2, smollm2-twin (smollm2 is not on this machine")
+    assert present(study) == (study, "")

@@ -12,7 +12,7 @@ from tests.helpers.marks import needs_sandbox
 from tests.tasks.shared_data import shared_file
 
 from sinkscope.errors import InputError
-from sinkscope.tasks import get
+from sinkscope.tasks import get, sandbox
 from sinkscope.tasks.code_text import RULES, sanitize
 from sinkscope.tasks.humaneval import SCHEMES, HumanEval
 from sinkscope.tasks.task import Document
@@ -141,21 +141,36 @@ def _file_task(name: str = "causal-base") -> HumanEval:
 EVERY = [pytest.param(5, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.soak)]
 
 
-@needs_sandbox
+# Writes a test that says "passed", and is itself called like the module that runs all tests which it finds.
+FORGED = (
+    "    pass\n"
+    "import types\n"
+    "with open('test_x.py', 'w') as file:\n"
+    "    file.write('import os\\nos.write(3, b\\'passed\\'); os._exit(0)')\n"
+    "{} = types.ModuleType('unittest.__main__')\n"
+)
+
+
+@pytest.mark.parametrize("kind", ["bubblewrap", "landlock"])
 @pytest.mark.parametrize("every", EVERY)
-def test_canonical_solutions_pass_and_empty_ones_fail(every: int) -> None:
-    task = _file_task()
+def test_canonical_solutions_pass_and_others_fail(every: int, kind: str) -> None:
+    if sandbox.available(kind) is None:
+        pytest.skip(sandbox.reason(kind))
+    task = replace(_file_task(), sandbox=kind)
     documents = task.documents()
     assert len(documents) == 164
     started = time.monotonic()
     right = task.grade_many([(document, document.answer) for document in documents], workers=2)
     some = documents[::every]
     empty = task.grade_many([(document, "") for document in some], workers=2)
+    forgeries = [(document, FORGED.format(document.extra["entry_point"])) for document in some]
+    forged = task.grade_many(forgeries, workers=2)
     seconds = time.monotonic() - started
     assert [
         document.id for document, verdict in zip(documents, right, strict=True) if not verdict.passed
     ] == []
     assert [document.id for document, verdict in zip(some, empty, strict=True) if verdict.passed] == []
+    assert [document.id for document, verdict in zip(some, forged, strict=True) if verdict.passed] == []
     assert seconds < 60
 
 

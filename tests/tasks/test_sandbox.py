@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from tests.helpers.marks import needs_bubblewrap
+from tests.tasks.doors import DOORS, EXERCISED, INSIDE, PRELUDE, RIGHT
 from tests.tasks.hostile import ABUSES, CUBES, ESCAPES, FORGERIES, GRASPED, GRASPS, PRETENCES
 
 from sinkscope.errors import InputError
@@ -135,7 +136,8 @@ CROSSING = {
         "assert f(nested) == nested and str(f(-0.0)) == '-0.0' and f(float('nan')) != 0\n"
         "for value in (None, True, 1j, range(3), slice(1), '\\ud800', ..., int, ValueError, collections.deque([1], 3),\n"
         "              collections.Counter('aab'), collections.OrderedDict(a=1), fractions.Fraction(1, 3),\n"
-        "              decimal.Decimal('0.10'), datetime.date(2026, 1, 2), datetime.timedelta(1, 2, 3)):\n"
+        "              decimal.Decimal('0.10'), datetime.date(2026, 1, 2), datetime.timedelta(1, 2, 3), datetime.time(1, 2),\n"
+        "              datetime.datetime(2026, 1, 2, 3), datetime.datetime(1, 2, 3, tzinfo=datetime.timezone.utc)):\n"
         "    assert f(value) == value and type(f(value)) is type(value), value\n",
     ),
     "what is changed in place": (
@@ -168,11 +170,12 @@ CROSSING = {
     ),
     "functions": (
         "def f(g, n): return [g(i) for i in range(n)]\ndef twice(g): return lambda x: g(g(x))\n"
-        "def steps(n): yield from range(n)\ndef total(items): return sum(items)\ndef first(node): return node.next.value\n",
+        "def steps(n): yield from range(n)\ndef total(items): return sum(items)\ndef first(node): return node.next.value\n"
+        "def owns(g): return g is eval\n",
         "class Node:\n    def __init__(self, value, next=None): self.value, self.next = value, next\n"
         "assert f(lambda x: x * x, 3) == [0, 1, 4] and twice(lambda x: x + 1)(5) == 7 and f(len, 0) == []\n"
         "assert list(steps(3)) == [0, 1, 2] and total(x for x in (1, 2)) == 3 and callable(f) and f.__name__ == 'f'\n"
-        "assert first(Node(1, Node(2))) == 2\n"
+        "assert first(Node(1, Node(2))) == 2 and owns(eval)\n"  # the judge's would run text in the judge
         "for x in steps(9):\n    if x == 2: break\n"
         "assert x == 2 and sorted([3, 1], key=twice(lambda x: -x)) == [1, 3]\n",
     ),
@@ -199,6 +202,53 @@ CROSSING = {
         "def inside(): return [LIMIT for _ in range(2)]\n"
         "assert inside() == [3, 3] and eval('LIMIT') == 3\n"
         "try: missing\nexcept NameError: pass\nelse: assert False\n",
+    ),
+    "what published tests do": (
+        "import collections, heapq\nfrom decimal import Decimal\n"
+        "class Node:\n    def __init__(self, value): self.value, self.left, self.right = value, None, None\n"
+        "class Pair(object):\n    def __init__(self, a, b): self.a, self.b = a, b\n"
+        "class Solution:\n    def twoSum(self, numbers, target): return [0, 1]\n"
+        "def depth(node): return 0 if node is None else 1 + max(depth(node.left), depth(node.right))\n"
+        "def widest(pairs, n): return max(pair.b - pair.a for pair in pairs[:n])\n"
+        "def common(a, b): return tuple(set(a) & set(b))\n"
+        "def count(words): return collections.Counter(words)\n"
+        "def rest(x): return Decimal(x) % 1\n"
+        "def half(x): return complex(x) / 2\n"
+        "def ordered(words, key=None): return iter(sorted(words, key=key or None))\n"
+        "def values(node):\n    found = []\n    while node: found.append(node.value); node = node.next\n    return found\n"
+        "def nothing(x): return None\n"
+        "def check(x): raise ValueError(f'not {x}')\n",
+        "import math, unittest\n"
+        "root = Node(4); root.left = Node(2); root.left.right = Node(1)\n"
+        "assert depth(root) == 3 and root.left.value == 2 and widest([Pair(5, 24), Pair(39, 60)], 2) == 21\n"
+        "class Link:\n    def __init__(self, value, next=None): self.value, self.next = value, next\n"
+        "    def __len__(self): return 1\n"
+        "assert values(Link(1, Link(2, Link(3)))) == [1, 2, 3] and values(None) == []\n"
+        "assert set(common((3, 4, 5), (5, 7, 4))) == set((4, 5)) and Solution().twoSum([2, 7], 9) == [0, 1]\n"
+        "assert count(['a', 'b', 'a']) == {'a': 2, 'b': 1} and count('aab').most_common(1) == [('a', 2)]\n"
+        "assert rest(3.5) == 0.5 and abs(rest(1.25) - Decimal('0.25')) < 1e-6 and half(1j) == 0.5j\n"
+        "assert math.isclose(rest(0.1), 0.1, rel_tol=1e-3) and nothing(1) is None and not nothing(2)\n"
+        "assert list(ordered(['bb', 'a'], key=len)) == ['a', 'bb'] and next(ordered('ba', str.upper)) == 'a'\n"
+        "assert tuple(ordered((word for word in 'ba'), lambda word: -ord(word))) == ('b', 'a')\n"
+        "class Test(unittest.TestCase):\n"
+        "    def test(self):\n"
+        "        self.assertEqual(common('ab', 'bc'), ('b',))\n"
+        "        with self.assertRaisesRegex(ValueError, 'not 3'): check(3)\n"
+        "assert unittest.TextTestRunner().run(Test('test')).wasSuccessful()\n",
+    ),
+    "iterators": (
+        "import itertools\n"
+        "def multiples(n):\n    for i in itertools.count(1): yield n * i\n"
+        "def squares(items): return map(lambda x: x * x, items)\n"
+        "def first(items, n): return [next(items) for _ in range(n)]\n"
+        "class Countdown:\n    def __init__(self, n): self.n = n\n    def __iter__(self): return self\n"
+        "    def __next__(self):\n        self.n -= 1\n        if self.n < 0: raise StopIteration\n        return self.n\n",
+        "import itertools\n"
+        "assert list(itertools.islice(multiples(3), 3)) == [3, 6, 9] and list(squares(iter([1, 2]))) == [1, 4]\n"
+        "def endless():\n    while True: yield 7\n"
+        "assert first(endless(), 2) == [7, 7] and first(itertools.count(5), 2) == [5, 6] and sum(squares(range(4))) == 14\n"
+        "assert list(Countdown(3)) == [2, 1, 0] and max(Countdown(5)) == 4\n"
+        "assert dict(zip('ab', Countdown(2))) == {'a': 1, 'b': 0} and list(squares(endless() for _ in ())) == []\n",
     ),
     "derived values": (
         "import collections, enum\nP = collections.namedtuple('P', 'x y')\n"
@@ -373,6 +423,99 @@ def test_the_right_answers_pass(rung: str) -> None:
     assert run("import math\ndef f(x): return x ** 3", checks=CUBES, sandbox=rung).passed
 
 
+def _exercised(programs: list[str], rung: str) -> list[sandbox.Result]:
+    """As the tasks run programs: the checks take one name from them, and no builtin."""
+    return run_many(
+        [Program(PRELUDE + text, EXERCISED, "solution", ("f",)) for text in programs], sandbox=rung
+    )
+
+
+@pytest.mark.slow
+def test_no_code_of_the_program_runs_in_the_judge(rung: str) -> None:
+    results = dict(zip(DOORS, _exercised(list(DOORS.values()), rung), strict=True))
+    assert {name: result for name, result in results.items() if result.passed} == {}
+    assert {name: result for name, result in results.items() if INSIDE in result.output} == {}
+
+
+def test_code_of_the_program_would_be_seen_in_the_judge(rung: str) -> None:
+    """So that the test above can fail."""
+    result = _exercised([RIGHT], rung)[0]
+    assert result.passed, result
+    assert INSIDE in run(PRELUDE, checks="exec(payload)", sandbox=rung).output
+
+
+def test_the_judge_imports_nothing_that_the_program_names(rung: str) -> None:
+    """Neither a module that it is given, nor the module of a class; what the checks name is imported as ever."""
+    program = (
+        "import colorsys, types, unittest\n"
+        "class Error(Exception): pass\n"
+        "Error.__module__ = 'wave'\n"
+        "other = colorsys\n"
+        "def f(): return [types.ModuleType('unittest.__main__'), types.ModuleType('this'), colorsys, unittest, Error()]\n"
+        "def g(): raise Error\n"
+    )
+    checks = (
+        "import sys\n"
+        "before = set(sys.modules)\n"
+        "try: g()\nexcept Exception as error: assert type(error).__name__ == 'Error'\n"
+        "values = [*f(), other]\n"
+        "assert set(sys.modules) == before, set(sys.modules) - before\n"
+        "assert not any(type(value) is type(sys) for value in values)\n"
+        "assert colorsys.rgb_to_hsv(0, 0, 0) == (0, 0, 0) and set(sys.modules) == before | {'colorsys'}\n"
+    )
+    result = run(program, checks=checks, sandbox=rung)
+    assert result.passed, result
+
+
+def test_the_judge_has_no_folder_of_the_program(rung: str) -> None:
+    """Neither to work in nor to import from; where the kernel has Landlock, the judge cannot open it at all."""
+    program = (
+        "import os\nfor name in ('colorsys.py', 'mark'): open(name, 'w').write('raise SystemExit(0)')\n"
+        "def folder(): return os.getcwd()\n"
+    )
+    checks = (
+        "import os, sys\n"
+        "assert os.getcwd() == '/' != folder() and not os.path.exists('mark')\n"
+        "assert '' not in sys.path and not any(path.startswith(folder()) for path in sys.path)\n"
+        "import colorsys\n"
+        "assert colorsys.__file__.startswith(os.path.dirname(os.__file__))\n"
+    )
+    result = run(program, checks=checks, sandbox=rung)
+    assert result.passed, result
+    if sandbox.available("landlock") is None:
+        pytest.skip("this kernel has no Landlock")
+    for reach in ("open(folder() + '/mark')", "os.listdir(folder())", "open(folder() + '/new', 'w')"):
+        result = run(program, checks=f"import os\n{reach}", sandbox=rung)
+        assert result.reason.startswith("PermissionError"), result
+
+
+@pytest.mark.parametrize("word", [b"passed", b"passed\n", bytes(32), b"0" * 64])
+def test_the_word_for_a_pass_cannot_be_guessed(rung: str, word: bytes) -> None:
+    """Code in the judge that writes it to every descriptor has not told a verdict.
+
+    It runs here as part of the checks, whose rights it would have: that none runs is what the tests above are for.
+    """
+    for last in ("os._exit(0)", "raise SystemExit", "os.close(3)"):
+        checks = (
+            "import os\n"
+            "for fd in range(64):\n"
+            f"    try: fd != 5 and os.write(fd, {word!r})\n"  # 5: where its questions go
+            "    except OSError: pass\n"
+            f"{last}\n"
+        )
+        assert not run("", checks=checks, sandbox=rung).passed, last
+
+
+def test_who_knows_the_word_has_passed(rung: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the test above can fail; the word is another in each run."""
+    word = secrets.token_bytes(32)
+    monkeypatch.setattr(process.secrets, "token_bytes", lambda size: word)
+    checks = f"import os\nos.write(3, {word!r}); os._exit(0)"
+    assert run("", checks=checks, sandbox=rung).passed
+    monkeypatch.undo()
+    assert not run("", checks=checks, sandbox=rung).passed
+
+
 @pytest.mark.parametrize("name", GRASPS)
 def test_a_function_of_the_checks_can_be_called_and_no_more(rung: str, name: str) -> None:
     result = run(GRASPS[name], checks=GRASPED, sandbox=rung)
@@ -386,19 +529,25 @@ def test_a_function_of_the_checks_can_be_called_and_no_more(rung: str, name: str
         ("(1 << 60).to_bytes(8, 'little')", "are allowed"),
         ("sized(b'q')", "unknown kind|longer than its message"),
         ("sized(b'')", "longer than its message"),
-        ("sized(b'N')", "a message that is none"),
+        ("sized(b'N' + bytes(8))", "a message that is none"),
         ("sized(b'l' + (1 << 40).to_bytes(8, 'little'))", "longer than its message"),
         ("sized((b't' + (1).to_bytes(8, 'little')) * 200_000 + b'N')", "RecursionError"),
-        ("sized(peer._coded(('value', Special(b'x', 'os._exit', (0,)), {})))", "unknown class 'os._exit'"),
-        ("sized(peer._coded(('value', Special(b'C', 'eval'), {})))", "unknown class 'eval'"),
-        ("sized(peer._coded(('value', Special(b'o', 99), {})))", "IndexError"),
-        ("sized(peer._coded(('value', Special(b'v', 9, 'list', 3), {})))", "not what it says"),
-        ("sized(peer._coded(('value', Special(b'r', 'x', True), {})))", "without a number"),
-        ("sized(peer._coded(('error', Special(b'E', int, (), {}))))", "a class that is none"),
-        ("sized(peer._coded(('error', Special(b'K', 7, 'x', 'os', int))))", "a class that is none"),
+        ("answer('made', 'os._exit', (0,))", "unknown kind 'os._exit'"),
+        ("answer('made', 'unittest.__main__', ())", "unknown kind 'unittest.__main__'"),
+        ("answer('named', 'eval')", "unknown kind 'eval'"),
+        ("answer('named', 'type')", "unknown kind 'type'"),
+        ("answer('yours', 99)", "unknown kind 99"),
+        ("answer('module', 'unittest.__main__')", "'RemoteModule' object is not callable"),
+        ("answer('import', 'unittest.__main__')", "unknown kind 'import'"),
+        ("answer('derived', 9, list, 3)", "not what it says"),
+        ("answer('derived', 9, ValueError, 3)", "not what it says"),
+        ("answer('error', int, (), {})", "a class that is none"),
+        ("answer('class of errors', 7, 'x', 'os', int)", "a class that is none"),
         ("sized(peer._coded(('error', 'no error')))", "TypeError"),
-        ("sized(peer._coded(('value', ('module', '__main__'), {})))", "NameError"),
-        ("sized(peer._coded(('value', ('module', 'sinkscope.tasks.sandbox.confined'), {})))", "NameError"),
+        (
+            "sized(peer._coded(('value', 1, {0: [exec]})))",
+            "'int' object is not callable|IndexError|out of range",
+        ),
     ],
 )
 def test_a_message_that_is_none_fails(rung: str, message: str, words: str) -> None:
@@ -406,19 +555,18 @@ def test_a_message_that_is_none_fails(rung: str, message: str, words: str) -> No
     program = (
         "import os, sys, time\n"
         "peer = sys._getframe(1).f_locals['peer']\n"
-        "class Special:\n    def __init__(self, tag, *fields): self.tag, self.fields = tag, fields\n"
-        "put = type(peer)._put\n"
-        "def patched(self, out, value):\n"
-        "    if type(value) is Special: self._fields(out, value.tag, *value.fields)\n"
-        "    else: put(self, out, value)\n"
-        "type(peer)._put = patched\n"
+        "described = type(peer)._description\n"
+        "class Fields(list): pass\n"
+        "type(peer)._description = lambda self, value: (\n"
+        "    tuple(value) if type(value) is Fields else described(self, value))\n"
         "def sized(data): return len(data).to_bytes(8, 'little') + data\n"
-        "peer.send(('ready', print, []))\n"
+        "def answer(*fields): return sized(peer._coded(('value', Fields(fields), {})))\n"
+        "peer.send(('ready', sys, []))\n"
         f"data = {message}\n"
         "while data: data = data[os.write(4, data):]\n"
         "time.sleep(60)\n"
     )
-    result = run(program, checks="f", sandbox=rung)
+    result = run(program, checks="f()", sandbox=rung)
     assert not result.passed
     assert re.search(words, result.reason), result
 
@@ -690,8 +838,8 @@ def test_secrets_of_the_caller_stay_out(rung: str, monkeypatch: pytest.MonkeyPat
 def test_what_a_program_writes_is_gone_after_it(rung: str) -> None:
     name = f"sinkscope-{secrets.token_hex(4)}"
     result = run(
-        f"import os\nopen({name!r}, 'w').write('x')\nprint(os.getcwd())",
-        checks=f"assert open({name!r}).read() == 'x'",
+        f"import os\nopen({name!r}, 'w').write('x')\nprint(os.getcwd())\ndef read(): return open({name!r}).read()",
+        checks="assert read() == 'x'",
         sandbox=rung,
     )
     assert result.passed, result
@@ -765,6 +913,7 @@ def test_with_other_pythons(version: str, tmp_path: Path) -> None:
         (f"import math\n{text}", line, "_") for text in PRETENCES.values() for line in CUBES.splitlines()
     ]
     wrong += [(text, GRASPED, "__main__") for text in GRASPS.values()]
+    wrong += [(f"{PRELUDE}{text}", EXERCISED, "_") for text in DOORS.values()]
     right = [(program, checks, "solution") for program, checks in CROSSING.values()]
     code = (
         "from sinkscope.tasks.sandbox import *\n"
@@ -775,10 +924,12 @@ def test_with_other_pythons(version: str, tmp_path: Path) -> None:
         "    results = run_many(jobs, sandbox=rung)\n"
         "    for job, result in zip(jobs, results):\n"
         "        assert result.passed == (job.name == 'solution'), (rung, job, result)\n"
+        f"        assert {INSIDE!r} not in result.output, (rung, job, result)\n"
         "    print('held', rung, len(jobs))\n"
     )
     done = subprocess.run(
-        [found, "-c", code],
+        [found, "-"],
+        input=code,  # longer than a command line may be
         env={"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1", "PATH": os.environ["PATH"]},
         capture_output=True,
         text=True,

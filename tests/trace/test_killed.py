@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,8 @@ from tests.helpers import golden
 from tests.helpers.forked import forked
 
 import sinkscope as ss
+from sinkscope import cli
+from sinkscope.trace import storage
 
 PROMPT = torch.arange(20).view(2, 10)
 DECODING = ss.LladaDecoding(length=64, steps=64, block=32)
@@ -55,3 +59,75 @@ def test_a_killed_recording_opens(tmp_path: Path) -> None:
             trace.dataset[name].values, whole[name].values, rtol=1e-3, atol=1e-5, err_msg=name
         )
     assert trace.attributes["weights_digest"] == golden.model("llada").digest
+
+
+def command(*words: object) -> None:
+    """`sinkscope trace` of the same prompt into the same file."""
+    ids = words[0]
+    sys.argv = [
+        "sinkscope",
+        "trace",
+        str(golden.checkpoint("llada")),
+        "--prompt-ids",
+        str(ids),
+        *map(str, words[1:]),
+    ]
+    cli.main()
+
+
+@pytest.mark.slow
+def test_a_killed_command_says_what_is_there_and_replaces_it_when_told_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ids, out, said = tmp_path / "ids", tmp_path / "t.zarr.zip", tmp_path / "said"
+    ids.write_text(" ".join(map(str, range(10))))
+    options = ("--device", "cpu", "--length", 64, "--steps", 64, "--block", 32)
+    monkeypatch.setattr(sys, "argv", [])
+
+    def again(*more: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as ended:
+            command(ids, "--out", out, *options, *more)
+        return int(ended.value.code or 0), capfd.readouterr().err
+
+    def slowly() -> None:
+        write = storage.Folder.write
+
+        def later(*given: Any) -> None:
+            write(*given)
+            time.sleep(0.05)
+
+        monkeypatch.setattr(storage.Folder, "write", later)
+        command(ids, "--out", out, *options)
+
+    process = forked(slowly, said)
+    partial = storage.partial_path(out)
+    try:
+        end = time.monotonic() + 120
+        while time.monotonic() < end and process.exitcode is None:
+            if (partial / storage.PROGRESS).exists() and len(storage.recorded_steps(partial)) >= 5:
+                break
+            time.sleep(0.005)
+        code, err = again("--overwrite")
+        assert (code, "another process is recording" in err) == (2, True), err
+    finally:
+        process.kill()
+        process.join(60)
+    assert process.exitcode == -signal.SIGKILL, said.read_text()
+    steps = len(ss.Trace.open(partial))
+    code, err = again()
+    assert (code, err.count("error: ")) == (2, 1)
+    assert f"{steps} steps" in err
+    assert "--overwrite" in err
+    assert len(ss.Trace.open(partial)) == steps, "refusing must not cost what was recorded"
+    code, err = again("--overwrite")
+    assert code == 0, err
+    assert f"{steps} steps" in err
+    assert "replaced" in err
+    assert not partial.exists()
+    whole = ss.generate(golden.model("llada"), torch.arange(10)[None], DECODING, capture=ss.Capture()).trace
+    np.testing.assert_array_equal(ss.Trace.open(out).dataset["tokens"].values, whole.dataset["tokens"].values)
+    first = out.read_bytes()
+    assert "exists already" in again()[1]
+    monkeypatch.setattr(storage, "pack", lambda *given: (_ for _ in ()).throw(OSError("no room")))
+    assert again("--overwrite")[0] == 2
+    assert out.read_bytes() == first, "the old trace stays until the new one is whole"

@@ -137,6 +137,22 @@ class DistantSums:
         return mass, Distant(*(_stacked(parts) for parts in zip(*map(_fields, each), strict=True)))
 
 
+def whole(calls: list[AttentionCall]) -> DistantSums:
+    """The sums of one forward over a whole text, from the calls of its layers."""
+    sums = DistantSums(calls[0].visibility.keys)
+    sums.add([sums.share(call, call.query) for call in calls])
+    return sums
+
+
+def _nearer(visibility: Visibility, gap: int) -> Visibility:
+    """The same pattern, without the keys that are `gap` or more behind a query."""
+    if visibility.dense is None:
+        return replace(visibility, window=min(gap, visibility.window or gap))
+    queries, keys = visibility.dense.shape[-2:]
+    band = torch.ones(queries, keys, dtype=torch.bool, device=visibility.dense.device)
+    return replace(visibility, dense=visibility.dense & band.triu(keys - queries - gap + 1))
+
+
 def masses(
     query: Tensor,
     key: Tensor,
@@ -154,7 +170,7 @@ def masses(
     every = column_mass(query, key, lse, visibility, key_mask, scale, weights)[:, :, 0]
     parts = []
     for gap in gaps:
-        near = replace(visibility, window=min(gap, visibility.window or gap))
+        near = _nearer(visibility, gap)
         part = column_mass(query, key, lse, near, key_mask, scale, weights) if gap else every[:, :, None] * 0
         parts.append((every - part[:, :, 0]).clamp(min=0.0))
     return torch.stack(parts)

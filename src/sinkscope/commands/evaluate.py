@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.progress import TextColumn
 
-from sinkscope.commands.output import bar, say, show_json, show_pairs, working
+from sinkscope.commands.output import bar, confirm, say, show_json, show_pairs, working
 from sinkscope.commands.trace import make_decoding
 from sinkscope.errors import InputError
 from sinkscope.models.load import load
@@ -37,6 +37,7 @@ def evaluate(
     seed: Sequence[int] | None,
     grade: bool,
     sandbox: str,
+    yes: bool,
     device: str,
     dtype: str,
     revision: str | None,
@@ -53,7 +54,7 @@ def evaluate(
     family = family_of(source, revision)
     chosen = prepare(family, task, data, sandbox, grade)
     if chosen.runs_code and grade:
-        say(reason(sandbox), stderr=True)
+        announce(sandbox, yes)
     items(chosen, limit)  # reads the documents: a file that is missing is said now
     with working(f"loading {source}"):
         model = load(source, device, dtype, revision)
@@ -80,6 +81,14 @@ def evaluate(
         show_json({"answers": len(keys), "folder": out})
     else:
         say(f"answers, to grade with `sinkscope grade {out}`: {out}")
+
+
+def announce(sandbox: str, yes: bool) -> None:
+    """Say how model-written programs are confined; where they are not, that is confirmed first."""
+    if sandbox == "none" and not yes:
+        confirm(f"{reason(sandbox)}. Run them?", "--yes")
+    else:
+        say(reason(sandbox), stderr=True)
 
 
 def _batch_size(text: str) -> Any:

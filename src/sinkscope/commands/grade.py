@@ -5,20 +5,20 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 
-from sinkscope.commands.evaluate import show, watching
+from sinkscope.commands.evaluate import announce, show, watching
 from sinkscope.commands.output import say, show_json
 from sinkscope.tasks.evaluation import open_evaluation
 from sinkscope.tasks.grading import grade_folders, run_folders, task_of
 from sinkscope.tasks.records import RunFolder
-from sinkscope.tasks.sandbox import UnconfinedWarning, reason
+from sinkscope.tasks.sandbox import UnconfinedWarning
 
 
-def grade(run: Path, again: bool, data: Path | None, sandbox: str, json: bool) -> None:
+def grade(run: Path, again: bool, data: Path | None, sandbox: str, yes: bool, json: bool) -> None:
     """Grade what has no grade yet, or with `again` everything, and print the result."""
     warnings.simplefilter("ignore", UnconfinedWarning)  # said in a line of its own
     tasks = [task_of(RunFolder.read(folder).settings, data, sandbox) for folder in run_folders(run)]
     if any(task.runs_code for task in tasks):
-        say(reason(sandbox), stderr=True)
+        announce(sandbox, yes)
     with watching(f"grading {', '.join(sorted({task.name for task in tasks}))}") as progress:
         done = grade_folders(run, again, data, sandbox, progress)
     if list(done) == [run]:

@@ -73,7 +73,8 @@ def describe(source: str, revision: str | None, check: bool, device: str, dtype:
 def facts(checkpoint: Any) -> dict[str, Any]:
     """What `sinkscope models MODEL` prints, by name."""
     family = family_of(checkpoint)
-    config = family.config(checkpoint)
+    with checkpoint.described():
+        config = family.config(checkpoint)
     parameters = sum(prod(shape) for shape in checkpoint.shapes.values())
     tokenizer = read_tokenizer(checkpoint.folder, family.chat_template)
     ids = family.special_ids(checkpoint, tokenizer)

@@ -10,10 +10,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import typer
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -56,6 +58,14 @@ def bar(text: str, middle: Sequence[ProgressColumn] = (), end: Sequence[Progress
     start = (TextColumn(text, markup=False), BarColumn(bar_width=24), MofNCompleteColumn())
     columns = (*start, *middle, TimeRemainingColumn(), *end)
     return Progress(*columns, console=console(stderr=True), transient=True)
+
+
+def confirm(question: str, flag: str) -> None:
+    """Ask on the terminal, and go on only after a yes; where nobody can be asked, `flag` must have been given."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise InputError(f"{question} confirm it with {flag}, because nobody can be asked here")
+    if not typer.confirm(visible(question), err=True):
+        raise InputError("not confirmed; nothing was run")
 
 
 def refuse_existing(path: Path, flag: str) -> None:

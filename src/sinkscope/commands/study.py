@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from sinkscope.commands.output import console, say, show_json
+from sinkscope.commands.output import confirm, console, say, show_json
 from sinkscope.errors import InputError
 from sinkscope.study import run, spec
 from sinkscope.study.cells import expanded
@@ -29,10 +29,12 @@ from sinkscope.study.estimate import (
     together,
 )
 from sinkscope.study.executors import Place
+from sinkscope.study.facts import present
 from sinkscope.study.ladder import UNITS
 from sinkscope.study.status import read as read_status
 from sinkscope.study.trained_runs import trained_runs
-from sinkscope.tasks.sandbox import UnconfinedWarning
+from sinkscope.tasks import registry
+from sinkscope.tasks.sandbox import UnconfinedWarning, reason
 from sinkscope.tasks.task import ACCURACY, NATS
 from sinkscope.text import aligned, pairs, visible
 
@@ -62,12 +64,15 @@ def study(
     runs: Path | None = None,
     task: str | None = None,
     samples: int | None = None,
+    epsilon: float | None = None,
+    rule: str | None = None,
     data: Sequence[str] | None = None,
     on: str = "local",
     workers: int | None = None,
     shard: int = run.SHARD_ANSWERS,
     option: Sequence[str] | None = None,
     sandbox: str = "auto",
+    yes: bool = False,
     device: str = "auto",
     dtype: str | None = None,
     no_report: bool = False,
@@ -82,7 +87,12 @@ def study(
         dtype,
         pairs(data or (), "--data"),
         {} if runs is None else trained_runs(runs),
+        epsilon,
+        rule,
     )
+    wanted, left_out = present(wanted)
+    if left_out:
+        say(left_out, stderr=True)
     out = out or Path(f"study-{wanted.name}")
     options = pairs(option or (), "--option")
     if plan:
@@ -90,6 +100,12 @@ def study(
         return
     if not no_report:
         run.check_libraries(("matplotlib",))
+    if (
+        sandbox == "none"
+        and not yes
+        and any(registry.get(task).runs_code for grid in wanted.evaluate for task in grid.tasks)
+    ):
+        confirm(f"{reason(sandbox)}. Run them?", "--yes")
     progress = Bar()
     warnings.simplefilter("ignore", UnconfinedWarning)  # run_study says it in a line of its own
     # A scheduler's SIGTERM, and a Ctrl-C also where a shell had it ignored.

@@ -6,13 +6,14 @@ from pathlib import Path
 
 from sinkscope import sinks
 from sinkscope.commands.output import say, show_json, show_table
+from sinkscope.sink_rule import EPSILON
 from sinkscope.trace.trace import Trace
 
 
-def summary(path: Path, json: bool = False) -> None:
+def summary(path: Path, epsilon: float = EPSILON, rule: str = "auto", json: bool = False) -> None:
     """Prints the summary table of a trace, with intervals over prompts where there are several."""
     trace = Trace.open(path)
-    table = sinks.summary(trace)
+    table = sinks.summary(trace, epsilon=epsilon, rule=rule)
     if json:
         show_json(table)
         return

@@ -26,12 +26,13 @@ from sinkscope.policies import parse_policy
 from sinkscope.reuse import as_reuse
 from sinkscope.text import visible
 from sinkscope.trace.capture import Capture
-from sinkscope.trace.storage import SUFFIX, partial_path
+from sinkscope.trace.storage import SUFFIX, check_free, partial_path
 from sinkscope.trace.trace import Trace
 
 
 class Strongest(NamedTuple):
-    """A position with much attention: `received` is its mean over steps, layers and heads, uniform attention = 1."""
+    """A position with much attention: `received` is its mean over steps, layers and heads; uniform attention = 1, or percent of a
+    distant query's attention in a causal model."""
 
     position: int
     token: str
@@ -59,6 +60,7 @@ def trace(
     family: str | None,
     mask_token_id: int | None,
     cache: bool | None,
+    overwrite: bool,
     json: bool,
     decoding: dict[str, Any],
 ) -> None:
@@ -72,7 +74,7 @@ def trace(
     rule = None if policy is None else parse_policy(policy)
     approximate = as_reuse(reuse)
     steps = parse_steps(maps_at)
-    check_out(out)
+    check_out(out, overwrite)
     given = read_prompts(prompt or [], prompt_file, prompt_ids)
     with working(f"loading {source}"):
         model = load(source, device, dtype, revision, family=family, mask_token_id=mask_token_id)
@@ -89,12 +91,15 @@ def trace(
         with following(out) if live else nullcontext(), progress(model, batch.ids.shape[1]) as show:
             run = generate(
                 model, batch.ids, loop, rule, capture, seeds, batch.real, out, progress=show, cache=cache,
-                reuse=approximate,
+                reuse=approximate, overwrite=overwrite,
             )  # fmt: skip
     except BaseException:
         if partial_path(out).exists():
-            where = f'sinkscope.Trace.open("{partial_path(out)}")'
-            say(f"stopped; what was recorded so far opens with {where}", stderr=True)
+            say(
+                f"stopped; `sinkscope summary {partial_path(out)}` reads what was recorded so far; the same command with "
+                "--overwrite records anew",
+                stderr=True,
+            )
         raise
     if steps:
         replace_with_maps(model, out, steps)
@@ -108,6 +113,8 @@ def add_maps(path: Path, maps_at: str, load_options: tuple[str, str, str | None]
         raise InputError(
             f"{path} is a trace: say of which steps its maps are wanted, such as --maps-at 12,13"
         )
+    if path.is_dir():
+        raise InputError(f"{path} is a recording that was not finished; maps are added to finished traces")
     replace_with_maps(load_model_of(Trace.open(path), *load_options), path, steps)
     if json:
         show_json({"trace": path, "maps_at": steps, "bytes": path.stat().st_size})
@@ -153,20 +160,15 @@ def following(out: Path) -> Iterator[None]:
         yield
 
 
-def check_out(out: Path) -> None:
+def check_out(out: Path, overwrite: bool = False) -> None:
     """Refuse, before a model is loaded, an `out` that cannot become a trace."""
     if not out.name.endswith(SUFFIX):
         name = out.name.removesuffix(".zip").removesuffix(".zarr") or "trace"
         raise InputError(
             f"--out is the name of a trace and ends in {SUFFIX}, got {out}; try {out.with_name(name + SUFFIX)}"
         )
-    if out.exists():
-        raise InputError(f"{out} exists already; give another --out, or move it away")
-    if partial_path(out).exists():
-        raise InputError(
-            f"{partial_path(out)} holds an earlier recording that was not finished: open it with sinkscope.Trace.open, then "
-            "move it away, or give another --out"
-        )
+    if replaced := check_free(out, overwrite):
+        say(f"--overwrite: {replaced}; it is replaced, from the first step on", stderr=True)
 
 
 def read_prompts(texts: list[str], file: Path | None, ids: Path | None) -> list[str] | torch.Tensor:
@@ -258,6 +260,7 @@ def progress(model: Model, prompt: int) -> Iterator[Callable[[int, int, torch.Te
 def report(run: Run, seeds: Any, out: Path, json: bool) -> None:
     """Print the answers, where the sinks are, whether they moved, and where to look next."""
     from sinkscope.sinks import moves, summary
+    from sinkscope.sinks.judging import PERCENT
 
     if run.trace is None:
         raise RuntimeError("a traced run has a trace")
@@ -290,16 +293,19 @@ def report(run: Run, seeds: Any, out: Path, json: bool) -> None:
         and row["unit"] == "share of head-steps with a sink"
         and row["value"] > 0
     )
+    share = "% of a distant query's attention" if table.attrs["unit"] == PERCENT else "× uniform"
     positions = "; ".join(
-        f"position {key.position} {key.token!r} ({key.received:.1f}× uniform)" for key in most
+        f"position {key.position} {key.token!r} ({key.received:.1f}{share})" for key in most
     )
+    unknown = values.get(("data", "unknown keys"))
     say(
         *(f"answer {row}: {text.strip()[:400] or '(empty)'}" for row, text in enumerate(run.texts)),
         f"steps: {run.steps}, forward passes: {max(run.forwards)}, selections decided by ties: {int(run.ties.sum())}",
         f"sinks (ε = 3): {known('where', 'sinks per head')} per head and step; heads without one: "
-        f"{known('where', 'heads without')}; attention they absorb: {known('strength', 'absorbed')}",
-        f"most attention, as a mean over all steps, layers and heads (a sink in one head has 4× and more): {positions}",
-        f"the strongest sink of a head moved {moved} times; by kind of head: {kinds or 'no sinks'}",
+        f"{known('where', 'heads without')}; attention they absorb: {known('strength', 'absorbed')}"
+        + ("" if unknown is None else f"; too recent to be judged: {unknown:.0%} of the tokens"),
+        f"most attention, as a mean over all steps, layers and heads: {positions or 'unknown, the text is too short'}",
+        f"the strongest sink of a head moved {moved} times; by kind of head: {kinds or 'none was found'}",
     )
     if run.hidden_share is not None:
         did = ", ".join(f"{ACCOUNT[name]} {share:.1%}" for name, share in acted.items() if share is not None)
@@ -313,13 +319,14 @@ def strongest(trace: Trace, count: int = 3) -> list[Strongest]:
     """The positions of the first sample that received the most attention."""
     import numpy as np
 
+    from sinkscope.sinks import step_position_map
+
     dataset = trace.dataset.isel(sample=0)
-    received = dataset["received_all" if "received_all" in dataset else "received"]
-    if not bool(received.notnull().any()):  # a causal run so short that no key was seen by 16 queries
-        received = dataset["received"]
-    mean = np.nan_to_num(received.mean([dim for dim in received.dims if dim != "key"], skipna=True).values)
+    maps = step_position_map(trace.dataset.isel(sample=[0])).values[0]
+    seen = np.isfinite(maps).sum(axis=0)
+    mean = np.nansum(maps, axis=0) / np.maximum(1, seen)
     keys = []
-    for key in np.argsort(-mean, kind="stable")[:count]:
+    for key in np.argsort(-mean, kind="stable")[: min(count, int((seen > 0).sum()))]:
         ids = dataset["tokens"].isel(key=int(key)).values
         token = trace.token_text(int(ids[ids >= 0][-1])) if (ids >= 0).any() else "?"
         keys.append(Strongest(int(dataset["position"].isel(key=int(key))), token, float(mean[key])))

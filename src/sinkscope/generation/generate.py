@@ -50,6 +50,7 @@ def generate(
     reuse: Reuse | str | None = None,
     cache: bool | None = None,
     shadow: bool = False,
+    overwrite: bool = False,
 ) -> Run:
     """Generate step by step, exactly as the official loop of the decoding does, unless `reuse` allows approximate steps.
 
@@ -69,6 +70,7 @@ def generate(
         reuse: what of earlier forwards is used again; a rule or its text. None: nothing, every step is exact.
         cache: whether a block loop keeps finished blocks in a KV cache; None: as officially.
         shadow: under a reuse rule, run an exact forward beside each approximate one; `run.error` then has the divergence.
+        overwrite: replace a trace that is at `out`, or an unfinished recording.
 
     >>> done = ss.generate(model, prompts, decoding, policy=ss.MaskTop(1), capture=ss.Capture())
     >>> done.sequences.shape, done.hidden_share.shape    # Long [B, S]; Float [B]
@@ -103,7 +105,7 @@ def generate(
         about = provenance(model, decoding, policy, capture, seed, reuse)
         frame = _frame(model, batch, decoding, capture, checked is not None, cached, alone)
         frame = replace(frame, reuse=reuse is not None)
-        writer = trace_writer(out, frame, capture, about)
+        writer = trace_writer(out, frame, capture, about, overwrite)
         recorder = Recorder(frame, capture, writer, batch.ids.cpu().numpy())
     groups: list[Group] = []
     try:

@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.context import ALL, AttentionCall, CallEditor
+from sinkscope.attention.distant import whole
 from sinkscope.decoding.groups import grouped, row_keys
 from sinkscope.errors import CheckpointError, InputError
 from sinkscope.generation.generate import check_decoding, runs_together
 from sinkscope.generation.run import Run
 from sinkscope.models.model import Model
-from sinkscope.sink_rule import EPSILON, torch_sinks_of
+from sinkscope.sink_rule import torch_sinks_of
 from sinkscope.trace.recorder import decoder_layers
-from sinkscope.trace.step_recorder import SEEN_BY
 
 PROMPT, MASK, WRITTEN, PADDING = 0, 1, 2, -1
 """Kinds of positions: given, mask token, written answer token; padding is none of them."""
@@ -49,7 +49,8 @@ class Observation:
         shift: the vector at column j predicts the token at column j + shift.
         residual: Float [L + 1, B, S, width]: the stream entering each layer, and the one that leaves the last.
         calls: the attention of each layer: q, k, v, output, map.
-        received: Float32 [L, B, H, S], uniform = 1; NaN in padding and for keys that a causal model has shown to < 16 queries.
+        received: Float32 [L, B, H, S], uniform = 1, of a causal model from distant queries; NaN in padding and where it is not
+            known whether the key is a sink. sinks: Bool, likewise: sinks (ε = 3) of each head.
         keys: a number for each row, by which its controls are drawn: no row's draw depends on the others.
     """
 
@@ -68,12 +69,13 @@ class Observation:
     residual: Tensor
     calls: list[AttentionCall]
     received: Tensor
+    sinks: Tensor
     keys: list[int]
 
     @cached_property
-    def sinks(self) -> Tensor:
-        """Bool [L, B, H, S]: sinks (ε = 3) of each head."""
-        return torch_sinks_of(self.received, EPSILON)
+    def judged(self) -> Tensor:
+        """Long [L, B, S]: the kind of each position that can be judged in the layer; PADDING elsewhere."""
+        return torch.where(self.received.isnan().all(2), PADDING, self.kind)
 
     @cached_property
     def layer_sinks(self) -> Tensor:
@@ -268,16 +270,24 @@ def _observation(
     kind = torch.where(masked, MASK, torch.where(answer, WRITTEN, PROMPT)).masked_fill(~real, PADDING)
     padding = None if bool(real.all()) else real
     residual, calls = forward_inside(model, tokens.clamp(min=0), padding)
-    received = torch.stack([call.received()[:, :, 0] for call in calls])
     if causal:
-        seen = torch.stack([call.expected().seen_by[:, 0] for call in calls])
-        received = received.masked_fill(seen[:, :, None] < SEEN_BY, float("nan"))
+        distant = whole(calls)
+        far, could = distant.far()
+        received = (
+            torch.where(could.known, far / could.uniform.clamp(min=1e-9), float("nan"))
+            .float()
+            .transpose(0, 1)
+        )
+        sinks = distant.sinks().transpose(0, 1)
+    else:
+        received = torch.stack([call.received()[:, :, 0] for call in calls])
+        received = received.masked_fill((kind == PADDING)[None, :, None], float("nan"))
+        sinks = torch_sinks_of(received)
     shift = int(causal or model.spec.shifted)
-    received = received.masked_fill((kind == PADDING)[None, :, None], float("nan"))
     keys = [(key * 1_000_003 + step) % 2**62 for key in row_keys(run.seed, rows)]
     return Observation(
         model, rows, step, offset, tokens, final, kind, predicted, decided, reachable, shift, padding, residual, calls,
-        received, keys,
+        received, sinks, keys,
     )  # fmt: skip
 
 

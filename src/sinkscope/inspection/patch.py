@@ -173,7 +173,7 @@ def _by_row(values: Tensor, row: Tensor, kept: Tensor, rows: int) -> Tensor:
 
 def places(seen: Observation) -> tuple[Tensor, Tensor]:
     """Bool [L, B, G, S] each: the sinks of every KV head, and as many random non-sinks of the same kinds."""
-    kind = seen.kind[None, :, None].expand_as(seen.kv_sinks)
+    kind = seen.judged[:, :, None].expand_as(seen.kv_sinks)
     return seen.kv_sinks, matched(seen.kv_sinks, kind, [key + 2 for key in seen.keys])
 
 

@@ -215,7 +215,7 @@ def _vectors(seen: Observation) -> dict[str, Array]:
     sinks = seen.layer_sinks[kept]
     best = seen.strength[kept].masked_fill(~sinks, -1.0).argmax(-1, keepdim=True)
     strongest = torch.zeros_like(sinks).scatter(-1, best, True) & sinks
-    hidden = seen.kind.expand_as(sinks).masked_fill(sinks & ~strongest, -1)
+    hidden = seen.judged[kept].masked_fill(sinks & ~strongest, -1)
     other = matched(strongest, hidden, [key + 5 for key in seen.keys])
     found = {}
     rows = torch.arange(len(seen.rows), device=best.device)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.errors import CheckpointError
-from sinkscope.models.checkpoint import Checkpoint, file_digest, listed, opened, read_json
+from sinkscope.models.checkpoint import Checkpoint, file_digest, listed, opened, read_table
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
@@ -42,7 +42,7 @@ class AdapterCheckpoint(Checkpoint):
     @cached_property
     def adapter(self) -> dict[str, Any]:
         """adapter_config.json, which must be a plain LoRA."""
-        config = read_json(self.folder / CONFIG, self.source)
+        config = read_table(self.folder / CONFIG, self.source)
         strange = [name for name in UNREAD if config.get(name)]
         strange += [f"bias {config['bias']}"] if config.get("bias", "none") != "none" else []
         if config.get("peft_type") != "LORA" or strange:
@@ -68,7 +68,7 @@ class AdapterCheckpoint(Checkpoint):
         """The adapter's own config.json, else the base's."""
         if not (self.folder / "config.json").exists():
             return self.base.config
-        config = read_json(self.folder / "config.json", self.source)
+        config = read_table(self.folder / "config.json", self.source)
         config.pop("auto_map", None)
         return config
 
@@ -76,7 +76,7 @@ class AdapterCheckpoint(Checkpoint):
     def generation_config(self) -> dict[str, Any]:
         """The adapter's own, else the base's."""
         path = self.folder / "generation_config.json"
-        return read_json(path, "") if path.exists() else self.base.generation_config
+        return read_table(path) if path.exists() else self.base.generation_config
 
     @cached_property
     def files(self) -> dict[str, Path]:
@@ -162,7 +162,7 @@ def read_adapter(folder: Path, source: str, find: Callable[[str], Checkpoint]) -
     Args:
         find: name, folder or hub id → checkpoint.
     """
-    name = read_json(folder / CONFIG, source).get("base_model_name_or_path")
+    name = read_table(folder / CONFIG, source).get("base_model_name_or_path")
     if not isinstance(name, str) or not name:
         raise CheckpointError(
             f"{source}: {CONFIG} names no base model; set base_model_name_or_path to the folder or hub id of its base"

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from sinkscope.attention.interface import NAME, register
 from sinkscope.errors import CheckpointError
-from sinkscope.models.checkpoint import Checkpoint, StoredParts, fill
+from sinkscope.files import fit
+from sinkscope.models.checkpoint import ROTATION, Checkpoint, StoredParts, fill
 from sinkscope.models.family import Family, SpecialIds, usual_ids
 from sinkscope.models.fused_forward import possible
 from sinkscope.models.stacked import room
@@ -88,7 +89,7 @@ def read_settings(
         raise CheckpointError(
             f"{checkpoint.source}: num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}"
         )
-    rotation = dict(settings.get("rope_scaling") or settings.get("rope_parameters") or {})
+    rotation = fit(Mapping[str, Any], next(filter(None, map(settings.get, ROTATION)), {}), "rope_scaling")
     rotation.setdefault("rope_type", rotation.pop("type", "default"))
     rotation.setdefault("rope_theta", checkpoint.number("rope_theta", 10000.0))
     usual: dict[str, Any] = {
@@ -170,7 +171,7 @@ class BackboneFamily(Family):
             settings["use_sliding_window"] = False
         if backbone == "Qwen2":
             settings.pop("attention_bias")  # it has none of its own: q, k and v always have a bias
-        checkpoint.check_layers()
+        checkpoint.check_sizes()
         config = getattr(transformers, f"{backbone}Config")(**settings)
         config.is_causal = False
         return config
@@ -179,8 +180,11 @@ class BackboneFamily(Family):
         """transformers' network with the checkpoint's weights."""
         import transformers
 
-        config = self.config(checkpoint)
-        network = empty_network(getattr(transformers, f"{self.backbone_of(checkpoint)}ForCausalLM"), config)
+        with checkpoint.described():
+            config = self.config(checkpoint)
+            network = empty_network(
+                getattr(transformers, f"{self.backbone_of(checkpoint)}ForCausalLM"), config
+            )
         vary(network, read_variant(checkpoint.config, checkpoint.source))
         parts, exact = self.divided(checkpoint, network), self.exact(config)
         made = {target for part in parts.values() for _, target, _ in part.pieces}

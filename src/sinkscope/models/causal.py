@@ -21,8 +21,9 @@ from torch import nn
 
 from sinkscope.attention.interface import NAME, register
 from sinkscope.errors import CheckpointError, SinkscopeError, nearest
+from sinkscope.files import one_line
 from sinkscope.models.backbone import empty_network
-from sinkscope.models.checkpoint import Checkpoint, complain, fill, one_line
+from sinkscope.models.checkpoint import Checkpoint, complain, fill
 from sinkscope.models.family import (
     FAMILIES,
     Family,
@@ -35,6 +36,9 @@ from sinkscope.models.family import (
 from sinkscope.models.fused_forward import has_llama_layers, possible
 from sinkscope.models.stacked import lay_side_by_side
 from sinkscope.models.variant import PLAIN, Variant, read_variant, vary
+
+MOST_KEPT = 1 << 28
+"""Numbers in buffers of a network: 1 GiB in float32."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,8 @@ class Causal(Family):
 def _varied(checkpoint: Checkpoint, variant: Variant, device: torch.device, dtype: torch.dtype) -> nn.Module:
     """A Llama network with changed attention, which transformers does not build."""
     network_class, config = architecture(checkpoint)
-    network = empty_network(network_class, config)
+    with checkpoint.described():
+        network = empty_network(network_class, config)
     vary(network, variant)
     names = {name: name for name in dict(network.named_parameters())}
     tied = bool(config.tie_word_embeddings)
@@ -175,7 +180,7 @@ def architecture(checkpoint: Checkpoint, head: str = "CAUSAL") -> tuple[Any, Any
         raise CheckpointError(
             f"{checkpoint.source}: model_type {kind!r} is not one that sinkscope can load; {hint}"
         )
-    checkpoint.check_layers()
+    checkpoint.check_sizes()
     try:
         # Whether it is quantised is asked of the weights (see Checkpoint.quantised).
         # A copy: transformers writes into nested settings, and the checkpoint's digest is over what its file says.
@@ -198,16 +203,15 @@ def architecture(checkpoint: Checkpoint, head: str = "CAUSAL") -> tuple[Any, Any
 def _check_sizes(checkpoint: Checkpoint, network_class: Any, config: Any) -> None:
     """Refuse a config that declares much more than the weights hold, before transformers makes room for it."""
     stored = sum(math.prod(shape) for shape in checkpoint.shapes.values())
-    try:
-        with torch.device("meta"):
-            declared = sum(parameter.numel() for parameter in network_class(config).parameters())
-    except Exception as error:  # a config class may raise anything for sizes that do not fit together
+    with checkpoint.described(), torch.device("meta"):
+        network = network_class(config)
+        declared = sum(parameter.numel() for parameter in network.parameters())
+        kept = sum(
+            buffer.numel() for buffer in network.buffers()
+        )  # masks and tables that follow from the config
+    if declared > 2 * stored or kept > MOST_KEPT:
         raise CheckpointError(
-            f"{checkpoint.source}: config.json does not describe a network: {one_line(error)}"
-        ) from error
-    if declared > 2 * stored:
-        raise CheckpointError(
-            f"{checkpoint.source}: config.json declares {declared:,} numbers, but the weights hold {stored:,}; "
+            f"{checkpoint.source}: config.json declares {declared + kept:,} numbers, but the weights hold {stored:,}; "
             "check that config.json and the weights belong together"
         )
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.errors import CheckpointError
+from sinkscope.files import one_line, read_json, reading
 from sinkscope.models.variant import MODEL_TYPES
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -35,6 +36,14 @@ VARIED = {own: official for official, own in MODEL_TYPES.items()}
 """model_type of a variant → that of the network it varies."""
 LAYER_COUNTS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
 """Names of the number of layers in config files."""
+WIDTHS = (
+    "vocab_size", "embedding_size", "hidden_size", "d_model", "n_embd", "intermediate_size", "mlp_hidden_size",
+    "moe_intermediate_size", "num_attention_heads", "num_key_value_heads", "n_heads", "n_kv_heads", "n_head", "head_dim",
+    "num_experts", "num_local_experts", "n_routed_experts", "num_shared_experts", "n_shared_experts",
+)  # fmt: skip
+"""Names of sizes that a network cannot have without a tensor that has them too."""
+ROTATION = ("rope_scaling", "rope_parameters")
+"""Names of the settings of the rotation."""
 
 LISTED = 8
 """How many tensor names one error lists."""
@@ -57,7 +66,7 @@ class Checkpoint:
     @cached_property
     def config(self) -> dict[str, Any]:
         """config.json, without what would point elsewhere."""
-        config = read_json(
+        config = read_table(
             self.folder / "config.json", f"{self.source} is not a checkpoint in the Hugging Face layout"
         )
         for name in ("auto_map", "transformers_weights"):  # they would point to code, and to other weights
@@ -68,7 +77,7 @@ class Checkpoint:
     def generation_config(self) -> dict[str, Any]:
         """generation_config.json, or nothing."""
         path = self.folder / "generation_config.json"
-        return read_json(path, "") if path.exists() else {}
+        return read_table(path) if path.exists() else {}
 
     @property
     def model_type(self) -> str:
@@ -94,8 +103,8 @@ class Checkpoint:
         if self.config.get(name) is None and otherwise is not None:
             return otherwise
         value = self.setting(name)
-        number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-        if not number or value < 1 or value != int(value):
+        number = isinstance(value, (int, float)) and not isinstance(value, bool) and 1 <= value < 2**40
+        if not number or value != int(value):
             raise self._misfit(name, value, "a whole number")
         return int(value)
 
@@ -104,7 +113,7 @@ class Checkpoint:
         if self.config.get(name) is None and otherwise is not None:
             return otherwise
         value = self.setting(name)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e300:
             raise self._misfit(name, value, "a number")
         return float(value)
 
@@ -114,17 +123,30 @@ class Checkpoint:
             "take config.json from the original model"
         )
 
-    def check_layers(self) -> None:
-        """Refuse a config that declares more layers than the weights have tensors, before anything is made of it."""
-        inner = self.config.get("text_config")
-        for settings in (self.config, inner if isinstance(inner, dict) else {}):
-            for name in LAYER_COUNTS:
-                layers = settings.get(name)
-                if isinstance(layers, (int, float)) and layers > len(self.shapes):
+    def check_sizes(self) -> None:
+        """Refuse a config that asks for more than the weights hold, before anything is made of it.
+
+        A network has at most as many layers as there are tensors, and none of its sizes is larger than their largest
+        dimension; both may be off by a factor of two, for networks that share weights.
+        """
+        largest = max((size for shape in self.shapes.values() for size in shape), default=0)
+        inner = [self.config.get(name) for name in ("text_config", *ROTATION)]
+        for settings in (self.config, *(one for one in inner if isinstance(one, dict))):
+            for name, value in settings.items():
+                number = isinstance(value, (int, float)) and not isinstance(value, bool)
+                most = {**dict.fromkeys(LAYER_COUNTS, len(self.shapes)), **dict.fromkeys(WIDTHS, 2 * largest)}
+                if (name in most and number and not value <= most[name]) or (
+                    name == "partial_rotary_factor" and value is not None and not (number and 0 < value <= 1)
+                ):
                     raise CheckpointError(
-                        f"{self.source}: config.json sets {name} to {layers}, but the weights have only {len(self.shapes)} "
-                        "tensors; check that config.json and the weights belong together"
+                        f"{self.source}: config.json sets {name} to {value}, but the weights have only {len(self.shapes)} "
+                        f"tensors, of sizes up to {largest}; check that config.json and the weights belong together"
                     )
+
+    def described(self) -> AbstractContextManager[None]:
+        """What transformers raises while it reads config.json becomes one line."""
+        advice = "take config.json from the original model"
+        return reading(f"{self.source}: config.json", advice, CheckpointError)
 
     @cached_property
     def files(self) -> dict[str, Path]:
@@ -133,7 +155,7 @@ class Checkpoint:
         if single.exists():  # where both are there, transformers reads the single file, and so do we
             return dict.fromkeys(self.shapes_in(single), single)
         if (self.folder / INDEX).exists():
-            weights = read_json(self.folder / INDEX, "").get("weight_map")
+            weights = read_table(self.folder / INDEX).get("weight_map")
             if not isinstance(weights, dict) or not weights:
                 raise CheckpointError(f"{self.source}: {INDEX} has no weight_map; download it again")
             shards = {str(shard) for shard in weights.values()}
@@ -321,18 +343,11 @@ def opened(path: Path, source: str, device: str = "cpu") -> Any:
         ) from error
 
 
-def read_json(path: Path, complaint: str) -> dict[str, Any]:
+def read_table(path: Path, complaint: str = "") -> dict[str, Any]:
     """A JSON object from a file, or a clear error."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{complaint}: no {path.name} in {path.parent}") from error
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise CheckpointError(
-            f"{path} is not readable JSON ({one_line(error)}); download it again"
-        ) from error
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{path} should hold a JSON object, not {type(found).__name__}")
+    if not path.exists():
+        raise CheckpointError(f"{complaint}: no {path.name} in {path.parent}")
+    found: dict[str, Any] = read_json(path, "download it again", CheckpointError)
     return found
 
 
@@ -350,10 +365,3 @@ def _in_hub_cache(path: Path) -> bool:
     from huggingface_hub.constants import HF_HUB_CACHE
 
     return path.is_relative_to(Path(HF_HUB_CACHE).resolve())
-
-
-def one_line(error: BaseException) -> str:
-    """The first line of an error's message, short enough for one line of ours."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    first = f"{lines[0]} {lines[1].strip()}" if lines[0].endswith(":") and len(lines) > 1 else lines[0]
-    return first[:200]

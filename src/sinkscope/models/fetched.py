@@ -24,7 +24,8 @@ from functools import cached_property
 from pathlib import Path
 
 from sinkscope.errors import CheckpointError, InputError, nearest
-from sinkscope.models.checkpoint import Checkpoint, file_digest, one_line
+from sinkscope.files import one_line
+from sinkscope.models.checkpoint import Checkpoint, file_digest
 
 PROVENANCE = "provenance.json"
 """Written last into a finished folder: where the weights came from."""

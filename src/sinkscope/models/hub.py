@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import CheckpointError
-from sinkscope.models.checkpoint import INDEX, SINGLE, TOKENIZER_FILES, Checkpoint, one_line, read_json
+from sinkscope.files import one_line
+from sinkscope.models.checkpoint import INDEX, SINGLE, TOKENIZER_FILES, Checkpoint, read_table
 
 SMALL = ("config.json", "generation_config.json", *TOKENIZER_FILES)
 """What is fetched besides the weights. No Python file is among them."""
@@ -56,7 +57,7 @@ def fetch(repository: str, revision: str | None) -> Checkpoint:
     for name in wanted(repository, available):
         download(name)
     if INDEX in available:
-        weights: dict[str, Any] = read_json(folder / INDEX, "").get("weight_map", {})
+        weights: dict[str, Any] = read_table(folder / INDEX).get("weight_map", {})
         for shard in sorted({str(shard) for shard in weights.values()} & available):
             download(shard)
     _remember(folder, revision or "main", sha)

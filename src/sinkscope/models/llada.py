@@ -96,7 +96,7 @@ class Llada(Family):
         """LLaDA's sizes as a LlamaConfig whose attention looks both ways."""
         from transformers import LlamaConfig
 
-        checkpoint.check_layers()
+        checkpoint.check_sizes()
         _refuse_variants(checkpoint)
         config = LlamaConfig(**llama_settings(checkpoint))
         config.is_causal = False
@@ -106,8 +106,9 @@ class Llada(Family):
         """A Llama network with LLaDA's weights, biases and full-precision rotation."""
         from transformers import LlamaForCausalLM
 
-        config = self.config(checkpoint)
-        network = empty_network(LlamaForCausalLM, config)
+        with checkpoint.described():
+            config = self.config(checkpoint)
+            network = empty_network(LlamaForCausalLM, config)
         settings = checkpoint.config
         everywhere = bool(settings.get("include_bias"))
         qkv = everywhere or bool(settings.get("include_qkv_bias"))

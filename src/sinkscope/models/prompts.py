@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from types import FrameType
@@ -17,7 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sinkscope.errors import InputError
+from sinkscope.errors import CheckpointError, InputError
+from sinkscope.files import one_line, reading
 from sinkscope.models.model import Model
 
 
@@ -103,8 +106,20 @@ def encode_text(model: Model, text: str) -> list[int]:
     if model.tokenizer.chat_template:
         turns = [{"role": "user", "content": text}]
         text = render(model.tokenizer, turns, model.source, add_generation_prompt=True)
-        return list(model.tokenizer(text, add_special_tokens=False).input_ids)
-    return list(model.tokenizer(text).input_ids)
+        with _tokenizing(model):
+            return list(model.tokenizer(text, add_special_tokens=False).input_ids)
+    with _tokenizing(model):
+        return list(model.tokenizer(text).input_ids)
+
+
+@contextmanager
+def _tokenizing(model: Model) -> Iterator[None]:
+    """Some tokenizers that can be read break on a text."""
+    try:
+        yield
+    except BaseException:
+        with reading(f"the tokenizer of {model.source}", "download its files again", CheckpointError):
+            raise
 
 
 def pad(model: Model, rows: list[list[int]]) -> PromptBatch:
@@ -127,7 +142,8 @@ def decode(model: Model, sequence: Tensor, prompt: int = 0) -> str:
         return " ".join(map(str, answer))
     special = {model.ids.mask, model.ids.pad, model.ids.bos, model.ids.eot, *model.ids.eos}
     kept = [number for number in answer if number not in special]
-    text: str = model.tokenizer.decode(kept, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    with _tokenizing(model):
+        text: str = model.tokenizer.decode(kept, skip_special_tokens=True, clean_up_tokenization_spaces=False)
     return text
 
 
@@ -210,13 +226,19 @@ def _check(template: str, source: str) -> None:
         )
     try:
         parsed = Environment(extensions=["jinja2.ext.loopcontrols"], autoescape=False).parse(_plain(template))  # noqa: S701
-    except (TemplateSyntaxError, RecursionError) as error:
-        raise InputError(f"the chat template of {source} is not a readable template: {error}") from error
-    if next(parsed.find_all(nodes.Pow), None) is not None:
+        powers, products = (list(parsed.find_all(kind)) for kind in (nodes.Pow, nodes.Mul))
+    except (
+        TemplateSyntaxError,
+        RecursionError,
+    ) as error:  # what is nested deeply is parsed, and then walked, deeply
+        raise InputError(
+            f"the chat template of {source} is not a readable template: {one_line(error)}"
+        ) from error
+    if powers:
         raise InputError(
             f"the chat template of {source} takes powers, which no conversation needs; it is refused"
         )
-    for product in parsed.find_all(nodes.Mul):
+    for product in products:
         sides = (product.left, product.right)
         small = [
             isinstance(side, nodes.Const) and isinstance(side.value, int) and side.value <= LARGEST_FACTOR

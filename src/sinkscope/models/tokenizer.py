@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 from sinkscope.errors import CheckpointError
-from sinkscope.models.checkpoint import one_line, read_json
+from sinkscope.files import fit, reading
+from sinkscope.models.checkpoint import read_table
 
 KEPT = (
     "bos_token", "eos_token", "pad_token", "unk_token", "cls_token", "sep_token", "mask_token", "additional_special_tokens",
     "model_max_length", "padding_side", "model_input_names",
 )  # fmt: skip
 """Settings of tokenizer_config.json that a fast tokenizer takes as they are."""
+MOST_GROWTH = 1000
+"""Characters that replacements may make of one."""
+
+
+class _Template(TypedDict):
+    name: str
+    template: str
+
+
+class _Added(TypedDict):
+    content: str
+
+
+class _Settings(TypedDict, total=False):
+    model_max_length: float | None
+    padding_side: Literal["left", "right"] | None
+    model_input_names: tuple[str, ...] | None
+    chat_template: str | tuple[_Template, ...] | None
+    added_tokens_decoder: Mapping[str, _Added] | None
 
 
 def read_tokenizer(folder: Path, chat_template: str | None = None) -> Any:
@@ -24,11 +45,13 @@ def read_tokenizer(folder: Path, chat_template: str | None = None) -> Any:
     from transformers import AddedToken, PreTrainedTokenizerFast
 
     path = folder / "tokenizer_config.json"
-    settings = read_json(path, "") if path.exists() else {}
-    try:
+    settings = read_table(path) if path.exists() else {}
+    with reading(f"the tokenizer in {folder}", "download its files again", CheckpointError):
+        fit(_Settings, settings)
         if (folder / "tokenizer.json").exists():
-            file = str(folder / "tokenizer.json")
-            tokenizer = PreTrainedTokenizerFast(tokenizer_file=file, **_kept(settings))
+            file = folder / "tokenizer.json"
+            _check_growth(read_table(file))
+            tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(file), **_kept(settings))
         elif (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
             tokenizer = _byte_pairs(folder, settings)
         elif (folder / "tokenizer.model").exists():
@@ -38,25 +61,34 @@ def read_tokenizer(folder: Path, chat_template: str | None = None) -> Any:
         missing = [AddedToken(**entry) for _, entry in _added(settings) if entry["content"]]
         known = tokenizer.get_vocab()
         tokenizer.add_tokens([token for token in missing if token.content not in known])
-    except CheckpointError:
-        raise
-    except Exception as error:  # the Rust tokenizers raise bare Exceptions
-        raise CheckpointError(
-            f"the tokenizer files in {folder} cannot be read ({one_line(error)})"
-        ) from error
-    template = chat_template or settings.get("chat_template") or _template_file(folder)
-    if isinstance(template, list):  # several named templates: the one for plain chat
-        template = {entry["name"]: entry["template"] for entry in template}.get("default")
-    tokenizer.chat_template = template
-    tokenizer.padding_side = "left"
+        template = chat_template or settings.get("chat_template") or _template_file(folder)
+        if isinstance(template, list):  # several named templates: the one for plain chat
+            template = {entry["name"]: entry["template"] for entry in template}.get("default")
+        tokenizer.chat_template = template
+        tokenizer.padding_side = "left"
+        tokenizer.decode(tokenizer("a b").input_ids)  # some that can be read break on every text
     return tokenizer
+
+
+def _check_growth(data: Any) -> None:
+    """Refuse replacements that make a text longer and longer: a few of them fill the memory. Those of real files do not."""
+    growth, left = 1, [data.get("normalizer"), data.get("pre_tokenizer"), data.get("decoder")]
+    while left:
+        part = left.pop()
+        if isinstance(part, dict):
+            written = part.get("content", part.get("prepend"))
+            growth *= max(1, len(written)) if isinstance(written, str) else 1
+            empty = part.get("pattern") in ({"String": ""}, {"Regex": ""}) or part.get("prepend") == ""
+            if empty or growth > MOST_GROWTH:
+                raise ValueError("tokenizer.json replaces nothing by something, or little by very much")
+        left += part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
 
 
 def _byte_pairs(folder: Path, settings: dict[str, Any]) -> Any:
     """Dream's layout: a Qwen2 byte-pair vocabulary, with special tokens listed apart."""
     from transformers import AddedToken, PreTrainedTokenizerFast, Qwen2TokenizerFast
 
-    vocabulary = read_json(folder / "vocab.json", "")
+    vocabulary = read_table(folder / "vocab.json")
     merges = [
         tuple(line.split(" "))
         for line in (folder / "merges.txt").read_text(encoding="utf-8").splitlines()
@@ -100,6 +132,6 @@ def _template_file(folder: Path) -> str | None:
     if (folder / "chat_template.jinja").exists():
         return (folder / "chat_template.jinja").read_text(encoding="utf-8")
     if (folder / "chat_template.json").exists():
-        found = read_json(folder / "chat_template.json", "").get("chat_template")
+        found = read_table(folder / "chat_template.json").get("chat_template")
         return found if isinstance(found, str) else None
     return None

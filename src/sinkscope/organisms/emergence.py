@@ -1,7 +1,8 @@
 """When and where sinks appear while a model learns: the same probe, with the same masks, at log-spaced steps.
 
 The probe is held-out text. For diffusion models its targets are masked at t = .25, .5, .75 and 1 with masks that never
-change; causal models see it whole. Every number is over the real keys of one head in one sequence, then averaged.
+change; causal models see it whole. Every number is over the real keys of one head in one sequence, then averaged; where
+queries see only keys up to themselves, or to the end of their block, received attention and sinks are those of distant queries.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.context import AttentionCall
+from sinkscope.attention.distant import whole
 from sinkscope.attention.received import column_mass, query_weights, relative
 from sinkscope.organisms.batches import Batch, Pieces
 from sinkscope.organisms.documents import Text, held_out_prose, spelled
@@ -178,11 +180,18 @@ def _layer(call: AttentionCall, output: Tensor, real: Tensor, categories: Tensor
         seen_by = call.visibility.seen_by(weights)[:, 0].to(seen_by.dtype)
     if call.visibility.causal:
         seen_by = seen_by - torch.arange(real.shape[1], device=real.device)
-        received = received.masked_fill((seen_by < SEEN_BY)[:, None], float("nan"))
     mean_attention = mass[:, :, 0] / seen_by.clamp(min=1)[:, None]
+    usable = mean_attention * (real & (seen_by >= (SEEN_BY if call.visibility.causal else 0)))[:, None]
+    if call.visibility.causal or call.visibility.dense is not None:
+        distant = whole([call])
+        far, could = (distant.far()[0][:, 0], distant.far()[1])
+        known, uniform = (part[:, 0].expand_as(far) for part in (could.known, could.uniform))
+        received = torch.where(known, far / uniform.clamp(min=1e-9), float("nan")).float()
+        sink, score = distant.sinks()[:, 0], far / could.count[:, 0].clamp(min=1)
+    else:
+        sink, score = torch_sinks_of(received), received.nan_to_num(-1.0)
     counted = ~received.isnan()
-    sink = torch_sinks_of(received)
-    strongest = received.nan_to_num(-1.0).argmax(-1)  # [B, H]
+    strongest = score.masked_fill(~sink, -1.0).argmax(-1)  # [B, H]
     groups = call.query.shape[1] // call.value.shape[1]
     values = call.value.norm(dim=-1).repeat_interleave(groups, 1)
     value_ratio = values / _median(values, real[:, None].expand_as(values))
@@ -191,7 +200,6 @@ def _layer(call: AttentionCall, output: Tensor, real: Tensor, categories: Tensor
     has_sink = sink.any(-1)
     at = torch.where(has_sink, value_ratio.gather(-1, strongest[..., None])[..., 0], float("nan"))
     hidden_at = torch.where(has_sink, hidden_ratio.gather(1, strongest), float("nan"))
-    usable = mean_attention.masked_fill(~counted, 0.0)
     one_hot = torch.nn.functional.one_hot(categories.clamp(min=0), len(CATEGORIES)).float()
     kinds = one_hot[:, None] * counted[..., None]
     return {

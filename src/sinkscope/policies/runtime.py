@@ -34,7 +34,7 @@ class StepAccount:
     """What a policy did in one forward.
 
     Attributes:
-        share: Float [layer, B, H]: the share of attention that was hidden or silenced, mean over real queries.
+        share: Float [layer, B, H]: the share of attention that was hidden or silenced, mean over the real queries it acts on.
         caught, sinks: Long [layer, B, H]: how many sinks were masked, of how many there are (ε = 3, over all keys; in causal
             models by all queries so far).
         strongest: Float [layer, B, H]: 1 where the strongest sink was masked, 0 where it was not; NaN where there is none.
@@ -426,6 +426,9 @@ class PolicyRuntime:
             weights = query_weights(call.visibility, None, call.query)[:rows]
         else:
             weights = call.expected(self.queries).weights[:rows]
+        if mask is not None and mask.queries is not None:
+            # Of the queries that keys are masked for: how many others a forward holds says nothing about the policy.
+            weights = weights * mask.queries[:rows, None]
         added = None
         if self._sums is not None:
             newest = raw.nan_to_num(0.0) * call.expected(NEWEST).uniform.to(torch.float32)

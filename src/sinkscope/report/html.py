@@ -143,11 +143,13 @@ def viewer_page(
     hosted: bool = False,
 ) -> str:
     """One trace, or two side by side, as one HTML file. heads: (layer, head) labels to embed in full; hosted: for a frame."""
-    from sinkscope.report.payload import views
+    from sinkscope.report.payload import mixed, views
 
-    embedded = views(trace, heads=heads, epsilon=epsilon, samples=samples, name=names[0], file=files[0])
+    percent = other is not None and mixed((trace, other))
+    options: dict[str, Any] = {"heads": heads, "epsilon": epsilon, "samples": samples, "percent": percent}
+    embedded = views(trace, name=names[0], file=files[0], **options)
     if other is not None:
-        beside = views(other, heads=heads, epsilon=epsilon, samples=samples, name=names[1], file=files[1])
+        beside = views(other, name=names[1], file=files[1], **options)
         embedded += [{**view, "other": True} for view in beside]
     parts = viewer_parts(embedded, compare=other is not None, address=not hosted, hosted=hosted)
     title = " and ".join(dict.fromkeys(str(view["name"]) for view in embedded))

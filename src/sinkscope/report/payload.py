@@ -24,15 +24,9 @@ import xarray as xr
 from sinkscope.errors import InputError
 from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks.categories import token_texts
-from sinkscope.sinks.dataset import (
-    blocks,
-    dataset_of,
-    head_means,
-    is_causal,
-    labels,
-    sample_state,
-    scores_name,
-)
+from sinkscope.sinks.dataset import head_means, is_causal, labels, sample_state, scores_name
+from sinkscope.sinks.detection import judged_steps
+from sinkscope.sinks.judging import DISTANCE, Judge
 from sinkscope.sinks.kinds import KINDS
 from sinkscope.sinks.residence import FATES
 from sinkscope.sinks.scan import Scan, scans
@@ -57,8 +51,9 @@ BUDGET = 16_000_000
 TITLES = {
     "received": "all queries",
     "received_all": "all queries so far",
+    "received_far": "distant queries so far",
     "received_raw": "before the policy",
-    "last": "last token’s row",
+    "newest": "newest query’s row",
 }
 REAL, MASKED, DECIDED, PROMPT = 1, 2, 4, 8
 LEVELS = 253
@@ -70,17 +65,19 @@ def views(
     *,
     heads: Sequence[tuple[int, int]] = (),
     epsilon: float = EPSILON,
-    rule: str = "sum",
+    rule: str = "auto",
     samples: Sequence[int] | None = None,
     name: str | None = None,
     file: str = "",
+    percent: bool = False,
 ) -> list[dict[str, Any]]:
     """The views of a trace, one for each sample; each is JSON.
 
     heads: (layer, head) labels to embed in full. samples: indices; default as many as fit, at least the first.
-    file: the path under which a reader opens the trace again.
+    file: the path under which a reader opens the trace again. percent: scores as shares of a query's attention, to be set
+    beside those of a model whose attention differs in kind (`mixed`).
     """
-    data = dataset_of(trace)
+    data = Judge.of(trace, epsilon, rule).data
     if data.sizes["key"] > MOST_KEYS:
         raise InputError(f"a page can show up to {MOST_KEYS} keys, this trace has {data.sizes['key']}")
     names = _score_names(data)
@@ -95,12 +92,19 @@ def views(
     for sample in wanted:
         if samples is None and made and used + used / len(made) > BUDGET:
             break
-        view = _view(data.isel(sample=[sample]), names, chosen, epsilon, rule, name) | {"file": file}
+        view = _view(data.isel(sample=[sample]), names, chosen, (epsilon, rule, percent), name) | {
+            "file": file
+        }
         used += _size(view)
         made.append(view)
     for view in made:
         view["samples"] = [len(made), rows]
     return made
+
+
+def mixed(traces: Sequence[Any]) -> bool:
+    """Whether multiples of uniform attention cannot be compared between these traces: some are causal, some are not."""
+    return len({Judge.of(trace).unit for trace in traces}) > 1
 
 
 def model_name(data: xr.Dataset) -> str:
@@ -144,8 +148,7 @@ def _view(
     data: xr.Dataset,
     names: list[str],
     chosen: list[tuple[int, int]],
-    epsilon: float,
-    rule: str,
+    how: tuple[float, str, bool],
     name: str | None,
 ) -> dict[str, Any]:
     run = sample_state(data, 0)
@@ -156,8 +159,8 @@ def _view(
     means = head_means(data, names[0])
     scores = []
     for score in names:
-        title = TITLES["last"] if causal and score == "received" else TITLES[score]
-        scores.append({"name": score, "title": title, **_scores(data, score, chosen, epsilon, rule)})
+        title = TITLES["newest"] if causal and score == "received" else TITLES[score]
+        scores.append({"name": score, "title": title, **_scores(data, score, chosen, how)})
     wide = "u16" if len(ids) < 2**16 else "f32"
     view = {
         "name": name or model_name(data),
@@ -173,8 +176,7 @@ def _view(
         "texts": ["" if i < 0 else texts.get(int(i), f"⟨{int(i)}⟩") for i in ids],
         "tokens": pack(index.reshape(run.tokens.shape), wide),
         "flags": pack(flags, "u8"),
-        "epsilon": float(epsilon),
-        "rule": rule,
+        "epsilon": float(how[0]),
         "strongest": STRONGEST,
         "scores": scores,
         "kinds": list(KINDS),
@@ -261,9 +263,11 @@ def _facts(data: xr.Dataset, prompt: int, length: int) -> list[list[str]]:
 
 
 def _scores(
-    data: xr.Dataset, name: str, chosen: list[tuple[int, int]], epsilon: float, rule: str
+    data: xr.Dataset, name: str, chosen: list[tuple[int, int]], how: tuple[float, str, bool]
 ) -> dict[str, Any]:
-    """Everything embedded of one score variable of one sample."""
+    """Everything embedded of one score variable of one sample. how: ε, the rule, and whether scores are in percent."""
+    epsilon, rule, percent = how
+    judge = Judge.of(data, epsilon, rule, name, percent)
     means = head_means(data, name)
     T, L, K = (int(data.sizes[dim]) for dim in ("step", "layer", "key"))
     H = 1 if means else int(data.sizes["head"])
@@ -273,9 +277,9 @@ def _scores(
     values = np.full((L, H, T, keep), np.nan, dtype=np.float32)
     total, seen = np.zeros((L, H, K)), np.zeros((L, H, K), dtype=np.int32)
     full = {cell: np.full((T, K), np.nan, dtype=np.float32) for cell in chosen}
-    for block in blocks(data, [name]):
-        part = block.values[name][0].astype(np.float32, copy=False)
-        l0, l1, t0, t1 = block.layers.start, block.layers.stop, block.steps.start, block.steps.stop
+    least, unknown = np.inf, False
+    for _, t, rows, state, judged in judged_steps(judge):
+        part = judged.score.astype(np.float32, copy=False)
         if np.isinf(part).any():
             raise InputError(
                 f"this trace holds infinite scores in {name!r}, so it is damaged or was recorded with an overflow; record it "
@@ -283,25 +287,29 @@ def _scores(
             )
         real = ~np.isnan(part)
         filled = np.where(real, part, np.float32(0))
-        count = real.sum(axis=2)
-        mean = filled.sum(axis=2, dtype=np.float64) / np.where(count > 0, count, np.nan)
-        layers[l0:l1, t0:t1] = mean.swapaxes(0, 1)
-        total[l0:l1] += filled.sum(axis=0, dtype=np.float64)
-        seen[l0:l1] += real.sum(axis=0)
+        count = real.sum(axis=1)
+        layers[rows, t] = filled.sum(axis=1, dtype=np.float64) / np.where(count > 0, count, np.nan)
+        total[rows] += filled
+        seen[rows] += real
         top = _strongest(np.where(real, part, np.float32(-1)), keep)
-        best = np.take_along_axis(part, top, axis=-1)
-        keys[l0:l1, :, t0:t1] = top.transpose(1, 2, 0, 3)
-        values[l0:l1, :, t0:t1] = best.transpose(1, 2, 0, 3)
+        keys[rows, :, t], values[rows, :, t] = top, np.take_along_axis(part, top, axis=-1)
+        limit = np.broadcast_to(judged.base + epsilon * judged.slope, part.shape)
+        least = min(least, float(np.min(limit, where=judged.known, initial=np.inf)))
+        unknown |= bool((state.real[t] & ~judged.known).any())
         for (layer, head), array in full.items():
-            if l0 <= layer < l1:
-                array[t0:t1] = part[:, layer - l0, head]
+            if rows.start <= layer < rows.stop:
+                array[t] = part[layer - rows.start, head]
     with np.errstate(invalid="ignore"):
         average = np.where(seen > 0, total / np.maximum(seen, 1), np.nan)
     # A mean over all layers and heads weighs every head alike, and every layer has as many.
     found = {
         "mean": pack_coded(_mean_over_layers(layers)),
         "layers": pack_coded(layers),
-        **_sinks(data, name, epsilon, rule, means),
+        "unit": "% of a query’s attention" if judge.percent else "× uniform",
+        "distance": judge.rule == DISTANCE,
+        "above": None if np.isinf(least) else round(least if judge.percent else 1 + epsilon, 4),
+        "unknown": unknown,
+        **_sinks(judge, epsilon, means),
     }
     if not means:
         found |= {
@@ -326,9 +334,11 @@ def _mean_over_layers(layers: Array) -> Array:
     return np.asarray(np.nansum(layers, axis=0, dtype=np.float64) / np.where(count > 0, count, np.nan))
 
 
-def _sinks(data: xr.Dataset, name: str, epsilon: float, rule: str, means: bool) -> dict[str, Any]:
+def _sinks(judge: Judge, epsilon: float, means: bool) -> dict[str, Any]:
     """Counts of heads that call each key a sink, residences, paths, kinds and strength of every head."""
-    scan: Scan = next(iter(scans(data, epsilon, rule, scores=name, keep_residences=True)))
+    data, name = judge.data, judge.name
+    made = scans(data, epsilon, judge.rule, scores=name, percent=judge.percent, keep_residences=True)
+    scan: Scan = next(iter(made))
     counts = scan.counts.astype(np.int64)
     own = means and name == scores_name(data) and "sink_heads" in data
     if own:

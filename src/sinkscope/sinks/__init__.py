@@ -13,7 +13,7 @@ from sinkscope.sinks.compare import compare_traces, mechanisms
 from sinkscope.sinks.composition import composition
 from sinkscope.sinks.counterfactual import counterfactual, insertion_alignment
 from sinkscope.sinks.depth import depth_profile
-from sinkscope.sinks.detection import detect, filtered_share, score_histogram, sinks_of
+from sinkscope.sinks.detection import detect, filtered_share, score_histogram, sinks_of, unknown
 from sinkscope.sinks.diagnosis import Diagnosis, Finding, diagnose
 from sinkscope.sinks.dynamics import (
     drift,
@@ -44,5 +44,5 @@ __all__ = [
     "diagnose", "drift", "dynamics_kinds", "event_alignment", "filtered_share", "insertion_alignment",
     "layer_head_map", "layer_overlap", "massive_activations", "mechanisms", "merge", "moves", "paths", "residences",
     "score_histogram", "secondary_sinks", "sink_heads_share", "sink_statistics", "sink_table", "sinks_of",
-    "split_by_layer", "split_sinks", "step_overlap", "step_position_map", "summary", "variances",
+    "split_by_layer", "split_sinks", "step_overlap", "step_position_map", "summary", "unknown", "variances",
 ]  # fmt: skip

@@ -24,9 +24,8 @@ from sinkscope.sinks.dataset import (
     labelled,
     labels,
     sample_state,
-    scores_name,
 )
-from sinkscope.sinks.detection import sinks_of
+from sinkscope.sinks.judging import Judge
 from sinkscope.sinks.residence import runs_of
 from sinkscope.sinks.scan import DRAIN_RATIO, drain_keys, key_median, per_query_head, scans
 from sinkscope.statistics import Estimate, bounded, mean_interval
@@ -81,7 +80,9 @@ def massive_activations(trace: Any) -> xr.DataArray:
     )
 
 
-def anatomy(trace: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: str = "auto") -> pd.DataFrame:
+def anatomy(
+    trace: Any, epsilon: float = EPSILON, rule: str = "auto", *, scores: str = "auto"
+) -> pd.DataFrame:
     """Norms at sinks against the rest, one row per layer, with intervals over prompts.
 
     Columns: layer; value_ratio, key_ratio, hidden_ratio: mean over detected sinks of the norm divided by the median of the
@@ -90,16 +91,17 @@ def anatomy(trace: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: 
     how many. Sources: Gu et al. (ICLR 2025), Guo et al. (arXiv 2410.13835): sinks have small values and large residual norms.
     Limits: a ratio of norms is not a contribution; the output also depends on the attention weight.
     """
-    data = _with_anatomy(trace, ["value_norm"])
-    name = scores_name(data, scores)
+    judge = Judge.of(_with_anatomy(trace, ["value_norm"]), epsilon, rule, scores)
+    data, name = judge.data, judge.name
     means, heads, total = head_means(data, name), head_labels(data, name), all_heads(data)
     norms = [n for n in NORMS if n in data]
     massive = "largest_activation" in data and "median_activation" in data
     shape = (data.sizes["sample"], data.sizes["layer"])
     sums = {n: np.zeros(shape) for n in (*norms, "drain", "massive", "count")}
+    states = [sample_state(data, sample) for sample in range(data.sizes["sample"])]
     for block in blocks(data, [name, *norms, *(["largest_activation"] if massive else [])]):
         for sample, step, values in block.each_step():
-            sinks = sinks_of(values[name], epsilon, rule)
+            sinks = judge.step(states[sample], step, values[name], block.cut[2]).sinks(epsilon)
             cut = (sample, block.cut[2])
             sums["count"][cut] += sinks.sum(axis=(1, 2))
             for n in norms:
@@ -117,7 +119,7 @@ def anatomy(trace: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: 
                 sums["massive"][cut] += (sinks & big[:, None, :]).sum(axis=(1, 2))
     with np.errstate(invalid="ignore", divide="ignore"):
         each = {n: v / np.where(sums["count"] > 0, sums["count"], np.nan) for n, v in sums.items()}
-    prompts = np.array([sample_state(data, i).prompt_digest for i in range(data.sizes["sample"])])
+    prompts = np.array([state.prompt_digest for state in states])
     columns: dict[str, Any] = {"layer": labels(data, "layer")}
     for n, short in NORMS.items():
         ratio = mean_interval(each[n], prompts) if n in norms else Estimate(np.nan, np.nan, np.nan)
@@ -131,7 +133,7 @@ def anatomy(trace: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: 
 
 
 def secondary_sinks(
-    trace: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: str = "auto"
+    trace: Any, epsilon: float = EPSILON, rule: str = "auto", *, scores: str = "auto"
 ) -> pd.DataFrame:
     """Sinks other than the first token that live for a middle stretch of layers, one row per (sample, step, position).
 

@@ -227,7 +227,7 @@ def attribution(
     *,
     categories: Mapping[int, str] | None = None,
     epsilon: float = EPSILON,
-    rule: str = "sum",
+    rule: str = "auto",
     scores: str = "auto",
     seed: int = 0,
 ) -> Attribution:

@@ -21,13 +21,11 @@ from sinkscope.sinks.dataset import (
     dataset_of,
     frame,
     labels,
-    mass_weight,
     read_keys,
     sample_state,
-    scores_name,
 )
-from sinkscope.sinks.detection import check_rule, sinks_of
 from sinkscope.sinks.drift import rank
+from sinkscope.sinks.judging import Judge
 from sinkscope.statistics import mean_interval
 
 DESTINATIONS = ("old sinks", "new sinks", "prompt", "masked", "decided")
@@ -51,7 +49,7 @@ def partition(sinks_a: Array, sinks_b: Array, state: SampleState, step: int) -> 
 
 
 def compare_traces(
-    a: Any, b: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: str = "auto"
+    a: Any, b: Any, epsilon: float = EPSILON, rule: str = "auto", *, scores: str = "auto"
 ) -> xr.Dataset:
     """What changed from trace `a` (say, no policy) to trace `b` (say, sinks hidden), for the same samples and model.
 
@@ -60,7 +58,7 @@ def compare_traces(
     flow [sample, layer, destination]
         Change of the share of attention, b − a, averaged over heads and steps, for a partition of the keys: old sinks (of a), new
         sinks (of b only), the rest of the prompt, masked and decided answer. It sums to zero over destinations (bidirectional
-        traces, and the last row of causal ones).
+        traces; of causal ones only attention from distant queries counts).
     flow_same_input [sample, layer, destination]
         The same over the steps in which both had the same input tokens, so that the difference is due to the policy and not to
         texts that have diverged.
@@ -82,10 +80,9 @@ def compare_traces(
     >>> changed["flow"].dims, bool(abs(changed["flow"].sum("destination")).max() < 1e-3)
     (('sample', 'layer', 'destination'), True)
     """
-    first, second = dataset_of(a), dataset_of(b)
-    check_rule(rule, epsilon)
-    _check_same(first, second)
-    names = scores_name(first, scores), scores_name(second, scores)
+    _check_same(dataset_of(a), dataset_of(b))
+    judges = Judge.of(a, epsilon, rule, scores), Judge.of(b, epsilon, rule, scores)
+    first, second = (judge.data for judge in judges)
     steps = min(first.sizes["step"], second.sizes["step"])
     samples, layers, keys = (first.sizes[d] for d in ("sample", "layer", "key"))
     flow = np.zeros((2, samples, layers, len(DESTINATIONS)))
@@ -102,12 +99,9 @@ def compare_traces(
         used = np.zeros(2)
         paid, times = np.zeros(keys), np.zeros(keys)
         for t in range(steps):
-            values = [_scores(d, n, i, t) for d, n in zip((first, second), names, strict=True)]
-            sinks = [sinks_of(v, epsilon, rule) for v in values]
-            shares = [
-                np.nan_to_num(v, nan=0.0) * mass_weight(s, t, n)
-                for v, s, n in zip(values, states, names, strict=True)
-            ]
+            judged = [j.step(s, t, _scores(j, i, t)) for j, s in zip(judges, states, strict=True)]
+            sinks = [one.sinks(epsilon) for one in judged]
+            shares = [np.nan_to_num(one.score, nan=0.0) * one.mass for one in judged]
             groups = partition(sinks[0], sinks[1], states[0], t)
             moved = np.where(groups, shares[1] - shares[0], 0.0).sum(axis=-1).mean(axis=2).T
             counted = np.array([True, same[i, t]])
@@ -143,7 +137,7 @@ def compare_traces(
         },
         attrs={
             "epsilon": float(epsilon),
-            "rule": rule,
+            "rule": judges[0].rule,
             "policy_a": str(first.attrs.get("policy", "")),
             "policy_b": str(second.attrs.get("policy", "")),
         },
@@ -198,10 +192,10 @@ def _check_same(a: xr.Dataset, b: xr.Dataset) -> None:
             )
 
 
-def _scores(data: xr.Dataset, name: str, sample: int, step: int) -> Array:
+def _scores(judge: Judge, sample: int, step: int) -> Array:
     """float [L, H, K]."""
     window = {"sample": range(sample, sample + 1), "step": range(step, step + 1)}
-    return np.asarray(read_keys(data, name, window)[0, 0], dtype=np.float32)
+    return np.asarray(read_keys(judge.data, judge.name, window)[0, 0], dtype=np.float32)
 
 
 def _paid(data: xr.Dataset, sample: int, step: int, sinks: Array) -> Array:

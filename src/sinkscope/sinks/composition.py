@@ -111,7 +111,7 @@ def composition(
     by: str = "category",
     categories: Mapping[int, str] | None = None,
     epsilon: float = EPSILON,
-    rule: str = "sum",
+    rule: str = "auto",
     scores: str = "auto",
     top: int | None = None,
 ) -> pd.DataFrame:

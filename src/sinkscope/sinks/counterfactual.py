@@ -79,7 +79,7 @@ def counterfactual(
     alignment: Array | Sequence[Any],
     *,
     epsilon: float = EPSILON,
-    rule: str = "sum",
+    rule: str = "auto",
     scores: str = "auto",
 ) -> pd.DataFrame:
     """Does a sink follow its token or its index when filler tokens are inserted?

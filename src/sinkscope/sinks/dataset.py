@@ -46,30 +46,25 @@ def dataset_of(trace: Any) -> xr.Dataset:
 
 
 def scores_name(data: xr.Dataset, scores: str = "auto") -> str:
-    """The variable that holds the scores: `received_all` for causal traces, else `received`, unless named.
+    """The variable that holds the scores: for causal traces `received_far`, or else `received_all`; `received` for others.
 
-    The last row alone makes a causal model look restless (its strongest key changes with every new token), so "auto" takes all
-    queries so far where the trace has them. `scores="received"` is the last row, which is what a mask of a causal model ranks.
+    `scores="received"` of a causal trace is the newest query's row, which is what a mask ranks; it cannot tell a sink.
     """
     known = [
         str(name) for name in data.data_vars if str(name).startswith("received") and name != "received_by"
     ]
     if scores == "auto":
-        return "received_all" if is_causal(data) and "received_all" in data else "received"
+        usual = ("received_far", "received_all") if is_causal(data) else ()
+        return next((name for name in usual if name in data), "received")
     if scores not in known:
         raise InputError(f"scores {scores!r} are not in this trace: {nearest(scores, [*known, 'auto'])}")
     return scores
 
 
-def scored(trace: Any, scores: str) -> tuple[xr.Dataset, str]:
-    """The dataset of a trace, and the variable that holds its scores."""
-    data = dataset_of(trace)
-    return data, scores_name(data, scores)
-
-
 def is_causal(data: xr.Dataset) -> bool:
     """Whether each query sees only the keys up to itself; block diffusion has `received_all` too, and kinds of forwards."""
-    return data.attrs.get("family") == "causal" or ("received_all" in data and "forward_kind" not in data)
+    so_far = "received_far" in data or "received_all" in data
+    return data.attrs.get("family") == "causal" or (so_far and "forward_kind" not in data)
 
 
 def decoding_options(data: xr.Dataset) -> dict[str, Any]:
@@ -100,7 +95,8 @@ class SampleState:
     """The decoding state of one sample, small enough to hold.
 
     tokens int [T, K], masked bool [T, K], decided bool [T, K] (in that step), ties int [T], region str [K],
-    position int [K] (−1 in padding), real bool [T, K] (the key exists in that step and is no padding), steps [T].
+    position int [K] (−1 in padding), real bool [T, K] (the key exists in that step and is no padding), steps [T], active int [T]
+    (block diffusion: how many of the last real keys are the block whose queries count; 0 where the trace does not say).
     """
 
     tokens: Array
@@ -111,6 +107,7 @@ class SampleState:
     position: Array
     real: Array
     steps: Array
+    active: Array
 
     @property
     def length(self) -> int:
@@ -172,6 +169,7 @@ def sample_state(data: xr.Dataset, sample: int) -> SampleState:
         position=position,
         real=(region != PADDING)[None, :] & (tokens >= 0),
         steps=labels(data, "step"),
+        active=read("active", int(decoding_options(data).get("block") or 0), np.int64, step=steps),
     )
 
 
@@ -216,24 +214,6 @@ def frame(columns: Any, **attrs: Any) -> pd.DataFrame:
     table.attrs.clear()
     table.attrs.update(attrs)
     return table
-
-
-def mass_weight(state: SampleState, step: int, scores: str) -> Array:
-    """w [K] such that `received_j · w_j` is the share of all attention of that step that key j gets.
-
-    received_j = Σ_i A_ij / U_j with U_j = Σ_i u_ij, and the n query rows each sum to one, so w_j = U_j / n. Bidirectional:
-    U_j = 1. The last row of a causal model: 1/n over one row, so again w_j = 1/n. All rows of a causal model: the key at
-    position p is seen by the queries p … n−1, each with u = 1/(i+1), so U_p = H(n) − H(p) with harmonic numbers H.
-    """
-    real = state.real[step]
-    n = int(real.sum())
-    if n == 0:
-        return np.zeros(len(real))
-    if scores != "received_all":
-        return np.where(real, 1.0 / n, 0.0)
-    harmonic = np.concatenate([[0.0], np.cumsum(1.0 / np.arange(1, n + 1))])
-    place = np.clip(state.position, 0, n)
-    return np.where(real, (harmonic[n] - harmonic[place]) / n, 0.0)
 
 
 @dataclass(frozen=True)

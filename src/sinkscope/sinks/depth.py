@@ -29,7 +29,7 @@ COLUMNS = {
 
 
 def depth_profile(
-    trace: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: str = "auto"
+    trace: Any, epsilon: float = EPSILON, rule: str = "auto", *, scores: str = "auto"
 ) -> pd.DataFrame:
     """Sinks by depth, one row per layer, means over heads, steps and prompts, each with _low and _high (95 %, over prompts).
 

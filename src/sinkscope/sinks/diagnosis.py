@@ -20,8 +20,8 @@ from sinkscope.sinks.dataset import Array
 from sinkscope.sinks.drift import LEAST_DRIFT, MOST_TIES
 from sinkscope.sinks.kinds import KINDS, STATIC_SHARE
 from sinkscope.sinks.scan import DRAIN_RATIO, FIRST_POSITIONS
-from sinkscope.sinks.sink_statistics import NEWEST, SinkStatistics, as_statistics
-from sinkscope.sinks.summary_table import NEWEST_NOTE, attribution_of, drifts, kind_weights
+from sinkscope.sinks.sink_statistics import SinkStatistics, as_statistics
+from sinkscope.sinks.summary_table import attribution_of, drifts, kind_weights
 from sinkscope.statistics import Estimate, paired_interval, ratio_interval
 from sinkscope.text import html_table
 
@@ -100,7 +100,7 @@ def diagnose(
     window: Any = None,
     window_first: Any = None,
     epsilon: float = EPSILON,
-    rule: str = "sum",
+    rule: str = "auto",
     scores: str = "auto",
     tokenizer: Any = None,
     categories: Mapping[int, str] | None = None,
@@ -157,12 +157,14 @@ def _present(statistics: SinkStatistics) -> Finding:
     setting = f"ε = {statistics.attrs['epsilon']:g}, rule {statistics.attrs['rule']}"
     rules = f"present: ≥ {PRESENT_SHARE:.0%} of head-steps with a sink at {setting}"
     if steps.sum() == 0:
-        return Finding("sinks", NO_EVIDENCE, "no step could be scored", rules)
+        why = statistics.attrs.get("note") or "the texts are too short"
+        return Finding("sinks", NO_EVIDENCE, f"no key could be judged: {why}", rules)
     evidence = f"{_percent(share)} of head-steps have a sink"
-    if f"{NEWEST}without" in statistics:
-        newest = statistics[f"{NEWEST}head_steps"].values.sum(axis=1)
-        some = _share(statistics, newest - statistics[f"{NEWEST}without"].values.sum(axis=1), newest)
-        evidence += f"; {_percent(some)} by the newest query alone, {NEWEST_NOTE}"
+    if "unknown" in statistics:
+        unknown, cells = (statistics[name].values for name in ("unknown", "cells"))
+        evidence += (
+            f"; {_share(statistics, unknown, unknown + cells).value:.0%} of the keys could not be judged"
+        )
     if str(statistics.attrs.get("note")):
         evidence += f"; {statistics.attrs['note']}"
     return Finding("sinks", "present" if share.value >= PRESENT_SHARE else "none", evidence, rules)
@@ -190,17 +192,11 @@ def _moving(statistics: SinkStatistics) -> Finding:
         f"static: fixed keys hold the path for ≥ {STATIC_SHARE:.0%} of the steps (the page “Sink analysis” has all kinds); "
         f"a kind decides with {MAJORITY:.0%} of the head-steps that have a sink, {WHOLE}; mixed: none of them can have it"
     )
-    verdict, evidence = _kind(statistics, "")
-    if f"{NEWEST}kind" in statistics:
-        other, beside = _kind(statistics, NEWEST)
-        evidence = (
-            f"all queries so far: {evidence}; the newest query alone, {NEWEST_NOTE}: {other} ({beside})"
-        )
-    return Finding("moving", verdict, evidence, rules)
+    return Finding("moving", *_kind(statistics), rules)
 
 
-def _kind(statistics: SinkStatistics, prefix: str) -> tuple[str, str]:
-    weights = kind_weights(statistics, prefix)
+def _kind(statistics: SinkStatistics) -> tuple[str, str]:
+    weights = kind_weights(statistics)
     total = weights.sum(axis=1)
     shares = {kind: _share(statistics, weights[:, i], total) for i, kind in enumerate(KINDS)}
     if shares["too short"].value > 1 - MAJORITY:
@@ -251,9 +247,6 @@ def _start(statistics: SinkStatistics) -> Finding:
     rules = f"≥ {START_SHARE:.0%} of sink attention on the first {FIRST_POSITIONS} real positions, {WHOLE}"
     share = _share(statistics, statistics["start_mass"].values, statistics["sink_mass"].values)
     evidence = f"{_percent(share)} of sink attention is there"
-    if f"{NEWEST}start_mass" in statistics:
-        masses = (statistics[f"{NEWEST}{name}_mass"].values for name in ("start", "sink"))
-        evidence += f"; {_percent(_share(statistics, *masses))} by the newest query alone, {NEWEST_NOTE}"
     verdict = "yes" if share.above(START_SHARE) else "no" if share.below(START_SHARE) else NO_EVIDENCE
     return Finding("only at the start", verdict, _undecided(verdict, evidence, share), rules)
 

@@ -24,13 +24,13 @@ from sinkscope.sinks.strength import step_position_map
 
 
 def residences(
-    trace: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: str = "auto"
+    trace: Any, epsilon: float = EPSILON, rule: str = "auto", *, scores: str = "auto"
 ) -> pd.DataFrame:
     """One row per residence: how long one (layer, head, position) stayed a sink, dips of at most 2 steps included.
 
     Columns: sample, layer, head, key, position, region, start, stop (labels of the steps, both inside), length (recorded
     steps), dips (steps inside in which it was not a sink), left_censored, right_censored, fate, strength (mean received
-    attention while it was a sink, uniform = 1), kind (drain, hub, both or unknown). Limits: where only every n-th step was
+    attention while it was a sink, unit in `attrs`), kind (drain, hub, both or unknown). Limits: where only every n-th step was
     captured, a shorter visit in between is not seen.
     """
     parts = []
@@ -61,12 +61,12 @@ def residences(
                 }
             )
         )
-    units = {"length": "recorded steps", "strength": "received attention, uniform = 1", "position": "tokens"}
-    return frame(pd.concat(parts, ignore_index=True), units=units, epsilon=epsilon, rule=rule, dip=DIP)
+    units = {"length": "recorded steps", "strength": scan.judge.unit, "position": "tokens"}
+    return frame(pd.concat(parts, ignore_index=True), units=units, dip=DIP, **scan.judge.attrs(epsilon))
 
 
 def dynamics_kinds(
-    trace: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: str = "auto"
+    trace: Any, epsilon: float = EPSILON, rule: str = "auto", *, scores: str = "auto"
 ) -> xr.DataArray:
     """The kind of each head, str [sample, layer, head]: static, moving, flickering, vanishing, emerging, intermittent, none."""
     found = list(scans(trace, epsilon, rule, scores=scores))
@@ -74,7 +74,7 @@ def dynamics_kinds(
     return labelled(values, "kind", _coords(found, "layer", "head"), static_share=STATIC_SHARE, units="1")
 
 
-def paths(trace: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: str = "auto") -> xr.Dataset:
+def paths(trace: Any, epsilon: float = EPSILON, rule: str = "auto", *, scores: str = "auto") -> xr.Dataset:
     """Where the strongest sink of each head is in each step (figure 7).
 
     Variables: `key` int [sample, step, layer, head] (column of the trace, −1 = no sink), `position` int likewise (from the first
@@ -87,11 +87,11 @@ def paths(trace: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: st
     return xr.Dataset(
         {"key": (tuple(coords), keys), "position": (tuple(coords), position, {"units": "tokens"})},
         coords=coords,
-        attrs={"challenge": CHALLENGE, "epsilon": epsilon, "rule": rule},
+        attrs={"challenge": CHALLENGE, **found[0].judge.attrs(epsilon)},
     )
 
 
-def moves(trace: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: str = "auto") -> pd.DataFrame:
+def moves(trace: Any, epsilon: float = EPSILON, rule: str = "auto", *, scores: str = "auto") -> pd.DataFrame:
     """One row per move of a head's strongest sink.
 
     Columns: sample, layer, head, step (label of the step before the move), from_position, to_position, distance (tokens, right is
@@ -119,7 +119,7 @@ def moves(trace: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: st
     return frame(pd.concat(parts, ignore_index=True), units=units, challenge=CHALLENGE)
 
 
-def drift(trace: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: str = "auto") -> pd.DataFrame:
+def drift(trace: Any, epsilon: float = EPSILON, rule: str = "auto", *, scores: str = "auto") -> pd.DataFrame:
     """Drift of the strongest sinks against position and against decoding order, with intervals over prompts.
 
     Two rows ("position", "decoding order"): drift (share of the length, or of the decoding order, over the whole generation),
@@ -135,7 +135,7 @@ def drift(trace: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: st
 
 
 def event_alignment(
-    trace: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: str = "auto", seed: int = 0
+    trace: Any, epsilon: float = EPSILON, rule: str = "auto", *, scores: str = "auto", seed: int = 0
 ) -> pd.DataFrame:
     """How many moves of the strongest sinks fall together with decoding events, against permuted event times.
 
@@ -152,7 +152,7 @@ def event_alignment(
 
 
 def step_overlap(
-    trace: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: str = "auto"
+    trace: Any, epsilon: float = EPSILON, rule: str = "auto", *, scores: str = "auto"
 ) -> xr.DataArray:
     """Overlap of each head's sink set with its own of the previous step, [sample, step, layer, head], in [0, 1].
 
@@ -164,7 +164,7 @@ def step_overlap(
 
 
 def layer_overlap(
-    trace: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: str = "auto"
+    trace: Any, epsilon: float = EPSILON, rule: str = "auto", *, scores: str = "auto"
 ) -> xr.DataArray:
     """Overlap of the sink positions of two layers (all heads together) in the same step, [sample, layer, other_layer].
 

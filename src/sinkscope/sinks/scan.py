@@ -27,12 +27,11 @@ from sinkscope.sinks.dataset import (
     head_labels,
     head_means,
     labels,
-    mass_weight,
     sample_state,
-    scored,
 )
-from sinkscope.sinks.detection import HISTOGRAM_EDGES, SWEEP, check_rule, threshold_line
+from sinkscope.sinks.detection import HISTOGRAM_EDGES, SWEEP
 from sinkscope.sinks.drift import decoding_rank, set_overlap
+from sinkscope.sinks.judging import Judge
 from sinkscope.sinks.kinds import PathTracker, kinds_of
 from sinkscope.sinks.residence import Residences, residences_of
 
@@ -51,20 +50,20 @@ class Scan:
     """One sample after the pass. T steps, L layers, H heads (1 for head means), K keys.
 
     bits uint8 [T, L, H, ⌈K/8⌉]: the sinks, packed; sinks int [T, L, H]: how many; drains likewise, or None without anatomy;
-    counts int [T, L, K]: heads that call the key a sink, drain_counts likewise; observed bool [T, L, H]: at least two keys
-    could be scored; strongest float [T, L, H]: the largest score; path int [T, L, H]; absorbed float [T, L, H]: share of
-    attention that sinks get; mean_map float [T, K]: mean over layers and heads; scored bool [T, K]: the key has a score in
-    some head (keys of a causal model that few queries have seen have none); filtered int [E]: cells above each ε of SWEEP;
-    cells: how many there were; histogram int [bins]; sink_mass, start_mass: Σ share of attention on sinks, and on sinks among
-    the first 4 positions; at_sinks: layer → (step, flat cells [H·K], scores, drains) of its detections, where residences were
-    asked for.
+    counts int [T, L, K]: heads that call the key a sink, drain_counts likewise; observed bool [T, L, H]: some key could be
+    judged; strongest float [T, L, H]: the largest score; path int [T, L, H]; absorbed float [T, L, H]: share of
+    attention that sinks get; mean_map float [T, K]: mean over layers and heads; scored bool [T, K]: the key could be judged in
+    some head; filtered int [E]: cells above each ε of SWEEP; cells: how many could be judged, unknown: how many could not;
+    histogram int [bins]; sink_mass, start_mass: Σ share of attention on sinks, and on sinks among the first 4 positions;
+    at_sinks: layer → (step, flat cells [H·K], scores, drains) of its detections, where residences were asked for.
+    Scores are in the unit of `judge`.
     """
 
     sample: Any
     layers: Array
     heads: Array
     state: SampleState
-    scores: str
+    judge: Judge
     means: bool
     all_heads: int | None
     bits: Array
@@ -81,6 +80,7 @@ class Scan:
     filtered: Array
     histogram: Array
     cells: int = 0
+    unknown: int = 0
     sink_mass: float = 0.0
     start_mass: float = 0.0
     at_sinks: dict[int, list[tuple[int, Array, Array, Array]]] = field(default_factory=dict)
@@ -126,25 +126,26 @@ class Scan:
 def scans(
     trace: Any,
     epsilon: float = EPSILON,
-    rule: str = "sum",
+    rule: str = "auto",
     *,
     scores: str = "auto",
+    percent: bool = False,
     keep_residences: bool = False,
     sweep: bool = False,
     budget: int = BLOCK_BYTES,
 ) -> Iterator[Scan]:
-    """One `Scan` per sample, in order, reading the scores once. sweep: also the ε sweep and the histogram."""
-    data, name = scored(trace, scores)
-    check_rule(rule, epsilon)
+    """One `Scan` per sample, in order, reading the scores once. percent: see `Judge`. sweep: also ε's sweep and the histogram."""
+    judge = Judge.of(trace, epsilon, rule, scores, percent)
+    data, name = judge.data, judge.name
     names = [name] + (["value_norm"] if "value_norm" in data else [])
     working: dict[int, Scan] = {}
     passes: dict[int, _Pass] = {}
     for block in blocks(data, names, budget, max(1, STATE_BYTES // _state_bytes(data, name))):
         for sample, step, values in block.each_step():
             if sample not in working:
-                working[sample] = _empty(data, name, sample)
+                working[sample] = _empty(judge, sample)
             if step == 0:
-                passes[sample] = _Pass(working[sample], block.layers, epsilon, rule, keep_residences, sweep)
+                passes[sample] = _Pass(working[sample], block.layers, epsilon, keep_residences, sweep)
             norms = values.get("value_norm")
             passes[sample].step(step, values[name], None if norms is None else drain_keys(norms))
         if block.steps.stop == data.sizes["step"] and block.layers.stop == data.sizes["layer"]:
@@ -187,8 +188,8 @@ def per_query_head(values: Array, heads: Array, total: int | None, means: bool) 
 class _Pass:
     """Feeds the steps of one sample and one range of layers into a scan."""
 
-    def __init__(self, scan: Scan, layers: range, epsilon: float, rule: str, keep: bool, sweep: bool) -> None:
-        self.scan, self.epsilon, self.rule, self.keep, self.sweep = scan, epsilon, rule, keep, sweep
+    def __init__(self, scan: Scan, layers: range, epsilon: float, keep: bool, sweep: bool) -> None:
+        self.scan, self.epsilon, self.keep, self.sweep = scan, epsilon, keep, sweep
         self.cut, self.first = as_slice(layers), layers.start
         self.path = PathTracker(len(layers), scan.sinks.shape[2])
         self.weight = len(layers) / scan.sinks.shape[1]
@@ -197,40 +198,39 @@ class _Pass:
         """received float [l, H, K]; drains bool [l, KV, K] or None."""
         scan, cut, keys = self.scan, self.cut, received.shape[-1]
         shape = received.shape[:2]
-        missing = np.isnan(received)
-        base, slope = threshold_line(received, self.rule)
-        filled = np.where(missing, np.float32(0), received) if missing.any() else received
+        judged = scan.judge.step(scan.state, t, received, cut)
+        missing, known = np.isnan(judged.score), judged.known
+        filled = np.where(missing, np.float32(0), judged.score) if missing.any() else judged.score
         real = ~missing
-        count = np.count_nonzero(real, axis=-1)
-        scan.observed[t, cut] = count >= 2
-        scan.cells += int(count.sum())
-        sinks = filled > base + self.epsilon * slope
+        scan.observed[t, cut] = known.any(axis=-1)
+        scan.cells += int(known.sum())
+        scan.unknown += int((scan.state.real[t] & ~known).sum())
+        sinks = judged.sinks(self.epsilon)
         scan.bits[t, cut] = np.packbits(sinks, axis=-1)
-        top = filled.argmax(axis=-1)
-        best = np.take_along_axis(filled, top[..., None], axis=-1)[..., 0]
-        scan.strongest[t, cut] = np.where(count > 0, best, np.nan)
+        scan.strongest[t, cut] = np.where(real.any(axis=-1), filled.max(axis=-1), np.nan)
         flat = np.flatnonzero(sinks)
         row, key = np.divmod(flat, keys)
         number = np.bincount(row, minlength=shape[0] * shape[1]).reshape(shape)
         scan.sinks[t, cut] = number
         cell = row // shape[1] * keys + key
         scan.counts[t, cut] = np.bincount(cell, minlength=shape[0] * keys).reshape(shape[0], keys)
-        share = filled.reshape(-1)[flat] * mass_weight(scan.state, t, scan.scores)[key]
+        mass = np.broadcast_to(judged.mass, filled.shape)[row // shape[1], row % shape[1], key]
+        share = filled.reshape(-1)[flat] * mass
         scan.absorbed[t, cut] = np.bincount(row, weights=share, minlength=shape[0] * shape[1]).reshape(shape)
         scan.sink_mass += float(share.sum())
         place = scan.state.position[key]
         scan.start_mass += float(share[(place >= 0) & (place < FIRST_POSITIONS)].sum())
         total = np.sum(filled, axis=(0, 1), dtype=np.float64) / np.maximum(1, real.sum(axis=(0, 1)))
-        some = real.any(axis=(0, 1))
-        scan.scored[t] |= some
-        scan.mean_map[t] += np.where(some, total, np.nan) * self.weight
+        scan.scored[t] |= known.any(axis=(0, 1))
+        scan.mean_map[t] += np.where(real.any(axis=(0, 1)), total, np.nan) * self.weight
         drained = np.zeros_like(sinks)
         if drains is not None and scan.drains is not None and scan.drain_counts is not None:
             # On head means there is no head to look up: the majority of the key-value heads decides.
             drained = sinks & (per_query_head(drains, scan.heads, scan.all_heads, scan.means) > 0.5)
             scan.drains[t, cut] = np.count_nonzero(drained, axis=-1)
             scan.drain_counts[t, cut] = np.count_nonzero(drained, axis=1)
-        scan.path[t, cut] = self.path.update(filled, top, number > 0)
+        # With a threshold for each key the largest score need not be a sink's.
+        scan.path[t, cut] = self.path.update(filled, (filled * sinks).argmax(axis=-1), number > 0)
         if self.keep:
             for i in range(shape[0]):
                 at = np.flatnonzero(sinks[i])
@@ -238,7 +238,7 @@ class _Pass:
                 scan.at_sinks.setdefault(self.first + i, []).append((t, at, scores, drain))
         if self.sweep:
             for i, epsilon in enumerate(SWEEP):
-                above = sinks if epsilon == self.epsilon else filled > base + epsilon * slope
+                above = sinks if epsilon == self.epsilon else judged.sinks(epsilon)
                 scan.filtered[i] += np.count_nonzero(above)
             scale = np.float32(1.0 / (HISTOGRAM_EDGES[1] - HISTOGRAM_EDGES[0]))
             bins = np.minimum(filled * scale, len(HISTOGRAM_EDGES) - 2).astype(np.intp)
@@ -254,7 +254,8 @@ def _state_bytes(data: xr.Dataset, name: str) -> int:
     return 4 * T * L * K + T * heads * (25 + K // 8)
 
 
-def _empty(data: xr.Dataset, name: str, sample: int) -> Scan:
+def _empty(judge: Judge, sample: int) -> Scan:
+    data, name = judge.data, judge.name
     T, L, K = (int(data.sizes[dim]) for dim in ("step", "layer", "key"))
     H = head_count(data, name)
     anatomy = "value_norm" in data
@@ -263,7 +264,7 @@ def _empty(data: xr.Dataset, name: str, sample: int) -> Scan:
         layers=labels(data, "layer"),
         heads=head_labels(data, name),
         state=sample_state(data, sample),
-        scores=name,
+        judge=judge,
         means=head_means(data, name),
         all_heads=all_heads(data),
         bits=np.zeros((T, L, H, -(-K // 8)), dtype=np.uint8),

@@ -19,10 +19,11 @@ from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks.attribution import COLUMNS, DISTANCES, ROWS_PER_SAMPLE, Observations, observe
 from sinkscope.sinks.categories import CATEGORIES, category_codes
 from sinkscope.sinks.composition import REGIONS, compose
-from sinkscope.sinks.dataset import HEAD_MEANS_NOTE, Array, dataset_of, decoding_options, note_of
-from sinkscope.sinks.detection import HISTOGRAM_EDGES, SWEEP, check_rule
+from sinkscope.sinks.dataset import Array, dataset_of, decoding_options, is_causal
+from sinkscope.sinks.detection import HISTOGRAM_EDGES, SWEEP
 from sinkscope.sinks.drift import Drift, centroid_variance, drift_of, layer_overlap_of
 from sinkscope.sinks.events import EVENTS, align
+from sinkscope.sinks.judging import AUTO, DISTANCE
 from sinkscope.sinks.scan import Scan, scans
 from sinkscope.sinks.split import split_counts
 from sinkscope.sinks.strength import sink_heads_share
@@ -34,11 +35,6 @@ LIFETIMES = 2 ** np.arange(17)
 """Lower edges of the lifetime bins: 1, 2, 4, 8, … steps."""
 
 PARTS = ("depth", "strength", "dynamics", "composition", "attribution")
-NEWEST = "newest_"
-"""Prefix of what a causal model's newest query alone says; without it, it is about all queries so far."""
-OF_NEWEST = (
-    "head_steps", "detections", "without", "absorbed", "sink_mass", "start_mass", "kind", "sink_steps",
-)  # fmt: skip
 
 _SAME = ("family", "model", "decoding", "policy", "epsilon", "rule", "scores", "scope", "parts")
 
@@ -48,7 +44,7 @@ Record: TypeAlias = dict[str, tuple[tuple[str, ...], Array]]
 def sink_statistics(
     trace: Any,
     epsilon: float = EPSILON,
-    rule: str = "sum",
+    rule: str = "auto",
     *,
     scores: str = "auto",
     tokenizer: Any = None,
@@ -57,14 +53,11 @@ def sink_statistics(
 ) -> SinkStatistics:
     """Everything that summary, diagnosis and the tables by depth need, per sample, in one pass over the scores.
 
-    parts: which of depth, strength, dynamics, composition, attribution; fewer are faster. A causal trace that is scored over all
-    queries so far is read twice: the newest query alone, which is what a mask ranks, is kept beside it. Put shards together with
-    `merge`.
+    parts: which of depth, strength, dynamics, composition, attribution; fewer are faster. Put shards together with `merge`.
     """
     for name in parts:
         checks.known("part", name, PARTS)
     data = dataset_of(trace)
-    note = check_rule(rule, epsilon)
     block = decoding_options(data).get("block")
     samples, records, last = [], [], None
     for i, scan in enumerate(scans(trace, epsilon, rule, scores=scores, sweep="strength" in parts)):
@@ -74,7 +67,7 @@ def sink_statistics(
         if "dynamics" in parts:
             record |= _kinds(scan) | _dynamics(scan, block)
             if "received_by" in data:
-                counts = split_counts(data, i, epsilon, rule)
+                counts = split_counts(data, i, epsilon, "sum" if rule in (AUTO, DISTANCE) else rule)
                 record |= {name: (("layer",), values) for name, values in counts.items()}
         if "composition" in parts or "attribution" in parts:
             # A key that could not be scored could not be a sink, so it is no part of any base rate either.
@@ -88,15 +81,14 @@ def sink_statistics(
         last = scan
     if last is None:
         raise InputError("the trace has no samples; nothing to analyse")
-    if last.scores == "received_all" and "dynamics" in parts:
-        for i, scan in enumerate(scans(trace, epsilon, rule, scores="received")):
-            newest = _depth(scan) | _strength(scan) | _kinds(scan)
-            records[i] |= {f"{NEWEST}{name}": newest[name] for name in OF_NEWEST}
+    judge = last.judge
     variables = {
         name: (("sample", *dims), np.stack([record[name][1] for record in records]))
         for name, (dims, _) in records[0].items()
     }
-    if "strength" in parts and ("prefill_received" in data or last.scores == "received"):
+    if "strength" in parts and (
+        "prefill_received" in data or (judge.name == "received" and not is_causal(data))
+    ):
         variables["gu"] = (("sample", "start_position"), sink_heads_share(data).values)
     return xr.Dataset(
         variables,
@@ -116,12 +108,9 @@ def sink_statistics(
         attrs={
             "format": FORMAT,
             **{name: str(data.attrs.get(name, "")) for name in ("family", "model", "decoding", "policy")},
-            "rule": rule,
-            "epsilon": float(epsilon),
-            "scores": last.scores,
-            "scope": "head means" if last.means else "head",
+            **judge.attrs(epsilon),
+            "unit": judge.unit,
             "parts": ",".join(parts),
-            "note": note_of(note, HEAD_MEANS_NOTE if last.means else ""),
         },
     )
 
@@ -223,7 +212,8 @@ def _depth(scan: Scan) -> Record:
 
 def _strength(scan: Scan) -> Record:
     seen = np.maximum(1, scan.observed.sum(axis=0))
-    return {
+    unknown: Record = {"unknown": ((), np.asarray(scan.unknown))} if scan.judge.rule == DISTANCE else {}
+    return unknown | {
         "main_sink": (("layer", "head"), np.nansum(scan.strongest, axis=0, dtype=np.float64) / seen),
         "above": (("epsilon",), scan.filtered),
         "cells": ((), np.asarray(scan.cells)),

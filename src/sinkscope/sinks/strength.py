@@ -29,11 +29,10 @@ from sinkscope.sinks.dataset import (
     is_causal,
     labelled,
     labels,
-    mass_weight,
     sample_state,
-    scored,
 )
-from sinkscope.sinks.detection import sinks_of
+from sinkscope.sinks.detection import judged_steps
+from sinkscope.sinks.judging import Judge
 from sinkscope.sinks.scan import scans
 
 GU_EPSILON = 0.3
@@ -100,36 +99,32 @@ def sink_heads_share(trace: Any, epsilon: float = GU_EPSILON, positions: int = 4
 
 
 def absorbed_share(
-    trace: Any, epsilon: float = EPSILON, rule: str = "sum", *, scores: str = "auto", sinks: str = "detected"
+    trace: Any, epsilon: float = EPSILON, rule: str = "auto", *, scores: str = "auto", sinks: str = "detected"
 ) -> xr.DataArray:
     """The share of all attention that sinks absorb, [sample, step, layer, head], in [0, 1].
 
     `Absorb(S) = Σ_{j∈S} Σ_i A_ij / Σ_j Σ_i A_ij`. sinks: "detected" (by the rule, none = 0), "strongest" (the one key with
     the highest score, which is what the code of the source uses for diffusion models) or "first" (the first real token, its
     choice for causal ones). Source: Attention Floating (arXiv 2601.07894), which works on head means; average over heads to
-    compare. Limits: for causal traces scored over all queries, keys seen by fewer than 16 queries have no score and count as
-    not absorbing.
+    compare. Limits: for causal traces it is the attention of distant queries, a lower bound; unknown keys count as not absorbing.
     """
     checks.known("sinks", sinks, ("detected", "strongest", "first"))
-    data, name = scored(trace, scores)
+    judge = Judge.of(trace, epsilon, rule, scores)
+    data, name = judge.data, judge.name
     sizes = [data.sizes[dim] for dim in ("sample", "step", "layer")]
     out = np.zeros((*sizes, head_count(data, name)), dtype=np.float32)
-    states: dict[int, SampleState] = {}
-    for block in blocks(data, [name]):
-        for sample, step, values in block.each_step():
-            state = states.setdefault(sample, sample_state(data, sample))
-            filled = np.nan_to_num(values[name], nan=0.0)
-            if sinks == "detected":
-                use = sinks_of(values[name], epsilon, rule)
-            elif sinks == "strongest":
-                use = np.arange(filled.shape[-1]) == filled.argmax(axis=-1)[..., None]
-            else:
-                use = np.broadcast_to(state.position == 0, filled.shape)
-            out[sample, step, block.cut[2]] = (filled * mass_weight(state, step, name) * use).sum(axis=-1)
+    for sample, step, layers, state, judged in judged_steps(judge):
+        filled = np.nan_to_num(judged.score, nan=0.0)
+        if sinks == "detected":
+            use = judged.sinks(epsilon)
+        elif sinks == "strongest":
+            use = np.arange(filled.shape[-1]) == filled.argmax(axis=-1)[..., None]
+        else:
+            use = np.broadcast_to(state.position == 0, filled.shape)
+        out[sample, step, layers] = (filled * judged.mass * use).sum(axis=-1)
     coords = {dim: labels(data, dim) for dim in ("sample", "step", "layer")}
     coords["head"] = head_labels(data, name)
-    note = HEAD_MEANS_NOTE if head_means(data, name) else ""
-    return labelled(out, "absorbed", coords, units="share of attention", sinks=sinks, note=note)
+    return labelled(out, "absorbed", coords, units="share of attention", sinks=sinks, note=judge.note)
 
 
 def row_entropy(attention: Array) -> Array:
@@ -165,19 +160,20 @@ def attention_entropy(trace: Any) -> xr.DataArray:
     return labelled(out, "entropy", {d: labels(data, d) for d in dims}, units="nats")
 
 
-def layer_head_map(trace: Any, *, scores: str = "auto") -> xr.DataArray:
-    """Strength of each head's main sink (figure 5), [sample, layer, head], uniform = 1.
+def layer_head_map(trace: Any, *, scores: str = "auto", percent: bool = False) -> xr.DataArray:
+    """Strength of each head's strongest key (figure 5), [sample, layer, head], uniform = 1; attrs["units"] says so.
 
-    The maximum over keys in each step, averaged over steps. Limits: a maximum over many keys is above 1 even for a head
-    without sinks (about 2 for mild noise over 100 keys).
+    The maximum over keys in each step, averaged over steps. Causal and block diffusion traces: in percent of a (distant)
+    query's attention, and percent=True gives that unit for the others too, to compare. Limits: a maximum over many keys is
+    above 1 even for a head without sinks (about 2 × uniform for mild noise over 100 keys).
     """
-    found = list(scans(trace, scores=scores))
+    found = list(scans(trace, scores=scores, percent=percent))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a head without a single score has no mean
         strength = np.stack([np.nanmean(scan.strongest, axis=0, dtype=np.float64) for scan in found])
     coords = {"sample": [scan.sample for scan in found], "layer": found[0].layers, "head": found[0].heads}
-    note = HEAD_MEANS_NOTE if found[0].means else ""
-    return labelled(strength, "main_sink", coords, units="received attention, uniform = 1", note=note)
+    judge = found[0].judge
+    return labelled(strength, "main_sink", coords, units=judge.unit, note=judge.note)
 
 
 def step_position_map(
@@ -186,12 +182,14 @@ def step_position_map(
     heads: Sequence[int] | None = None,
     *,
     scores: str = "auto",
+    percent: bool = False,
 ) -> xr.DataArray:
     """Received attention by step and key (figure 1), [sample, step, key], uniform = 1, mean over layers and heads.
 
-    layers, heads: labels to average over (default all). The paper does not say which it shows.
+    layers, heads: labels to average over (default all). The paper does not say which it shows. percent: as in `layer_head_map`.
     """
-    data, name = scored(trace, scores)
+    judge = Judge.of(trace, scores=scores, percent=percent)
+    data, name = judge.data, judge.name
     picked: dict[str, list[int]] = {}
     for dim, wanted in (("layer", layers), ("head", heads)):
         if wanted is None or (dim == "head" and head_means(data, name)):
@@ -203,9 +201,9 @@ def step_position_map(
         picked[dim] = [have.index(w) for w in wanted]
     part = data.isel(picked) if picked else data
     part[name].encoding = data[name].encoding
-    mean = np.stack([scan.mean_map for scan in scans(part, scores=name)])
+    mean = np.stack([scan.mean_map for scan in scans(part, scores=name, percent=percent)])
     coords = {dim: labels(data, dim) for dim in ("sample", "step", "key")}
-    return labelled(mean, "received", coords, units="received attention, uniform = 1", scores=name)
+    return labelled(mean, "received", coords, units=judge.unit, scores=name, note=judge.note)
 
 
 def _first_keys(state: SampleState, causal: bool, positions: int) -> tuple[Array, int]:

@@ -15,8 +15,9 @@ from sinkscope.sinks.dataset import Array
 from sinkscope.sinks.depth import change_with_depth, deepest
 from sinkscope.sinks.drift import drift_table
 from sinkscope.sinks.events import alignment_table
+from sinkscope.sinks.judging import MULTIPLES
 from sinkscope.sinks.kinds import KINDS
-from sinkscope.sinks.sink_statistics import NEWEST, SinkStatistics, as_statistics, observations
+from sinkscope.sinks.sink_statistics import SinkStatistics, as_statistics, observations
 from sinkscope.statistics import Estimate, Scale, mean_interval, ratio_interval
 
 EVENT_TITLES = {
@@ -26,9 +27,6 @@ EVENT_TITLES = {
 }
 SHARES = {"moving or vanishing heads": ("moving", "vanishing")}
 """Kinds that are also counted together."""
-
-NEWEST_NOTE = "what a mask of a causal model ranks and hides"
-ALL_NOTE = "over all queries so far"
 
 
 class Summary(pd.DataFrame):
@@ -75,7 +73,7 @@ def summary(
     trace: Any,
     *,
     epsilon: float = EPSILON,
-    rule: str = "sum",
+    rule: str = "auto",
     scores: str = "auto",
     tokenizer: Any = None,
     categories: Mapping[int, str] | None = None,
@@ -84,9 +82,8 @@ def summary(
 
     trace: a trace, sink statistics (`sinkscope.sinks.sink_statistics`), or a list of them. Returns a DataFrame with one row
     per measure: section, measure, value, low, high (95 % interval over prompts, NaN for one prompt), unit, note. Settings are
-    in `attrs`. Causal models have another section, "newest query": sinks of the newest query only, which is what policies
-    rank; all other sections are over all queries so far. A trace of 256 steps × 32 layers × 32 heads × 512 keys takes
-    under 30 s on two cores and under 1 GB.
+    in `attrs`. Keys that cannot be judged ("unknown keys") are in no other row. A trace of 256 steps × 32 layers × 32 heads ×
+    512 keys takes under 30 s on two cores and under 1 GB.
 
     >>> table = ss.summary(trace)
     >>> rows = table.set_index("measure")["value"]
@@ -99,8 +96,6 @@ def summary(
     rows = _Rows(statistics)
     for section in (_data, _where, _strength, _depth, _dynamics):
         section(rows)
-    if f"{NEWEST}kind" in statistics:
-        _newest(rows)
     _composition(rows)
     why = attribution_of(statistics)
     for line in why.table.to_dict("records"):
@@ -123,31 +118,26 @@ def _data(rows: _Rows) -> None:
     rows.add("data", "steps", float(statistics["steps"].mean()), "recorded steps per sample")
     heads = statistics.sizes["layer"] * statistics.sizes["head"]
     rows.add("data", "heads", heads, "heads", str(statistics.attrs["note"]))
+    if "unknown" in statistics:
+        share = rows.ratio("unknown", rows.sums("unknown") + rows.sums("cells"))
+        rows.add(
+            "data", "unknown keys", share, "share of tokens", "too recent to be judged, or the text too short"
+        )
 
 
 def _where(rows: _Rows) -> None:
-    note = ALL_NOTE if f"{NEWEST}kind" in rows.statistics else ""
-    _found(rows, "where", note)
+    sinks = rows.ratio("detections", "head_steps", "positive")
+    rows.add("where", "sinks per head", sinks, "sinks per head and step")
+    rows.add("where", "heads without", rows.ratio("without", "head_steps"), "share of head-steps")
     distinct = rows.ratio("distinct", "layer_steps", "positive")
-    rows.add("where", "distinct positions", distinct, "positions per layer and step", note)
-    _at_start(rows, "where", note)
+    rows.add("where", "distinct positions", distinct, "positions per layer and step")
+    rows.add(
+        "where", "on the first 4 positions", rows.ratio("start_mass", "sink_mass"), "share of sink attention"
+    )
     at = int(np.flatnonzero(np.isclose(rows.statistics["epsilon"].values, EPSILON))[0])
     cells = rows.sums("cells")
     kept = rows.ratio(cells - rows.statistics["above"].values[:, at], cells)
-    rows.add("where", "tokens filtered at ε = 3", kept, "share of tokens", note)
-
-
-def _found(rows: _Rows, section: str, note: str, prefix: str = "", tail: str = "") -> None:
-    """How many sinks there are, and heads without; prefix: of the variables, tail: of the measures' names."""
-    sinks = rows.ratio(f"{prefix}detections", f"{prefix}head_steps", "positive")
-    rows.add(section, f"sinks per head{tail}", sinks, "sinks per head and step", note)
-    without = rows.ratio(f"{prefix}without", f"{prefix}head_steps")
-    rows.add(section, f"heads without{tail}", without, "share of head-steps", note)
-
-
-def _at_start(rows: _Rows, section: str, note: str, prefix: str = "", tail: str = "") -> None:
-    start = rows.ratio(f"{prefix}start_mass", f"{prefix}sink_mass")
-    rows.add(section, f"on the first 4 positions{tail}", start, "share of sink attention", note)
+    rows.add("where", "tokens filtered at ε = 3", kept, "share of tokens")
 
 
 def _strength(rows: _Rows) -> None:
@@ -155,7 +145,11 @@ def _strength(rows: _Rows) -> None:
     rows.add("strength", "absorbed", rows.ratio("absorbed", "head_steps"), "share of attention")
     main = statistics["main_sink"].values.reshape(statistics.sizes["sample"], -1).mean(axis=1)
     main = np.where(rows.sums("head_steps") > 0, main, np.nan)
-    rows.add("strength", "main sink of a head", rows.mean(main), "received attention, uniform = 1")
+    multiples = statistics.attrs.get("unit", MULTIPLES) == MULTIPLES
+    if multiples:
+        rows.add("strength", "main sink of a head", rows.mean(main), MULTIPLES)
+    share = main / (statistics["length"].values if multiples else 100)
+    rows.add("strength", "main sink of a head: share", rows.mean(share), "share of a query's attention")
     if "gu" in statistics:
         gu = rows.mean(statistics["gu"].values[:, 0], scale="share")
         rows.add("strength", "heads with mean attention > 0.3 on the first token", gu, "share of heads")
@@ -170,7 +164,11 @@ def _depth(rows: _Rows) -> None:
     for measure, column, unit in (
         ("sinks per head: change with depth", "sinks_per_head", "sinks per head, first layer to last"),
         ("absorbed: change with depth", "absorbed", "of all attention, first layer to last"),
-        ("main sink: change with depth", "main_sink", "received attention, first layer to last"),
+        (
+            "main sink: change with depth",
+            "main_sink",
+            f"{statistics.attrs.get('unit', MULTIPLES)}, first layer to last",
+        ),
     ):
         rows.add("depth", measure, change_with_depth(statistics, column), unit)
     last = deepest(statistics.sizes["layer"])
@@ -199,28 +197,26 @@ def split_beyond_chance(statistics: SinkStatistics) -> dict[str, Estimate]:
     }
 
 
-def kind_weights(statistics: SinkStatistics, prefix: str = "") -> Array:
+def kind_weights(statistics: SinkStatistics) -> Array:
     """float [N, kinds]: head-steps with a sink that belong to heads of each kind (kinds.KINDS)."""
-    kinds, weight = statistics[f"{prefix}kind"].values, statistics[f"{prefix}sink_steps"].values
+    kinds, weight = statistics["kind"].values, statistics["sink_steps"].values
     return np.stack([np.where(kinds == i, weight, 0).sum(axis=(1, 2)) for i in range(len(KINDS))], axis=1)
 
 
-def _kinds(rows: _Rows, section: str, prefix: str = "", note: str = "") -> None:
-    weights = kind_weights(rows.statistics, prefix)
-    tail = ", newest query" if prefix else ""
-    total = weights.sum(axis=1)
+def _kinds(rows: _Rows) -> None:
+    weights = kind_weights(rows.statistics)
+    total, unit = weights.sum(axis=1), "share of head-steps with a sink"
     for i, kind in enumerate(KINDS):
         if kind != "none" and (kind != "too short" or weights[:, i].any()):
-            share = rows.ratio(weights[:, i], total)
-            rows.add(section, f"{kind} heads{tail}", share, "share of head-steps with a sink", note)
+            rows.add("dynamics", f"{kind} heads", rows.ratio(weights[:, i], total), unit)
     for name, kinds in SHARES.items():
         share = rows.ratio(weights[:, [KINDS.index(kind) for kind in kinds]].sum(axis=1), total)
-        rows.add(section, f"{name}{tail}", share, "share of head-steps with a sink", note)
+        rows.add("dynamics", name, share, unit)
 
 
 def _dynamics(rows: _Rows) -> None:
     statistics = rows.statistics
-    _kinds(rows, "dynamics")
+    _kinds(rows)
     moves = rows.ratio("moves", "path_pairs")
     rows.add("dynamics", "strongest sink moves", moves, "moves per head and step")
     share = rows.ratio(statistics["lifetimes"].values[:, 0, 0], "lifetimes")
@@ -233,7 +229,8 @@ def _dynamics(rows: _Rows) -> None:
         number = np.where(known.any(axis=1), known.sum(axis=1), np.nan)
         each = np.where(known, layers, 0.0).sum(axis=1) / number
         rows.add("dynamics", "overlap with the next layer", rows.mean(each, scale="share"), "Jaccard index")
-    for name, unit in (("spatial", "(received attention)²"), ("temporal", "positions²")):
+    squared = f"({statistics.attrs.get('unit', MULTIPLES)})²"
+    for name, unit in (("spatial", squared), ("temporal", "positions²")):
         spread = rows.mean(statistics[f"{name}_variance"].values)
         rows.add("dynamics", f"{name} variance", spread, unit)
     drift = drifts(statistics)
@@ -253,16 +250,6 @@ def _dynamics(rows: _Rows) -> None:
         "share of heads with a sink in the first step",
     )
     rows.add("dynamics", "first on the right-most mask", share, unit)
-
-
-def _newest(rows: _Rows) -> None:
-    """Sinks of the newest query alone."""
-    section, note, tail = "newest query", NEWEST_NOTE, ", newest query"
-    _found(rows, section, note, NEWEST, tail)
-    _at_start(rows, section, note, NEWEST, tail)
-    absorbed = rows.ratio(f"{NEWEST}absorbed", f"{NEWEST}head_steps")
-    rows.add(section, f"absorbed{tail}", absorbed, "share of attention", note)
-    _kinds(rows, section, NEWEST, note)
 
 
 def _composition(rows: _Rows) -> None:

@@ -12,7 +12,6 @@ from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks.categories import CATEGORIES, category_codes
 from sinkscope.sinks.dataset import (
     ANSWER,
-    HEAD_MEANS_NOTE,
     PROMPT,
     Array,
     all_heads,
@@ -20,12 +19,9 @@ from sinkscope.sinks.dataset import (
     frame,
     head_means,
     labels,
-    mass_weight,
-    note_of,
     sample_state,
-    scored,
 )
-from sinkscope.sinks.detection import check_rule, thresholds
+from sinkscope.sinks.judging import Judge
 from sinkscope.sinks.scan import DRAIN_RATIO, key_median, per_query_head
 
 STATES = (PROMPT, "masked", "decided")
@@ -40,7 +36,7 @@ COLUMNS = (
 UNITS = {
     "received": "received attention, uniform = 1",
     "excess": "received attention above the threshold",
-    "share": "share of all attention of the head in that step",
+    "share": "mean attention of a query (causal: of a distant one) to the key, in [0, 1]",
     "position": "tokens from the first real one",
     "value_ratio": "value norm / median of the head",
 }
@@ -49,7 +45,7 @@ UNITS = {
 def sink_table(
     trace: Any,
     epsilon: float = EPSILON,
-    rule: str = "sum",
+    rule: str = "auto",
     *,
     scores: str = "auto",
     tokenizer: Any = None,
@@ -59,8 +55,8 @@ def sink_table(
     """One row per detected sink (sample, step, layer, head, key).
 
     Columns: sample, step, layer, head, key (column of the trace), position (from the first real token), region, state
-    (prompt, masked, decided), token (id), category, received (uniform = 1), excess (above the threshold), share (of all
-    attention of that head and step), rank (1 = strongest of its head and step), kind (drain, hub, or unknown without
+    (prompt, masked, decided), token (id), category, received (uniform = 1), excess (above the threshold), share (mean
+    attention of a query to it), rank (1 = strongest of its head and step), kind (drain, hub, or unknown without
     anatomy), value_ratio (value norm / median of its head). top: only ranks up to this. Units are in `table.attrs`.
 
     On a trace of head means, head is −1, sink_heads says in how many single heads the key is a sink, and attrs["note"]
@@ -70,8 +66,8 @@ def sink_table(
     >>> bool((table["rank"] == 1).all()), bool((table["received"] > 3).all())
     (True, True)
     """
-    data, name = scored(trace, scores)
-    note = check_rule(rule, epsilon)
+    judge = Judge.of(trace, epsilon, rule, scores)
+    data, name = judge.data, judge.name
     means = head_means(data, name)
     names = [name] + (["value_norm"] if "value_norm" in data else [])
     heads, total = np.array([-1]) if means else labels(data, "head"), all_heads(data)
@@ -86,15 +82,18 @@ def sink_table(
                 states[sample] = (state, category_codes(data, state, tokenizer, categories))
             state, codes = states[sample]
             received = values[name]
-            limit = thresholds(received, epsilon, rule)
-            filled = np.where(np.isnan(received), -np.inf, received)
-            layer, head, key = np.nonzero(filled > limit)
+            judged = judge.step(state, step, received, block.cut[2])
+            layer, head, key = np.nonzero(judged.sinks(epsilon))
             if not len(key):
                 continue
-            order = np.lexsort((-filled[layer, head, key], head, layer))
+            order = np.lexsort((-judged.score[layer, head, key], head, layer))
             layer, head, key = layer[order], head[order], key[order]
-            value = filled[layer, head, key]
-            rank = _ranks(layer * filled.shape[1] + head)
+            rank = _ranks(layer * received.shape[1] + head)
+            limit, share = (
+                np.broadcast_to(each, received.shape)[layer, head, key]
+                for each in (judged.base + epsilon * judged.slope, judged.share)
+            )
+            value, score = received[layer, head, key], judged.score[layer, head, key]
             ratio = np.full(len(key), np.nan, dtype=np.float32)
             if "value_norm" in values:
                 norms = values["value_norm"] / key_median(values["value_norm"])
@@ -113,8 +112,8 @@ def sink_table(
                 "token": state.tokens[step, key],
                 "category": codes[step, key],
                 "received": value.astype(np.float32),
-                "excess": (value - limit[layer, head, 0]).astype(np.float32),
-                "share": (value * mass_weight(state, step, name)[key]).astype(np.float32),
+                "excess": (value * (1 - limit / score)).astype(np.float32),
+                "share": (score * share).astype(np.float32),
                 "rank": rank.astype(np.int32),
                 "kind": np.where(np.isnan(ratio), 2, np.where(ratio < DRAIN_RATIO, 0, 1)).astype(np.int8),
                 "value_ratio": ratio,
@@ -129,8 +128,7 @@ def sink_table(
     for column, words in WORDS.items():
         codes = table[column].to_numpy(dtype=np.int8)
         table[column] = pd.Categorical.from_codes(codes, categories=pd.Index(list(words)))
-    remark = note_of(note, HEAD_MEANS_NOTE if means else "")
-    return frame(table, rule=rule, epsilon=float(epsilon), scores=name, units=dict(UNITS), note=remark)
+    return frame(table, units=dict(UNITS), **judge.attrs(epsilon))
 
 
 def _ranks(group: Array) -> Array:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from sinkscope.errors import plainly
 from sinkscope.study import run, spec
+from sinkscope.study.facts import present
 from sinkscope.study.trained_runs import trained_runs
 from sinkscope.text import pairs
 
@@ -62,6 +63,9 @@ def main() -> None:
         data = pairs(given.data, "--data")
         runs = {} if given.runs is None else trained_runs(given.runs)
         study = spec.changed(given.name, given.model, None, given.samples, given.dtype, data, runs)
+        study, left_out = present(study)
+        if left_out:
+            print(left_out, flush=True)
         out = given.out or Path(f"study-{study.name}")
         outcome = run.run_study(
             study, out, given.on, given.device, given.workers, given.shard, progress=Lines(), tables=False,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sinkscope.reuse.rule import Reuse
     from sinkscope.tasks.answer import Item
 
-SCIENCE = "study/1"
+SCIENCE = "study/2"
 """Part of every cell's identity: count up when the same cell would give other results."""
 
 Kind = Literal["evaluate", "trace", "maps", "replay", "inspect"]
@@ -41,6 +41,7 @@ class Cell:
         capture: JSON of ss.Capture, or of what an inspection looks at; "" without.
         group: the name of the block of traces.
         sandbox: how programs are confined when answers are graded; part of the records, not of the identity.
+        sinks: JSON of the ε and the rule by which the statistics of traces find sinks; "": those of ss.detect.
         keep: whether recordings stay once their statistics are made; not part of the identity.
         identity: everything that can change a result, as JSON data; empty before `identified`.
     """
@@ -60,6 +61,7 @@ class Cell:
     sandbox: str = "auto"
     reuse: str = "none"
     keep: bool = True
+    sinks: str = ""
     identity: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -178,6 +180,8 @@ def identified(cell: Cell, facts: Facts, task: Task | None = None) -> Cell:
         identity["reuse"] = rule.identity()
     if cell.capture:
         identity["capture"] = json.loads(cell.capture)
+    if cell.sinks:
+        identity["sinks"] = json.loads(cell.sinks)
     return replace(cell, identity=json.loads(json.dumps(identity)))
 
 
@@ -221,10 +225,14 @@ def outline(
         for kind, grids in kinds
         for grid in grids
         for model in study.models_of(grid)
+        if grid.takes(facts[model.name].family)
         for cell in _cells(study, kind, grid, model, facts[model.name].family, auto, sandbox, exact)
     ]
-    if not cells:
+    if not study.models:
         raise InputError(f"study {study.name} has no models; give one with --model")
+    if not cells:
+        families = sorted({facts[model.name].family for model in study.models})
+        raise InputError(f"no block of study {study.name} takes models of the family {', '.join(families)}")
     return cells
 
 
@@ -241,7 +249,9 @@ def _cells(
     if isinstance(grid, TraceGrid):
         from sinkscope.trace.capture import Capture
 
-        base = replace(base, capture=Capture(**grid.capture).to_json(), keep=grid.keep)
+        own = (grid.epsilon, grid.rule) != (TraceGrid.epsilon, TraceGrid.rule)
+        sinks = json.dumps({"epsilon": grid.epsilon, "rule": grid.rule}) if own else ""
+        base = replace(base, capture=Capture(**grid.capture).to_json(), keep=grid.keep, sinks=sinks)
     if isinstance(grid, InspectGrid):
         base = replace(base, capture=json.dumps({"looks": grid.looks}))
     base = replace(base, documents=_places(study, grid, base, auto, exact))

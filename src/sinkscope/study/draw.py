@@ -41,13 +41,17 @@ def with_draws(study: Study, facts: Mapping[str, Facts]) -> Study:
                     pools.setdefault(_block(grid), set(known[key])).intersection_update(known[key])
         drawn[kind] = tuple(
             dataclasses.replace(grid, drawn=_draw(study, grid, own[0], pools.get(_block(grid), set())))
+            if own
+            else grid
             for grid, own in zip(grids, cells, strict=True)
         )
     return dataclasses.replace(study, **drawn)  # type: ignore[arg-type]
 
 
 def _cells(study: Study, kind: str, grid: Grid, facts: Mapping[str, Facts]) -> list[Cell]:
-    """The cells of one block."""
+    """The cells of one block; none where it takes no family of the models."""
+    if not any(grid.takes(facts[model.name].family) for model in study.models_of(grid)):
+        return []
     others = dict.fromkeys(("evaluate", "trace", "replay", "inspect"), ())
     alone = dataclasses.replace(study, **{**others, kind: (grid,)})  # type: ignore[arg-type]
     return identify(outline(alone, facts), facts)

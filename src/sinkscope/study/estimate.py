@@ -12,12 +12,14 @@ import dataclasses
 import json
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sinkscope.files import write_atomically
+from sinkscope.errors import InputError
+from sinkscope.files import read_json, write_atomically
 from sinkscope.study import draw
 from sinkscope.study.cells import Cell, outline
 from sinkscope.study.documents import prompt_lengths
@@ -139,12 +141,11 @@ def save_speeds(path: Path, speeds: Speeds) -> None:
 
 
 def load_speeds(path: Path) -> dict[str, Speed]:
-    """Read a measurement; empty where there is none, or the file cannot be read."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        return {name: Speed(**speed) for name, speed in data.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
-        return {}
+    """Read a measurement; empty where there is none, or the file cannot be read: it only decides on an estimate."""
+    with suppress(InputError):
+        speeds: dict[str, Speed] = read_json(path, "remove it", kind=Mapping[str, Speed])
+        return speeds
+    return {}
 
 
 def sentences(asked: Study, resolved: Study, speeds: Speeds) -> list[str]:

@@ -13,11 +13,12 @@ import io
 import json
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from sinkscope.errors import InputError
+from sinkscope.files import reading
 from sinkscope.study.cells import Cell, identify, outline
 from sinkscope.study.facts import facts_of
 from sinkscope.study.store import Store, load_statistics, statistics_bytes
@@ -88,8 +89,9 @@ def key_of(cell: Cell) -> str:
     """What a result depends on, but for the documents, the dtype and the machine; those are what is checked."""
     known = cell.identity
     capture = known.get("capture")
-    if "reuse" in known:
-        capture = {"capture": capture, "reuse": known["reuse"]}
+    for name in ("reuse", "sinks"):
+        if name in known:
+            capture = {"capture": capture, name: known[name]}
     return key(
         str(known["model"]["weights"]), known["task"], known["decoding"], str(known["policy"]), known["seeds"], capture
     )  # fmt: skip
@@ -144,13 +146,9 @@ def save(evidence: Evidence, path: Path) -> None:
 
 def load(path: Path, weights: str) -> Evidence | None:
     """The evidence in a file, when it is about these weights."""
-    about, arrays = _read(path, weights, arrays=True)
-    try:
+    with reading(path, "evidence of another version, or none; make it again"):
+        about, arrays = _read(path, weights, arrays=True)
         return None if about is None else _evidence(about, arrays)
-    except KeyError as error:
-        raise InputError(
-            f"{path} lacks {error}, which evidence has in this version; make it again"
-        ) from error
 
 
 def _evidence(about: Mapping[str, Any], arrays: Sequence[io.BytesIO]) -> Evidence:
@@ -167,22 +165,23 @@ def _evidence(about: Mapping[str, Any], arrays: Sequence[io.BytesIO]) -> Evidenc
         entry["key"]: Traces(tuple(entry["documents"]), load_statistics(part), entry["made"])
         for entry, part in zip(about["traces"], arrays, strict=True)
     }
+    if any(one.statistics.attrs["scores"] == "received_all" for one in traces.values()):
+        # Sinks of a causal model as they were told before distant queries told them: its answers alone are evidence.
+        answers = [replace(cell, hits=None, hits_made="") for cell in answers]
+        return Evidence(about["weights"], tuple(answers))
     return Evidence(about["weights"], tuple(answers), traces, tuple(about["pairs"]))
 
 
 def _read(path: Path, weights: str, arrays: bool = False) -> tuple[dict[str, Any] | None, list[io.BytesIO]]:
     """evidence.json of a file, None when it is about other weights; and the files of its arrays."""
-    try:
-        with zipfile.ZipFile(path) as file:
-            about: dict[str, Any] = json.loads(file.read("evidence.json"))
-            if about.get("format") != FORMAT:
-                raise InputError(f"{path} is no evidence that this version reads; make it again")
-            if about["weights"] != weights:
-                return None, []
-            count = len(about["traces"]) if arrays else 0
-            return about, [io.BytesIO(file.read(f"{place}.npz")) for place in range(count)]
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path} cannot be read as evidence of a study ({error})") from error
+    with reading(path, "it should be evidence of a study; make it again"), zipfile.ZipFile(path) as file:
+        about: dict[str, Any] = json.loads(file.read("evidence.json"))
+        if about.get("format") != FORMAT:
+            raise InputError(f"{path} is no evidence that this version reads; make it again")
+        if about["weights"] != weights:
+            return None, []
+        count = len(about["traces"]) if arrays else 0
+        return about, [io.BytesIO(file.read(f"{place}.npz")) for place in range(count)]
 
 
 def from_study(store: Store, cells: Iterable[Cell], made: str) -> dict[str, Evidence]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sinkscope.errors import CheckpointError
-from sinkscope.study.spec import StudyModel
+from sinkscope.study.spec import BLOCKS, Study, StudyModel
 
 if TYPE_CHECKING:
     from sinkscope.models.checkpoint import Checkpoint
@@ -77,6 +77,33 @@ def facts_of(model: StudyModel, device: str = "auto", fetch: bool = True) -> Fac
         parameters=sum(math.prod(shape) for shape in checkpoint.shapes.values()),
         mixture=any("experts" in name for name in checkpoint.shapes),
     )
+
+
+def present(study: Study) -> tuple[Study, str]:
+    """The study without its optional models that are not on this machine, and without blocks of these alone; and a line that
+    says so, "" where nothing is left out."""
+    absent = {model.name: why for model in study.models if model.optional and (why := _absence(model))}
+    if not absent:
+        return study, ""
+    blocks: dict[str, Any] = {
+        kind: tuple(
+            replace(grid, models=tuple(name for name in grid.models if name not in absent))
+            for grid in getattr(study, kind)
+            if not grid.models or set(grid.models) - set(absent)
+        )
+        for kind in BLOCKS
+    }
+    models = tuple(model for model in study.models if model.name not in absent)
+    line = f"left out: {', '.join(absent)} ({next(iter(absent.values()))})"
+    return replace(study, models=models, **blocks), line
+
+
+def _absence(model: StudyModel) -> str:
+    """Why a model is not on this machine; "" when it is."""
+    try:
+        return "" if local_checkpoint(model) is not None else f"{model.source} is not on this machine"
+    except CheckpointError as error:
+        return str(error)
 
 
 def is_folder(model: StudyModel) -> bool:

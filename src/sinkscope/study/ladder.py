@@ -32,7 +32,7 @@ PROFILE = {
     "heads without": "heads_without",
     "on the first 4 positions": "on_first",
     "absorbed": "absorbed",
-    "main sink of a head": "main_sink",
+    "main sink of a head: share": "main_sink",
     "drains": "drains",
     "moving or vanishing heads": "moving",
     "strongest sink moves": "moves",

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sinkscope.errors import InputError
-from sinkscope.files import write_atomically
+from sinkscope.files import reading, write_atomically
 from sinkscope.locks import LockHeldError
 from sinkscope.study import documents, draw, estimate, evidence, evidence_check, shipped
 from sinkscope.study.cells import SCIENCE, Cell, identify, map_cells, outline
@@ -29,9 +29,9 @@ from sinkscope.study.executors import Executor, Place, executor_class
 from sinkscope.study.facts import Facts, facts_of, is_folder
 from sinkscope.study.shard import Shard, cut
 from sinkscope.study.spec import Study, StudyModel, check_names, has_auto, with_samples
-from sinkscope.study.store import Store
+from sinkscope.study.store import Store, digest_of
 from sinkscope.study.worker import Job
-from sinkscope.tasks.records import RunFolder
+from sinkscope.tasks.records import ANSWER_AGAIN, RunFolder
 from sinkscope.tasks.task import digest
 from sinkscope.version import __version__
 
@@ -273,15 +273,16 @@ class _Run:
 
     def _sinks(self, cells: Sequence[Cell]) -> dict[str, dict[int, float]]:
         """Traced cell → place of a document → its sinks per head and step, from which exemplars are chosen."""
-        return {
-            cell.id: {
-                row.index: float(row.more["sinks_per_head"])
-                for row, _ in self.store.answers(cell.id).values()
-                if row.seed == cell.seeds[0]
+        with reading("a record of a trace", ANSWER_AGAIN):
+            return {
+                cell.id: {
+                    row.index: row.more["sinks_per_head"]
+                    for row, _ in self.store.answers(cell.id).values()
+                    if row.seed == cell.seeds[0]
+                }
+                for cell in cells
+                if cell.kind == "trace"
             }
-            for cell in cells
-            if cell.kind == "trace"
-        }
 
     def _grade(self, cells: Sequence[Cell]) -> None:
         """Grade answers that were saved without a grade: by a worker without a sandbox, or before a kill."""
@@ -299,25 +300,23 @@ class _Run:
             self.graded += len(missing)
 
     def _finish(self, study: Study, cells: Sequence[Cell], size: Sequence[str]) -> Outcome:
-        """Tables and manifest; what is there already for the same records is read."""
-        import pandas as pd
-
+        """Tables and manifest; what is there already for the same records is read, and made again where it is damaged."""
         from sinkscope.study import tables
 
-        old = self.store.manifest()
+        old: dict[str, Any] = {}
+        frames: dict[str, Any] = {}
+        try:
+            old = self.store.manifest()
+            frames = self.store.tables(old.get("tables", {}))
+        except InputError as error:
+            self.progress.say(f"made again: {error}")
         shipped_results = shipped.digest_of([model.source for model in study.models])
         grades = tables.grades_of(self.store, cells)
         known = evidence.read(cells, [Path(name) for name in self.asked.evidence])
         earlier = {model: one.digest for model, one in known.items()}
         inputs = digest([OUTPUT, SCIENCE, __version__, sorted(grades.items()), shipped_results, earlier])
         not_graded = tables.not_graded(cells, grades)
-        files = {name: self.store.table_file(name) for name in old.get("tables", {})}
-        if (
-            old.get("inputs") == inputs
-            and not self.computed
-            and all(path.is_file() for path in files.values())
-        ):
-            frames = {name: pd.read_parquet(path) for name, path in files.items()}
+        if old.get("inputs") == inputs and not self.computed and set(frames) == set(old.get("tables", {})):
             return Outcome(self.store.root, study, frames, tuple(old.get("notes", ())), not_graded, 0, old)
         self.progress.say("making the tables")
         begun = time.monotonic()
@@ -343,6 +342,7 @@ class _Run:
             "traced_documents": draw.traced_sentence(study),
             "exemplars": documents.EXEMPLAR_RULE,
             "tables": {name: len(frame) for name, frame in made.frames.items()},
+            "digests": {name: digest_of(self.store.table_file(name)) for name in made.frames},
             "not_graded": [entry._asdict() for entry in not_graded],
             "notes": list(made.notes),
             "calls": [*old.get("calls", []), call],

@@ -9,7 +9,6 @@ import errno
 import itertools
 import json
 import math
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -129,11 +128,11 @@ def run_shard(root: Path, shard: Shard, model: Model, batch_size: Any = "auto", 
             elif cell.kind != "evaluate":
                 _one_by_one(cell, store, model, task, wanted, run)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise InputError(
-                f"no room to write in {root} ({error.strerror}); what is there is safe: make room and run the same command again"
-            ) from error
-        raise
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        where, fix = ("no room", "make room") if full else (f"{error.filename} is in the way", "move it away")
+        raise InputError(
+            f"{where} to write in {root} ({error.strerror}); what is there is safe: {fix} and run the same command again"
+        ) from error
 
 
 def check_identity(cell: Cell, model: Model, task: Task) -> None:
@@ -186,19 +185,17 @@ def _traced(cell: Cell, store: Store, model: Model, task: Task, item: Item) -> G
     """A recorded generation; its file and its statistics are complete before the record says so."""
     from sinkscope.sinks import sink_statistics
     from sinkscope.trace.capture import Capture
-    from sinkscope.trace.storage import partial_path
 
     path = store.refuse_links(store.trace_file(cell.id, item.index, item.seed))
     path.parent.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(partial_path(path), ignore_errors=True)  # left by a kill
-    path.unlink(missing_ok=True)
     capture = Capture(**json.loads(cell.capture))
     run, text = _generate(
-        cell, model, task, item, cell.parsed_policy(), capture=capture, out=path, reuse=cell.parsed_reuse()
-    )
+        cell, model, task, item, cell.parsed_policy(), capture=capture, out=path, reuse=cell.parsed_reuse(),
+        overwrite=True,  # what a kill left
+    )  # fmt: skip
     more: dict[str, Any] = {"trace": path.name, "bytes": path.stat().st_size}
     if cell.kind == "trace":
-        part = sink_statistics(run.trace)
+        part = sink_statistics(run.trace, **json.loads(cell.sinks or "{}"))
         write_atomically(store.statistics_file(cell.id, item.index, item.seed), statistics_bytes(part))
         steps = float(part["head_steps"].sum())
         # Exemplars are chosen by this number.

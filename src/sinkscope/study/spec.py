@@ -25,10 +25,14 @@ from typing import Any, Literal, TypeVar
 
 from sinkscope.checks import whole
 from sinkscope.errors import InputError, SinkscopeError, nearest
+from sinkscope.files import fit
+from sinkscope.sink_rule import EPSILON
 
 BUILTIN = Path(__file__).parent / "builtin"
 SCHEME = "scheme"
 """The decoding that a task's scheme has for the model's family."""
+CAUSAL, DIFFUSION = "causal", "diffusion"
+"""The family of causal models, and a word for all others."""
 
 OF_THE_CALL = ("data", "modules", "evidence")
 NOT_IN_RECORDS = ("budget", "about", *OF_THE_CALL)
@@ -36,6 +40,9 @@ NOT_IN_RECORDS = ("budget", "about", *OF_THE_CALL)
 
 BLOCKS = ("evaluate", "trace", "replay", "inspect")
 """The kinds of blocks of a study."""
+
+MOST_DOCUMENTS = 100_000
+"""Generated tasks have no end: a number without bounds would be generated for ever."""
 
 Samples = int | Literal["auto", "all"]
 Options = Mapping[str, Any]
@@ -49,6 +56,7 @@ class StudyModel:
         name: its name in tables; empty: its source.
         twin: the name of the study's causal model that it is compared with; empty: the first one.
         group: models of the same group are replicates: the same training with other seeds (table `replicates`).
+        optional: left out, with its blocks, where it is not on this machine (`facts.present`).
     """
 
     source: str
@@ -57,6 +65,7 @@ class StudyModel:
     name: str = ""
     twin: str = ""
     group: str = ""
+    optional: bool = False
 
     def __post_init__(self) -> None:
         _text("source of a model", self.source)
@@ -76,6 +85,8 @@ class Grid:
             ones are run with `controls` seeds. In [[replay]] each is compared with the exact run. Not together with policies.
         decodings: names from the study's `decodings`, or "scheme".
         models: names of the study's models; empty: all.
+        families: of them only those of these families, because others refuse some of the policies; "diffusion": every family
+            but the causal one; empty: all.
         samples: documents per cell; "auto": as many as the budget allows; "all" that the task has.
         seeds: of the decoding; several only where it draws.
         batches: take the documents in whole batches of this size with equally long prompts, which are answered together and
@@ -88,6 +99,7 @@ class Grid:
     policies: tuple[str, ...] = ("none",)
     decodings: tuple[str, ...] = (SCHEME,)
     models: tuple[str, ...] = ()
+    families: tuple[str, ...] = ()
     samples: Samples = "auto"
     seeds: tuple[int, ...] = (0,)
     controls: int = 1
@@ -110,6 +122,11 @@ class Grid:
         whole("batches", self.batches, 0)
         for place in self.drawn:
             whole("drawn", place, 0)
+        last = max((self.samples if isinstance(self.samples, int) else 0, *self.drawn))
+        if last > MOST_DOCUMENTS:
+            raise InputError(
+                f"a study takes its documents from a task's first {MOST_DOCUMENTS:,}, got {last}"
+            )
         if not self.seeds:
             raise InputError("seeds is empty; give at least one, such as [0]")
         for seed in self.seeds:
@@ -119,6 +136,12 @@ class Grid:
     def tasks(self) -> list[str]:
         """The names of the task, one for each family where they differ."""
         return [self.task] if isinstance(self.task, str) else list(self.task.values())
+
+    def takes(self, family: str) -> bool:
+        """Whether models of a family are in the block."""
+        return (
+            not self.families or family in self.families or (family != CAUSAL and DIFFUSION in self.families)
+        )
 
     def task_for(self, family: str) -> str:
         """The task's name for models of a family."""
@@ -140,6 +163,7 @@ class TraceGrid(Grid):
         capture: options of ss.Capture.
         maps: exemplars that get full attention maps in a second pass, every `maps_every` steps; see `documents.exemplars`.
         keep: False removes a recording once its statistics are made of it, for studies of many models.
+        epsilon, rule: what is a sink in the statistics and claims, as in ss.detect.
     """
 
     name: str = "traces"
@@ -147,6 +171,8 @@ class TraceGrid(Grid):
     maps: int = 0
     maps_every: int = 8
     keep: bool = True
+    epsilon: float = EPSILON
+    rule: str = "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -154,6 +180,9 @@ class TraceGrid(Grid):
             raise InputError(
                 f"[[trace]] {self.name}: recordings with maps or under policies are read again later; leave keep = false out"
             )
+        from sinkscope.sinks.judging import check_rule  # what reads arrays is not needed to name a study
+
+        check_rule(self.rule, self.epsilon)
         whole("maps", self.maps, 0)
         whole("maps_every", self.maps_every, 1)
 
@@ -282,21 +311,30 @@ def changed(
     dtype: str | None = None,
     data: Mapping[str, str] | None = None,
     runs: Mapping[str, str] | None = None,
+    epsilon: float | None = None,
+    rule: str | None = None,
 ) -> Study:
     """A built-in study or one from a TOML file, with other models, another task, number of documents, dtype or data files.
 
     Args:
-        runs: further models, name → folder.
+        runs: further models, name → folder. epsilon, rule: what is a sink in its traces.
     """
     given = read_data(name)
+    for block in given.get("trace", []):
+        block |= {key: value for key, value in (("epsilon", epsilon), ("rule", rule)) if value is not None}
     named = [{"source": source, "name": label} for label, source in (runs or {}).items()]
     if models or named:
         given["models"] = [*models, *named]
         models = (*models, *(runs or {}))
+    blocks = [block for kind in BLOCKS for block in given.get(kind, [])]
+    # Models that no block names take the blocks that name others, where all blocks do: else nothing would be left.
+    named_by_blocks = [name for block in blocks for name in block.get("models", ())]
+    strangers = [name for name in models if name not in named_by_blocks]
+    strangers = strangers if all(block.get("models") for block in blocks) else []
     for kind in BLOCKS:
         for block in given.get(kind, []):
             if models and block.get("models"):
-                block["models"] = [known for known in block["models"] if known in models]
+                block["models"] = [known for known in (*block["models"], *strangers) if known in models]
             if task is not None:
                 block["task"] = task
             if samples is not None and kind == "evaluate":
@@ -355,7 +393,7 @@ def from_data(data: Mapping[str, Any], where: str = "the study", *, names: bool 
 
 
 def _tables(name: str, items: Any, where: str) -> list[Any]:
-    if name == "models":
+    if name == "models" and isinstance(items, list):
         items = [{"source": item} if isinstance(item, str) else item for item in items]
     if not isinstance(items, list) or not all(isinstance(item, Mapping) for item in items):
         raise InputError(f"{where}: {name} should be a list of tables, written as [[{name}]]")
@@ -364,16 +402,15 @@ def _tables(name: str, items: Any, where: str) -> list[Any]:
 
 def _make(kind: type[Made], options: Mapping[str, Any], where: str) -> Made:
     """A dataclass from a table; lists become tuples, unknown names are explained."""
-    known = {item.name: item for item in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    for name in options:
-        if name not in known:
-            raise InputError(f"{where}: there is no {name!r}; {nearest(name, known)}")
-    for name, item in known.items():
-        needed = item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
-        if needed and name not in options:
-            raise InputError(f"{where}: {name} is missing")
-    lists = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
-    return kind(**lists)
+    known = {item.name for item in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    try:
+        for name in fit(Mapping[str, Any], options):
+            if name not in known:
+                raise InputError(f"there is no {name!r}; {nearest(name, known)}")
+        made: Made = fit(kind, options)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
+    return made
 
 
 def to_data(study: Study) -> dict[str, Any]:
@@ -422,13 +459,18 @@ def _text(what: str, value: object) -> None:
 def check_names(study: Study) -> None:
     """Import the study's modules, and refuse tasks, policies, reuse rules, decodings and options that nobody has registered."""
     from sinkscope.decoding import decoding_from_options
+    from sinkscope.models.load import FAMILIES
     from sinkscope.policies import parse_policy
     from sinkscope.reuse import parse_reuse
     from sinkscope.tasks import registry
     from sinkscope.trace.capture import Capture
 
     import_modules(study.modules)
+    families = [*FAMILIES, DIFFUSION]
     for grid in study.grids:
+        for family in grid.families:
+            if family not in families:
+                raise InputError(f"the study names an unknown family {family!r}: {nearest(family, families)}")
         for task in grid.tasks:
             base = str(task).partition(":")[0]
             if base not in registry.names():
@@ -445,8 +487,8 @@ def check_names(study: Study) -> None:
             if name not in known:
                 raise InputError(f"capture has no option {name!r}; {nearest(name, known)}")
         Capture(**traced.capture)
-    for name, families in study.decodings.items():
-        for family, options in families.items():
+    for name, by_family in study.decodings.items():
+        for family, options in by_family.items():
             decoding_from_options(family, options, f"decoding {name!r}")
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sinkscope.errors import InputError
 from sinkscope.locks import holder, is_held
-from sinkscope.study.store import Store
+from sinkscope.study.store import CellFile, Store
 
 
 @dataclass(frozen=True)
@@ -64,10 +63,11 @@ def read(folder: str | Path) -> Status:
     study = store.study()
     if study is None:
         raise InputError(f"{folder} is no folder of a study: it has no study.toml (yet)")
-    known = sorted(store.known_cells().items(), key=lambda pair: str(pair[1]["title"]))
+    known = sorted(store.known_cells().items(), key=lambda pair: pair[1]["title"])
     lock = store.root / "lock"
     who = holder(lock) if is_held(lock) else None
-    changed = [path.stat().st_mtime for path in store.root.glob("cells/*/shards/*/generations.jsonl")]
+    logs = store.root.glob("cells/*/shards/*/generations.jsonl")
+    changed = [path.stat().st_mtime for path in logs if path.is_file()]
     report = store.root / "report.html"
     return Status(
         root=store.root,
@@ -79,16 +79,16 @@ def read(folder: str | Path) -> Status:
     )
 
 
-def _cell(store: Store, cell_id: str, data: dict[str, Any]) -> CellStatus:
+def _cell(store: Store, cell_id: str, data: CellFile) -> CellStatus:
     answers = store.answers(cell_id)
     evaluated = data["identity"]["kind"] == "evaluate"
     grades = [grade for _, grade in answers.values() if grade is not None]
     return CellStatus(
         id=cell_id,
-        title=str(data["title"]),
-        model=str(data["model"]),
+        title=data["title"],
+        model=data["model"],
         done=len(answers),
-        wanted=int(data["answers"]),
+        wanted=data["answers"],
         graded=len(grades) if evaluated else None,
         right=sum(grade.passed for grade in grades) if evaluated else None,
         working=any(is_held(run.path / "lock") for run in store.runs(cell_id)),

@@ -16,25 +16,26 @@ refused: a folder from somebody else must not lead a command to files outside of
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import io
 import json
-import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
 from sinkscope.errors import InputError
-from sinkscope.files import differences, write_atomically
+from sinkscope.files import MisfitError, differences, read_json, reading, write_atomically
 from sinkscope.locks import Lock
 from sinkscope.study import spec
 from sinkscope.study.cells import Cell
 from sinkscope.study.facts import Facts, is_folder
-from sinkscope.tasks.records import Generation, Grade, RunFolder
+from sinkscope.tasks.records import ANSWER_AGAIN, Generation, Grade, RunFolder
 
 if TYPE_CHECKING:
+    import pandas as pd
     import xarray as xr
 
 Answer = tuple[Generation, Grade | None]
@@ -45,6 +46,71 @@ LEFT_BY_A_KILL = ("lock", "lock.holder", "slurm", "speed.json")
 """Files that a command leaves when it is killed at its start, besides .part files."""
 
 ABOUT = "about"
+MADE_AGAIN = "it is made of the records, which are safe: remove it, and the same study command makes it again"
+
+
+class _Identity(TypedDict):
+    kind: str
+
+
+class CellFile(TypedDict):
+    """What cell.json holds, besides names for people; see `Cell.as_data`."""
+
+    id: str
+    title: str
+    model: str
+    answers: int
+    identity: _Identity
+
+
+class _Facts(TypedDict, total=False):
+    family: str
+    dtype: str
+    weights: str | None
+    layers: int
+    heads: int
+    parameters: int
+
+
+class _KeptFacts(TypedDict):
+    asked: Mapping[str, Any]
+    facts: Facts
+
+
+class _Ungraded(TypedDict):
+    cell: str
+    title: str
+    model: str
+    task: str
+    policy: str
+    answers: int
+    why: str
+
+
+class _Call(TypedDict, total=False):
+    when: str
+    on: str
+    workers: int
+    sandbox: str
+    answers_computed: int
+    seconds: Mapping[str, float]
+
+
+class Manifest(TypedDict, total=False):
+    """What manifest.json holds; see `run`."""
+
+    inputs: str
+    science: str
+    versions: Mapping[str, str]
+    models: Mapping[str, _Facts]
+    cells: Mapping[str, str]
+    traced_documents: str
+    exemplars: str
+    tables: Mapping[str, int]
+    digests: Mapping[str, str]
+    not_graded: tuple[_Ungraded, ...]
+    notes: tuple[str, ...]
+    calls: tuple[_Call, ...]
 
 
 class Store:
@@ -106,7 +172,12 @@ class Store:
         """The study as resolved, without importing anything that it names; None in a new folder."""
         if not self.study_file.is_file():
             return None
-        return spec.from_data(spec.read_data(self.study_file), str(self.study_file), names=False)
+        try:
+            return spec.from_data(spec.read_data(self.study_file), str(self.study_file), names=False)
+        except InputError as error:
+            raise InputError(
+                f"{error}; restore it from a copy: the records beside it are as they were"
+            ) from error
 
     def resolved(self, asked: spec.Study) -> spec.Study:
         """The study of this folder, with the data files, modules and evidence of this call; the given one in a new folder."""
@@ -123,11 +194,22 @@ class Store:
 
     def manifest(self) -> dict[str, Any]:
         """manifest.json; empty when there is none yet."""
-        try:
-            data = json.loads(self.manifest_file.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        if not self.manifest_file.exists():
             return {}
-        return data if isinstance(data, dict) else {}
+        data: dict[str, Any] = read_json(self.manifest_file, MADE_AGAIN, kind=Manifest)
+        return data
+
+    def tables(self, names: Iterable[str]) -> dict[str, pd.DataFrame]:
+        """Those of these tables that are there, which must be as the study wrote them."""
+        import pandas as pd
+
+        written, frames = self.manifest().get("digests", {}), {}
+        for path in filter(Path.is_file, map(self.table_file, names)):
+            with reading(path, MADE_AGAIN):
+                if digest_of(path) != written.get(path.stem, digest_of(path)):
+                    raise MisfitError("it is not as the study wrote it")
+                frames[path.stem] = pd.read_parquet(path)
+        return frames
 
     def check_new(self) -> None:
         """Refuse to start a study in a folder that holds something else."""
@@ -179,14 +261,10 @@ class Store:
         """What an earlier call knew of a model that is a folder; None: nothing, or under other settings."""
         if not self.models_file.is_file():
             return None
-        self.refuse_links(self.models_file)
-        try:
-            known = json.loads(self.models_file.read_text(encoding="utf-8")).get(model.name)
-            if known is None or known["asked"] != dataclasses.asdict(model):
-                return None
-            return Facts(**known["facts"])
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise InputError(f"{self.models_file} is damaged ({error}): restore it from a copy") from error
+        kept = read_json(
+            self.refuse_links(self.models_file), "restore it from a copy", kind=Mapping[str, _KeptFacts]
+        ).get(model.name)
+        return kept["facts"] if kept is not None and kept["asked"] == dataclasses.asdict(model) else None
 
     def write_facts(self, study: spec.Study, facts: Mapping[str, Facts]) -> None:
         """Keep what is known of models that are folders here; of folders that are elsewhere, what was known stays."""
@@ -208,16 +286,15 @@ class Store:
             if not file.exists():
                 write_atomically(file, json.dumps(cell.as_data(), indent=1, sort_keys=True) + "\n")
 
-    def known_cells(self) -> dict[str, dict[str, Any]]:
+    def known_cells(self) -> dict[str, CellFile]:
         """The content of every cell.json, by id; folders without one were never begun."""
         cells = {}
         for file in sorted(self.root.glob("cells/*/cell.json")):
-            try:
-                cells[file.parent.name] = json.loads(file.read_text(encoding="utf-8"))
-            except (ValueError, RecursionError) as error:
-                raise InputError(
-                    f"{file} is damaged ({error}): restore it from a copy, or remove its folder"
-                ) from error
+            advice = "restore it from a copy, or move its folder away; other cells are as they were"
+            cell = read_json(file, advice, kind=CellFile)
+            if cell["id"] != file.parent.name:
+                raise InputError(f"{file} is of the cell {cell['id']}, not of its folder's name: {advice}")
+            cells[file.parent.name] = cell
         return cells
 
     def check_foreign(self, cells: Sequence[Cell], second: bool = False) -> None:
@@ -227,17 +304,17 @@ class Store:
         """
         wanted = {cell.id: cell for cell in cells}
         for known, data in self.known_cells().items():
-            identity = data.get("identity", {})
+            identity = data["identity"]
             if known in wanted:
                 if identity != wanted[known].identity:
                     raise InputError(f"cells/{known} is not what its name says; remove it")
                 continue
-            if (identity.get("kind") == "maps") != second:
+            if (identity["kind"] == "maps") != second:
                 continue
             every = (list(differences(identity, cell.identity)) for cell in cells)
             near = min(every, key=len, default=["it is of no cell here"])
             raise InputError(
-                f"{self.root}/cells/{known} ({data.get('title')}) holds foreign results: {'; '.join(near[:3])}. Results are "
+                f"{self.root}/cells/{known} ({data['title']}) holds foreign results: {'; '.join(near[:3])}. Results are "
                 "not mixed: give another --out, or remove that folder"
             )
 
@@ -277,20 +354,20 @@ class Store:
                     answers[key] = (row, grades.get(key))
         return dict(sorted(answers.items(), key=lambda pair: (pair[1][0].index, pair[0][1])))
 
-    def settings(self, cell_id: str) -> dict[str, Any]:
-        """The settings that the records of a cell were made with."""
-        for run in self.runs(cell_id):
-            return run.settings
-        raise InputError(f"cells/{cell_id} has no records yet")
-
     def answered(self, cell: Cell) -> set[int]:
         """The answers of a cell that are there, by their number in `cell.items`; recorded ones when their file is there too."""
         places = {place: number for number, place in enumerate(cell.documents)}
         seeds = {seed: number for number, seed in enumerate(cell.seeds)}
+        answers = [row for row, _ in self.answers(cell.id).values()]
+        for row in answers:
+            if row.index not in places or row.seed not in seeds:
+                raise InputError(
+                    f"cells/{cell.id} holds an answer to {row.document} as number {row.index} with seed {row.seed}, which "
+                    f"{cell.title} does not ask for: {ANSWER_AGAIN}"
+                )
         return {
             places[row.index] * len(seeds) + seeds[row.seed]
-            for row, _ in self.answers(cell.id).values()
-            if row.index in places and row.seed in seeds
+            for row in answers
             if (file := self.result_file(cell, row.index, row.seed)) is None or file.is_file()
         }
 
@@ -299,6 +376,11 @@ def _write_if_other(path: Path, data: bytes) -> None:
     """Write a file whose content is not this already: a finished study that is called again stays as it is."""
     if not (path.is_file() and path.read_bytes() == data):
         write_atomically(path, data)
+
+
+def digest_of(path: Path) -> str:
+    """What tells one content of a table from another."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def statistics_bytes(part: xr.Dataset, compressed: bool = True) -> bytes:
@@ -319,16 +401,12 @@ def load_statistics(path: Path | io.BytesIO) -> xr.Dataset:
     """Statistics from `statistics_bytes`."""
     import xarray
 
-    try:
+    with reading(path, "remove it and its trace, and run the same command again"):
         with np.load(path, allow_pickle=False) as file:
             about = json.loads(str(file[ABOUT]))
             arrays = {name: (tuple(dims), file[name]) for name, dims in about["dims"].items()}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(
-            f"{path} is damaged ({error}); remove it and its trace, and run the same command again"
-        ) from error
-    coords = {name: arrays.pop(name) for name in about["coords"]}
-    return xarray.Dataset(arrays, coords=coords, attrs=about["attrs"])
+        coords = {name: arrays.pop(name) for name in about["coords"]}
+        return xarray.Dataset(arrays, coords=coords, attrs=about["attrs"])
 
 
 def save_part(part: dict[str, Any], path: Path) -> None:
@@ -340,8 +418,8 @@ def save_part(part: dict[str, Any], path: Path) -> None:
 
 def load_part(path: Path) -> dict[str, Any]:
     """Read what `save_part` wrote."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name.replace("|", "/"): file[name] for name in file.files}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path} is damaged ({error}); remove it, and run the same command again") from error
+    with (
+        reading(path, "remove it, and run the same command again"),
+        np.load(path, allow_pickle=False) as file,
+    ):
+        return {name.replace("|", "/"): file[name] for name in file.files}

@@ -56,7 +56,7 @@ from sinkscope.study.trace_tables import (
     trace_statistics,
     with_columns,
 )
-from sinkscope.tasks.evaluation import Evaluation, record_of
+from sinkscope.tasks.evaluation import Evaluation, record_of, settings_of
 from sinkscope.tasks.task import ACCURACY, NATS
 from sinkscope.text import csv_text
 
@@ -200,7 +200,7 @@ def evaluation(store: Store, cell: Cell) -> Evaluation:
         raise InputError(
             f"{cell.title} lacks {missing} of {cell.answers} answers; run the same command again"
         )
-    settings = store.settings(cell.id)
+    settings = settings_of(store.runs(cell.id)[0])
     rows = [record_of(row, grade, settings) for row, grade in answers.values() if grade is not None]
     return Evaluation(tuple(rows), settings)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -131,7 +132,7 @@ def pairs(store: Store, cells: Sequence[Cell]) -> pd.DataFrame | None:
             without, under = (
                 Trace.open(store.trace_file(recorded.id, row.index, row.seed)) for recorded in (base, cell)
             )
-            changes = mechanisms(compare_traces(without, under))
+            changes = mechanisms(compare_traces(without, under, **json.loads(cell.sinks or "{}")))
             frames.append(with_columns(changes, {**cell.columns(), "document": row.document}))
     return pd.concat(frames, ignore_index=True) if frames else None
 

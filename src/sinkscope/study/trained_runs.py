@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import InputError
-from sinkscope.files import write_atomically
+from sinkscope.files import read_json, write_atomically
 
 ALWAYS_OWN = ("name", "layout", "objective", "size", "seed", "starts_from")
 """Settings of a recipe that are not interventions."""
@@ -85,12 +85,9 @@ def is_finished(folder: Path) -> bool:
 def known_runs(kept: Path, folders: Mapping[str, Path]) -> list[TrainedRun]:
     """The runs among models, name → folder: from their folders, else as `kept`, a JSON file, has them; then it is written."""
     known: dict[str, TrainedRun] = {}
-    if kept.is_file():
-        try:
-            data = json.loads(kept.read_text(encoding="utf-8"))
-            known = {run["model"]: TrainedRun(**run) for run in data}
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{kept} cannot be read ({error}): delete it, and it is made again") from error
+    if kept.exists():
+        rows = read_json(kept, "delete it, and it is made again", kind=tuple[TrainedRun, ...])
+        known = {run.model: run for run in rows}
     read = [read_run(name, folder) for name, folder in folders.items() if folder.is_dir()]
     found = known | {run.model: run for run in read if run is not None}
     if found != known:

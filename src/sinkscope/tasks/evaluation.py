@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 import os
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sinkscope.errors import InputError
+from sinkscope.files import fit, reading
 from sinkscope.statistics import Interval, mean_interval, standard_error, wilson
 from sinkscope.tasks.battery.documents import SKILLS, Stratum, stratum_of
 from sinkscope.tasks.grading import GRADER_BROKE
-from sinkscope.tasks.records import Generation, Grade, RunFolder
+from sinkscope.tasks.records import Generation, Grade, RunFolder, RunSettings
 from sinkscope.tasks.task import ACCURACY, NATS
 
 if TYPE_CHECKING:
@@ -233,9 +234,7 @@ def summary(evaluation: Evaluation) -> list[tuple[str, str]]:
         }
         shares = ", ".join(f"{value:.2%} {words}" for words, value in parts.items() if value is not None)
         lines.append(("took", shares or "nothing: it never acted"))
-    rungs = sorted({record.sandbox for record in records if record.sandbox})
-    if rungs:
-        lines.append(("sandbox", ", ".join(rungs) + (", which confines nothing" if "none" in rungs else "")))
+    lines.append(("sandbox", confined_by(record.sandbox for record in records)))
     broken = [record for record in records if record.reason.startswith(GRADER_BROKE)]
     if broken:
         example = f"{broken[0].document}, {broken[0].reason}"
@@ -243,6 +242,16 @@ def summary(evaluation: Evaluation) -> list[tuple[str, str]]:
     ties, forwards = sum(record.ties for record in records), sum(record.forwards for record in records)
     lines.append(("forwards", f"{forwards}, {ties} selections decided by ties"))
     return [(name, value) for name, value in lines if value]
+
+
+def confined_by(rungs: Iterable[str]) -> str:
+    """The rungs of the sandbox that programs ran on; "" where none ran.
+
+    >>> confined_by(["", "none"])
+    'none, which confines nothing'
+    """
+    known = sorted(set(rungs) - {""})
+    return ", ".join(known) + (", which confines nothing" if "none" in known else "")
 
 
 def _reused(evaluation: Evaluation) -> str:
@@ -273,7 +282,8 @@ def _measured(evaluation: Evaluation) -> tuple[str, str]:
     between = f"± {evaluation.stderr:.4f}, 95 % interval {low:.4f} to {high:.4f}"
     if evaluation.measure == NATS:
         nll = evaluation.nll
-        return "nll", f"{nll:.4f} nats per token {between}; perplexity {math.exp(nll):.2f}"
+        perplexity = math.exp(nll) if nll < 700 else math.inf
+        return "nll", f"{nll:.4f} nats per token {between}; perplexity {perplexity:.2f}"
     return "accuracy", f"{evaluation.accuracy:.4f} {between}"
 
 
@@ -288,8 +298,18 @@ def collect(run: RunFolder, keys: set[tuple[str, int]] | None = None) -> Evaluat
         raise InputError(
             f"{run.path} has {len(missing)} answers without a grade, such as {missing[0]}: run `sinkscope grade {run.path}`"
         )
-    records = (record_of(row, grades[row.document, row.seed], run.settings) for row in rows)
-    return Evaluation(tuple(records), run.settings)
+    settings = settings_of(run)
+    records = (record_of(row, grades[row.document, row.seed], settings) for row in rows)
+    return Evaluation(tuple(records), settings)
+
+
+def settings_of(run: RunFolder) -> dict[str, Any]:
+    """The settings of an evaluation's folder, which name its model, task, decoding and policy."""
+    with reading(
+        run.path / "settings.json", "restore it from a copy; the records beside it are as they were"
+    ):
+        settings: dict[str, Any] = fit(RunSettings, run.settings)
+        return settings
 
 
 def open_evaluation(path: str | os.PathLike[str]) -> Evaluation:
@@ -316,8 +336,8 @@ def record_of(row: Generation, grade: Grade, settings: Mapping[str, Any]) -> Rec
             "macs_exact",
         )
     }
-    known |= {name: int(more.get(name, 0)) for name in ("ties", "prompt_tokens", "stream")}
-    known |= {"hidden_share": row.hidden, "fingerprint": str(more.get("fingerprint", ""))}
+    known |= {name: more.get(name, 0) for name in ("ties", "prompt_tokens", "stream")}
+    known |= {"hidden_share": row.hidden, "fingerprint": more.get("fingerprint", "")}
     return Record(**known, settings=settings, nats=tuple(more.get("nats", ())))
 
 

@@ -9,7 +9,8 @@ training, not even retold with other names.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
@@ -23,6 +24,7 @@ from sinkscope.tasks.task import Document, Prompt, Scheme, Task, Turn
 Split = Literal["train", "test"]
 
 TEST_SHARE = 8  # one skeleton in this many is kept for testing
+TEST_ID = re.compile(r"test-(\d{1,9})")
 MOST_REPEATED = 10_000  # so many questions in a row that were there before: there are no others
 
 
@@ -126,6 +128,11 @@ class GeneratedTask(Task):
     def documents(self, limit: int | None = None) -> list[Document]:
         """The first `limit` test documents."""
         return first(self.draft, self.version, "test", limit)
+
+    def find(self, ids: Iterable[str]) -> list[Document]:
+        """The test documents with these ids, each made by itself; what is no id of one is left out."""
+        numbers = [int(found[1]) for found in map(TEST_ID.fullmatch, ids) if found]
+        return [document(self.draft, self.version, "test", number) for number in numbers]
 
     def prompt(self, document: Document) -> Prompt:
         """The question, as one user turn."""

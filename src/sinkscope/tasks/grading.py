@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import InputError, nearest
+from sinkscope.files import fit, reading
 from sinkscope.tasks import registry, sandbox
-from sinkscope.tasks.records import Generation, Grade, RunFolder
+from sinkscope.tasks.generated import GeneratedTask
+from sinkscope.tasks.records import Generation, Grade, RunFolder, TaskSettings
 from sinkscope.tasks.task import Document, Task, Verdict, fingerprint
 
 PART = 32
@@ -46,13 +48,12 @@ def run_folders(path: str | os.PathLike[str]) -> list[Path]:
 
 def task_of(settings: Mapping[str, Any], data: str | Path | None = None, sandbox: str = "auto") -> Task:
     """The task that a run's settings name, with its scheme."""
-    known = settings.get("task")
-    if not isinstance(known, dict) or "task" not in known:
-        raise InputError("the run's settings name no task: it was not made by `sinkscope evaluate`")
-    name, scheme = known["task"], known.get("scheme")
+    with reading("the task in settings.json of the run", "restore the file from a copy"):
+        known = fit(TaskSettings, settings.get("task"))
+        name, scheme = known["task"], (known.get("scheme") or {}).get("name")
     if name.partition(":")[0] not in registry.names():
         raise InputError(f"the run's task {name!r} is not known here: {nearest(name, registry.names())}")
-    return registry.get(f"{name}:{scheme['name']}" if scheme else name, None, data, sandbox)
+    return registry.get(f"{name}:{scheme}" if scheme else name, None, data, sandbox)
 
 
 def grade_folders(
@@ -175,7 +176,13 @@ def _documents(task: Task, generations: list[Generation]) -> dict[str, Document]
     """The task's documents that were answered, by id."""
     if not generations:
         return {}
-    documents = {item.id: item for item in task.documents(max(row.index for row in generations) + 1)}
+    # Generated documents are made by id: the number that a damaged record gives its own must not decide how many are made.
+    known = (
+        task.find({row.document for row in generations})
+        if isinstance(task, GeneratedTask)
+        else task.documents(max(row.index for row in generations) + 1)
+    )
+    documents = {item.id: item for item in known}
     missing = [row.document for row in generations if row.document not in documents]
     if missing:
         raise InputError(

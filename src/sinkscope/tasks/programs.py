@@ -19,7 +19,8 @@ def grade_programs(
     """The verdicts on (program as it was read from an answer, its tests); an answer without a program is wrong.
 
     Args:
-        entry_points: the function that is tested, for each program: no other name of a program replaces a builtin in its tests.
+        entry_points: the function that is tested, for each program: no other name of a program replaces a builtin or a module
+            of the standard library in its tests.
         timeout: seconds for one program. kind: of the sandbox. workers: programs at a time; None: by the cores.
     """
     jobs = [

@@ -16,14 +16,31 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Annotated, Any, Generic, Literal, NotRequired, Protocol, TypedDict, TypeVar
 
+from sinkscope.checks import whole
 from sinkscope.errors import InputError
-from sinkscope.files import differences, write_atomically
+from sinkscope.files import (
+    MisfitError,
+    differences,
+    fit,
+    one_line,
+    plain_bytes,
+    read_json,
+    reading,
+    write_atomically,
+)
 from sinkscope.locks import Lock, LockHeldError
+
+ANSWER_AGAIN = (
+    "restore the line from a copy, or remove it, and the command that wrote it answers its document again"
+)
+GRADE_AGAIN = (
+    "grades follow from the answers, which are safe: remove the file, and `sinkscope grade` makes it again"
+)
 
 
 class _Row(Protocol):
@@ -39,6 +56,35 @@ class _Row(Protocol):
     def index(self) -> int: ...
 
 
+class Measured(TypedDict, total=False):
+    """What is known of an answer besides its text (see `evaluation.Record`, `study.shard`); later versions may add to it."""
+
+    fingerprint: str
+    stream: int
+    prompt_tokens: int
+    ties: int
+    sinks_hit: float | None
+    key_share: float | None
+    hidden_share: float | None
+    nll: float | None
+    nats: tuple[float, ...]
+    reuse: str | None
+    macs: int | None
+    macs_exact: int | None
+    sinks_per_head: float
+    kl: float | None
+    confidence_change: float | None
+    flipped: float | None
+    changed: float | None
+    tokens_equal: float | None
+    steps_exact: float
+    first_step: float | None
+    seconds: float
+    seconds_exact: float
+    timed_with: str
+    void: Mapping[str, str]
+
+
 @dataclass(frozen=True)
 class Generation:
     """One answer, before grading."""
@@ -51,7 +97,10 @@ class Generation:
     steps: int  # of the generation loop
     forwards: int  # forward passes of the model; more than steps with guidance
     hidden: float | None = None  # share of attention that the policy hid, None without one
-    more: Mapping[str, Any] = field(default_factory=dict)  # what a later version adds
+    more: Annotated[Mapping[str, Any], Measured] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        whole("index", self.index, 0)
 
 
 @dataclass(frozen=True)
@@ -67,15 +116,53 @@ class Grade:
     sandbox: str = ""  # the rung that its program ran on; "" where none ran
 
 
+class _ModelSettings(TypedDict):
+    source: str
+    family: str
+    dtype: str
+    weights: str
+
+
+class _SchemeSettings(TypedDict, total=False):
+    name: str
+
+
+class TaskSettings(TypedDict):
+    """The task in settings.json; one's own may say more, or less."""
+
+    task: str
+    version: NotRequired[str]
+    scheme: NotRequired[_SchemeSettings | None]
+    measure: NotRequired[Literal["accuracy", "nll"]]
+
+
+class _DecodingSettings(TypedDict):
+    kind: str
+
+
+class RunSettings(TypedDict):
+    """What settings.json of an evaluation holds; each part has options of its own besides."""
+
+    model: _ModelSettings
+    task: TaskSettings
+    decoding: _DecodingSettings
+    policy: str | None
+    reuse: NotRequired[Any]
+
+
 RowType = TypeVar("RowType", bound=_Row)
 
 
 class Log(Generic[RowType]):
-    """A file of rows, one JSON object in a line, keyed by document and seed. The file is read once, when it is first needed."""
+    """A file of rows, one JSON object in a line, keyed by document and seed. The file is read once, when it is first needed.
 
-    def __init__(self, path: Path, kind: type[RowType]) -> None:
+    Args:
+        advice: what to do about a line that is damaged.
+    """
+
+    def __init__(self, path: Path, kind: type[RowType], advice: str) -> None:
         self.path = path
-        self._kind = kind
+        self._kind, self._advice = kind, advice
         self._descriptor: int | None = None
         self._rows: dict[tuple[str, int], RowType] | None = None
 
@@ -86,12 +173,12 @@ class Log(Generic[RowType]):
             self._descriptor = os.open(self.path, flags, 0o644)
         except OSError as error:
             raise InputError(f"{self.path} cannot be opened for writing ({error.strerror})") from error
+        self._rows = self._read()
         raw = self.path.read_bytes()
         whole = raw.rfind(b"\n") + 1
         if whole < len(raw):
             os.ftruncate(self._descriptor, whole)
             os.fsync(self._descriptor)
-        self._rows = self._read()
 
     def close(self) -> None:
         """Stop writing."""
@@ -155,17 +242,22 @@ class Log(Generic[RowType]):
         """The complete rows of the file; what follows the last newline was cut short."""
         if not self.path.exists():
             return {}
-        names = {item.name for item in fields(self._kind)}  # type: ignore[arg-type]
         rows: dict[tuple[str, int], RowType] = {}
-        for number, line in enumerate(self.path.read_bytes().split(b"\n")[:-1], 1):
+        damaged: dict[int, str] = {}
+        with reading(self.path, self._advice):
+            lines = plain_bytes(self.path).split(b"\n")[:-1]
+        for number, line in enumerate(lines, 1):
             try:
-                data = json.loads(line)
-                row = self._kind(**{name: value for name, value in data.items() if name in names})
-                rows[row.document, row.seed] = row
-            except (ValueError, TypeError, AttributeError, RecursionError) as error:
-                raise InputError(
-                    f"{self.path}, line {number} is damaged ({error}): restore the file from a copy"
-                ) from error
+                row = fit(self._kind, json.loads(line.decode()))
+                if rows.setdefault((row.document, row.seed), row) != row:
+                    raise MisfitError(f"it contradicts another line about {row.document}, seed {row.seed}")
+            except (ValueError, RecursionError) as error:
+                damaged[number] = one_line(error)
+        for number, why in damaged.items():
+            others = f", and so are {len(damaged) - 1} other lines" if len(damaged) > 1 else ""
+            raise InputError(
+                f"{self.path}, line {number} is damaged ({why}){others}; {len(rows)} records in it are whole: {self._advice}"
+            )
         return rows
 
 
@@ -178,8 +270,8 @@ class RunFolder:
     def __init__(self, path: Path, settings: dict[str, Any]) -> None:
         self.path = path
         self.settings = settings
-        self.generations: Log[Generation] = Log(path / "generations.jsonl", Generation)
-        self.grades: Log[Grade] = Log(path / "grades.jsonl", Grade)
+        self.generations: Log[Generation] = Log(path / "generations.jsonl", Generation, ANSWER_AGAIN)
+        self.grades: Log[Grade] = Log(path / "grades.jsonl", Grade, GRADE_AGAIN)
         self._lock: Lock | None = None
 
     @classmethod
@@ -189,7 +281,7 @@ class RunFolder:
         file = folder / "settings.json"
         if not file.is_file():
             raise InputError(f"{folder} is not the folder of a run (it has no settings.json)")
-        return cls(folder, json.loads(file.read_text(encoding="utf-8")))
+        return cls(folder, read_json(file, "restore it from a copy; the records beside it are as they were"))
 
     @classmethod
     def write(cls, path: str | Path, settings: Mapping[str, Any], wait: float = 0.0) -> RunFolder:

@@ -172,6 +172,7 @@ def variables(frame: Frame, capture: Capture) -> dict[str, Variable]:
     if frame.causal:
         known["received_all"] = Variable(scored, "float32", nan, relative + ", over all queries so far")
         known["received_far"] = Variable(scored, "float32", nan, relative + ", over distant queries so far")
+        known["window"] = Variable(("layer",), "int64", 0, "keys that a query sees at most; 0: all")
         static = tuple(dim for dim in scored if dim != "step")
         known["prefill_received"] = Variable(static, "float32", nan, relative + ", over all prompt queries")
     if frame.edits:

@@ -5,7 +5,6 @@ On a GPU a step's tensors are copied without waiting, and delivered in order by 
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -251,10 +250,9 @@ class Recorder:
                 block = (offset + start) // (self.frame.block or 1)
                 here = static[name][:, block] if name == "store_received" else static[name]
                 here[recorder.rows, ..., offset : offset + received.shape[-1]] = received.numpy()
-        about = attributes(np.flatnonzero(self._ids).tolist())
         if self.frame.causal and self.groups:
-            about["windows"] = json.dumps(self.groups[0][0].windows)
-        return self.writer.close(static, about)
+            static["window"] = np.asarray(self.groups[0][0].windows, dtype=np.int64)
+        return self.writer.close(static, attributes(np.flatnonzero(self._ids).tolist()))
 
     @contextmanager
     def hooks(self, network: nn.Module) -> Iterator[None]:
@@ -282,7 +280,11 @@ def _residual_hook(layer: int) -> Any:
 
 
 def trace_writer(
-    out: str | os.PathLike[str] | None, frame: Frame, capture: Capture, attributes: dict[str, Any]
+    out: str | os.PathLike[str] | None,
+    frame: Frame,
+    capture: Capture,
+    attributes: dict[str, Any],
+    overwrite: bool = False,
 ) -> TraceWriter:
     """A writer to a file, or to memory without a path."""
     if out is None:
@@ -291,7 +293,7 @@ def trace_writer(
         return TraceParts(frame, capture)
     from sinkscope.trace.storage import Folder
 
-    return Folder(out, frame, capture, attributes)
+    return Folder(out, frame, capture, attributes, overwrite)
 
 
 def decoder_layers(network: nn.Module, last: int) -> nn.ModuleList:

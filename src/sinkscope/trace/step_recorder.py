@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -78,7 +79,6 @@ class StepRecorder:
         self.repeated = False
         self._causal_layers: list[_CausalLayer] = []
         self._sums: tuple[Tensor, ...] = ()
-        self._distant = DistantSums(frame.columns - offset)
         self._prompt_sums: tuple[Tensor, Tensor] | None = None
         self._pass: BlockPass | None = None
         self._block_layers: list[tuple[Tensor, Tensor]] = []
@@ -108,6 +108,11 @@ class StepRecorder:
     def windows(self) -> list[int]:
         """Keys that a query of each recorded layer of a causal model sees at most; 0: all up to itself."""
         return self._distant.windows
+
+    @cached_property
+    def _distant(self) -> DistantSums:
+        """Of a causal model: the attention that keys got from queries far behind them."""
+        return DistantSums(self.frame.columns - self.offset)
 
     @property
     def steady(self) -> bool:

@@ -8,17 +8,21 @@ again when read.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import warnings
 import zipfile
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
 from sinkscope.errors import InputError, SinkscopeError
+from sinkscope.files import MisfitError, fit, read_json, reading
 from sinkscope.trace.capture import QUERY_KINDS, REGIONS, Array, Capture, Frame, variables
 from sinkscope.trace.chunks import ChunkedArray, write_whole
 from sinkscope.trace.store_check import check_store
@@ -29,7 +33,53 @@ if TYPE_CHECKING:
 
 PROGRESS = "complete.json"
 SUFFIX = ".zarr.zip"
-JSON_ATTRIBUTES = frozenset(("capture", "decoding", "seed", "special_ids", "token_texts", "versions"))
+DIMENSIONS = {
+    "received": ("sample", "step", "layer", "key"), "tokens": ("sample", "step", "key"), "masked": ("sample", "step", "key"),
+    "region": ("sample", "key"), "position": ("sample", "key"),
+}  # fmt: skip
+"""What every trace holds."""
+EVERY_DIMENSION = (
+    "sample", "step", "map_step", "layer", "head", "kv_head", "block", "query", "query_kind", "key", "byte",
+)  # fmt: skip
+
+
+class _Progress(TypedDict):
+    steps: tuple[int, ...]
+
+
+class _Attributes(TypedDict, total=False):
+    model: str
+    revision: str
+    weights_digest: str
+    family: str
+    n_heads: int
+    n_kv_heads: int
+    dtype: str
+    decoding: str
+    policy: str
+    reuse: str
+    capture: str
+    seed: str
+    versions: str
+    special_ids: str
+    token_texts: str
+    recorded: str
+
+
+class _Options(TypedDict, total=False):
+    block: int | None
+    every: int
+
+
+JSON_ATTRIBUTES: dict[str, Any] = {
+    "capture": _Options,
+    "decoding": _Options,
+    "seed": int | tuple[int, ...],
+    "special_ids": Mapping[str, int | tuple[int, ...] | None],
+    "token_texts": Mapping[str, str],
+    "versions": Mapping[str, str],
+}
+"""Attributes that are JSON in a text → what they hold."""
 
 
 class TraceExistsError(InputError):
@@ -46,10 +96,16 @@ class Folder:
 
     Args:
         out: the finished file, `….zarr.zip`; the recording lives in `….zarr.zip.partial` until then.
+        overwrite: in place of a trace that is there, which stays until the new one is whole, and of an unfinished recording.
     """
 
     def __init__(
-        self, out: str | os.PathLike[str], frame: Frame, capture: Capture, attributes: dict[str, Any]
+        self,
+        out: str | os.PathLike[str],
+        frame: Frame,
+        capture: Capture,
+        attributes: dict[str, Any],
+        overwrite: bool = False,
     ) -> None:
         import zarr
 
@@ -57,13 +113,11 @@ class Folder:
         self.folder = partial_path(self.out)
         self.steps: list[int] = []
         self._variables = variables(frame, capture)
-        if self.out.exists():
-            raise TraceExistsError(f"{self.out} exists already; give another --out, or move it away")
-        if self.folder.exists():
-            raise TraceExistsError(
-                f"{self.folder} holds an earlier recording that was not finished; open it with ss.Trace.open, or remove it"
-            )
+        check_free(self.out, overwrite)
         try:
+            if self.folder.exists():
+                os.close(_claim(self.folder))
+                shutil.rmtree(self.folder)
             self.folder.mkdir(parents=True)
         except OSError as error:
             raise InputError(
@@ -89,6 +143,7 @@ class Folder:
         write_whole(self._group, "region", ("sample", "key"), frame.region())
         write_whole(self._group, "position", ("sample", "key"), frame.position(), _units("position"))
         self._progress()
+        self._claim: int | None = _claim(self.folder)
 
     def write(self, index: int, step: int, arrays: dict[str, Array]) -> None:
         """Writes one recorded step; the count of complete steps comes last."""
@@ -130,11 +185,50 @@ class Folder:
                 write_whole(self._group, name, about.dims, values, {"units": about.unit})
         self._group.attrs.update(attributes)
         pack(self.folder, self.out)
+        self.abandon()
         shutil.rmtree(self.folder)
         return open_trace(self.out)
 
     def abandon(self) -> None:
         """Leaves the partial folder for `Trace.open`."""
+        if self._claim is not None:
+            os.close(self._claim)
+            self._claim = None
+
+
+def check_free(out: Path, overwrite: bool = False) -> str:
+    """Refuse to record where a trace or an unfinished recording is, unless it may go; then, what will be replaced.
+
+    A recording cannot go on where it stopped: random streams, caches and a policy's scores went with its process.
+    """
+    found = []
+    if out.exists():
+        found.append(f"{out} exists already")
+    if partial_path(out).exists():
+        steps = "some"
+        with suppress(InputError):
+            steps = str(len(recorded_steps(partial_path(out))))
+        found.append(
+            f"{partial_path(out)} holds {steps} steps of a recording that was not finished (Trace.open reads it)"
+        )
+    if found and not overwrite:
+        raise TraceExistsError(
+            f"{' and '.join(found)}; --overwrite (overwrite=True) records anew in its place"
+        )
+    return " and ".join(found)
+
+
+def _claim(folder: Path) -> int:
+    """A descriptor of the folder of a recording that locks it for as long as it is open; freed by the system after a kill."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise TraceExistsError(f"another process is recording into {folder}; give another --out") from error
+    except OSError:  # a file system that locks no folders
+        pass
+    return descriptor
 
 
 def halve(array: Array) -> Array:
@@ -170,20 +264,13 @@ def open_trace(path: str | os.PathLike[str]) -> Trace:
             raise InputError(f"{out} is not a trace: expected a {SUFFIX} file or a .partial folder")
         from zarr.storage import ZipStore
 
-        check_store(out)
-        try:
+        with reading(out, "it is not a trace, or record it again"):
+            check_store(out)
+            store = ZipStore(str(out), mode="r")
             dataset = xarray.open_zarr(
-                ZipStore(str(out), mode="r"),
-                zarr_format=3,
-                consolidated=False,
-                chunks=None,
-                mask_and_scale=False,
+                store, zarr_format=3, consolidated=False, chunks=None, mask_and_scale=False
             )
-        except Exception as error:  # zarr raises its own kinds for a zip that holds something else
-            raise InputError(
-                f"{out} is not a trace: it holds no zarr group ({type(error).__name__})"
-            ) from error
-        return Trace(_finished(dataset))
+            return Trace(_finished(dataset))
     if partial_path(out).is_dir():
         return Trace(_open_partial(partial_path(out)))
     raise InputError(f"there is no trace {out}, and no unfinished {partial_path(out).name} beside it")
@@ -192,34 +279,44 @@ def open_trace(path: str | os.PathLike[str]) -> Trace:
 def _open_partial(folder: Path) -> xarray.Dataset:
     import xarray
 
-    check_store(folder)
-    try:
-        steps = json.loads((folder / PROGRESS).read_text(encoding="utf-8"))["steps"]
-        with warnings.catch_warnings():
-            warnings.filterwarnings(
-                "ignore", message=f"Object at {PROGRESS}"
-            )  # it is no array, and zarr says so
-            dataset = xarray.open_zarr(
-                str(folder), zarr_format=3, consolidated=False, chunks=None, mask_and_scale=False
-            )
-    except (OSError, KeyError, ValueError) as error:
-        raise InputError(f"{folder} is not an unfinished trace: it has no readable {PROGRESS}") from error
-    dataset = dataset.isel(step=slice(0, len(steps))).assign_coords(step=np.asarray(steps, dtype=np.int64))
-    dataset.attrs["unfinished"] = f"recording stopped after {len(steps)} steps"
-    return _finished(dataset)
+    steps = recorded_steps(folder)
+    with reading(folder, "it is not an unfinished trace, or record it again"), warnings.catch_warnings():
+        check_store(folder)
+        warnings.filterwarnings("ignore", message=f"Object at {PROGRESS}")  # it is no array, and zarr says so
+        dataset = xarray.open_zarr(
+            str(folder), zarr_format=3, consolidated=False, chunks=None, mask_and_scale=False
+        )
+        dataset = dataset.isel(step=slice(0, len(steps))).assign_coords(
+            step=np.asarray(steps, dtype=np.int64)
+        )
+        dataset.attrs["unfinished"] = f"recording stopped after {len(steps)} steps"
+        return _finished(dataset)
+
+
+def recorded_steps(folder: Path) -> tuple[int, ...]:
+    """The steps that a recording had finished when it stopped."""
+    advice = f"{folder} is not an unfinished trace, or record it again"
+    steps: tuple[int, ...] = read_json(folder / PROGRESS, advice, kind=_Progress)["steps"]
+    return steps
 
 
 def _finished(dataset: xarray.Dataset) -> xarray.Dataset:
     """Float32 instead of float16, lazily, and names instead of codes for the regions."""
     import xarray
 
-    for attribute in JSON_ATTRIBUTES & set(dataset.attrs):
+    fit(_Attributes, dataset.attrs)
+    for attribute in set(JSON_ATTRIBUTES) & set(dataset.attrs):
         try:
-            json.loads(str(dataset.attrs[attribute]) or "null")
+            found = json.loads(dataset.attrs[attribute] or "null")
         except ValueError as error:
-            raise InputError(
-                f"the trace is damaged: its attribute {attribute!r} is not JSON ({error}); record it again"
-            ) from error
+            raise MisfitError(f"its attribute {attribute!r} is not JSON ({error})") from error
+        fit(JSON_ATTRIBUTES[attribute] | None, found, f"its attribute {attribute!r}")
+    for name in dataset.data_vars:
+        if not set(dataset[name].dims) <= set(EVERY_DIMENSION) or dataset[name].dims[:1] != ("sample",):
+            raise MisfitError(f"{name} is an array over {', '.join(map(str, dataset[name].dims))}")
+    for name, dims in DIMENSIONS.items():
+        if name not in dataset or not set(dims) <= set(dataset[name].dims):
+            raise MisfitError(f"{name} should be an array over {', '.join(dims)}")
     for name in dataset.data_vars:
         if is_halved(str(name)):
             # A scale of one in float32 is xarray's way to read half precision as single without loading it.

@@ -87,12 +87,16 @@ def _entries(path: Path) -> tuple[dict[str, int], Any]:
 
 def _check_array(path: Path, name: str, about: Mapping[str, Any], chunks: list[int]) -> None:
     codecs = about.get("codecs")
-    names = (
-        [codec.get("name") if isinstance(codec, dict) else codec for codec in codecs]
+    known = [{"name": name} for name in CODECS]
+    strange = (
+        [
+            str(codec)
+            for codec in codecs
+            if not isinstance(codec, dict) or {"name": codec.get("name")} not in known
+        ]
         if isinstance(codecs, list)
-        else [None]
+        else ["none"]
     )
-    strange = [str(codec) for codec in names if codec not in CODECS]
     if strange or about.get("storage_transformers"):
         raise InputError(
             f"{path}: the array {name} is stored with the codec {(strange or ['a storage transformer'])[0]!r}; traces use "

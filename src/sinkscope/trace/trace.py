@@ -91,7 +91,7 @@ class Trace:
     @cached_property
     def _texts(self) -> dict[int, str]:
         found = json.loads(self.attributes.get("token_texts") or "{}")
-        return {int(number): text for number, text in found.items()}
+        return {int(number): text for number, text in found.items() if number.isdecimal()}
 
     def masked_keys(self) -> xarray.DataArray:
         """Bool (sample, step, layer, head, key): the keys that the policy masked; stored as one bit each."""

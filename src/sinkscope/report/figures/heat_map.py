@@ -10,7 +10,7 @@ import pandas as pd
 import xarray as xr
 
 from sinkscope.report.figures import look
-from sinkscope.report.figures.sources import by_trace, long_table, named, scores_text
+from sinkscope.report.figures.sources import by_trace, common_unit, long_table, scores_text
 from sinkscope.sinks import step_position_map
 from sinkscope.sinks.dataset import labels
 
@@ -32,21 +32,21 @@ def plot_heat_map(
         width, height: of the figure, in inches.
 
     Returns:
-        Table: trace, step, position, received.
+        Table: trace, step, position, received (multiples of uniform attention; of causal models, and beside them, percent of a
+        query's attention).
     """
 
     def rows(data: xr.Dataset) -> pd.DataFrame:
-        values = step_position_map(data, layers, heads).values[sample]
+        values = step_position_map(data, layers, heads, percent=percent).values[sample]
         position = data["position"].isel(sample=sample).values
         real = position >= 0
         columns = {"step": labels(data, "step"), "position": position[real]}
         return long_table(values[:, real], columns, "received")
 
+    percent, unit = common_unit(traces)
     table = by_trace(traces, rows)
     top = float(np.nanquantile(table["received"], 0.9995))
-    label = "received (uniform = 1)"
     figure = look.heat_panels(
-        table, "step", "position", "received", top=top, label=label, width=width, height=height
+        table, "step", "position", "received", top=top, label=unit, width=width, height=height
     )
-    scores = " and ".join(sorted({scores_text(data) for data in named(traces).values()}))
-    return look.finished("figure_1", figure, table, scores=scores)
+    return look.finished("figure_1", figure, table, scores=scores_text(traces))

@@ -9,7 +9,7 @@ from sinkscope.report.figures.ladder import COLOURS
 
 SHOWN = {
     "sinks": "sinks per head",
-    "main_sink": "main sink, × uniform",
+    "main_sink": "main sink, share of attention",
     "moving": "moving or vanishing heads",
     "nats per token: text": "nats per token",
     "accuracy: word_problems": "accuracy, word problems",

@@ -8,7 +8,7 @@ import pandas as pd
 import xarray as xr
 
 from sinkscope.report.figures import look
-from sinkscope.report.figures.sources import by_trace, head_text, long_table, named, scores_text
+from sinkscope.report.figures.sources import by_trace, common_unit, head_text, long_table, named, scores_text
 from sinkscope.sinks import layer_head_map
 
 
@@ -20,18 +20,18 @@ def plot_layer_head(traces: Any) -> look.PaperFigure:
     """
 
     def rows(data: xr.Dataset) -> pd.DataFrame:
-        strength = layer_head_map(data).mean("sample").transpose("layer", "head")
+        strength = layer_head_map(data, percent=percent).mean("sample").transpose("layer", "head")
         columns = {"layer": strength["layer"].values, "head": strength["head"].values}
         return long_table(strength.values, columns, "main_sink")
 
+    percent, unit = common_unit(traces)
     table = by_trace(traces, rows)
-    top, label = float(table["main_sink"].max()), "main sink (uniform = 1)"
+    top, label = float(table["main_sink"].max()), unit
     figure = look.heat_panels(table, "layer", "head", "main_sink", top=top, label=label, height=2.8)
     strongest = [part.nlargest(1, "main_sink") for _, part in table.groupby("trace", sort=False)]
     seen = "; ".join(
-        f"{row['trace'].iloc[0]}: {head_text(row)} with {row['main_sink'].iloc[0]:.1f} times uniform attention"
+        f"{row['trace'].iloc[0]}: {head_text(row)} with {row['main_sink'].iloc[0]:.1f} {unit}"
         for row in strongest
     )
-    scores = " and ".join(sorted({scores_text(data) for data in named(traces).values()}))
     many = ", ".join(str(data.sizes["sample"]) for data in named(traces).values())
-    return look.finished("figure_5", figure, table, strongest=seen, scores=scores, many=many)
+    return look.finished("figure_5", figure, table, strongest=seen, scores=scores_text(traces), many=many)

@@ -9,17 +9,20 @@ import pandas as pd
 import xarray as xr
 
 from sinkscope.report.figures import look
-from sinkscope.report.figures.sources import by_trace
-from sinkscope.sink_rule import EPSILON
+from sinkscope.report.figures.sources import by_trace, named
+from sinkscope.sink_rule import EPSILON, PAPER_LENGTH
 from sinkscope.sinks import score_histogram
+from sinkscope.sinks.judging import Judge
 
 
 def plot_score_histogram(traces: Any, *, name: str = "figure_3") -> look.PaperFigure:
     """One panel for each trace; counts on a log scale, so that the few sinks are seen. name: figure_3 or figure_9.
 
     Returns:
-        Table: trace, lower, upper, count (cells of sample, step, layer, head, key); the last bin is open above.
+        Table: trace, lower, upper, count (cells of sample, step, layer, head, key); the last bin is open above. Causal and
+        block diffusion models: in percent of a query's attention.
     """
+    judges = {name: Judge.of(data) for name, data in named(traces).items()}
 
     def rows(data: xr.Dataset) -> pd.DataFrame:
         counts = score_histogram(data)
@@ -41,12 +44,15 @@ def plot_score_histogram(traces: Any, *, name: str = "figure_3") -> look.PaperFi
             end = max(8.0, float(filled["upper"].max())) if len(filled) else 8.0
             wide_bins = np.asarray(part["upper"] - part["lower"])
             place.bar(part["lower"], part["count"], wide_bins, align="edge", color="#0072B2")
-            place.axvline(1 + EPSILON, color="#D55E00", linestyle="--", linewidth=0.8)
-            place.set(title=trace, xlabel="received (uniform = 1)", yscale="log", xlim=(0, end))
+            percent = judges[trace].percent
+            border = 100 * EPSILON / PAPER_LENGTH if percent else 1 + EPSILON
+            label = "% of a query's attention" if percent else "received (uniform = 1)"
+            place.axvline(border, color="#D55E00", linestyle="--", linewidth=0.8)
+            place.set(title=trace, xlabel=label, yscale="log", xlim=(0, end))
+            place.annotate(
+                f"ε = {EPSILON:g}", (border, 0.97), xycoords=("data", "axes fraction"), xytext=(3, 0),
+                textcoords="offset points", va="top", color="#D55E00", fontsize=7,
+            )  # fmt: skip
         axes[0][0].set_ylabel("cells")
-        axes[0][0].annotate(
-            f"ε = {EPSILON:g}", (1 + EPSILON, 0.97), xycoords=("data", "axes fraction"), xytext=(3, 0),
-            textcoords="offset points", va="top", color="#D55E00", fontsize=7,
-        )  # fmt: skip
     cells = ", ".join(f"{trace} {int(part['count'].sum()):,}" for trace, part in parts.items())
     return look.finished(name, figure, table, cells=cells)

@@ -10,8 +10,9 @@ import pandas as pd
 import xarray as xr
 
 from sinkscope.errors import InputError
-from sinkscope.report.payload import model_name
-from sinkscope.sinks.dataset import Array, dataset_of, labels, scores_name
+from sinkscope.report.payload import mixed, model_name
+from sinkscope.sinks.dataset import Array, dataset_of, labels
+from sinkscope.sinks.judging import FAR, SEEN, Judge
 
 
 def named(traces: Any) -> dict[str, xr.Dataset]:
@@ -96,8 +97,19 @@ def head_text(part: pd.DataFrame) -> str:
     return f"layer {int(first['layer'])}, head {int(first['head'])}"
 
 
-def scores_text(data: xr.Dataset) -> str:
+def common_unit(traces: Any) -> tuple[bool, str]:
+    """(percent, unit): how scores of these traces can stand on one scale: as multiples of uniform attention, or in percent."""
+    every = list(named(traces).values())
+    percent = mixed(every)
+    return percent, "% of a query's attention" if Judge.of(every[0], percent=percent).percent else "× uniform"
+
+
+def scores_text(traces: Any) -> str:
     """The queries that the scores count, as words for a caption."""
-    if scores_name(data) == "received_all":
-        return "received attention over all queries so far (keys seen by at least 16 queries)"
-    return "received attention (uniform = 1)"
+    words = {
+        FAR: " from distant queries so far, where enough can tell",
+        SEEN: " over all queries so far, where enough can tell",
+    }
+    judges = [Judge.of(data) for data in named(traces).values()]
+    parts = sorted({"received attention" + words.get(judge.queries, "") for judge in judges})
+    return f"{' and '.join(parts)} ({common_unit(traces)[1]})"

@@ -100,14 +100,16 @@ class Embedded(NamedTuple):
 
 def traces(source: StudySource, budget: int = BUDGET) -> Embedded | None:
     """The section "The traces"; None without traces, or when not even one fits."""
-    from sinkscope.report.payload import views
+    from sinkscope.report.payload import mixed, views
     from sinkscope.trace.trace import Trace
 
     embedded: list[dict[str, Any]] = []
     left_out: list[str] = []
     used = 0
-    for model, path in source.exemplars.items():
-        made = views(Trace.open(path), name=spelled(model), samples=[0])
+    recorded = {model: Trace.open(path) for model, path in source.exemplars.items()}
+    percent = mixed(list(recorded.values()))
+    for model, trace in recorded.items():
+        made = views(trace, name=spelled(model), samples=[0], percent=percent)
         size = len(json.dumps(made))
         if used + size > budget:
             left_out.append(model)

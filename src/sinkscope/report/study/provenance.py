@@ -11,6 +11,7 @@ from sinkscope.report.study.words import note, policy_words, reading, section
 from sinkscope.study.draw import sentences
 from sinkscope.study.evidence_check import CHECKED
 from sinkscope.study.spec import to_toml
+from sinkscope.tasks.evaluation import confined_by
 
 
 def provenance(source: StudySource) -> Safe:
@@ -41,10 +42,9 @@ def provenance(source: StudySource) -> Safe:
 
 
 def _sandbox(source: StudySource) -> str:
-    """The sandbox in which model-written programs were graded; empty when no code was run."""
-    calls = source.manifest.get("calls", [])
-    rungs = dict.fromkeys(str(call["sandbox"]) for call in calls if call.get("sandbox"))
-    return ", ".join(rungs)
+    """The rungs of the sandbox that model-written programs ran on, as their records say; empty when no code was run."""
+    records = source.frames.get("records")
+    return "" if records is None or "sandbox" not in records else confined_by(records["sandbox"].dropna())
 
 
 def _evidence(source: StudySource) -> str:

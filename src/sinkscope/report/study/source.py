@@ -6,7 +6,6 @@ what table 1 prints is chosen here alone.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from sinkscope.errors import InputError
+from sinkscope.files import read_json
 from sinkscope.report.study.numbers import missing
 from sinkscope.study import shipped, spec
-from sinkscope.study.store import Store
+from sinkscope.study.store import CellFile, Store
 from sinkscope.text import read_csv
 
 if TYPE_CHECKING:
@@ -121,8 +121,12 @@ class StudySource:
     def figures_left_out(self) -> dict[str, str]:
         """Figure → why it could not be drawn."""
         path = self.figure(LEFT_OUT)
-        kept = None if path is None else json.loads(path.read_text(encoding="utf-8"))
-        return {str(name): str(why) for name, why in (kept or {}).items()}
+        kept: dict[str, str] = (
+            {}
+            if path is None
+            else read_json(path, "remove it, and draw the figures again", kind=Mapping[str, str])
+        )
+        return kept
 
     @property
     def accuracies(self) -> pd.DataFrame | None:
@@ -176,7 +180,7 @@ class StudySource:
         return {model: files[0] for model, files in paths.items() if files}
 
     @cached_property
-    def _cells(self) -> dict[str, dict[str, Any]]:
+    def _cells(self) -> dict[str, CellFile]:
         return Store(self.root).known_cells()
 
     @property
@@ -185,10 +189,11 @@ class StudySource:
         return {model: str(rows[0][1]["cell"]) for model in self.models if (rows := self.traced(model))}
 
     def _maps_of(self, cell: str) -> list[Path]:
+        traced = self._cells.get(cell)
         return [
             path
             for other, twin in self._cells.items()
-            if twin["identity"].get("kind") == "maps" and _block(twin) == _block(self._cells[cell])
+            if traced is not None and twin["identity"]["kind"] == "maps" and _block(twin) == _block(traced)
             for path in sorted((self.root / "traces" / other).glob("*.zarr.zip"))
         ]
 
@@ -201,17 +206,12 @@ def _block(cell: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def read(folder: Path) -> StudySource:
     """The study in a folder."""
-    study = Store(folder).study() if folder.is_dir() else None
+    store = Store(folder)
+    study = store.study() if folder.is_dir() else None
     if study is None:
         raise InputError(
             f"{folder} is not the folder of a study: it has no study.toml; run sinkscope study first"
         )
-    manifest = folder / "manifest.json"
-    if not manifest.is_file():
+    if not store.manifest_file.exists():
         raise InputError(f"the study in {folder} is not finished: it has no manifest.json; run it again")
-    frames = {
-        name: pd.read_parquet(path)
-        for name in TABLES
-        if (path := folder / "tables" / f"{name}.parquet").is_file()
-    }
-    return StudySource(folder, study, frames, json.loads(manifest.read_text(encoding="utf-8")))
+    return StudySource(folder, study, store.tables(TABLES), store.manifest())

@@ -25,8 +25,6 @@ from sinkscope.sinks.drift import LEAST_DRIFT, MOST_TIES
 from sinkscope.statistics import Estimate, difference
 
 LEAST_P = 0.05
-NEWEST = ", newest query"
-"""End of the name of a measure of a causal model's newest query, which a mask ranks."""
 
 Options = ParamSpec("Options")
 
@@ -51,20 +49,15 @@ def _measure(
 ) -> Judgement:  # fmt: skip
     """A measure of the table `sinks` against a limit.
 
-    text: what it is a share of; complement: 1 − the measure; shown: "share" or "number". A causal model's measure is judged
-    over all queries so far and for the newest query alone, where the table has both: a verdict needs both to agree.
+    text: what it is a share of; complement: 1 − the measure; shown: "share" or "number".
     """
-
-    def of(tail: str) -> Judgement:
-        estimate = evidence.measures.get(name + tail)
-        if estimate is None:
-            return NOT_MEASURED
-        if complement:
-            estimate = Estimate(1 - estimate.value, 1 - estimate.high, 1 - estimate.low)
-        words = shares(estimate) if shown == "share" else plain(estimate)
-        return side(estimate, limit, above, f"{words} {text}")
-
-    return both_queries(evidence, name, of)
+    estimate = evidence.measures.get(name)
+    if estimate is None:
+        return NOT_MEASURED
+    if complement:
+        estimate = Estimate(1 - estimate.value, 1 - estimate.high, 1 - estimate.low)
+    words = shares(estimate) if shown == "share" else plain(estimate)
+    return side(estimate, limit, above, f"{words} {text}")
 
 
 measure = rule(_measure)
@@ -72,36 +65,21 @@ measure_of_sinks = rule(with_sinks(_measure))
 """The same for a claim that describes sinks: open for a model that has none."""
 
 
-def both_queries(evidence: ModelEvidence, name: str, judged: Callable[[str], Judgement]) -> Judgement:
-    """The judgement over all queries, and where the newest query has a measure of its own, only if that agrees."""
-    every = judged("")
-    if name + NEWEST not in evidence.measures:
-        return every
-    newest = judged(NEWEST)
-    said = f"all queries: {every.evidence}; the newest query, which a mask ranks: {newest.evidence}"
-    return Judgement(every.status if every.status == newest.status else OPEN, said)
-
-
 @rule
 @with_sinks
 def kinds(evidence: ModelEvidence, moving: bool) -> Judgement:
     """Most sinks belong to heads that move or vanish, or most belong to static heads."""
-
-    def of(tail: str) -> Judgement:
-        moved = evidence.measures.get(f"moving or vanishing heads{tail}")
-        static = evidence.measures.get(f"static heads{tail}")
-        if moved is None or static is None or not math.isfinite(moved.value):
-            return NOT_MEASURED
-        said = f"{shares(moved)} belong to heads that move or vanish, {shares(static)} to static ones"
-        if not moved.known:
-            return Judgement(OPEN, f"{said}; one prompt has no interval")
-        if moved.above(0.5):
-            return Judgement(SUPPORTED if moving else CONTRADICTED, said)
-        if static.above(0.5):
-            return Judgement(CONTRADICTED if moving else SUPPORTED, said)
-        return Judgement(OPEN, f"{said}: neither is certainly the majority")
-
-    return both_queries(evidence, "moving or vanishing heads", of)
+    moved, static = (evidence.measures.get(name) for name in ("moving or vanishing heads", "static heads"))
+    if moved is None or static is None or not math.isfinite(moved.value):
+        return NOT_MEASURED
+    said = f"{shares(moved)} belong to heads that move or vanish, {shares(static)} to static ones"
+    if not moved.known:
+        return Judgement(OPEN, f"{said}; one prompt has no interval")
+    if moved.above(0.5):
+        return Judgement(SUPPORTED if moving else CONTRADICTED, said)
+    if static.above(0.5):
+        return Judgement(CONTRADICTED if moving else SUPPORTED, said)
+    return Judgement(OPEN, f"{said}: neither is certainly the majority")
 
 
 @rule

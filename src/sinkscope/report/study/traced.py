@@ -147,9 +147,10 @@ def measure_rows(measures: dict[str, Measured], form: Callable[[str], str]) -> l
     rows: list[list[Safe | str]] = []
     for name in dict.fromkeys(name for of_model in measures.values() for name in of_model):
         places = [of_model.get(name) for of_model in measures.values()]
-        unit = next(str(place[1]["unit"]) for place in places if place is not None)
+        units = list(dict.fromkeys(str(place[1]["unit"]) for place in places if place is not None))
+        unit = units[0]
         cells = ["–" if place is None else _value(*place, form(unit)) for place in places]
-        rows.append([tag("span", name, tag("small", unit)), *cells])
+        rows.append([tag("span", name, tag("small", " or ".join(units))), *cells])
     return rows
 
 

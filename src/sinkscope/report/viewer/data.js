@@ -1,5 +1,5 @@
 // Reading what the page embeds: base64 → inflate → typed arrays, each when it is first needed.
-// Scores are one byte each: value = exp(code · scale) − 1; 254 = not embedded, 255 = no such key.
+// Scores are one byte each: value = exp(code · scale) − 1; 254 = not embedded, 255 = no such key, or one that cannot be judged.
 
 const LEFT_OUT = 254;
 const MISSING = 255;
@@ -130,10 +130,10 @@ class View {
       const scores = await this.get(full);
       return Object.assign(field, { codes: scores.array, values: scores.values, error: scores.error });
     }
-    const [keys, top] = await Promise.all([this.get(score.top_keys), this.get(score.top_values)]);
+    const [keys, top, layers] = await Promise.all([score.top_keys, score.top_values, score.layers].map((one) => this.get(one)));
     const many = top.shape[3];
     field.codes = new Uint8Array(size);
-    for (let i = 0; i < size; i++) field.codes[i] = this.flag[i] & REAL ? LEFT_OUT : MISSING;
+    for (let i = 0; i < size; i++) field.codes[i] = layers.array[layer * size + i] === MISSING ? MISSING : LEFT_OUT;
     for (let t = 0; t < this.T; t++)
       for (let i = 0; i < many; i++) {
         const from = (at * this.T + t) * many + i;

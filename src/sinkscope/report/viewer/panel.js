@@ -11,12 +11,12 @@ function element(name, attributes = {}, ...children) {
 }
 
 const EXPLAINED = {
-  Tokens: "The tokens that go into this step. The colour is the attention that a token receives, relative to uniform attention: at 1 it gets what it would if every query looked at all its keys equally. Select a token to see whom it looks at.",
-  "Step × position": "Each row is a step, each column a position; the colour is received attention (1 = uniform). A dark column is a key that many queries look at. Small squares mark where a step writes a token; the solid line is where the answer begins, dashed lines end its blocks; the strip below is the average over steps.",
-  "Layer × head": "For every head, the received attention of its strongest key in each step, averaged over the steps. A maximum over many keys is above 1 even without sinks: about 2 for mild noise over 100 keys. Choose a head to see it in all pictures.",
-  "Sinks through time": "A sink is a key that receives more than the mean of the others plus ε in one head and step. For means the colour counts the heads that call a position a sink; for one head each bar is a stay of a sink, its colour the mean strength, and the line follows the strongest.",
+  Tokens: "The tokens that go into this step. The colour is the attention that a token receives, relative to uniform attention: at 1 it gets what it would if every query looked at all its keys equally. In causal and block diffusion models, and beside them, it is the share of a query’s attention, in causal ones of the distant queries. Select a token to see whom it looks at.",
+  "Step × position": "Each row is a step, each column a position; the colour is received attention (1 = uniform, or % of a query’s attention). A dark column is a key that many queries look at. Small squares mark where a step writes a token; the solid line is where the answer begins, dashed lines end its blocks; the strip below is the average over steps.",
+  "Layer × head": "For every head, the received attention of its strongest key in each step, averaged over the steps. A maximum over many keys is above uniform even without sinks: about twice for mild noise over 100 keys. Choose a head to see it in all pictures.",
+  "Sinks through time": "A sink is a key that receives more than the mean of the others plus ε in one head and step; in causal and block diffusion models one that distant queries give more than distance alone can explain, by more than ε / 64 of their attention. Keys with too few distant queries behind them are unknown, and blank. For means the colour counts the heads that call a position a sink; for one head each bar is a stay of a sink, its colour the mean strength, and the line follows the strongest.",
   "Who looks at whom": "Attention between single tokens in this step, relative to uniform attention: at 4 a query gives a key four times what it would give if it looked at all its keys equally.",
-  Numbers: "received: attention relative to uniform, of the chosen layer and head or their mean. sink in: how many heads call it a sink in this step. strength: mean received attention of a stay. Scores are stored in 8 bits; the line at the top says how exact that is.",
+  Numbers: "received: attention relative to uniform, or in % of a query’s attention, of the chosen layer and head or their mean. sink in: how many heads call it a sink in this step. strength: mean received attention of a stay. Scores are stored in 8 bits; the line at the top says how exact that is.",
   Change: "First trace minus second, of received attention, position by position and step by step. Blue is less, orange is more. A difference between two generations mixes the direct effect of a policy with all that followed from other tokens being written.",
 };
 let explainCount = 0;
@@ -115,7 +115,8 @@ class Panel {
     const masks = view.causal ? [] : [element("span", {}, element("i", { class: "token mask" }), " mask")];
     return element("p", { class: "key", "aria-hidden": "true" }, ...masks,
       element("span", {}, element("i", { class: "token decided" }, "a"), " written in this step"),
-      element("span", {}, element("i", { class: "token sink" }, "a"), ` sink: above about ${+(1 + view.epsilon).toFixed(2)}× uniform`),
+      element("span", {}, element("i", { class: "token sink" }, "a"), ` sink: above ${view.scores[0].distance ? "at least" : "about"} ${amountText(view.scores[0].above, view.scores[0])}`),
+      ...(view.scores[0].unknown ? [element("span", {}, element("i", { class: "token unknown" }, "a"), " unknown whether a sink: too few distant queries")] : []),
       ...(view.masked_keys ? [element("span", {}, element("i", { class: "token hidden-key" }, "a"), " hidden by the policy")] : []));
   }
 
@@ -386,6 +387,7 @@ class Panel {
 
   sinkText(i) {
     const { field } = this, count = field.counts[i];
+    if (this.score.above === null) return "unknown";
     if (!field.mean) return count ? "this head" : "–";
     return field.outOf ? `${count} of ${field.outOf}` : String(count);
   }
@@ -424,20 +426,20 @@ class Panel {
       if (at.layer < 0) return "mean of all layers and heads";
       if (at.head < 0) return `layer ${view.layers[at.layer]}, mean of its heads`;
       const i = at.layer * view.H + at.head;
-      return `layer ${view.layers[at.layer]}, head ${view.heads[at.head]} · main sink ${numberText(this.strength[i])}× uniform · ${view.kinds[this.kinds[i]] === "none" ? "no sinks" : view.kinds[this.kinds[i]]}`;
+      return `layer ${view.layers[at.layer]}, head ${view.heads[at.head]} · strongest key ${amountText(this.strength[i], this.score)} · ${view.kinds[this.kinds[i]] === "none" ? "no sinks" : view.kinds[this.kinds[i]]}`;
     }
     const place = `position ${view.position[at.key]}`;
     if ("target" in at) {
       const row = this.lookedAt(this.step, "from", at.key), step = this.step;
       return `step ${view.steps[step]} · ${place} ${this.shortText(step, at.key)} looks at position ${view.position[at.target]} ${this.shortText(step, at.target)} · ${numberText(row?.[at.target])}× uniform`;
     }
-    if (at.average) return `${place} · average over steps ${numberText(field.average[at.key])}× uniform`;
+    if (at.average) return `${place} · average over steps ${amountText(field.average[at.key], this.score)}`;
     const i = at.step * view.K + at.key, flag = view.flag[i];
     if (!(flag & REAL)) return `step ${view.steps[at.step]} · ${place} · not there yet`;
     const text = flag & MASKED ? "mask" : quoted(view.text(at.step, at.key));
     const code = field.codes[i];
-    const value = code < LEFT_OUT ? `${numberText(field.values[code])}× uniform` : code === LEFT_OUT ? "not among the strongest 8" : "no score yet";
-    const sink = field.mean ? `sink in ${this.sinkText(i)} ${this.score.sinks_of === "heads" ? "heads" : "layers"}` : field.counts[i] ? "sink" : "no sink";
+    const value = code < LEFT_OUT ? amountText(field.values[code], this.score) : code === LEFT_OUT ? "not among the strongest 8" : "too few distant queries";
+    const sink = code === MISSING || this.score.above === null ? "unknown whether a sink" : field.mean ? `sink in ${this.sinkText(i)} ${this.score.sinks_of === "heads" ? "heads" : "layers"}` : field.counts[i] ? "sink" : "no sink";
     const more = [flag & PROMPT ? "prompt" : "answer", flag & DECIDED ? "written in this step" : "",
       field.hidden?.[i] ? `hidden by the policy in ${field.hidden[i]} heads` : ""].filter(Boolean).join(", ");
     return `step ${view.steps[at.step]} · ${place} · ${text} · ${value} · ${sink} · ${more}`;

@@ -9,6 +9,11 @@ function numberText(value) {
   return size >= 10 ? value.toFixed(1) : value.toFixed(2);
 }
 
+// A score in words: a multiple of uniform attention, or percent of a query’s.
+function amountText(value, score) {
+  return `${numberText(value ?? NaN)}${score.unit.startsWith("%") ? " " : ""}${score.unit}`;
+}
+
 function signedText(value) {
   return Number.isFinite(value) ? `${value < 0 ? "−" : "+"}${numberText(Math.abs(value))}` : "–";
 }
@@ -150,7 +155,7 @@ class HeatMap extends Picture {
       for (const part of pathParts(view, field.path))
         this.halo(pen, part.flatMap(([t, i]) => [[x + (bw * (i + 0.5)) / many, y + (bh * t) / view.T],
           [x + (bw * (i + 0.5)) / many, y + (bh * (t + 1)) / view.T]]));
-    this.heading(pen, w, this.panel.selectionText(), top, field.signed ? "difference" : "received, uniform = 1", field.signed);
+    this.heading(pen, w, this.panel.selectionText(), top, field.signed ? "difference" : this.panel.score.unit.startsWith("%") ? this.panel.score.unit : "received, uniform = 1", field.signed);
   }
 
   // A dot where a step writes a token, large enough to be seen and never larger than its cell by much.

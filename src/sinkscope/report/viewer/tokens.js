@@ -54,7 +54,7 @@ class Tokens extends Picture {
   update(step, fresh) {
     const { view, field, top, lookTop } = this.panel, colours = ramp(field.signed), from = step * view.K;
     const shades = this.shadesOf(field, top, fresh), row = this.panel.lookedAt(step), plain = row ? ramp() : colours;
-    const above = 1 + view.epsilon;
+    const above = this.panel.score.above ?? Infinity;
     let moved = fresh;
     for (const one of this.chips) {
       const text = view.token[from + one.key], flag = view.flag[from + one.key] & (MASKED | REAL);
@@ -75,7 +75,7 @@ class Tokens extends Picture {
       }
       const sink = field.signed ? false : field.mean ? field.values[code] > above : field.counts[i] > 0;
       const look = `token${flag & REAL ? "" : " absent"}${flag & MASKED ? " mask" : ""}${flag & DECIDED ? " decided" : ""}${
-        sink ? " sink" : ""}${code === LEFT_OUT && !row ? " unknown" : ""}${field.hidden?.[i] ? " hidden-key" : ""}${
+        sink ? " sink" : ""}${code === MISSING && flag & REAL && !row ? " unknown" : ""}${field.hidden?.[i] ? " hidden-key" : ""}${
         one.run && one.run.head !== one ? " folded" : ""}${one.match ? " match" : ""}`;
       if (look !== one.look) one.chip.className = one.look = look;
       if (colour !== one.colour || fresh) {

@@ -66,7 +66,7 @@ def stratum_of(document: str) -> Stratum | None:
     >>> stratum_of("retrieval@8/test-3")
     Stratum(skill='retrieval', level=8)
     """
-    found = re.fullmatch(r"(\w+)@(\d+)/\w+-\d+", document)
+    found = re.fullmatch(r"(\w+)@(\d{1,9})/\w+-\d{1,9}", document)
     return Stratum(found[1], int(found[2])) if found and found[1] in SKILLS else None
 
 
@@ -80,6 +80,13 @@ def test_documents(chosen: Sequence[Stratum], limit: int | None) -> list[Documen
     return [item for row in zip(*columns, strict=True) for item in row][:limit]
 
 
+def test_document(name: str, stratum: Stratum) -> Document:
+    """The test document with this id."""
+    number = int(name.rpartition("-")[2])
+    return _named(stratum, generated.document(_make(stratum), _seed(stratum), "test", number))
+
+
+test_document.__test__ = False  # type: ignore[attr-defined]
 test_documents.__test__ = False  # type: ignore[attr-defined]  # pytest takes its name for a test's
 
 

@@ -8,7 +8,7 @@ battery:retrieval:chat    with an instruction, for models that were not trained 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -44,6 +44,13 @@ class Battery(GeneratedTask):
     def documents(self, limit: int | None = None) -> list[Document]:
         """The first `limit` test documents, one of each stratum in turn."""
         return documents.test_documents(self.chosen, limit)
+
+    def find(self, ids: Iterable[str]) -> list[Document]:
+        """The test documents with these ids, each made by itself; what is no id of one is left out."""
+        strata = {one: documents.stratum_of(one) for one in ids}
+        return [
+            documents.test_document(one, stratum) for one, stratum in strata.items() if stratum in self.chosen
+        ]
 
     def prompt(self, document: Document) -> Prompt:
         """The question as one user turn, under `chat` with an instruction about the answer's form."""

@@ -1,9 +1,9 @@
 """The script inside the sandbox: two processes, of which one runs the program and the other the checks.
 
 The process that `process.py` starts gives up its rights and forks. It runs the program itself, and then does what the
-checks ask of it. Its child, the judge, runs the checks, and tells the verdict on a pipe that only the judge has. The two
-share no memory: over two more pipes the judge sends names and arguments, and gets values back (`wire.py`). The program
-never sees the checks, and nothing in its interpreter leads to the verdict.
+checks ask of it. Its child, the judge, runs the checks. The two share neither memory nor a folder: over two pipes the judge
+sends names and arguments, and gets values back (`wire.py`). The program never sees the checks, and nothing in its
+interpreter leads to the verdict: that is a secret which the judge alone is given, sent on a pipe that it alone has.
 
 Only the standard library, and little of it: this file is start-up time of every graded program.
 """
@@ -18,14 +18,11 @@ import sys
 from fcntl import F_DUPFD_CLOEXEC, fcntl
 
 from sinkscope.tasks.sandbox.kernel import become, die_with, hide, landlock, refuse_calls
-from sinkscope.tasks.sandbox.wire import NOTHING_CAUGHT_IT, Gone, Peer, Remote
+from sinkscope.tasks.sandbox.wire import NOTHING_CAUGHT_IT, Gone, Peer, Remote, RemoteModule
 
 TYPE_CHECKING = False  # `typing` takes as long to import as all the rest
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
-
-PASSED = b"passed"
 
 
 class Job:
@@ -36,12 +33,13 @@ class Job:
 
     source: int  # bytes of the program, which stands behind this in standard input
     checks: int  # bytes of the checks, behind the program
+    secret: int  # bytes of what the judge says of a program that passed, behind the checks
     name: str  # of the program's module
-    shadows: tuple[str, ...] | None  # builtins that the checks take from the program; None: all that it has
+    shadows: tuple[str, ...] | None  # as `Program` has it
     verdict: int  # the descriptor
     user: int  # whom root becomes; 0: nobody else
     rung: str
-    readable: tuple[str, ...]  # for Landlock
+    readable: tuple[str, ...]  # folders, for Landlock
     folder: str
     code: bytes  # the system-call filter
     own_process: int  # stands in it for the process that it is for
@@ -59,9 +57,10 @@ def main(start: int, size: int) -> None:
     first = os.getpid()
     if os.fork() == 0:
         checks = os.pread(0, job.checks, start + size + job.source)
+        secret = os.pread(0, job.secret, start + size + job.source + job.checks)
         verdict, read, write = _keep(job.verdict, answers, ask)
         _confine(job, first, judge=True)
-        _judge(checks, job, verdict, read, write)
+        _judge(checks, job, verdict, secret, read, write)
     else:
         read, write = _keep(questions, reply)
         _confine(job, first, judge=False)
@@ -105,15 +104,18 @@ def _confine(job: Job, program: int, *, judge: bool) -> None:
     """What each process does for itself; the system-call filter comes last, because it refuses some of this.
 
     Each has a Landlock domain of its own: pipes can be opened under /proc in spite of Landlock, but not those of another
-    domain.
+    domain. The judge's has no folder to write, and none that the program writes: a file that the program has named like
+    a module, or like anything else that is looked for, is not found by code that runs in the judge.
     """
+    if judge:
+        os.chdir("/")
     if sys.platform == "linux":
         if judge:
             die_with(program)
         elif not job.user:
             hide(False)  # its descriptors are looked at from outside: files that were removed while open
-        if job.rung == "landlock":
-            landlock(list(job.readable), job.folder)
+        if job.rung == "landlock" or (judge and job.rung == "bubblewrap"):
+            landlock(list(job.readable), None if judge else job.folder, needed=job.rung == "landlock")
     for name, value in job.limits:
         if hasattr(resource, name):
             number = getattr(resource, name)
@@ -136,18 +138,10 @@ def _program(source: bytes, job: Job, read: int, write: int) -> None:
     leave, complain = os._exit, sys.__excepthook__
     module = type(sys)(job.name)
     sys.modules[job.name] = module
-    space = module.__dict__
-
-    def look_up(name: str) -> tuple[str, Any]:
-        if name not in space:
-            return "nothing", None
-        value = space[name]
-        return ("module", value.__name__) if type(value) is type(sys) else ("value", value)
-
-    peer = Peer(read, write, lambda *question: None)
+    peer = Peer(read, write, judge=False, permits=lambda *question: None)
     try:
-        exec(compile(source, "<program>", "exec", dont_inherit=True), space)  # noqa: S102 (the point of this file)
-        peer.send(("ready", look_up, [name for name in space if hasattr(builtins, name)]))
+        exec(compile(source, "<program>", "exec", dont_inherit=True), vars(module))  # noqa: S102 (the point of this file)
+        peer.send(("ready", module, [name for name in vars(module) if hasattr(builtins, name)]))
         while True:
             peer.answer(peer.receive())
     except Gone:
@@ -173,22 +167,27 @@ def _shown(error: BaseException) -> BaseException:
 
 
 class Space(dict):  # type: ignore[type-arg]
-    """The names of the checks; those that they do not define themselves are the program's."""
+    """The names of the checks; those that they do not define themselves are the program's.
 
-    def __init__(self, name: str, look_up: Callable[[str], Any], shadowed: set[str]) -> None:
-        super().__init__(__name__=name, __builtins__=builtins)
-        self._look_up, self._shadowed = look_up, shadowed
+    Builtins and modules of the standard library are the judge's own, found by the name that the checks use: what the
+    program calls its modules is never looked at. Only names in `shadows` are the program's all the same; None: those that
+    it has defined.
+    """
+
+    def __init__(self, job: Job, program: Remote, defined: set[str]) -> None:
+        super().__init__(__name__=job.name, __builtins__=builtins)
+        self._program, self._defined, self._shadows = program, defined, job.shadows
 
     def __missing__(self, name: str) -> Any:
-        if hasattr(builtins, name) and name not in self._shadowed:
+        meant = self._shadows is None or name in self._shadows
+        if hasattr(builtins, name) and not (meant and name in self._defined):
             raise KeyError(name)
-        kind, value = self._look_up(name)
-        if kind == "module" and type(value) is str and value.partition(".")[0] in sys.stdlib_module_names:
-            __import__(value)  # our own, which the program has not touched
-            return sys.modules[value]
-        if kind != "value":
-            raise KeyError(name)
-        return value
+        try:
+            value = getattr(self._program, name)
+        except AttributeError:
+            raise KeyError(name) from None
+        own = name in sys.stdlib_module_names and (isinstance(value, RemoteModule) or not meant)
+        return __import__(name) if own else value
 
     def attribute(self, name: str) -> Any:
         """As the attribute of a module."""
@@ -198,44 +197,46 @@ class Space(dict):  # type: ignore[type-arg]
             raise AttributeError(name) from None
 
 
-def _judge(source: bytes, job: Job, verdict: int, read: int, write: int) -> None:
+def _judge(source: bytes, job: Job, verdict: int, secret: bytes, read: int, write: int) -> None:
     """Run the checks when the program has run to its end; the verdict is told here and nowhere else."""
 
     def permits(action: str, target: Any, args: Any) -> None:
         # What the checks pass to the program: functions may be called, iterators asked, and objects of the checks' own
-        # classes have attributes. Nothing else: attributes of functions and generators lead to the whole interpreter.
-        public = args and type(args[0]) is str and not args[0].startswith("_")
-        if not (
-            action in ("__call__", "__iter__", "__next__")
-            or (action in ("__getattr__", "__setattr__") and public and type(target).__module__ == job.name)
-        ):
-            raise AttributeError(
-                f"{action} of an object that belongs to the checks is not available to the program"
-            )
+        # classes used. Nothing else: attributes of functions and generators lead to the whole interpreter.
+        own = type(target).__module__ == job.name
+        attribute = action.endswith("attr__")
+        private = attribute and not (args and type(args[0]) is str and not args[0].startswith("_"))
+        if action not in ("__call__", "__iter__", "__next__", "__bool__") and (private or not own):
+            words = f"{action} of an object that belongs to the checks is not available to the program"
+            raise (
+                AttributeError(words) if attribute else TypeError(words)
+            )  # as Python does: `list` asks for a length
 
-    peer = Peer(read, write, permits)
-    told = b""
+    peer = Peer(read, write, judge=True, permits=permits)
+    told, failure = b"", None
     try:
         code = compile(source, "<checks>", "exec", dont_inherit=True)
-        ready, look_up, names = peer.receive()
-        if ready != "ready" or not isinstance(look_up, Remote):
+        ready, program, defined = peer.receive()
+        if ready != "ready" or not isinstance(program, Remote):
             raise RuntimeError("the program broke off")
-        shadowed = {name for name in names if job.shadows is None or name in job.shadows}
-        space = Space(job.name, look_up, shadowed)  # type: ignore[arg-type]
+        space = Space(job, program, set(defined))
         module = sys.modules[job.name] = type(sys)(job.name)
         module.__getattr__ = space.attribute  # type: ignore[method-assign]  # for `from solution import f`
         exec(code, space)  # noqa: S102
-        told = PASSED
+        told = secret
     except Gone:
         pass
     except BaseException as error:
         try:
-            error = _shown(error)
-            told = f"failed\n{type(error).__name__}".encode("utf-8", "replace")
-            told = f"failed\n{type(error).__name__}: {error}".strip(": ").encode("utf-8", "replace")
-            sys.__excepthook__(type(error), error, error.__traceback__)
-        except BaseException:  # noqa: S110 (an error that cannot be printed is a failure all the same)
+            failure = _shown(error)
+            told = f"failed\n{type(failure).__name__}".encode("utf-8", "replace")
+            told = f"failed\n{type(failure).__name__}: {failure}".strip(": ").encode("utf-8", "replace")
+        except BaseException:  # noqa: S110 (an error that has no words is a failure all the same)
             pass
-    if not peer.gone:  # also where the checks caught that the program left
-        os.write(verdict, told[:4000])
-    os._exit(0)
+    try:
+        if not peer.gone:  # also where the checks caught that the program left
+            os.write(verdict, told[:4000])
+        if failure:  # after the verdict: some of what prints errors imports modules that they name
+            sys.__excepthook__(type(failure), failure, failure.__traceback__)
+    finally:
+        os._exit(0)

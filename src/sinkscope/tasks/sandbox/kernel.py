@@ -91,10 +91,12 @@ def hide(hidden: bool = True) -> None:
     call("cannot hide", "prctl", SET_DUMPABLE, int(not hidden), 0, 0, 0)
 
 
-def landlock(readable: list[str], folder: str) -> None:
+def landlock(readable: list[str], folder: str | None, *, needed: bool) -> None:
     """From here on this process reads `readable`, writes files in `folder`, and opens nothing else."""
     version = tried("syscall", CREATE_RULESET, None, 0, 1)
     if version < 1:
+        if not needed:
+            return
         sys.exit("this kernel has no Landlock, or it is switched off")
     call("cannot give up privileges", "prctl", SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
     handled = RIGHTS[max(known for known in RIGHTS if known <= version)] - 1
@@ -105,7 +107,8 @@ def landlock(readable: list[str], folder: str) -> None:
     write = WRITE_FILE | TRUNCATE
     allowed = [(path, EXECUTE | READ_FILE | READ_DIR) for path in readable]
     allowed += [("/dev/null", READ_FILE | write), ("/dev/urandom", READ_FILE)]
-    allowed += [(folder, READ_FILE | READ_DIR | write | MAKE_REG | REMOVE_FILE)]
+    if folder is not None:
+        allowed += [(folder, READ_FILE | READ_DIR | write | MAKE_REG | REMOVE_FILE)]
     for path, rights in allowed:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
         if not os.path.isdir(path):

@@ -46,6 +46,7 @@ def execute(program: Program, timeout: float, limits: Limits, rung: Rung) -> Res
     size = len(source) + len(checks)
     if size > limits.source:
         return Result(False, f"the source has {size} bytes, {limits.source} are allowed", 0.0, "", rung.name)
+    secret = secrets.token_bytes(32)  # the word for a program that passed: only the judge is told it
     verdict_read, verdict_write = os.pipe()
     started = time.monotonic()
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryDirectory(prefix="sinkscope-") as folder:
@@ -55,13 +56,14 @@ def execute(program: Program, timeout: float, limits: Limits, rung: Rung) -> Res
                 {
                     "source": len(source),
                     "checks": len(checks),
+                    "secret": len(secret),
                     "name": program.name,
                     "shadows": program.shadows,
                     "verdict": verdict_write,
                     **_confinement(rung, math.ceil(timeout) + 1, limits, folder),
                 }
             )
-            stdin.writelines([script, job, source, checks])
+            stdin.writelines([script, job, source, checks, secret])
             stdin.seek(0)
             inner = [str(interpreter()), "-I", "-S", "-u", "-c", START, str(len(script)), str(len(job))]
             first = 65534 if rung.route and rung.route.become_first else None
@@ -93,10 +95,9 @@ def execute(program: Program, timeout: float, limits: Limits, rung: Rung) -> Res
             os.close(verdict_read)
     seconds = time.monotonic() - started
     text = watched.tail.decode("utf-8", "replace")[-2000:]
-    told = watched.verdict.decode("utf-8", "replace")
-    if told == "passed":
+    if watched.verdict == secret:
         return Result(True, "passed", seconds, text, rung.name)
-    why = _last_line(told.removeprefix("failed\n"))
+    why = _last_line(watched.verdict.decode("utf-8", "replace").removeprefix("failed\n"))
     return Result(False, why or ended or _reason(process.returncode, text), seconds, text, rung.name)
 
 
@@ -112,7 +113,7 @@ def _confinement(rung: Rung, cpu: int, limits: Limits, folder: str) -> dict[str,
     return {
         "rung": rung.name,
         "user": 0x60000000 + secrets.randbelow(0x10000000) if alone and os.geteuid() == 0 else 0,
-        "readable": landlock.readable() if rung.name == "landlock" else (),
+        "readable": landlock.readable(rung.name),
         "folder": "/tmp" if rung.route else folder,  # noqa: S108 (its own)
         "code": (filter_program(rung.name, limits.children) or b"") if linux else b"",
         "own_process": OWN_PROCESS,

@@ -34,7 +34,8 @@ class Program:
     source: str
     checks: str = ""
     name: str = "__main__"  # of its module
-    shadows: tuple[str, ...] | None = None  # builtins that the checks take from it; None: all that it has
+    # Names of builtins and of standard modules that the checks take from it; None: all that it defines.
+    shadows: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,11 @@ class UnconfinedWarning(RuntimeWarning):
     """Programs that a model wrote run without a sandbox."""
 
 
-NONE = Rung("none", "no sandbox: model-written programs run with limits, but see your files and network")
+NONE = Rung(
+    "none",
+    "no sandbox: model-written programs run with your rights. They can read, change and delete your files, use the network and "
+    "stop your other programs; only their time, memory and children are limited",
+)
 
 INSTALL = (
     "install bubblewrap (Debian, Ubuntu: `apt install bubblewrap`; Fedora: `dnf install bubblewrap`; conda: "
