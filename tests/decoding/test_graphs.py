@@ -163,9 +163,9 @@ def test_policies_act_in_repeated_steps_as_in_others(policy: str, monkeypatch: p
     monkeypatch.setattr(engine, "graphs_wanted", lambda device: True)
     monkeypatch.setattr(engine, "Graphs", Repeated)
     repeated = run()
-    assert (
-        Repeated.used >= 9
-    )  # of twelve: one step without scores, where there is one, and two before the capture
+    # Of twelve: one step without scores, where there is one, and two before the capture. How many keys have a token is not known
+    # beforehand, so that such a mask is not captured.
+    assert Repeated.used == 0 if "token" in policy else Repeated.used >= 9
     assert torch.equal(plain.states, repeated.states)
     for name in plain.trace.dataset.data_vars:
         np.testing.assert_array_equal(plain.trace.dataset[name], repeated.trace.dataset[name], err_msg=name)

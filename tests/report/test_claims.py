@@ -221,11 +221,17 @@ def test_choices_cannot_collapse_below_guessing():
     assert collapses(ModelEvidence(**{**vars(left), "about": "sciq"})).status == CONTRADICTED
 
 
-def test_a_collapse_says_what_speaks_against_the_sinks():
-    """23 % of the sinks hidden, and random keys with as much attention break the model more: both stand beside the verdict."""
-    found = masking_rules.collapses("top:1")(masked(hits=0.23, none=95, top=20, count=90, mass=5))
+def test_a_collapse_is_one_of_sinks_only_where_the_strongest_one_was_masked():
+    """Random keys with as much attention break the model more: that stands beside the verdict."""
+    collapses, known = masking_rules.collapses("top:1"), masked(hits=0.23, none=95, top=20, count=90, mass=5)
+    missed = collapses(known)
+    assert missed.status == OPEN
+    assert "only 23%" in missed.evidence
+    unknown = collapses(ModelEvidence(**{**vars(known), "hits": {}}))
+    assert (unknown.status, "an unknown share" in unknown.evidence) == (OPEN, True)
+    found = collapses(ModelEvidence(**{**vars(known), "strongest": {"top:1": 0.9}}))
     assert found.status == SUPPORTED
-    assert "23% of the sinks were hidden" in found.evidence
+    assert "masked in 90% of heads" in found.evidence
     assert "−15 points" in found.evidence
     assert "random keys with as much attention" in found.evidence
 

@@ -38,7 +38,7 @@ class StepAccount:
         caught, sinks: Long [layer, B, H]: how many sinks were masked, of how many there are (ε = 3, over all keys; in causal
             models by all queries so far).
         strongest: Float [layer, B, H]: 1 where the strongest sink was masked, 0 where it was not; NaN where there is none.
-        removed, absorbed: Float [layer, B, H]: attention of this step that went to sinks that were masked, and to all sinks,
+        removed, absorbed: Float64 [layer, B, H]: attention of this step that went to sinks that were masked, and to all sinks,
             in units of uniform attention.
         keys: layer → Bool [B|1, H|1, K]: the masked keys; a window, which masks others for every query, names none.
         raw: Float [layer, B, H, K]: received attention as if nothing had been masked.
@@ -63,7 +63,7 @@ class StepAccount:
     @property
     def sink_removed(self) -> Tensor:
         """Float [layer, B, H]: the share of the attention on sinks that was masked; NaN where there was none."""
-        return self.removed / torch.where(self.absorbed > 0, self.absorbed, float("nan"))
+        return (self.removed / torch.where(self.absorbed > 0, self.absorbed, float("nan"))).float()
 
 
 class PolicyRuntime:
@@ -479,7 +479,7 @@ class PolicyRuntime:
             hit = sinks & keys
             caught = hit.sum(-1)
             strongest = hit.gather(-1, strength.argmax(-1, keepdim=True))[..., 0].float()
-            removed = torch.where(hit, raw, 0.0).sum(-1)
+            removed = torch.where(hit, raw, 0.0).sum(-1, dtype=torch.float64)
             acted = keys.any(-1).any(2).any(0)
         if any(layer.window for layer in layers):
             acted = torch.ones_like(acted)
@@ -493,7 +493,7 @@ class PolicyRuntime:
             sinks.sum(-1),
             torch.where(some, strongest, float("nan")),
             torch.where(some, removed, 0.0),
-            torch.where(sinks, raw, 0.0).sum(-1),
+            torch.where(sinks, raw, 0.0).sum(-1, dtype=torch.float64),
             {layer.index: layer.keys for layer in layers if layer.keys is not None},
             raw,
             acted,

@@ -46,7 +46,7 @@ class ModelEvidence:
             them ran here.
         measures: measure of the table `sinks` (or `pairs`) → value with its interval.
         scores: policy → scores; controls are averaged over their draws, "random(top:1)" and "random(top:1),match=mass".
-        hits: policy → share of the step's own sinks that it hid.
+        hits: policy → share of the sinks that it hid. strongest: policy → share of heads whose strongest sink it hid.
         others: the study's other models in the same setting.
     """
 
@@ -61,6 +61,7 @@ class ModelEvidence:
     measures: Mapping[str, Estimate] = field(default_factory=dict)
     scores: Mapping[str, Scores] = field(default_factory=dict)
     hits: Mapping[str, float] = field(default_factory=dict)
+    strongest: Mapping[str, float] = field(default_factory=dict)
     others: tuple[ModelEvidence, ...] = ()
 
     word: ClassVar[str] = "an accuracy"
@@ -229,6 +230,7 @@ def _accuracies(source: StudySource) -> Iterable[ModelEvidence]:
             about=f"{task}, {decoding}" if decodings[task] > 1 else task,
             scores=_scores(part),
             hits=hits,
+            strongest=_hits(source, "results", model, task, decoding, "strongest_hit"),
             ran=None
             if part["here"].all()
             else {str(name): frozenset(map(str, group)) for name, group in ran},
@@ -253,6 +255,7 @@ def _texts(source: StudySource) -> Iterable[ModelEvidence]:
             about=f"{task}, {decoding} (points: per cent of a token's probability)",
             scores=_scores(part),
             hits=_hits(source, "likelihood", model, task, decoding),
+            strongest=_hits(source, "likelihood", model, task, decoding, "strongest_hit"),
         )
 
 
@@ -264,12 +267,12 @@ def _settings(source: StudySource, frame: pd.DataFrame) -> Iterable[tuple[str, s
             yield model, str(task), str(decoding), part
 
 
-def _hits(source: StudySource, table: str, model: str, task: str, decoding: str) -> dict[str, float]:
-    """Policy → share of the step's own sinks that it hid."""
+def _hits(
+    source: StudySource, table: str, model: str, task: str, decoding: str, column: str = "sinks_hit"
+) -> dict[str, float]:
+    """Policy → share of the sinks that it hid, or what another column of the table says."""
     rows = source.rows(table, model=model, task=task, decoding_name=decoding)
-    return {
-        str(row["policy"]): float(row["sinks_hit"]) for _, row in rows if not missing(row.get("sinks_hit"))
-    }
+    return {str(row["policy"]): float(row[column]) for _, row in rows if not missing(row.get(column))}
 
 
 def _scores(frame: Any) -> dict[str, Scores]:

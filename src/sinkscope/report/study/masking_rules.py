@@ -53,7 +53,10 @@ def keeps(evidence: ModelEvidence, policy: str) -> Judgement:
 
 @rule
 def collapses(evidence: ModelEvidence, policy: str) -> Judgement:
-    """Less than half of the accuracy is left, and the control keeps more; guessing must not keep half by itself."""
+    """Less than half of the accuracy is left, the control keeps more, and it was the strongest sink that was masked.
+
+    Guessing must not keep half by itself.
+    """
     stop = nothing_to_lose(evidence, policy)
     kept = evidence.kept(policy)
     if stop is not None or kept is None:
@@ -67,7 +70,14 @@ def collapses(evidence: ModelEvidence, policy: str) -> Judgement:
     if not kept.below(0.5):
         return Judgement(OPEN, f"{said}: not testable at n = {evidence.n}")
     found = beyond_control(evidence, policy, Judgement(SUPPORTED, said))
-    beside = [f"{evidence.hits[policy]:.0%} of the sinks were hidden"] if policy in evidence.hits else []
+    strongest = evidence.strongest.get(policy, evidence.hits.get(policy, math.nan))
+    if not strongest >= LEAST_HIT:
+        share = "an unknown share" if math.isnan(strongest) else f"only {strongest:.0%}"
+        return Judgement(
+            OPEN,
+            f"{found.evidence}, but the strongest sink was masked in {share} of heads: other keys may matter",
+        )
+    beside = [f"the strongest sink was masked in {strongest:.0%} of heads"]
     over = evidence.lost(policy, base=f"random({policy}),match=mass")
     if over is not None:
         beside.append(f"{points(over)} more than random keys with as much attention")
