@@ -28,7 +28,8 @@ SECTIONS = {
     ),
     "Readings": ("CausalReading", "MaskedReading", "DenoisingReading"),
     "Policies": (
-        "Policy", "MaskTop", "MaskAbove", "KeepTop", "MaskFirst", "MaskKeys", "Window", "MaskRandom", "parse_policy",
+        "Policy", "MaskTop", "MaskAbove", "KeepTop", "MaskFirst", "MaskKeys", "MaskKind", "MaskToken",
+        "Window", "MaskRandom", "parse_policy",
         "ScoredRule", "FixedRule",
     ),
     "Approximate steps": ("Reuse", "PrefixReuse", "SparseReuse", "DriftReuse", "parse_reuse"),

@@ -63,7 +63,7 @@ def test_evaluate_grade_compare(run, source: str, tmp_path: Path) -> None:  # ty
         assert "length=8, steps=4" in flat
         assert "accuracy 0.0000 ± 0.0000, 95 % interval" in flat
         assert f"policy {policy or 'none'}" in flat
-        assert ("of the attention hidden" in flat) == (policy is not None)
+        assert ("of the attention removed" in flat) == (policy is not None)
         assert "4/4 accuracy 0.000" in err
     whole = open_evaluation(tmp_path / "runs" / "1")
     assert (

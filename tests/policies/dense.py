@@ -252,7 +252,8 @@ class Dense:
         found.raw.append(own)
         found.received.append(self.received(acted[:B], visible[:B], real))
         lost = (plain * taken)[:B].sum(-1)
-        found.share.append(((lost * queries).sum(-1) / queries.sum(-1)).numpy())
+        queries = queries * acting[:, None]
+        found.share.append(((lost * queries).sum(-1) / queries.sum(-1).clamp(min=1)).numpy())
         self.account(layer, own, band is not None, found)
         return (acted * ~taken if silence else acted) @ v
 

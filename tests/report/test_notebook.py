@@ -41,7 +41,7 @@ def test_a_trace_is_facts_and_a_picture_with_axes():
 def test_a_run_is_its_answers_and_its_trace(run):
     page = run._repr_html_()
     assert "answer 0" in page
-    assert "attention hidden" in page
+    assert "attention removed" in page
     assert PICTURE.search(page)
     assert repr(run).startswith("<sinkscope run: 1 × 14 tokens, 4 steps, policy top:1, traced>")
 

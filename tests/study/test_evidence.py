@@ -138,7 +138,7 @@ def test_a_file_holds_all_of_it(earlier: evidence.Evidence, tmp_path: Path) -> N
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("evidence.json", json.dumps(about))
         file.writestr("0.npz", arrays)
-    with pytest.raises(InputError, match="lacks 'made'"):
+    with pytest.raises(InputError, match="'made' is missing"):
         evidence.load(path, earlier.weights)
     path.write_bytes(b"no zip")
     with pytest.raises(InputError, match="cannot be read as evidence"):

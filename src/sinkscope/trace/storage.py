@@ -312,7 +312,8 @@ def _finished(dataset: xarray.Dataset) -> xarray.Dataset:
             raise MisfitError(f"its attribute {attribute!r} is not JSON ({error})") from error
         fit(JSON_ATTRIBUTES[attribute] | None, found, f"its attribute {attribute!r}")
     for name in dataset.data_vars:
-        if not set(dataset[name].dims) <= set(EVERY_DIMENSION) or dataset[name].dims[:1] != ("sample",):
+        first = ("layer",) if name == "window" else ("sample",)
+        if not set(dataset[name].dims) <= set(EVERY_DIMENSION) or dataset[name].dims[:1] != first:
             raise MisfitError(f"{name} is an array over {', '.join(map(str, dataset[name].dims))}")
     for name, dims in DIMENSIONS.items():
         if name not in dataset or not set(dims) <= set(dataset[name].dims):
