@@ -141,7 +141,7 @@ def test_a_file_holds_all_of_it(earlier: evidence.Evidence, tmp_path: Path) -> N
     with pytest.raises(InputError, match="'made' is missing"):
         evidence.load(path, earlier.weights)
     path.write_bytes(b"no zip")
-    with pytest.raises(InputError, match="cannot be read as evidence"):
+    with pytest.raises(InputError, match="should be evidence of a study"):
         evidence.load(path, earlier.weights)
 
 

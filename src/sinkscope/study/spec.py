@@ -180,9 +180,10 @@ class TraceGrid(Grid):
             raise InputError(
                 f"[[trace]] {self.name}: recordings with maps or under policies are read again later; leave keep = false out"
             )
-        from sinkscope.sinks.judging import check_rule  # what reads arrays is not needed to name a study
+        if (self.rule, self.epsilon) != ("auto", EPSILON):
+            from sinkscope.sinks.judging import check_rule  # what reads arrays is not needed to name a study
 
-        check_rule(self.rule, self.epsilon)
+            check_rule(self.rule, self.epsilon)
         whole("maps", self.maps, 0)
         whole("maps_every", self.maps_every, 1)
 
