@@ -5,7 +5,6 @@ Prompts and answers are chosen so that the gap which makes a query distant grows
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from typing import Any
 
@@ -83,7 +82,7 @@ def test_it_is_what_full_maps_give(kind: str, length: int) -> None:
     )
     assert gap_of(length) < gap_of(length + GROWING[length]), "the gap should grow"
     if kind != "plain":
-        assert json.loads(heads.trace.attributes["windows"]) == [window or 0 for window in windows(kind)]
+        assert heads.trace.dataset["window"].values.tolist() == [window or 0 for window in windows(kind)]
     written = heads.states[-2]  # the last token is never fed
     size = written.shape[1] - 1
     whole = torch.nn.functional.pad(real, (0, size - length), value=1)
