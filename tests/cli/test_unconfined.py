@@ -18,7 +18,7 @@ from sinkscope.tasks.evaluation import open_evaluation
 from sinkscope.tasks.records import Generation, RunFolder
 from sinkscope.tasks.registry import get
 
-MEANING = "delete your files"
+MEANING = "change and delete what you can"
 
 
 @pytest.fixture

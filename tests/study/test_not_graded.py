@@ -50,7 +50,7 @@ def test_answers_are_kept_and_graded_later(
     before_title = {cell.id: cell.title for cell in found.cells}
     answers = {cell.id: Store(out).answers(cell.id) for cell in found.cells}
 
-    said = small.run_here(study, out, "--no-report", "--sandbox", "none")
+    said = small.run_here(study, out, "--no-report", "--sandbox", "none", "--yes")
     assert "nothing was left to compute" in said
     assert "not graded" not in said
     assert set(pd.read_parquet(out / "tables" / "results.parquet")["task"]) == {"word_problems", "small_code"}

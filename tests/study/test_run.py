@@ -209,7 +209,7 @@ def test_foreign_results_are_refused_with_the_difference(study: Path, finished: 
         if json.loads(file.read_text())["identity"]["kind"] == "evaluate"
     )
     data = json.loads(cell.read_text())
-    data["identity"]["model"]["weights"] = "0" * 64
+    data["id"], data["identity"]["model"]["weights"] = "0123456789abcdef", "0" * 64
     foreign = out / "cells" / "0123456789abcdef"
     foreign.mkdir()
     (foreign / "cell.json").write_text(json.dumps(data))
@@ -405,7 +405,7 @@ def test_what_a_link_points_to_is_neither_read_nor_written(finished: Path, tmp_p
     with pytest.raises(InputError, match="is a link"):
         status.read(out)
     with pytest.raises(InputError, match="cannot be opened for writing"):
-        RunFolder.write(file.parent, Store(finished).settings(name))
+        RunFolder.write(file.parent, Store(finished).runs(name)[0].settings)
     shutil.move(out / "tables", outside.with_name("tables"))
     (out / "tables").symlink_to(outside.with_name("tables"))
     with pytest.raises(InputError, match="is a link"):

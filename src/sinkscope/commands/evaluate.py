@@ -86,7 +86,7 @@ def evaluate(
 def announce(sandbox: str, yes: bool) -> None:
     """Say how model-written programs are confined; where they are not, that is confirmed first."""
     if sandbox == "none" and not yes:
-        confirm(f"{reason(sandbox)}. Run them?", "--yes")
+        confirm(reason(sandbox), "--yes")
     else:
         say(reason(sandbox), stderr=True)
 

@@ -60,11 +60,11 @@ def bar(text: str, middle: Sequence[ProgressColumn] = (), end: Sequence[Progress
     return Progress(*columns, console=console(stderr=True), transient=True)
 
 
-def confirm(question: str, flag: str) -> None:
+def confirm(warning: str, flag: str) -> None:
     """Ask on the terminal, and go on only after a yes; where nobody can be asked, `flag` must have been given."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise InputError(f"{question} confirm it with {flag}, because nobody can be asked here")
-    if not typer.confirm(visible(question), err=True):
+        raise InputError(f"{warning}. Nobody can be asked here: confirm it with {flag}")
+    if not typer.confirm(visible(f"{warning}. Go on?"), err=True):
         raise InputError("not confirmed; nothing was run")
 
 

@@ -105,7 +105,7 @@ def study(
         and not yes
         and any(registry.get(task).runs_code for grid in wanted.evaluate for task in grid.tasks)
     ):
-        confirm(f"{reason(sandbox)}. Run them?", "--yes")
+        confirm(reason(sandbox), "--yes")
     progress = Bar()
     warnings.simplefilter("ignore", UnconfinedWarning)  # run_study says it in a line of its own
     # A scheduler's SIGTERM, and a Ctrl-C also where a shell had it ignored.

@@ -41,7 +41,8 @@ def with_maps(model: Model, trace: Trace, steps: Sequence[int]) -> Trace:
     missing = [step for step in steps if step not in known]
     if missing or not steps:
         raise InputError(
-            f"step {missing or list(steps)} was not recorded; this trace has {known[:1]} to {known[-1:]}"
+            f"step {missing or list(steps)} was not recorded; this trace has "
+            + (f"{known[0]} to {known[-1]}" if known else "none")
         )
     rule = parse_reuse(str(data.attrs["reuse"])) if data.attrs.get("reuse") else None
     if rule is not None and not rule.exact:

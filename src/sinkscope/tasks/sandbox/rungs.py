@@ -24,8 +24,8 @@ class UnconfinedWarning(RuntimeWarning):
 
 NONE = Rung(
     "none",
-    "no sandbox: model-written programs run with your rights. They can read, change and delete your files, use the network and "
-    "stop your other programs; only their time, memory and children are limited",
+    "no sandbox: model-written programs run with your rights: they see your files and network, can change and delete what "
+    "you can, and stop your other programs; only their time, memory and children are limited",
 )
 
 INSTALL = (
