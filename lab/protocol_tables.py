@@ -274,7 +274,10 @@ def rows_of() -> Iterator[tuple[str, str, dict[str, str]]]:
             yield protocol, key, {"key": key, "by": by, **hidden}
         for key, by, words in VARIANTS:
             yield protocol, words, {"key": key, "by": by, **hidden}
-        for match, words in (("count", "a random key"), ("mass", "random keys with as much attention")):
+        for match, words in (
+            ("count", "a random key"),
+            ("mass", "random keys with as much attention, as near as it gets"),
+        ):
             yield protocol, words, {"key": KEY, "by": KEYS[KEY], "control": match, "effect": "hide"}
         for key in (FIRST, SINK, KEY):
             silenced = {"key": key, "by": KEYS[key], "control": "", "effect": "silence"}
@@ -291,23 +294,22 @@ def _chosen(table: pd.DataFrame, wanted: Mapping[str, str]) -> pd.DataFrame:
 
 def markdown(seeds: pd.DataFrame, single: pd.DataFrame, contrast: pd.DataFrame) -> list[str]:
     """The page's table. Intervals are over seeds, of SmolLM2 over passages."""
-    heads = [name for name, _, _ in COLUMNS]
+    pair = f"{COLUMNS[1][1]} − {COLUMNS[2][1]}"
+    sources = [
+        (single if group == "smollm2" else seeds, group, reading, "lost") for _, group, reading in COLUMNS
+    ]
+    sources += [(contrast, pair, reading, "contrast") for _, _, reading in COLUMNS[2:]]
+    heads = [name for name, _, _ in COLUMNS] + [f"continued − {name}" for name, _, _ in COLUMNS[2:]]
     lines = [
-        f"| nats per token lost; attention removed | {' | '.join(heads)} | continued − twin, own order |",
-        "|---" * (len(heads) + 2) + "|",
+        f"| nats per token lost; attention removed | {' | '.join(heads)} |",
+        "|---" * (len(heads) + 1) + "|",
     ]
     for protocol, words, wanted in rows_of():
         cells = []
-        for _, group, reading in COLUMNS:
-            source = single if group == "smollm2" else seeds
-            found = source[(source["group"] == group) & (source["reading"] == reading)]
-            found = _chosen(found[found["protocol"] == protocol], wanted)
-            cells.append(_cell(found, "lost") if len(found) else "")
-        found = contrast[
-            (contrast["group"] == f"{COLUMNS[1][1]} − {COLUMNS[2][1]}") & (contrast["reading"] == "order")
-        ]
-        found = _chosen(found[found["protocol"] == protocol], wanted)
-        cells.append(_cell(found, "contrast") if len(found) else "")
+        for table, group, reading, value in sources:
+            mine = table[(table["group"] == group) & (table["reading"] == reading)]
+            found = _chosen(mine[mine["protocol"] == protocol], wanted)
+            cells.append(_cell(found, value) if len(found) else "")
         if any(cells):
             title = f"**{PROTOCOLS[protocol]}**: {words}" if words == FIRST else words
             lines.append(f"| {title} | {' | '.join(cells)} |")
@@ -371,7 +373,10 @@ def draw(seeds: pd.DataFrame) -> Figure:
                         axis.plot([one["lost"]], [y], "o", color=colour, markersize=4, label=label)
             axis.set_title("\n".join(wrap(PROTOCOLS[protocol], 26)), pad=6)
             axis.set(xlabel="nats per token lost", ylim=(0.4, len(shown) + 0.6))
-            names = ["random keys with as\nmuch attention" if control else key for key, control in shown]
+            names = [
+                "random keys with as much\nattention, as near as it gets" if control else key
+                for key, control in shown
+            ]
             axis.set_yticks(range(len(shown), 0, -1), names if place == 0 else [""] * len(shown))
         handles, labels = axes.flat[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(SERIES), frameon=False)
