@@ -244,7 +244,7 @@ class Dense:
         taken = taken & ~stranded
         silence = any(one.effect == "silence" for one in rules(self.policy))
         acted = plain if silence else softmax(scores, seen & ~taken)
-        queries = self.scoring(real[:, -q.shape[2] :])[:, None]
+        queries = (self.scoring(real[:, -q.shape[2] :]) * acting)[:, None]
         # Nothing is masked where the last query that could lose it keeps its scores, or there is no such query.
         last = [int(max(where.nonzero(), default=-1)) for where in acting]
         loses = [~stranded[b, :, i] & (i >= 0) for b, i in enumerate(last)]
@@ -252,7 +252,6 @@ class Dense:
         found.raw.append(own)
         found.received.append(self.received(acted[:B], visible[:B], real))
         lost = (plain * taken)[:B].sum(-1)
-        queries = queries * acting[:, None]
         found.share.append(((lost * queries).sum(-1) / queries.sum(-1).clamp(min=1)).numpy())
         self.account(layer, own, band is not None, found)
         return (acted * ~taken if silence else acted) @ v

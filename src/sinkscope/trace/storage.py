@@ -312,12 +312,13 @@ def _finished(dataset: xarray.Dataset) -> xarray.Dataset:
             raise MisfitError(f"its attribute {attribute!r} is not JSON ({error})") from error
         fit(JSON_ATTRIBUTES[attribute] | None, found, f"its attribute {attribute!r}")
     for name in dataset.data_vars:
-        first = ("layer",) if name == "window" else ("sample",)
-        if not set(dataset[name].dims) <= set(EVERY_DIMENSION) or dataset[name].dims[:1] != first:
+        dims = dataset[name].dims
+        # All are of samples, but for the windows of a causal model's layers.
+        if not set(dims) <= set(EVERY_DIMENSION) or (dims[:1] != ("sample",) and dims != ("layer",)):
             raise MisfitError(f"{name} is an array over {', '.join(map(str, dataset[name].dims))}")
-    for name, dims in DIMENSIONS.items():
-        if name not in dataset or not set(dims) <= set(dataset[name].dims):
-            raise MisfitError(f"{name} should be an array over {', '.join(dims)}")
+    for name, needed in DIMENSIONS.items():
+        if name not in dataset or not set(needed) <= set(dataset[name].dims):
+            raise MisfitError(f"{name} should be an array over {', '.join(needed)}")
     for name in dataset.data_vars:
         if is_halved(str(name)):
             # A scale of one in float32 is xarray's way to read half precision as single without loading it.
