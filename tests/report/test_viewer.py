@@ -84,7 +84,7 @@ def test_layer_and_head_are_chosen_by_grid_keys_and_lists(page):
     page.settle()
     tip = page.js("document.querySelector('.tip').textContent")
     assert tip.startswith("layer 1, head 2 · strongest key ")
-    assert float(re.search(r"sink ([0-9.]+)×", tip)[1]) == pytest.approx(strength[1, 2], rel=5e-3)
+    assert float(re.search(r"strongest key ([0-9.]+)", tip)[1]) == pytest.approx(strength[1, 2], rel=5e-3)
     page.click(x, y)
     assert page.js(f"[{STATE}.layer, {STATE}.head]") == [1, 2]
     assert page.js("document.querySelector('select[aria-label=layer]').value") == "1"

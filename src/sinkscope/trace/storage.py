@@ -76,7 +76,7 @@ JSON_ATTRIBUTES: dict[str, Any] = {
     "decoding": _Options,
     "seed": int | tuple[int, ...],
     "special_ids": Mapping[str, int | tuple[int, ...] | None],
-    "token_texts": Mapping[str, str],
+    "token_texts": Mapping[str, Any],  # of half a character too, which no other text may hold
     "versions": Mapping[str, str],
 }
 """Attributes that are JSON in a text → what they hold."""
