@@ -93,13 +93,14 @@ def cache_folder() -> Path:
 
 
 def find_fetched(name: str) -> Checkpoint | None:
-    """The fetched checkpoint with this name or hub id; None: there is none on this machine."""
-    for short, package in PACKAGES.items():
-        if name in (short, package.hub):
-            folder = cache_folder() / f"{short}-{package.version}"
-            # Converted from 4-bit weights, so even by the hub's id it is recorded under its own name.
-            return FetchedCheckpoint(folder, short) if (folder / PROVENANCE).is_file() else None
-    return None
+    """The fetched checkpoint with this name; None: there is none on this machine.
+
+    By its own name alone: the hub's id means the hub's weights, which these, made from 4-bit ones, are not.
+    """
+    if name not in PACKAGES:
+        return None
+    folder = cache_folder() / f"{name}-{PACKAGES[name].version}"
+    return FetchedCheckpoint(folder, name) if (folder / PROVENANCE).is_file() else None
 
 
 def how_to_fetch(name: str) -> str:

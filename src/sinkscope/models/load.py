@@ -135,13 +135,7 @@ def find(source: str | os.PathLike[str], revision: str | None = None) -> Checkpo
         )
     from sinkscope.models.hub import fetch
 
-    try:
-        return fetch(name, revision)
-    except CheckpointError:
-        fetched = find_fetched(name) if revision is None else None
-        if fetched is None:
-            raise
-        return fetched
+    return fetch(name, revision)
 
 
 def _organism(name: str, revision: str | None) -> Checkpoint:
