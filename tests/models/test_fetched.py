@@ -94,7 +94,9 @@ def test_an_unfinished_folder_does_not_count(cache: Path) -> None:
     (cache / "smollm2-0.1.2").mkdir(parents=True)
     assert fetched.find_fetched("smollm2") is None
     (cache / "smollm2-0.1.2" / fetched.PROVENANCE).write_text("{}")
-    assert fetched.find_fetched(fetched.PACKAGES["smollm2"].hub) is None, "the hub's id means the hub's weights"
+    assert fetched.find_fetched(fetched.PACKAGES["smollm2"].hub) is None, (
+        "the hub's id means the hub's weights"
+    )
     found = fetched.find_fetched("smollm2")
     assert found is not None
     assert (found.folder, found.source) == (cache / "smollm2-0.1.2", "smollm2")
