@@ -125,10 +125,25 @@ def test_a_mask_that_missed_the_sinks_shows_nothing():
     assert base
     found = diagnose(unmasked=plain, top1=masked, random1=plain)["ARM-like dependency"]
     assert found.verdict == "not enough evidence"
-    assert "only 10% of the sinks were hidden" in found.evidence
+    assert "only 10% of the sinks were masked" in found.evidence
     for record in masked.records:
         record.sinks_hit = 0.9
     assert diagnose(unmasked=plain, top1=masked, random1=plain)["ARM-like dependency"].verdict == "no"
+
+
+def test_a_loss_is_no_dependency_on_sinks_where_the_strongest_one_was_missed():
+    @dataclass
+    class Masked(Record):
+        strongest_hit: float = 0.36
+
+    masked = Evaluation([Masked(f"{i:03d}", 0, False) for i in range(100)])
+    plain = {f"{i:03d}": 1 for i in range(100)}
+    found = diagnose(unmasked=plain, top1=masked, random1=plain)["ARM-like dependency"]
+    assert found.verdict == "not enough evidence"
+    assert "only 36% of heads" in found.evidence
+    for record in masked.records:
+        record.strongest_hit = 0.9
+    assert diagnose(unmasked=plain, top1=masked, random1=plain)["ARM-like dependency"].verdict == "yes"
 
 
 def test_without_inputs_nothing_is_claimed():

@@ -25,7 +25,7 @@ WINDOW = 12
 
 @cache
 def model_of(kind: str) -> Any:
-    """The golden causal model, one in which every layer has a sliding window, or one in which some have."""
+    """The golden causal model, one in which every layer has a sliding window, or one in which some have, the first or not."""
     if kind == "plain":
         return golden.model("llama")
     from transformers import Gemma3ForCausalLM, Gemma3TextConfig, MistralConfig, MistralForCausalLM
@@ -45,14 +45,15 @@ def model_of(kind: str) -> Any:
     torch.manual_seed(5)
     if kind == "windows":
         return ss.wrap(MistralForCausalLM(MistralConfig(**sizes)).eval())
-    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+    kinds = ["full_attention" if window is None else "sliding_attention" for window in windows(kind)]
     config = Gemma3TextConfig(**sizes, layer_types=kinds, query_pre_attn_scalar=1)  # sharp enough for sinks
     return ss.wrap(Gemma3ForCausalLM(config).eval())
 
 
 def windows(kind: str) -> list[int | None]:
     """Of the three layers."""
-    return {"plain": [None] * 3, "windows": [WINDOW] * 3, "some windows": [WINDOW, None, WINDOW]}[kind]
+    some = {"some windows": [WINDOW, None, WINDOW], "later windows": [None, WINDOW, WINDOW]}
+    return {"plain": [None] * 3, "windows": [WINDOW] * 3, **some}[kind]
 
 
 def batch(length: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -71,7 +72,8 @@ def naive(rows: np.ndarray, window: int | None) -> np.ndarray:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "length"),
-    [("plain", length) for length in GROWING] + [("windows", 12), ("some windows", 5), ("some windows", 40)],
+    [("plain", length) for length in GROWING]
+    + [("windows", 12), ("some windows", 5), ("some windows", 40), ("later windows", 40)],
 )
 def test_it_is_what_full_maps_give(kind: str, length: int) -> None:
     model, (ids, real) = model_of(kind), batch(length)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from sinkscope.attention.context import ALL, AttentionCall
 from sinkscope.attention.key_mask import KeyMask
@@ -45,7 +46,7 @@ class DistantSums:
 
     def __init__(self, width: int, raw: bool = False) -> None:
         self.width, self.raw = width, raw
-        self._gaps: tuple[int, ...] = ()
+        self._first = 1  # tokens of the shortest row in the first forward
         self._sums: Tensor | None = None  # Float64 [gap, B, layer, H, width]; the first gap is 0: all queries
         self._windows: tuple[int | None, ...] = ()
         self._length, self._position = (torch.zeros(0, 0, dtype=torch.long) for _ in range(2))
@@ -59,15 +60,14 @@ class DistantSums:
         visibility, rows = call.visibility, len(newest)
         if visibility.queries == 1:
             return LayerShare(newest, visibility)
-        if not self._gaps:
+        if self._sums is None:
             real = visibility.real
-            first = visibility.keys if real is None else int(real.sum(1).min())
-            least = min(first, visibility.window or first)
-            powers = range(gap_of(least).bit_length() - 1, gap_of(self.width).bit_length())
-            self._gaps = (0, *(1 << power for power in powers))
+            self._first = visibility.keys if real is None else int(real.sum(1).min())
         lse = call.lse_raw if self.raw and call.lse_raw is not None else call.lse
         masked, weights = None if self.raw else call.hidden, call.expected(ALL).weights
-        parts = masses(call.query, call.key, lse, visibility, masked, call.scale, weights, self._gaps)
+        parts = masses(
+            call.query, call.key, lse, visibility, masked, call.scale, weights, self._gaps(visibility.window)
+        )
         return LayerShare(parts[:, :rows], visibility)
 
     def add(self, layers: list[LayerShare]) -> None:
@@ -75,17 +75,24 @@ class DistantSums:
         visibility = layers[0].visibility
         keys, device = visibility.keys, layers[0].share.device
         length, position = places(visibility, device)
-        share = torch.stack([layer.share for layer in layers], -3)  # [gap?, B, layer, H, K]
+        gaps = {window: self._gaps(window) for window in dict.fromkeys(layer.window for layer in layers)}
+        most = max(map(len, gaps.values()))
+        if layers[0].share.dim() == 4:
+            # [gap, B, H, K] of each layer; narrow windows have fewer gaps.
+            each = [pad(layer.share, (0, 0) * 3 + (0, most - len(layer.share))) for layer in layers]
+            share = torch.stack(each, 2)  # [gap, B, layer, H, K]
+        else:
+            behind = torch.where(position >= 0, length - 1 - position, -1)  # [B|1, K]
+            far = {
+                window: torch.stack([behind >= gap for gap in (*own, *(self.width + 1,) * (most - len(own)))])
+                for window, own in gaps.items()
+            }
+            seen = [far[layer.window] for layer in layers] if len(far) > 1 else list(far.values())
+            share = torch.stack([layer.share for layer in layers], 1) * torch.stack(seen, 2)[:, :, :, None]
         if self._sums is None:
-            if not self._gaps:  # a text that begins with one token
-                self._gaps = (0, *(1 << power for power in range(gap_of(self.width).bit_length())))
-            shape = (len(self._gaps), *share.shape[-4:-1], max(self.width, keys))
+            shape = (*share.shape[:-1], max(self.width, keys))
             self._sums = torch.zeros(shape, dtype=torch.float64, device=device)
             self._windows = tuple(layer.window for layer in layers)
-        if share.dim() == 4:
-            behind = length - 1 - position  # [B|1, K]
-            gaps = [(behind >= gap) & (position >= 0) for gap in self._gaps]
-            share = share * torch.stack(gaps)[:, :, None, None]
         self._sums[..., :keys] += share
         # Always in the same memory: a captured step finds there where the one before it stood.
         if self._length.shape == length.shape and self._position.shape == position.shape:
@@ -93,6 +100,13 @@ class DistantSums:
             self._position.copy_(position)
         else:
             self._length, self._position = length.clone(), position.clone()
+
+    def _gaps(self, window: int | None) -> tuple[int, ...]:
+        """0, and every gap that a layer of such a window will come to, as the text grows."""
+        least, most = (
+            gap_of(min(count, window or count)).bit_length() for count in (self._first, self.width)
+        )
+        return (0, *(1 << power for power in range(least - 1, most)))
 
     @property
     def windows(self) -> list[int]:
@@ -127,7 +141,7 @@ class DistantSums:
             for window, expected in by_window.items():
                 # Gaps are powers of two from the second on; their exponents are exact in floating point.
                 place = (expected.gap[:, 0].double().log2().round().long() + 1).expand(len(rows))
-                found[window] = place - self._gaps[1].bit_length() + 1
+                found[window] = place - self._gaps(window)[1].bit_length() + 1
             if len(kinds) == 1:
                 mass = self._sums[found[kinds[0]], rows][..., :keys]
             else:

@@ -429,6 +429,10 @@ class PolicyRuntime:
         if mask is not None and mask.queries is not None:
             # Of the queries that keys are masked for: how many others a forward holds says nothing about the policy.
             weights = weights * mask.queries[:rows, None]
+        if self._spared is not None:
+            # The prompt's queries count as one step, as they do where the prompt is read by itself.
+            prompt = (weights * self._spared[:, None]).sum(-1, keepdim=True).clamp(min=1.0)
+            weights = torch.where(self._spared[:, None], weights / prompt, weights)
         added = None
         if self._sums is not None:
             newest = raw.nan_to_num(0.0) * call.expected(NEWEST).uniform.to(torch.float32)

@@ -278,7 +278,7 @@ def _dependency(unmasked: Any, top1: Any, random1: Any) -> Finding:
     question = "ARM-like dependency"
     rules = (
         f"top-1 at head scope: > {POINTS_LOST:.0%} lost and more lost than under the random control, in whole paired 95 % "
-        f"intervals; no: ≤ {POINTS_LOST:.0%} lost and ≥ {LEAST_HIT:.0%} of the sinks hit; base accuracy ≥ {BASE_ACCURACY:g}"
+        f"intervals; no: ≤ {POINTS_LOST:.0%} lost and ≥ {LEAST_HIT:.0%} of the sinks masked; base accuracy ≥ {BASE_ACCURACY:g}"
     )
     reason = _nothing(unmasked=unmasked, top1=top1, random1=random1)
     if reason:
@@ -294,7 +294,12 @@ def _dependency(unmasked: Any, top1: Any, random1: Any) -> Finding:
     verdict = depends(lost, over)
     hit = _hit(top1)
     if verdict == "no" and hit < LEAST_HIT:
-        return Finding(question, NO_EVIDENCE, f"{evidence}; only {hit:.0%} of the sinks were hidden", rules)
+        return Finding(question, NO_EVIDENCE, f"{evidence}; only {hit:.0%} of the sinks were masked", rules)
+    strongest = _hit(top1, "strongest_hit")
+    if verdict == "yes" and strongest < LEAST_HIT:
+        # What breaks the model need not be a sink.
+        missed = f"the strongest sink was masked in only {strongest:.0%} of heads"
+        return Finding(question, NO_EVIDENCE, f"{evidence}; {missed}", rules)
     return Finding(question, verdict, evidence, rules)
 
 
@@ -325,10 +330,10 @@ def _nothing(unmasked: Any, **others: Any) -> str:
     return f"base accuracy {base:.2f} leaves nothing to lose" if base < BASE_ACCURACY else ""
 
 
-def _hit(result: Any) -> float:
-    """Mean share of the step's own sinks that a mask hid, where the records say so; else NaN."""
+def _hit(result: Any, name: str = "sinks_hit") -> float:
+    """Mean share of the sinks that a policy masked, or of another number of the records; NaN where they do not have it."""
     records = getattr(result, "records", ())
-    values = [getattr(record, "sinks_hit", None) for record in records]
+    values = [getattr(record, name, None) for record in records]
     known = [float(value) for value in values if value is not None]
     return float(np.mean(known)) if known else float("nan")
 

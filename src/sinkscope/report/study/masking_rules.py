@@ -70,14 +70,14 @@ def collapses(evidence: ModelEvidence, policy: str) -> Judgement:
     if not kept.below(0.5):
         return Judgement(OPEN, f"{said}: not testable at n = {evidence.n}")
     found = beyond_control(evidence, policy, Judgement(SUPPORTED, said))
-    strongest = evidence.strongest.get(policy, evidence.hits.get(policy, math.nan))
+    # Records of earlier versions say how many sinks were masked, not whether the strongest was.
+    strongest, of = evidence.strongest.get(policy, math.nan), "the strongest sink was masked in {} of heads"
+    if math.isnan(strongest):
+        strongest, of = evidence.hits.get(policy, math.nan), "{} of the sinks were masked"
     if not strongest >= LEAST_HIT:
         share = "an unknown share" if math.isnan(strongest) else f"only {strongest:.0%}"
-        return Judgement(
-            OPEN,
-            f"{found.evidence}, but the strongest sink was masked in {share} of heads: other keys may matter",
-        )
-    beside = [f"the strongest sink was masked in {strongest:.0%} of heads"]
+        return Judgement(OPEN, f"{found.evidence}, but {of.format(share)}: other keys may matter")
+    beside = [of.format(f"{strongest:.0%}")]
     over = evidence.lost(policy, base=f"random({policy}),match=mass")
     if over is not None:
         beside.append(f"{points(over)} more than random keys with as much attention")
