@@ -87,6 +87,7 @@ def model(
         family=family,
         scores=answers(n, base, policies, rng),
         hits=dict.fromkeys(policies, hits),
+        removed=dict.fromkeys(policies, 0.05),
     )
 
 

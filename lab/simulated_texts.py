@@ -92,6 +92,7 @@ def read(
             policy: dict(zip(names, map(float, values), strict=True)) for policy, values in scores.items()
         },
         hits=dict.fromkeys(shares, hits),
+        removed=dict.fromkeys(scores, 0.5),
     )
 
 

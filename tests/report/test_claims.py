@@ -63,6 +63,7 @@ def masked(
         model,
         scores={NAMES[key]: scores(value, n) for key, value in right.items()},
         hits={"top:1": hits},
+        removed=dict.fromkeys(NAMES.values(), 0.05),
     )
 
 
@@ -127,7 +128,8 @@ def read(
         }
         for key, value in nats.items()
     }
-    return TextEvidence(model=model, family=family, scores=by_policy, hits={"top:1": hits})
+    removed = dict.fromkeys(NAMES.values(), 0.05)
+    return TextEvidence(model=model, family=family, scores=by_policy, hits={"top:1": hits}, removed=removed)
 
 
 @pytest.mark.parametrize(
@@ -219,6 +221,22 @@ def test_choices_cannot_collapse_below_guessing():
     assert found.status == OPEN
     assert "guessing" in found.evidence
     assert collapses(ModelEvidence(**{**vars(left), "about": "sciq"})).status == CONTRADICTED
+
+
+@pytest.mark.parametrize("reached", [None, 0.01, 0.04, 0.06, 0.2])
+def test_a_control_that_removes_other_attention_decides_nothing_about_sinks(reached: float | None) -> None:
+    """Harm in proportion to the attention that is removed, from whatever keys: a control with less of it loses less."""
+    rule = masking_rules.due_to_sinks("top:1")
+    removed = {"top:1": 0.05} | ({} if reached is None else {NAMES["mass"]: reached})
+    kinder, crueller = (
+        ModelEvidence(
+            **{**vars(masked(none=95, top=30, count=93, mass=mass, silence=35)), "removed": removed}
+        )
+        for mass in (80, 28)
+    )
+    more = reached is not None and reached > 0.05
+    assert rule(kinder).status == (SUPPORTED if more else OPEN)
+    assert rule(crueller).status == (OPEN if more or reached is None else CONTRADICTED)
 
 
 def test_a_collapse_is_one_of_sinks_only_where_the_strongest_one_was_masked():

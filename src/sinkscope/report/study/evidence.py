@@ -46,7 +46,8 @@ class ModelEvidence:
             them ran here.
         measures: measure of the table `sinks` (or `pairs`) → value with its interval.
         scores: policy → scores; controls are averaged over their draws, "random(top:1)" and "random(top:1),match=mass".
-        hits: policy → share of the sinks that it hid. strongest: policy → share of heads whose strongest sink it hid.
+        hits: policy → share of the sinks that it masked. strongest: policy → share of heads whose strongest sink it masked.
+        removed: policy → share of attention that it removed, controls as in `scores`.
         others: the study's other models in the same setting.
     """
 
@@ -62,6 +63,7 @@ class ModelEvidence:
     scores: Mapping[str, Scores] = field(default_factory=dict)
     hits: Mapping[str, float] = field(default_factory=dict)
     strongest: Mapping[str, float] = field(default_factory=dict)
+    removed: Mapping[str, float] = field(default_factory=dict)
     others: tuple[ModelEvidence, ...] = ()
 
     word: ClassVar[str] = "an accuracy"
@@ -231,6 +233,7 @@ def _accuracies(source: StudySource) -> Iterable[ModelEvidence]:
             scores=_scores(part),
             hits=hits,
             strongest=_hits(source, "results", model, task, decoding, "strongest_hit"),
+            removed=_hits(source, "results", model, task, decoding, "hidden_share"),
             ran=None
             if part["here"].all()
             else {str(name): frozenset(map(str, group)) for name, group in ran},
@@ -256,6 +259,7 @@ def _texts(source: StudySource) -> Iterable[ModelEvidence]:
             scores=_scores(part),
             hits=_hits(source, "likelihood", model, task, decoding),
             strongest=_hits(source, "likelihood", model, task, decoding, "strongest_hit"),
+            removed=_hits(source, "likelihood", model, task, decoding, "hidden_share"),
         )
 
 
@@ -272,7 +276,7 @@ def _hits(
 ) -> dict[str, float]:
     """Policy → share of the sinks that it hid, or what another column of the table says."""
     rows = source.rows(table, model=model, task=task, decoding_name=decoding)
-    return {str(row["policy"]): float(row[column]) for _, row in rows if not missing(row.get(column))}
+    return {pooled(str(row["policy"])): float(row[column]) for _, row in rows if not missing(row.get(column))}
 
 
 def _scores(frame: Any) -> dict[str, Scores]:

@@ -25,6 +25,8 @@ from sinkscope.sinks.diagnosis import BASE_ACCURACY, CONTROL_TOO, LEAST_HIT, POI
 from sinkscope.statistics import difference, wilson
 from sinkscope.tasks.choices import GUESSED
 
+MATCHED = 0.1
+"""How far the attention that a mass-matched control removed may be from the policy's, as a share of it."""
 LEAST_DOCUMENTS = 93
 """Fewer documents cannot show a loss of at most 5 points, not even when all of them agree."""
 
@@ -155,7 +157,10 @@ def loses_more(first: ModelEvidence, second: ModelEvidence, policy: str) -> Judg
 
 @rule
 def due_to_sinks(evidence: ModelEvidence, policy: str) -> Judgement:
-    """What is lost is due to the sinks: count-matched control, mass-matched control and `silence` all agree."""
+    """What is lost is due to the sinks: count-matched control, mass-matched control and `silence` all agree.
+
+    A control that removes less attention than the policy loses less whatever the keys are, so it has to have matched.
+    """
     stop = nothing_to_lose(evidence, policy)
     lost = evidence.lost(policy)
     if stop is not None or lost is None:
@@ -169,12 +174,22 @@ def due_to_sinks(evidence: ModelEvidence, policy: str) -> Judgement:
         return Judgement(OPEN, f"{loss(policy, lost)}, but this study did not run {' or '.join(lacking)}")
     over = {name: evidence.lost(policy, base=name) for name in controls}
     silent = evidence.lost(quiet)
+    reached = evidence.removed.get(controls[1], math.nan) / evidence.removed.get(policy, math.nan)
+    share = "an unknown share" if math.isnan(reached) else f"{reached:.0%}"
+    unmatched = Judgement(
+        OPEN, f"{loss(policy, lost)}, but {controls[1]} removed {share} of the policy's attention"
+    )
     for name, more in over.items():
         if more is not None and more.below(POINTS_LOST):
-            stop = nothing_left(evidence, name)
+            # One that removes more attention may lose as much for that alone.
+            stop = nothing_left(evidence, name) or (
+                unmatched if name == controls[1] and not reached <= 1 + MATCHED else None
+            )
             return stop or Judgement(CONTRADICTED, f"{name} loses as much: only {points(more)} less")
     agree = all(more is not None and more.above(0.0) for more in over.values())
     if agree and silent is not None and silent.above(POINTS_LOST):
+        if not reached >= 1 - MATCHED:
+            return unmatched
         beside = ", ".join(f"{points(more)} more than {name}" for name, more in over.items() if more)
         return Judgement(SUPPORTED, f"{loss(policy, lost)}: {beside}; {loss('silence', silent)}")
     if silent is not None and silent.below(POINTS_LOST):
