@@ -14,7 +14,7 @@ help:
 	@echo "make test    lint, types and every test"
 	@echo "make quick   the usual loop: fast tests only"
 	@echo "make lint    ruff, mypy, import-linter"
-	@echo "make bench   how much tracing costs on this machine"
+	@echo "make bench   what tracing costs on this machine, beside other programs"
 	@echo "make docs    the documentation as a site, in site/"
 	@echo "make wheel   build the wheel and try it in a fresh environment, dependencies from the package index"
 	@echo "make soak    long stress: every combination, whole tutorials, kill and resume twenty times"
@@ -49,7 +49,7 @@ study: venv
 	$(BIN)/sinkscope study organisms --out study
 
 bench: venv
-	$(BIN)/sinkscope bench
+	$(BIN)/python -m bench
 
 docs: venv-test
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -2,8 +2,8 @@
 
 Needs Python 3.11 or newer and nothing else. It first says in one line what this machine lacks, what that leaves out and
 how to get it; then it makes `.venv` and installs the versions of constraints.txt, with pip's own progress. `study` gets
-the package alone, `test` the extra of that name too. PyTorch is the CPU build (a tenth of the CUDA build's size), unless
-the environment has TORCH=gpu: then it is the build that the package index has for this platform.
+the instrument alone, `test` its extra of that name and sinkscope-train too. PyTorch is the CPU build (a tenth of the CUDA
+build's size), unless the environment has TORCH=gpu: then it is the build that the package index has for this platform.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
-EXTRA = {"study": "", "test": "[test]"}
+EDITABLE = {"study": (".",), "test": (".[test]", "./train")}
+"""What is installed from this checkout."""
 GIGABYTES = {"study": 2.5, "test": 5.0}  # what the folder needs, with room for pip's downloads
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 
@@ -40,7 +41,7 @@ def main(purpose: str) -> int:
         subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
     install_torch()
     say(f"installing sinkscope and what {'its tests need' if purpose == 'test' else 'it needs'}")
-    pip("--editable", f".{EXTRA[purpose]}")
+    pip(*(word for path in EDITABLE[purpose] for word in ("--editable", path)))
     for done in {"study", purpose}:
         (VENV / f".{done}").touch()
     say(f"ready after {time.monotonic() - begin:.0f} s; .venv takes {size(VENV) / 1e9:.1f} GB")
@@ -105,7 +106,8 @@ def landlocks() -> bool:
 def newer(stamp: Path) -> bool:
     """Whether a set-up is newer than the files that it follows."""
     made = stamp.stat().st_mtime
-    return all(made >= (ROOT / name).stat().st_mtime for name in ("pyproject.toml", "constraints.txt"))
+    names = ("pyproject.toml", "train/pyproject.toml", "constraints.txt")
+    return all(made >= (ROOT / name).stat().st_mtime for name in names)
 
 
 def install_torch() -> None:

@@ -12,35 +12,18 @@ from mkdocs.structure.files import File, Files
 
 import sinkscope
 from sinkscope import cli
-from sinkscope.commands.options import DECODING
 
 ROOT = Path(__file__).resolve().parents[1]
 LOGS = [path for path in sorted((ROOT / "lab").glob("*.md")) if path.name != "README.md"]
 LINK = re.compile(r"(?P<mark>!?)\[(?P<words>[^\]\n]*)\]\((?P<target>[^)#\s]*)(?P<anchor>#[^)\s]*)?\)")
 WEIGHTS = Path(sinkscope.__file__).parent / "organisms" / "weights"
+PUBLIC = re.compile(r"^from \.(\w+)\S* import (.*)$", re.M)
 SECTIONS = {
-    "Models": ("load", "wrap", "Model"),
-    "Generation": ("generate", "Run", "replay", "Replay"),
-    "Decodings": (
-        "Decoding", "LladaDecoding", "DreamDecoding", "MmadaDecoding", "MmadaImageDecoding", "CausalDecoding",
-        "GreedyDecoding", "SamplingDecoding", "Llada2Decoding", "SdarDecoding", "FastDllmDecoding", "Rnd1Decoding",
-        "OpenDcoderDecoding", "MdlmDecoding",
-    ),
-    "Readings": ("CausalReading", "MaskedReading", "DenoisingReading"),
-    "Policies": (
-        "Policy", "MaskTop", "MaskAbove", "KeepTop", "MaskFirst", "MaskKeys", "MaskKind", "MaskToken",
-        "Window", "MaskRandom", "parse_policy",
-        "ScoredRule", "FixedRule",
-    ),
-    "Approximate steps": ("Reuse", "PrefixReuse", "SparseReuse", "DriftReuse", "parse_reuse"),
-    "Traces": ("Capture", "Trace"),
-    "Sinks": ("detect", "sink_table", "summary", "compare_traces", "diagnose"),
-    "Inside": ("lens", "Lens", "patch", "Patch"),
-    "Evaluation": ("evaluate", "Evaluation"),
-    "Extension": ("register",),
-    "Errors": ("SinkscopeError", "InputError", "CheckpointError"),
+    "models": "Models", "generation": "Generation", "decoding": "Decodings", "policies": "Policies",
+    "reuse": "Approximate steps", "trace": "Traces", "sinks": "Sinks", "verdicts": "Verdicts",
+    "inspection": "Inside", "tasks": "Evaluation and extension", "base": "Errors",
 }  # fmt: skip
-"""The API page's headings → public names, all of them."""
+"""Folder of the package → the API page's heading for the public names that come from it."""
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -90,12 +73,10 @@ def on_page_content(html: str, page: Any, **_: Any) -> str:
 
 def api_page() -> str:
     """Every public name of `import sinkscope`, with its docstring."""
-    named = [name for names in SECTIONS.values() for name in names]
-    public = [name for name in sinkscope.__all__ if not name.startswith("__")]
-    if sorted(named) != sorted(public):
-        raise ValueError(
-            f"SECTIONS of docs/hooks.py differs from sinkscope.__all__: {sorted(set(named) ^ set(public))}"
-        )
+    stub = Path(sinkscope.__file__).with_name("__init__.pyi").read_text(encoding="utf-8")
+    names: dict[str, list[str]] = {folder: [] for folder in SECTIONS}
+    for folder, imported in PUBLIC.findall(stub):
+        names[folder] += [name.split(" as ")[0] for name in imported.split(", ") if "__" not in name]
     lines = [
         "# Python",
         "",
@@ -104,9 +85,9 @@ def api_page() -> str:
     ]
     lines += ["```python", (ROOT / "docs" / "preamble.py").read_text(encoding="utf-8").rstrip(), "```", ""]
     lines += ["Shapes: B rows, S positions, K keys, h heads (or 1 if a set is shared).", ""]
-    for title, names in SECTIONS.items():
+    for folder, title in SECTIONS.items():
         lines += [f"## {title}", ""]
-        for name in names:
+        for name in names[folder]:
             lines += [f"::: sinkscope.{name}", ""]
     return "\n".join(lines)
 
@@ -121,7 +102,8 @@ def command_page() -> str:
         "Every command that prints a result takes `--json`. `sinkscope --install-completion` completes names in your shell.",
         "",
     ]
-    for name, command in group.commands.items():
+    for name in group.list_commands(context):
+        command: Any = group.get_command(context, name)
         parameters = command.get_params(context)
         arguments = [option for option in parameters if option.param_type_name == "argument"]
         for option in arguments:
@@ -136,14 +118,13 @@ def command_page() -> str:
             "",
         ]
         rows = [f"| `{option.metavar}` | {option.help} |" for option in arguments]
-        decoding = []
-        for option in parameters:
-            if option.param_type_name == "option" and option.name != "help":
-                row = f"| `{_flags(option)}` | {_help(option)} |"
-                (decoding if option.name in DECODING and name in ("trace", "evaluate") else rows).append(row)
+        rows += [f"| `{part}` | {made.help} |" for part, made in getattr(command, "commands", {}).items()]
+        rows += [
+            f"| `{_flags(option)}` | {_help(option)} |"
+            for option in parameters
+            if option.param_type_name == "option" and option.name != "help"
+        ]
         lines += ["| | |", "|---|---|", *rows, ""]
-        if decoding:
-            lines += ["Decoding:", "", "| | |", "|---|---|", *decoding, ""]
     return "\n".join(lines)
 
 

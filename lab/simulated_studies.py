@@ -6,20 +6,23 @@ Claims on accuracies are simulated by document, claims on traces by prompt (one 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from sinkscope.report.study.evidence import PAIRS, TRACES, ModelEvidence
-from sinkscope.report.study.rules import CONTRADICTED, SUPPORTED
 from sinkscope.sinks.attribution import LEADS
-from sinkscope.statistics import Estimate, Scale, mean_interval, ratio_interval
+from sinkscope.sinks.compare import LESS
+from sinkscope.statistics import Scale, mean_interval, ratio_interval
+from sinkscope.verdicts import Measure, Status
+from sinkscope.verdicts.measures import Kind, Measures, PolicyRun
+from sinkscope.verdicts.verdict import point
 
+SUPPORTED, CONTRADICTED = Status.SUPPORTED, Status.CONTRADICTED
 BOTH = (SUPPORTED, CONTRADICTED)
 
 Rng = np.random.Generator
-Study = Callable[[int, Rng], ModelEvidence]
+Study = Callable[[int, Rng], Measures]
 Values = Callable[[int, Rng], Any]
 
 
@@ -28,14 +31,14 @@ class Null(NamedTuple):
 
     name: str
     study: Study
-    wrong: tuple[str, ...] = BOTH
+    wrong: tuple[Status, ...] = BOTH
 
 
 class Effect(NamedTuple):
     """A planted truth: effect size → a study; the verdict that it should get; sizes to try, small ones first; their unit."""
 
     study: Callable[[float], Study]
-    verdict: str
+    verdict: Status
     sizes: Sequence[float]
     unit: str
 
@@ -74,27 +77,54 @@ def answers(n: int, base: float, policies: dict[str, float], rng: Rng) -> dict[s
     return {name: dict(zip(names, map(float, scores), strict=True)) for name, scores in runs.items()}
 
 
+MASKED = {
+    "llada": PolicyRun({}, hits=0.48, strongest=0.92, removed=0.043, sinks_removed=0.55),
+    "causal": PolicyRun({}, hits=0.29, strongest=0.36, removed=0.126, sinks_removed=0.51),
+    "missed": PolicyRun({}, hits=0.1, strongest=0.2, removed=0.02, sinks_removed=0.1),
+    "first": PolicyRun({}, hits=0.29, strongest=0.9, removed=0.5, sinks_removed=0.8),
+}
+"""What top:1 masks, as measured on our diffusion and causal organisms; "missed": a mask beside the sinks; "first": one key that
+most heads have as their strongest sink, as in causal models of natural text."""
+
+
 def model(
-    n: int, rng: Rng, base: float = 0.9, family: str = "llada", hits: float = 0.8, **left: float
-) -> ModelEvidence:
-    """One model: accuracies left under policies, by the names of POLICIES; the control keeps its accuracy unless told."""
+    n: int, rng: Rng, base: float = 0.9, family: str = "llada", mask: str = "", reached: float = 1.0, guess: float = 0.0,
+    **left: float,
+) -> Measures:  # fmt: skip
+    """One model: accuracies left under policies, by the names of POLICIES; the controls keep their accuracy unless told.
+
+    mask: of MASKED, by family if not told; reached: what the mass-matched control removed, as a share of the mask's.
+    """
     policies = {POLICIES[name]: value for name, value in left.items()}
     for name in ("top", "ten", "whole"):
         if name in left:
             policies.setdefault(f"random({POLICIES[name]})", base)
-    return ModelEvidence(
-        model=family,
-        family=family,
-        scores=answers(n, base, policies, rng),
-        hits=dict.fromkeys(policies, hits),
-        removed=dict.fromkeys(policies, 0.05),
+    if "top" in left:
+        policies.setdefault(POLICIES["mass"], base)
+    scores = answers(n, base, policies, rng)
+    return Measures(
+        family, family, guess=guess, runs=masked(scores, MASKED[mask or MASKS.get(family, "llada")], reached)
     )
+
+
+MASKS = {"causal": "causal"}
+
+
+def masked(scores: dict[str, dict[str, float]], mask: PolicyRun, reached: float) -> dict[str, PolicyRun]:
+    """Runs of a mask, of its two halves, and of its mass-matched control."""
+    share = {POLICIES["mass"]: reached}
+    return {
+        policy: replace(mask, scores=each, removed=mask.removed * share.get(policy, 1.0))
+        for policy, each in scores.items()
+    }
 
 
 POLICIES = {
     "top": "top:1", "five": "top:5", "ten": "top:10", "whole": "top:1@model", "control": "random(top:1)",
     "control_ten": "random(top:10)", "control_whole": "random(top:1@model)", "mass": "random(top:1),match=mass",
-    "silence": "top:1,effect=silence", "control_five": "random(top:5)",
+    "silence": "top:1,effect=silence",
+    "sinks": "top:1,epsilon=3",
+    "rest": "top:1,epsilon=3,among=others", "control_five": "random(top:5)",
 }  # fmt: skip
 
 
@@ -105,9 +135,9 @@ def alone(**options: Any) -> Study:
 def beside(own: dict[str, Any], *others: dict[str, Any]) -> Study:
     """A model and its rivals on the same task."""
 
-    def study(n: int, rng: Rng) -> ModelEvidence:
+    def study(n: int, rng: Rng) -> Measures:
         first = model(n, rng, **own)
-        return ModelEvidence(**{**vars(first), "others": tuple(model(n, rng, **other) for other in others)})
+        return replace(first, others=tuple(model(n, rng, **other) for other in others))
 
     return study
 
@@ -122,7 +152,8 @@ def robust(name: str, control: str) -> Simulation:
             Null("exactly 5 points are lost", alone(**{name: 0.85, control: 0.9})),
             Null("exactly 5 points of a base of 0.25", alone(base=0.25, **{name: 0.2, control: 0.25})),
             Null("all is lost, under random keys too", alone(**{name: 0.0, control: 0.0})),
-            Null("nothing is lost, but the mask missed", alone(hits=0.1, **{name: 0.9, control: 0.9})),
+            Null("it guesses between two", alone(base=0.5, guess=0.5, **{name: 0.5, control: 0.5})),
+            Null("nothing is lost, but the mask missed", alone(mask="missed", **{name: 0.9, control: 0.9})),
         ),
         (
             Effect(lambda x: alone(**{name: 0.9 - x, control: 0.9}), CONTRADICTED, LOSSES, "lost"),
@@ -134,6 +165,12 @@ def robust(name: str, control: str) -> Simulation:
             ),
         ),
     )
+
+
+def guessers(name: str) -> Study:
+    """A diffusion model that loses all it knew about choices between two, and a causal one that keeps half."""
+    known, lost = {"guess": 0.5, "base": 0.57, name: 0.5}, {"guess": 0.5, "base": 0.95, name: 0.75}
+    return beside(known, {"family": "causal", **lost})
 
 
 def rivals(name: str) -> Simulation:
@@ -150,6 +187,7 @@ def rivals(name: str) -> Simulation:
             Null("the same, from bases of 0.3 and 0.95", both(0.6, 0.6, base=0.3)),
             Null("bases of 0.3 and 0.95, both to nothing", both(0.0, 0.0, base=0.3)),
             Null("one loses 5 % more", both(0.75, 0.70)),
+            Null("all of .07 above guessing is lost, and .20 of .45", guessers(name), (SUPPORTED,)),
         ),
         (
             Effect(lambda x: both(1.0, 1 - x), SUPPORTED, LOSSES, "of the base lost more"),
@@ -164,6 +202,17 @@ def diffusion(own: float, other: float, bases: tuple[float, float, float] = (0.6
         for family, base, left in zip(("mmada", "llada", "dream"), bases, (own, other, other), strict=True)
     )
     return beside(first, *rest)
+
+
+def causal(**options: Any) -> Study:
+    """A causal model under a mask that hits the strongest sinks, unless told."""
+    return alone(**{"family": "causal", "mask": "first", **options})
+
+
+def due(lost: float, **options: float) -> Study:
+    """A loss under top:1, as large under silence and where the key is a sink; where it is none, nothing is lost, unless told."""
+    left = 0.9 - lost
+    return alone(**{"top": left, "silence": left, "sinks": left, "rest": 0.9, "mass": 0.9, **options})
 
 
 DOCUMENTS = {
@@ -195,33 +244,37 @@ DOCUMENTS = {
     ),
     "collapse": Simulation(
         (
-            Null("nothing is lost", alone(family="causal", top=0.9), (SUPPORTED,)),
-            Null("exactly half is left", alone(family="causal", top=0.45)),
-            Null("half of a base of 0.25 is left", alone(family="causal", base=0.25, top=0.125)),
-            Null("all is lost, under random keys too", alone(family="causal", top=0.0, control=0.0)),
+            Null("nothing is lost", causal(top=0.9), (SUPPORTED,)),
+            Null("exactly half is left", causal(top=0.45)),
+            Null("half of a base of 0.25 is left", causal(base=0.25, top=0.125)),
+            Null("all is lost, under random keys too", causal(top=0.0, control=0.0, mass=0.0)),
+            Null("all is lost, but the strongest sinks were missed", causal(top=0.0, mask="causal")),
+            Null("a loss in proportion to attention, .95 of it", causal(top=0.2, mass=0.235, reached=0.95), (SUPPORTED,)),
+            Null("a loss in proportion to attention, .60 of it", causal(top=0.2, mass=0.48, reached=0.6), (SUPPORTED,)),
         ),
         (
-            Effect(lambda x: alone(family="causal", top=0.9 * x), SUPPORTED, (0.45, 0.4, 0.35, 0.3, 0.25, 0.2, 0.1, 0.0),
-                   "of the base left"),
-            Effect(lambda x: alone(family="causal", top=0.9 * x), CONTRADICTED, (0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.9),
-                   "of the base left"),
+            Effect(lambda x: causal(top=0.9 * x), SUPPORTED, (0.45, 0.4, 0.35, 0.3, 0.25, 0.2, 0.1, 0.0), "of the base left"),
+            Effect(lambda x: causal(top=0.9 * x), CONTRADICTED, (0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.9), "of the base left"),
         ),
     ),
     "rival": rivals("top"),
     "rival-model": rivals("whole"),
     "sinks": Simulation(
         (
-            Null("nothing is lost", alone(top=0.9, mass=0.9, silence=0.9)),
-            Null("controls lose the same 40 points", alone(top=0.5, control=0.5, mass=0.5, silence=0.5), (SUPPORTED,)),
-            Null("the mass control loses 5 points less", alone(top=0.5, control=0.9, mass=0.55, silence=0.5), (CONTRADICTED,)),
-            Null("all is lost under everything", alone(top=0.0, control=0.0, mass=0.0, silence=0.0)),
-            Null("silence loses exactly 5 points", alone(top=0.5, control=0.9, mass=0.9, silence=0.85)),
+            Null("nothing is lost", due(0.0)),
+            Null("controls lose the same 40 points", due(0.4, control=0.5, mass=0.5, rest=0.5), (SUPPORTED,)),
+            Null("the mass control loses 5 points less", due(0.4, mass=0.55), (CONTRADICTED,)),
+            Null("all is lost under everything", due(0.9, control=0.0, mass=0.0, rest=0.0)),
+            Null("silence loses exactly 5 points", due(0.4, silence=0.85)),
+            Null("both halves lose the same", due(0.4, sinks=0.7, rest=0.7), (SUPPORTED,)),
+            *(
+                Null(f"a loss as of {part:g} of the attention", due(0.7, mass=0.9 - 0.7 * part, reached=part), (SUPPORTED,))
+                for part in (0.91, 0.89, 0.8, 0.6, 0.5)
+            ),
         ),
         (
-            Effect(lambda x: alone(top=0.9 - x, control=0.9, mass=0.9, silence=0.9 - x), SUPPORTED, LOSSES,
-                   "lost beyond controls"),
-            Effect(lambda x: alone(top=0.9 - x, control=0.9, mass=0.9 - x, silence=0.9 - x), CONTRADICTED, LOSSES,
-                   "lost, under a control too"),
+            Effect(due, SUPPORTED, LOSSES, "lost beyond controls"),
+            Effect(lambda x: due(x, mass=0.9 - x), CONTRADICTED, LOSSES, "lost, under a control too"),
         ),
     ),
 }  # fmt: skip
@@ -258,19 +311,21 @@ def traced(
 ) -> Study:
     """A model whose measures have these values by prompt, on their scale. fixed: numbers without an interval."""
 
-    def study(n: int, rng: Rng) -> ModelEvidence:
+    def study(n: int, rng: Rng) -> Measures:
         found = {name: mean_interval(draw(n, rng), None, scale) for name, (draw, scale) in measures.items()}
-        found |= {name: Estimate(value, np.nan, np.nan) for name, value in (fixed or {}).items()}
-        return ModelEvidence(model=family, family=family, kind=TRACES, prompts=n, measures=found)
+        found |= {name: point(value) for name, value in (fixed or {}).items()}
+        return Measures(family, family, Kind.TRACES, prompts=n, estimates=found)
 
     return study
 
 
-def share_claim(measure: str, limit: float, above: bool, reverse: bool = False) -> Simulation:
+def share_claim(
+    measure: Measure, limit: float, above: bool, reverse: bool = False, of: str = ""
+) -> Simulation:
     """A share against a limit, at the limit with three spreads; reverse: the table holds 1 − the share."""
 
     def at(mean: float, spread: float) -> Study:
-        return traced({measure: (shares(1 - mean if reverse else mean, spread), "share")})
+        return traced({measure.named(of): (shares(1 - mean if reverse else mean, spread), "share")})
 
     up, down = (SUPPORTED, CONTRADICTED) if above else (CONTRADICTED, SUPPORTED)
     higher = [limit + (1 - limit) * x for x in (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8)]
@@ -288,11 +343,11 @@ def share_claim(measure: str, limit: float, above: bool, reverse: bool = False) 
     )
 
 
-def signed_claim(measure: str, above: bool) -> Simulation:
+def signed_claim(measure: Measure, above: bool) -> Simulation:
     """A number against 0; effects in standard deviations between prompts."""
 
     def at(mean: float, draw: Callable[[float], Values] = normal) -> Study:
-        return traced({measure: (draw(mean), "plain")})
+        return traced({measure.named(): (draw(mean), "plain")})
 
     up, down = (SUPPORTED, CONTRADICTED) if above else (CONTRADICTED, SUPPORTED)
     sizes = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5)
@@ -309,12 +364,12 @@ def enriched_claim(category: str) -> Simulation:
     """Detections of a category against those that chance expects, prompt by prompt."""
 
     def at(lift: float, expected: float, tail: float = 0.5) -> Study:
-        def study(n: int, rng: Rng) -> ModelEvidence:
+        def study(n: int, rng: Rng) -> Measures:
             chance = rng.gamma(2.0, expected / 2, n) + 1e-6
             own = rng.gamma(1 / tail**2, tail**2, n) if tail else np.ones(n)
             seen = rng.poisson(lift * chance * own)
-            measures = {f"{category}: enrichment": ratio_interval(seen, chance, None, "positive")}
-            return ModelEvidence(model="llada", family="llada", kind=TRACES, prompts=n, measures=measures)
+            found = {Measure.ENRICHMENT.named(category): ratio_interval(seen, chance, None, "positive")}
+            return Measures("llada", "llada", Kind.TRACES, prompts=n, estimates=found)
 
         return study
 
@@ -334,15 +389,14 @@ def enriched_claim(category: str) -> Simulation:
 def kinds_claim(moving: bool) -> Simulation:
     """Shares of moving (or vanishing) and static heads by prompt; the rest flickers."""
 
-    def at(moved: float, static: float, size: float = 6.0) -> Study:
-        def study(n: int, rng: Rng) -> ModelEvidence:
+    def at(moved: float, static: float, size: float = 6.0, chance: float = 0.25) -> Study:
+        def study(n: int, rng: Rng) -> Measures:
             parts = np.maximum([moved, static, max(0.0, 1 - moved - static)], 1e-6)
             drawn = rng.dirichlet(parts * size, n)
-            names = ("moving or vanishing heads", "static heads")
-            return ModelEvidence(
-                model="llada", family="llada", kind=TRACES, prompts=n,
-                measures={name: mean_interval(drawn[:, i], None, "share") for i, name in enumerate(names)},
-            )  # fmt: skip
+            names = (Measure.MOVING.named(), Measure.KIND.named("static"))
+            found = {name: mean_interval(drawn[:, i], None, "share") for i, name in enumerate(names)}
+            found[Measure.MOVING_BEYOND.named()] = mean_interval(drawn[:, 0] - chance)
+            return Measures("llada", "llada", Kind.TRACES, prompts=n, estimates=found)
 
         return study
 
@@ -354,6 +408,7 @@ def kinds_claim(moving: bool) -> Simulation:
             Null("half move, half are static", at(0.5, 0.5)),
             Null("half move, half are static, whole prompts", at(0.5, 0.5, 0.5)),
             Null("half move, the rest flickers", at(0.5, 0.0)),
+            Null("most move, as noise does", at(0.7, 0.0, chance=0.7)),
         ),
         (
             Effect(lambda x: at(x, 1 - x), up, sizes, "share moving"),
@@ -362,15 +417,16 @@ def kinds_claim(moving: bool) -> Simulation:
     )
 
 
-def drift_claim(sign: int, event: str = "") -> Simulation:
+def drift_claim(sign: int, event: Measure | None = None) -> Simulation:
     """Drift by prompt, standard deviation 0.3 of the length."""
 
     def at(mean: float, spread: float = 0.3, p: float | None = 0.005) -> Study:
-        def study(n: int, rng: Rng) -> ModelEvidence:
-            fixed = {"tied selections": 0.0}
+        def study(n: int, rng: Rng) -> Measures:
+            fixed = {Measure.TIES.named(): 0.0}
             if event:
-                fixed[f"{event}: p"] = float(rng.random()) if p is None else p
-            drawn = traced({"drift against position": (normal(sign * mean, spread), "plain")}, fixed=fixed)
+                fixed[event.named()] = float(rng.random()) if p is None else p
+            name = Measure.DRIFT.named("position")
+            drawn = traced({name: (normal(sign * mean, spread), "plain")}, fixed=fixed)
             return drawn(n, rng)
 
         return study
@@ -397,18 +453,16 @@ def leads_claim(wanted: str, opposite: str) -> Simulation:
     """Gains of category and position by prompt, standard deviation as large as their mean."""
 
     def at(share: float, whole: float = 1.0) -> Study:
-        def study(n: int, rng: Rng) -> ModelEvidence:
+        def study(n: int, rng: Rng) -> Measures:
             common = rng.gamma(1.0, 1.0, n)
             own, other = (
                 whole * part * (0.5 * common + 0.5 * rng.gamma(1.0, 1.0, n)) for part in (share, 1 - share)
             )
-            return ModelEvidence(
-                model="llada", family="llada", kind=TRACES, prompts=n,
-                measures={
-                    f"gain: {LEADS[wanted]}": mean_interval(own - 2 * other),
-                    f"gain: {LEADS[opposite]}": mean_interval(other - 2 * own),
-                },
-            )  # fmt: skip
+            found = {
+                LEADS[wanted].named(): mean_interval(own - 2 * other),
+                LEADS[opposite].named(): mean_interval(other - 2 * own),
+            }
+            return Measures("llada", "llada", Kind.TRACES, prompts=n, estimates=found)
 
         return study
 
@@ -432,18 +486,13 @@ def leads_claim(wanted: str, opposite: str) -> Simulation:
 
 def rarer_claim() -> Simulation:
     def at(own: float, other: float = 1.0) -> Study:
-        def study(n: int, rng: Rng) -> ModelEvidence:
-            def one(family: str, mean: float) -> ModelEvidence:
+        def study(n: int, rng: Rng) -> Measures:
+            def one(family: str, mean: float) -> Measures:
                 values = rng.gamma(4.0, mean / 4, n)
-                return ModelEvidence(
-                    model=family,
-                    family=family,
-                    kind=TRACES,
-                    prompts=n,
-                    measures={"sinks per head": mean_interval(values, None, "positive")},
-                )
+                found = {Measure.SINKS.named(): mean_interval(values, None, "positive")}
+                return Measures(family, family, Kind.TRACES, prompts=n, estimates=found)
 
-            return ModelEvidence(**{**vars(one("mmada", own)), "others": (one("llada", other),)})
+            return replace(one("mmada", own), others=(one("llada", other),))
 
         return study
 
@@ -457,15 +506,14 @@ def rarer_claim() -> Simulation:
 
 
 def pairs_claim() -> Simulation:
-    tail = "of dependent less other tokens"
-
     def at(size: float) -> Study:
-        def study(n: int, rng: Rng) -> ModelEvidence:
-            measures = {
-                f"confidence change {tail}": mean_interval(rng.normal(-size, 1.0, n)),
-                f"delay {tail}": mean_interval(rng.normal(size, 1.0, n)),
+        def study(n: int, rng: Rng) -> Measures:
+            found = {
+                Measure.CONFIDENCE_OF.named(LESS): mean_interval(rng.normal(-size, 1.0, n)),
+                Measure.DELAY_OF.named(LESS): mean_interval(rng.normal(size, 1.0, n)),
+                Measure.DAMAGE.named(): point(0.9),
             }
-            return ModelEvidence(model="llada", family="llada", kind=PAIRS, prompts=n, measures=measures)
+            return Measures("llada", "llada", Kind.PAIRS, prompts=n, estimates=found)
 
         return study
 
@@ -480,27 +528,28 @@ def pairs_claim() -> Simulation:
 
 
 PROMPTS = {
-    "present": share_claim("heads without", 0.01, True, reverse=True),
-    "filtered": share_claim("tokens filtered at ε = 3", 0.96, True),
-    "rare": share_claim("heads without", 0.5, True),
+    "present": share_claim(Measure.WITHOUT, 0.01, True, reverse=True),
+    "filtered": share_claim(Measure.FILTERED, 0.96, True),
+    "rare": share_claim(Measure.WITHOUT, 0.5, True),
     "rarer": rarer_claim(),
-    "fewer": signed_claim("sinks per head: change with depth", False),
-    "few": share_claim("one or two positions in the deepest layers", 0.5, True),
-    "early": signed_claim("absorbed: change with depth", False),
-    "late": signed_claim("main sink: change with depth", True),
+    "fewer": signed_claim(Measure.SINKS_DEPTH, False),
+    "few": share_claim(Measure.ONE_OR_TWO, 0.5, True),
+    "early": signed_claim(Measure.ABSORBED_DEPTH, False),
+    "late": signed_claim(Measure.MAIN_DEPTH, True),
     "moving": kinds_claim(True),
     "static": kinds_claim(False),
-    "start": share_claim("on the first 4 positions", 0.5, True),
-    "lasting": share_claim("residences of one step", 0.5, False),
-    "right": drift_claim(+1, "moves as a block ends"),
+    "start": share_claim(Measure.ON_FIRST, 0.5, True),
+    "lasting": share_claim(Measure.ONE_STEP, 0.5, False),
+    "right": drift_claim(+1, Measure.BLOCK_P),
     "left": drift_claim(-1),
-    "rightmost": share_claim("first on the right-most mask", 0.25, True),
-    "split": signed_claim("split beyond random classes", True),
+    "rightmost": share_claim(Measure.FIRST_ON_MASK, 0.25, True),
+    "split": signed_claim(Measure.SPLIT_BEYOND, True),
     "newline": enriched_claim("newline"),
     "punctuation": enriched_claim("punctuation"),
     "whitespace": enriched_claim("whitespace"),
     "end": enriched_claim("end"),
-    "masks": enriched_claim("mask"),
+    "masks": share_claim(Measure.FREQUENCY, 0.17, True, of="mask"),
+    "masks-beyond": enriched_claim("mask"),
     "semantic": leads_claim("semantic", "positional"),
     "positional": leads_claim("positional", "semantic"),
     "confidence": pairs_claim(),

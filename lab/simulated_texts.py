@@ -2,25 +2,41 @@
 
 How much a policy changes the nats of a text differs from text to text, with a long tail. Each truth is simulated with three kinds
 of changes: normal ones; log-normal ones (σ = 1, skewness 6, longer than any that was measured); and those of real models
-(`text_differences.py`), drawn text by text, so that policies go together as they do in truth, and moved to the mean that the
+(text-differences.json), drawn text by text, so that policies go together as they do in truth, and moved to the mean that the
 truth asks for. Sizes are shares of a token's probability, exp(−nats).
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.simulated_studies import POLICIES, Effect, Null, Rng, Simulation, Study
-from lab.text_differences import populations
-from sinkscope.report.study.evidence import TextEvidence
-from sinkscope.report.study.rules import CONTRADICTED, SUPPORTED
+from lab.simulated_studies import (
+    CONTRADICTED,
+    MASKED,
+    MASKS,
+    POLICIES,
+    SUPPORTED,
+    Effect,
+    Null,
+    Rng,
+    Simulation,
+    Study,
+    masked,
+)  # fmt: skip
+from sinkscope.verdicts import Status
+from sinkscope.verdicts.measures import Kind, Measures
 
+MEASURED = Path(__file__).with_name("text-differences.json")
+"""Model and kind of text → policy → nats per token of each text, less those without a policy."""
 NOISE = 0.02
 """Standard deviation, in nats, of the changes of texts that lose nothing."""
 
@@ -65,7 +81,7 @@ def by_model() -> list[dict[str, Array]]:
     """Of each model: policy → changes of its texts less their mean [texts]."""
     return [
         {policy: np.array(values) - np.mean(values) for policy, values in found.items() if policy != "none"}
-        for found in populations().values()
+        for found in json.loads(MEASURED.read_text(encoding="utf-8")).values()
     ]
 
 
@@ -73,27 +89,29 @@ KINDS: dict[str, Changes] = {"normal": normal, "log-normal": log_normal, "measur
 
 
 def read(
-    n: int, rng: Rng, changes: Changes, family: str = "llada", hits: float = 0.8, **left: float
-) -> TextEvidence:
+    n: int,
+    rng: Rng,
+    changes: Changes,
+    family: str = "llada",
+    mask: str = "",
+    reached: float = 1.0,
+    **left: float,
+) -> Measures:
     """One model that read n texts: shares of a token's probability that policies leave, by the names of POLICIES; controls of
     masks that were run leave all of it unless told."""
     shares = {POLICIES[name]: share for name, share in left.items()}
     for name in ("top", "five", "ten", "whole"):
         if name in left:
             shares.setdefault(f"random({POLICIES[name]})", 1.0)
+    if "top" in left:
+        shares.setdefault(POLICIES["mass"], 1.0)
     nats = changes(n, {policy: -math.log(share) for policy, share in shares.items()}, rng)
     base = rng.normal(3.5, 0.5, n)
     names = [f"t{i:04d}" for i in range(n)]
     scores = {"none": base} | {policy: base + change for policy, change in nats.items()}
-    return TextEvidence(
-        model=family,
-        family=family,
-        scores={
-            policy: dict(zip(names, map(float, values), strict=True)) for policy, values in scores.items()
-        },
-        hits=dict.fromkeys(shares, hits),
-        removed=dict.fromkeys(scores, 0.5),
-    )
+    by_text = {policy: dict(zip(names, map(float, values), strict=True)) for policy, values in scores.items()}
+    runs = masked(by_text, MASKED[mask or MASKS.get(family, "llada")], reached)
+    return Measures(family, family, Kind.TEXTS, runs=runs)
 
 
 Truth = dict[str, Any]
@@ -102,11 +120,9 @@ Truth = dict[str, Any]
 def study(changes: Changes, own: Truth, *others: Truth) -> Study:
     """A model and its rivals, each with texts of its own spread."""
 
-    def made(n: int, rng: Rng) -> TextEvidence:
+    def made(n: int, rng: Rng) -> Measures:
         first = read(n, rng, changes, **own)
-        return TextEvidence(
-            **{**vars(first), "others": tuple(read(n, rng, changes, **one) for one in others)}
-        )
+        return replace(first, others=tuple(read(n, rng, changes, **other) for other in others))
 
     return made
 
@@ -125,7 +141,7 @@ def simulation(nulls: dict[str, tuple[Any, ...]], effects: tuple[Effect, ...]) -
 
 def effect(
     models: Callable[[float], tuple[Truth, ...]],
-    verdict: str,
+    verdict: Status,
     sizes: tuple[float, ...],
     unit: str,
     changes: Changes = measured,
@@ -177,6 +193,14 @@ def diffusion(own: float, other: float) -> tuple[Truth, ...]:
     return tuple({"family": family, "ten": left} for family, left in lefts)
 
 
+def causal(left: float, **options: Any) -> Truth:
+    return {"family": "causal", "mask": "first", "top": left, **options}
+
+
+def due(left: float, **options: Any) -> Truth:
+    return {"top": left, "silence": left, "sinks": left, "rest": 1.0, "mass": 1.0, **options}
+
+
 TEXTS = {
     "robust-1": robust("top", "control"),
     "robust-5": robust("five", "control_five"),
@@ -207,44 +231,37 @@ TEXTS = {
     ),
     "collapse": simulation(
         {
-            "nothing is lost": (SUPPORTED, {"family": "causal", "top": 1.0}),
-            "exactly half is left": (None, {"family": "causal", "top": 0.5}),
-            "1 % is left, under random keys too": (None, {"family": "causal", "top": 0.01, "control": 0.01}),
+            "nothing is lost": (SUPPORTED, causal(1.0)),
+            "exactly half is left": (None, causal(0.5)),
+            "1 % is left, under random keys too": (None, causal(0.01, control=0.01, mass=0.01)),
+            "a loss in proportion to attention, .95 of it": (
+                SUPPORTED,
+                causal(0.3, mass=0.3**0.95, reached=0.95),
+            ),
         },
         (
-            effect(lambda x: ({"family": "causal", "top": x},), SUPPORTED, LEFT, "left"),
-            effect(lambda x: ({"family": "causal", "top": x},), CONTRADICTED, KEPT, "left"),
+            effect(lambda x: (causal(x),), SUPPORTED, LEFT, "left"),
+            effect(lambda x: (causal(x),), CONTRADICTED, KEPT, "left"),
         ),
     ),
     "rival": rivals("top"),
     "rival-model": rivals("whole"),
     "sinks": simulation(
         {
-            "nothing is lost": (None, {"top": 1.0, "mass": 1.0, "silence": 1.0}),
-            "controls lose the same": (SUPPORTED, {"top": 0.6, "control": 0.6, "mass": 0.6, "silence": 0.6}),
-            "the mass control loses 5 % less": (
-                CONTRADICTED,
-                {"top": 0.6 * 0.95, "mass": 0.6, "silence": 0.6},
+            "nothing is lost": (None, due(1.0)),
+            "controls lose the same": (SUPPORTED, due(0.6, control=0.6, mass=0.6, rest=0.6)),
+            "the mass control loses 5 % less": (CONTRADICTED, due(0.6 * 0.95, mass=0.6)),
+            "1 % is left under everything": (None, due(0.01, control=0.01, mass=0.01, rest=0.01)),
+            "silence loses exactly 5 %": (None, due(0.6, silence=0.95)),
+            "a loss in proportion to attention, .91 of it": (
+                SUPPORTED,
+                due(0.4, mass=0.4**0.91, reached=0.91),
             ),
-            "1 % is left under everything": (
-                None,
-                {"top": 0.01, "control": 0.01, "mass": 0.01, "silence": 0.01},
-            ),
-            "silence loses exactly 5 %": (None, {"top": 0.6, "mass": 1.0, "silence": 0.95}),
+            "a loss in proportion to attention, .60 of it": (SUPPORTED, due(0.4, mass=0.4**0.6, reached=0.6)),
         },
         (
-            effect(
-                lambda x: ({"top": 1 - x, "mass": 1.0, "silence": 1 - x},),
-                SUPPORTED,
-                LOST,
-                "lost beyond controls",
-            ),
-            effect(
-                lambda x: ({"top": 1 - x, "mass": 1 - x, "silence": 1 - x},),
-                CONTRADICTED,
-                LOST,
-                "lost, under a control too",
-            ),
+            effect(lambda x: (due(1 - x),), SUPPORTED, LOST, "lost beyond controls"),
+            effect(lambda x: (due(1 - x, mass=1 - x),), CONTRADICTED, LOST, "lost, under a control too"),
         ),
     ),
 }

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sinkscope.organisms import documents as sources
-from sinkscope.organisms.vocabulary import FILE, SPECIAL
+from sinkscope_train import documents as sources
+from sinkscope_train.vocabulary import FILE, SPECIAL
 
 VOCABULARY = 2048
 """Upper bound on the number of tokens; the generators' text may give fewer."""

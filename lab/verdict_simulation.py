@@ -6,8 +6,9 @@ or below 5 % for every claim and n. Then an effect is planted, and the smallest 
 studies is looked for. The output is in lab/verdict-simulation.md, a short form of it in docs/report.md.
 
 Claims on accuracies are simulated by document (n documents), the same claims on likelihoods by text (n texts; rows named "…,
-texts"), claims on traces by prompt (n prompts, one value of the measure for each prompt). The real rules
-decide, on real `ModelEvidence`; intervals come from `sinkscope.statistics`, as in a study.
+texts"), claims on traces by prompt (n prompts, one value of the measure for each prompt). Rows named "…, chain" begin with
+planted attention, vectors or answers, which go through the whole analysis. The real rules decide, on real `Measures`; intervals
+come from `sinkscope.statistics`, as in a study. Masks have the hits that were measured (`simulated_studies.MASKED`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from scipy import special
 
 from lab.simulated_studies import BOTH, SIMULATIONS, Effect, Null, Simulation, Study
 from lab.simulated_texts import TEXTS
-from sinkscope.report.study.claims import CLAIMS, Claim
+from lab.simulated_traces import BY_NAME, CHAINS
+from sinkscope.verdicts import Status
+from sinkscope.verdicts.questions import CLAIMS, Claim
 
 SIZES = (16, 64, 200, 500)
 RUNS = 1000
@@ -49,16 +52,19 @@ CASES = tuple(
     for tail, simulations in (("", SIMULATIONS), (", texts", TEXTS))
     if claim.name in simulations
 )
+CHAIN_CASES = tuple(Case(f"{name}, chain", BY_NAME[name], simulation) for name, simulation in CHAINS.items())
+CHAIN_RUNS = 100
+"""Whole chains are slow."""
 
 
-def decided(claim: Claim, study: Study, n: int, seed: str) -> Iterator[str]:
+def decided(claim: Claim, study: Study, n: int, seed: str) -> Iterator[Status]:
     """The verdicts on simulated studies, without end."""
     rng = np.random.default_rng(zlib.crc32(f"{claim.name} {seed} {n}".encode()))
     while True:
-        yield claim.decide(study(n, rng)).status
+        yield claim.verdict(study(n, rng)).status
 
 
-def verdicts(claim: Claim, study: Study, n: int, runs: int, seed: str) -> list[str]:
+def verdicts(claim: Claim, study: Study, n: int, runs: int, seed: str) -> list[Status]:
     """The verdicts on `runs` simulated studies."""
     return list(islice(decided(claim, study, n, seed), runs))
 
@@ -101,10 +107,15 @@ def smallest_seen(claim: Claim, effect: Effect, n: int, runs: int) -> float | No
     return None
 
 
+def studies(case: Case, runs: int) -> int:
+    """How many studies of a case are simulated."""
+    return min(runs, CHAIN_RUNS) if case in CHAIN_CASES else runs
+
+
 def false_rows(cases: Sequence[Case], runs: int, sizes: Sequence[int]) -> Iterator[tuple[str, ...]]:
     for case in cases:
         for null in case.simulation.nulls:
-            rates = [wrong_share(case.claim, null, n, runs) for n in sizes]
+            rates = [wrong_share(case.claim, null, n, studies(case, runs)) for n in sizes]
             wrong = "either" if null.wrong == BOTH else null.wrong[0]
             yield (case.name, null.name, wrong, *(f"{100 * rate:.1f}" for rate in rates))
 
@@ -112,7 +123,7 @@ def false_rows(cases: Sequence[Case], runs: int, sizes: Sequence[int]) -> Iterat
 def power_rows(cases: Sequence[Case], runs: int, sizes: Sequence[int]) -> Iterator[tuple[str, ...]]:
     for case in cases:
         for effect in case.simulation.effects:
-            seen = [smallest_seen(case.claim, effect, n, max(100, runs // 4)) for n in sizes]
+            seen = [smallest_seen(case.claim, effect, n, studies(case, max(100, runs // 4))) for n in sizes]
             yield (case.name, effect.verdict, effect.unit, *("–" if x is None else f"{x:g}" for x in seen))
 
 
@@ -146,10 +157,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--claims", nargs="*", default=[], help="only these claims")
     options = parser.parse_args(arguments)
-    cases = [case for case in CASES if not options.claims or case.claim.name in options.claims]
+    cases = [
+        case for case in (*CASES, *CHAIN_CASES) if not options.claims or case.claim.name in options.claims
+    ]
     names = [f"n = {n}" for n in SIZES]
     print(
-        f"Wrong verdicts in % of {options.runs} simulated studies (n documents or texts, or n prompts for traces):\n"
+        f"Wrong verdicts in % of {options.runs} simulated studies ({CHAIN_RUNS} of whole chains; n documents or texts, or n "
+        "prompts for traces):\n"
     )
     false = table(("claim", "truth", "wrong verdict", *names), false_rows(cases, options.runs, SIZES))
     print(f"\nSmallest effect of those tried that gets its verdict in {POWER:.0%} of the studies:\n")

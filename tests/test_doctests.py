@@ -18,8 +18,10 @@ import pytest
 import sinkscope
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCE = ROOT / "src"
-FILES = sorted(path for path in SOURCE.rglob("*.py") if ">>> " in path.read_text(encoding="utf-8"))
+SOURCES = (ROOT / "src", ROOT / "train" / "src")
+FILES = sorted(
+    path for source in SOURCES for path in source.rglob("*.py") if ">>> " in path.read_text(encoding="utf-8")
+)
 PUBLIC = [name for name in sinkscope.__all__ if not name.startswith("__")]
 
 
@@ -33,7 +35,8 @@ def preamble() -> dict[str, Any]:
 
 
 def module_name(path: Path) -> str:
-    return ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+    (source,) = (source for source in SOURCES if path.is_relative_to(source))
+    return ".".join(path.relative_to(source).with_suffix("").parts).removesuffix(".__init__")
 
 
 @pytest.mark.slow

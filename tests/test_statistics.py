@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 from sinkscope.statistics import (
     SKEW_RAISED,
     Estimate,
@@ -19,6 +19,7 @@ from sinkscope.statistics import (
     compare,
     difference,
     effect_over_control,
+    equal_ratios,
     holm,
     kept_share,
     mcnemar,
@@ -230,6 +231,38 @@ def test_the_share_that_is_kept_covers(base: float, lost: float, won: float) -> 
     assert math.isnan(kept_share([0, 0], [1, 0]).value)
 
 
+@pytest.mark.parametrize(("guess", "base", "kept"), [(0.5, 0.8, 0.5), (0.5, 0.75, 0.0), (0.25, 0.9, 0.8)])
+def test_the_share_that_is_kept_above_guessing_covers(guess: float, base: float, kept: float) -> None:
+    """Of answers between choices: a model knows some and guesses the others; what it no longer knows it guesses."""
+    rng, covered, drawn = np.random.default_rng(2), 0, 0
+    for _ in range(200):
+        knows = rng.random(400) < (base - guess) / (1 - guess)
+        before = knows | (rng.random(400) < guess)
+        lost = knows & (rng.random(400) >= kept)
+        found = kept_share(before, np.where(lost, rng.random(400) < guess, before), guess=guess)
+        drawn += found.known
+        covered += found.known and found.low - 1e-9 <= kept <= found.high + 1e-9
+    assert drawn > 190
+    assert covered / drawn >= 0.92
+    assert math.isnan(kept_share([0, 1] * 8, [0, 1] * 8, guess=0.5).value)
+
+
+def test_ratios_of_losses_are_the_same_where_some_documents_cannot_be_broken() -> None:
+    rng = np.random.default_rng(0)
+
+    def group(easy: float, lost: float, control: float) -> tuple[Any, Any]:
+        hard = rng.random(400) >= easy
+        return hard & (rng.random(400) < lost), hard & (rng.random(400) < control)
+
+    assert (
+        np.mean([equal_ratios([group(e, 0.6, 0.3) for e in (0.0, 0.4, 0.7)]) < 0.05 for _ in range(200)])
+        <= 0.08
+    )
+    assert equal_ratios([group(0.0, 0.6, 0.3), group(0.0, 0.1, 0.3)]) < 0.001
+    assert equal_ratios([group(0.0, 0.0, 0.3), group(0.0, 0.6, 0.3)]) < 0.01
+    assert equal_ratios([group(0.0, 0.6, 0.0), group(0.0, 0.6, 0.3)]) == 1.0  # the control says nothing
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("n", [16, 64])
 @pytest.mark.parametrize(
@@ -431,17 +464,6 @@ def test_effect_over_control_is_paired() -> None:
     assert nothing.p > 0.05
 
 
-def test_effect_over_control_needs_three_seeds_and_the_same_documents() -> None:
-    with pytest.raises(InputError, match="at least 3 seeds"):
-        effect_over_control([1, 0], [[1, 0], [0, 1]])
-    with pytest.raises(InputError, match="at least 3 seeds"):
-        effect_over_control([1, 0], [1, 0])
-    with pytest.raises(InputError, match="same documents"):
-        effect_over_control([1, 0, 1], [[1, 0], [0, 1], [1, 1]])
-    with pytest.raises(InputError, match="not finite"):
-        effect_over_control([1, 0], [[1, 0], [0, 1], [1, math.nan]])
-
-
 # ---- tables and plans ----------------------------------------------------------------------------
 
 
@@ -500,16 +522,18 @@ def test_align_pairs_by_document() -> None:
         align({"x": 1, "y": 0}, {"x": 1, "z": 0}, names=("A", "B"))
 
 
-def test_nonsense_is_refused() -> None:
-    with pytest.raises(InputError, match="at least one"):
-        accuracy([])
-    with pytest.raises(InputError, match="shape"):
-        standard_error([[1, 0]])
-    with pytest.raises(InputError, match="2 and 3 documents"):
-        compare([1, 0], [1, 0, 1])
-    with pytest.raises(InputError, match="scores of 0 and 1"):
-        mcnemar([0.5, 1], [1, 0])
-    with pytest.raises(InputError, match="expected 0"):
-        wilson(3, 2)
-    with pytest.raises(InputError, match="confidence is 95"):
-        wilson(1, 2, 95)
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: accuracy([]), "at least one"), (lambda: standard_error([[1, 0]]), "shape"),
+        (lambda: compare([1, 0], [1, 0, 1]), "2 and 3 documents"), (lambda: mcnemar([0.5, 1], [1, 0]), "scores of 0 and 1"),
+        (lambda: wilson(3, 2), "expected 0"), (lambda: wilson(1, 2, 95), "confidence is 95"),
+        (lambda: effect_over_control([1, 0], [[1, 0], [0, 1]]), "at least 3 seeds"),
+        (lambda: effect_over_control([1, 0], [1, 0]), "at least 3 seeds"),
+        (lambda: effect_over_control([1, 0, 1], [[1, 0], [0, 1], [1, 1]]), "same documents"),
+        (lambda: effect_over_control([1, 0], [[1, 0], [0, 1], [1, math.nan]]), "not finite"),
+    ],
+)  # fmt: skip
+def test_nonsense_is_refused(call: Any, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        call()

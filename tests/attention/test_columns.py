@@ -18,9 +18,9 @@ EVERY = (*column_cases.CASES, *column_cases.RAW)
 SOME = (
     "fp16", "width-96", "width-128-bf16", "width-256", "causal-one-row", "causal-behind-a-cache", "window", "window-both-ways",
     "blocks", "blocks-of-odd-size-behind-a-cache", "blocks-wider-than-a-tile-bf16", "blocks-padded-classes",
-    "blocks-hidden-stranded", "blocks-hidden-grouped", "hidden-padded-grouped", "padded-causal-bf16",
-    "hidden-causal-stranded", "hidden-all", "two-classes", "four-classes-padded", "six-classes", "hidden-known-number", "peaked",
-    "adversarial-bf16", "adversarial-causal-hidden", "raw-bf16", "raw-grouped", "raw-adversarial", "raw-nothing",
+    "blocks-masked-stranded", "blocks-masked-grouped", "masked-padded-grouped", "padded-causal-bf16",
+    "masked-causal-stranded", "masked-all", "two-classes", "four-classes-padded", "six-classes", "masked-known-number", "peaked",
+    "adversarial-bf16", "adversarial-causal-masked", "raw-bf16", "raw-grouped", "raw-adversarial", "raw-nothing",
     "raw-padded-one-row",
 )  # fmt: skip
 """What `make test` runs; the others go between these, and run in `make soak`."""
@@ -37,7 +37,7 @@ REST = tuple(case.name for case in EVERY if case.name not in SOME)
 )
 def test_kernel_equals_dense_reference(names: tuple[str, ...]) -> None:
     """Every pattern, head layout, dtype and kind of scores; one process for all, whose start takes as long as several cases."""
-    errors = interpreted("column_some", *names)
+    errors = interpreted("column_cases", *names)
     assert set(errors) == set(names)
     for name, found in errors.items():
         assert found["error"] <= found["limit"], (name, found)

@@ -7,9 +7,9 @@ import pytest
 import torch
 from tests.helpers.naive_sinks import block_margins, distant_queries, gap_of, least_queries
 
-from sinkscope import sink_rule
 from sinkscope.attention.distant import block_sinks, in_blocks
 from sinkscope.attention.visibility import Visibility
+from sinkscope.base import sink_rule
 
 
 def test_gaps_and_least_queries() -> None:

@@ -14,7 +14,8 @@ from tests.helpers.naive import Case, cases
 from sinkscope.attention import fused, kernels
 from sinkscope.attention.fused import attend, raw_lse
 from sinkscope.attention.key_mask import TILE, Band, KeyMask
-from sinkscope.attention.received import TILE_BYTES, query_weights, received, tiled_mass
+from sinkscope.attention.received import TILE_BYTES, received, tiled_mass
+from sinkscope.attention.scores import Scores, query_weights
 from sinkscope.attention.visibility import Visibility
 
 
@@ -36,7 +37,7 @@ def expected_output(
 @given(cases())
 def test_output_is_the_softmax_over_the_kept_keys(case: Case) -> None:
     q, k, v, scale = case.tensors()
-    out, _ = attend(q, k, v, case.visibility(), case.taken(), scale)
+    out, _ = attend(Scores(q, k, case.visibility(), scale, case.taken()), v)
     torch.testing.assert_close(out.double(), expected_output(case, q, k, v, scale), atol=2e-5, rtol=1e-4)
 
 
@@ -44,7 +45,7 @@ def test_output_is_the_softmax_over_the_kept_keys(case: Case) -> None:
 @given(cases())
 def test_log_sum_exp_is_over_the_kept_keys(case: Case) -> None:
     q, k, v, scale = case.tensors()
-    _, lse = attend(q, k, v, case.visibility(), case.taken(), scale)
+    _, lse = attend(Scores(q, k, case.visibility(), scale, case.taken()), v)
     allowed = case.allowed()
     expected = naive.scores(q, k, scale).masked_fill(~allowed, float("-inf")).logsumexp(-1)
     counts = case.real_queries()[:, None].expand_as(lse)
@@ -57,15 +58,15 @@ def test_raw_log_sum_exp_is_over_all_visible_keys(case: Case) -> None:
     taken = case.taken()
     assert taken is not None
     visibility = case.visibility()
-    _, lse = attend(q, k, v, visibility, taken, scale)
-    found = raw_lse(q, k, lse, visibility, taken, scale)
+    _, lse = attend(Scores(q, k, visibility, scale, taken), v)
+    found = raw_lse(Scores(q, k, visibility, scale, taken), lse)
     expected = naive.scores(q, k, scale).masked_fill(~case.visible(), float("-inf")).logsumexp(-1)
     counts = case.real_queries()[:, None].expand_as(found)
     torch.testing.assert_close(found[counts].double(), expected[counts], atol=1e-5, rtol=1e-5)
-    everything = received(q, k, found, visibility, None, scale)
-    _, plain = attend(q, k, v, visibility, None, scale)
+    everything = received(Scores(q, k, visibility, scale), found)
+    _, plain = attend(Scores(q, k, visibility, scale), v)
     torch.testing.assert_close(
-        everything, received(q, k, plain, visibility, None, scale), atol=1e-5, rtol=1e-4, equal_nan=True
+        everything, received(Scores(q, k, visibility, scale), plain), atol=1e-5, rtol=1e-4, equal_nan=True
     )
 
 
@@ -87,7 +88,7 @@ def test_values_may_be_wider_than_keys() -> None:
     torch.manual_seed(0)
     q, k, v = torch.randn(1, 4, 300, 8), torch.randn(1, 2, 300, 8), torch.randn(1, 2, 300, 12)
     visibility = Visibility(300, 300, causal=True)
-    out, lse = attend(q, k, v, visibility, None, 0.3)
+    out, lse = attend(Scores(q, k, visibility, 0.3), v)
     scored, allowed = naive.scores(q, k, 0.3), torch.ones(300, 300, dtype=torch.bool).tril()
     expected = naive.softmax(scored, allowed) @ v.repeat_interleave(2, 1).double()
     torch.testing.assert_close(out.double(), expected, atol=1e-5, rtol=1e-4)
@@ -121,10 +122,10 @@ def test_sequences_longer_than_a_tile(effect: str, causal: bool) -> None:
     left = visible & kept
     allowed = torch.where(left.any(-1, keepdim=True), left, visible)
     attention = naive.softmax(naive.scores(q, k, 0.4), allowed)
-    out, lse = attend(q, k, v, visibility, taken, 0.4)
+    out, lse = attend(Scores(q, k, visibility, 0.4, taken), v)
     expected = attention @ v.repeat_interleave(2, 1).double()
     torch.testing.assert_close(out[:, :, 5:].double(), expected[:, :, 5:], atol=1e-5, rtol=1e-4)
-    found = received(q, k, lse, visibility, taken, 0.4)[:, :, 0]
+    found = received(Scores(q, k, visibility, 0.4, taken), lse)[:, :, 0]
     wanted, _ = naive.received(attention, visible, real[:, None].float())
     torch.testing.assert_close(found.double(), wanted[:, :, 0], atol=1e-5, rtol=1e-5, equal_nan=True)
 
@@ -133,13 +134,13 @@ def test_a_stranded_query_keeps_its_scores() -> None:
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, 1, 3, 4) for _ in range(3))
     columns = torch.tensor([[[True, True, False]]])
-    out, _ = attend(q, k, v, Visibility(3, 3, causal=True), KeyMask(columns), 0.5)
-    plain, _ = attend(q, k, v, Visibility(3, 3, causal=True), None, 0.5)
+    out, _ = attend(Scores(q, k, Visibility(3, 3, causal=True), 0.5, KeyMask(columns)), v)
+    plain, _ = attend(Scores(q, k, Visibility(3, 3, causal=True), 0.5), v)
     torch.testing.assert_close(out[:, :, :2], plain[:, :, :2])
     torch.testing.assert_close(out[:, :, 2], v[:, :, 2])
     everything = torch.ones(1, 1, 3, dtype=torch.bool)
-    out, _ = attend(q, k, v, Visibility(3, 3), KeyMask(everything), 0.5)
-    torch.testing.assert_close(out, attend(q, k, v, Visibility(3, 3), None, 0.5)[0])
+    out, _ = attend(Scores(q, k, Visibility(3, 3), 0.5, KeyMask(everything)), v)
+    torch.testing.assert_close(out, attend(Scores(q, k, Visibility(3, 3), 0.5), v)[0])
 
 
 S = 1024
@@ -178,10 +179,10 @@ def test_nothing_of_the_size_of_a_map_is_allocated(pattern: str, taken: str, mon
     weights = query_weights(visibility, None, q)
     monkeypatch.setattr(fused, "TILE_BYTES", LIMIT)
     with LargestTensor() as seen:
-        _, lse = attend(q, k, k, visibility, gone, 0.5)
-        tiled_mass(q, k, lse, visibility, gone, 0.5, weights, tile_bytes=LIMIT)
+        _, lse = attend(Scores(q, k, visibility, 0.5, gone), k)
+        tiled_mass(Scores(q, k, visibility, 0.5, gone), lse, weights, tile_bytes=LIMIT)
         if gone is not None:
-            raw_lse(q, k, lse, visibility, gone, 0.5)
+            raw_lse(Scores(q, k, visibility, 0.5, gone), lse)
     assert seen.largest > 0
     assert seen.largest <= LIMIT, f"{seen.operation} allocated {seen.largest} elements"
 
@@ -200,10 +201,10 @@ def test_many_heads_and_the_real_tile_size(causal: bool, columns: int) -> None:
         taken = KeyMask(torch.zeros(1, heads, size, dtype=torch.bool))
         taken.keys[..., :columns] = True
     with LargestTensor() as seen:
-        _, lse = attend(q, k, k, visibility, taken, 0.5)
-        received(q, k, lse, visibility, taken, 0.5)
+        _, lse = attend(Scores(q, k, visibility, 0.5, taken), k)
+        received(Scores(q, k, visibility, 0.5, taken), lse)
         if taken is not None:
-            raw_lse(q, k, lse, visibility, taken, 0.5)
+            raw_lse(Scores(q, k, visibility, 0.5, taken), lse)
     assert seen.largest <= TILE_BYTES // 4, f"{seen.operation} allocated {seen.largest} elements"
     assert seen.largest < heads * size * size // 2
 

@@ -17,6 +17,7 @@ from sinkscope.attention.context import NEWEST, NEWEST_AND_ALL, AttentionCall, F
 from sinkscope.attention.fused import attend
 from sinkscope.attention.interface import sinkscope_attention, sinkscope_mask
 from sinkscope.attention.key_mask import KeyMask
+from sinkscope.attention.scores import Scores
 
 
 def run(case: Case, taken: KeyMask | None, listen: bool = True) -> tuple[Tensor, list[AttentionCall]]:
@@ -45,7 +46,7 @@ def test_a_listener_gets_the_call_as_it_happened(case: Case) -> None:
     assert torch.equal(call.key, k)
     assert torch.equal(call.value, v)
     assert torch.equal(call.output, out)
-    expected, _ = attend(q, k, v, case.visibility(), case.taken(), scale)
+    expected, _ = attend(Scores(q, k, case.visibility(), scale, case.taken()), v)
     assert torch.equal(out, expected)
 
 
@@ -93,7 +94,7 @@ def test_silencing_keeps_attention_and_drops_values(case: Case) -> None:
     share = (attention * allowed).sum(-1)
     rows = case.real_queries()[:, None].expand_as(share)
     torch.testing.assert_close(call.kept[rows].double(), share[rows], atol=1e-5, rtol=1e-4)
-    assert call.hidden is None
+    assert call.removed is None
     acting = torch.where(rows[..., None], call.map().double(), 0.0)
     torch.testing.assert_close(acting, torch.where(rows[..., None], attention, 0.0), atol=1e-6, rtol=1e-5)
 

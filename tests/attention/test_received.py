@@ -9,7 +9,8 @@ from tests.helpers import naive
 from tests.helpers.naive import Case, cases
 
 from sinkscope.attention.fused import attend
-from sinkscope.attention.received import dense_map, dense_received, query_weights, received, tiled_mass
+from sinkscope.attention.received import dense_map, dense_received, received, tiled_mass
+from sinkscope.attention.scores import Scores, query_weights
 from sinkscope.attention.visibility import Visibility
 
 
@@ -17,8 +18,8 @@ def both(case: Case, weights: torch.Tensor | None = None) -> tuple[torch.Tensor,
     """Received attention [B, H, C, K] as sinkscope finds it and by definition, and what uniform attention would bring."""
     q, k, v, scale = case.tensors()
     visibility, taken = case.visibility(), case.taken()
-    _, lse = attend(q, k, v, visibility, taken, scale)
-    found = received(q, k, lse, visibility, taken, scale, weights)
+    _, lse = attend(Scores(q, k, visibility, scale, taken), v)
+    found = received(Scores(q, k, visibility, scale, taken), lse, weights)
     counted = torch.ones(case.B, 1, case.Q) if weights is None else weights
     counted = counted * case.real_queries()[:, None]
     attention = naive.softmax(naive.scores(q, k, scale), case.allowed())
@@ -54,9 +55,9 @@ def test_uniform_attention_is_one_everywhere(case: Case) -> None:
     q, k, v, scale = case.tensors()
     q = torch.zeros_like(q)
     visibility = case.visibility()
-    _, lse = attend(q, k, v, visibility, None, scale)
+    _, lse = attend(Scores(q, k, visibility, scale), v)
     for weights in (None, case.weights()):
-        found = received(q, k, lse, visibility, None, scale, weights)
+        found = received(Scores(q, k, visibility, scale), lse, weights)
         there = ~found.isnan()
         torch.testing.assert_close(found[there], torch.ones_like(found[there]), atol=1e-5, rtol=0)
         if weights is None:
@@ -70,15 +71,15 @@ def test_uniform_attention_is_one_everywhere(case: Case) -> None:
 def test_tiles_are_the_dense_reference(case: Case) -> None:
     q, k, v, scale = case.tensors()
     visibility, taken = case.visibility(), case.taken()
-    _, lse = attend(q, k, v, visibility, taken, scale)
+    _, lse = attend(Scores(q, k, visibility, scale, taken), v)
     weights = query_weights(visibility, case.weights(), q)
-    tiled = tiled_mass(q, k, lse, visibility, taken, scale, weights, tile_bytes=case.tile_bytes)
-    attention = dense_map(q, k, visibility, taken, scale)
+    tiled = tiled_mass(Scores(q, k, visibility, scale, taken), lse, weights, tile_bytes=case.tile_bytes)
+    attention = dense_map(Scores(q, k, visibility, scale, taken))
     torch.testing.assert_close(tiled, weights[:, None] @ attention, atol=1e-5, rtol=1e-5)
-    whole = tiled_mass(q, k, lse, visibility, taken, scale, weights)
+    whole = tiled_mass(Scores(q, k, visibility, scale, taken), lse, weights)
     torch.testing.assert_close(tiled, whole, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(
-        received(q, k, lse, visibility, taken, scale, case.weights()),
+        received(Scores(q, k, visibility, scale, taken), lse, case.weights()),
         dense_received(attention, visibility, weights),
         atol=1e-5,
         rtol=1e-5,
@@ -89,7 +90,7 @@ def test_tiles_are_the_dense_reference(case: Case) -> None:
 @given(cases())
 def test_dense_map_is_the_softmax(case: Case) -> None:
     q, k, _, scale = case.tensors()
-    found = dense_map(q, k, case.visibility(), case.taken(), scale)
+    found = dense_map(Scores(q, k, case.visibility(), scale, case.taken()))
     expected = naive.softmax(naive.scores(q, k, scale), case.allowed())
     padded_query = ~case.real_queries()[:, None, :, None]
     if case.padded != "keys":
@@ -104,10 +105,12 @@ def test_taking_no_column_measures_the_same(case: Case) -> None:
 
     q, k, v, scale = case.tensors()
     visibility = case.visibility()
-    _, lse = attend(q, k, v, visibility, None, scale)
+    _, lse = attend(Scores(q, k, visibility, scale), v)
     nothing = KeyMask(torch.zeros(1, 1, case.K, dtype=torch.bool))
-    plain = received(q, k, lse, visibility, None, scale)
-    assert torch.equal(received(q, k, lse, visibility, nothing, scale).nan_to_num(-1), plain.nan_to_num(-1))
+    plain = received(Scores(q, k, visibility, scale), lse)
+    assert torch.equal(
+        received(Scores(q, k, visibility, scale, nothing), lse).nan_to_num(-1), plain.nan_to_num(-1)
+    )
 
 
 @given(cases(taken=("columns", "both")))
@@ -134,8 +137,8 @@ def test_grouped_heads_are_measured_per_query_head() -> None:
     q = torch.zeros(1, 4, keys, 4)
     q[0, 0, :, 0] = q[0, 1, :, 1] = q[0, 2, :, 0] = 1.0
     visibility = Visibility(keys, keys)
-    _, lse = attend(q, k, k, visibility, None, 1.0)
-    found = received(q, k, lse, visibility, None, 1.0)[0, :, 0]
+    _, lse = attend(Scores(q, k, visibility, 1.0), k)
+    found = received(Scores(q, k, visibility, 1.0), lse)[0, :, 0]
     expected = torch.zeros(4, keys)
     expected[0, 2] = expected[1, 5] = expected[2, 2] = keys
     expected[3] = 1.0
@@ -158,11 +161,11 @@ def test_padding_and_keys_that_nobody_sees_are_nan() -> None:
     q = torch.randn(1, 1, 4, 4)
     real = torch.tensor([[False, True, True, True]])
     visibility = Visibility(4, 4, real, causal=True)
-    _, lse = attend(q, q, q, visibility, None, 0.5)
-    found = received(q, q, lse, visibility, None, 0.5)[0, 0, 0]
+    _, lse = attend(Scores(q, q, visibility, 0.5), q)
+    found = received(Scores(q, q, visibility, 0.5), lse)[0, 0, 0]
     assert found.isnan().tolist() == [True, False, False, False]
     early = torch.tensor([[[0.0, 1.0, 0.0, 0.0]]])
-    found = received(q, q, lse, visibility, None, 0.5, early)[0, 0, 0]
+    found = received(Scores(q, q, visibility, 0.5), lse, early)[0, 0, 0]
     assert found.isnan().tolist() == [True, False, True, True], (
         "a later key does not exist yet for an early query"
     )
@@ -179,8 +182,8 @@ def test_padded_queries_do_not_count() -> None:
             changed = q.clone()
             changed[:, :, :2] *= change
             visibility = Visibility(6, 6, real, padded=padded)
-            _, lse = attend(changed, k, k, visibility, None, 0.5)
-            results.append(received(changed, k, lse, visibility, None, 0.5))
+            _, lse = attend(Scores(changed, k, visibility, 0.5), k)
+            results.append(received(Scores(changed, k, visibility, 0.5), lse))
     for other in results[1:]:
         torch.testing.assert_close(other, results[0], equal_nan=True)
     torch.testing.assert_close(results[0].nansum(-1), torch.full((1, 2, 1), 4.0))
@@ -193,8 +196,8 @@ def test_other_dtypes(dtype: torch.dtype, bound: float) -> None:
     torch.manual_seed(1)
     q, k, v = (torch.randn(2, 4, 50, 16).to(dtype) for _ in range(3))
     visibility = Visibility(50, 50, causal=True)
-    _, lse = attend(q, k, v, visibility, None, 0.25)
-    found = received(q, k, lse, visibility, None, 0.25)[:, :, 0]
+    _, lse = attend(Scores(q, k, visibility, 0.25), v)
+    found = received(Scores(q, k, visibility, 0.25), lse)[:, :, 0]
     attention = naive.softmax(naive.scores(q, k, 0.25), torch.ones(50, 50, dtype=torch.bool).tril())
     expected = attention.sum(-2) / visibility.uniform(torch.ones(1, 1, 50))[:, 0]
     torch.testing.assert_close(found.double(), expected, atol=bound, rtol=bound)
@@ -212,8 +215,8 @@ def test_large_scores_stay_finite() -> None:
     columns[..., 7] = True
     for visibility in (Visibility(30, 30), Visibility(30, 30, causal=True)):
         for taken in (None, KeyMask(columns)):
-            _, lse = attend(q, k, k, visibility, taken, 1.0)
-            found = received(q, k, lse, visibility, taken, 1.0)
+            _, lse = attend(Scores(q, k, visibility, 1.0, taken), k)
+            found = received(Scores(q, k, visibility, 1.0, taken), lse)
             assert found.isfinite().all()
             sums = (found.double() * visibility.uniform(torch.ones(1, 1, 30))[:, None]).sum(-1)
             torch.testing.assert_close(sums, torch.full_like(sums, 30.0), atol=1e-3, rtol=0)

@@ -1,4 +1,4 @@
-"""`sinkscope bench`: what it measures is there, its table says what the JSON says, and the docs show the kept results."""
+"""The benchmark suite and `sinkscope bench`: tables say what was measured."""
 
 from __future__ import annotations
 
@@ -6,39 +6,45 @@ import json
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from bench.device import forward_flops
+from bench.shapes import SHAPES, RandomCheckpoint, model_of
+from tests.helpers import golden
 from typer.testing import CliRunner
 
-from sinkscope.bench import job, measure, reuse, rivals, table
-from sinkscope.bench.clock import forward_flops
-from sinkscope.bench.command import parse_grid
-from sinkscope.bench.measure import run
-from sinkscope.bench.shapes import SHAPES, RandomCheckpoint, model_of
+from bench import __main__ as suite
+from bench import job, reuse, rivals, steps, table
+from sinkscope.base.errors import InputError, SinkscopeError
 from sinkscope.cli import app
-from sinkscope.decoding import LladaDecoding
-from sinkscope.errors import InputError
+from sinkscope.cli import bench as command
+from sinkscope.decoding.llada import LladaDecoding
+from sinkscope.generation import timing
 
 pytestmark = pytest.mark.slow
-
-ROOT = Path(__file__).parents[2]
-RESULTS = sorted((ROOT / "bench" / "results").glob("*.json"))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def quick() -> Iterator[None]:
-    """Two turns instead of three, and one measurement of the device for all runs: what is compared is of one run anyway."""
+    """One turn instead of three, and one measurement of the device for all runs: what is compared is of one run anyway."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measure, "TURNS", 2)
-        patch.setattr(measure, "limits", cache(measure.limits))
+        for module in (command, steps):
+            patch.setattr(module, "TURNS", 1)
+        patch.setattr(suite, "limits", cache(suite.limits))
         yield
 
 
+def run(shape: str, grid: str, count: int, *options: str) -> dict[str, Any]:
+    """What `python -m bench` measures on a CPU."""
+    return suite.run([shape, "--device", "cpu", "--grid", grid, "--steps", str(count), *options])
+
+
 @pytest.fixture(scope="module")
-def result() -> dict[str, object]:
+def result() -> dict[str, Any]:
     """A run on the small shape."""
-    return run("llada-small", "cpu", "float32", ((2, 96),), steps=4)
+    return run("llada-small", "2x96", 4)
 
 
 def test_everything_is_measured(result: dict) -> None:
@@ -60,7 +66,7 @@ def test_the_table_holds_ratios_of_the_same_run(result: dict) -> None:
 
 
 def test_causal_models_are_measured_beside_transformers_generate() -> None:
-    found = run("llama-small", "cpu", "float32", ((2, 80),), steps=4)
+    found = run("llama-small", "2x80", 4)
     (case,) = found["cases"]
     assert set(case["timings"]) == {"untraced", "traced", "masked", "transformers"}
     (cells,) = table.rows(found)
@@ -75,13 +81,8 @@ def test_a_job_is_measured_beside_its_steady_speed_and_the_official_loop(
     """Every document is answered once, and the table's ratios are of one run."""
     monkeypatch.setattr(job, "SMALL", 64)
     model = model_of("llada-small", "cpu", "float32")
-    lines: list[str] = []
-    kept: list[int] = []
-    decoding = LladaDecoding(length=16, steps=2, block=16)
-    plain, masked = job.cases(model, decoding, lines.append, lambda cases: kept.append(len(cases)))
-    assert kept == [1, 2]
+    plain, masked = job.cases(model, LladaDecoding(length=16, steps=2, block=16))
     assert [case["policy"] for case in (plain, masked)] == ["none", "top:5"]
-    assert [line.rpartition(": ")[0] for line in lines] == ["none", "none", "top:5", "top:5"]
     assert sum(plain["batches"]) == plain["documents"] == 64
     tokens = sum(length // job.SMALL + 16 for length in job.LENGTHS)
     assert plain["tokens_per_second"] * plain["seconds"] == pytest.approx(2 * tokens)
@@ -91,18 +92,17 @@ def test_a_job_is_measured_beside_its_steady_speed_and_the_official_loop(
     assert cells["official / ours"] == f"{plain['official_seconds'] * 2 * 64 / plain['seconds']:.2f}×"
 
 
-def test_rules_are_measured_over_whole_blocks_beside_the_exact_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The work saved is that of the timed blocks, as a run counts it; the table's ratios are of one run."""
+def test_rules_are_measured_over_whole_blocks_beside_the_exact_step(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The work saved is that of the timed blocks, as a run counts it; the table's ratios are of one run, and `--out` keeps it."""
     rules = ("prefix:block", "prefix:block,fresh=rest", "sparse:0.25,by=received")
     monkeypatch.setattr(reuse, "RULES", rules)
-    monkeypatch.setattr(measure, "BLOCK", 8)
-    kept: list[int] = []
-    found = run(
-        "reuse", "cpu", "float32", ((2, 96),), 4, keep=lambda result: kept.append(len(result["cases"]))
-    )
+    monkeypatch.setattr(suite, "BLOCK", 8)
+    found = run("reuse", "2x96", 4, "--out", str(tmp_path / "reuse.json"))
     block, rest, sparse = found["cases"]
     assert [case["rule"] for case in found["cases"]] == list(rules)
-    assert kept == [3]
+    assert json.loads((tmp_path / "reuse.json").read_text(encoding="utf-8")) == found
     assert (block["steps"], block["full_steps"], block["exact_steps"]) == (16, 2, 4)
     # A step over q columns and k keys: q times the weights, and q·k scores of two products in each of 8 layers.
     weights, pair = 8 * (4 * 256 * 256 + 3 * 256 * 432), 2 * 8 * 256
@@ -127,7 +127,7 @@ def test_a_rule_without_memory_is_a_result(monkeypatch: pytest.MonkeyPatch) -> N
         raise torch.OutOfMemoryError
 
     monkeypatch.setattr(reuse, "_measure", full)
-    found = run("reuse", "cpu", "float32", ((1, 256),), 4)
+    found = run("reuse", "1x256", 4)
     assert {cells["step, mean of whole blocks"] for cells in table.rows(found)} == {"out of memory"}
     assert "reuse" in table.text(found)
 
@@ -173,47 +173,72 @@ def test_operations_are_counted() -> None:
 
 def test_grids() -> None:
     """Pairs, or a clear error."""
-    assert parse_grid("1x384, 8×512") == ((1, 384), (8, 512))
-    with pytest.raises(InputError, match="1x384,8x512"):
-        parse_grid("384")
+    assert command.parse_grid("1x384, 8×512") == ((1, 384), (8, 512))
+    for wrong in ("384", "0x384", "1x8"):
+        with pytest.raises(InputError, match=wrong):
+            command.parse_grid(wrong)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["no-such-model"], "no-such-model"),
-        (["--grid", "8"], "batch x length"),
-        (["llada-small", "--grid", "1x8"], "1x8"),
         (["reuse", "--grid", "1x128"], "1x128"),
         (["llada-small", "--steps", "1"], "at least 2"),
         (["llada-small", "--out", "/no/such/folder/a.json"], "no folder"),
     ],
 )
-def test_bad_input_is_one_line(arguments: list[str], said: str) -> None:
-    """No stack trace."""
+def test_bad_input_of_the_suite_is_one_line(arguments: list[str], message: str) -> None:
+    with pytest.raises(SinkscopeError, match=message):
+        suite.run(arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["no-such-model"], "no-such-model"),
+        (["organism/scratch", "--grid", "8"], "batch x length"),
+        (["organism/scratch", "--steps", "1"], "at least 2"),
+    ],
+)
+def test_bad_input_of_the_command_is_one_line(arguments: list[str], message: str) -> None:
     done = CliRunner().invoke(app, ["bench", *arguments])
-    assert done.exit_code != 0
-    text = str(done.exception) + done.output
-    assert said in text
-    assert "Traceback" not in done.output
+    assert isinstance(done.exception, SinkscopeError)
+    assert message in str(done.exception)
 
 
-def test_the_log_shows_the_kept_results() -> None:
-    """lab/speed.md holds the tables that the program makes of bench/results."""
-    assert RESULTS
-    page = (ROOT / "lab" / "speed.md").read_text(encoding="utf-8")
-    for path in RESULTS:
-        assert table.markdown([json.loads(path.read_text(encoding="utf-8"))]).strip() in page, path.name
+@pytest.mark.parametrize("name", [*golden.FAMILIES, *golden.LATER])
+def test_the_command_measures_every_kind_of_loop(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ratios of the JSON are those of its own times."""
+    model = golden.model(name)
+    monkeypatch.setattr("sinkscope.models.load.load", lambda *_, **__: model)
+    done = CliRunner().invoke(app, ["bench", name, "--grid", "2x96", "--steps", "4", "--json"])
+    assert done.exit_code == 0, done.output
+    (case,) = json.loads(done.stdout)["cases"]
+    untraced, traced, masked = (case[name]["seconds"] for name in ("untraced", "traced", "masked"))
+    assert case["traced / untraced"] == pytest.approx(traced / untraced)
+    assert case["masked / traced"] == pytest.approx(masked / traced)
+    assert case["untraced"]["steps"] > 0
 
 
-@pytest.mark.parametrize("shape", ["llada2-small", "sdar-small"])
-def test_block_diffusion_is_measured_without_rivals(shape: str) -> None:
-    found = run(shape, "cpu", "float32", ((2, 96),), steps=8)
-    (case,) = found["cases"]
-    assert set(case["timings"]) == {"untraced", "traced", "masked"}
-    assert all(timing["seconds"] > 0 for timing in case["timings"].values())
-    (cells,) = table.rows(found)
-    time = {name: timing["seconds"] for name, timing in case["timings"].items()}
-    assert cells["traced / untraced"] == f"{time['traced'] / time['untraced']:.2f}×"
-    assert cells["masked / traced"] == f"{time['masked'] / time['traced']:.2f}×"
-    assert shape in table.text(found)
+def test_the_command_prints_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that ran out is a result too."""
+
+    def full(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError
+
+    whole = timing.generate
+    monkeypatch.setattr(timing, "generate", lambda *a, **k: full() if "policy" in k else whole(*a, **k))
+    done = CliRunner().invoke(
+        app, ["bench", "organism/scratch", "--grid", "1x96", "--steps", "2", "--device", "cpu"]
+    )
+    assert done.exit_code == 0, done.output
+    row = next(line for line in done.stdout.splitlines() if "1 × 96" in line).split("│")
+    assert [cell.strip() for cell in row].count("out of memory") == 2  # masked, and masked / traced
+    assert " ms" in row[2]
+
+
+def test_block_diffusion_is_measured_without_rivals() -> None:
+    found = run("sdar-small", "2x96", 8)
+    assert set(found["cases"][0]["timings"]) == {"untraced", "traced", "masked"}
+    assert "sdar-small" in table.text(found)

@@ -215,12 +215,8 @@ def evaluate(root: Path, file: Path) -> tuple[object, ...]:
         "word_problems",
         "--limit",
         2,
-        "--length",
-        8,
-        "--steps",
-        4,
-        "--block",
-        4,
+        "--decoding",
+        "length=8,steps=4,block=4",
         "--device",
         "cpu",
     )
@@ -241,7 +237,7 @@ def study_files(root: Path) -> list[Path]:
 
 def note(folder: Path) -> None:
     """A holder's note, as a command that runs elsewhere leaves it, or one that was killed."""
-    (folder / "lock.holder").write_text(json.dumps({"pid": 2**40, "host": os.uname().nodename, "beat": 9e12}))
+    (folder / "lock.holder").write_text(json.dumps({"pid": 2**40, "host": os.uname().nodename}))
 
 
 def graded(root: Path) -> list[Path]:
@@ -250,10 +246,10 @@ def graded(root: Path) -> list[Path]:
 
 
 COMMANDS: dict[str, Callable[[Path, Path], tuple[object, ...]]] = {
-    "status": lambda root, file: ("status", root),
-    "status --json": lambda root, file: ("status", root, "--json"),
-    "grade": lambda root, file: ("grade", root),
-    "grade --again": lambda root, file: ("grade", root, "--again", "--json"),
+    "status": lambda root, file: ("study", "--status", root),
+    "status --json": lambda root, file: ("study", "--status", root, "--json"),
+    "grade": lambda root, file: ("evaluate", "--grade", root),
+    "grade --again": lambda root, file: ("evaluate", "--grade", root, "--again", "--json"),
     "study": lambda root, file: (
         "study",
         file,
@@ -268,7 +264,7 @@ COMMANDS: dict[str, Callable[[Path, Path], tuple[object, ...]]] = {
     "compare": lambda root, file: ("compare", *graded(root)),
     "compare one": lambda root, file: ("compare", root / "evaluation", "--json"),
     "evaluate": evaluate,
-    "figures": lambda root, file: ("figures", root, "--out", root / "drawn", "--only", "table_1"),
+    "figures": lambda root, file: ("show", root, "--figures", root / "drawn", "--only", "figure_10"),
 }
 
 
@@ -338,7 +334,7 @@ def test_a_damaged_record_is_named_with_its_line_and_what_is_safe(
 ) -> None:
     path = edit(next(cell_of(copy).glob(f"shards/*/{log}.jsonl")), **changes)
     before = path.read_bytes()
-    for words in (("status", copy), ("grade", copy), ("compare", path.parent)):
+    for words in (("study", "--status", copy), ("evaluate", "--grade", copy), ("compare", path.parent)):
         code, _, err = command(*words)
         assert (code, len(err.strip().splitlines())) == (2, 1), err
         assert f"{path}, line 2 is damaged ({'it ' if said.startswith('contra') else ''}{said}" in err
@@ -349,7 +345,7 @@ def test_a_damaged_record_is_named_with_its_line_and_what_is_safe(
 def test_a_line_that_is_there_twice_counts_once(copy: Path) -> None:
     path = next(cell_of(copy).glob("shards/*/generations.jsonl"))
     path.write_bytes(path.read_bytes() * 2)
-    code, out, _ = command("status", copy, "--json")
+    code, out, _ = command("study", "--status", copy, "--json")
     assert code == 0
     assert json.loads(out)["answers"] == json.loads(out)["wanted"]
 
@@ -358,18 +354,18 @@ def test_a_line_that_is_there_twice_counts_once(copy: Path) -> None:
 def test_a_number_without_bounds_is_graded_or_refused_in_time(document: str, copy: Path) -> None:
     run = next(cell_of(copy).glob("shards/*"))
     edit(run / "generations.jsonl", index=10**12, document=document)
-    code, _, err = command("grade", run, "--again")
+    code, _, err = command("evaluate", "--grade", run, "--again")
     assert code == (0 if document == "test-1" else 2), err
 
 
 def test_cells_that_are_none_are_named(copy: Path) -> None:
     cell = cell_of(copy)
     shutil.copytree(cell, cell.with_name("odd name"))
-    code, _, err = command("status", copy)
+    code, _, err = command("study", "--status", copy)
     assert (code, "odd name/cell.json is of the cell" in err) == (2, True), err
     shutil.rmtree(cell.with_name("odd name"))
     (cell / "cell.json").write_text("[1]")
-    code, _, err = command("status", copy)
+    code, _, err = command("study", "--status", copy)
     assert (code, "cell.json is damaged (it should be a table, got [1])" in err) == (2, True), err
 
 
@@ -379,7 +375,7 @@ def test_what_is_made_of_the_records_is_made_again(copy: Path, study: Path) -> N
     again = COMMANDS["study"](copy, study / "models" / "small.toml")
     for path, content in ((table, table.read_bytes()[:-9]), (copy / "manifest.json", b"{")):
         path.write_bytes(content)
-        code, _, err = command("figures", copy, "--out", copy / "drawn", "--only", "table_1")
+        code, _, err = command("show", copy, "--figures", copy / "drawn", "--only", "figure_10")
         assert (code, path.name in err, "records, which are safe" in err) == (2, True, True), err
         code, _, err = command(*again)
         assert (code, "made again" in err) == (0, True), err
@@ -391,16 +387,15 @@ def test_what_is_made_of_the_records_is_made_again(copy: Path, study: Path) -> N
     "holder",
     [
         {"pid": 10**15, "host": os.uname().nodename},
-        {"pid": 1, "host": "elsewhere", "beat": 1e18},
+        {"pid": 1, "host": "elsewhere"},
         [1],
-        {"pid": "x", "host": None, "beat": []},
+        {"pid": "x", "host": None},
     ],
 )
 def test_a_damaged_note_of_a_lock_holds_nobody_up(holder: Any, copy: Path, study: Path) -> None:
-    fresh = {"beat": time.time(), **holder} if isinstance(holder, dict) else holder
     for folder in (copy, next(cell_of(copy).glob("shards/*"))):
-        (folder / "lock.holder").write_text(json.dumps(fresh))
-    code, out, err = command("status", copy, "--json")
+        (folder / "lock.holder").write_text(json.dumps(holder))
+    code, out, err = command("study", "--status", copy, "--json")
     assert (code, json.loads(out)["running"]) == (0, ""), err
     next(cell_of(copy).glob("shards/*/grades.jsonl")).write_bytes(b"")
     begun = time.monotonic()
@@ -423,12 +418,12 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 TRACE_COMMANDS: dict[str, Callable[[Path], tuple[object, ...]]] = {
-    "summary": lambda path: ("summary", path),
-    "view": lambda path: ("view", path, "--out", path.with_name("page.html"), "--force"),
+    "show": lambda path: ("show", path),
+    "view": lambda path: ("show", path, "--view", path.with_name("page.html"), "--force"),
     "figures": lambda path: (
-        "figures",
+        "show",
         path,
-        "--out",
+        "--figures",
         path.with_name("drawn"),
         "--only",
         "figure_3",

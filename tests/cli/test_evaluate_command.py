@@ -1,17 +1,16 @@
-"""sinkscope evaluate, grade, compare: what is printed, what is kept, what is refused."""
+"""sinkscope evaluate and compare: what is printed, what is kept, what is refused."""
 
 from __future__ import annotations
 
 import json
-import sys
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.helpers.byte_tokenizer import TURNS, checkpoint_with_tokenizer
 
-from sinkscope import cli
-from sinkscope.models.load import load
+from sinkscope.models import load as loading
 from sinkscope.models.model import Model
 from sinkscope.tasks.evaluation import open_evaluation
 from sinkscope.tasks.records import Generation, RunFolder
@@ -27,27 +26,20 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(checkpoint_with_tokenizer("dream", tmp_path_factory.mktemp("checkpoint") / "dream", TURNS))
 
 
+LOAD = loading.load
+
+
 @cache
 def loaded(source: str, device: str, dtype: str, revision: str | None) -> Model:
     """As `load`, once for each set of arguments."""
-    return load(source, device, dtype, revision)
+    return LOAD(source, device, dtype, revision)
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
-    """Runs a command line in this process: exit code, output, errors."""
-
-    # One checkpoint, loaded once: what loading costs is not tested here.
-    monkeypatch.setattr("sinkscope.commands.evaluate.load", loaded)
-
-    def go(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["sinkscope", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        found = capsys.readouterr()
-        return int(ended.value.code or 0), found.out, found.err
-
-    return go
+def run(sinkscope: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs a command line with one checkpoint that is loaded once: what loading costs is not tested here."""
+    monkeypatch.setattr("sinkscope.models.load.load", loaded)
+    return sinkscope
 
 
 @pytest.mark.slow
@@ -69,7 +61,7 @@ def test_evaluate_grade_compare(run, source: str, tmp_path: Path) -> None:  # ty
     assert (
         whole.settings["decoding"]["algorithm"] == "entropy"
     )  # the scheme's, where no option says otherwise
-    code, out, err = run("grade", tmp_path / "runs" / "1", "--again")
+    code, out, err = run("evaluate", "--grade", tmp_path / "runs" / "1", "--again")
     assert code == 0, err
     assert "accuracy" in out
     assert open_evaluation(tmp_path / "runs" / "1") == whole
@@ -89,7 +81,9 @@ def test_evaluate_grade_compare(run, source: str, tmp_path: Path) -> None:  # ty
     code, _, err = run("evaluate", source, *SMALL, "--policy", "top:3", "--out", tmp_path / "runs" / "1")
     assert code == 2
     assert "policy is 'top:2' there and 'top:3' here" in err
-    code, _, err = run("evaluate", source, *SMALL, "--eps", "0.01", "--out", tmp_path / "runs" / "other")
+    code, _, err = run(
+        "evaluate", source, *SMALL, "--decoding", "eps=0.01", "--out", tmp_path / "runs" / "other"
+    )
     code, _, err = run("compare", tmp_path / "runs")
     assert code == 2
     assert len(err.splitlines()) == 1
@@ -104,7 +98,7 @@ def test_generate_now_grade_later(run, source: str, tmp_path: Path, monkeypatch:
     rungs._tried.cache_clear()
     small = ["--task", "small_code", "--limit", "2", "--length", "8", "--steps", "4", "--device", "cpu"]
     asked: list[object] = []
-    monkeypatch.setattr("sinkscope.commands.evaluate.load", asked.append)
+    monkeypatch.setattr("sinkscope.models.load.load", asked.append)
     code, _, err = run("evaluate", source, *small)
     assert code == 2
     assert "bubblewrap" in err
@@ -113,12 +107,12 @@ def test_generate_now_grade_later(run, source: str, tmp_path: Path, monkeypatch:
     rungs._tried.cache_clear()
     code, out, err = run("evaluate", source, *small, "--no-grade", "--out", tmp_path / "run")
     assert code == 0, err
-    assert "sinkscope grade" in out
+    assert "sinkscope evaluate --grade" in out
     assert "accuracy" not in out
     code, _, err = run("compare", tmp_path / "run")
     assert code == 2
     assert "2 answers without a grade" in err
-    code, out, err = run("grade", tmp_path / "run", "--sandbox", "none", "--yes")
+    code, out, err = run("evaluate", "--grade", tmp_path / "run", "--sandbox", "none", "--yes")
     assert code == 0, err
     assert "documents 2" in " ".join(out.replace("│", " ").split())
     assert "warning: no sandbox" in err
@@ -136,14 +130,14 @@ def test_a_study_is_graded_later_in_one_command(run, tmp_path: Path) -> None:  #
                 Generation(one.id, index, 0, "", one.answer if index % 3 else "#### 0", 1, 1)
                 for index, one in enumerate(documents)
             )
-    code, out, err = run("grade", tmp_path)
+    code, out, err = run("evaluate", "--grade", tmp_path)
     assert code == 0, err
     assert out == "12 answers in 2 folders are graded, 8 of them right\n"
     assert "12/12 accuracy 0.667" in err
     assert not list(RunFolder.read(tmp_path / "cells" / "2" / "shards" / "0").grades)
-    code, out, err = run("grade", tmp_path, "--json")
+    code, out, err = run("evaluate", "--grade", tmp_path, "--json")
     assert json.loads(out) == {"folders": 2, "answers": 12, "right": 8}
-    code, _, err = run("grade", tmp_path / "cells" / "2")
+    code, _, err = run("evaluate", "--grade", tmp_path / "cells" / "2")
     assert code == 2
     assert "holds no answers of an evaluation" in err
 
@@ -155,7 +149,7 @@ def test_json(run, source: str, tmp_path: Path) -> None:  # type: ignore[no-unty
     assert data["accuracy"] == 0
     assert data["documents"] == len(data["records"]) == 4
     assert data["settings"]["task"]["task"] == "word_problems"
-    code, again, err = run("grade", tmp_path / "run", "--json")
+    code, again, err = run("evaluate", "--grade", tmp_path / "run", "--json")
     assert code == 0, err
     assert json.loads(again)["records"] == data["records"]
 
@@ -182,41 +176,6 @@ def test_an_interrupt_says_how_to_go_on(
     code, _, err = run("evaluate", source, *SMALL, "--batch-size", "1", "--out", tmp_path / "run")
     assert code == 0, err
     assert len(open_evaluation(tmp_path / "run").records) == 4
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--task", "gsm9k"], "unknown task 'gsm9k'"),
-        (["--task", "word_problems"], "give a limit"),
-        (["--task", "word_problems:other", "--limit", "2"], "one scheme, 'plain'"),
-        (["--task", "gsm8k", "--data", "nowhere.jsonl"], "no file at nowhere.jsonl"),
-        ([*SMALL, "--batch-size", "many"], "--batch-size should be"),
-        ([*SMALL, "--policy", "tip:5"], "tip"),
-        ([*SMALL, "--block", "4"], "--block is not an option of a dream model"),
-        ([*SMALL, "--seed", "0", "--seed", "1"], "draws nothing"),
-        ([*SMALL, "--no-grade"], "say where with --out"),
-    ],
-)
-def test_what_is_wrong_is_one_line(run, source: str, words: list[str], said: str) -> None:  # type: ignore[no-untyped-def]
-    code, out, err = run("evaluate", source, *words)
-    assert code == 2
-    assert said in err
-    assert len(err.strip().splitlines()) == 1
-    assert not out
-
-
-@pytest.mark.slow
-def test_runs_that_are_none(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    for command in ("grade", "compare"):
-        code, _, err = run(command, tmp_path)
-        assert code == 2
-        assert "the folder of" in err or "holds no answers of an evaluation" in err
-    (tmp_path / "settings.json").write_text(json.dumps({"task": {"task": "theirs", "scheme": {"name": "x"}}}))
-    (tmp_path / "generations.jsonl").write_text("")
-    code, _, err = run("grade", tmp_path)
-    assert code == 2
-    assert "the run's task 'theirs' is not known here" in err
 
 
 @pytest.mark.slow
@@ -250,22 +209,3 @@ def test_approximate_steps_are_said(run, source: str, tmp_path: Path) -> None:  
         code, _, err = run("evaluate", source, *SMALL, *words)
         assert code == 2
         assert says in err
-
-
-def test_trace_and_evaluate_have_the_same_decoding_options(run) -> None:  # type: ignore[no-untyped-def]
-    for command in ("trace", "evaluate"):
-        code, out, _ = run(command, "--help")
-        assert code == 0
-        for option in (
-            "--length",
-            "--steps",
-            "--remasking",
-            "--algorithm",
-            "--alg-temp",
-            "--stop-at",
-            "--eos",
-            "--threshold",
-            "--factor",
-            "--reuse",
-        ):
-            assert out.count(f" {option} ") == 1

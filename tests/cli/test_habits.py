@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 
 import sinkscope as ss
 from sinkscope import cli
-from sinkscope.commands.output import say, show_json, show_table
-from sinkscope.text import visible
+from sinkscope.base.text import visible
+from sinkscope.cli.output import say, show_json, show_table
 
 IDS = "5 9 2 30 41 7\n"
 HOSTILE = "[/x] [bold]b[/bold] :smile: \x1b[31mred\x9b2J \u202e"
@@ -38,17 +38,13 @@ def process(*words: object, **environment: str) -> subprocess.CompletedProcess[s
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Any:
-    """Runs a command in this process, in an empty folder, its output in files; gives what it printed, or said as it failed."""
-    monkeypatch.chdir(tmp_path)
+def run(sinkscope: Any) -> Any:
+    """Runs a command; gives what it printed, or said as it failed."""
 
     def go(*words: object, code: int = 0) -> str:
-        monkeypatch.setattr(sys, "argv", ["sinkscope", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        seen = capfd.readouterr()
-        assert ended.value.code == code, seen.err
-        return seen.err if code else seen.out
+        done = sinkscope(*words)
+        assert done.code == code, done.error
+        return str(done.error if code else done.out)
 
     return go
 
@@ -81,15 +77,15 @@ def test_safe_keeps_lines_and_tabs() -> None:
 
 @pytest.mark.slow
 def test_a_model_path_with_markup_and_escapes(run: Any, tmp_path: Path) -> None:
-    """Such a path crashed `models` and `summary`, and its escapes reached the terminal."""
+    """Such a path crashed `models` and what reads traces, and its escapes reached the terminal."""
     folder = tmp_path / "[" / "x] \x1b[31m"
     shutil.copytree(golden.checkpoint("llada"), folder)
     (tmp_path / "ids").write_text(IDS)
     out = run("models", folder)
     assert "[/x] ⟨U+001B⟩[31m" in out
-    flags = ("--prompt-ids", "ids", "--length", "8", "--block", "4", "--device", "cpu")
+    flags = ("--prompt-ids", "ids", "--decoding", "length=8,block=4", "--device", "cpu")
     out += run("trace", folder, *flags, "--out", "t.zarr.zip")
-    out += run("summary", "t.zarr.zip")
+    out += run("show", "t.zarr.zip")
     assert "\x1b" not in out
 
 
@@ -111,7 +107,7 @@ def test_json_of_models(run: Any) -> None:
 @pytest.mark.slow
 def test_json_of_trace(run: Any, tmp_path: Path) -> None:
     (tmp_path / "ids").write_text(IDS)
-    flags = ("--length", "8", "--block", "4", "--device", "cpu", "--policy", "top:1")
+    flags = ("--decoding", "length=8,block=4", "--device", "cpu", "--policy", "top:1")
     out = json.loads(
         run(
             "trace",
@@ -135,26 +131,26 @@ def test_json_of_trace(run: Any, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_json_of_what_is_made_from_a_trace(run: Any, tmp_path: Path) -> None:
     (tmp_path / "ids").write_text(IDS)
-    flags = ("--length", "8", "--block", "4", "--device", "cpu")
+    flags = ("--decoding", "length=8,block=4", "--device", "cpu")
     run("trace", golden.checkpoint("llada"), "--prompt-ids", "ids", *flags, "--out", "t.zarr.zip")
-    summary = json.loads(run("summary", "t.zarr.zip", "--json"))
-    strict = json.loads(run("summary", "t.zarr.zip", "--epsilon", "0", "--rule", "sum", "--json"))
+    summary = json.loads(run("show", "t.zarr.zip", "--json"))["table"]
+    strict = json.loads(run("show", "t.zarr.zip", "--epsilon", "0", "--rule", "sum", "--json"))["table"]
     few, many = (
         next(row["value"] for row in table if row["measure"] == "heads without")
         for table in (summary, strict)
     )
     assert few > many
     assert {"section", "measure", "value", "unit"} <= set(summary[0])
-    page = json.loads(run("view", "t.zarr.zip", "--json"))
+    page = json.loads(run("show", "t.zarr.zip", "--view", "t.html", "--json"))
     assert (tmp_path / page["page"]).stat().st_size == page["bytes"]
-    drawn = json.loads(run("figures", "t.zarr.zip", "--only", "figure_1", "--out", "f", "--json"))
+    drawn = json.loads(run("show", "t.zarr.zip", "--only", "figure_1", "--figures", "f", "--json"))
     assert all((tmp_path / path).is_file() for paths in drawn["files"].values() for path in paths)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "flags"),
-    [("llada", ("--block", "8")), ("dream", ()), ("mmada", ("--block", "8"))],
+    [("llada", ("--decoding", "block=8")), ("dream", ()), ("mmada", ("--decoding", "block=8"))],
 )
 def test_steps_follow_length(family: str, flags: tuple[str, ...], run: Any, tmp_path: Path) -> None:
     """`--length 16` kept 128 steps, most of them idle."""
@@ -195,12 +191,12 @@ def test_what_is_no_terminal_is_never_folded(run: Any, tmp_path: Path) -> None:
 def test_shell_completion(shell: str) -> None:
     found = process(
         _SINKSCOPE_COMPLETE=f"complete_{shell}",
-        COMP_WORDS="sinkscope su",
+        COMP_WORDS="sinkscope sh",
         COMP_CWORD="1",
-        _TYPER_COMPLETE_ARGS="sinkscope su",
+        _TYPER_COMPLETE_ARGS="sinkscope sh",
         _TYPER_COMPLETE_FISH_ACTION="get-args",
     )
-    assert "summary" in found.stdout
+    assert "show" in found.stdout
     assert "evaluate" not in found.stdout
 
 
@@ -233,4 +229,4 @@ def test_every_command_that_prints_a_result_takes_json() -> None:
         for name, command in group.commands.items()
         if "json" not in {option.name for option in command.params}
     }
-    assert without <= {"train", "fetch", "lm-eval"}, "what only makes files, or hands over to another program"
+    assert without <= {"fetch", "lm-eval"}, "what only makes files, or hands over to another program"

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from sinkscope import cli
-from sinkscope.report.study.provenance import _sandbox
+from sinkscope.report.study.page import sandbox_of
 from sinkscope.tasks.evaluation import open_evaluation
 from sinkscope.tasks.records import Generation, RunFolder
 from sinkscope.tasks.registry import get
@@ -62,10 +62,10 @@ def on_a_terminal(answer: str, *words: object) -> tuple[int, str]:
 
 @pytest.mark.slow
 def test_a_person_is_asked(answers: Path) -> None:
-    code, shown = on_a_terminal("n", "grade", answers, "--sandbox", "none")
+    code, shown = on_a_terminal("n", "evaluate", "--grade", answers, "--sandbox", "none")
     assert (code, MEANING in shown, "not confirmed" in shown) == (2, True, True), shown
     assert not list(RunFolder.read(answers).grades)
-    code, shown = on_a_terminal("y", "grade", answers, "--sandbox", "none")
+    code, shown = on_a_terminal("y", "evaluate", "--grade", answers, "--sandbox", "none")
     assert (code, shown.count(MEANING)) == (0, 1), shown
     assert "which confines nothing" in shown
     assert [record.sandbox for record in open_evaluation(answers).records] == ["none"]
@@ -75,7 +75,9 @@ def test_where_nobody_can_be_asked_it_is_given_beforehand(
     answers: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for more, wanted in (((), 2), (("--yes",), 0)):
-        monkeypatch.setattr(sys, "argv", ["sinkscope", "grade", str(answers), "--sandbox", "none", *more])
+        monkeypatch.setattr(
+            sys, "argv", ["sinkscope", "evaluate", "--grade", str(answers), "--sandbox", "none", *more]
+        )
         with pytest.raises(SystemExit) as ended:
             cli.main()
         err = capsys.readouterr().err
@@ -111,4 +113,4 @@ def test_a_study_asks_before_anything_is_made(
 )
 def test_the_report_names_what_programs_ran_on(rungs: list[str], said: str) -> None:
     source: Any = SimpleNamespace(frames={"records": pd.DataFrame({"sandbox": rungs})})
-    assert _sandbox(source) == said
+    assert sandbox_of(source) == said

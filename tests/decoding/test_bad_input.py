@@ -54,6 +54,16 @@ BAD_DECODINGS = {
     "eos empty": (lambda: ss.GreedyDecoding(eos=()), ["eos", "token ids"]),
     "no timesteps": (lambda: ss.MmadaImageDecoding(timesteps=0), ["timesteps"]),
     "negative guidance": (lambda: ss.MmadaImageDecoding(guidance=-1.0), ["guidance"]),
+    "sdar at 0": (lambda: ss.SdarDecoding(temperature=0), ["top_k=1"]),
+    "stop a word": (lambda: ss.SdarDecoding(stop="eos"), ["stop should be ids"]),
+    "steps of a block": (lambda: ss.SdarDecoding(steps=3, scoring="raw"), ["divide the block"]),
+    "remasking of sdar": (lambda: ss.SdarDecoding(remasking="entropy_bounded"), ["not known"]),
+    "sub-blocks": (lambda: ss.FastDllmDecoding(small_block=5), ["multiple of small_block"]),
+    "no whole block": (lambda: ss.FastDllmDecoding(length=8), ["less than one block"]),
+    "no step": (lambda: ss.Llada2Decoding(length=2, minimal_topk=3), ["leaves no step"]),
+    "negative threshold": (lambda: ss.Llada2Decoding(threshold=-1), ["threshold"]),
+    "an algorithm of open_dcoder": (lambda: ss.OpenDcoderDecoding(algorithm="p3"), ["did you mean p2"]),
+    "top_p of rnd1": (lambda: ss.Rnd1Decoding(top_p=1.5), ["top_p"]),
 }  # fmt: skip
 
 
@@ -78,10 +88,37 @@ def test_decodings_check_themselves(what: str) -> None:
         ("llama", ss.GreedyDecoding(eos=(3, 600)), ["eos 600", "512 ids"]),
         ("llada", ss.LladaDecoding(confidence_eos_eot_inf=True), ["end-of-turn", "give eot_id"]),
         ("mmada", ss.MmadaImageDecoding(offset=550), ["vocabulary of 576", "give offset"]),
+        ("sdar", ss.SdarDecoding(length=4, stop=[999]), ["999 is not in the vocabulary"]),
+        ("sdar", ss.Llada2Decoding(), ["use SdarDecoding"]),
     ],
 )
 def test_a_decoding_must_fit_its_model(family: str, decoding: Any, words: list[str]) -> None:
     refused(lambda: ss.generate(golden.model(family), IDS, decoding, seed=1), *words)
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "words"),
+    [
+        ("llada_moe", {"cache": True}, "no blocks to keep"), ("sdar", {"reuse": "prefix:4"}, "cannot act"),
+        ("sdar", {"policy": "random(top:9)"}, "smaller number"), ("sdar", {"attention_mask": [[0, 1, 1, 1]]}, "pad on the right"),
+    ],
+)  # fmt: skip
+def test_what_a_family_cannot_do(family: str, options: dict[str, Any], words: str) -> None:
+    decoding = ss.SdarDecoding(length=4) if family == "sdar" else ss.LladaDecoding(4, block=4)
+    refused(lambda: ss.generate(golden.model(family), IDS, decoding, seed=0, **options), words)
+
+
+def test_a_block_loop_cannot_be_replayed() -> None:
+    model = golden.model("sdar")
+    run = ss.generate(model, IDS, ss.SdarDecoding(length=4), seed=0)
+    refused(lambda: ss.replay(model, run, "top:1"), "replay cannot follow")
+
+
+@pytest.mark.parametrize("family", ["llada2", "open_dcoder"])
+def test_a_missing_mask_token_says_how_to_name_it(family: str) -> None:
+    named = family if family == "open_dcoder" else None
+    model = ss.load(golden.checkpoint(family), device="cpu", family=named)
+    refused(lambda: ss.generate(model, IDS), "mask_token_id")
 
 
 @pytest.mark.parametrize("family", ["llada", "dream", "mmada", "llama"])
@@ -117,13 +154,16 @@ def test_a_causal_model_cannot_pass_its_context() -> None:
         lambda: ss.generate(model, ids, ss.GreedyDecoding(length=20)), "500", "512", "length=12"
     )
     assert "12 or less" in message
-    assert ss.generate(model, ids[:, :12], ss.GreedyDecoding(length=2)).steps == 2
+    assert len(ss.generate(model, ids[:, :12], length=2)) == 2
 
 
-def test_a_diffusion_answer_may_pass_the_context() -> None:
-    """The official code recomputes its rotary table for longer sequences; only a prompt that is too long is refused."""
-    run = ss.generate(golden.model("llada"), torch.zeros(1, 255, dtype=torch.long), ss.LladaDecoding(4, 1, 4))
-    assert run.sequences.shape == (1, 259)
+def test_an_answer_may_fill_the_context_and_not_pass_it() -> None:
+    """The official code of diffusion models recomputes its rotary table for longer sequences, on which it was not trained."""
+    model, ids = golden.model("llada"), torch.zeros(1, 252, dtype=torch.long)
+    assert ss.generate(model, ids, ss.LladaDecoding(4, 1, 4)).sequences.shape == (1, 256)
+    assert "use length=3 or less" in refused(
+        lambda: ss.generate(model, torch.zeros(1, 253).long(), ss.LladaDecoding(4, 1, 4)), "253"
+    )
 
 
 @pytest.mark.parametrize("seed", [[1, 2], [], -1, 2**63, 1.5, "1", True, [1.5], [True]])

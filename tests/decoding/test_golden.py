@@ -33,7 +33,7 @@ def test_states_are_the_official_ones(family: str, name: str) -> None:
     run = plain(family, name)
     assert torch.equal(run.states, golden.tensor(family, name, "states"))
     assert torch.equal(run.sequences, run.states[-1])
-    assert run.steps == len(run.states) - 1 == golden.arrays(family, name)["states"].shape[0] - 1
+    assert len(run) == len(run.states) - 1 == golden.arrays(family, name)["states"].shape[0] - 1
     assert run.trace is None
 
 
@@ -74,7 +74,7 @@ def test_ties_are_counted(family: str, name: str) -> None:
     run = plain(family, name)
     about = golden.manifest(family)["generate"][name]
     assert int(run.ties.sum()) == about["tied_selections"] == TIES.get((family, name), 0)
-    assert run.ties.shape == (run.steps, len(run.sequences))
+    assert run.ties.shape == (len(run), len(run.sequences))
 
 
 @pytest.mark.slow
@@ -115,7 +115,7 @@ def test_an_end_token_is_kept_and_ends_the_run() -> None:
     end = golden.manifest("llama")["generate"][name]["eos_token_id"]
     run = plain("llama", name)
     assert decoding_of("llama", name).length == 32
-    assert run.steps == 10
+    assert len(run) == 10
     assert int(run.sequences[0, -1]) == end
     assert end not in run.sequences[0, 13:-1].tolist()
 

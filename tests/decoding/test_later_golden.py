@@ -195,7 +195,7 @@ def test_received_by_kind_of_query(family: str, cached: bool) -> None:
     data = run.trace.dataset.isel(sample=0)
     block, start = run.decoding.block, run.prompt
     place = np.arange(data.sizes["key"]) // block
-    for step in range(run.steps):
+    for step in range(len(run)):
         maps = data["attention"].values[step].astype(np.float64)
         queries = np.isfinite(maps[0, 0]).any(-1)
         if not queries.any():  # a row that waits for others

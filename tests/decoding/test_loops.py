@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -53,101 +54,82 @@ def same(states: torch.Tensor, expected: list[torch.Tensor]) -> None:
         assert torch.equal(found, wanted), f"first difference after {step} steps"
 
 
-blocks = st.sampled_from(
+class Batch(NamedTuple):
+    """Prompts, and what goes with them into both loops."""
+
+    ids: torch.Tensor
+    given: dict[str, Any]
+
+
+def batch(mask_id: int, rows: int, prompt: int, masks: list[int], pads: int, seed: int) -> Batch:
+    ids = with_masks(prompts(seed, rows, prompt), mask_id, masks)
+    return Batch(ids, {"attention_mask": padding(rows, prompt, pads), "seed": seed})
+
+
+def batches(mask_id: int, masks: int = 3) -> st.SearchStrategy[Batch]:
+    """Up to three rows, with masks in the prompt and one row padded."""
+    return st.builds(
+        batch,
+        st.just(mask_id),
+        st.integers(1, 3),
+        st.integers(1, 14),
+        st.lists(st.integers(0, 40), max_size=masks),
+        st.integers(0, 5),
+        st.integers(0, 10_000),
+    )
+
+
+SIZES = st.sampled_from(
     [(8, 8, 8), (12, 6, 4), (12, 12, 4), (12, 9, 4), (10, 3, 10), (6, 12, 3), (9, 9, 3), (4, 4, 1)]
-)
-places = st.lists(st.integers(0, 40), max_size=3)
+).map(lambda sizes: dict(zip(("length", "steps", "block"), sizes, strict=True)))
 
 
 @pytest.mark.slow
 @SOME
 @given(
-    sizes=blocks,
+    batch=batches(MASK),
+    sizes=SIZES,
     temperature=st.sampled_from([0.0, 0.0, 0.4, 1.0, 1.7]),
     cfg=st.sampled_from([0.0, 0.0, 0.5, 2.0]),
     remasking=st.sampled_from(["low_confidence", "random"]),
-    eos_inf=st.booleans(),
-    conf_inf=st.booleans(),
-    rows=st.integers(1, 3),
-    prompt=st.integers(1, 14),
-    masks=places,
-    pads=st.integers(0, 5),
-    seed=st.integers(0, 10_000),
+    logits_eos_inf=st.booleans(),
+    confidence_eos_eot_inf=st.booleans(),
 )
-def test_llada(
-    sizes: tuple[int, int, int],
-    temperature: float,
-    cfg: float,
-    remasking: str,
-    eos_inf: bool,
-    conf_inf: bool,
-    rows: int,
-    prompt: int,
-    masks: list[int],
-    pads: int,
-    seed: int,
-) -> None:
+def test_llada(batch: Batch, sizes: dict[str, int], **options: Any) -> None:
     model = golden.model("llada")
-    options: dict[str, Any] = dict(zip(("length", "steps", "block"), sizes, strict=True))
-    options.update(temperature=temperature, cfg=cfg, remasking=remasking, logits_eos_inf=eos_inf)
-    options["confidence_eos_eot_inf"] = conf_inf
-    ids = with_masks(prompts(seed, rows, prompt), MASK, masks)
-    mask = padding(rows, prompt, pads)
-    run = ss.generate(model, ids, ss.LladaDecoding(**options, eot_id=EOT), seed=seed, attention_mask=mask)
-    same(
-        run.states, naive_loops.llada(model, ids, **options, eos=EOS, eot=EOT, attention_mask=mask, seed=seed)
-    )
+    run = ss.generate(model, batch.ids, ss.LladaDecoding(**sizes, **options, eot_id=EOT), **batch.given)
+    expected = naive_loops.llada(model, batch.ids, **sizes, **options, eos=EOS, eot=EOT, **batch.given)
+    same(run.states, expected)
 
 
 @pytest.mark.slow
 @SOME
 @given(
-    sizes=blocks,
+    batch=batches(MASK),
+    sizes=SIZES,
+    stop=st.booleans(),
     temperature=st.sampled_from([0.0, 0.0, 0.6, 1.0]),
     cfg=st.sampled_from([0.0, 0.0, 1.0]),
     remasking=st.sampled_from(["low_confidence", "random"]),
-    stop=st.booleans(),
-    rows=st.integers(1, 3),
-    prompt=st.integers(1, 14),
-    masks=places,
-    pads=st.integers(0, 5),
-    seed=st.integers(0, 10_000),
 )
-def test_mmada_text(
-    sizes: tuple[int, int, int],
-    temperature: float,
-    cfg: float,
-    remasking: str,
-    stop: bool,
-    rows: int,
-    prompt: int,
-    masks: list[int],
-    pads: int,
-    seed: int,
-) -> None:
-    model = golden.model("mmada")
-    options: dict[str, Any] = dict(zip(("length", "steps", "block"), sizes, strict=True))
-    options.update(temperature=temperature, cfg=cfg, remasking=remasking)
-    ids = with_masks(prompts(seed, rows, prompt), MASK, masks)
-    mask = padding(rows, prompt, pads)
-    full = naive_loops.llada(model, ids, **options, float64=True, attention_mask=mask, seed=seed)
+def test_mmada_text(batch: Batch, sizes: dict[str, int], stop: bool, **options: Any) -> None:
+    model, options = golden.model("mmada"), sizes | options
+    loop = partial(naive_loops.llada, model, batch.ids, **options, float64=True, **batch.given)
+    full, end = loop(), batch.ids.shape[1] + sizes["block"] - 1
     # Stopping is tried with a token that the free run really writes at the end of its first block.
-    stop_at = int(full[-1][0, prompt + sizes[2] - 1]) if stop else None
-    run = ss.generate(
-        model, ids, ss.MmadaDecoding(**options, stop_at=stop_at), seed=seed, attention_mask=mask
-    )
-    expected = naive_loops.llada(
-        model, ids, **options, float64=True, stop_at=stop_at, attention_mask=mask, seed=seed
-    )
-    same(run.states, expected)
-    per_block = sizes[1] // (sizes[0] // sizes[2])
-    if rows == 1 and int(full[per_block][0, prompt + sizes[2] - 1]) == stop_at:
-        assert run.steps == per_block
+    stop_at = int(full[-1][0, end]) if stop else None
+    run = ss.generate(model, batch.ids, ss.MmadaDecoding(**options, stop_at=stop_at), **batch.given)
+    same(run.states, loop(stop_at=stop_at))
+    per_block = sizes["steps"] // (sizes["length"] // sizes["block"])
+    if len(batch.ids) == 1 and int(full[per_block][0, end]) == stop_at:
+        assert len(run) == per_block
 
 
 @pytest.mark.slow
 @SOME
 @given(
+    batch=batches(DREAM_MASK),
+    drawn=batches(DREAM_MASK, masks=0),
     length=st.integers(1, 14),
     steps=st.integers(1, 14),
     algorithm=st.sampled_from(["origin", "maskgit_plus", "topk_margin", "entropy"]),
@@ -156,33 +138,16 @@ def test_mmada_text(
     top_k=st.sampled_from([None, None, 1, 7, 10_000]),
     alg_temp=st.sampled_from([None, 0.0, 0.2, 2.0]),
     eps=st.sampled_from([1e-3, 0.2]),
-    rows=st.integers(1, 3),
-    prompt=st.integers(1, 14),
-    masks=places,
-    pads=st.integers(0, 5),
-    seed=st.integers(0, 10_000),
 )
-def test_dream(
-    algorithm: str,
-    temperature: float,
-    rows: int,
-    prompt: int,
-    masks: list[int],
-    pads: int,
-    seed: int,
-    **more: Any,
-) -> None:
+def test_dream(batch: Batch, drawn: Batch, **options: Any) -> None:
     model = golden.model("dream")
-    options = {"algorithm": algorithm, "temperature": temperature, **more}
-    if options["top_k"] == 1 and algorithm == "topk_margin":
+    if options["top_k"] == 1 and options["algorithm"] == "topk_margin":
         options["top_k"] = 2
-    ids = with_masks(prompts(seed, rows, prompt), DREAM_MASK, masks)
-    mask = padding(rows, prompt, pads)
-    if options["alg_temp"] and rows > 1:
+    if options["alg_temp"] and len(batch.ids) > 1:
         # Rows with fewer masks than the batch mean would have to be drawn from nothing: official and ours both fail there.
-        ids = prompts(seed, rows, prompt)
-    run = ss.generate(model, ids, ss.DreamDecoding(**options), seed=seed, attention_mask=mask)
-    same(run.states, naive_loops.dream(model, ids, **options, attention_mask=mask, seed=seed))
+        batch = drawn
+    run = ss.generate(model, batch.ids, ss.DreamDecoding(**options), **batch.given)
+    same(run.states, naive_loops.dream(model, batch.ids, **options, **batch.given))
 
 
 @pytest.mark.slow

@@ -48,18 +48,18 @@ def naive(family: str, prompt: Tensor, length: int, block: int, rule: dict[str, 
 def test_the_loop_is_the_plain_one(family: str, rule: dict[str, Any]) -> None:
     run = ss.generate(golden.model(family), PROMPT, KINDS[family](16, block=8, **rule))
     assert torch.equal(run.states[:, 0], torch.stack(naive(family, PROMPT, 16, 8, rule)))
-    assert run.forwards == [run.steps]
+    assert run.forwards == [len(run)]
 
 
 def test_dream_decides_what_it_is_sure_of() -> None:
     model = golden.model("dream")
     one_by_one = ss.generate(model, PROMPT, ss.DreamDecoding(12, algorithm="maskgit_plus", threshold=1.0))
-    assert one_by_one.steps == 12
+    assert len(one_by_one) == 12
     assert bool(((one_by_one.states[1:] != one_by_one.states[:-1]).sum(-1) == 1).all())
     run = ss.generate(
         model, PROMPT, ss.DreamDecoding(12, algorithm="maskgit_plus", threshold=0.02), capture=ss.Capture()
     )
-    assert run.steps < 12
+    assert len(run) < 12
     data = run.trace.dataset
     sure = (data["confidence"] >= 0.02) & data["masked"]
     best = data["confidence"] == data["confidence"].max("key")
@@ -90,14 +90,14 @@ def test_a_row_equals_its_run_alone(family: str, reuse: str | None) -> None:
     steps = []
     for row in range(4):
         alone = ss.generate(model, ids[row : row + 1], decoding, seed=[row + 1], reuse=reuse)
-        steps.append(alone.steps)
-        assert torch.equal(together.states[: alone.steps + 1, row], alone.states[:, 0])
+        steps.append(len(alone))
+        assert torch.equal(together.states[: len(alone) + 1, row], alone.states[:, 0])
         assert torch.equal(together.sequences[row], alone.sequences[0])
         assert together.forwards[row] == alone.forwards[0]
         if reuse is not None:
-            assert (together.work.done[row], together.work.exact[row]) == (
-                alone.work.done[0],
-                alone.work.exact[0],
+            assert (together.extras["reuse"].work.done[row], together.extras["reuse"].work.exact[row]) == (
+                alone.extras["reuse"].work.done[0],
+                alone.extras["reuse"].work.exact[0],
             )
     assert len(set(steps)) > 1  # they do go at different paces
 

@@ -2,7 +2,7 @@
 
 The blocks of a page run one after the other, after docs/preamble.py, in an empty folder. A block that cannot run here has a
 comment before it, `<!-- not run: the reason -->`; its Python still has to compile. Commands that are not run have a reason in
-NOT_RUN. Each block that is left out, wholly or in part, is a skipped test, so pytest's summary lists it with its reasons.
+NOT_RUN.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ NOT_RUN = {
     r"make |torchrun |python -m ": "takes minutes",
     r"sinkscope (fetch|lm-eval) ": "needs the network",
     r"sinkscope train ": "trains a model",
-    r"sinkscope bench": "measures for minutes",
-    r"sinkscope study (?!.*--plan)": "a study takes minutes to days",
-    r"sinkscope (status|grade) study|sinkscope figures study/": "needs a finished study",
+    r"(sinkscope|python -m) bench": "measures for minutes",
+    r"sinkscope study (?!.*--plan)": "a study takes minutes to days, or needs a finished one",
+    r"sinkscope evaluate --grade study|sinkscope show study/": "needs a finished study",
     r"sinkscope \w+ .*\b(MODEL|SOURCE|[\w-]+/[\w-]+-[78]B\S*)": "needs a checkpoint of your own, or the hub",
-    r"sinkscope .*(--data|--accuracies) ": "needs a data file",
-    r"sinkscope (grade|compare) runs": "needs the runs of the lines before it",
+    r"sinkscope .*--data ": "needs a data file",
+    r"sinkscope (evaluate --grade|compare) runs": "needs the runs of the lines before it",
     r"sinkscope inspect ": "takes minutes (tests/cli runs it small)",
 }
 """Beginning of a command → why it is only parsed here."""
@@ -124,18 +124,9 @@ def reason(line: str, block: Block) -> str | None:
     return block.reason or next((why for pattern, why in NOT_RUN.items() if re.match(pattern, line)), None)
 
 
-def left_out() -> list[Any]:
-    """One parameter for each block that is not run, or not all of it."""
-    found = []
-    for page in PAGES:
-        for block in blocks(page):
-            whys = {f"{line[:60]}: {why}" for line in commands(block) if (why := reason(line, block))}
-            if block.reason and not whys:
-                whys = {f"{block.language}: {block.reason}"}
-            if whys:
-                place = f"{name(page)}:{block.line}"
-                found.append(pytest.param(f"{place} {'; '.join(sorted(whys))}", id=place))
-    return found
+def cheap_commands(page: Path) -> list[str]:
+    """The commands of a page that are run."""
+    return [line for block in blocks(page) for line in commands(block) if reason(line, block) is None]
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +141,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in PAGES if any(map(commands, blocks(page)))], ids=name)
+@pytest.mark.parametrize("page", [page for page in PAGES if cheap_commands(page)], ids=name)
 def test_cheap_commands_run(
     page: Path, recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,10 +149,8 @@ def test_cheap_commands_run(
     monkeypatch.chdir(tmp_path)
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
-    cheap = [line for block in blocks(page) for line in commands(block) if reason(line, block) is None]
-    if not cheap:
-        pytest.skip("no command of this page is cheap; the reasons are listed block by block")
-    written = {word for line in cheap for word in re.findall(r"--out (\S+)", line)}
+    cheap = cheap_commands(page)
+    written = {word for line in cheap for word in re.findall(r"--(?:out|view) (\S+)", line)}
     (tmp_path / "traces").mkdir()
     for place in {"run.zarr.zip", "masked.zarr.zip", "plain.zarr.zip", "traces/run.zarr.zip"} - written:
         shutil.copy(recorded, place)
@@ -169,19 +158,12 @@ def test_cheap_commands_run(
         words = shlex.split(re.sub(r"--limit \d+", "--limit 1", line))
         if words[1:3] == ["trace", "organism/scratch"] and "--length" not in words:
             words += ["--length", "32"]
-        if words[1] == "figures" and any("figures" in earlier for earlier in cheap[: cheap.index(line)]):
+        if "--figures" in words and any("--figures" in earlier for earlier in cheap[: cheap.index(line)]):
             words += ["--only", "figure_1"]  # all of them were drawn before
         done = CliRunner().invoke(cli.app, words[1:], catch_exceptions=False)
         assert done.exit_code == 0, f"{line}\n{done.output}"
         assert done.output.strip(), f"{line} prints nothing"
     assert len(opened) == sum("--open" in line for line in cheap)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("why", left_out())
-def test_left_out(why: str) -> None:
-    """Not a test: a line of the summary for every block that did not run."""
-    pytest.skip(why)
 
 
 @pytest.mark.slow
@@ -208,7 +190,7 @@ def check_command(line: str, targets: set[str]) -> None:
     if words[:1] != ["sinkscope"] or words[1].startswith("-"):
         return
     group = typer.main.get_group(cli.app)
-    command = group.commands.get(words[1])
+    command = group.get_command(typer.Context(group), words[1])
     if command is None:
         assert words[1].isupper() or words[1] in ("COMMAND", "lm-eval", "…"), line
         return
@@ -229,15 +211,3 @@ def test_study_files_read(page: Path, tmp_path: Path) -> None:
             path = tmp_path / f"{number}.toml"
             path.write_text(block.text, encoding="utf-8")
             spec.read(str(path))
-
-
-def test_blocks_are_found_and_reasons_are_read(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(
-        "a\n```python\n1\n```\n\n<!-- not run: needs the hub -->\n```python\n2\n```\n\n```\nx\n```\n"
-    )
-    assert blocks(page) == [
-        Block("python", "1\n", 2, None),
-        Block("python", "2\n", 7, "needs the hub"),
-        Block("", "x\n", 11, None),
-    ]

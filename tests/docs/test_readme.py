@@ -6,7 +6,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from sinkscope.version import __version__
+from sinkscope.base.version import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -19,11 +19,6 @@ def test_the_badges_are_true() -> None:
     assert badges[1] == f"Python {versions[0]} to {versions[-1]}"
     assert PROJECT["requires-python"] == f">={versions[0]}"
     assert any(line.endswith(badges[2].capitalize()) for line in PROJECT["classifiers"])
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert re.search(r"^test: style\n(\t.*\n)*\t.*\(\$\(TYPES\)\)", makefile, re.MULTILINE), (
-        "make test checks types"
-    )
-    assert re.search(r"^TYPES := .*/mypy\b", makefile, re.MULTILINE)
 
 
 def test_the_citation_is_of_this_version() -> None:

@@ -39,7 +39,8 @@ def test_the_reference_is_complete(site: Path) -> None:
     for name in sinkscope.__all__:
         assert name.startswith("__") or re.search(rf'id="sinkscope[\w.]*\.{name}"', python), name
     commands = (site / "reference" / "commands.html").read_text(encoding="utf-8")
-    for name in typer.main.get_group(cli.app).commands:
+    group = typer.main.get_group(cli.app)
+    for name in group.list_commands(typer.Context(group)):
         assert f'id="{name}"' in commands
 
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import sinkscope as ss
 from sinkscope.cli import app
-from sinkscope.commands.trace import parse_steps
+from sinkscope.cli.trace import parse_steps
 from sinkscope.generation.maps import with_maps
 from sinkscope.report.payload import views
 
@@ -82,10 +82,8 @@ def test_the_command_adds_them_in_place(tmp_path: Path):
         "organism/scratch",
         "--prompt",
         "What is 2 + 3?",
-        "--length",
-        "8",
-        "--block",
-        "8",
+        "--decoding",
+        "length=8,block=8",
         "--out",
         str(out),
     ]

@@ -1,6 +1,6 @@
 """Cases for the column kernel, and their errors against float64: shared by the CPU tests (interpreter) and the GPU script.
 
-python -m helpers.column_cases cpu|cuda        prints one JSON line: case → error, limit, …
+python -m tests.helpers.column_cases cpu|cuda [CASE …]        prints one JSON line: case → error, limit, …
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sinkscope.attention import columns
 from sinkscope.attention.fused import raw_lse
+from sinkscope.attention.kernels import column_kernels
 from sinkscope.attention.key_mask import KeyMask
-from sinkscope.attention.received import dense_map, query_weights, received
+from sinkscope.attention.received import dense_map, received
+from sinkscope.attention.scores import Scores, query_weights
 from sinkscope.attention.visibility import Visibility
 
 
@@ -34,7 +35,7 @@ class Case:
     window: int | None = None
     block: int | None = None
     padded: bool = False
-    hidden: str = ""
+    masked: str = ""
     classes: int = 1
     scores: str = "random"
 
@@ -57,23 +58,23 @@ CASES = (
     Case("blocks-of-odd-size-behind-a-cache", block=11, queries=40),
     Case("blocks-wider-than-a-tile-bf16", block=50, dtype="bfloat16"),
     Case("blocks-padded-classes", block=4, padded=True, classes=3),
-    Case("blocks-hidden-stranded", block=4, hidden="first"),
-    Case("blocks-hidden-grouped", block=16, hidden="some", heads=6, kv_heads=2),
+    Case("blocks-masked-stranded", block=4, masked="first"),
+    Case("blocks-masked-grouped", block=16, masked="some", heads=6, kv_heads=2),
     Case("padded", padded=True),
     Case("padded-causal-bf16", padded=True, causal=True, dtype="bfloat16"),
-    Case("hidden", hidden="some"),
-    Case("hidden-causal-stranded", hidden="first", causal=True),
-    Case("hidden-all", hidden="all"),
-    Case("hidden-padded-grouped", hidden="some", padded=True, heads=4, kv_heads=2),
+    Case("masked", masked="some"),
+    Case("masked-causal-stranded", masked="first", causal=True),
+    Case("masked-all", masked="all"),
+    Case("masked-padded-grouped", masked="some", padded=True, heads=4, kv_heads=2),
     Case("two-classes", classes=2),
     Case("four-classes-padded", classes=4, padded=True),
     Case("six-classes", classes=6),
-    Case("hidden-known-number", hidden="few"),
+    Case("masked-known-number", masked="few"),
     Case("peaked", scores="peaked"),
     Case("peaked-bf16", scores="peaked", dtype="bfloat16"),
     Case("adversarial", scores="adversarial"),
     Case("adversarial-bf16", scores="adversarial", dtype="bfloat16"),
-    Case("adversarial-causal-hidden", scores="adversarial", causal=True, hidden="some"),
+    Case("adversarial-causal-masked", scores="adversarial", causal=True, masked="some"),
 )
 
 
@@ -96,17 +97,17 @@ def inputs(case: Case, device: str) -> tuple[Tensor, Tensor, Visibility, KeyMask
         real = real.to(device)
     visibility = Visibility(case.queries, case.keys, real, case.causal, case.window, block=case.block)
     taken = None
-    if case.hidden:
+    if case.masked:
         gone = torch.zeros(rows, case.heads, case.keys, dtype=torch.bool)
-        if case.hidden == "some":
+        if case.masked == "some":
             gone = torch.rand(gone.shape, generator=draw) < 0.1
-        elif case.hidden == "few":  # up to seven of each head
+        elif case.masked == "few":  # up to seven of each head
             gone.scatter_(-1, torch.randint(0, case.keys, (*gone.shape[:2], 7), generator=draw), True)
-        elif case.hidden == "first":  # in a causal call the first queries lose all they see
+        elif case.masked == "first":  # in a causal call the first queries lose all they see
             gone[:, :2, :5] = True
-        elif case.hidden == "all":
+        elif case.masked == "all":
             gone[:, 1] = True
-        taken = KeyMask(gone.to(device), most=7 if case.hidden == "few" else None)
+        taken = KeyMask(gone.to(device), most=7 if case.masked == "few" else None)
     weights = torch.ones(rows, 1, case.queries)
     if case.classes > 1:
         weights = (torch.rand(rows, case.classes, case.queries, generator=draw) < 0.4).float()
@@ -121,16 +122,16 @@ def measured(case: Case, device: str) -> dict[str, float]:
     query, key, visibility, taken, weights, scale = inputs(case, device)
     exact = query.double(), key.double()
     weights = query_weights(visibility, weights, query)
-    acting = dense_map(*exact, visibility, taken, scale)
+    acting = dense_map(Scores(exact[0], exact[1], visibility, scale, taken))
     mass = weights[:, None].double() @ acting
     uniform = visibility.uniform(weights)
     wanted = torch.where(uniform[:, None] > 0, mass / uniform[:, None].clamp(min=1e-300), float("nan"))
     lse = _lse(*exact, visibility, taken, scale)
-    used = columns.available(query) and columns.covers(visibility, taken)
-    found = received(query, key, lse.float(), visibility, taken, scale, weights).double()
+    used = column_kernels(query) is not None and (taken is None or taken.alike)
+    found = received(Scores(query, key, visibility, scale, taken), lse.float(), weights).double()
     again = found
     if device != "cpu":
-        again = received(query, key, lse.float(), visibility, taken, scale, weights).double()
+        again = received(Scores(query, key, visibility, scale, taken), lse.float(), weights).double()
     there = ~wanted.isnan()
     error = ((found - wanted).abs() / wanted.abs().clamp(min=1e-30))[there].max()
     largest = (exact[0] @ exact[1].repeat_interleave(case.heads // case.kv_heads, 1).mT * scale).abs().max()
@@ -147,19 +148,18 @@ def _lse(query: Tensor, key: Tensor, visibility: Visibility, taken: KeyMask | No
     if seen is not None:
         visible = visible & seen
     if taken is not None:
-        stranded = taken.stranded(visibility, query.device)
-        visible = visible & ~taken.in_force(visibility, 0, visibility.queries, stranded, query.device)
+        visible = visible & ~taken.in_force(visibility, 0, visibility.queries, query.device)
     return scores.masked_fill(~visible, float("-inf")).logsumexp(-1).nan_to_num(0.0, 0.0, 0.0)
 
 
 RAW = (
-    Case("raw", hidden="few"),
-    Case("raw-bf16", hidden="few", dtype="bfloat16", width=128),
-    Case("raw-grouped", hidden="few", heads=6, kv_heads=2),
-    Case("raw-adversarial", hidden="few", scores="adversarial"),
-    Case("raw-nothing", hidden="none"),
-    Case("raw-padded", hidden="few", padded=True),
-    Case("raw-padded-one-row", hidden="few", padded=True, causal=True, queries=1),
+    Case("raw", masked="few"),
+    Case("raw-bf16", masked="few", dtype="bfloat16", width=128),
+    Case("raw-grouped", masked="few", heads=6, kv_heads=2),
+    Case("raw-adversarial", masked="few", scores="adversarial"),
+    Case("raw-nothing", masked="none"),
+    Case("raw-padded", masked="few", padded=True),
+    Case("raw-padded-one-row", masked="few", padded=True, causal=True, queries=1),
 )
 """Cases for the log-sum-exp over all keys from that over the kept ones."""
 
@@ -171,14 +171,15 @@ def measured_raw(case: Case, device: str) -> dict[str, float]:
     taken = KeyMask(taken.keys, most=7, least=case.keys - 9)
     exact = query.double(), key.double()
     kept, wanted = (_lse(*exact, visibility, one, scale) for one in (taken, None))
-    found = raw_lse(query, key, kept.float(), visibility, taken, scale).double()
+    found = raw_lse(Scores(query, key, visibility, scale, taken), kept.float()).double()
     largest = (exact[0] @ exact[1].repeat_interleave(case.heads // case.kv_heads, 1).mT * scale).abs().max()
     limit = 1e-6 * max(1.0, float(largest)) * (1 if case.dtype == "float32" else 10)
-    used = columns.available(query) and taken.strands_none(visibility)
+    used = column_kernels(query) is not None and taken.strands_none(visibility)
     return {"error": float((found - wanted).abs().max()), "limit": limit, "wrong_nan": 0, "kernel": int(used)}
 
 
 if __name__ == "__main__":
-    found = {case.name: measured(case, sys.argv[1]) for case in CASES}
-    found |= {case.name: measured_raw(case, sys.argv[1]) for case in RAW}
-    print(json.dumps(found))
+    device, *names = sys.argv[1:]
+    errors = {case.name: measured(case, device) for case in CASES if case.name in names or not names}
+    errors |= {case.name: measured_raw(case, device) for case in RAW if case.name in names or not names}
+    print(json.dumps(errors))

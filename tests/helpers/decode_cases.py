@@ -19,7 +19,7 @@ import sinkscope as ss
 from sinkscope.models.model import Model
 from sinkscope.policies.text import as_policy
 from sinkscope.tasks.likelihood import causal
-from sinkscope.trace import step_recorder
+from sinkscope.trace import causal_scores
 
 POLICIES = (
     "none", "top:2", "top:1@layer,effect=silence", "top:2@model", "above:1.2", "random(top:2)", "first:1", "window:5,first=1",
@@ -96,11 +96,37 @@ def read(model: Model, policy: str, length: int) -> dict[str, float]:
     return differences
 
 
+def later(model: Model, policy: str, length: int) -> dict[str, float]:
+    """The second generation of a shape, with graphs played on a CPU (see `repeated`): against the growing cache."""
+    import pytest
+    from tests.helpers.repeated import play
+
+    draw = torch.Generator().manual_seed(5)
+    prompts = [torch.randint(0, 470, (2, 18), generator=draw) for _ in range(2)]
+
+    def run(ids: torch.Tensor) -> ss.Run:
+        decoding = ss.GreedyDecoding(length, eos=None)
+        return ss.generate(model, ids, decoding, policy=policy, capture=ss.Capture(), seed=[4, 5])
+
+    with pytest.MonkeyPatch.context() as patch:
+        played = play(patch)
+        first, second = (run(ids) for ids in prompts)
+    with growing():
+        plain = [run(ids) for ids in prompts]
+    states = sum(int((a.states != b.states).sum()) for a, b in zip((first, second), plain, strict=True))
+    ours, theirs = arrays(second), arrays(plain[1])
+    far = [
+        float(np.nanmax(np.abs(ours[name] - theirs[name]), initial=0.0))
+        for name in ("received", "received_all")
+    ]
+    return {"states": float(states), "received": max(far), "captured again": float(played.captured != 1)}
+
+
 def cases(device: str, every: bool = True) -> dict[str, dict[str, float]]:
     """Every policy, or one for each kind of batch, with one kind of batch each."""
     length = 24 if device != "cpu" else 6 if every else 4
     # Short generations also have keys that enough queries have seen, and others that came too late for that.
-    before, step_recorder.SEEN_BY = step_recorder.SEEN_BY, length // 2
+    before, causal_scores.SEEN_BY = causal_scores.SEEN_BY, length // 2
     model = ss.load(golden.checkpoint("llama"), device=device, dtype="float32")
     chosen = [(policy, ("plain", "padded", "seeds")[index % 3]) for index, policy in enumerate(POLICIES)]
     if not every:
@@ -109,9 +135,11 @@ def cases(device: str, every: bool = True) -> dict[str, dict[str, float]]:
         found = {f"{policy} {batch}": compare(model, policy, batch, length) for policy, batch in chosen}
         for policy in ("top:1", "random(top:1)") if every else ("top:1",):
             found[f"{policy} read"] = read(model, policy, length)
+        if device == "cpu":
+            found["top:2 later"] = later(model, "top:2", 4 + length // 2)
         return found
     finally:
-        step_recorder.SEEN_BY = before
+        causal_scores.SEEN_BY = before
 
 
 if __name__ == "__main__":

@@ -26,6 +26,9 @@ LATER = (
 )
 """Folder names of the families that came later; the family of both a2d folders is "a2d"."""
 
+NEWEST = ("nemotron_diffusion", "a2d_bd3lm", "diffusion_gemma")
+"""Folder names of families with two modes, two loops, or a canvas; the family of the first is "nemotron", of the second "a2d"."""
+
 
 @cache
 def manifest(family: str) -> dict[str, Any]:
@@ -52,6 +55,11 @@ def tensor(family: str, name: str, key: str) -> torch.Tensor:
     """One array of a fixture as a tensor of its own; token ids and masks become int64."""
     found = torch.from_numpy(np.array(arrays(family, name)[key]))
     return found if found.is_floating_point() or found.dtype == torch.bool else found.long()
+
+
+def block(family: str, name: str) -> int | None:
+    """The block of a forward; None: every query sees everything."""
+    return manifest(family)["forward"][name].get("block")
 
 
 def names(family: str, section: str) -> list[str]:

@@ -69,7 +69,7 @@ def norm_case(name: str, device: str) -> dict[str, float]:
     """The sum must be equal bit for bit; so must the norm where the order of additions does not matter."""
     from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-    from sinkscope.models import layer_triton
+    from sinkscope.gpu import layer_kernels
 
     kind, width, dtype = NORMS[name]
     wanted = getattr(torch, dtype)
@@ -83,7 +83,7 @@ def norm_case(name: str, device: str) -> dict[str, float]:
         x, branch = (3 * torch.randn(1, 2, width, generator=draw).to(device, wanted) for _ in range(2))
     total = x if kind == "alone" else x + branch
     stream = x.clone()
-    out = layer_triton.add_norm(stream, None if kind == "alone" else branch, norm.weight.data, 1e-5)
+    out = layer_kernels.add_norm(stream, None if kind == "alone" else branch, norm.weight.data, 1e-5)
     found = compared(out, norm(total), dtype)
     return {**found, "exact": float(kind == "whole"), "sum": float(torch.equal(stream, total))}
 
@@ -92,7 +92,7 @@ def rotate_case(name: str, device: str) -> dict[str, float]:
     """q and k as views of one product; v behind them must stay as it is."""
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-    from sinkscope.models import layer_triton
+    from sinkscope.gpu import layer_kernels
 
     width, heads, groups, angles, dtype = ROTATIONS[name]
     draw = torch.Generator().manual_seed(width)
@@ -103,7 +103,7 @@ def rotate_case(name: str, device: str) -> dict[str, float]:
     qkv = torch.randn(2, 5, heads + 2 * groups, width, generator=draw).to(device, getattr(torch, dtype))
     before = qkv.clone().transpose(1, 2)
     query, key = apply_rotary_pos_emb(before[:, :heads], before[:, heads : heads + groups], cos, sin)
-    layer_triton.rotate(qkv, cos, sin, heads + groups)
+    layer_kernels.rotate(qkv, cos, sin, heads + groups)
     after = qkv.transpose(1, 2)
     found = compared(after[:, : heads + groups], torch.cat((query, key), 1).to(qkv.dtype), dtype)
     untouched = torch.equal(after[:, heads + groups :], before[:, heads + groups :])
@@ -112,14 +112,14 @@ def rotate_case(name: str, device: str) -> dict[str, float]:
 
 def gate_case(name: str, device: str) -> dict[str, float]:
     """The interpreter's exponential is not torch's; on a GPU they are the same."""
-    from sinkscope.models import layer_triton
+    from sinkscope.gpu import layer_kernels
 
     width, dtype = GATES[name]
     draw = torch.Generator().manual_seed(width)
     both = (5 * torch.randn(2, 3, 2 * width, generator=draw)).to(device, getattr(torch, dtype))
     wanted = functional.silu(both[..., :width]) * both[..., width:]
     return {
-        **compared(layer_triton.silu_mul(both), wanted, dtype),
+        **compared(layer_kernels.silu_mul(both), wanted, dtype),
         "exact": float(device == "cuda"),
         "sum": 1.0,
     }
@@ -135,32 +135,32 @@ def compared(found: Tensor, wanted: Tensor, dtype: str) -> dict[str, float]:
 @contextmanager
 def fused(on: bool) -> Iterator[None]:
     """With the switch on or off."""
-    before = os.environ.get("SINKSCOPE_FUSED")
-    os.environ["SINKSCOPE_FUSED"] = "1" if on else "0"
+    before = os.environ.get("SINKSCOPE_FAST")
+    os.environ["SINKSCOPE_FAST"] = "1" if on else "0"
     try:
         yield
     finally:
-        os.environ.pop("SINKSCOPE_FUSED")
+        os.environ.pop("SINKSCOPE_FAST")
         if before is not None:
-            os.environ["SINKSCOPE_FUSED"] = before
+            os.environ["SINKSCOPE_FAST"] = before
 
 
 @contextmanager
 def counted() -> Iterator[list[int]]:
     """How often the fused norm ran: a list of one number."""
-    from sinkscope.models import layer_triton
+    from sinkscope.gpu import layer_kernels
 
-    calls, original = [0], layer_triton.add_norm
+    calls, original = [0], layer_kernels.add_norm
 
     def add_norm(*given: Any) -> Tensor:
         calls[0] += 1
         return original(*given)
 
-    layer_triton.add_norm = add_norm
+    layer_kernels.add_norm = add_norm
     try:
         yield calls
     finally:
-        layer_triton.add_norm = original
+        layer_kernels.add_norm = original
 
 
 def load(name: str, dtype: str, device: str) -> Any:

@@ -109,9 +109,3 @@ def sinks_of_far(received_far: np.ndarray, real: np.ndarray, epsilon: float = 3.
         assert all(abs(margin - epsilon) > 1e-4 for margin in margins.values()), "a key lies on the threshold"
         found[at][[j for j, margin in margins.items() if margin > epsilon]] = True
     return found
-
-
-def real_part(attention: np.ndarray, real: np.ndarray) -> np.ndarray:
-    """[…, n, n] of the real tokens alone, of an attention matrix […, S, S] with padding; real: bool [S]."""
-    columns = np.flatnonzero(real)
-    return attention[..., columns[:, None], columns]

@@ -1,37 +1,77 @@
-"""CUDA graphs, played on a CPU: the forward that was captured runs again, with what Python knew at the capture."""
+"""CUDA graphs, played on a CPU: the forward that was captured runs again, with what Python knew at the capture.
+
+Whatever does not lie in memory that stays, or depends on the step, the place of a block or the generation, is wrong then.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 from torch import Tensor
 
-from sinkscope.decoding import graphs
+from sinkscope.decoding import engine
+from sinkscope.decoding.step import Recorded, Request
+from sinkscope.gpu import graphs, replay
+from sinkscope.gpu.graphs import Result
+from sinkscope.gpu.state import State, _bytes, put, saved
+from sinkscope.trace.step_recorder import StepRecorder
 
 
-class Repeated(graphs.Graphs):
-    """Runs the first forward of each kind again, in the state of Python in which it was met."""
+class Played:
+    """Counts what was captured and replayed."""
 
-    used = 0
+    def __init__(self) -> None:
+        self.captured = self.replayed = 0
 
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
-        self.kept: dict[Hashable, tuple[graphs.Forward, Any]] = {}
+    def record(
+        self, run: Callable[[Tensor], Result], inputs: Tensor, roots: Sequence[Any]
+    ) -> tuple[Callable[[], None], Result]:
+        """As `graphs.record`: nothing is computed at a capture, so that what it wrote is taken back."""
+        memory = State(roots).memory
+        contents, before = [_bytes(one).clone() for one in memory], saved(roots)
+        result = run(inputs)
+        for one, content in zip(memory, contents, strict=True):
+            _bytes(one).copy_(content)
+        self.captured += 1
 
-    def forget(self) -> None:
-        super().forget()
-        self.kept.clear()
+        def replay() -> None:
+            now = saved(roots)
+            put(roots, before)
+            again = run(inputs)
+            result.output.copy_(again.output)
+            for name, values in again.recorded.items():
+                result.recorded[name].copy_(values)
+            put(roots, now)
+            self.replayed += 1
 
-    def run(self, x: Tensor, kind: Hashable, forward: graphs.Forward) -> tuple[Tensor, graphs.Recorded, bool]:
-        policy = self._remember.__self__.policy  # type: ignore[attr-defined]
-        self._seen[kind] += 1
-        if self._seen[kind] <= self._warm_ups:
-            return *forward(x, False), False
-        names = ("previous", "_current", "step", "model_scores")
-        now = None if policy is None else {name: getattr(policy, name) for name in names}
-        first, before = self.kept.setdefault(kind, (forward, now))
-        for name, value in (before or {}).items():
-            setattr(policy, name, value)
-        Repeated.used += 1
-        return *first(x, True), True
+        return replay, result
+
+
+def at_once(patch: pytest.MonkeyPatch, on: bool = True) -> None:
+    """Engines work as on a GPU, or as on a CPU."""
+    patch.setattr(engine, "wraps", lambda device: on)
+    patch.setattr(replay, "captures", lambda device: True)
+
+
+def play(patch: pytest.MonkeyPatch) -> Played:
+    """As on a GPU, with graphs played."""
+    player, adopt = Played(), StepRecorder.adopt
+
+    def adopted(self: StepRecorder, arrays: Recorded, request: Request, repeated: bool = False) -> None:
+        """With a copy of what the next replay overwrites: on a GPU the outbox makes one."""
+        adopt(self, {name: value.clone() for name, value in arrays.items()}, request, repeated)
+
+    patch.setattr(StepRecorder, "adopt", adopted)
+    at_once(patch)
+    patch.setattr(graphs, "record", player.record)
+    patch.setattr(graphs, "_KEPT", type(graphs._KEPT)())
+    patch.setattr(graphs, "_FAILED", type(graphs._FAILED)())
+    return player
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> Played:
+    """As on a GPU, with graphs played."""
+    return play(monkeypatch)

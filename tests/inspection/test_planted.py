@@ -202,8 +202,8 @@ def test_where_attention_goes(carrier: Case, drain: Case) -> None:
 
 def test_the_carriers_key_lies_at_an_angle_and_the_drains_is_long(carrier: Case, drain: Case) -> None:
     full, empty = (scores(seen) for seen in both(carrier, drain))
-    assert (full["angle's part"][1] > 0.9).all()
-    assert (empty["angle's part"][1] < 0.1).all()
+    assert (full["gap by angle"][1] / full["gap"][1] > 0.9).all()
+    assert (empty["gap by angle"][1] / empty["gap"][1] < 0.1).all()
     assert (empty["key length at sinks"][1] > 5 * empty["key length elsewhere"][1]).all()
     assert (full["gap"][1] > 0).all()
 

@@ -8,68 +8,67 @@ import pytest
 from tests.inspection import planted
 
 import sinkscope as ss
-from sinkscope.inspection.holdings import RULES, Holding, holdings
 from sinkscope.inspection.inspect import inspect_run, rows_of
-from sinkscope.inspection.survey import survey
+from sinkscope.inspection.survey import probe_names, survey
 from sinkscope.report.figures.holdings import plot_holdings
+from sinkscope.verdicts import Reason, Status, Verdict, wording
+from sinkscope.verdicts.holdings import KIND, measures_of
+from sinkscope.verdicts.questions import HOLDINGS, held
 
 ROWS = 24
 
 
-def inspected(model: ss.Model) -> tuple[pd.DataFrame, dict[str, Holding]]:
+def inspected(model: ss.Model) -> tuple[pd.DataFrame, dict[str, Verdict]]:
     labels = {"task": [f"message {row % planted.MESSAGES}" for row in range(ROWS)]}
     found = inspect_run(model, planted.run_of(model, ROWS), labels=labels, tuned=False)
     return found.table, {holding.question: holding for holding in found.holdings}
 
 
 @pytest.fixture(scope="module")
-def carrier() -> tuple[pd.DataFrame, dict[str, Holding]]:
+def carrier() -> tuple[pd.DataFrame, dict[str, Verdict]]:
     return inspected(planted.carrier())
 
 
 @pytest.fixture(scope="module")
-def drain() -> tuple[pd.DataFrame, dict[str, Holding]]:
+def drain() -> tuple[pd.DataFrame, dict[str, Verdict]]:
     return inspected(planted.drain())
 
 
 @pytest.mark.slow
 def test_the_rules_tell_the_two_apart(
-    carrier: tuple[pd.DataFrame, dict[str, Holding]], drain: tuple[pd.DataFrame, dict[str, Holding]]
+    carrier: tuple[pd.DataFrame, dict[str, Verdict]], drain: tuple[pd.DataFrame, dict[str, Verdict]]
 ) -> None:
     full, empty = carrier[1], drain[1]
-    assert (
-        full["What kind of sinks are they?"].sentence
-        == "they hold content: what is read there is not the same everywhere"
-    )
-    assert empty["What kind of sinks are they?"].sentence.startswith("they are drains")
+    assert (full[KIND].answer, empty[KIND].answer) == ("content", "drains")
+    assert wording.held(full[KIND]) == "they hold content: what is read there is not the same everywhere"
     expected = {
         "Is content read there?": ("yes", "no"),
         "Is any value read there?": ("yes", "no"),
         "Must attention go there?": ("no", "yes"),
         "Does their score come from the angle?": ("yes", "no"),
-        "Do sinks hold: masks left?": ("yes", "no"),
+        "Do sinks hold: masks left?": ("", "no"),  # every place of the carrier tells it
         "Do sinks hold: task?": ("yes", "no"),
     }
     for question, answers in expected.items():
         assert (full[question].answer, empty[question].answer) == answers, question
     assert full["Do they move more than other places?"].answer == "yes"
-    assert empty["Do they move more than other places?"].answer == "not shown"
-    assert full["Is content read at mask tokens?"].sentence == "there was nothing to measure it on"
+    assert empty["Do they move more than other places?"].status == Status.UNDECIDED
+    assert full["Is content read at mask tokens?"].reason == Reason.NOT_MEASURED
 
 
-def test_few_prompts_show_nothing_and_void_is_said(carrier: tuple[pd.DataFrame, dict[str, Holding]]) -> None:
-    table = carrier[0].assign(n=19)
-    assert {holding.answer for holding in holdings(table)[: len(RULES) + 1]} == {"not shown"}
-    flagged = {
-        holding.question: holding for holding in holdings(carrier[0], {"movement": "they cannot move"})
-    }
-    assert flagged["Do they move more than other places?"].answer == "void"
-    assert flagged["Do they move more than other places?"].sentence == "they cannot move"
-    assert {holding.answer for holding in holdings(carrier[0].iloc[:0])} == {"not shown"}
+def test_few_prompts_show_nothing_and_void_is_said(carrier: tuple[pd.DataFrame, dict[str, Verdict]]) -> None:
+    few = held(measures_of(carrier[0].assign(n=19), {}), probe_names())
+    assert {verdict.status for verdict in few} == {Status.UNDECIDED}
+    assert Reason.TOO_FEW in {verdict.reason for verdict in few}
+    flagged = {v.question: v for v in held(measures_of(carrier[0], {"movement": "x"}), probe_names())}
+    assert flagged["Do they move more than other places?"].reason == Reason.CANNOT_MOVE
+    nothing = held(measures_of(carrier[0].iloc[:0], {}), probe_names())
+    assert len(nothing) == len(HOLDINGS) + 1
+    assert {verdict.status for verdict in nothing} == {Status.UNDECIDED}
 
 
 def test_every_difference_is_paired_and_every_row_has_an_interval(
-    carrier: tuple[pd.DataFrame, dict[str, Holding]],
+    carrier: tuple[pd.DataFrame, dict[str, Verdict]],
 ) -> None:
     table = carrier[0]
     assert list(table.columns) == ["section", "measure", "place", "layer", "value", "low", "high", "n"]
@@ -91,7 +90,7 @@ def test_a_row_alone_gives_what_it_gives_in_a_batch() -> None:
 
 
 @pytest.mark.slow
-def test_the_picture_shows_the_table(carrier: tuple[pd.DataFrame, dict[str, Holding]]) -> None:
+def test_the_picture_shows_the_table(carrier: tuple[pd.DataFrame, dict[str, Verdict]]) -> None:
     drawn = plot_holdings(carrier[0])
     assert set(drawn.table["section"]) == {"patch", "lens", "probe", "movement"}
     assert "24 prompts" in drawn.caption

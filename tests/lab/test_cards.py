@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
-from lab.ship import lines
 
 from lab import card, cards, profile
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 from sinkscope.models.load import ORGANISMS as WEIGHTS
 from sinkscope.models.load import find
-from sinkscope.organisms.recipe import RECIPES
+from sinkscope_train.recipe import RECIPES
 
 LOADED = (
     "config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
@@ -32,13 +32,14 @@ ROWS = [
 ]  # fmt: skip
 
 
-def results(digest: str) -> dict[str, Any]:
-    """results.json of scratch, as `lab.ship` writes it."""
-    shared = {"model": "organism/scratch", "dtype": "float32", "decoding": '{"kind": "llada", "length": 64}'}
-    return {
-        "made_by": "sinkscope study full", "date": "2026-01-03", "where": "some GPU", "digest": digest, "documents": 4,
-        "shared": {"word_problems": shared}, "rows": [{"task": "word_problems", **row} for row in ROWS],
+def results(digest: str, path: Path) -> Path:
+    """A masking table of scratch."""
+    shared = {
+        "model": "organism/scratch", "weights": digest, "dtype": "float32", "date": "2026-01-03", "where": "some GPU",
+        "decoding": '{"kind": "llada", "length": 64}', "task": "word_problems",
     }  # fmt: skip
+    pd.DataFrame([{**shared, **row} for row in ROWS]).to_csv(path, index=False)
+    return path
 
 
 def test_the_first_token_is_measured_at_each_rows_last_step() -> None:
@@ -77,16 +78,19 @@ def test_the_shipped_card_is_what_the_program_writes(name: str, tmp_path: Path) 
             (tmp_path / name).mkdir(exist_ok=True)
             (tmp_path / name / path.name).symlink_to(path)
     cards.main(["write", "--models", name, "--root", str(tmp_path)])
-    for file_name in ("README.md", "emergence.svg"):
-        again = (tmp_path / name / file_name).read_text(encoding="utf-8")
-        assert (WEIGHTS / name / file_name).read_text(encoding="utf-8") == again, "write the cards again"
-    assert card.CAUTION in (WEIGHTS / name / "README.md").read_text(encoding="utf-8")
+    again = (tmp_path / name / "README.md").read_text(encoding="utf-8")
+    assert (WEIGHTS / name / "README.md").read_text(encoding="utf-8") == again, "write the cards again"
+    # Its bytes depend on the version of matplotlib, its words do not.
+    drawn, shipped = (
+        (root / name / "emergence.svg").read_text(encoding="utf-8") for root in (tmp_path, WEIGHTS)
+    )
+    assert re.findall(r">([^<]+)</text>", drawn) == re.findall(r">([^<]+)</text>", shipped)
 
 
 @pytest.mark.parametrize("name", list(RECIPES))
 def test_measured_files_are_of_these_weights_and_say_when_and_where(name: str) -> None:
     digest = find(WEIGHTS / name).digest
-    for file_name in ("accuracy.json", "profile.json", "results.json"):
+    for file_name in ("accuracy.json", "profile.json"):
         path = WEIGHTS / name / file_name
         data = json.loads(path.read_text(encoding="utf-8"))
         assert data["digest"] == digest
@@ -100,12 +104,11 @@ def test_a_card_says_what_is_missing(tmp_path: Path) -> None:
     folder.mkdir()
     for file_name in (*LOADED, *card.NEEDED):
         shutil.copy(WEIGHTS / "scratch" / file_name, folder)
-    text = card.card("scratch", folder)
+    text = card.card("scratch", folder, results("abc", tmp_path / "full.csv"))
     assert "Not measured: there is no profile.json." in text
     assert "- The masking table was not measured." in text
-    (folder / "results.json").write_text(lines(results(find(folder).digest)), encoding="utf-8")
-    text = card.card("scratch", folder)
-    assert card.NO_PROOF in text
+    text = card.card("scratch", folder, results(find(folder).digest, tmp_path / "full.csv"))
+    assert "A loss under hiding proves nothing about sinks" in text
     assert "| `top:1` | head | hide | 4 | 0.250 [0.046, 0.699] |" in text
     assert "0.917 [0.431, 0.994] (3×)" in text, "the control beside it"
     assert (
@@ -115,9 +118,10 @@ def test_a_card_says_what_is_missing(tmp_path: Path) -> None:
     assert "silencing was not run beside `top:1`" in text
     assert "no match, for `top:1` (30.0% against 20.0%)" in text, "mass-matched in name only"
     assert "- The masking table has 4 documents per task, fewer than 500." in text
-    (folder / "results.json").write_text(lines(results("abc")), encoding="utf-8")
+    (folder / "profile.json").write_text('{"digest": "abc"}', encoding="utf-8")
     with pytest.raises(InputError, match="measured on weights abc"):
         card.card("scratch", folder)
+    (folder / "profile.json").unlink()
     (folder / "training.json").unlink()
     with pytest.raises(InputError, match=r"no training\.json"):
         card.card("scratch", folder)
@@ -138,14 +142,22 @@ def test_a_card_says_what_was_read_and_how_it_was_packed(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("words", "message"),
     [
-        (["write", "--models", "scrach"], "there is no organism"),
-        (["profile", "--models", "causal", "--prompts", "1"], "at least 2"),
+        ("write --models scrach", "there is no organism"),
+        ("profile --models causal --prompts 1", "at least 2"),
+        ("write --models empty --root {0}", "has no weights"),
+        ("profile --models empty --root {0}", "has no weights"),
+        ("accuracy --models empty --root {0}", "has no weights"),
     ],
 )
-def test_bad_input_ends_in_a_sentence(given: list[str], said: str, tmp_path: Path) -> None:
+def test_bad_input_ends_in_one_line(words: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for name in ("config.json", "training.json", "emergence.json", "accuracy.json"):
+        shutil.copy(WEIGHTS / "causal" / name, tmp_path / "empty")
     with pytest.raises(SystemExit) as ended:
-        cards.main([one.format(tmp_path) for one in given])
-    assert str(ended.value).startswith("error: ")
-    assert said in str(ended.value)
+        cards.main(words.format(tmp_path).split())
+    text = str(ended.value)
+    assert text.startswith("error: ")
+    assert message in text
+    assert "\n" not in text

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from lab.card_parts import LEAST_HIDDEN, MOST_VALUE
-from lab.measure import answers, grade
+from lab.card import FACTS
+from lab.cards import accuracy
 from lab.profile import MIDDLE
 from tests.helpers.marks import needs_sandbox
 
@@ -17,14 +16,12 @@ from sinkscope.generation.generate import generate
 from sinkscope.models.load import ORGANISMS as WEIGHTS
 from sinkscope.models.load import load
 from sinkscope.models.model import Model
-from sinkscope.organisms import pictures
-from sinkscope.organisms.batches import Pieces
-from sinkscope.organisms.monitor import CAPTION, IMAGE, to_describe, to_draw
-from sinkscope.organisms.recipe import MIXES, RECIPES
-from sinkscope.organisms.vocabulary import shipped
 from sinkscope.statistics import wilson
 from sinkscope.tasks import registry
 from sinkscope.tasks.evaluate import decoding_for
+from sinkscope_train import pictures
+from sinkscope_train.monitor import CAPTION, IMAGE, to_describe, to_draw
+from sinkscope_train.recipe import MIXES, RECIPES
 
 TARGETS = {
     "causal": {"word_problems": 0.95, "small_code": 0.8},
@@ -43,10 +40,8 @@ def test_sizes() -> None:
     sizes = [(WEIGHTS / name / "model.safetensors").stat().st_size for name in RECIPES]
     assert max(sizes) <= 14e6
     assert sum(sizes) <= 46e6
-    evidence = [(WEIGHTS / name / "evidence.zip").stat().st_size for name in RECIPES]
-    assert max(evidence) <= 0.4e6  # 200 traced prompts a model
     everything = sum(path.stat().st_size for path in WEIGHTS.rglob("*") if path.is_file())
-    assert everything - sum(evidence) <= 46.6e6
+    assert everything <= 46.6e6
 
 
 @pytest.mark.parametrize("name", list(RECIPES))
@@ -78,8 +73,8 @@ def test_the_causal_one_has_a_sink_at_its_first_token() -> None:
     measured = read("causal", "profile.json")
     assert measured["digest"] == load("organism/causal", device="cpu").digest
     mean = next(row for row in measured["first_token"] if row["layer"] == MIDDLE)
-    assert mean["value_ratio_high"] <= MOST_VALUE
-    assert mean["hidden_ratio_low"] >= LEAST_HIDDEN
+    assert mean["value_ratio_high"] <= FACTS["MOST_VALUE"]
+    assert mean["hidden_ratio_low"] >= FACTS["LEAST_HIDDEN"]
     assert mean["received_low"] > 1.0
 
 
@@ -120,8 +115,7 @@ def test_it_solves_word_problems_that_it_never_saw(name: str, count: int, least:
 def test_multimodal_draws_and_describes() -> None:
     model = organism("multimodal")
     scenes = [pictures.scene(seed, held_out=True) for seed in range(4)]
-    pieces = Pieces(shipped("mmada"), torch.device("cpu"), pictures=True)
-    ids, real = to_draw(pieces, scenes)
+    ids, real = to_draw(scenes)
     drawn = generate(model, ids, IMAGE, attention_mask=real, seed=0).codes
     assert drawn is not None
     assert (
@@ -131,7 +125,7 @@ def test_multimodal_draws_and_describes() -> None:
         )
         >= 3
     )
-    told = generate(model, to_describe(pieces, scenes), CAPTION).texts
+    told = generate(model, to_describe(scenes), CAPTION).texts
     assert (
         sum(
             pictures.describes(text, pictures.render(scene)) for scene, text in zip(scenes, told, strict=True)
@@ -142,7 +136,11 @@ def test_multimodal_draws_and_describes() -> None:
 
 @needs_sandbox
 @pytest.mark.slow
-def test_answers_are_graded_by_the_task(tmp_path: Path) -> None:
-    graded = grade(answers("organism/causal", count=8, device="cpu"))
-    assert set(graded) == {"word_problems", "small_code"}
-    assert all(entry["n"] == 8 and entry["right"] >= 7 for entry in graded.values())
+def test_answers_are_graded_by_the_task() -> None:
+    measured = accuracy(WEIGHTS / "causal", 8)
+    assert measured["digest"] == read("causal", "accuracy.json")["digest"]
+    assert set(measured["tasks"]) == {"word_problems", "small_code"}
+    for entry in measured["tasks"].values():
+        assert entry["n"] == 8
+        assert entry["right"] >= 7
+        assert entry["interval"] == [round(bound, 4) for bound in wilson(entry["right"], 8)]

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from lab.simulated_studies import CONTRADICTED, SUPPORTED
 
+from lab import simulated_texts, simulated_traces
 from lab import verdict_simulation as simulation
-from sinkscope.report.study.claims import CLAIMS
-from sinkscope.report.study.evidence import ACCURACIES, ModelEvidence
-from sinkscope.report.study.rules import CONTRADICTED, OPEN, SUPPORTED, Judgement
+from sinkscope.verdicts import Status, Verdict
+from sinkscope.verdicts.measures import Kind, Measures
+from sinkscope.verdicts.questions import CLAIMS, Claim
 
 
 def test_every_claim_is_simulated_under_a_null_and_with_an_effect():
     assert {case.name for case in simulation.CASES if not case.name.endswith(", texts")} == {
         claim.name for claim in CLAIMS
     }
-    on_documents = {claim.name for claim in CLAIMS if claim.kind == ACCURACIES}
+    on_documents = {claim.name for claim in CLAIMS if claim.kind == Kind.ACCURACIES}
     assert {case.claim.name for case in simulation.CASES if case.name.endswith(", texts")} == on_documents
     for name, _, found in simulation.CASES:
         assert any(null.wrong == simulation.BOTH for null in found.nulls), name
@@ -66,6 +67,16 @@ def test_wrong_verdicts_stay_rare(turn):
     holding(case, 1000, sizes)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("case", simulation.CHAIN_CASES, ids=lambda case: case.name)
+def test_whole_chains_err_rarely(case, monkeypatch):
+    """From planted attention, vectors and answers on: 40 studies for each truth; a rate of 5 % fails with 0.01."""
+    monkeypatch.setattr(simulated_traces, "POOL", 96)
+    for null in case.simulation.nulls:
+        for n in (16, 64):
+            assert simulation.wrong_share(case.claim, null, n, 40) <= 0.15, (null.name, n)
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("case", simulation.CASES, ids=lambda case: case.name)
 def test_wrong_verdicts_stay_rare_for_certain(case):
@@ -79,8 +90,12 @@ def test_wrong_verdicts_stay_rare_for_certain(case):
 def test_the_examination_tells_rates_apart(rate, holds):
     """Of rules that err at a known rate."""
     rng = np.random.default_rng(7)
-    claim = replace(CLAIMS[0], decide=lambda _: Judgement(SUPPORTED if rng.random() < rate else OPEN, ""))
-    null = simulation.Null("drawn", lambda n, _: ModelEvidence(model="m", family="llada"))
+
+    class Drawn(Claim):
+        def verdict(self, measures: Measures) -> Verdict:
+            return Verdict(status=SUPPORTED if rng.random() < rate else Status.UNDECIDED)
+
+    claim, null = Drawn("drawn", "present"), simulation.Null("drawn", lambda n, _: Measures("m", "llada"))
     found = [simulation.examine(claim, null, 16, 2500).holds for _ in range(40)]
     assert found.count(holds) >= 36
 
@@ -112,3 +127,11 @@ def test_the_command_prints_its_tables(capsys):
     assert "| collapse | nothing is lost | supported | 0.0" in printed
     assert "| collapse, texts | exactly half is left, measured | either |" in printed
     assert "Beside each rule, n = 16 / 64 / 200 / 500" in printed
+
+
+def test_simulated_texts_have_the_mean_that_was_asked_for() -> None:
+    rng = np.random.default_rng(0)
+    assert len(simulated_texts.by_model()) >= 4
+    drawn = [simulated_texts.measured(64, {"top:1": 0.5, "random(top:5)": 0.0}, rng) for _ in range(300)]
+    assert np.mean([changes["top:1"].mean() for changes in drawn]) == pytest.approx(0.5, abs=0.02)
+    assert np.mean([changes["random(top:5)"].mean() for changes in drawn]) == pytest.approx(0.0, abs=0.005)

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import sinkscope as ss
-from sinkscope.errors import CheckpointError
+from sinkscope.base.errors import CheckpointError
 
 IDS = torch.arange(24).view(2, 12)
 SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}

@@ -38,7 +38,7 @@ learned sinks."""
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "Gemma2": ({"head_dim": 16}, "softcap"),
-    "StableLm": ({}, "attention interface"),
+    "Bloom": ({}, "attention interface"),
 }
 """Architectures whose scores we do not measure: refused by name instead of measured wrongly."""
 

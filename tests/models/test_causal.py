@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.helpers import golden
 from tests.helpers.calls import Recorder
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
@@ -167,7 +168,7 @@ def test_received_attention_under_a_sliding_window(architecture: str, tmp_path: 
     ("architecture", "settings", "complaint"),
     [
         ("bloom", {"vocab_size": 96, "hidden_size": 48, "n_layer": 2, "n_head": 4}, "attention interface"),
-        ("mamba", {"vocab_size": 96, "hidden_size": 48, "num_hidden_layers": 2}, "attention interface"),
+        ("mamba", {"vocab_size": 96, "hidden_size": 48, "num_hidden_layers": 2}, "softmax attention"),
         ("bert", {**BASE, "num_hidden_layers": 2}, "both ways"),
     ],
 )
@@ -193,9 +194,7 @@ def test_changed_scores_are_refused_rather_than_measured_wrongly(
         ss.load(tmp_path, device="cpu").logits(inputs()[0])
 
 
-def test_quantised_checkpoints_are_refused(tmp_path: Path) -> None:
-    from safetensors.torch import load_file, save_file
-
+def test_a_config_that_only_speaks_of_quantisation_is_plain(tmp_path: Path) -> None:
     network = written("llama", BASE, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     config["quantization_config"] = {
@@ -211,8 +210,67 @@ def test_quantised_checkpoints_are_refused(tmp_path: Path) -> None:
     torch.testing.assert_close(
         found, expected, msg="saved again in full: only its config speaks of quantisation"
     )
+
+
+@pytest.mark.parametrize("method", ["gptq", "bitsandbytes", "compressed-tensors", "awq"])
+def test_quantised_checkpoints_are_refused_by_name_without_their_package(method: str, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    written("llama", BASE, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    settings = {"bits": 4, "group_size": 8, "load_in_4bit": True, "config_groups": {}, "format": "dense"}
+    config["quantization_config"] = {"quant_method": method, **settings}
+    (tmp_path / "config.json").write_text(json.dumps(config))
     weights = load_file(tmp_path / "model.safetensors")
     weights["model.layers.0.mlp.up_proj.weight"] = torch.zeros(10, dtype=torch.uint8)
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ss.CheckpointError, match="quantised"):
+    with pytest.raises(ss.CheckpointError, match=f"quantised with {method}, could not be loaded"):
         ss.load(tmp_path, device="cpu")
+
+
+def test_quantised_weights_load_where_transformers_reads_them(tmp_path: Path) -> None:
+    """FP8 with a scale for every block, which transformers turns into full precision without a GPU."""
+    from safetensors.torch import load_file, save_file
+
+    network = written("llama", BASE, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    settings = {"quant_method": "fp8", "weight_block_size": [8, 8], "activation_scheme": "dynamic"}
+    (tmp_path / "config.json").write_text(json.dumps({**config, "quantization_config": settings}))
+    stored, full = {}, {}
+    for name, weight in load_file(tmp_path / "model.safetensors").items():
+        stored[name] = full[name] = weight
+        if name.endswith("proj.weight"):
+            rows, columns = weight.shape
+            blocks = weight.view(rows // 8, 8, columns // 8, 8)
+            scale = blocks.abs().amax((1, 3)) / 448
+            wide = scale[:, None, :, None]
+            stored[name] = (blocks / wide).view(rows, columns).to(torch.float8_e4m3fn)
+            stored[f"{name}_scale_inv"] = scale
+            full[name] = (stored[name].float().view_as(blocks) * wide).view(rows, columns)
+    save_file(stored, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    model = ss.load(tmp_path, device="cpu", dtype="float32")
+    assert model.checkpoint.quantised == "fp8"
+    network.load_state_dict(full, strict=False)
+    ids, _ = inputs()
+    with torch.no_grad():
+        torch.testing.assert_close(model.logits(ids), network(ids).logits, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["llada", "dream"])
+def test_quantised_diffusion_models_are_refused_by_name(family: str, tmp_path: Path) -> None:
+    import shutil
+
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(golden.checkpoint(family), tmp_path / "m")
+    config = json.loads((tmp_path / "m" / "config.json").read_text())
+    for path in (tmp_path / "m").iterdir():
+        path.chmod(0o644)
+    config["quantization_config"] = {"quant_method": "bitsandbytes"}
+    (tmp_path / "m" / "config.json").write_text(json.dumps(config))
+    path = next((tmp_path / "m").glob("*.safetensors"))
+    weights = load_file(path)
+    weights[next(iter(weights))] = torch.zeros(4, dtype=torch.uint8)
+    save_file(weights, path, metadata={"format": "pt"})
+    with pytest.raises(ss.CheckpointError, match="quantised with bitsandbytes"):
+        ss.load(tmp_path / "m", device="cpu")

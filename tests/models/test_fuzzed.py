@@ -41,6 +41,7 @@ def try_to_load(folder: Path) -> str:
     said = ""
     try:
         model = ss.load(folder, device="cpu")
+        model.logits([[1, 2, 3]])  # what can be loaded can be run
         if model.tokenizer is not None:
             decode(model, encode(model, ["Hello there"]).ids[0])
     except ss.SinkscopeError as error:
@@ -86,19 +87,39 @@ def with_tokenizer(folder: Path, source: Path, file: str, change: Any) -> Path:
         ("llama", {"hidden_size": 10**400}, "hidden_size"),
         ("dream", {"intermediate_size": 10**12}, "intermediate_size"),
         ("llama", {"partial_rotary_factor": 1e9}, "partial_rotary_factor"),
+        ("llama", {"partial_rotary_factor": 0.5}, "rotates whole heads"),
+        ("llada", {"partial_rotary_factor": 0.5}, "rotates whole heads"),
         (
-            "llama",
-            {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 1e9}},
-            "partial_rotary",
+            "dream",
+            {"rope_scaling": {"rope_type": "default", "partial_rotary_factor": 0.5}},
+            "rotates whole heads",
         ),
+        ("llama", {"rope_parameters": {"partial_rotary_factor": 1e9}}, "rotates whole heads"),
+        ("llada2", {"partial_rotary_factor": 1.5}, "a share of each head"),
     ],
 )
-def test_a_config_that_asks_for_too_much_is_refused(
+def test_a_config_that_cannot_be_is_refused(
     family: str, changes: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
     message = try_to_load(with_config(tmp_path / "m", family, **changes))
     assert said in message
     assert "config.json" in message
+
+
+NO_SIZE = (float("inf"), float("nan"), -1, 0, "many", [1], True)
+IMPOSSIBLE = [
+    *(("llada", name, value) for name in ("n_layers", "d_model", "n_heads") for value in NO_SIZE),
+    # 0 stands for "not given" in official configs
+    *(("llada", name, value) for name in ("mlp_hidden_size", "rope_theta", "rms_norm_eps") for value in NO_SIZE if value != 0),
+    *(("llada", name, value) for name, value in (("n_heads", 5), ("n_kv_heads", 3))),
+    *((family, f"num_{what}", value) for family in ("dream", "llama")
+      for what, value in (("attention_heads", "four"), ("attention_heads", 0), ("hidden_layers", 0), ("key_value_heads", 3))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "name", "value"), IMPOSSIBLE)
+def test_sizes_that_cannot_be(family: str, name: str, value: Any, tmp_path: Path) -> None:
+    assert try_to_load(with_config(tmp_path / "m", family, **{name: value}))
 
 
 @pytest.fixture(scope="module")

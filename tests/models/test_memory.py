@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+from bench.shapes import SHAPES, tensors_of
 from tests.helpers import golden
 from tests.helpers.checkpoints import dream_config, llada_config, llama_config, write
-
-from sinkscope.bench.shapes import SHAPES, tensors_of
 
 PROGRAM = """
 import json, os, sys, threading, time

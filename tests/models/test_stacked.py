@@ -12,11 +12,12 @@ from tests.helpers.checkpoints import dream_config, write
 from torch import nn
 from transformers import Qwen2ForCausalLM
 
+from sinkscope.attention.interface import NAME, sinkscope_attention
+from sinkscope.gpu.fused_forward import FusedForward
+from sinkscope.gpu.stacked import GROUPS, room, stack
 from sinkscope.models.backbone import empty_network
 from sinkscope.models.checkpoint import Checkpoint, fill
 from sinkscope.models.dream import FAMILY as DREAM
-from sinkscope.models.fused_forward import FusedForward
-from sinkscope.models.stacked import GROUPS, room, stack
 
 CPU = torch.device("cpu")
 
@@ -89,7 +90,7 @@ def test_moved_and_replaced_weights_are_noticed(networks: tuple[Any, Any]) -> No
 def test_a_network_that_moved_away_leaves_no_stacked_weights_behind(networks: tuple[Any, Any]) -> None:
     """Also where the fused forward could not run anyway: the weights that were left would stay on the GPU."""
     together, _ = networks
-    quick = FusedForward(together)
+    quick = FusedForward(together, NAME, sinkscope_attention)
     ids = torch.zeros(1, 4, dtype=torch.long)
     quick.applies(ids)
     assert quick._layers

@@ -17,7 +17,6 @@ from tests.helpers.tokenizers import golden_with_tokenizer
 import sinkscope as ss
 
 CONFIGS = [llada_config(), dream_config(), llama_config()]
-EMBEDDING = {"llada": "model.transformer.wte.weight", "Dream": "model.embed_tokens.weight"}
 NORM = {"llada": "model.transformer.ln_f.weight", "Dream": "model.norm.weight"}
 HEAD = {"llada": "model.transformer.ff_out.weight", "Dream": "lm_head.weight"}
 by_type = pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config["model_type"])
@@ -49,30 +48,16 @@ def test_missing_unexpected_and_misshapen_tensors_are_one_error(
     tensors[head] = torch.zeros(7, 5)
     write(tmp_path, config, tensors, shards)
     message = refusal(tmp_path)
-    assert norm in message
-    assert "1 missing" in message
-    assert "model.something.else" in message
-    assert "1 unexpected" in message
-    assert head in message
-    assert "1 of another shape" in message
-    assert "7, 5" in message
-
-
-@by_type
-def test_each_kind_of_misfit_alone(config: dict[str, Any], tmp_path: Path) -> None:
-    for kind in ("missing", "unexpected", "of another shape"):
-        tensors = tensors_for(config)
-        embedding = names(EMBEDDING, config)
-        if kind == "missing":
-            del tensors[embedding]
-        elif kind == "unexpected":
-            tensors[embedding + ".copy"] = torch.zeros(1)
-        else:
-            tensors[embedding] = tensors[embedding][:-1].contiguous()
-        write(tmp_path / kind, config, tensors)
-        message = refusal(tmp_path / kind)
-        assert f"1 {kind}" in message
-        assert embedding in message
+    for part in (
+        norm,
+        "1 missing",
+        "model.something.else",
+        "1 unexpected",
+        head,
+        "1 of another shape",
+        "7, 5",
+    ):
+        assert part in message
 
 
 def test_long_lists_are_cut_and_counted(tmp_path: Path) -> None:
@@ -110,36 +95,27 @@ def test_biases_that_the_config_does_not_announce(config: dict[str, Any], tmp_pa
 
 
 @by_type
-def test_only_pickles(config: dict[str, Any], tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    torch.save(tensors_for(config), tmp_path / "pytorch_model.bin")
-    message = refusal(tmp_path)
-    assert "pytorch_model.bin" in message
-    assert "save_pretrained" in message
-
-
-@by_type
-def test_a_pickle_beside_safetensors_is_never_opened(config: dict[str, Any], tmp_path: Path) -> None:
-    write(tmp_path, config)
-    (tmp_path / "pytorch_model.bin").write_bytes(b"not even a pickle")
-    assert ss.load(tmp_path, device="cpu").shape.layers == 2
-
-
-@by_type
-def test_no_weights_at_all(config: dict[str, Any], tmp_path: Path) -> None:
+def test_weights_that_are_pickles_or_missing(config: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert "no weights" in refusal(tmp_path)
+    pickle = tmp_path / "pytorch_model.bin"
+    torch.save(tensors_for(config), pickle)
+    message = refusal(tmp_path)
+    assert pickle.name in message
+    assert "save_pretrained" in message
+    write(tmp_path, config)
+    pickle.write_bytes(b"not even a pickle")
+    assert ss.load(tmp_path, device="cpu").shape.layers == 2, "beside safetensors it is never opened"
 
 
 @by_type
 def test_an_index_that_names_files_which_are_not_there(config: dict[str, Any], tmp_path: Path) -> None:
     write(tmp_path, config, shards=3)
-    for shard in (1, 3):
-        (tmp_path / f"model-0000{shard}-of-00003.safetensors").unlink()
+    shards = [tmp_path / f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)]
+    shards[0].unlink()
+    shards[2].unlink()
     message = refusal(tmp_path)
-    assert "model-00001-of-00003.safetensors" in message
-    assert "model-00003-of-00003.safetensors" in message
-    assert "model-00002" not in message
+    assert [path.name in message for path in shards] == [True, False, True]
 
 
 @by_type

@@ -9,7 +9,7 @@ import torch
 from tests.helpers import golden
 
 import sinkscope as ss
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 
 
 def transformers_llama() -> torch.nn.Module:
@@ -110,3 +110,41 @@ def test_what_is_no_network_is_refused(thing: object) -> None:
 def test_generate_says_what_to_do_with_a_bare_network() -> None:
     with pytest.raises(InputError, match=r"ss\.wrap"):
         ss.generate(transformers_llama(), [[1, 2, 3]])
+
+
+@pytest.mark.parametrize(
+    "name", ["LlamaModel", "BertModel", "BertForSequenceClassification", "BertForTokenClassification"]
+)
+def test_networks_without_a_language_model_head_are_refused_when_wrapped(name: str) -> None:
+    import transformers
+
+    sizes = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "vocab_size": 64,
+    }
+    config = getattr(transformers, f"{name.split('Model')[0].split('For')[0]}Config")(**sizes)
+    network = getattr(transformers, name)(config)
+    before = network.config._attn_implementation
+    with pytest.raises(InputError, match=r"language-model head|cannot read plain text"):
+        ss.wrap(network)
+    assert network.config._attn_implementation == before
+
+
+def test_a_wrapped_network_that_cannot_be_measured_is_refused_and_left_alone() -> None:
+    from transformers import Gemma2Config, Gemma2ForCausalLM
+
+    sizes = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "vocab_size": 64,
+    }
+    network = Gemma2ForCausalLM(Gemma2Config(**sizes, num_key_value_heads=2, head_dim=8))
+    before = network.config._attn_implementation
+    with pytest.raises(InputError, match="softcap"):
+        ss.wrap(network)
+    assert network.config._attn_implementation == before

@@ -79,14 +79,6 @@ def test_an_old_python_is_told_at_once(old: str) -> None:
     assert "needs Python 3.11 or newer" in done.stderr
 
 
-def test_the_study_needs_no_test_extra() -> None:
-    """Nothing under src imports what only the test extra installs."""
-    only_tests = {"pytest", "hypothesis", "xdist", "mypy", "ruff", "importlinter", "build"}
-    for path in (ROOT / "src").rglob("*.py"):
-        imported = set(re.findall(r"^\s*(?:from|import) (\w+)", path.read_text(encoding="utf-8"), re.M))
-        assert not imported & only_tests, path
-
-
 @pytest.mark.slow
 def test_a_study_on_a_bare_machine(bare, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     (tmp_path / "bare.toml").write_text(STUDY)
@@ -98,17 +90,3 @@ def test_a_study_on_a_bare_machine(bare, tmp_path: Path) -> None:  # type: ignor
     # Programs are confined by another rung of the sandbox, or kept ungraded with the reason and the remedy.
     assert "landlock" in said.lower() or "bubblewrap" in said
     assert "Traceback" not in said
-
-
-@pytest.mark.slow
-def test_a_part_of_the_tests_on_a_bare_machine(bare, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    tests = [
-        "tests/tasks/test_small_code.py",
-        "tests/report/test_viewer_for_all.py",
-        "tests/study/test_cells.py",
-    ]
-    options = ["-m", "not slow and not soak", "-p", "no:cacheprovider", "-q", "--basetemp", tmp_path / "temp"]
-    done = bare(sys.executable, "-m", "pytest", *options, *tests)
-    assert done.returncode == 0, done.stdout[-3000:]
-    assert re.search(r"SKIPPED .*Chromium", done.stdout)
-    assert re.search(r"\d+ passed", done.stdout)

@@ -76,6 +76,7 @@ def test_what_is_in_the_wheel(wheel: Path) -> None:
     assert not [name for name in names if name.endswith(".pth") or "/tests/" in name or "__pycache__" in name]
     for needed in ("sinkscope/py.typed", "sinkscope/study/builtin/organisms.toml"):
         assert needed in names
+    assert not [name for name in names if name.startswith("sinkscope/organisms/") and name.endswith(".py")]
     for organism in ("causal", "scratch", "adapted", "multimodal"):
         assert any(f"/{organism}/model.safetensors" in name for name in names)
     assert wheel.stat().st_size < 100e6, "the package index takes no larger file unasked"
@@ -188,15 +189,13 @@ def test_the_wheel_in_a_fresh_environment(wheel: Path, tmp_path: Path) -> None:
         "organism/scratch",
         "--prompt",
         prompt,
-        "--length",
-        "16",
-        "--block",
-        "16",
+        "--decoding",
+        "length=16,block=16",
         "--out",
         "t.zarr.zip",
     )
-    assert "sinks per head" in sinkscope("summary", "t.zarr.zip")
-    sinkscope("view", "t.zarr.zip", "--out", "t.html")
+    assert "sinks per head" in sinkscope("show", "t.zarr.zip")
+    sinkscope("show", "t.zarr.zip", "--view", "t.html")
     assert (work / "t.html").stat().st_size > 10_000
     (work / "small.toml").write_text(STUDY)
     sinkscope("study", "small.toml", "--out", "study")

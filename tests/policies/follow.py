@@ -142,9 +142,9 @@ def one_group(
     if mask is not None:
         real[:, :P] = mask.bool()
     dense = Dense(model, policy, P, real)
-    assert len(calls) == run.steps
+    assert len(calls) == len(run)
     recorded = {name: run.trace.dataset[name].values[rows] for name in RECORDED}
-    for step in range(run.steps):
+    for step in range(len(run)):
         x = states[step]
         theirs = list(np.moveaxis(taken[rows, step][..., offset:], 1, 0))
         where = f"step {step}"

@@ -17,7 +17,7 @@ from tests.helpers import golden
 from tests.helpers.naive_sinks import causal_margins, distant_mean
 
 import sinkscope as ss
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 
 PROMPT = 11
 DECODINGS = {
@@ -39,7 +39,13 @@ def traced(family: str, policy: str) -> ss.Run:
     ids, real = batch()
     capture = ss.Capture(level="maps")
     return ss.generate(
-        golden.model(family), ids, DECODINGS[family], policy, capture, seed=0, attention_mask=real
+        golden.model(family),
+        ids,
+        DECODINGS[family],
+        policy=policy,
+        capture=capture,
+        seed=0,
+        attention_mask=real,
     )
 
 
@@ -131,7 +137,7 @@ def test_the_account_of_a_causal_model_is_that_of_its_maps(policy: str) -> None:
     masked = run.trace.masked_keys().transpose("sample", "step", "layer", "head", "key").values
     for row, begin in enumerate((0, 5)):
         counts = {name: np.zeros(2) for name in ("sinks_hit", "strongest_hit", "sink_removed")}
-        for step in range(run.steps):
+        for step in range(len(run)):
             if not masked[row, step].any():
                 continue
             size = PROMPT + step
@@ -171,12 +177,14 @@ def test_a_mask_of_all_keys_of_a_row_does_nothing_and_says_so(family: str) -> No
     """The short row has 30 real keys of the batch's 35: top:30 would leave its queries nothing, so they keep all."""
     ids, real = batch()
     arguments = {"seed": 0, "attention_mask": real}
-    run = ss.generate(golden.model(family), ids, DECODINGS[family], "top:30", ss.Capture(), **arguments)
-    plain = ss.generate(golden.model(family), ids, DECODINGS[family], None, None, **arguments)
+    run = ss.generate(
+        golden.model(family), ids, DECODINGS[family], policy="top:30", capture=ss.Capture(), **arguments
+    )
+    plain = ss.generate(golden.model(family), ids, DECODINGS[family], policy=None, capture=None, **arguments)
     assert torch.equal(run.sequences[1], plain.sequences[1]), "nothing was masked in the short row"
     assert np.isnan(float(run.sinks_hit[1]))
     assert np.isnan(float(run.hidden_share[1]))
     assert not run.trace.masked_keys().isel(sample=1).any()
     assert float(run.hidden_share[0]) > 0.5
     with pytest.raises(InputError, match="the sequence has only 30"):
-        ss.generate(golden.model(family), ids, DECODINGS[family], "top:31", None, **arguments)
+        ss.generate(golden.model(family), ids, DECODINGS[family], policy="top:31", capture=None, **arguments)

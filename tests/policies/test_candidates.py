@@ -18,7 +18,7 @@ from tests.policies.matrix import FIXED, RESTRICTED, SCORED
 
 import sinkscope as ss
 from sinkscope.attention import fused
-from sinkscope.sink_rule import sinks_of
+from sinkscope.sinks import sinks_of
 
 
 def recorded(setting: Setting, policy: Any) -> tuple[Any, np.ndarray]:
@@ -33,7 +33,7 @@ def recorded(setting: Setting, policy: Any) -> tuple[Any, np.ndarray]:
 def test_the_newest_token_of_a_causal_model_is_never_taken(name: str, when: str) -> None:
     run, taken = recorded(Setting("llama", DECODINGS["llama"]), SCORED[name](when=when))
     assert taken.any()
-    for step in range(run.steps):
+    for step in range(len(run)):
         assert not taken[:, step, :, :, PROMPT + step - 1 :].any()
 
 
@@ -136,7 +136,7 @@ def test_ties_go_to_the_lower_index(scores: list[int], left_out: int, k: int, fr
 def test_keep_top_keeps_the_ceiling(fraction: float) -> None:
     for setting in (PLAIN[0], PLAIN[3], Setting("dream", DECODINGS["dream"], "padded")):
         run, taken = recorded(setting, ss.KeepTop(fraction))
-        for step in range(1, run.steps):
+        for step in range(1, len(run)):
             for row in range(2):
                 real = int((run.trace.dataset["region"].values[row] != "padding").sum())
                 n = PROMPT + step - 1 if setting.family == "llama" else real

@@ -6,13 +6,12 @@ import dataclasses
 from typing import Any
 
 import pytest
-import torch
 from tests.helpers import golden
+from tests.helpers.calls import LargestTensor
 from tests.policies.follow import prompts
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import sinkscope as ss
-from sinkscope.attention import fused, single
+from sinkscope.attention import cpu, fused
 
 LONG = 600
 
@@ -56,7 +55,7 @@ def test_keep_top_attends_to_the_kept_keys_and_the_newest_while_a_causal_model_w
     lengths: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the fused kernel runs: in float32 on a CPU one query over all keys takes less time than gathering some of them."""
-    monkeypatch.setattr(single, "suits", lambda *_: False)
+    monkeypatch.setattr(cpu, "is_newest", lambda *_: False)
     ss.generate(
         golden.model("llama"),
         prompts("llama", rows=1, length=100),
@@ -92,22 +91,6 @@ def test_a_causal_window_attends_to_the_last_keys_only(lengths: list[tuple[int, 
     assert lengths[3:] == [(1, 10)] * 9
 
 
-class Largest(TorchDispatchMode):
-    """Watches how large the tensors get that operations give."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.elements = 0
-
-    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
-        found = function(*arguments, **(options or {}))
-        for one in found if isinstance(found, (tuple, list)) else [found]:
-            if isinstance(one, torch.Tensor) and one.dim() >= 2:
-                stored = one.untyped_storage().nbytes() // one.element_size()
-                self.elements = max(self.elements, min(one.numel(), stored))
-        return found
-
-
 S = 3072
 """Where a tile of scores (32 MiB, 8.4 million numbers) is smaller than one S×S matrix (9.4 million), of four heads."""
 
@@ -136,16 +119,17 @@ def largest(family: str, policy: Any, size: int = S) -> int:
             prompts(family, rows=1, length=24),
             ss.LladaDecoding(length=size - 24, steps=2, block=size - 24),
         )
-    with Largest() as watch:
+    with LargestTensor() as watch:
         ss.generate(model, *given, policy=policy, capture=ss.Capture(level="layers"))
-    return watch.elements
+    return watch.largest
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def long_context(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The causal model's own is 512."""
-    model = golden.model("llama")
-    monkeypatch.setitem(vars(model), "shape", dataclasses.replace(model.shape, context=None))
+    """Their own are a few hundred tokens."""
+    for family in golden.FAMILIES:
+        model = golden.model(family)
+        monkeypatch.setitem(vars(model), "shape", dataclasses.replace(model.shape, context=None))
 
 
 @pytest.fixture
@@ -155,7 +139,7 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("family", ["llada", pytest.param("llama", marks=pytest.mark.soak)])
-def test_nothing_of_size_s_by_s(family: str, long_context: None) -> None:
+def test_nothing_of_size_s_by_s(family: str) -> None:
     assert 0 < largest(family, SMALL[0]) < S * S
 
 
@@ -173,22 +157,18 @@ def test_nothing_of_size_s_by_s(family: str, long_context: None) -> None:
         for number, policy in enumerate([*SMALL, *MORE])
     ],
 )
-def test_nothing_of_size_s_by_s_under_any_policy(
-    family: str, policy: Any, long_context: None, small_tiles: None
-) -> None:
+def test_nothing_of_size_s_by_s_under_any_policy(family: str, policy: Any, small_tiles: None) -> None:
     assert 0 < largest(family, policy, S // SCALE) < (S // SCALE) ** 2
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("policy", [*SMALL, *MORE], ids=str)
 @pytest.mark.parametrize("family", ["llada", "llama"])
-def test_nothing_of_size_s_by_s_with_the_tiles_as_they_are(
-    family: str, policy: Any, long_context: None
-) -> None:
+def test_nothing_of_size_s_by_s_with_the_tiles_as_they_are(family: str, policy: Any) -> None:
     assert 0 < largest(family, policy) < S * S
 
 
 def test_the_watch_would_see_it() -> None:
-    with Largest() as watch:
+    with LargestTensor() as watch:
         golden.model("llada").attention(prompts("llada", rows=1, length=300))
-    assert watch.elements >= 300 * 300 * 4
+    assert watch.largest >= 300 * 300 * 4

@@ -56,12 +56,11 @@ def test_masked_forward(family: str, name: str) -> None:
     policy = ss.MaskKeys(columns(golden.manifest(family)["sinkmask"][name]))
     ids = golden.tensor(family, "forward_T24.npz", "input_ids")
     model = golden.model(family)
-    torch.testing.assert_close(
-        model.logits(ids, policy=policy), golden.tensor(family, name, "logits"), atol=2e-4, rtol=1e-4
-    )
-    torch.testing.assert_close(
-        model.attention(ids, policy=policy), golden.tensor(family, name, "attn"), atol=2e-5, rtol=0
-    )
+    logits, attention = (golden.tensor(family, name, key) for key in ("logits", "attn"))
+    rows = len(logits)  # of the larger fixtures one row is stored
+    torch.testing.assert_close(model.logits(ids, policy=policy)[:rows], logits, atol=2e-4, rtol=1e-4)
+    found = model.attention(ids, policy=policy)[:, :rows]
+    torch.testing.assert_close(found, attention, atol=2e-5, rtol=0)
 
 
 def test_masked_attention_of_every_step() -> None:

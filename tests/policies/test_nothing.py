@@ -94,7 +94,9 @@ def test_queries_that_there_are_none_of_lose_nothing() -> None:
     with heard(model) as logits:
         plain = ss.generate(model, ids, decoding, seed=1, cache=True)
     with heard(model) as same:
-        run = ss.generate(model, ids, decoding, "first:1,queries=decided,prefill=no", seed=1, cache=True)
+        run = ss.generate(
+            model, ids, decoding, policy="first:1,queries=decided,prefill=no", seed=1, cache=True
+        )
     assert torch.equal(run.states, plain.states)
     assert all(torch.equal(one, two) for one, two in zip(same[:2], logits[:2], strict=True))
     assert run.hidden_share.isnan().all()
@@ -145,9 +147,9 @@ def test_rows_of_a_batch_are_as_alone(family: str, text: str) -> None:
         "sdar": ss.SdarDecoding(length=8, block=4, steps=2, top_k=1, scoring="raw", threshold=1.0),
     }
     model, decoding, ids = golden.model(family), decodings[family], prompts(family, rows=3) % 200
-    together = ss.generate(model, ids, decoding, text, seed=[7, 8, 9])
+    together = ss.generate(model, ids, decoding, policy=text, seed=[7, 8, 9])
     for row in range(3):
-        alone = ss.generate(model, ids[row : row + 1], decoding, text, seed=[7 + row])
+        alone = ss.generate(model, ids[row : row + 1], decoding, policy=text, seed=[7 + row])
         assert together.answers[row] == alone.answers[0]
         for name in ("hidden_share", "sinks_hit", "strongest_hit", "sink_removed"):
             one, two = (getattr(run, name) for run in (together, alone))

@@ -15,7 +15,9 @@ from tests.policies.follow import DECODINGS, PLAIN, PROMPT, Setting, follow, pro
 import sinkscope as ss
 from sinkscope.attention.context import AttentionCall, ForwardContext
 from sinkscope.attention.fused import attend
+from sinkscope.attention.scores import Scores
 from sinkscope.attention.visibility import Visibility
+from sinkscope.policies.masking import Forward
 from sinkscope.policies.runtime import PolicyRuntime
 
 LIKES = [
@@ -242,12 +244,12 @@ def test_a_window_of_the_models_own_leaves_fewer_candidates() -> None:
     q, k = (torch.randn(1, 2, count, 8, generator=torch.Generator().manual_seed(count)) for count in (1, 20))
     visibility = Visibility(1, 20, causal=True, window=6)
     for step in range(2):
-        runtime.begin(least=20)
+        runtime.begin(Forward(least=20))
         if step:
             with pytest.raises(ss.InputError, match="no equal number of others"):
                 runtime.mask(0, q, k, visibility, 1.0)
             return
         context = ForwardContext(causal=True)
-        out, lse = attend(q, k, k, visibility, None, 1.0)
+        out, lse = attend(Scores(q, k, visibility, 1.0), k)
         runtime.measure(AttentionCall(0, q, k, k, out, lse, 1.0, visibility, context))
         runtime.end()

@@ -122,7 +122,7 @@ def test_a_fixed_policy_against_plain_forwards(setting: Setting) -> None:
     changed = 0.0
     for rows, offset, mask in groups(setting):
         states = run.states[:, rows, offset:]
-        for step in range(run.steps):
+        for step in range(len(run)):
             x = states[step]
 
             def logits(ids: Tensor, policy: Any = None, mask: Tensor | None = mask, x: Tensor = x) -> Tensor:
@@ -169,7 +169,7 @@ def test_a_scored_policy_against_the_dense_reference(setting: Setting, policy: A
         states = run.states[:, rows, offset:]
         real = torch.ones(len(rows), states.shape[-1], dtype=torch.bool)
         free, acted = (Dense(model, one, PROMPT - offset, real) for one in (None, policy))
-        for step in range(run.steps):
+        for step in range(len(run)):
             x = states[step]
             results = []
             for dense in (free, acted):
@@ -220,7 +220,7 @@ def test_what_is_selected_without_the_policy_is_what_the_run_decided(family: str
     setting = Setting(family, DECODINGS[family])
     run = unmasked(setting)
     found = ss.replay(golden.model(family), run, ss.MaskTop(4))
-    for step in range(run.steps):
+    for step in range(len(run)):
         assert np.array_equal(
             found.arrays["selected"][:, step], (run.states[step + 1] != run.states[step]).numpy()
         )
@@ -294,7 +294,7 @@ def test_nothing_is_predicted_behind_a_block_that_ended_the_row() -> None:
     end = int(free.sequences[0, PROMPT + 3])
     assert end not in free.sequences[1, [PROMPT + 3, PROMPT + 7]]
     run = ss.generate(model, ids, ss.MmadaDecoding(length=12, steps=6, block=4, stop_at=end), seed=[0, 1])
-    assert run.steps == 6
+    assert len(run) == 6
     found = ss.replay(model, run, ss.MaskFirst(2)).arrays
     predicted = ~np.isnan(found["kl"]).all(-1)
     assert predicted[0].tolist() == [True] * 2 + [False] * 4

@@ -58,7 +58,9 @@ def kinds(model: Any) -> dict[str, set[int]]:
 
 def taken(model: Any, family: str, policy: Any) -> tuple[Any, np.ndarray]:
     """A run under a policy, and what was masked: bool [sample, step, layer, head, key]."""
-    run = ss.generate(model, torch.tensor(PROMPT), DECODINGS[family], policy, ss.Capture(), seed=[1, 2])
+    run = ss.generate(
+        model, torch.tensor(PROMPT), DECODINGS[family], policy=policy, capture=ss.Capture(), seed=[1, 2]
+    )
     return run, run.trace.masked_keys().values
 
 
@@ -95,7 +97,7 @@ def test_a_text_is_the_token_that_is_spelled_so(models: dict[str, Any], family: 
 
 def test_without_a_tokenizer_masks_and_ends_are_known_and_nothing_else() -> None:
     model, ids = golden.model("llada"), torch.tensor(PROMPT)
-    run = ss.generate(model, ids, DECODINGS["llada"], "kind:mask", ss.Capture())
+    run = ss.generate(model, ids, DECODINGS["llada"], policy="kind:mask", capture=ss.Capture())
     masked = run.trace.masked_keys().values[:, :, 0, 0]
     assert np.array_equal(masked, run.trace.dataset["tokens"].values == model.ids.mask)
     for policy, says in (
@@ -104,13 +106,13 @@ def test_without_a_tokenizer_masks_and_ends_are_known_and_nothing_else() -> None
         ('token:"."', "has no tokenizer"),
     ):
         with pytest.raises(ss.InputError, match=says):
-            ss.generate(model, ids, DECODINGS["llada"], policy)
+            ss.generate(model, ids, DECODINGS["llada"], policy=policy)
 
 
 def test_a_text_that_is_no_token_is_refused(models: dict[str, Any]) -> None:
     for text in ('token:"no such"', 'token:13+"ab"'):
         with pytest.raises(ss.InputError, match="no token of this model has the text"):
-            ss.generate(models["llada"], torch.tensor(PROMPT), DECODINGS["llada"], text)
+            ss.generate(models["llada"], torch.tensor(PROMPT), DECODINGS["llada"], policy=text)
 
 
 @pytest.mark.parametrize("family", ["llada", "llama"])
@@ -141,7 +143,7 @@ def test_the_organism_knows_its_own_punctuation() -> None:
     ]
     assert marks, "choose another text"
     decoding = ss.LladaDecoding(length=4, steps=2, block=4)
-    run = ss.generate(model, torch.tensor([ids]), decoding, "kind:punctuation", ss.Capture())
+    run = ss.generate(model, torch.tensor([ids]), decoding, policy="kind:punctuation", capture=ss.Capture())
     first = run.trace.masked_keys().values[0, 0, 0, 0]
     assert np.flatnonzero(first).tolist() == marks
 

@@ -14,6 +14,8 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,8 @@ KEYS = {
     "End": 35,
     "Escape": 27,
     " ": 32,
+    "Tab": 9,
+    "Enter": 13,
 }
 
 
@@ -160,7 +164,7 @@ class Browser:
 
     def press(self, key: str) -> None:
         code = KEYS[key]
-        more = {"text": " "} if key == " " else {}
+        more = {"text": {" ": " ", "Enter": "\r"}[key]} if key in (" ", "Enter") else {}
         for kind in ("keyDown", "keyUp"):
             extra = more if kind == "keyDown" else {}
             self.call(
@@ -188,7 +192,7 @@ class Browser:
     def settle(self) -> None:
         """Until what is loading is drawn."""
         self.js(
-            "(async () => { const v = document.querySelector('[data-sinkscope]').sinkscope; await v.ready;"
+            "(async () => { const v = document.querySelector('[data-sinkscope]')?.sinkscope; await v?.ready;"
             " await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))); })()"
         )
 
@@ -198,6 +202,17 @@ class Browser:
         named = [{"name": name.replace("_", "-"), "value": value} for name, value in features.items()]
         self.call("Emulation.setEmulatedMedia", media=media, features=named)
         self.settle()
+
+    @contextmanager
+    def sized(self, width: int, height: int = 900) -> Iterator[None]:
+        """A window of this many pixels."""
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.call("Emulation.setDeviceMetricsOverride", **metrics)
+        try:
+            self.settle()
+            yield
+        finally:
+            self.call("Emulation.clearDeviceMetricsOverride")
 
     def busy(self) -> float:
         """Seconds of processor time that the page's main thread has used."""

@@ -37,7 +37,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from filelock import FileLock
     from tests.report import studies
 
-    from sinkscope.report.study import write_report
+    from sinkscope.report.study import make_report
 
     base = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
@@ -46,7 +46,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with FileLock(base / "planted-study.lock"):
         if not (made / "report.html").exists():
             made.mkdir(exist_ok=True)
-            write_report(studies.make(made))
+            make_report(studies.make(made))
     return made
 
 

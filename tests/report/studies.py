@@ -15,16 +15,23 @@ import pandas as pd
 import xarray as xr
 from tests.report import pages
 
-from sinkscope.files import write_atomically
+from sinkscope import GreedyDecoding, LladaDecoding, parse_policy
+from sinkscope.base.files import write_atomically
+from sinkscope.sinks import summary
+from sinkscope.sinks.depth import depth_table
 from sinkscope.study import spec, tables, trace_tables
 from sinkscope.study.cells import Cell
 from sinkscope.study.store import Store
+from sinkscope.tasks import registry
 from sinkscope.tasks.evaluation import Evaluation, Record
+from sinkscope.tasks.experiment import Experiment, ModelIdentity
 from sinkscope.trace.trace import Trace
 
 LLADA, LLAMA = "GSAI-ML/LLaDA-8B-Instruct", "meta-llama/Llama-3.1-8B-Instruct"
 HOSTILE = "</script><img src=x onerror=window.hacked=1>\u202e"
 N = 40
+FAMILIES = ("llada", "causal")
+FACTS = {"dtype": "float32", "weights": "abc", "layers": 3, "heads": 4}
 DRAWS = ("", ",seed=1", ",seed=2")
 ACCURACY = {
     "none": (0.93, 0.95), "top:1": (0.82, 0.03), "top:5": (0.61, 0.07), "top:10": (0.33, 0.01), "top:1@model": (0.88, 0.15),
@@ -36,9 +43,17 @@ ACCURACY = {
 """Policy → share of right answers of the diffusion model, and of the causal one."""
 
 
-def make(folder: Path, *, hostile: bool = False) -> Path:
-    """Writes the folder of a finished study; the report is not made yet. hostile: names and texts that would do harm."""
-    names = (f"{HOSTILE} a", f"{HOSTILE} b") if hostile else (LLADA, LLAMA)
+def make(folder: Path, *, hostile: bool = False, parameters: int = 8_000_000_000, models: int = 2) -> Path:
+    """Writes the folder of a finished study; the report is not made yet.
+
+    hostile: names and texts that would do harm. models: every second one is causal.
+    """
+    names = (
+        [f"{HOSTILE} a", f"{HOSTILE} b"]
+        if hostile
+        else [LLADA, LLAMA, *(f"org/model-{i}" for i in range(2, models))]
+    )
+    families = {name: FAMILIES[place % 2] for place, name in enumerate(names)}
     study = spec.from_data(
         {
             "name": HOSTILE if hostile else "planted",
@@ -50,16 +65,18 @@ def make(folder: Path, *, hostile: bool = False) -> Path:
     )
     store = Store(folder)
     store.write_study(study)
-    traces: dict[str, list[xr.Dataset]] = {
-        names[0]: _samples(pages.hostile() if hostile else pages.diffusion(lengths=(17, 23, 30, 19))),
-        names[1]: [pages.causal(seed=seed) for seed in (3, 4, 5)],
-    }
+    recorded = (
+        _samples(pages.hostile() if hostile else pages.diffusion(lengths=(17, 23, 30, 19))),
+        [pages.causal(seed=seed) for seed in (3, 4, 5)],
+    )
+    traces: dict[str, list[xr.Dataset]] = {name: recorded[place % 2] for place, name in enumerate(names)}
     cells, evaluations, parts = [], {}, {}
-    for place, (model, family) in enumerate(zip(study.models, ("llada", "causal"), strict=True)):
+    for model in study.models:
+        family = families[model.name]
         for policy, accuracy in ACCURACY.items():
             cell = _cell("evaluate", model, family, policy)
             cells.append(cell)
-            evaluations[cell.id] = _answers(cell, accuracy[place])
+            evaluations[cell.id] = _answers(cell, accuracy[FAMILIES.index(family)])
         for kind in ("trace", "maps"):
             cell = _cell(kind, model, family, "none")
             cells.append(cell)
@@ -71,27 +88,24 @@ def make(folder: Path, *, hostile: bool = False) -> Path:
             if kind == "trace":
                 parts[cell.id] = tables_partial(many)
     store.add_cells(cells)
-    results, notes = tables.results(cells, evaluations)
+    traced = [cell for cell in cells if cell.kind == "trace"]
     frames = {
-        "results": results,
+        "results": tables.results(cells, evaluations),
         "records": tables.records(cells, evaluations),
-        "sinks": trace_tables.sinks([cell for cell in cells if cell.kind == "trace"], parts),
-        "depth": trace_tables.depth([cell for cell in cells if cell.kind == "trace"], parts),
-        "diagnosis": trace_tables.diagnosis(cells, evaluations, parts),
+        "sinks": trace_tables.stacked(traced, parts, summary),
+        "depth": trace_tables.stacked(traced, parts, depth_table),
     }
+    frames |= tables.verdicts(frames, cells)
     about = {"model": names[0], "decoding_name": "short", "policy": "top:1"}
     frames["replay"] = pd.DataFrame([{**about, "n": 3, "kl": 0.01234, "flipped": 0.25, "changed": None}])
     frames["pairs"] = pd.DataFrame(
         [{**about, "document": f"d{i}", "measure": "delay", "value": i / 7} for i in range(3)]
     )
-    tables.write(store, tables.Tables(frames, tuple(notes)))
-    _figures(folder, {name: traces[name][1] for name in names}, HOSTILE if hostile else "it needs maps")
+    tables.write(store, frames)
     manifest = {
         "study": study.name, "inputs": "0", "science": "study/1", "versions": {"sinkscope": "0", "torch": "0"},
-        "models": {name: {"family": family, "dtype": "float32", "weights": "abc", "layers": 3, "heads": 4, "parameters": 8_000}
-                   for name, family in zip(names, ("llada", "causal"), strict=True)},
+        "models": {name: {"family": family, "parameters": parameters, **FACTS} for name, family in families.items()},
         "cells": {cell.id: cell.title for cell in cells}, "traced_documents": "all", "exemplars": "the second",
-        "notes": [HOSTILE] if hostile else notes,
         "calls": [{"when": "2026-11-16T00:00:00+00:00", "on": "local", "workers": 1, "answers_computed": N, "seconds": {}}],
     }  # fmt: skip
     write_atomically(folder / "manifest.json", json.dumps(manifest))
@@ -110,25 +124,19 @@ def _samples(data: xr.Dataset) -> list[xr.Dataset]:
 
 
 def _cell(kind: Any, model: spec.StudyModel, family: str, policy: str) -> Cell:
-    decoding = (
-        {"kind": "greedy", "length": 12, "eos": "model"}
-        if family == "causal"
-        else {"kind": "llada", "length": 24, "steps": 24, "block": 8}
-    )
-    identity = {
-        "kind": kind, "model": {"family": family, "dtype": "float32", "weights": f"abc-{model.name}"}, "decoding": decoding,
-        "task": {"task": "gsm8k", "version": "gsm8k/1", "scheme": {"name": "plain"}}, "policy": policy, "seeds": [0],
-    }  # fmt: skip
-    return Cell(
-        kind=kind, model=model, family=family, task="gsm8k", decoding=json.dumps(decoding), decoding_name="short", policy=policy,
-        seeds=(0,), documents=tuple(range(N)), group="traces" if kind != "evaluate" else "", identity=identity,
+    decoding = GreedyDecoding(12) if family == "causal" else LladaDecoding(24, 24, 8)
+    experiment = Experiment(
+        ModelIdentity(model.name, family, "float32", f"abc-{model.name}"), registry.get("gsm8k", family), decoding,
+        parse_policy(policy),
     )  # fmt: skip
+    group = "traces" if kind != "evaluate" else ""
+    return Cell(kind, experiment, model, "gsm8k", "short", tuple(range(N)), group=group, questions="0")
 
 
 def _answers(cell: Cell, accuracy: float) -> Evaluation:
     """Each document is right by a fixed hash of document and draw, so that policies agree on easy documents."""
 
-    settings = cell.settings()
+    settings = cell.settings
     noise = zlib.crc32(cell.policy.encode()) % 97 / 9700
     plain = cell.policy == "none"
     records = [
@@ -140,11 +148,3 @@ def _answers(cell: Cell, accuracy: float) -> Evaluation:
         for i in range(N)
     ]  # fmt: skip
     return Evaluation(tuple(records), settings)
-
-
-def _figures(folder: Path, traces: dict[str, xr.Dataset], left_out: str) -> None:
-    """The figures that the report shows, and why another is missing."""
-    from sinkscope.report.figures import save_all
-
-    save_all(traces, folder / "figures", only=["figure_1", "figure_5", "figure_7", "table_2"])
-    write_atomically(folder / "figures" / "left_out.json", json.dumps({"figure_4": left_out}))

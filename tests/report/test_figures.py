@@ -12,19 +12,10 @@ import pytest
 from tests.report import pages
 from tests.sinks import synthetic
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 from sinkscope.report.figures import FIGURES, MAPS, TOGETHER, make, save_all
 from sinkscope.report.figures.look import RAMP, received_norm
-from sinkscope.sinks import composition, filtered_share, layer_head_map, moves, paths, step_position_map
-
-ACCURACIES = pd.DataFrame(
-    [
-        ("GSM8K", policy, model, value, 0.01)
-        for policy, shift in (("none", 0.0), ("top:1", 0.1))
-        for model, value in (("a", 0.8 - shift), ("b", 0.7 - shift))
-    ],
-    columns=["task", "policy", "model", "accuracy", "stderr"],
-)
+from sinkscope.sinks import filtered_share, layer_head_map, moves, paths, step_position_map
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +29,7 @@ def maps():
 @pytest.fixture(scope="module")
 def saved(maps, tmp_path_factory):
     folder = tmp_path_factory.mktemp("figures")
-    return folder, save_all({"planted": maps}, folder, accuracies=ACCURACIES)
+    return folder, save_all({"planted": maps}, folder)
 
 
 @pytest.mark.slow
@@ -81,9 +72,6 @@ def test_the_data_behind_are_those_of_the_analysis(maps):
     assert np.allclose(grid.values, layer_head_map(maps).values[0])
     share = make("figure_10", maps).table
     assert np.allclose(share["share"], filtered_share(maps).values[0])
-    tokens = make("table_2", maps).table
-    known = composition(maps, by="token", top=5)
-    assert np.allclose(tokens["enrichment"], known[known["detections"] > 0]["enrichment"])
     line = make("figure_7", maps).table
     assert np.array_equal(
         line["position"],
@@ -134,9 +122,8 @@ def test_figures_of_whole_maps_say_what_they_need(name):
 @pytest.mark.slow
 def test_several_traces_share_figures_and_get_their_own(tmp_path: Path):
     traces = {"org/a": pages.diffusion(), "causal": pages.causal()}
-    made = save_all(traces, tmp_path, only=["figure_1", "figure_3", "figure_5", "figure_9", "table_1"])
+    made = save_all(traces, tmp_path, only=["figure_1", "figure_3", "figure_5", "figure_9"])
     assert set(made.files) == {"figure_1", "figure_3", "figure_5", "figure_9"}
-    assert "accuracies" in made.left_out["table_1"]
     assert (tmp_path / "figure_3_org-a.svg").exists()
     assert (tmp_path / "figure_3_causal.svg").exists()
     table = pd.read_csv(tmp_path / "figure_1.csv")
@@ -155,15 +142,10 @@ def test_the_same_data_give_the_same_file(maps, tmp_path):
         ).read_bytes()
 
 
-def test_table_1_refuses_what_it_cannot_print():
-    with pytest.raises(InputError, match="accuracy is missing"):
-        make("table_1", ACCURACIES.drop(columns="accuracy"))
-    with pytest.raises(InputError, match="between 0 and 1"):
-        make("table_1", ACCURACIES.assign(accuracy=80.0))
-    with pytest.raises(InputError, match="two accuracies"):
-        make("table_1", pd.concat([ACCURACIES, ACCURACIES]))
+def test_a_figure_that_there_is_not_is_named(maps, tmp_path):
     with pytest.raises(InputError, match="did you mean"):
-        make("figure_11", ACCURACIES)
+        make("figure_11", maps)
+    assert save_all({}, tmp_path, only=["figure_1"]).left_out == {"figure_1": "it needs a trace"}
 
 
 def test_colours_are_those_of_the_viewer_and_can_be_inverted():

@@ -18,7 +18,7 @@ from tests.report import pages
 from tests.report.packed import unpack, values_of
 from tests.sinks import synthetic
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 from sinkscope.report.html import (
     embedded_json,
     viewer_page,

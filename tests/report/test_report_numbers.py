@@ -1,13 +1,11 @@
-"""The numbers on the report's page are the numbers of the tables: read back from text and from pictures in a real browser."""
+"""The numbers on the report's page are the numbers of the tables: read back from text and from the matrix in a real browser."""
 
 from __future__ import annotations
 
-import math
 import re
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 from tests.report import browser as chromium
@@ -20,12 +18,6 @@ pytestmark = [
 ]
 
 TEXTS = """[...document.querySelectorAll('[data-at]:not(g)')].map((e) => [e.dataset.at, e.textContent])"""
-MARKS = """[...document.querySelectorAll('g[data-place]')].map((g) => {
-  const svg = g.closest('svg'), whisker = g.querySelector('.whisker');
-  return [g.dataset.at, g.dataset.axis, g.dataset.place, svg.dataset[g.dataset.axis], g.querySelector('.point').getAttribute('d'),
-    whisker && [...'12'].map((i) => Number(whisker.getAttribute(g.dataset.axis + i)))]; })"""
-BARS = """[...document.querySelectorAll('g[data-wide]')].map((g) => {
-  const box = g.querySelector('rect'); return [g.dataset.at, Number(box.getAttribute('width')), g.closest('svg').dataset.x]; })"""
 
 
 @cache
@@ -53,26 +45,16 @@ def said(text: str) -> list[tuple[float, float]]:
     return found
 
 
-def value(at: float, scale: str) -> float:
-    """Pixel → value, from what the plot says about its axis."""
-    kind, *numbers = scale.split(" ")
-    low, start, high, stop = map(float, numbers)
-    share = (at - start) / (stop - start)
-    if kind == "log":
-        return math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
-    return low + share * (high - low)
-
-
 def test_every_number_of_the_page_is_that_of_its_table(report, planted):
     texts = report.js(TEXTS)
-    assert len(texts) > 300
+    assert len(texts) > 250
     tables = {name.split("/")[0] for places, _ in texts for name in places.split(" ")}
-    assert tables == {"results", "sinks", "depth", "diagnosis", "replay", "pairs"}
+    assert tables == {"results", "sinks", "depth", "replay", "pairs"}
     columns = {name.split("/")[2] for places, _ in texts for name in places.split(" ")}
     assert {
-        "accuracy", "low", "high", "paper", "paper_plus_minus", "difference", "difference_p_holm", "control_accuracy",
-        "over_control", "hidden_share", "control_hidden_share", "sinks_hit", "key_share", "n", "value", "sinks_per_head",
-        "absorbed_high", "verdict",
+        "accuracy", "low", "high", "paper", "difference", "difference_p_holm",
+        "over_control", "hidden_share", "sinks_hit", "key_share", "n", "value", "sinks_per_head",
+        "absorbed_high",
     } <= columns  # fmt: skip
     for places, text in texts:
         wanted = cells(planted, places)
@@ -91,54 +73,58 @@ def test_every_row_of_the_result_table_is_on_the_page(report, planted):
     results = pd.read_parquet(planted / "tables" / "results.parquet")
     for row in range(len(results)):
         assert f"results/{row}/accuracy" in shown
-    diagnosis = pd.read_parquet(planted / "tables" / "diagnosis.parquet")
-    assert sum(place.startswith("diagnosis/") and place.endswith("verdict") for place in shown) == len(
-        diagnosis
-    )
-
-
-def test_marks_stand_where_their_numbers_are(report, planted):
-    marks = report.js(MARKS)
-    assert {at.split("/")[0] for at, *_ in marks} == {"results", "sinks", "depth"}
-    assert any(at.endswith("/paper") for at, *_ in marks)
-    for at, axis, place, scale, drawn, whisker in marks:
-        x, y = place.split(" ")
-        assert drawn.startswith(f"M{x} {y}"), "the shape is drawn where the mark says it is"
-        low, high = sorted(float(number) for number in (scale.split(" ")[1], scale.split(" ")[3]))
-        real = float(np.clip(cells(planted, at)[0], low, high))
-        read = value(float(x if axis == "x" else y), scale)
-        assert read == pytest.approx(real, rel=0.01, abs=0.004 * (high - low)), at
-        if whisker and at.startswith("results/") and at.endswith("/accuracy"):
-            ends = sorted(value(end, scale) for end in whisker)
-            wanted = cells(planted, f"{at.replace('accuracy', 'low')} {at.replace('accuracy', 'high')}")
-            assert ends == pytest.approx([float(end) for end in wanted], abs=0.005), at
-
-
-def test_bars_are_as_long_as_their_shares(report, planted):
-    bars = report.js(BARS)
-    assert bars
-    for at, wide, scale in bars:
-        _, _, start, _, stop = scale.split(" ")
-        assert wide / (float(stop) - float(start)) == pytest.approx(
-            float(cells(planted, at)[0]), abs=0.002
-        ), at
+    questions = report.js("document.querySelectorAll('#findings [data-status]').length")
+    needs = 2  # whether each model needs its strongest sinks
+    assert questions == len(pd.read_parquet(planted / "tables" / "diagnosis.parquet")) + needs
 
 
 def test_the_claims_are_those_that_the_rules_give(report, planted):
-    from sinkscope.report.study.claims import judge
-    from sinkscope.report.study.evidence import collect
     from sinkscope.report.study.source import read
+    from sinkscope.verdicts.wording import evidence
 
     shown = report.js(
-        "[...document.querySelectorAll('[data-claim]')].map((e) => [e.dataset.claim, e.dataset.model, e.dataset.about,"
-        " e.dataset.status, e.querySelector('.badge').textContent.slice(2), e.querySelector('.evidence').textContent])"
+        "[...document.querySelectorAll('#claims [data-status]')].map((e) => [e.closest('[data-claim]').dataset.claim,"
+        " e.dataset.model, e.dataset.about, e.dataset.status, e.querySelector('.badge').textContent,"
+        " e.querySelector('.evidence').textContent])"
     )
     wanted = {
-        (claim, model, found.about): (found.status, found.evidence)
-        for claim, row in judge(collect(read(planted))).items()
-        for model, judgements in row.items()
-        for found in judgements
+        (claim, model, verdict.about): (verdict.status.value, evidence(verdict))
+        for claim, row in read(planted).judged.items()
+        for model, verdicts in row.items()
+        for verdict in verdicts
     }
     assert {(claim, model, about): (badge, text) for claim, model, about, _, badge, text in shown} == wanted
     assert all(status == badge for *_, status, badge, _ in shown)
-    assert {"supported", "contradicted", "not testable"} == {status for *_, status, _, _ in shown}
+    assert {"supported", "contradicted", "undecided"} == {status for *_, status, _, _ in shown}
+
+
+def test_every_line_of_the_matrix_shows_each_model_on_one_scale(report, planted):
+    """The places of estimate, interval and limit are those of the verdict, on a scale that the models of a line share."""
+    from sinkscope.report.study import matrix
+    from sinkscope.report.study.source import read
+
+    claims = matrix.claims(read(planted))
+    shown = report.js(
+        "[...document.querySelectorAll('#claims .line[data-claim]')].map((line) => [...line.querySelectorAll('.judged')]"
+        ".map((e) => ['value', 'limit', 'interval'].map((name) => { const mark = e.querySelector('line.' + name);"
+        " return mark && [Number(mark.getAttribute('x1')), Number(mark.getAttribute('x2'))]; })))"
+    )
+    lines = [line for theme in claims["themes"].values() for line in theme]
+    assert len(shown) == len(lines) > 10
+    seen = 0
+    for line, cells in zip(lines, shown, strict=True):
+        points = []
+        for model, (value, limit, interval) in zip(claims["models"], cells, strict=True):
+            if value is None:
+                continue
+            verdict = line.drawn(model)
+            points.append((verdict.estimate.value, value[0]))
+            points += [] if limit is None else [(verdict.limit, limit[0])]
+            points += [] if interval is None else list(zip(verdict.estimate[1:], interval, strict=True))
+            seen += 1
+        points = [(value, place) for value, place in points if value is not None]
+        for value, place in points:
+            assert 0 <= place <= 100, line.question.name
+            for other, elsewhere in points:
+                assert (value < other) <= (place <= elsewhere), line.question.name
+    assert seen > 10

@@ -113,6 +113,7 @@ def test_a_screen_reader_and_a_keyboard_reach_everything(page):
         == "true"
     )
     page.js("document.querySelector('.card.main .front').focus()")
+    page.press("Home")
     page.press("ArrowDown")
     assert page.js(f"{STATE}.step") == 1
     outline = page.js("getComputedStyle(document.activeElement).outlineStyle")

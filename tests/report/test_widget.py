@@ -9,7 +9,7 @@ import pytest
 from tests.report import browser as chromium
 from tests.report import pages
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 from sinkscope.report import notebook
 from sinkscope.trace.trace import Trace
 

@@ -8,6 +8,7 @@ from tests.helpers import golden
 from tests.reuse.test_partial import Reference
 
 import sinkscope as ss
+from sinkscope.reuse import shadowed
 from sinkscope.reuse.rule import Candidates
 
 PROMPT = 18
@@ -30,7 +31,7 @@ def kept_keys(rule: str, column: int) -> list[int]:
 def test_new_tokens_see_the_kept_keys_only(rule: str) -> None:
     model = golden.model("llama")
     prompt = torch.randint(4, 400, (1, PROMPT), generator=torch.Generator().manual_seed(2))
-    run = ss.generate(model, prompt, ss.GreedyDecoding(8, eos=None), reuse=rule, shadow=True)
+    run = ss.generate(model, prompt, ss.GreedyDecoding(8, eos=None), reuse=shadowed(rule))
     ids, layers = run.sequences[0], model.shape.layers
     reference = Reference("llama")
     reference(ids, list(range(len(ids))))  # room for all keys; each is written anew below
@@ -41,8 +42,8 @@ def test_new_tokens_see_the_kept_keys_only(rule: str) -> None:
         if column >= PROMPT - 1:
             seen.append(int(model.head(hidden).argmax(-1)[0]))
     assert seen[:-1] == ids[PROMPT:].tolist()
-    assert run.work is not None
-    assert (run.work.saved > 0) == (rule != "sparse:1.0")
+    assert run.extras["reuse"].work is not None
+    assert (run.extras["reuse"].work.saved > 0) == (rule != "sparse:1.0")
 
 
 def test_a_share_is_of_all_keys_so_far() -> None:
@@ -58,4 +59,6 @@ def test_a_share_is_of_all_keys_so_far() -> None:
     per_pair = 2 * model.shape.layers * model.shape.heads * model.shape.head_dim
     # Half of the keys before the newest token, rounded up, and itself.
     skipped = sum((40 + step) - (-(-(39 + step) // 2) + 1) for step in range(1, 30))
-    assert run.work.exact[0] - run.work.done[0] == pytest.approx(skipped * per_pair, rel=0.05)
+    assert run.extras["reuse"].work.exact[0] - run.extras["reuse"].work.done[0] == pytest.approx(
+        skipped * per_pair, rel=0.05
+    )

@@ -132,8 +132,8 @@ def test_a_generation_is_that_of_the_layers_one_by_one(threshold: float) -> None
             state[chosen] = token[chosen]
             states.append(state)
     assert torch.equal(run.states[:, 0], torch.stack(states))
-    assert run.work is not None
-    assert run.work.done == [dense.work]
+    assert run.extras["reuse"].work is not None
+    assert run.extras["reuse"].work.done == [dense.work]
     assert {0, 1, 2, 3} >= set(dense.begun)
     assert {1, 2} & set(dense.begun), "no refresh began in the middle"
 
@@ -157,8 +157,8 @@ def test_hidden_states_are_those_of_the_layers_one_by_one(
     for ids, block, own, hidden in steps:
         torch.testing.assert_close(hidden, dense.step(ids, block, own != start), atol=2e-5, rtol=1e-4)
         start = own
-    assert run.work is not None
-    assert run.work.done == [dense.work]
+    assert run.extras["reuse"].work is not None
+    assert run.extras["reuse"].work.done == [dense.work]
     assert {1, 2} & set(dense.begun), "no refresh began in the middle"
     fresh = run.trace.dataset["fresh"].values[0]
     assert [row.nonzero()[0].tolist() for row in fresh] == dense.computed
@@ -181,7 +181,7 @@ def test_from_a_threshold_of_1_on_every_step_is_exact() -> None:
     exact = ss.generate(model, PROMPT, decoding)
     run = ss.generate(model, PROMPT, decoding, reuse="drift:1,refresh=layers")
     assert torch.equal(run.states, exact.states)
-    assert run.work is None
+    assert run.extras["reuse"].work is None
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -193,8 +193,8 @@ def test_refreshes_from_the_first_layer_on_are_the_exact_loop(
     monkeypatch.setattr(ReuseRuntime, "_drifted_from", lambda self: 0)
     run = ss.generate(model, PROMPT, decoding, reuse="drift:0.9,refresh=layers", capture=ss.Capture())
     assert torch.equal(run.states, exact.states)
-    assert run.work is not None
-    assert run.work.done == run.work.exact
+    assert run.extras["reuse"].work is not None
+    assert run.extras["reuse"].work.done == run.extras["reuse"].work.exact
     assert bool(run.trace.dataset["fresh"].all())
 
 
@@ -205,8 +205,8 @@ def test_where_every_column_is_active_nothing_is_lost() -> None:
     for threshold in (-1.0, 0.99, 0.9999):
         run = ss.generate(model, PROMPT[:, :1], decoding, reuse=ss.DriftReuse(threshold, refresh="layers"))
         assert torch.equal(run.states, exact.states)
-        assert run.work is not None
-        assert run.work.done == run.work.exact
+        assert run.extras["reuse"].work is not None
+        assert run.extras["reuse"].work.done == run.extras["reuse"].work.exact
 
 
 def test_no_drift_is_no_difference() -> None:
@@ -217,7 +217,7 @@ def test_no_drift_is_no_difference() -> None:
         for refresh in ("layers", "all")
     )
     assert torch.equal(deep.states, whole.states)
-    assert deep.work == whole.work
+    assert deep.extras["reuse"].work == whole.extras["reuse"].work
 
 
 @pytest.mark.parametrize("layer", [0, 2])

@@ -71,10 +71,8 @@ def test_the_trace_command_says_it(model: ss.Model, tmp_path: Path) -> None:
         str(model.source),
         "--prompt",
         "hello",
-        "--length",
-        "8",
-        "--block",
-        "4",
+        "--decoding",
+        "length=8,block=4",
         "--reuse",
         "prefix:2",
     ]

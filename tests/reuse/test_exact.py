@@ -38,8 +38,8 @@ def test_refresh_at_every_step_is_the_exact_loop(family: str, name: str) -> None
     run = generate(family, name, reuse=text)
     assert torch.equal(run.states, exact.states)
     assert torch.equal(run.ties, exact.ties)
-    assert run.reuse == ss.parse_reuse(text)
-    assert run.work is None
+    assert run.extras["reuse"].rule == ss.parse_reuse(text)
+    assert run.extras["reuse"].work is None
 
 
 @pytest.mark.parametrize("family", ["llada", "mmada", "dream"])
@@ -59,8 +59,8 @@ def test_full_forwards_that_leave_something_behind_are_the_exact_ones(family: st
     ):
         run = ss.generate(model, prompt, decoding, reuse=text, capture=ss.Capture())
         assert torch.equal(run.states, exact.states), text
-        assert run.work is not None
-        assert run.work.done == run.work.exact, text
+        assert run.extras["reuse"].work is not None
+        assert run.extras["reuse"].work.done == run.extras["reuse"].work.exact, text
         received, before = (one.trace.dataset["received"].values for one in (run, exact))
         np.testing.assert_allclose(received, before, rtol=1e-5, err_msg=text)
         assert bool(run.trace.dataset["fresh"].all()), text
@@ -96,5 +96,5 @@ def test_full_forwards_in_every_step_are_the_golden_ones(
         monkeypatch.setattr(ss.DriftReuse, "due", lambda self, age, begins: True)
     run = generate(family, name, reuse=rule)
     assert torch.equal(run.states, exact.states)
-    assert run.work is not None
-    assert run.work.done == run.work.exact
+    assert run.extras["reuse"].work is not None
+    assert run.extras["reuse"].work.done == run.extras["reuse"].work.exact

@@ -10,21 +10,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from tests.decoding.test_graphs import failing_capture
 from tests.helpers import golden
+from tests.helpers.repeated import at_once
 from torch import Tensor
 from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import sinkscope as ss
-from sinkscope.decoding import engine
-from sinkscope.decoding.graphs import Graphs
-from sinkscope.reuse import runtime
+from sinkscope.gpu import graphs
+from sinkscope.gpu.graphs import Result
+from sinkscope.reuse import state
 from sinkscope.trace import step_recorder
 
 RULES = (
@@ -34,41 +35,45 @@ RULES = (
 )  # fmt: skip
 
 
-class Recorded(Graphs):
-    """Records operations instead of kernels, and counts what it does."""
-
-    done: ClassVar[Counter[str]] = Counter()
-
-    def run(self, x: Any, kind: Any, forward: Any) -> Any:
-        self._seen[kind] += 1
-        if self._seen[kind] <= self._warm_ups:
-            return *forward(x, False), False
-        known: dict[Any, Any] = self._captured
-        if kind not in known:
-            self.done["recorded"] += 1
-            with torch.no_grad():
-                known[kind] = make_fx(lambda state: forward(state, True))(x.clone())
-        self.done["repeated"] += 1
-        return *known[kind](x), True
-
-
 @pytest.fixture
 def done(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """What recordings did in this test."""
-    monkeypatch.setattr(engine, "Graphs", Recorded)
-    monkeypatch.setattr(Recorded, "done", Counter())
-    monkeypatch.setattr(runtime, "fills_up", lambda device: True)
-    monkeypatch.setattr(runtime, "PADDED", 8)
+    counts: Counter[str] = Counter()
+
+    def record(run: Any, inputs: Tensor, _: Any) -> tuple[Any, Result]:
+        """As `graphs.record`, of operations instead of kernels."""
+
+        def flat(x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+            result = run(x)
+            return result.output, result.recorded
+
+        with torch.no_grad():
+            operations = make_fx(flat)(inputs)
+        counts["recorded"] += 1
+        output, recorded = torch.empty(0), {}
+
+        def replay() -> None:
+            counts["repeated"] += 1
+            latest, arrays = operations(inputs)
+            output.set_(latest)
+            recorded.update(arrays)
+
+        return replay, Result(output, recorded, None)
+
+    monkeypatch.setattr(graphs, "record", record)
+    monkeypatch.setattr(graphs, "_KEPT", type(graphs._KEPT)())
+    monkeypatch.setattr(state, "fills_up", lambda device: True)
+    monkeypatch.setattr(state, "PADDED", 8)
     monkeypatch.setattr(step_recorder, "_stacked", lambda layers: torch.stack(layers, 1))  # as on a GPU
     # No description of every value, which nobody reads, and which takes longer than the rest of a recording.
     monkeypatch.setattr(proxy_tensor, "extract_val", lambda value, **_: None, raising=False)
-    return Recorded.done
+    return counts
 
 
 @contextmanager
 def repeating() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "graphs_wanted", lambda device: True)
+        at_once(patch)
         yield
 
 
@@ -116,7 +121,7 @@ def test_repeated_forwards_are_the_plain_ones(family: str, text: str, kept: str,
         again = ss.generate(model, ids, decoding, reuse=text, **RECORDED[kept])
     assert done["repeated"] > 0
     assert torch.equal(again.states, plain.states)
-    assert again.work == plain.work
+    assert again.extras["reuse"].work == plain.extras["reuse"].work
     assert (plain.trace is None) == (again.trace is None) == (kept == "nothing")
     if plain.trace is not None and again.trace is not None:
         for name, values in plain.trace.dataset.items():
@@ -125,10 +130,21 @@ def test_repeated_forwards_are_the_plain_ones(family: str, text: str, kept: str,
 
 @pytest.mark.parametrize("text", ["prefix:block", "sparse:0.25,by=sinks"])
 def test_one_recording_serves_all_blocks(text: str, done: Counter[str]) -> None:
-    """The columns of a block and the number of its keys are those of every block: 21 partial steps, the first one plain."""
+    """The columns of a block and the number of its keys are those of every block (21 partial steps, the first plain), and
+    those of a later generation, whose prompt is another.
+    """
+    model, decoding, prompts = (
+        golden.model("llada"),
+        decoding_of("llada"),
+        (torch.arange(20, 29)[None], torch.arange(90, 99)[None]),
+    )
+    plain = [ss.generate(model, prompt, decoding, reuse=text) for prompt in prompts]
     with repeating():
-        ss.generate(golden.model("llada"), torch.arange(20, 29)[None], decoding_of("llada"), reuse=text)
-    assert done == {"recorded": 1, "repeated": 20}
+        runs = [ss.generate(model, prompt, decoding, reuse=text) for prompt in prompts]
+    assert done == {"recorded": 1, "repeated": 40}
+    for one, other in zip(plain, runs, strict=True):
+        assert torch.equal(one.states, other.states)
+        assert one.extras["reuse"].work == other.extras["reuse"].work
 
 
 @pytest.mark.slow
@@ -141,11 +157,11 @@ def test_filled_up_columns_change_nothing(
     given: dict[str, Any] = {"attention_mask": mask, "capture": ss.Capture(), "reuse": text}
     with repeating():
         padded = ss.generate(model, ids, decoding_of("llada"), **given)
-    monkeypatch.setattr(runtime, "fills_up", lambda device: False)
+    monkeypatch.setattr(state, "fills_up", lambda device: False)
     plain = ss.generate(model, ids, decoding_of("llada"), **given)
     counts = plain.trace.dataset["fresh"].sum("key").values
     assert torch.equal(padded.states, plain.states)
-    assert padded.work == plain.work
+    assert padded.extras["reuse"].work == plain.extras["reuse"].work
     np.testing.assert_array_equal(padded.trace.dataset["fresh"].values, plain.trace.dataset["fresh"].values)
     np.testing.assert_allclose(
         padded.trace.dataset["received"].values, plain.trace.dataset["received"].values, rtol=2e-4, atol=2e-5
@@ -166,4 +182,4 @@ def test_where_nothing_can_be_captured_steps_stay_plain(monkeypatch: pytest.Monk
         run = ss.generate(model, prompt, decoding_of("llada"), reuse="sparse:3")
     assert tried == [1]
     assert torch.equal(run.states, plain.states)
-    assert run.work == plain.work
+    assert run.extras["reuse"].work == plain.extras["reuse"].work

@@ -7,8 +7,9 @@ import torch
 from tests.helpers import golden
 
 import sinkscope as ss
-from sinkscope.generation.agreement import agreement
 from sinkscope.models.model import Model
+from sinkscope.reuse import shadowed
+from sinkscope.reuse.agreement import agreement
 
 SINKS = range(10, 18)
 """Tokens that draw all attention; each makes the masks an answer of its own, ANSWER + token."""
@@ -56,7 +57,7 @@ def test_keeping_sinks_beats_keeping_other_keys(planted: Model) -> None:
     assert exact.answers == [[ANSWER + token] * 12 for token in SINKS]
 
     def equal(by: str) -> list[float]:
-        run = ss.generate(planted, ids, decoding, seed=seeds, reuse=f"sparse:1,by={by}", shadow=True)
+        run = ss.generate(planted, ids, decoding, seed=seeds, reuse=shadowed(f"sparse:1,by={by}"))
         found = agreement(exact, run)
         assert all((row.kl < 1e-6) == (row.tokens_equal == 1) for row in found)
         return [row.tokens_equal for row in found]
@@ -71,7 +72,7 @@ def test_agreement_says_where_runs_part(planted: Model) -> None:
     ids[0, 2] = SINKS[0]
     decoding = ss.LladaDecoding(12, block=6)
     exact = ss.generate(planted, ids, decoding)
-    (same,) = agreement(exact, ss.generate(planted, ids, decoding, reuse="sparse:1", shadow=True))
+    (same,) = agreement(exact, ss.generate(planted, ids, decoding, reuse=shadowed("sparse:1")))
     assert (same.tokens_equal, same.first_step) == (1.0, None)
     (other,) = agreement(exact, ss.generate(planted, ids, decoding, reuse="sparse:1,by=recent"))
     # Each block begins with a full forward, which decides one token right; the other five are lost.
@@ -81,21 +82,21 @@ def test_agreement_says_where_runs_part(planted: Model) -> None:
     with pytest.raises(ss.InputError, match="should be exact"):
         agreement(ss.generate(planted, ids, decoding, reuse="sparse:1"), exact)
     with pytest.raises(ss.InputError, match="without reuse every step is exact"):
-        ss.generate(planted, ids, decoding, shadow=True)
+        shadowed("none")
 
 
 @pytest.mark.parametrize("by", ["sinks", "first:4+recent", "recent"])
 def test_the_error_of_a_causal_model_is_that_of_exact_attention(by: str) -> None:
     model, ids = golden.model("llama"), torch.arange(20, 44)[None]
-    run = ss.generate(model, ids, ss.GreedyDecoding(8, eos=None), reuse=f"sparse:6,by={by}", shadow=True)
+    run = ss.generate(model, ids, ss.GreedyDecoding(8, eos=None), reuse=shadowed(f"sparse:6,by={by}"))
     for step in range(8):
         logits = model.logits(run.states[step, :, : 24 + step])[0, -1].double().log_softmax(-1)
         if step == 0:
-            assert float(run.error[0, 0]) < 1e-9
+            assert float(run.extras["reuse"].error[0, 0]) < 1e-9
         # What was written is the approximate choice; its probability under exact attention bounds the divergence from below.
         token = int(run.states[step + 1, 0, 24 + step])
-        assert float(run.error[step, 0]) >= 0
+        assert float(run.extras["reuse"].error[step, 0]) >= 0
         if token != int(logits.argmax()):
-            assert float(run.error[step, 0]) > 1e-4
-    whole = ss.generate(model, ids, ss.GreedyDecoding(8, eos=None), reuse="sparse:1.0", shadow=True)
-    assert float(whole.error.max()) < 1e-8
+            assert float(run.extras["reuse"].error[step, 0]) > 1e-4
+    whole = ss.generate(model, ids, ss.GreedyDecoding(8, eos=None), reuse=shadowed("sparse:1.0"))
+    assert float(whole.extras["reuse"].error.max()) < 1e-8

@@ -51,15 +51,15 @@ def test_a_row_equals_its_run_alone(family: str, text: str) -> None:
     ids = torch.randint(4, 400, (3, 14), generator=generator)
     mask = torch.stack([torch.arange(14) >= 14 - length for length in lengths]).long()
     together = ss.generate(model, ids, decoding, attention_mask=mask, seed=[1, 2, 3], reuse=text)
-    assert together.work is not None
-    assert together.work.saved > 0
+    assert together.extras["reuse"].work is not None
+    assert together.extras["reuse"].work.saved > 0
     for row, length in enumerate(lengths):
         alone = ss.generate(model, ids[row : row + 1, 14 - length :], decoding, seed=[row + 1], reuse=text)
         assert torch.equal(alone.states[:, 0], together.states[:, row, 14 - length :])
-        assert alone.work is not None
-        assert (alone.work.done[0], alone.work.exact[0]) == (
-            together.work.done[row],
-            together.work.exact[row],
+        assert alone.extras["reuse"].work is not None
+        assert (alone.extras["reuse"].work.done[0], alone.extras["reuse"].work.exact[0]) == (
+            together.extras["reuse"].work.done[row],
+            together.extras["reuse"].work.exact[row],
         )
 
 

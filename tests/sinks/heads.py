@@ -12,7 +12,7 @@ import numpy.typing as npt
 import xarray as xr
 from tests.sinks import synthetic
 
-from sinkscope.sink_rule import distant, gap_of
+from sinkscope.base.sink_rule import distant, gap_of
 
 Map = npt.NDArray[np.float32]
 LENGTHS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)

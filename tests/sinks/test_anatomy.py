@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.sinks import synthetic
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 from sinkscope.sinks import anatomy, massive_activations, secondary_sinks, sink_table
 from sinkscope.sinks.anatomy import massive_keys
 from sinkscope.sinks.scan import drain_keys, key_median, per_query_head

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.sinks import synthetic
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 from sinkscope.sinks.categories import (
     CATEGORIES,
     category_codes,

@@ -268,7 +268,7 @@ def with_maps(trace: xr.Dataset, every: list[list[np.ndarray]]) -> xr.Dataset:
 
 
 def test_entropy_needs_maps_and_is_theirs(recorded):
-    from sinkscope.errors import InputError
+    from sinkscope.base.errors import InputError
 
     trace, every = recorded
     with pytest.raises(InputError, match="level='maps'"):
@@ -309,7 +309,8 @@ def test_a_recorded_trace_gives_the_same_numbers(recorded):
 
 def test_the_newest_query_alone_tells_no_sink(recorded):
     """It is what a mask ranks; whatever it gives a key, it is one query."""
-    from sinkscope.sinks import diagnose, summary
+    from sinkscope.sinks import summary
+    from sinkscope.verdicts.diagnosis import diagnose
 
     trace, _ = recorded
     found = detect(trace, 0.0, scores="received")
@@ -318,5 +319,5 @@ def test_the_newest_query_alone_tells_no_sink(recorded):
     rows = summary(trace, scores="received").set_index("measure")
     assert rows.loc["unknown keys", "value"] == 1
     assert np.isnan(rows.loc["sinks per head", "value"])
-    assert diagnose(trace, scores="received")["sinks"].verdict == "not enough evidence"
+    assert diagnose(trace, scores="received")["sinks"].status == "undecided"
     assert detect(trace, 0.3, "sum", scores="received").any()

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from tests.sinks import synthetic
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 from sinkscope.sinks import detect, filtered_share, score_histogram, sink_table, sinks_of, summary
 
 

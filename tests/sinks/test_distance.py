@@ -11,12 +11,11 @@ import xarray as xr
 from tests.sinks import heads, synthetic
 
 import sinkscope as ss
-from sinkscope.report.study.claims import CLAIMS
-from sinkscope.report.study.evidence import ModelEvidence
-from sinkscope.report.study.rules import OPEN, SUPPORTED
-from sinkscope.sink_rule import distant
+from sinkscope.base.sink_rule import distant
 from sinkscope.sinks import detect, merge, sink_statistics, unknown
-from sinkscope.statistics import Estimate
+from sinkscope.verdicts import Measure, Status
+from sinkscope.verdicts.measures import Kind, Measures, estimates_of
+from sinkscope.verdicts.questions import CLAIMS
 
 LONG = 1024
 OLD_RULE = {"rule": "sum", "scores": "received_all"}
@@ -95,10 +94,10 @@ def statistics(maps: list[heads.Map], prompts: int = 12) -> xr.Dataset:
 
 def verdicts(table) -> dict[str, str]:
     """What the claims on sinks of causal models say of a summary."""
-    rows = table.set_index("measure")
-    measures = {str(m): Estimate(*rows.loc[m, ["value", "low", "high"]].astype(float)) for m in rows.index}
-    evidence = ModelEvidence(model="planted", family="causal", measures=measures)
-    return {c.name: c.decide(evidence).status for c in CLAIMS if c.name in ("start", "static")}
+    measures = Measures("planted", "causal", Kind.TRACES, estimates=estimates_of(table))
+    return {
+        claim.name: claim.verdict(measures).status for claim in CLAIMS if claim.name in ("start", "static")
+    }
 
 
 @pytest.mark.parametrize("length", [16, 128, 1024])
@@ -111,9 +110,9 @@ def test_summary_diagnosis_and_claims_of_local_heads(length):
     assert rows.loc["heads without", "value"] == 1
     assert 0 < rows.loc["unknown keys", "value"] < 1
     diagnosis = ss.diagnose(found)
-    assert diagnosis["sinks"].verdict == "none"
-    assert "could not be judged" in diagnosis["sinks"].evidence
-    assert {verdicts(rows.reset_index())[claim] for claim in ("start", "static")} == {OPEN}
+    assert diagnosis["sinks"].answer == "none"
+    assert diagnosis["sinks"].number(Measure.UNKNOWN) is not None
+    assert {verdicts(rows.reset_index())[claim] for claim in ("start", "static")} == {Status.UNDECIDED}
 
 
 def test_summary_diagnosis_and_claims_of_a_first_token_sink():
@@ -124,8 +123,8 @@ def test_summary_diagnosis_and_claims_of_a_first_token_sink():
     assert rows["sinks per head"] == 1
     assert rows["main sink of a head: share"] == pytest.approx(0.6, abs=0.05)
     assert "main sink of a head" not in rows, "a multiple of uniform attention says nothing in a causal model"
-    assert ss.diagnose(found)["sinks"].verdict == "present"
-    assert verdicts(table)["start"] == SUPPORTED
+    assert ss.diagnose(found)["sinks"].answer == "present"
+    assert verdicts(table)["start"] == Status.SUPPORTED
 
 
 def test_another_rule_or_threshold_is_the_callers_choice():
@@ -135,7 +134,7 @@ def test_another_rule_or_threshold_is_the_callers_choice():
     rows = ss.summary(trace, rule="sum", scores="received_all").set_index("measure")
     assert rows.loc["sinks per head", "value"] > 1
     assert "unknown keys" not in rows.index
-    assert ss.diagnose(trace, epsilon=5.0)["sinks"].thresholds.endswith("ε = 5, rule distance")
+    assert ss.diagnose(trace, epsilon=5.0).setting == "ε = 5, rule distance"
 
 
 def test_a_layer_with_a_window_is_judged_by_what_it_sees():

@@ -74,29 +74,17 @@ def growing(state, rng):
     return at(state, state.key_at(3)) + second
 
 
-def random_key(state, rng):
+def random_key(state, rng, keys=None):
     """Another random key in every step and head."""
     extra = state.empty()
-    real = np.flatnonzero(state.position >= 0)
-    layers, heads = state.shape
-    extra[
-        np.repeat(np.arange(layers), heads),
-        np.tile(np.arange(heads), layers),
-        rng.choice(real, layers * heads),
-    ] = STRONG
+    keys = np.flatnonzero(state.position >= 0) if keys is None else keys
+    layer, head = np.indices(state.shape).reshape(2, -1)
+    extra[layer, head, rng.choice(keys, layer.size)] = STRONG
     return extra
 
 
 def random_mask(state, rng):
-    extra = state.empty()
-    masked = np.flatnonzero(state.masked)
-    layers, heads = state.shape
-    extra[
-        np.repeat(np.arange(layers), heads),
-        np.tile(np.arange(heads), layers),
-        rng.choice(masked, layers * heads),
-    ] = STRONG
-    return extra
+    return random_key(state, rng, np.flatnonzero(state.masked))
 
 
 def share(plant, kind: str, **options) -> float:
@@ -233,11 +221,7 @@ def sequence(path: str, standing: str = "") -> str:
         ("aaaabbbbaaaabbbbaaaa", "ab", "static"),  # two fixed keys take turns
         ("aaaabbbbaaaabbbbaaaa", "", "moving"),
         ("aaaaaaaabbbbbbbbbbbb", "z", "moving"),  # a weak fixed key beside it
-        (
-            "aaaaaaaabbbbbbbbbbbb",
-            "a",
-            "static",
-        ),  # a second one came and the first stayed: nothing left its place
+        ("aaaaaaaabbbbbbbbbbbb", "a", "static"),  # a second one came and the first stayed
         ("aaaaaaaaaaaa........", "", "vanishing"),
         ("........aaaaaaaaaaaa", "", "emerging"),
         ("a.......aaaaaaaaaaaa", "", "intermittent"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.sinks import synthetic
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 from sinkscope.sinks import (
     compare_traces,
     counterfactual,
@@ -17,6 +17,8 @@ from sinkscope.sinks import (
     split_sinks,
     summary,
 )
+from sinkscope.verdicts import Reason
+from sinkscope.verdicts.trace_rules import follows
 
 FILLERS = 6
 
@@ -30,9 +32,7 @@ def at_index(place: int):
     return plant
 
 
-@pytest.mark.parametrize(
-    ("new_place", "verdict"), [(10 + FILLERS, "token"), (10, "index"), (3, "not enough evidence")]
-)
+@pytest.mark.parametrize(("new_place", "verdict"), [(10 + FILLERS, "token"), (10, "index"), (3, "")])
 def test_fillers_tell_token_from_index(new_place, verdict):
     """The sink is at position 10; six fillers go in before position 4; where is it now?"""
     lengths = (20, 24, 31)
@@ -40,11 +40,11 @@ def test_fillers_tell_token_from_index(new_place, verdict):
     filled = synthetic.trace(at_index(new_place), lengths=tuple(n + FILLERS for n in lengths))
     alignment = [insertion_alignment(n + 32, 4, FILLERS) for n in lengths]
     table = counterfactual(original, filled, alignment)
-    assert table.attrs["verdict"] == verdict
+    assert follows(table).answer == verdict
     share = table.set_index("follows")["share"]
     assert share["token"] == (verdict == "token")
     assert share["index"] == (verdict == "index")
-    assert share["neither"] == (verdict == "not enough evidence")
+    assert share["neither"] == (verdict == "")
     assert (table["chance"] < 0.05).all()
 
 
@@ -52,16 +52,13 @@ def test_sinks_before_the_fillers_do_not_count():
     lengths = (20, 24)
     traces = [synthetic.trace("static", lengths=tuple(n + k for n in lengths)) for k in (0, FILLERS)]
     table = counterfactual(*traces, insertion_alignment(60, 4, FILLERS))
-    assert table.attrs["verdict"] == "not enough evidence"
+    assert follows(table).reason == Reason.NOT_MEASURED
     assert table["sinks"].sum() == 0
     with pytest.raises(InputError, match="same samples"):
         counterfactual(traces[0], traces[1].isel(sample=[0]), insertion_alignment(60, 4, FILLERS))
+    assert insertion_alignment(5, 2, 3).tolist() == [0, 1, 5, 6, 7]
     with pytest.raises(InputError, match="cannot insert"):
         insertion_alignment(10, 11, 2)
-
-
-def test_insertion_alignment():
-    assert insertion_alignment(5, 2, 3).tolist() == [0, 1, 5, 6, 7]
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.sinks import synthetic
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 from sinkscope.sinks import (
     absorbed_share,
     attention_entropy,

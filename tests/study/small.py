@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,26 @@ from tests.helpers.forked import forked
 from tests.helpers.tokenizers import golden_with_tokenizer
 from typer.testing import CliRunner
 
-from sinkscope import cli
+from sinkscope import LladaDecoding, cli, parse_policy
+from sinkscope.study.cells import Cell
+from sinkscope.study.spec import StudyModel
+from sinkscope.tasks import registry
+from sinkscope.tasks.experiment import Experiment, ModelIdentity
 
+SHORT = LladaDecoding(length=8, steps=4, block=4)
 TABLES = ("results", "records", "sinks", "depth", "diagnosis", "replay")
 ROOT = Path(__file__).parents[2]
+
+
+def cell(policy: str = "none", task: str = "word_problems", family: str = "llada", **changes: Any) -> Cell:
+    """A cell of three documents whose questions were read."""
+    experiment = Experiment(
+        ModelIdentity("m", family, "float32", "abc"), registry.get(task, family), SHORT, parse_policy(policy)
+    )
+    known = Cell(
+        "evaluate", experiment, StudyModel("somewhere", name="m"), task, "short", (0, 1, 2), questions="0"
+    )
+    return replace(known, **changes)
 
 
 def write_blocks(folder: Path, models: tuple[str, ...], blocks: str, name: str = "small") -> Path:
@@ -69,7 +86,7 @@ def command(study: Path, out: Path, *more: str) -> list[str]:
     return [
         sys.executable,
         "-m",
-        "sinkscope.cli",
+        "sinkscope",
         "study",
         str(study),
         "--out",

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.study import small
 
-from sinkscope.errors import InputError
-from sinkscope.study import cells, documents, estimate, spec
-from sinkscope.study.cells import Cell, identified
+import sinkscope as ss
+from sinkscope import policies
+from sinkscope.base.errors import InputError
+from sinkscope.study import cells, documents, estimate, run, spec
+from sinkscope.study.cells import Cell, identify
 from sinkscope.study.facts import Facts, facts_of
 from sinkscope.study.spec import StudyModel
+from sinkscope.tasks import registry, word_problems
 
-WEIGHTS = Facts("llada", "float32", "abc")
-CELL = Cell(
-    kind="evaluate", model=StudyModel("somewhere", name="m"), family="llada", task="word_problems",
-    decoding='{"kind": "llada", "length": 8, "steps": 4, "block": 4}', decoding_name="short", policy="top:1", seeds=(0,),
-    documents=(0, 1, 2),
-)  # fmt: skip
+CELL = small.cell("top:1", questions="")
 FACTS = {
-    name: Facts(family, "float32", "0", 2, 4, 1000) for name, family in (("a", "llada"), ("b", "causal"))
+    name: Facts(name, family, "float32", "0", 2, 4, 1000)
+    for name, family in (("a", "llada"), ("b", "causal"))
 }
 
 
@@ -42,69 +42,91 @@ def study(**changes: object) -> spec.Study:
     return spec.from_data({**data, **changes})
 
 
+def known(cell: Cell = CELL, **experiment: object) -> str:
+    """The id of a cell, with another experiment."""
+    (whole,) = identify([replace(cell, experiment=replace(cell.experiment, **experiment))])
+    return whole.id
+
+
 @pytest.mark.parametrize(
     "change",
     [
-        {"decoding": '{"kind": "llada", "length": 8, "steps": 8, "block": 4}'},
-        {"policy": "top:2"},
+        {"decoding": replace(small.SHORT, steps=8)},
+        {"policy": ss.MaskTop(2)},
+        {"reuse": ss.parse_reuse("prefix:2")},
         {"seeds": (1,)},
-        {"seeds": (0, 1)},
+        {"seeds": (0, 1), "decoding": replace(small.SHORT, remasking="random")},
+        {"task": registry.get("small_code", "llada")},
+        *({"model": replace(CELL.experiment.model, **one)} for one in (
+            {"family": "mmada"}, {"dtype": "bfloat16"}, {"weights": "abd"})),
+    ],
+)  # fmt: skip
+def test_everything_that_can_change_a_result_changes_the_id(change: dict[str, object]) -> None:
+    assert known(**change) != known()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
         {"documents": (0, 1)},
         {"documents": (0, 1, 3)},
-        {"task": "small_code"},
         {"kind": "replay"},
-        {"capture": '{"level": "heads"}'},
-        {"sinks": '{"epsilon": 5.0, "rule": "auto"}'},
+        {"capture": ss.Capture()},
+        {"sinks": cells.SinkOptions(5.0)},
     ],
 )
-def test_everything_that_can_change_a_result_changes_the_id(change: dict[str, object]) -> None:
-    before = identified(CELL, WEIGHTS).id
-    assert identified(replace(CELL, **change), WEIGHTS).id != before  # type: ignore[arg-type]
+def test_so_does_what_is_done_with_it(change: dict[str, object]) -> None:
+    assert known(replace(CELL, **change)) != known()  # type: ignore[arg-type]
 
 
 def test_another_threshold_or_rule_is_another_trace() -> None:
     def traced(**changes: object) -> list[Cell]:
         wanted = spec.changed("organisms", ["organism/causal"], **changes)  # type: ignore[arg-type]
-        facts = {"organism/causal": Facts("causal", "float32", "0", 2, 4, 1000)}
+        facts = {"organism/causal": Facts("c", "causal", "float32", "0", 2, 4, 1000)}
         return [cell for cell in cells.outline(wanted, facts, exact=False) if cell.kind == "trace"]
 
-    assert {cell.sinks for cell in traced()} == {cell.sinks for cell in traced(epsilon=3.0)} == {""}
-    assert json.loads(traced(epsilon=5.0, rule="sum")[0].sinks) == {"epsilon": 5.0, "rule": "sum"}
+    assert {cell.sinks for cell in traced()} == {cell.sinks for cell in traced(epsilon=3.0)} == {cells.USUAL}
+    assert traced(epsilon=5.0, rule="sum")[0].sinks == (5.0, "sum")
     with pytest.raises(InputError, match="did you mean sum"):
         traced(rule="sun")
 
 
-@pytest.mark.parametrize("change", [{"family": "mmada"}, {"dtype": "bfloat16"}, {"weights": "abd"}])
-def test_another_model_is_another_cell(change: dict[str, str]) -> None:
-    assert identified(CELL, replace(WEIGHTS, **change)).id != identified(CELL, WEIGHTS).id
-
-
 def test_the_science_version_is_part_of_the_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = identified(CELL, WEIGHTS).id
+    before = known()
     monkeypatch.setattr(cells, "SCIENCE", "study/next")
-    assert identified(CELL, WEIGHTS).id != before
+    assert known() != before
 
 
 def test_a_task_version_is_part_of_the_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sinkscope.tasks import word_problems
-
-    before = identified(CELL, WEIGHTS).id
+    before = known()
     monkeypatch.setattr(word_problems.WordProblems, "version", "word_problems/next")
-    assert identified(CELL, WEIGHTS).id != before
+    assert known() != before
 
 
 def test_names_and_places_do_not_change_the_id() -> None:
-    other = replace(CELL, model=StudyModel("elsewhere", name="n"), decoding_name="other", sandbox="none")
-    assert identified(other, WEIGHTS).id == identified(CELL, WEIGHTS).id
+    other = replace(CELL, model=StudyModel("elsewhere", name="n"), decoding_name="other", keep=False)
+    assert known(other, model=replace(CELL.experiment.model, source="n")) == known()
 
 
-def test_a_cell_without_identity_has_no_id() -> None:
+def test_a_cell_whose_documents_were_not_read_has_no_id() -> None:
     with pytest.raises(InputError, match="no identity"):
         _ = CELL.id
 
 
+def test_a_study_reads_each_policy_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cells hold policies, not texts: what is parsed is what a person wrote, when it is checked and when cells are made."""
+    asked: list[str] = []
+    parse = policies.text.parse_policy
+    monkeypatch.setattr(policies.text, "parse_policy", lambda text: (asked.append(text), parse(text))[1])
+    monkeypatch.setattr(policies, "parse_policy", policies.text.parse_policy)
+    path = small.write_study(tmp_path / "study", models=("llada",), samples=2)
+    run.run_study(spec.read(path), tmp_path / "out", "here", "cpu")
+    assert len(asked) <= 18, Counter(asked)
+
+
 def test_controls_are_drawn_with_several_seeds() -> None:
-    assert cells.expanded(["none", "top:1", "random(top:1)", "window:8 & random(top:1)"], 2) == [
+    found = cells.expanded(["none", "top:1", "random(top:1)", "window:8 & random(top:1)"], 2)
+    assert [str(policy or "none") for policy in found] == [
         "none", "top:1", "random(top:1)", "random(top:1),seed=1", "window:8 & random(top:1)", "window:8 & random(top:1),seed=1",
     ]  # fmt: skip
 
@@ -130,7 +152,7 @@ def test_samples_follow_from_speed_within_the_budgets_bounds() -> None:
 
 def test_seeds_are_used_only_where_the_decoding_draws() -> None:
     wanted = study(evaluate=[{"task": "word_problems", "decodings": ["short"], "seeds": [0, 1, 2]}])
-    assert {one.seeds for one in cells.outline(wanted, FACTS, 4)} == {(0,)}
+    assert {one.experiment.seeds for one in cells.outline(wanted, FACTS, 4)} == {(0,)}
     random = {
         "short": {
             "llada": {"length": 8, "steps": 4, "block": 4, "remasking": "random"},
@@ -138,33 +160,38 @@ def test_seeds_are_used_only_where_the_decoding_draws() -> None:
         }
     }
     found = cells.outline(replace(wanted, decodings=random), FACTS, 4)
-    assert {one.family: one.seeds for one in found} == {"llada": (0, 1, 2), "causal": (0,)}
+    seeds = {one.experiment.model.family: one.experiment.seeds for one in found}
+    assert seeds == {"llada": (0, 1, 2), "causal": (0,)}
 
 
 def test_traced_prompts_vary_in_length() -> None:
     wanted = study(evaluate=[], trace=[{"task": "word_problems", "decodings": ["short"], "samples": 4}])
     places = cells.outline(wanted, FACTS)[0].documents
-    first = CELL.parsed_task().documents(documents.TRACED_FROM)
+    first = CELL.experiment.task.documents(documents.TRACED_FROM)
     lengths = sorted(len(first[place].question) for place in places)
     every = sorted(len(document.question) for document in first)
     assert len(set(places)) == 4
     assert (lengths[0], lengths[-1]) == (every[0], every[-1])
 
 
-def test_exemplars_are_the_ones_nearest_to_the_median() -> None:
-    assert documents.exemplars({0: 9.0, 4: 1.0, 7: 2.0}, 1) == (7,)
-    assert documents.exemplars({0: 1.0, 4: 1.0, 7: 5.0}, 1) == (0,)
-    assert documents.exemplars({}, 1) == ()
-    assert len(documents.exemplars({0: 9.0, 4: 1.0, 7: 2.0}, 2)) == 2
+def test_exemplars_are_traced_documents_of_middle_length() -> None:
+    block = {"task": "word_problems", "decodings": ["short"], "samples": 5}
+    traced, maps = (
+        cell
+        for cell in cells.outline(study(evaluate=[], trace=[{**block, "maps": 1, "maps_every": 2}]), FACTS)
+        if cell.model.name == "a"
+    )
+    asked = CELL.experiment.task.documents(documents.TRACED_FROM)
+    order = sorted(traced.documents, key=lambda number: len(asked[number].question))
+    assert maps.documents == (order[2],)
+    assert (maps.kind, maps.capture.level, maps.capture.every) == ("maps", "maps", 2)
+    assert len(documents.exemplars(CELL.experiment.task, traced.documents, 9, exact=True)) == 5
+    assert documents.exemplars(CELL.experiment.task, (3, 5), 1, exact=False) == (3,)
 
 
 def test_maps_take_more_room_than_heads() -> None:
-    heads = replace(
-        CELL,
-        kind="trace",
-        capture=json.dumps({"level": "heads", "by_query": False, "anatomy": False, "every": 1}),
-    )
-    maps = replace(heads, capture=heads.capture.replace("heads", "maps"))
+    heads = replace(CELL, kind="trace", capture=ss.Capture())
+    maps = replace(heads, capture=ss.Capture(level="maps"))
     assert (
         estimate.storage(CELL, FACTS["a"])
         < estimate.storage(heads, FACTS["a"])
@@ -193,7 +220,7 @@ def test_a_block_for_some_families_leaves_out_models_of_others() -> None:
     made = cells.outline(wanted, FACTS)
     assert [(cell.model.name, cell.policy) for cell in made] == [("b", "top:1,prefill=yes"), ("a", "top:1")]
     alone = study(evaluate=[{**block, "families": ["mmada"]}])
-    with pytest.raises(InputError, match="no block of study s takes models of the family causal, llada"):
+    with pytest.raises(InputError, match="no section of study s takes models of the family causal, llada"):
         cells.outline(alone, FACTS)
     with pytest.raises(InputError, match=r"unknown family 'cuasal': .*causal"):
         study(evaluate=[{**block, "families": ["cuasal"]}])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,11 @@ import pandas as pd
 import pytest
 
 from sinkscope import statistics
-from sinkscope.errors import InputError
-from sinkscope.study.comparison import Table, by_seed, compare_runs, holm_over
-from sinkscope.study.names import control, natural
+from sinkscope.base.errors import InputError
+from sinkscope.study.comparison import by_seed, compare_runs, holm_over, untested
+from sinkscope.study.names import control, natural, role
 from sinkscope.study.paper import MODELS, POLICIES, TABLE, published
+from sinkscope.study.shown import comparison
 from sinkscope.tasks.evaluation import Evaluation, Record
 
 GREEDY = {"kind": "greedy", "length": 64, "eos": "model"}
@@ -57,8 +57,13 @@ def replace_source(run: Evaluation, source: str) -> Evaluation:
     return Evaluation(tuple(replace(record, settings=settings) for record in run.records), settings)
 
 
-def _rows(table: Table) -> dict[str, Any]:
-    return {row.policy: row for row in table.rows}
+def _rows(table: pd.DataFrame) -> dict[str, Any]:
+    return table.replace({np.nan: None}).set_index("policy").to_dict("index")
+
+
+def _numbers(row: dict[str, Any], stem: str) -> tuple[Any, ...]:
+    """A test's value, interval and p."""
+    return tuple(row[stem + end] for end in ("", "_low", "_high", "_p"))
 
 
 def test_the_paper_table_with_controls() -> None:
@@ -66,28 +71,29 @@ def test_the_paper_table_with_controls() -> None:
     runs += [_run(f"random(top:10){seed}", 0.85) for seed in ("", ",seed=1", ",seed=2")]
     runs += [_run(f"random(top:1),match=mass{seed}", 0.85) for seed in ("", ",seed=1", ",seed=2")]
     table = compare_runs(runs)
-    assert [row.policy for row in table.rows] == [
-        "none", "top:1", "random(top:1),match=mass", "top:10", "random(top:10)",
-    ]  # fmt: skip
+    assert list(table["policy"]) == ["none", "top:1", "random(top:1),match=mass", "top:10", "random(top:10)"]
     rows = _rows(table)
     none, top = runs[0].scores(), runs[1].scores()
     order = sorted(none)
     expected = statistics.compare([top[i] for i in order], [none[i] for i in order])
-    assert rows["top:10"].against_none == expected
+    assert _numbers(rows["top:10"], "difference") == (expected.difference, *expected.interval, expected.p)
     assert expected.p == statistics.mcnemar([top[i] for i in order], [none[i] for i in order])
     draws = np.array([[by_seed(run)[0][i] for i in order] for run in runs[3:6]])
-    assert rows["top:10"].over_control["count"] == statistics.effect_over_control(
-        [top[i] for i in order], draws
-    )
-    assert set(rows["top:1"].over_control) == {"mass"}
-    assert rows["random(top:10)"].draws == 3
-    assert rows["random(top:10)"].value == pytest.approx(draws.mean())
-    assert rows["random(top:10)"].control_of == "top:10"
-    assert rows["none"].against_none is None
-    assert rows["none"].hidden_share is None
-    assert rows["top:1"].hidden_share == 0.25
-    assert rows["top:1"].sinks_hit == 0.5
-    assert rows["top:1"].key_share == pytest.approx(0.01)
+    effect = statistics.effect_over_control([top[i] for i in order], draws)
+    assert _numbers(rows["top:10"], "effect_count") == (effect.effect, *effect.interval, effect.p)
+    assert rows["top:10"]["effect_count_seeds"] == 3
+    assert rows["top:10"]["control"] == "random(top:10)"
+    assert rows["top:10"]["over_control"] == pytest.approx(effect.effect)
+    assert rows["top:1"]["effect_count"] is None
+    assert rows["top:1"]["effect_mass"] is not None
+    assert rows["random(top:10)"]["draws"] == 3
+    assert rows["random(top:10)"]["accuracy"] == pytest.approx(draws.mean())
+    assert rows["random(top:10)"]["control_of"] == "top:10"
+    assert rows["none"]["difference"] is None
+    assert rows["none"]["hidden_share"] is None
+    assert rows["top:1"]["hidden_share"] == 0.25
+    assert rows["top:1"]["sinks_hit"] == 0.5
+    assert rows["top:1"]["key_share"] == pytest.approx(0.01)
 
 
 def test_holm_is_over_all_tests_of_the_table() -> None:
@@ -95,46 +101,43 @@ def test_holm_is_over_all_tests_of_the_table() -> None:
     runs += [_run(f"random(top:1){seed}", 0.85) for seed in ("", ",seed=1", ",seed=2")]
     runs += [_run(None, 0.9, source="other"), _run("top:1", 0.4, source="other")]
     table = compare_runs(runs)
-    tests = [
-        (row.corrected[name], p)
-        for row in table.rows
-        for name, p in [
-            *([("none", row.against_none.p)] if row.against_none else []),
-            *((match, effect.p) for match, effect in row.over_control.items()),
-        ]
-    ]
-    assert len(tests) == 5  # three policies and a control against none, one effect over a control
-    assert [one for one, _ in tests] == list(statistics.holm([p for _, p in tests]))
+    p = table[["difference_p", "effect_count_p", "effect_mass_p"]].to_numpy(dtype=float).ravel()
+    assert np.isfinite(p).sum() == 5  # three policies and a control against none, one effect over a control
+    corrected = table[["difference_p_holm", "effect_count_p_holm", "effect_mass_p_holm"]].to_numpy(
+        dtype=float
+    )
+    np.testing.assert_array_equal(corrected.ravel(), statistics.holm(p))
 
 
 def test_few_control_seeds_give_no_effect_and_a_note() -> None:
     runs = [_run(None, 0.9), _run("top:1"), _run("random(top:1)"), _run("random(top:1),seed=1")]
     table = compare_runs(runs)
-    assert not _rows(table)["top:1"].over_control
-    assert table.notes == (
-        "the count-matched controls of top:1 have 2 seeds (organism/causal); an effect over a control needs at least 3",
-    )
+    assert _rows(table)["top:1"]["effect_count"] is None
+    assert untested(table) == [
+        "the controls of top:1 have 2 seeds (organism/causal); an effect over a control needs 3"
+    ]
     # One sentence for all models and policies, not one for each.
     both = [replace_source(run, source) for run in (*runs, _run("top:5"), _run("random(top:5)"), _run("random(top:5),seed=1"))
             for source in ("organism/causal", "other")]  # fmt: skip
-    assert compare_runs(both).notes == (
-        "the count-matched controls of top:1, top:5 have 2 seeds (organism/causal, other); an effect over a control needs "
-        "at least 3",
-    )
+    assert untested(compare_runs(both)) == [
+        "the controls of top:1, top:5 have 2 seeds (organism/causal, other); an effect over a control needs 3"
+    ]
     # seeds of one run are draws of the control as well
     table = compare_runs([*runs[:2], _run("random(top:1)", seeds=(0, 1, 2))])
-    assert _rows(table)["top:1"].over_control["count"].seeds == 3
+    assert _rows(table)["top:1"]["effect_count_seeds"] == 3
+    assert untested(table) == []
+    (alone,) = untested(compare_runs([_run("top:1")]))
+    assert "no run without a policy" in alone
 
 
 def test_sampled_decodings_need_seeds() -> None:
     few = compare_runs([_run(None, decoding=SAMPLING), _run("top:1", decoding=SAMPLING)])
-    assert _rows(few)["top:1"].against_none is None
-    assert any("the decoding draws and has one seed" in note for note in few.notes)
+    assert _rows(few)["top:1"]["difference"] is None
+    assert "the decoding draws and has one seed" in untested(few)[0]
     many = compare_runs([_run(policy, decoding=SAMPLING, seeds=(0, 1, 2)) for policy in (None, "top:1")])
-    against = _rows(many)["top:1"].against_none
-    assert against is not None
-    assert against.n == 60
-    assert _rows(many)["top:1"].draws == 3
+    row = _rows(many)["top:1"]
+    assert row["difference"] is not None
+    assert (row["n"], row["draws"]) == (60, 3)
     with pytest.raises(InputError, match=r"seeds \[0, 1, 2\] and \[0, 1, 3\]"):
         compare_runs(
             [
@@ -150,8 +153,8 @@ def test_mixed_runs_are_refused_by_name() -> None:
         compare_runs([none, _run("top:1", decoding={**GREEDY, "length": 32})])
     with pytest.raises(
         InputError,
-        match=r"task\.version is 'word_problems/1' there and 'word_problems/2' here\. the runs differ in task\.version: "
-        r"compare runs that differ only in policy, reuse",
+        match=r"task\.version is 'word_problems/1' there and 'word_problems/2' here\. "
+        r"Compare runs that differ only in policy, reuse",
     ):
         compare_runs([none, _run("top:1", version="word_problems/2")])
     with pytest.raises(InputError, match="top:1 lacks 10, such as test-50"):
@@ -176,7 +179,9 @@ def test_mixed_runs_are_refused_by_name() -> None:
 def test_shards_become_one_run() -> None:
     whole = _run(None)
     halves = [Evaluation(whole.records[:20], whole.settings), Evaluation(whole.records[20:], whole.settings)]
-    assert compare_runs([*halves, _run("top:1")]) == compare_runs([whole, _run("top:1")])
+    pd.testing.assert_frame_equal(
+        compare_runs([*halves, _run("top:1")]), compare_runs([whole, _run("top:1")])
+    )
 
 
 def test_papers_numbers_are_shown_where_the_model_is_one_of_its() -> None:
@@ -184,44 +189,54 @@ def test_papers_numbers_are_shown_where_the_model_is_one_of_its() -> None:
     runs = [_run(policy, source=source, task="gsm8k") for policy in (None, "top:1", "top:10", "top:1@layer")]
     table = compare_runs(runs)
     rows = _rows(table)
-    assert rows["none"].paper == (0.76, 0.01)
-    assert rows["top:10"].paper == (0.55, 0.01)
-    assert rows["top:1@layer"].paper is None
-    assert "0.55 ± 0.01" in str(table)
-    assert "arXiv 2510.15731" in str(table)
-    assert published("organism/scratch", "gsm8k", None) is None
-    assert published(source, "word_problems", None) is None
-    assert "arXiv" not in str(compare_runs([_run(None)]))
+    assert (rows["none"]["paper"], rows["none"]["paper_plus_minus"]) == (0.76, 0.01)
+    assert (rows["top:10"]["paper"], rows["top:10"]["paper_plus_minus"]) == (0.55, 0.01)
+    assert rows["top:1@layer"]["paper"] is None
+    assert "paper (arXiv 2510.15731)" in comparison(table)
+    assert published("organism/scratch", "gsm8k", "none") is None
+    assert published(source, "word_problems", "none") is None
+    assert "arXiv" not in comparison(compare_runs([_run(None)]))
     for task in TABLE.values():
         assert set(task) == set(MODELS)
         assert all(len(numbers) == len(POLICIES) for numbers in task.values())
 
 
-def test_the_text_and_the_frame(tmp_path: Path) -> None:
+def test_the_text_and_the_frame() -> None:
     table = compare_runs(
         [_run(None, 0.9), _run("top:5", 0.2), *(_run(f"random(top:5),seed={i}", 0.9) for i in (1, 2, 3))]
     )
-    text = str(table)
+    text = comparison(table)
     for words in (
         "organism/causal · word_problems:plain · 60 documents",
         "length=64",
         "25.0%",
-        "50.0%",
+        "50%",
         "1.0%",
-        "< .001",
     ):
         assert words in text
     lines = text.splitlines()
     head = next(line for line in lines if line.startswith("policy"))
     row = next(line for line in lines if line.startswith("top:5"))
     assert row.index("0.") == head.index("accuracy")
-    frame = table.frame()
-    assert list(frame["policy"]) == ["none", "top:5", "random(top:5)"]
-    by_policy = frame.set_index("policy")
-    assert by_policy.loc["top:5", "effect_count"] == table.rows[1].over_control["count"].effect
-    assert by_policy.loc["top:5", "effect_count_seeds"] == 3
+    assert "equal attention" not in head, "columns that are empty are left out"
+    assert list(table["policy"]) == ["none", "top:5", "random(top:5)"]
     for column in ("n", "low", "high", "hidden_share", "sinks_hit", "key_share", "decoding", "scheme"):
-        assert column in frame
+        assert column in table
+
+
+def test_a_policy_has_one_role_whatever_its_text() -> None:
+    causal = "top:1,epsilon=3,prefill=no,by=distant"
+    assert role(causal, causal=True) == role("top:1,epsilon=3", causal=False) == "strongest sink"
+    assert (
+        role("top:1,epsilon=3", causal=True)
+        == role("top:1", causal=False)
+        == role("top:5,epsilon=3", False)
+        == ""
+    )
+    assert role(f"random({causal}),match=mass,seed=2", causal=True) == "random(strongest sink),match=mass"
+    assert role("window:32", False) == "window"
+    assert role("window:32,first=4", False) == "window, first in sight"
+    assert role("window:32,future=0", False) == ""
 
 
 def test_small_things() -> None:
@@ -229,7 +244,6 @@ def test_small_things() -> None:
         "above:2", "top:1@layer", "top:5", "top:10",
     ]  # fmt: skip
     assert control("top:5") is None
-    assert control(None) is None
     assert control("none") is None
     assert control("a policy of a package that is not here:3") is None
 
@@ -237,7 +251,7 @@ def test_small_things() -> None:
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [
-        (None, None),
+        ("none", None),
         ("top:1", None),
         ("random(top:1),seed=2", ("top:1", "count", "random(top:1)")),
         ("random(top:5@layer,effect=silence),seed=4",
@@ -249,7 +263,7 @@ def test_small_things() -> None:
     ],
 )  # fmt: skip
 def test_controls_are_known_by_their_text_also_beside_other_policies(
-    policy: str | None, expected: tuple[str, str, str] | None
+    policy: str, expected: tuple[str, str, str] | None
 ) -> None:
     assert control(policy) == expected
 
@@ -259,7 +273,7 @@ def test_a_study_has_one_family_of_tests() -> None:
     tables = [
         compare_runs(
             [_run(None, 0.9, task=task), _run("top:1", accuracy, task=task), _run("top:5", 0.5, task=task)]
-        ).frame()
+        )
         for task, accuracy in (("word_problems", 0.6), ("small_code", 0.7))
     ]
     alone = [p for table in tables for p in table["difference_p_holm"].dropna()]
@@ -272,18 +286,13 @@ def test_a_study_has_one_family_of_tests() -> None:
 
 def test_one_interval_for_every_paired_loss() -> None:
     """The result table, the diagnosis and the claims show the same interval of the same loss."""
-    from sinkscope.report.study.evidence import ModelEvidence
-    from sinkscope.sinks import diagnose
+    from sinkscope.verdicts.diagnosis import diagnose
+    from sinkscope.verdicts.measures import Measures, PolicyRun
 
     none, top = _run(None, 0.9), _run("top:1", 0.6)
     row = _rows(compare_runs([none, top]))["top:1"]
-    assert row.against_none is not None
-    lost = ModelEvidence(
-        model="m", family="llada", scores={"none": none.scores(), "top:1": top.scores()}
-    ).lost("top:1")
+    runs = {"none": PolicyRun(none.scores()), "top:1": PolicyRun(top.scores())}
+    lost = Measures("m", "llada", runs=runs).lost("top:1")
     assert lost is not None
-    assert (lost.low, lost.high) == pytest.approx(
-        (-row.against_none.interval.high, -row.against_none.interval.low)
-    )
-    said = diagnose(unmasked=none, top1=top, random1=none)["ARM-like dependency"].evidence
-    assert f"({100 * lost.low:.1f} to {100 * lost.high:.1f})" in said
+    assert (lost.low, lost.high) == pytest.approx((-row["difference_high"], -row["difference_low"]))
+    assert diagnose(unmasked=none, top1=top, random1=none)["ARM-like dependency"].estimate == lost

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from tests.study import small
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 from sinkscope.study import spec
 from sinkscope.study.store import load_part
 
@@ -32,11 +32,11 @@ def test_a_study_inspects(tmp_path: Path) -> None:
     )
     assert set(inspection["section"]) >= {"lens", "patch", "movement", "union", "foresight", "channels"}
     assert inspection["n"].max() == 3
-    assert set(holdings["answer"]) <= {"not shown", "void"}  # three prompts decide nothing
+    assert set(holdings["answer"]) == {"undecided"}  # three prompts decide nothing
     report = (out / "report.html").read_text(encoding="utf-8")
     assert "What they hold" in report
     assert "Is content read there?" in report
-    assert (out / "figures" / "holdings_llada.svg").is_file()
+    assert "What the sinks of llada hold" in report, "the picture has a title"
     parts = sorted((out / "traces").glob("*/*.analysis.npz"))
     assert len(parts) == 3
     before = load_part(parts[0])

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from tests.study import small
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 from sinkscope.study import spec
 from sinkscope.study.store import Store
 

@@ -12,13 +12,12 @@ import pandas as pd
 import pytest
 from tests.study import small
 
-from sinkscope.errors import InputError
-from sinkscope.report.study import write_report
+from sinkscope.base.errors import InputError
+from sinkscope.report.study import make_report
 from sinkscope.study import spec
 from sinkscope.study.cells import expanded_reuse
-from sinkscope.study.reuse_table import _Rule
+from sinkscope.study.reuse_table import Rule
 from sinkscope.study.store import Store
-from sinkscope.tasks.records import Generation
 
 pytestmark = pytest.mark.slow
 
@@ -99,19 +98,16 @@ def test_every_record_says_what_is_approximate(done: tuple[Path, Path, str]) -> 
     assert sum(identity["kind"] == "maps" for identity in cells) == 1  # of the exact trace alone
 
 
-def test_the_report_shows_the_frontier(done: tuple[Path, Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from sinkscope.report.study import drawing
+def test_the_report_shows_the_frontier(done: tuple[Path, Path, str], tmp_path: Path) -> None:
+    from sinkscope.report.study.drawing import study_figures
+    from sinkscope.report.study.source import read
 
     _, out, _ = done
-    # The frontier is drawn behind all figures that every study has; one of those will do here.
-    monkeypatch.setattr(drawing, "FIGURES", {"table_1": drawing.FIGURES["table_1"]})
-    drawing.save_study(out, out / "figures", workers=1)
-    assert list((out / "figures").glob("table_1*"))
-    assert (out / "figures" / "frontier.svg").is_file()
-    page = write_report(out).read_text(encoding="utf-8")
+    assert [figure.name for figure in study_figures(read(out))] == ["frontier", "sensitivity"]
+    page = make_report(out).read_text(encoding="utf-8")
     assert 'id="reuse"' in page
     assert page.count('data-at="reuse/') > 20
-    assert "the frontier was not drawn" not in page
+    assert 'alt="Approximate steps"' in page
     row = table(out, "reuse").index[table(out, "reuse")["reuse"] == "sparse:0.3"][0]
     assert f"reuse/{row}/tokens_equal_over_random" in page
 
@@ -165,37 +161,40 @@ def test_wrong_studies_are_refused(tmp_path: Path) -> None:
         spec.from_data({**base, "inspect": [grid]})
     with pytest.raises(InputError, match="prefix"):
         spec.from_data({**base, "evaluate": [{**grid, "reuse": ["prefx:2"]}]})
-    from sinkscope.decoding import GreedyDecoding
+    from sinkscope.decoding.causal import GreedyDecoding
 
     with pytest.raises(InputError, match="diffusion"):
         expanded_reuse(["prefix:2"], 1, GreedyDecoding())
-    assert expanded_reuse(["sparse:4,by=random,seed=3"], 2) == [
+    assert list(map(str, expanded_reuse(["sparse:4,by=random,seed=3"], 2))) == [
         "sparse:4,by=random,seed=3",
         "sparse:4,by=random,seed=4",
     ]
 
 
-def _compared(document: str, first_step: int | None, seconds: float, timed_with: str) -> Generation:
-    more = {
-        "tokens_equal": 0.5, "kl": 0.1, "first_step": first_step, "seconds": seconds, "seconds_exact": 1.0,
-        "timed_with": timed_with,
+def _compared(document: str, first_step: int | None, seconds: float, timed_with: str) -> dict[str, object]:
+    return {
+        "document": document, "tokens_equal": 0.5, "kl": 0.1, "first_step": first_step, "seconds": seconds,
+        "seconds_exact": 1.0, "timed_with": timed_with,
     }  # fmt: skip
-    return Generation(document, 0, 0, "", "", 8, 8, more=more)
+
+
+def _rule(*compared: dict[str, object]) -> Rule:
+    return Rule("none", pd.DataFrame(compared))
 
 
 def test_draws_that_part_in_different_documents_are_averaged() -> None:
-    draws = [[_compared("a", 2, 0.5, "a"), _compared("b", None, 0.5, "b")],
-             [_compared("a", 4, 0.5, "a"), _compared("b", 6, 0.5, "b")]]  # fmt: skip
-    assert _Rule(None, agreed=draws).of("first_step") == {"a": 3.0, "b": 6.0}
+    draws = [_compared("a", 2, 0.5, "a"), _compared("b", None, 0.5, "b"),
+             _compared("a", 4, 0.5, "a"), _compared("b", 6, 0.5, "b")]  # fmt: skip
+    assert _rule(*draws).of("first_step").to_dict() == {"a": 3.0, "b": 6.0}
 
 
 def test_documents_that_ran_together_were_timed_once() -> None:
     """Copies of one measurement are no evidence on its spread."""
     together = [_compared(name, None, 0.5, "a") for name in "abcd"]
-    assert np.isnan(_Rule(None, agreed=[together]).time_ratio().low)
+    assert np.isnan(_rule(*together).time_ratio().low)
     apart = [_compared(name, None, seconds, name) for name, seconds in zip("ab", (0.4, 0.6), strict=True)]
     twice = [_compared("c", None, 0.4, "a"), _compared("d", None, 0.6, "b")]
-    assert _Rule(None, agreed=[apart + twice]).time_ratio() == _Rule(None, agreed=[apart]).time_ratio()
+    assert _rule(*apart, *twice).time_ratio() == _rule(*apart).time_ratio()
 
 
 @pytest.mark.parametrize("family", ["dream", "llama"])
@@ -203,7 +202,6 @@ def test_documents_that_run_together_agree_as_alone(
     tmp_path: Path, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a GPU prompts of different lengths run together, padded; here that is asked for."""
-    from sinkscope.generation import generate
     from sinkscope.models.load import load
     from sinkscope.study.cells import identify, outline
     from sinkscope.study.facts import facts_of
@@ -217,13 +215,12 @@ def test_documents_that_run_together_agree_as_alone(
     study = spec.read(str(small.write_blocks(tmp_path / "study", (family,), "\n".join(blocks))))
     facts = {model.name: facts_of(model, "cpu") for model in study.models}
     model = load(study.models[0].source, "cpu", "float32")
-    for cell in identify(outline(study, facts), facts):
-        task = cell.parsed_task()
-        items = cell.items(task)
-        alone = [row for item in items for rows in _agreements(cell, model, task, [item], 1) for row in rows]
-        monkeypatch.setattr(generate, "runs_together", lambda *_: True)
+    for cell in identify(outline(study, facts)):
+        items = cell.items()
+        alone = [row for item in items for rows in _agreements(cell, model, [item], 1) for row in rows]
+        monkeypatch.setattr("sinkscope.decoding.groups.runs_together", lambda *_: True)
         monkeypatch.setattr("sinkscope.study.shard.batches", lambda *_: [[0, 1]])
-        (together,) = _agreements(cell, model, task, items, "auto")
+        (together,) = _agreements(cell, model, items, "auto")
         monkeypatch.undo()
         assert len({row.more["prompt_tokens"] for row in alone}) > 1
         for one, other in zip(alone, together, strict=True):

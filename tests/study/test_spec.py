@@ -6,23 +6,27 @@ from pathlib import Path
 
 import pytest
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 from sinkscope.policies import parse_policy
 from sinkscope.policies.policy import check_policy
 from sinkscope.study import spec
 from sinkscope.study.facts import present
+from sinkscope.study.names import role
+from sinkscope.verdicts.measures import Kind
+from sinkscope.verdicts.questions import CLAIMS
 
 SMALL = {"name": "s", "models": ["organism/scratch"], "evaluate": [{"task": "word_problems", "samples": 4}]}
 
 
 def test_the_built_in_studies() -> None:
-    assert spec.builtin_names() == [
-        "battery", "english", "families", "full", "inside", "ladder", "mechanisms", "organisms", "pairs", "paper", "protocol",
-        "quick", "reuse",
+    own = [name for name, path in spec.builtin().items() if path.parent == spec.BUILTIN]
+    assert own == [
+        "battery", "english", "families", "full", "inside", "mechanisms", "organisms", "pairs", "paper", "protocol", "quick",
+        "reuse",
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", spec.builtin_names())
+@pytest.mark.parametrize("name", list(spec.builtin()))
 def test_a_study_is_read_back_as_it_was_written(name: str, tmp_path: Path) -> None:
     study = spec.read(name)
     (tmp_path / "copy.toml").write_text(spec.to_toml(study), encoding="utf-8")
@@ -34,15 +38,23 @@ def test_the_default_study_is_the_one_described() -> None:
     assert [model.source for model in study.models] == [
         "organism/causal", "organism/scratch", "organism/adapted", "organism/multimodal",
     ]  # fmt: skip
-    words, code = study.evaluate
-    assert words.task == "word_problems"
-    assert set(words.policies) == {
-        "none", "top:1", "random(top:1)", "random(top:1),match=mass", "top:5", "random(top:5)", "top:10", "random(top:10)",
-        "top:1@model", "top:1,effect=silence",
+    causal, diffusion = study.evaluate
+    assert {diffusion.task, causal.task} == {"word_problems"}
+    assert {"strongest sink", "random(strongest sink)", "random(strongest sink),match=mass", "strongest key, no sink"} <= {
+        role(policy, causal=False) for policy in diffusion.policies
     }  # fmt: skip
-    assert (code.task, code.models, code.policies) == (
-        "small_code", ("organism/causal", "organism/scratch"), ("none", "top:1"),
-    )  # fmt: skip
+    assert [role(policy, causal=True) for policy in causal.policies if role(policy, causal=True)] == [
+        role(policy, causal=False) for policy in diffusion.policies if role(policy, causal=False)
+    ]
+    papers = {
+        "none",
+        "top:1",
+        "random(top:1)",
+        "random(top:1),match=mass",
+        "top:1,effect=silence",
+        "top:1@model",
+    }
+    assert all(papers <= set(grid.policies) for grid in study.evaluate)
     assert study.budget.least >= 16
     for options in study.decodings["short"].values():
         assert options["length"] <= 64
@@ -52,11 +64,18 @@ def test_the_default_study_is_the_one_described() -> None:
 def test_the_paper_study_has_the_papers_models_and_settings() -> None:
     study = spec.read("paper")
     assert len(study.models) == 4
-    assert all(
-        {"top:1", "top:5", "top:10", "above:0", "above:1", "above:2"} <= set(grid.policies)
-        for grid in study.evaluate
-    )
-    generations, sequences = study.trace
+    table = {"top:1", "top:5", "top:10", "above:0", "above:1", "above:2"}
+    assert sum(table <= set(grid.policies) for grid in study.evaluate) == 2  # GSM8K and HumanEval
+    asked = {policy for grid in study.evaluate for policy in grid.policies}
+    assert {
+        "random(top:1),match=mass", "top:1@layer", "top:1@model", "top:1,scores=masked", "top:1,effect=silence", "first:1",
+        "first:1,prefill=no", "top:1,queries=scored", "top:1,epsilon=3", "top:1,epsilon=3,among=others",
+    } <= asked  # fmt: skip
+    assert {tuple(grid.families) for grid in study.evaluate} >= {("causal",), ("diffusion",)}
+    for claim in (claim for claim in CLAIMS if claim.kind == Kind.ACCURACIES):
+        policy = claim.options["policy"]
+        assert {policy, f"random({policy})"} <= asked, claim.name
+    generations, _, sequences = study.trace
     assert generations.samples == 30
     assert study.decodings["traced"]["llada"] == {"length": 128, "steps": 128, "block": 32}
     assert all(options["length"] == 64 for options in study.decodings["sequences"].values())

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from tests.study import small
 
-from sinkscope.errors import CheckpointError, InputError
-from sinkscope.study import run, spec
+from sinkscope.base.errors import CheckpointError, InputError, SinkscopeError
+from sinkscope.study import documents, run, spec
 from sinkscope.study.cells import identify, outline
 from sinkscope.study.estimate import storage
 from sinkscope.study.facts import Facts
@@ -34,8 +35,7 @@ keep = false
 
 
 def _computed(study: Path, out: Path) -> int:
-    outcome = run.run_study(spec.read(study), out, "here", "cpu", tables=False, traces=True)
-    return outcome.computed
+    return run.run_study(spec.read(study), out, "here", "cpu").computed
 
 
 @pytest.mark.slow
@@ -50,7 +50,7 @@ def test_models_are_added_and_tables_are_made_without_them(tmp_path: Path) -> No
     assert [model.name for model in spec.read(out / "study.toml").models] == ["llada", "llama"]
     assert not list(out.rglob("*.zarr.zip"))
     assert len(list(out.glob("traces/*/*.analysis.npz"))) == 4
-    with pytest.raises(InputError, match="another study"):
+    with pytest.raises(InputError, match="holds foreign results"):
         run.run_study(
             spec.read(small.write_blocks(tmp_path / "models", ("llada",), BLOCKS)), out, "here", "cpu"
         )
@@ -61,6 +61,9 @@ def test_models_are_added_and_tables_are_made_without_them(tmp_path: Path) -> No
     assert outcome.computed == 0
     assert set(outcome.frames["results"]["model"]) == {"llada", "llama"}
     assert set(outcome.frames["sinks"]["model"]) == {"llada", "llama"}
+    shutil.rmtree(next(out.glob("cells/*/shards/*")))
+    with pytest.raises(SinkscopeError, match="llada"):
+        run.run_study(spec.read(both), out, "here", "cpu")
     (out / "models.json").unlink()
     with pytest.raises(CheckpointError):
         run.run_study(spec.read(both), out, "here", "cpu")
@@ -74,7 +77,7 @@ def test_recordings_that_are_read_again_must_be_kept() -> None:
 
 
 def test_a_cell_of_two_blocks_is_kept_if_one_of_them_wants_its_recordings() -> None:
-    facts = {"m": Facts("llada", "float32", "0", 32, 32, 1000)}
+    facts = {"m": Facts("m", "llada", "float32", "0", 32, 32, 1000)}
     block = {"task": "word_problems", "decodings": ["short"], "samples": 2}
     data = {
         "name": "s", "models": [{"source": "x", "name": "m"}],
@@ -82,9 +85,9 @@ def test_a_cell_of_two_blocks_is_kept_if_one_of_them_wants_its_recordings() -> N
     }  # fmt: skip
     blocks = [{**block, "keep": False}, {**block, "policies": ["none", "top:1"]}]
     for order in (blocks, blocks[::-1]):
-        cells = identify(outline(spec.from_data({**data, "trace": order}), facts), facts)
+        cells = identify(outline(spec.from_data({**data, "trace": order}), facts))
         assert [(cell.policy, cell.keep) for cell in cells] == [("none", True), ("top:1", True)]
-    (alone,) = identify(outline(spec.from_data({**data, "trace": blocks[:1]}), facts), facts)
+    (alone,) = identify(outline(spec.from_data({**data, "trace": blocks[:1]}), facts))
     assert not alone.keep
     assert storage(alone, facts["m"]) < storage(cells[0], facts["m"])
 
@@ -102,24 +105,22 @@ def test_new_models_come_last_in_whatever_order_they_are_asked_for(tmp_path: Pat
 
     store = Store(tmp_path)
     store.write_study(study("a", "b"))
-    store.check_study(study("c", "b", "a"))
     assert [model.name for model in store.resolved(study("c", "b", "a")).models] == ["a", "b", "c"]
 
 
 def test_a_study_in_batches_needs_its_first_model(tmp_path: Path) -> None:
     batches = BLOCKS.replace("samples = 2\npolicies", "samples = 2\nbatches = 2\npolicies")
     study = spec.read(small.write_blocks(tmp_path / "models", ("llada",), batches))
-    store = Store(tmp_path / "out")
-    store.write_study(study)
-    store.write_facts(study, {"llada": Facts("llada", "float32", "0", 2, 4, 1000)})
-    run.check_batches(store)
-    for weights in tmp_path.glob("models/*/*.safetensors"):
-        weights.unlink()
+    facts = Store(tmp_path / "out").facts(study, "cpu")
+    outline(study, facts)
+    shutil.rmtree(tmp_path / "models" / "llada")
+    documents._LENGTHS.clear()
+    outline(study, facts, exact=False)
     with pytest.raises(InputError, match="chosen by the lengths of llada's prompts"):
-        run.check_batches(store)
+        outline(study, facts)
 
 
 def test_damaged_facts_are_told(tmp_path: Path) -> None:
     (tmp_path / "models.json").write_text("[]")
     with pytest.raises(InputError, match="is damaged"):
-        Store(tmp_path).facts(spec.StudyModel("somewhere", "mine"))
+        Store(tmp_path).facts(spec.read("organisms"), "cpu")

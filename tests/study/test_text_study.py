@@ -58,9 +58,8 @@ def test_tables_of_likelihoods_stand_beside_accuracies(study: tuple[Path, str]) 
 
 
 @pytest.mark.slow
-def test_the_report_shows_them_and_decides_claims_on_them(study: tuple[Path, str]) -> None:
+def test_the_report_shows_them(study: tuple[Path, str]) -> None:
     out, _ = study
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "Likelihood of text" in page
-    assert "text, reading (points: per cent of a token" in page
     assert json.loads((out / "manifest.json").read_text())["models"]["llama"]["family"] == "causal"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 
-from sinkscope.tasks.task import Document, Prompt, Scheme, Task, Turn, Verdict
+from sinkscope.tasks.task import Document, Mark, Prompt, Scheme, Task, Turn
 
 PLAIN = Scheme("plain", "llada", "a test")
 
@@ -30,7 +30,7 @@ class Parity(Task):
         """The sum."""
         return Prompt((Turn("user", document.question),))
 
-    def grade(self, document: Document, output: str) -> Verdict:
+    def grade(self, document: Document, output: str) -> Mark:
         """By checksum."""
         number = zlib.crc32((document.id + output).encode())
-        return Verdict(number % 2 == 0, str(number))
+        return Mark(number % 2 == 0, str(number))

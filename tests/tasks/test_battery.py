@@ -11,15 +11,10 @@ import pytest
 from tests.helpers.byte_tokenizer import TURNS, checkpoint_with_tokenizer
 
 import sinkscope as ss
-from sinkscope.errors import InputError
-from sinkscope.organisms import documents as sources
-from sinkscope.organisms.corpus import QUESTION
-from sinkscope.organisms.recipe import ANSWER
-from sinkscope.organisms.vocabulary import shipped
+from sinkscope.base.errors import InputError
 from sinkscope.tasks import generated, get
-from sinkscope.tasks.battery import SKILLS, strata, stratum_of, train_document, train_documents
-from sinkscope.tasks.battery.documents import skill_of
-from sinkscope.tasks.battery.skills import ADJECTIVES, NAMES, OPERATIONS, THINGS, after_mark
+from sinkscope.tasks.battery import SKILLS, skill_of, strata, stratum_of, train_documents
+from sinkscope.tasks.battery.skills import OPERATIONS, after_mark
 from sinkscope.tasks.evaluate import decoding_options
 from sinkscope.tasks.generated import split_of
 from sinkscope.tasks.grading import task_of
@@ -260,26 +255,7 @@ def test_composition_is_tested_on_pairs_that_training_never_shows() -> None:
     assert set(product(OPERATIONS, OPERATIONS)) - seen <= set().union(*tested)
 
 
-@pytest.mark.slow
-def test_the_organisms_can_read_and_write_them(train: list[Document], test: list[Document]) -> None:
-    for layout in ("llama", "llada"):
-        vocabulary = shipped(layout)
-        for documents in (train, test):
-            questions = vocabulary.encode([document.question for document in documents])
-            answers = vocabulary.encode([document.answer for document in documents])
-            assert max(map(len, questions)) <= QUESTION
-            assert max(map(len, answers)) < ANSWER  # and one that ends the turn
-            for document, question, answer in zip(documents, questions, answers, strict=True):
-                assert vocabulary.decode(question) == document.question
-                assert vocabulary.decode(answer) == document.answer
-        assert {
-            len(row) for row in vocabulary.encode([f" {word}" for word in NAMES + THINGS + ADJECTIVES])
-        } == {1}
-
-
-def test_training_reads_it_by_number() -> None:
-    found = [sources.document("battery", index) for index in range(27)]
-    assert [text.answer for text in found] == [train_document(index).answer for index in range(27)]
+def test_training_documents_follow_from_their_seed_and_level() -> None:
     stream = get("battery:state@3").stream("train", 5)  # type: ignore[attr-defined]
     assert next(stream) == train_documents("state", 6, level=3)[5]
     assert train_documents("state", 5, seed=1) != train_documents("state", 5)
@@ -291,7 +267,7 @@ def test_names_of_parts(monkeypatch: pytest.MonkeyPatch) -> None:
         task = get(f"{name}:{version}", "dream")
         assert task.name == name
         assert task.scheme.name == version
-        again = task_of({"task": task.settings()})  # as `sinkscope grade` finds it
+        again = task_of({"task": task.settings()})  # as `sinkscope evaluate --grade` finds it
         assert again.settings() == task.settings()
         assert again.documents(3) == task.documents(3)
     assert get("battery:chat", "llada").scheme.decoding["length"] == 128

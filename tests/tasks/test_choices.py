@@ -12,8 +12,8 @@ import pytest
 from tests.helpers.smollm2 import fetched_smollm2
 
 import sinkscope as ss
-from sinkscope.decoding import MaskedReading
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
+from sinkscope.decoding.reading import MaskedReading
 from sinkscope.tasks import registry
 from sinkscope.tasks.choices import choices_of
 from sinkscope.tasks.likelihood import bound, exact
@@ -153,7 +153,7 @@ def test_bad_files_are_explained(tmp_path: Path) -> None:
         '{"choices": ["b", "c"]}': "KeyError",
         "[]": "expected an object",
         "{": "not JSON",
-        "": "holds no questions",
+        "": "bad.jsonl is empty",
         '{"request": {"context": "a", "continuation": "b"}, "doc_id": 0, "idx": 0, "label": 0}': "not complete",
     }.items():
         path.write_text(content)

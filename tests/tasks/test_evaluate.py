@@ -19,15 +19,16 @@ from tests.helpers.forked import forked
 from tests.tasks.parity_task import Parity
 
 import sinkscope as ss
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 from sinkscope.statistics import standard_error, wilson
 from sinkscope.study.comparison import compare_runs
 from sinkscope.tasks import answer, get, sandbox
 from sinkscope.tasks.evaluate import decoding_for
 from sinkscope.tasks.evaluation import collect, open_evaluation
+from sinkscope.tasks.experiment import Experiment, ModelIdentity
 from sinkscope.tasks.grading import grade_run
 from sinkscope.tasks.records import RunFolder
-from sinkscope.tasks.task import Document, Prompt, Scheme, Task, Turn, Verdict
+from sinkscope.tasks.task import Document, Mark, Prompt, Scheme, Task, Turn
 
 TASK = Parity()
 DECODINGS = {
@@ -91,11 +92,11 @@ def test_a_record_is_a_generation_of_its_own(models: dict[str, ss.Model]) -> Non
     model, decoding, policy = models["dream"], DECODINGS["dream"], ss.MaskTop(2)
     found = ss.evaluate(model, TASK, decoding, policy, limit=3)
     for record, document in zip(found.records, TASK.documents(3), strict=True):
-        run = ss.generate(model, document.question, decoding, policy, seed=[record.stream])
+        run = ss.generate(model, document.question, decoding, policy=policy, seed=[record.stream])
         assert run.texts == [record.output]
         assert record.prompt == f"u:{document.question}\na:"
         assert record.prompt_tokens == run.prompt == len(record.prompt)
-        assert (record.steps, record.forwards) == (run.steps, run.forwards[0])
+        assert (record.steps, record.forwards) == (len(run), run.forwards[0])
         assert record.ties == int(run.ties.sum())
         assert record.hidden_share == pytest.approx(float(run.hidden_share[0]), abs=1e-5)
         assert record.sinks_hit == pytest.approx(float(run.sinks_hit[0]), abs=1e-5)
@@ -171,15 +172,15 @@ def test_a_task_of_ones_own_needs_three_methods(models: dict[str, ss.Model], tmp
         def prompt(self, document: Document) -> Prompt:
             return Prompt((Turn("user", document.question),))
 
-        def grade(self, document: Document, output: str) -> Verdict:
-            return Verdict(document.answer in output, output)
+        def grade(self, document: Document, output: str) -> Mark:
+            return Mark(document.answer in output, output)
 
     evaluation = ss.evaluate(models["dream"], Own(), DECODINGS["dream"], out=tmp_path / "own")
     assert evaluation.n == 2
     assert "own, scheme plain (own/1)" in repr(evaluation)
     assert open_evaluation(tmp_path / "own") == evaluation
     compared = compare_runs([evaluation])
-    assert compared.frame()["scheme"].tolist() == ["plain"]
+    assert compared["scheme"].tolist() == ["plain"]
 
 
 def test_a_task_without_a_scheme_in_its_settings_is_printed(models: dict[str, ss.Model]) -> None:
@@ -190,7 +191,7 @@ def test_a_task_without_a_scheme_in_its_settings_is_printed(models: dict[str, ss
     evaluation = ss.evaluate(models["dream"], Bare(), DECODINGS["dream"], limit=2)
     assert "bare (no version)" in repr(evaluation)
     assert "scheme" not in repr(evaluation)
-    assert compare_runs([evaluation]).frame()["scheme"].tolist() == [""]
+    assert compare_runs([evaluation])["scheme"].tolist() == [""]
 
 
 def test_two_policies_of_ones_own_never_share_a_record(models: dict[str, ss.Model], tmp_path: Path) -> None:
@@ -248,9 +249,10 @@ def test_generate_here_grade_there(models: dict[str, ss.Model], tmp_path: Path) 
     model, decoding = models["dream"], DECODINGS["dream"]
     whole = ss.evaluate(model, TASK, decoding, limit=6)
     wanted = answer.items(TASK, 6)
+    experiment = Experiment(ModelIdentity.of(model), TASK, decoding)
     for part in (wanted[4:], wanted[:4]):  # shards, in any order
         with RunFolder.write(tmp_path / "run", whole.settings) as run:
-            answer.answer(model, TASK, part, decoding, None, run, grade=False)
+            answer.answer(model, experiment, part, run, grade=False)
     with RunFolder.write(tmp_path / "run", whole.settings) as run:
         grade_run(run, TASK)
     assert open_evaluation(tmp_path / "run").records == whole.records

@@ -11,7 +11,7 @@ import pytest
 from tests.helpers.marks import needs_sandbox
 from tests.tasks.shared_data import shared_file
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 from sinkscope.tasks import get, sandbox
 from sinkscope.tasks.code_text import RULES, sanitize
 from sinkscope.tasks.humaneval import SCHEMES, HumanEval

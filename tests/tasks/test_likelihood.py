@@ -11,7 +11,7 @@ import torch
 from tests.helpers import golden
 
 import sinkscope as ss
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 from sinkscope.tasks.likelihood import bound, bounds, denoised, exact, masked, masks
 
 CONTEXT, CONTINUATION = [3, 14, 15, 92], [65, 35, 89]
@@ -37,7 +37,9 @@ def test_causal_policies_act_as_in_generation() -> None:
     model = golden.model("llama")
     written = {}
     for policy in (None, ss.MaskTop(2), ss.MaskRandom(like=ss.MaskTop(2)), ss.MaskFirst(1)):
-        run = ss.generate(model, torch.tensor([CONTEXT]), ss.GreedyDecoding(6, eos=None), policy, seed=[0])
+        run = ss.generate(
+            model, torch.tensor([CONTEXT]), ss.GreedyDecoding(6, eos=None), policy=policy, seed=[0]
+        )
         written[policy] = run.sequences[0, 4:].tolist()
         if not isinstance(policy, ss.MaskRandom):  # whose draws have keys of their own
             assert exact(model, [(CONTEXT, written[policy])], policy)[0].greedy

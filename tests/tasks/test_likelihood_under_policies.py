@@ -209,8 +209,8 @@ def test_a_first_reading_is_counted() -> None:
     assert read("llama", "top:1,prefill=yes", texts).forwards == steps + 1
     model, ids = golden.model("llama"), torch.tensor(texts)
     decoding = ss.GreedyDecoding(length=4, eos=None)
-    assert ss.generate(model, ids, decoding, "top:1").forwards == [4]
-    assert ss.generate(model, ids, decoding, "top:1,prefill=yes").forwards == [5]
+    assert ss.generate(model, ids, decoding, policy="top:1").forwards == [4]
+    assert ss.generate(model, ids, decoding, policy="top:1,prefill=yes").forwards == [5]
 
 
 # ---- diffusion models ----------------------------------------------------------------------------

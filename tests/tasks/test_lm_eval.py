@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -17,8 +18,9 @@ from tests.helpers.byte_tokenizer import TURNS, checkpoint_with_tokenizer
 lm_eval = pytest.importorskip("lm_eval", reason="needs lm-eval: pip install 'sinkscope[eval]'")
 
 import sinkscope as ss  # noqa: E402
-from sinkscope.errors import InputError  # noqa: E402
-from sinkscope.lm_eval import handed_over, main, register  # noqa: E402
+from sinkscope.base.errors import InputError  # noqa: E402
+from sinkscope.cli.lm_eval import handed_over  # noqa: E402
+from sinkscope.cli.lm_eval import run as main  # noqa: E402
 from sinkscope.tasks.likelihood import bound, exact  # noqa: E402
 
 GENERATE = """
@@ -64,14 +66,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", autouse=True)
 def quiet(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Data sets are cached in a folder of the test's own, and the bridge is registered.
+    """Data sets are cached in a folder of the test's own, and the model is registered.
 
     lm-eval does not ask a dozen programs about the machine, which it does at the end of every evaluation.
     """
     import datasets
     from lm_eval import evaluator
 
-    register()
+    import sinkscope.tasks.lm_eval  # noqa: F401 (registers the model)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("datasets"))
         patch.setattr(evaluator, "add_env_info", lambda results: None)
@@ -115,11 +118,11 @@ def test_the_same_outputs_as_generate(
     for question, found in zip(QUESTIONS, _answers(results), strict=True):
         text = f"Q: {question}\nA:"
         prompt: Any = text if chat else torch.tensor([list(text.encode())])
-        whole = ss.generate(model, prompt, decoding, ss.MaskTop(2), seed=[0]).texts[0]
+        whole = ss.generate(model, prompt, decoding, policy=ss.MaskTop(2), seed=[0]).texts[0]
         ends = [whole.index(stop) for stop in ("\x85", "7") if stop in whole]
         assert found == (whole[: min(ends)] if ends else whole)
     assert results["config"]["sinkscope"]["policy"] == "top:2"
-    assert results["config"]["sinkscope"]["weights"] == model.digest
+    assert results["config"]["sinkscope"]["model"]["weights"] == model.digest
 
 
 @pytest.mark.slow
@@ -282,18 +285,12 @@ def test_a_typo_names_the_right_option_and_a_missing_gpu_the_cpu(
     assert SinkscopeLM(source, device=None).model.device.type == "cpu"
 
 
-def test_registering_twice_is_once_and_a_name_taken_is_said() -> None:
+def test_the_model_is_registered() -> None:
     from lm_eval.api import registry
 
     from sinkscope.tasks.lm_eval import SinkscopeLM
 
-    register()
-    register()
     assert registry.get_model("sinkscope") is SinkscopeLM
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(registry, "get_model", lambda name: str)
-        with pytest.raises(InputError, match="another model called 'sinkscope'"):
-            register()
 
 
 def test_what_is_handed_over() -> None:
@@ -333,13 +330,12 @@ def test_the_command_line(folder: Path, tmp_path: Path, capfd: pytest.CaptureFix
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("start", [["-m", "sinkscope", "lm-eval"], ["-m", "sinkscope.lm_eval"]])
-def test_the_command_line_in_a_fresh_process(folder: Path, tmp_path: Path, start: list[str]) -> None:
+def test_the_command_line_in_a_fresh_process(folder: Path, tmp_path: Path) -> None:
     """As a user has it; no GPU is asked for where there is none."""
     environment = {**os.environ, "HF_DATASETS_CACHE": str(tmp_path / "datasets"), "CUDA_VISIBLE_DEVICES": ""}
-    for policy, code in (("policy=top:2", 0), ("polcy=top:2", 1)):
+    for policy, code in (("policy=top:2", 0), ("polcy=top:2", 2)):
         done = subprocess.run(
-            [sys.executable, *start, *words(folder, tmp_path / "out", policy)],
+            [sys.executable, "-m", "sinkscope", "lm-eval", *words(folder, tmp_path / "out", policy)],
             capture_output=True, text=True, env=environment, timeout=200, check=False,
         )  # fmt: skip
         assert done.returncode == code, done.stderr
@@ -352,23 +348,18 @@ def test_the_command_line_in_a_fresh_process(folder: Path, tmp_path: Path, start
 @pytest.mark.slow
 @pytest.mark.usefixtures("here")
 def test_a_mistake_on_the_command_line_ends_in_one_line(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(InputError, match="did you mean policy"):
         main(words(folder, tmp_path / "out", "polcy=top:2"))
-    said = str(ended.value.code)  # Python prints a text and exits with 1
-    assert said.startswith("error: ")
-    assert "\n" not in said
-    assert "did you mean policy" in said
 
 
-@pytest.mark.parametrize(("word", "code"), [("--help", 0), ("--tasks=gsm8k", 1)])
-def test_without_lm_eval_the_command_says_what_to_install(word: str, code: int) -> None:
-    program = (
-        f"import sys; sys.modules['lm_eval'] = None\nfrom sinkscope.lm_eval import main\nmain([{word!r}])"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == code
-    assert "pip install 'sinkscope[eval]'" in done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
+def test_without_lm_eval_the_command_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    main(["--help"])
+    assert "pip install 'sinkscope[eval]'" in capsys.readouterr().out
+    with pytest.raises(InputError, match=r"pip install 'sinkscope\[eval\]'"):
+        main(["--tasks=gsm8k"])
 
 
 def test_python_starts_without_sinkscope() -> None:

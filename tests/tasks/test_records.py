@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 from sinkscope.tasks import records
 from sinkscope.tasks.records import Generation, Grade, RunFolder
 
@@ -67,7 +67,7 @@ def test_one_writer_many_readers(tmp_path: Path) -> None:
         run.generations.append([_generation(0)])
         code = (
             "import sys\n"
-            "from sinkscope.tasks.records import RunFolder\nfrom sinkscope.errors import InputError\n"
+            "from sinkscope.tasks.records import RunFolder\nfrom sinkscope.base.errors import InputError\n"
             "print(len(list(RunFolder.read(sys.argv[1]).generations)))\n"
             "try: RunFolder.write(sys.argv[1], {})\n"
             "except InputError as error: print(error)\n"

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
+from sinkscope.base.errors import InputError
 from sinkscope.decoding.base import decoding_from_options
-from sinkscope.errors import InputError
 from sinkscope.models.load import FAMILIES as KNOWN
 from sinkscope.tasks import Task, get, names
 from sinkscope.tasks.evaluate import decoding_for
@@ -36,7 +34,7 @@ def test_every_task_has_a_default_for_every_family(name: str, family: str) -> No
 def test_every_decoding_is_one_of_the_family() -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     import sinkscope as ss
-    from sinkscope.tasks import generated, gsm8k, humaneval
+    from sinkscope.tasks import gsm8k, humaneval
 
     kinds = {
         "llada": ss.LladaDecoding,
@@ -56,7 +54,8 @@ def test_every_decoding_is_one_of_the_family() -> None:
     settings = [(scheme.family, scheme.decoding) for scheme in schemes if scheme.family]
     general = [(family, scheme.decoding) for scheme in schemes if not scheme.family for family in kinds]
     assert len(general) == 2 * len(kinds)
-    for family, options in [*settings, *general, *generated.DECODINGS.items()]:
+    brief = [(family, kind.brief) for family, kind in kinds.items()]
+    for family, options in [*settings, *general, *brief]:
         assert kinds[family](**options).length == options["length"]
 
 
@@ -68,6 +67,7 @@ def test_other_families_get_the_general_scheme(family: str) -> None:
         assert decoding_for(task, family).length == (256 if name == "gsm8k" else 512)
     for name in ("word_problems", "small_code"):
         assert decoding_for(get(name, family=family), family).length == 64
+        assert decoding_for(get(name), family).length == 64
 
 
 def test_settings_are_wording_and_grading() -> None:
@@ -113,26 +113,3 @@ def test_cut_ends_at_the_first_stop() -> None:
     assert cut("one\ntwo Q: three</s>", ("</s>", "Q:")) == "one\ntwo "
     assert cut("one", ("Q:", "")) == "one"
     assert cut("", ("Q:",)) == ""
-
-
-def test_the_generators_import_the_standard_library_alone() -> None:
-    """Training machines have little installed: the tasks add nothing to what `import sinkscope` needs."""
-    code = (
-        "import sys, sinkscope\n"
-        "before = set(sys.modules)\n"
-        "from sinkscope.tasks import get\n"
-        "for name in ('word_problems', 'small_code'):\n"
-        "    task = get(name)\n"
-        "    next(task.stream('train')), task.documents(2)\n"
-        "roots = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
-        "extra = sorted(roots - set(sys.stdlib_module_names) - {'sinkscope', '__main__'})\n"
-        "print([name for name in extra if not name.startswith(('_', 'sitecustomize'))])\n"
-    )
-    path = [entry for entry in sys.path if entry.endswith("src")]
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path[:0] = {path!r}\n{code}"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.strip() == "[]"

@@ -20,9 +20,9 @@ from pathlib import Path
 import pytest
 from tests.helpers.marks import needs_bubblewrap
 from tests.tasks.doors import DOORS, EXERCISED, INSIDE, PRELUDE, RIGHT
-from tests.tasks.hostile import ABUSES, CUBES, ESCAPES, FORGERIES, GRASPED, GRASPS, PRETENCES
+from tests.tasks.hostile import ABUSES, CUBES, ESCAPES, FORGERIES, GRASPED, GRASPS, PRETENCES, programs
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 from sinkscope.tasks import sandbox
 from sinkscope.tasks.sandbox import Limits, Program, check, process, run, run_many, rungs
 from sinkscope.tasks.sandbox.seccomp import filter_program
@@ -128,138 +128,8 @@ def test_an_uncaught_stop_iteration_fails(rung: str, program: str, checks: str) 
     assert "StopIteration" in result.reason
 
 
-CROSSING = {
-    "values": (
-        "def f(x): return x",
-        "import collections, datetime, decimal, fractions\n"
-        "nested = {'a': [1, (2.5, -0.0)], (1, 2): {3}, None: frozenset([4]), b'x': bytearray(b'y'), 1: 2 ** 5000}\n"
-        "assert f(nested) == nested and str(f(-0.0)) == '-0.0' and f(float('nan')) != 0\n"
-        "for value in (None, True, 1j, range(3), slice(1), '\\ud800', ..., int, ValueError, collections.deque([1], 3),\n"
-        "              collections.Counter('aab'), collections.OrderedDict(a=1), fractions.Fraction(1, 3),\n"
-        "              decimal.Decimal('0.10'), datetime.date(2026, 1, 2), datetime.timedelta(1, 2, 3), datetime.time(1, 2),\n"
-        "              datetime.datetime(2026, 1, 2, 3), datetime.datetime(1, 2, 3, tzinfo=datetime.timezone.utc)):\n"
-        "    assert f(value) == value and type(f(value)) is type(value), value\n",
-    ),
-    "what is changed in place": (
-        "def f(l, d, s, b, *, k): l.append(3); d['a'].append(1); s.clear(); b.extend(b'z'); k.sort()",
-        "l, inner, s, b, k = [1], [], {1}, bytearray(), [2, 1]\n"
-        "f(l, {'a': inner}, s, b, k=k)\n"
-        "assert (l, inner, s, b, k) == ([1, 3], [1], set(), b'z', [1, 2])\n",
-    ),
-    "objects": (
-        "class Stack:\n"
-        "    kept = 0\n"
-        "    def __init__(self, *items): self.items = list(items)\n"
-        "    def push(self, item): self.items.append(item); return self\n"
-        "    def pop(self): return self.items.pop()\n"
-        "    def __len__(self): return len(self.items)\n"
-        "    def __getitem__(self, place): return self.items[place]\n"
-        "    def __eq__(self, other): return self.items == other.items\n"
-        "    def __add__(self, other): return Stack(*self.items, *other.items)\n"
-        "    def __repr__(self): return f'Stack{tuple(self.items)}'\n"
-        "    def __enter__(self): return self\n"
-        "    def __exit__(self, *error): self.items.clear()\n",
-        "s = Stack(1)\n"
-        "assert s.push(2) is s and len(s) == 2 and s[1] == 2 and list(s) == [1, 2] and 2 in s and bool(s)\n"
-        "assert s == Stack(1, 2) and s != Stack() and s != [1, 2] and s + s == Stack(1, 2, 1, 2)\n"
-        "assert repr(s) == f'{s}' == 'Stack(1, 2)' and isinstance(s, Stack) and not isinstance(1, Stack)\n"
-        "s.kept = 3\n"
-        "assert s.kept == 3 and not hasattr(s, 'other') and s.items == [1, 2] and s.pop() == 2\n"
-        "with s as t: assert t is s\n"
-        "assert not s\n",
-    ),
-    "functions": (
-        "def f(g, n): return [g(i) for i in range(n)]\ndef twice(g): return lambda x: g(g(x))\n"
-        "def steps(n): yield from range(n)\ndef total(items): return sum(items)\ndef first(node): return node.next.value\n"
-        "def owns(g): return g is eval\n",
-        "class Node:\n    def __init__(self, value, next=None): self.value, self.next = value, next\n"
-        "assert f(lambda x: x * x, 3) == [0, 1, 4] and twice(lambda x: x + 1)(5) == 7 and f(len, 0) == []\n"
-        "assert list(steps(3)) == [0, 1, 2] and total(x for x in (1, 2)) == 3 and callable(f) and f.__name__ == 'f'\n"
-        "assert first(Node(1, Node(2))) == 2 and owns(eval)\n"  # the judge's would run text in the judge
-        "for x in steps(9):\n    if x == 2: break\n"
-        "assert x == 2 and sorted([3, 1], key=twice(lambda x: -x)) == [1, 3]\n",
-    ),
-    "errors": (
-        "import json\n"
-        "class Own(ValueError):\n    def __init__(self, code): super().__init__(f'code {code}'); self.code = code\n"
-        "def f(x): raise Own(x)\ndef g(x): return {}[x]\ndef h(x): return json.loads(x)\n"
-        "def safe(call):\n    try: call()\n    except ZeroDivisionError: return 'caught'\n",
-        "import json\n"
-        "def error(call, *args):\n    try: call(*args)\n    except Exception as caught: return caught\n"
-        "assert isinstance(error(f, 3), Own) and isinstance(error(f, 3), ValueError)\n"
-        "assert error(f, 3).code == 3 and str(error(f, 3)) == 'code 3' and str(error(g, 'k')) == \"'k'\"\n"
-        "assert isinstance(error(h, '{'), json.JSONDecodeError) and error(h, '{').pos == 1\n"
-        "assert safe(lambda: 1 / 0) == 'caught' and type(error(f)) is TypeError\n"
-        "try: f(1)\nexcept Own as caught: assert caught.code == 1\n"
-        "else: assert False\n",
-    ),
-    "names": (
-        "import math, os.path as path\nfrom math import sqrt\nLIMIT = 3\ncalls = []\n"
-        "def sorted(items): calls.append(items); return 'mine'\n",
-        "import solution\nfrom solution import LIMIT as limit\n"
-        "assert math.pi > LIMIT == limit == solution.LIMIT and path.join('a', 'b') == 'a/b' and sqrt(4) == 2\n"
-        "assert sorted([1]) == 'mine' and calls == [[1]] and __name__ == 'solution'\n"
-        "def inside(): return [LIMIT for _ in range(2)]\n"
-        "assert inside() == [3, 3] and eval('LIMIT') == 3\n"
-        "try: missing\nexcept NameError: pass\nelse: assert False\n",
-    ),
-    "what published tests do": (
-        "import collections, heapq\nfrom decimal import Decimal\n"
-        "class Node:\n    def __init__(self, value): self.value, self.left, self.right = value, None, None\n"
-        "class Pair(object):\n    def __init__(self, a, b): self.a, self.b = a, b\n"
-        "class Solution:\n    def twoSum(self, numbers, target): return [0, 1]\n"
-        "def depth(node): return 0 if node is None else 1 + max(depth(node.left), depth(node.right))\n"
-        "def widest(pairs, n): return max(pair.b - pair.a for pair in pairs[:n])\n"
-        "def common(a, b): return tuple(set(a) & set(b))\n"
-        "def count(words): return collections.Counter(words)\n"
-        "def rest(x): return Decimal(x) % 1\n"
-        "def half(x): return complex(x) / 2\n"
-        "def ordered(words, key=None): return iter(sorted(words, key=key or None))\n"
-        "def values(node):\n    found = []\n    while node: found.append(node.value); node = node.next\n    return found\n"
-        "def nothing(x): return None\n"
-        "def check(x): raise ValueError(f'not {x}')\n",
-        "import math, unittest\n"
-        "root = Node(4); root.left = Node(2); root.left.right = Node(1)\n"
-        "assert depth(root) == 3 and root.left.value == 2 and widest([Pair(5, 24), Pair(39, 60)], 2) == 21\n"
-        "class Link:\n    def __init__(self, value, next=None): self.value, self.next = value, next\n"
-        "    def __len__(self): return 1\n"
-        "assert values(Link(1, Link(2, Link(3)))) == [1, 2, 3] and values(None) == []\n"
-        "assert set(common((3, 4, 5), (5, 7, 4))) == set((4, 5)) and Solution().twoSum([2, 7], 9) == [0, 1]\n"
-        "assert count(['a', 'b', 'a']) == {'a': 2, 'b': 1} and count('aab').most_common(1) == [('a', 2)]\n"
-        "assert rest(3.5) == 0.5 and abs(rest(1.25) - Decimal('0.25')) < 1e-6 and half(1j) == 0.5j\n"
-        "assert math.isclose(rest(0.1), 0.1, rel_tol=1e-3) and nothing(1) is None and not nothing(2)\n"
-        "assert list(ordered(['bb', 'a'], key=len)) == ['a', 'bb'] and next(ordered('ba', str.upper)) == 'a'\n"
-        "assert tuple(ordered((word for word in 'ba'), lambda word: -ord(word))) == ('b', 'a')\n"
-        "class Test(unittest.TestCase):\n"
-        "    def test(self):\n"
-        "        self.assertEqual(common('ab', 'bc'), ('b',))\n"
-        "        with self.assertRaisesRegex(ValueError, 'not 3'): check(3)\n"
-        "assert unittest.TextTestRunner().run(Test('test')).wasSuccessful()\n",
-    ),
-    "iterators": (
-        "import itertools\n"
-        "def multiples(n):\n    for i in itertools.count(1): yield n * i\n"
-        "def squares(items): return map(lambda x: x * x, items)\n"
-        "def first(items, n): return [next(items) for _ in range(n)]\n"
-        "class Countdown:\n    def __init__(self, n): self.n = n\n    def __iter__(self): return self\n"
-        "    def __next__(self):\n        self.n -= 1\n        if self.n < 0: raise StopIteration\n        return self.n\n",
-        "import itertools\n"
-        "assert list(itertools.islice(multiples(3), 3)) == [3, 6, 9] and list(squares(iter([1, 2]))) == [1, 4]\n"
-        "def endless():\n    while True: yield 7\n"
-        "assert first(endless(), 2) == [7, 7] and first(itertools.count(5), 2) == [5, 6] and sum(squares(range(4))) == 14\n"
-        "assert list(Countdown(3)) == [2, 1, 0] and max(Countdown(5)) == 4\n"
-        "assert dict(zip('ab', Countdown(2))) == {'a': 1, 'b': 0} and list(squares(endless() for _ in ())) == []\n",
-    ),
-    "derived values": (
-        "import collections, enum\nP = collections.namedtuple('P', 'x y')\n"
-        "class Color(str, enum.Enum):\n    RED = 'red'\n"
-        "def f(): return P(1, [2])\ndef g(): return Color.RED\n"
-        "def h():\n    d = collections.defaultdict(list); d[1].append(2); return d\n",
-        "assert f() == (1, [2]) and f().y == [2] and g() == 'red' and g().name == 'RED' and h() == {1: [2]}\n"
-        "x, y = f()\n"
-        "assert isinstance(f(), P) and isinstance(f(), tuple) and g() == Color.RED\n",
-    ),
-}
+CROSSING: dict[str, list[str]] = programs("crossing")["CROSSING"]
+"""Name → a program, and checks that use what it defines."""
 
 
 @pytest.mark.parametrize("name", CROSSING)
@@ -352,7 +222,7 @@ def test_the_first_rung_that_holds_is_taken(monkeypatch: pytest.MonkeyPatch) -> 
     assert "\n" not in line
     assert "allowed a child process" in line
     assert "this kernel has no Landlock" in line
-    assert "sinkscope grade" in line
+    assert "sinkscope evaluate --grade" in line
     with pytest.raises(InputError, match=r"apt install bubblewrap.*--sandbox none"):
         check()
     monkeypatch.setattr(sys, "platform", "darwin")
@@ -887,8 +757,9 @@ def _copy_without_torch(folder: Path) -> None:
     """A package `sinkscope` with what the sandbox needs, for another interpreter or user."""
     source, package = Path(sandbox.__file__).parents[2], folder / "sinkscope"
     shutil.copytree(source / "tasks", package / "tasks", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("errors.py", "registry.py"):
-        shutil.copy(source / name, package)
+    for name in ("__init__.py", "errors.py", "registry.py"):
+        (package / "base").mkdir(exist_ok=True)
+        shutil.copy(source / "base" / name, package / "base")
     (package / "__init__.py").write_text("")
     for path in [folder, *folder.rglob("*")]:
         path.chmod(0o755)

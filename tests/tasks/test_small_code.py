@@ -10,6 +10,8 @@ from itertools import islice
 import pytest
 from tests.helpers.marks import needs_sandbox
 
+from sinkscope.models.load import ORGANISMS
+from sinkscope.models.tokenizer import read_tokenizer
 from sinkscope.tasks import sandbox
 from sinkscope.tasks.small_code import VERSION, program, task
 from sinkscope.tasks.task import Document
@@ -96,32 +98,18 @@ def test_documents_are_the_same_everywhere() -> None:
     assert (VERSION, hashlib.sha256(text.encode()).hexdigest()[:16]) == ("small_code/1", "c46be861fe47c3a3")
 
 
-@pytest.mark.slow
-def test_both_generated_tasks_fit_64_tokens(train: list[Document]) -> None:
-    """With a byte-level vocabulary of 2048 in which every digit and newline is a token of its own."""
-    tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
-    stories = list(islice(word_problems().stream("train"), 6000))
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
-    split = tokenizers.pre_tokenizers
-    tokenizer.pre_tokenizer = split.Sequence(
-        [
-            split.Split("\n", "isolated"),
-            split.Digits(individual_digits=True),
-            split.ByteLevel(add_prefix_space=False),
-        ]
-    )
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=2048, initial_alphabet=split.ByteLevel.alphabet(), show_progress=False
-    )
-    documents = [*stories, *train]
-    texts = [text for document in documents for text in (document.question, document.answer)]
-    tokenizer.train_from_iterator(texts, trainer)
-    held_out = [*word_problems().documents(500), *TASK.documents(500), *documents]
-    lengths = [len(item.ids) for item in tokenizer.encode_batch([document.question for document in held_out])]
-    assert max(lengths) <= 60
-    lengths = [len(item.ids) for item in tokenizer.encode_batch([document.answer for document in held_out])]
-    assert max(lengths) <= 62
-    assert max(lengths) > 40  # and they are not trivial
+def test_both_generated_tasks_fit_64_tokens(train: list[Document], test: list[Document]) -> None:
+    """Of the organisms' own tokenizer; and they are not trivial."""
+    tokenizer = read_tokenizer(ORGANISMS / "scratch")
+    documents = [
+        *islice(word_problems().stream("train"), 3000),
+        *word_problems().documents(500),
+        *train,
+        *test,
+    ]
+    questions, answers = ([getattr(one, part) for one in documents] for part in ("question", "answer"))
+    assert max(map(len, tokenizer(questions, add_special_tokens=False).input_ids)) <= 64
+    assert 40 < max(map(len, tokenizer(answers, add_special_tokens=False).input_ids)) <= 62
 
 
 @pytest.mark.slow

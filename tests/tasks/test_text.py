@@ -15,12 +15,12 @@ from tests.helpers.smollm2 import fetched_smollm2
 from tests.policies.dense import Dense
 
 import sinkscope as ss
-from sinkscope.decoding import CausalReading, DenoisingReading, MaskedReading, decoding_from_json
-from sinkscope.errors import InputError
-from sinkscope.organisms.documents import prose
+from sinkscope.base.errors import InputError
+from sinkscope.decoding import decoding_from_json
+from sinkscope.decoding.reading import CausalReading, DenoisingReading, MaskedReading
 from sinkscope.tasks import likelihood, registry
 from sinkscope.tasks.prompting import start_token
-from sinkscope.tasks.reading import encode_text, read_texts
+from sinkscope.tasks.reading import read_texts, text_ids
 from sinkscope.tasks.text import shipped
 
 IDS = torch.tensor(
@@ -152,9 +152,9 @@ def test_batches_do_not_matter() -> None:
 @pytest.fixture(scope="module")
 def passages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("mine") / "passages.txt"
-    path.write_text(
-        "\n\f\n".join(" ".join(prose(8 * n + i) for i in range(4)) for n in range(5)), encoding="utf-8"
-    )
+    questions = [document.question for document in registry.get("word_problems").documents(30)]
+    texts = [" ".join(questions[first::5]) for first in range(5)]
+    path.write_text("\n\f\n".join(texts), encoding="utf-8")
     return path
 
 
@@ -188,7 +188,7 @@ def test_evaluate_measures_a_text_of_ones_own(source: str, passages: Path, tmp_p
 def test_what_is_read_of_a_text(passages: Path) -> None:
     model = ss.load("organism/causal", device="cpu")
     document = registry.get("text", "causal", passages).documents(1)[0]
-    ids = encode_text(model, document.question)
+    ids = text_ids(model, document.question)
     assert ids[0] == start_token(model) == model.ids.bos
     short = read_texts(model, {"a": ids[:20]}, CausalReading(length=256, scored=128), None, {"a": 0})["a"]
     assert (short.tokens, short.columns) == (20, tuple(range(1, 20))), "a short text is read whole"
@@ -221,9 +221,9 @@ def test_files_of_ones_own(tmp_path: Path) -> None:
     assert read("a.jsonl.gz", gzip.compress(lines.encode()))[0].id == "a"
     assert [one.question for one in read("b.txt", "One\nline.\n\nTwo.\n")] == ["One\nline.", "Two."]
     for content, message in {
-        '{"text": 3}': "line 1: text is empty, or no text",
-        '{"words": "x"}': "line 1: expected a JSON object with a field text",
-        " \n": "holds no text",
+        '{"text": 3}': "line 1: expected a field text",
+        '{"words": "x"}': "line 1: expected a field text",
+        " \n": "is empty",
         b"\xff\xfe": "not UTF-8",
         '{"text": "x", "id": 1}\n{"text": "y", "id": 1}': "passage 1 twice",
     }.items():
@@ -285,7 +285,7 @@ def test_smollm2_gives_what_transformers_gives(smollm2: Any) -> None:
     task = registry.get("text", "causal")
     found = ss.evaluate(smollm2, "text", CausalReading(length=96, scored=48), limit=2)
     for record, document in zip(found.records, task.documents(2), strict=True):
-        ids = torch.tensor([encode_text(smollm2, document.question)[:96]])
+        ids = torch.tensor([text_ids(smollm2, document.question)[:96]])
         with torch.no_grad():
             spread = official(ids).logits[0].double().log_softmax(-1)
         wanted = [-float(spread[at - 1, ids[0, at]]) for at in range(48, 96)]

@@ -9,7 +9,7 @@ from itertools import islice
 
 import pytest
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 from sinkscope.tasks import get
 from sinkscope.tasks.generated import split_of
 from sinkscope.tasks.task import Document

@@ -37,12 +37,20 @@ def prompt(rows: int = 2, pads: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
     return ids, mask
 
 
+def recorded(family: str, capture: ss.Capture, decoding: Any = None, **more: Any) -> ss.Run:
+    """A recorded run of a padded batch."""
+    (ids, mask), decoding = prompt(), decoding or DECODINGS[family]
+    return ss.generate(golden.model(family), ids, decoding, attention_mask=mask, capture=capture, **more)
+
+
 @cache
 def run_of(family: str, **options: Any) -> ss.Run:
-    """A recorded run of a padded batch, once per process."""
-    ids, mask = prompt()
-    capture = ss.Capture(**options)
-    return ss.generate(golden.model(family), ids, DECODINGS[family], attention_mask=mask, capture=capture)
+    """The same without a policy, once per process."""
+    return recorded(family, ss.Capture(**options))
+
+
+def close(values: Any, expected: Any) -> None:
+    np.testing.assert_allclose(values, expected, **CLOSE)
 
 
 def full_mask(columns: int) -> torch.Tensor:
@@ -83,7 +91,7 @@ def test_received(family: str, step: int) -> None:
     for row in range(2):
         real = full_mask(23)[row].numpy() != 0
         expected = received_from(maps[row], real, np.ones(23, dtype=bool))
-        np.testing.assert_allclose(data["received"].sel(sample=row, step=step).values, expected, **CLOSE)
+        close(data["received"].sel(sample=row, step=step).values, expected)
         # Attention adds up to one per query, so over the real keys the mean is exactly uniform attention.
         found = data["received"].sel(sample=row, step=step).values
         np.testing.assert_allclose(np.nanmean(found, -1), 1.0, atol=1e-4)
@@ -112,22 +120,18 @@ def test_received_by_kind_of_query(family: str, level: str) -> None:
                 found = data["received_by"].sel(sample=row, step=step, query_kind=kind).values
                 expected = received_from(maps[row], real, queries)
                 expected = expected.mean(1) if level == "layers" else expected
-                np.testing.assert_allclose(found, expected, **CLOSE)
+                close(found, expected)
                 assert np.isnan(found).all() == (not (queries & real).any())
 
 
 @pytest.mark.parametrize("family", [*DIFFUSION, "llama"])
 def test_level_layers_is_the_mean_and_counts_the_heads_that_agree(family: str) -> None:
     decoding = ss.GreedyDecoding(length=48, eos=None) if family == "llama" else DECODINGS[family]
-    ids, mask = prompt()
     heads, layers = (
-        ss.generate(
-            golden.model(family), ids, decoding, attention_mask=mask, capture=ss.Capture(level)
-        ).trace.dataset
-        for level in ("heads", "layers")
+        recorded(family, ss.Capture(level), decoding).trace.dataset for level in ("heads", "layers")
     )
     assert "head" not in layers.dims
-    np.testing.assert_allclose(layers["received"].values, heads["received"].values.mean(3), **CLOSE)
+    close(layers["received"].values, heads["received"].values.mean(3))
     if family == "llama":
         far, tokens, padded = (heads[name].values for name in ("received_far", "tokens", "region"))
         sinks = np.zeros(far.shape, dtype=bool)
@@ -154,32 +158,23 @@ def test_causal_received(step: int) -> None:
         real = full_mask(size)[row].numpy() != 0
         every, last = np.ones(size, dtype=bool), np.arange(size) == size - 1
         here = data.sel(sample=row, step=step)
-        np.testing.assert_allclose(
-            here["received"].values[..., :size], received_from(maps[row], real, last, causal=True), **CLOSE
-        )
+        close(here["received"].values[..., :size], received_from(maps[row], real, last, causal=True))
         # By hand: the newest token's row, times the keys that it sees.
-        np.testing.assert_allclose(
-            here["received"].values[..., :size][..., real],
-            maps[row, :, :, -1][..., real] * real.sum(),
-            **CLOSE,
-        )
+        close(here["received"].values[..., :size][..., real], maps[row, :, :, -1][..., real] * real.sum())
         total = received_from(maps[row], real, every, causal=True)
         seen = np.where(real, size - np.arange(size), 0)
-        np.testing.assert_allclose(
-            here["received_all"].values[..., :size], np.where(seen >= 16, total, np.nan), **CLOSE
-        )
+        close(here["received_all"].values[..., :size], np.where(seen >= 16, total, np.nan))
         for kind, queries in (("prompt", np.arange(size) < PROMPT), ("decided", np.arange(size) >= PROMPT)):
-            np.testing.assert_allclose(
+            close(
                 here["received_by"].sel(query_kind=kind).values[..., :size],
                 received_from(maps[row], real, queries, causal=True),
-                **CLOSE,
             )
         assert np.isnan(here["received_by"].sel(query_kind="masked").values).all()
         for name in ("received", "received_all", "received_by"):
             assert np.isnan(here[name].values[..., size:]).all()
         if step == 0:
             prefill = data["prefill_received"].sel(sample=row).values
-            np.testing.assert_allclose(prefill[..., :size], total, **CLOSE)
+            close(prefill[..., :size], total)
             assert np.isnan(prefill[..., size:]).all()
     if step == 11:
         assert (~np.isnan(data["received_all"].sel(step=11).values)).any()
@@ -400,19 +395,13 @@ def test_pictures_have_their_slots_as_answer() -> None:
     for row in range(2):
         here = data.sel(sample=row, step=step)
         real, free_real = mask[row].numpy() != 0, free_mask[row].numpy() != 0
-        np.testing.assert_allclose(here["received"].values, received_from(maps[row], real, every), **CLOSE)
-        np.testing.assert_allclose(
-            here["received_uncond"].values, received_from(other[row], free_real, every), **CLOSE
-        )
+        close(here["received"].values, received_from(maps[row], real, every))
+        close(here["received_uncond"].values, received_from(other[row], free_real, every))
         # The closing token is no part of the picture.
         masked = (run.states[step, row] == 504).numpy()
         picture = (np.arange(13) >= 3) & (np.arange(13) < 12)
         for kind, queries in (("masked", masked), ("decided", picture & ~masked), ("prompt", ~picture)):
-            np.testing.assert_allclose(
-                here["received_by"].sel(query_kind=kind).values,
-                received_from(maps[row], real, queries),
-                **CLOSE,
-            )
+            close(here["received_by"].sel(query_kind=kind).values, received_from(maps[row], real, queries))
     # Every masked slot has a candidate that is an image code, and no other position has one.
     candidate = data["candidate"].values
     assert ((candidate >= 507) == data["masked"].values).all()
@@ -420,10 +409,8 @@ def test_pictures_have_their_slots_as_answer() -> None:
 
 
 def test_guided_rows_record_both_branches() -> None:
-    ids, mask = prompt()
-    decoding = ss.LladaDecoding(length=8, steps=4, block=8, cfg=1.0)
     model = golden.model("llada")
-    run = ss.generate(model, ids, decoding, attention_mask=mask, capture=ss.Capture())
+    run = recorded("llada", ss.Capture(), ss.LladaDecoding(length=8, steps=4, block=8, cfg=1.0))
     assert run.forwards == [8, 8]
     twin = run.states[2].clone()
     twin[:, :PROMPT] = 504
@@ -432,7 +419,7 @@ def test_guided_rows_record_both_branches() -> None:
         real = full_mask(19)[row].numpy() != 0
         expected = received_from(other[row], real, np.ones(19, dtype=bool))
         found = run.trace.dataset["received_uncond"].sel(sample=row, step=2).values
-        np.testing.assert_allclose(found, expected, **CLOSE)
+        close(found, expected)
 
 
 def test_nothing_is_recorded_after_a_causal_row_has_ended() -> None:
@@ -442,24 +429,11 @@ def test_nothing_is_recorded_after_a_causal_row_has_ended() -> None:
     assert end not in free[1, PROMPT:].tolist()
     last = free[0, PROMPT:].tolist().index(end)
     for seed in (None, [1, 2]):
-        run = ss.generate(
-            model,
-            ids,
-            ss.GreedyDecoding(length=12, eos=end),
-            attention_mask=mask,
-            seed=seed,
-            capture=ss.Capture(anatomy=True),
-        )
-        data = run.trace.dataset
+        decoding = ss.GreedyDecoding(length=12, eos=end)
+        data = recorded("llama", ss.Capture(anatomy=True), decoding, seed=seed).trace.dataset
         ended, goes_on = data.isel(sample=0), data.isel(sample=1)
-        for name in (
-            "received",
-            "received_all",
-            "value_norm",
-            "hidden_norm",
-            "confidence",
-            "median_activation",
-        ):
+        numbers = ("received", "received_all", "value_norm", "hidden_norm", "confidence", "median_activation")
+        for name in numbers:
             assert np.isnan(ended[name].values[last + 1 :]).all(), name
         assert (ended["tokens"].values[last + 1 :] == -1).all()
         assert (ended["candidate"].values[last + 1 :] == -1).all()
@@ -482,7 +456,7 @@ def test_nothing_is_recorded_after_a_mmada_row_has_stopped() -> None:
     else:
         pytest.fail("no seed ends the first block of one row only")
     decoding = ss.MmadaDecoding(length=12, steps=6, block=4, temperature=1.0, stop_at=stop)
-    run = ss.generate(model, ids, decoding, attention_mask=mask, seed=seeds, capture=ss.Capture())
+    run = recorded("mmada", ss.Capture(), decoding, seed=seeds)
     data = run.trace.dataset
     assert np.isnan(data["received"].isel(sample=0).values[2:]).all()
     assert np.isnan(data["confidence"].isel(sample=0).values[2:]).all()
@@ -494,16 +468,8 @@ def test_nothing_is_recorded_after_a_mmada_row_has_stopped() -> None:
 def test_a_fixed_policy_is_accounted_for() -> None:
     """Keys taken in the last layer only: its q and k are those of a plain forward, so everything can be computed apart."""
     for family in DIFFUSION:
-        model, (ids, mask) = golden.model(family), prompt()
         policy = ss.MaskKeys({2: [6, 9]})
-        run = ss.generate(
-            model,
-            ids,
-            DECODINGS[family],
-            policy=policy,
-            attention_mask=mask,
-            capture=ss.Capture(level="maps"),
-        )
+        run = recorded(family, ss.Capture(level="maps"), policy=policy)
         data = run.trace.dataset
         for step in (0, 3):
             raw, acted = maps_at(family, run, step), maps_at(family, run, step, policy)
@@ -512,10 +478,8 @@ def test_a_fixed_policy_is_accounted_for() -> None:
                 real = full_mask(23)[row].numpy() != 0
                 every = np.ones(23, dtype=bool)
                 expected = received_from(raw[row], real, every)
-                np.testing.assert_allclose(here["received_raw"].values, expected, **CLOSE)
-                np.testing.assert_allclose(
-                    here["received"].values, received_from(acted[row], real, every), **CLOSE
-                )
+                close(here["received_raw"].values, expected)
+                close(here["received"].values, received_from(acted[row], real, every))
                 np.testing.assert_allclose(
                     here["attention"].values[:, :, real], acted[row][:, :, real], atol=2e-5
                 )
@@ -539,16 +503,7 @@ def test_a_fixed_policy_is_accounted_for() -> None:
 @pytest.mark.parametrize("family", [*DIFFUSION, "llama"])
 @pytest.mark.parametrize("seed", [None, [1, 2]], ids=["one group", "a group per length"])
 def test_taken_keys_are_the_strongest_of_the_step_before(family: str, seed: Any) -> None:
-    model, (ids, mask) = golden.model(family), prompt()
-    run = ss.generate(
-        model,
-        ids,
-        DECODINGS[family],
-        policy=ss.MaskTop(2),
-        attention_mask=mask,
-        seed=seed,
-        capture=ss.Capture(),
-    )
+    run = recorded(family, ss.Capture(), policy=ss.MaskTop(2), seed=seed)
     data, taken = run.trace.dataset, run.trace.masked_keys().values
     raw = data["received_raw"].values
     assert not taken[:, 0].any(), "there is no step before the first"
@@ -570,16 +525,8 @@ def test_attributes_say_where_a_trace_came_from() -> None:
     import transformers
 
     for family in ("llada", "llama"):
-        model, (ids, mask) = golden.model(family), prompt()
-        run = ss.generate(
-            model,
-            ids,
-            DECODINGS[family],
-            policy=ss.MaskTop(1),
-            attention_mask=mask,
-            seed=[5, 6],
-            capture=ss.Capture(every=2),
-        )
+        model = golden.model(family)
+        run = recorded(family, ss.Capture(every=2), policy=ss.MaskTop(1), seed=[5, 6])
         about = run.trace.dataset.attrs
         assert about == run.trace.attributes
         assert about["model"] == model.source

@@ -28,7 +28,7 @@ def real_of(family: str, run: str, rows: int, columns: int) -> np.ndarray:
 
 
 def test_the_fixtures_are_all_here() -> None:
-    assert len(CASES) == 7
+    assert len(CASES) == 6
     assert any("cfg" in name for _, name in CASES)
     assert any("leftpad" in name for _, name in CASES)
     assert any("sinkmask" in name for _, name in CASES)

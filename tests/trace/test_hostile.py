@@ -17,7 +17,7 @@ import torch
 from tests.helpers import golden
 
 import sinkscope as ss
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 
 IDS = torch.arange(5, 17)[None]
 
@@ -145,7 +145,7 @@ def test_a_damaged_chunk_ends_a_command_in_one_line(trace: Path, tmp_path: Path)
 
     path = rewritten(trace, tmp_path / "bad.zarr.zip", garble)
     done = subprocess.run(
-        [sys.executable, "-m", "sinkscope", "summary", str(path)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "sinkscope", "show", str(path)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
     assert done.stderr.startswith("error: the trace is damaged")

@@ -81,7 +81,7 @@ def test_a_killed_command_says_what_is_there_and_replaces_it_when_told_to(
 ) -> None:
     ids, out, said = tmp_path / "ids", tmp_path / "t.zarr.zip", tmp_path / "said"
     ids.write_text(" ".join(map(str, range(10))))
-    options = ("--device", "cpu", "--length", 64, "--steps", 64, "--block", 32)
+    options = ("--device", "cpu", "--decoding", "length=64,steps=64,block=32")
     monkeypatch.setattr(sys, "argv", [])
 
     def again(*more: str) -> tuple[int, str]:

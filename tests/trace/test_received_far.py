@@ -116,7 +116,12 @@ def test_a_policy_counts_the_sinks_that_its_own_maps_have(kind: str, length: int
     model, (ids, real) = model_of(kind), batch(length)
     decoding = ss.GreedyDecoding(length=8, eos=None)
     run = ss.generate(
-        model, ids, decoding, "first:1,effect=silence", ss.Capture(level="maps"), attention_mask=real
+        model,
+        ids,
+        decoding,
+        policy="first:1,effect=silence",
+        capture=ss.Capture(level="maps"),
+        attention_mask=real,
     )
     data, sinks = run.trace.dataset, 0
     maps = data["attention"].transpose("sample", "step", "layer", "head", "query", "key").values

@@ -13,7 +13,7 @@ from tests.helpers import golden
 from tests.helpers.forked import forked
 
 import sinkscope as ss
-from sinkscope.trace.outbox import Outbox
+from sinkscope.gpu.outbox import Outbox
 from sinkscope.trace.recorder import Parcel
 
 CAPTURES = {

@@ -102,7 +102,7 @@ def test_streamed_saved_and_in_memory_are_the_same(family: str, capture: ss.Capt
 def test_the_error_of_float16_is_really_there() -> None:
     """The bound above is tight: rounding does happen, and it would be noticed if it were larger."""
     values = np.array([1.0 + 2.0**-11, 3.3333, 1e-6, 2.0**-24, 70000.0, np.nan], dtype=np.float32)
-    halved = storage.halve(values).astype(np.float32)
+    halved = storage.stored("received", values).astype(np.float32)
     assert 0 < abs(halved[0] - values[0]) <= values[0] * RELATIVE
     assert 0 < abs(halved[2] - values[2]) <= SMALLEST
     assert halved[3] == values[3]

@@ -7,7 +7,7 @@ and hands every call, as an `AttentionCall`, to the policy first and then to the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -17,10 +17,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from sinkscope.attention import columns, fused
-from sinkscope.attention.aside import Aside
+from sinkscope.attention import fused
+from sinkscope.attention.kernels import column_kernels
 from sinkscope.attention.key_mask import KeyMask
-from sinkscope.attention.received import column_mass, dense_map, query_weights, received, relative
+from sinkscope.attention.received import column_mass, dense_map, received
+from sinkscope.attention.scores import Scores, query_weights, relative
 from sinkscope.attention.visibility import Padded, Visibility
 
 ALL, NEWEST, NEWEST_AND_ALL = "all", "newest", "newest and all"
@@ -58,7 +59,7 @@ class CallRecorder(Protocol):
 
 
 class CallEditor(Protocol):
-    """What changes attention calls (see inspection.patch, reuse.columns); the recorder sees the changed ones."""
+    """What changes attention calls (see inspection.patch); the recorder sees the changed ones."""
 
     def inputs(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Key [B, G, K, D] and value [B, G, K, E], after RoPE, as the call is to have them; K may be another."""
@@ -69,7 +70,7 @@ class CallEditor(Protocol):
 
 @dataclass(frozen=True)
 class Placed:
-    """Where the keys of a call stand in the sequence, when a reuse rule let only some of them take part.
+    """Where the keys of a call stand in the sequence, when only some of them take part.
 
     Attributes:
         columns: layer → Long [B, K]: the column of each key. real: Bool [B, S]: all keys that there are.
@@ -100,14 +101,17 @@ class ForwardContext:
             mask to transformers; causal models pass it both ways.
         causal: None: as the module says.
         block: columns of the blocks that attention stands in; None: no blocks (see Visibility.block).
+        pattern: Bool [1, 1, Q, K]: what queries see, where that is none of the usual patterns; None: as the rest says.
+        soft: Float [B, Q, V]: logits of the step before, which come back as an input (self-conditioning); None: none do.
         active: how many of the last queries belong to the block that is being denoised; None: all.
         queries: further classes of queries by name: Float [B, C, Q], 1 where a query belongs to a class.
         policy: masks keys; None: none. recorder: records; None: nothing.
         newest: the queries are real and see every key of `real`, wherever they stand: the newest token of a static cache, the
-            active columns under a reuse rule.
+            columns of an approximate step.
         editor: changes keys, values and outputs; None: nothing.
         placed: where the keys stand, when not all take part; None: they are the columns of the sequence.
-        aside: where policy and recorder measure beside the layers that follow; None: in their turn.
+        home: where attention is computed, for a network spread over devices; None: where its queries lie.
+        beside: where policy and recorder measure, beside the layers that follow, from what they read; None: in their turn.
     """
 
     real: Tensor | None = None
@@ -118,10 +122,13 @@ class ForwardContext:
     recorder: CallRecorder | None = None
     newest: bool = False
     block: int | None = None
+    pattern: Tensor | None = None
+    soft: Tensor | None = None
     active: int | None = None
     editor: CallEditor | None = None
     placed: Placed | None = None
-    aside: Aside | None = None
+    beside: Callable[[object], AbstractContextManager[None]] | None = None
+    home: torch.device | None = None
     # Computed once for all layers; a context that is made of another by `replace` begins anew.
     _expected: dict[tuple[Any, ...], Expected] = field(default_factory=dict, init=False, repr=False)
     _bias: list[Tensor] = field(default_factory=list, init=False, repr=False)
@@ -134,7 +141,7 @@ class ForwardContext:
 
     def measuring(self, inputs: object) -> AbstractContextManager[None]:
         """Where what is only wanted at the end of the forward is computed; inputs: what it reads."""
-        return nullcontext() if self.aside is None else self.aside.beside(inputs)
+        return nullcontext() if self.beside is None else self.beside(inputs)
 
     def padding_bias(self, query: Tensor, keys: int) -> Tensor | None:
         """Float [B, H, 1, K] in the dtype of the queries, −inf in padding: made once for all layers, on a GPU; None elsewhere."""
@@ -148,11 +155,11 @@ class ForwardContext:
         return self._bias[0]
 
     def first_alone(
-        self, real: Tensor | None, queries: int, keys: int, device: torch.device
+        self, real: Tensor | None, queries: int, keys: int, window: int | None, device: torch.device
     ) -> Tensor | None:
         """Bool [B|1, 1, Q, K]: all see all, but the first real token of a row sees itself alone; once for all layers.
 
-        None where that token is a key only: it stands before the queries. Blocks, if there are any, hold as well.
+        None where that token is a key only: it stands before the queries. Blocks and a window, if there are any, hold as well.
         """
         if self._alone and self._alone[0][0] is real:
             known = self._alone[0][1]
@@ -161,7 +168,7 @@ class ForwardContext:
         first = torch.zeros(1, dtype=torch.long, device=device) if real is None else real.long().argmax(-1)
         if bool((first < keys - queries).all()):
             return None
-        seen = Visibility(queries, keys, block=self.block).rows(0, queries, device)
+        seen = Visibility(queries, keys, window=window, block=self.block).rows(0, queries, device)
         own = torch.arange(keys, device=device) == first[:, None]  # [B|1, K]
         alone = ~own[:, keys - queries :, None] | own[:, None, :]
         pattern = alone[:, None] if seen is None else alone[:, None] & seen
@@ -289,10 +296,10 @@ class AttentionCall:
         if self.known_lse is not None:
             return self.known_lse
         # Only a call in which nothing was masked leaves it open; the keys stand in for values that are not used.
-        return fused.attend(self.query, self.key, self.key, self.visibility, None, self.scale)[1]
+        return fused.attend(Scores(self.query, self.key, self.visibility, self.scale), self.key)[1]
 
     @property
-    def hidden(self) -> KeyMask | None:
+    def removed(self) -> KeyMask | None:
         """The keys that left the softmax: none when they are silenced only."""
         return None if self.key_mask is None or self.key_mask.silence else self.key_mask
 
@@ -302,38 +309,27 @@ class AttentionCall:
 
     def mass(self, queries: str = ALL, raw: bool = False) -> Tensor:
         """Σ_i w_i A_ij of the attention that acted (or, raw, as if no policy did): Float32 [B, H, C, K]."""
-        lse, hidden = self._softmax(raw)
-        weights = self.expected(queries).weights
-        return column_mass(self.query, self.key, lse, self.visibility, hidden, self.scale, weights)
+        return column_mass(*self.softmax(raw), self.expected(queries).weights)
 
     def received(self, queries: str = ALL, raw: bool = False) -> Tensor:
         """Received attention from a class of queries, Float32 [B, H, C, K]."""
         expected = self.expected(queries)
-        summed = self.sums.get((queries, raw or self.hidden is None))
+        summed = self.sums.get((queries, raw or self.removed is None))
         if summed is not None:
             return relative(summed, expected.uniform)
-        lse, hidden = self._softmax(raw)
-        return received(
-            self.query,
-            self.key,
-            lse,
-            self.visibility,
-            hidden,
-            self.scale,
-            expected.weights,
-            expected.norm if self.query.is_cuda else expected.uniform,
-        )
+        uniform = expected.norm if self.query.is_cuda else expected.uniform
+        return received(*self.softmax(raw), expected.weights, uniform)
 
     def newest(self) -> Tensor:
         """The attention of the only query of a step with a cache, Float32 [B, H, K], 0 where there is no key.
 
         What `mass` gives for the newest query, in fewer operations: on a CPU such a step is bound by their number.
         """
-        hidden, visibility = self.hidden, self.visibility
-        known = self.sums.get((NEWEST, hidden is None))
-        if known is not None:
-            return known[:, :, 0]
-        if hidden is not None or not visibility.alike or columns.available(self.query):
+        visibility = self.visibility
+        summed = self.sums.get((NEWEST, self.removed is None))
+        if summed is not None:
+            return summed[:, :, 0]
+        if self.removed is not None or not visibility.alike or column_kernels(self.query) is not None:
             return self.mass(NEWEST)[:, :, -1]
         exact = torch.promote_types(self.query.dtype, torch.float32)
         B, H, _, D = self.query.shape
@@ -344,12 +340,12 @@ class AttentionCall:
         share = share.view(B, H, K).to(torch.float32)
         return share if visibility.real is None else share.masked_fill_(~visibility.real[:, None], 0.0)
 
-    def _softmax(self, raw: bool) -> tuple[Tensor, KeyMask | None]:
-        """The log-sum-exp and the hidden keys of the attention that acted, or raw, as if no policy did."""
-        if raw:
-            return (self.lse if self.lse_raw is None else self.lse_raw), None
-        return self.lse, self.hidden
+    def softmax(self, raw: bool) -> tuple[Scores, Tensor]:
+        """The scores and the log-sum-exp of the attention that acted, or raw, as if no policy did."""
+        lse = self.lse_raw if raw and self.lse_raw is not None else self.lse
+        key_mask = None if raw else self.removed
+        return Scores(self.query, self.key, self.visibility, self.scale, key_mask), lse
 
     def map(self) -> Tensor:
         """The full attention matrix that acted, Float32 [B, H, Q, K]."""
-        return dense_map(self.query, self.key, self.visibility, self.hidden, self.scale, self.sink)
+        return dense_map(Scores(self.query, self.key, self.visibility, self.scale, self.removed), self.sink)

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from sinkscope.attention.context import ALL, AttentionCall
-from sinkscope.attention.key_mask import KeyMask
-from sinkscope.attention.received import column_mass, query_weights
+from sinkscope.attention.received import column_mass
+from sinkscope.attention.scores import Scores, query_weights
 from sinkscope.attention.visibility import Visibility
-from sinkscope.sink_rule import EPSILON, Distant, around, distant, gap_of
+from sinkscope.base.sink_rule import EPSILON, Distant, around, distant, gap_of
 
 
 @dataclass(frozen=True)
@@ -25,16 +25,10 @@ class LayerShare:
 
     Attributes:
         share: Float32 [B, H, K], the attention of the only query; or [gap, B, H, K], that of all queries at least so far behind.
-        window: keys that a query of this layer sees at most; None: all up to itself.
     """
 
     share: Tensor
     visibility: Visibility
-
-    @property
-    def window(self) -> int | None:
-        """Of the layer."""
-        return self.visibility.window
 
 
 class DistantSums:
@@ -63,19 +57,16 @@ class DistantSums:
         if self._sums is None:
             real = visibility.real
             self._first = visibility.keys if real is None else int(real.sum(1).min())
-        lse = call.lse_raw if self.raw and call.lse_raw is not None else call.lse
-        masked, weights = None if self.raw else call.hidden, call.expected(ALL).weights
-        parts = masses(
-            call.query, call.key, lse, visibility, masked, call.scale, weights, self._gaps(visibility.window)
-        )
-        return LayerShare(parts[:, :rows], visibility)
+        shares = masses(*call.softmax(self.raw), call.expected(ALL).weights, self._gaps(visibility.window))
+        return LayerShare(shares[:, :rows], visibility)
 
     def add(self, layers: list[LayerShare]) -> None:
         """Add the queries of a forward, all layers in one go: a step with a cache is made of the number of its operations."""
         visibility = layers[0].visibility
         keys, device = visibility.keys, layers[0].share.device
-        length, position = places(visibility, device)
-        gaps = {window: self._gaps(window) for window in dict.fromkeys(layer.window for layer in layers)}
+        length, position = positions(visibility, device)
+        windows = tuple(layer.visibility.window for layer in layers)
+        gaps = {window: self._gaps(window) for window in dict.fromkeys(windows)}
         most = max(map(len, gaps.values()))
         if layers[0].share.dim() == 4:
             # [gap, B, H, K] of each layer; narrow windows have fewer gaps.
@@ -84,15 +75,17 @@ class DistantSums:
         else:
             behind = torch.where(position >= 0, length - 1 - position, -1)  # [B|1, K]
             far = {
-                window: torch.stack([behind >= gap for gap in (*own, *(self.width + 1,) * (most - len(own)))])
-                for window, own in gaps.items()
+                window: torch.stack(
+                    [behind >= gap for gap in (*some, *(self.width + 1,) * (most - len(some)))]
+                )
+                for window, some in gaps.items()
             }
-            seen = [far[layer.window] for layer in layers] if len(far) > 1 else list(far.values())
+            seen = [far[window] for window in windows] if len(far) > 1 else list(far.values())
             share = torch.stack([layer.share for layer in layers], 1) * torch.stack(seen, 2)[:, :, :, None]
         if self._sums is None:
             shape = (*share.shape[:-1], max(self.width, keys))
             self._sums = torch.zeros(shape, dtype=torch.float64, device=device)
-            self._windows = tuple(layer.window for layer in layers)
+            self._windows = windows
         self._sums[..., :keys] += share
         # Always in the same memory: a captured step finds there where the one before it stood.
         if self._length.shape == length.shape and self._position.shape == position.shape:
@@ -137,18 +130,23 @@ class DistantSums:
             mass = self._sums[0, ..., :keys]
         else:
             rows = torch.arange(self._sums.shape[1], device=self._sums.device)
-            found = {}
+            index = {}
             for window, expected in by_window.items():
                 # Gaps are powers of two from the second on; their exponents are exact in floating point.
-                place = (expected.gap[:, 0].double().log2().round().long() + 1).expand(len(rows))
-                found[window] = place - self._gaps(window)[1].bit_length() + 1
+                exponent = (expected.gap[:, 0].double().log2().round().long() + 1).expand(len(rows))
+                index[window] = exponent - self._gaps(window)[1].bit_length() + 1
             if len(kinds) == 1:
-                mass = self._sums[found[kinds[0]], rows][..., :keys]
+                mass = self._sums[index[kinds[0]], rows][..., :keys]
             else:
-                layers = [self._sums[found[window], rows, at] for at, window in enumerate(self._windows)]
+                layers = [
+                    self._sums[index[window], rows, layer] for layer, window in enumerate(self._windows)
+                ]
                 mass = torch.stack(layers, 1)[..., :keys]
         each = [by_window[window] for window in (self._windows if len(kinds) > 1 else kinds)]
-        return mass, Distant(*(_stacked(parts) for parts in zip(*map(_fields, each), strict=True)))
+        # [B|1, K] of each kind of layer → [B|1, layer|1, 1, K]
+        return mass, Distant(
+            *(torch.stack(field, 1)[:, :, None] for field in zip(*map(_fields, each), strict=True))
+        )
 
 
 def whole(calls: list[AttentionCall]) -> DistantSums:
@@ -167,41 +165,29 @@ def _nearer(visibility: Visibility, gap: int) -> Visibility:
     return replace(visibility, dense=visibility.dense & band.triu(keys - queries - gap + 1))
 
 
-def masses(
-    query: Tensor,
-    key: Tensor,
-    lse: Tensor,
-    visibility: Visibility,
-    key_mask: KeyMask | None,
-    scale: float,
-    weights: Tensor,
-    gaps: tuple[int, ...],
-) -> Tensor:
+def masses(scores: Scores, lse: Tensor, weights: Tensor, gaps: tuple[int, ...]) -> Tensor:
     """Attention that each key gets from queries at least so far behind it: Float32 [gap, B, H, K]; arguments as `column_mass`.
 
     What a window of that width holds is taken from the whole: both are patterns that the kernels know.
     """
-    every = column_mass(query, key, lse, visibility, key_mask, scale, weights)[:, :, 0]
-    parts = []
+    every = column_mass(scores, lse, weights)[:, :, 0]
+    far = []
     for gap in gaps:
-        near = _nearer(visibility, gap)
-        part = column_mass(query, key, lse, near, key_mask, scale, weights) if gap else every[:, :, None] * 0
-        parts.append((every - part[:, :, 0]).clamp(min=0.0))
-    return torch.stack(parts)
+        nearer = replace(scores, visibility=_nearer(scores.visibility, gap))
+        near = column_mass(nearer, lse, weights)[:, :, 0] if gap else every * 0
+        far.append((every - near).clamp(min=0.0))
+    return torch.stack(far)
 
 
-def forward_sinks(
-    query: Tensor, key: Tensor, lse: Tensor, visibility: Visibility, scale: float, epsilon: float, means: bool
-) -> Tensor:
+def forward_sinks(scores: Scores, lse: Tensor, epsilon: float, means: bool) -> Tensor:
     """Sinks of a causal model by the queries of one forward alone: Bool [B, H, K], or [B, 1, K] of the means over heads."""
-    length, position = places(visibility, query.device)
-    expected = distant(length, position, visibility.window)
-    gaps = tuple(sorted({int(gap) for gap in expected.gap.flatten()}))
-    weights = query_weights(visibility, None, query)
-    parts = masses(query, key, lse, visibility, None, scale, weights, gaps)
-    place = torch.tensor([gaps.index(int(gap)) for gap in expected.gap.flatten()], device=query.device)
-    rows = torch.arange(len(query), device=query.device)
-    mass = parts[place.expand(len(rows)), rows].double()
+    visibility, device = scores.visibility, scores.device
+    expected = distant(*positions(visibility, device), visibility.window)
+    gaps = [int(gap) for gap in expected.gap.flatten()]  # one for each row, or for all
+    each = tuple(sorted(set(gaps)))
+    far = masses(scores, lse, query_weights(visibility, None, scores.query), each)
+    of_row = torch.tensor([each.index(gap) for gap in gaps], device=device).expand(far.shape[1])
+    mass = far[of_row, torch.arange(far.shape[1], device=device)].double()
     mass = mass.mean(1, keepdim=True) if means else mass
     sinks: Tensor = (mass > expected.limit(epsilon)[:, None]) & expected.known[:, None]
     return sinks
@@ -210,9 +196,12 @@ def forward_sinks(
 def in_blocks(visibility: Visibility, active: int, device: torch.device) -> Distant:
     """What the last `active` queries of a block loop's forward could give each key, [B|1, K].
 
-    Those of one block see every key; where a whole text is read at once, a key is seen from its own block on.
+    Those of one block see every key; where a whole text is read at once, a key is seen from its own block on (blocks of one
+    column are causal attention).
     """
-    length, position = places(visibility, device)
+    length, position = positions(visibility, device)
+    if visibility.block == 1 and active == visibility.keys:
+        return distant(length, position, visibility.window, gap=0)
     start, block = length - active, visibility.block
     if block is None or active <= block:
         return around(length, position, start, length)
@@ -225,13 +214,13 @@ def in_blocks(visibility: Visibility, active: int, device: torch.device) -> Dist
     return replace(expected, uniform=visibility.uniform(weights[:, None])[:, 0])
 
 
-def kept_in(place: Distant | None, now: Distant) -> Distant:
+def kept_in(memory: Distant | None, now: Distant) -> Distant:
     """The same in the memory of an earlier one of the same shapes, where a captured step goes on looking."""
-    if place is None or any(a.shape != b.shape for a, b in zip(_fields(place), _fields(now), strict=True)):
-        return Distant(*(part.clone() for part in _fields(now)))
-    for memory, part in zip(_fields(place), _fields(now), strict=True):
-        memory.copy_(part)
-    return place
+    if memory is None or any(a.shape != b.shape for a, b in zip(_fields(memory), _fields(now), strict=True)):
+        return Distant(*(field.clone() for field in _fields(now)))
+    for old, new in zip(_fields(memory), _fields(now), strict=True):
+        old.copy_(new)
+    return memory
 
 
 def block_sinks(received: Tensor, expected: Distant, epsilon: float = EPSILON) -> Tensor:
@@ -241,14 +230,14 @@ def block_sinks(received: Tensor, expected: Distant, epsilon: float = EPSILON) -
         received: Float [N, h, K], uniform = 1; N a multiple of B. expected: see `in_blocks`.
     """
     limit, uniform, known = (
-        part.repeat(len(received) // len(part), 1)[:, None]
-        for part in (expected.limit(epsilon), expected.uniform, expected.known)
+        field.repeat(len(received) // len(field), 1)[:, None]
+        for field in (expected.limit(epsilon), expected.uniform, expected.known)
     )
     sinks: Tensor = (received.nan_to_num(0.0).double() * uniform > limit) & known
     return sinks
 
 
-def places(visibility: Visibility, device: torch.device) -> tuple[Tensor, Tensor]:
+def positions(visibility: Visibility, device: torch.device) -> tuple[Tensor, Tensor]:
     """Long [B|1, 1]: real tokens so far; Long [B|1, K]: the position of each key, −1 where there is none."""
     if visibility.real is None:
         index = torch.arange(visibility.keys, device=device)[None]
@@ -258,11 +247,4 @@ def places(visibility: Visibility, device: torch.device) -> tuple[Tensor, Tensor
 
 
 def _fields(expected: Distant) -> tuple[Tensor, ...]:
-    return (
-        expected.gap, expected.count, expected.uniform, expected.local, expected.known, expected.noise
-    )  # fmt: skip
-
-
-def _stacked(parts: tuple[Tensor, ...]) -> Tensor:
-    """[B|1, K] of each kind of layer → [B|1, layer|1, 1, K]."""
-    return torch.stack(parts, 1)[:, :, None]
+    return tuple(vars(expected).values())

@@ -2,7 +2,7 @@
 
 Padding and masked keys enter the kernel as a bias of shape [B, H, 1, K] that it broadcasts over queries; where only a few
 keys are left they are gathered and the kernel runs on those; windows run a tile of queries at a time over the keys in reach.
-Blocks do the same. On a CPU, short inputs take the path of `short` and a newest token that of `single`, recorded or not.
+Blocks do the same. On a CPU, short inputs and a newest token are computed by `cpu`, recorded or not.
 """
 
 from __future__ import annotations
@@ -12,191 +12,155 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from sinkscope.attention import columns, short, single
-from sinkscope.attention.kernels import kernel
+from sinkscope.attention import cpu
+from sinkscope.attention.cpu import Attended
+from sinkscope.attention.kernels import column_kernels, kernel
 from sinkscope.attention.key_mask import TILE, KeyMask
 from sinkscope.attention.received import TILE_BYTES
-from sinkscope.attention.short import Attended
+from sinkscope.attention.scores import Scores
 from sinkscope.attention.visibility import Visibility
 
 GATHER_BELOW = 0.5
 """Keys are gathered instead of biased away when at most this share of them is left: then the gathering pays."""
 
 
-def attend(
-    query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, key_mask: KeyMask | None, scale: float
-) -> tuple[Tensor, Tensor]:
-    """softmax(q·k·scale over the keys that are visible and not key_mask) · v, and the log-sum-exp of each row.
+def attend(scores: Scores, value: Tensor) -> tuple[Tensor, Tensor]:
+    """softmax(scores over the keys that are visible and not masked) · v, and the log-sum-exp of each row.
 
     Args:
-        query: Float [B, H, Q, D].
-        key: Float [B, G, K, D], G dividing H (grouped heads arrive unrepeated).
         value: Float [B, G, K, E].
-        key_mask: the keys that may not be used; None: the plain call. A query that would lose every visible key keeps its
-            scores.
 
     Returns:
-        Output [B, H, Q, E] in the dtype of value, and log-sum-exp Float32 [B, H, Q] over the kept keys (finite but
-        meaningless for rows without a key).
+        Output [B, H, Q, E] in the dtype of value, and log-sum-exp Float32 [B, H, Q] over the keys that were used (finite
+        but meaningless for rows without a key).
     """
-    found = attend_and_sum(query, key, value, visibility, key_mask, scale, lse=True)
-    if found.lse is None:
+    attended = attend_and_sum(scores, value, lse=True)
+    if attended.lse is None:
         raise RuntimeError("the log-sum-exp was asked for and did not come")
-    return found.output, found.lse
+    return attended.output, attended.lse
 
 
 def attend_and_sum(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    visibility: Visibility,
-    key_mask: KeyMask | None,
-    scale: float,
-    weights: Tensor | None = None,
-    lse: bool = False,
+    scores: Scores, value: Tensor, weights: Tensor | None = None, lse: bool = False
 ) -> Attended:
     """`attend`, and the column sums of `weights` [B, C, Q] where they come with it: for short inputs on a CPU.
 
     For a newest token on a CPU the sums are those of its one query, whatever `weights`; elsewhere `acted` and `raw` are None.
     Both give the log-sum-exp only when `lse` asks for it or something is masked.
     """
-    if visibility.queries == 1 and single.suits(query, key, value, visibility, key_mask):
-        found = single.attend(query, key, value, visibility, _in_force(key_mask, visibility), scale, lse)
-    elif short.suits(query, key, value, visibility, key_mask):
-        masked = _in_force(key_mask, visibility)
-        found = short.attend(query, key, value, visibility, masked, scale, weights, lse)
+    if cpu.is_newest(scores, value):
+        attended = cpu.attend_newest(scores, value, lse)
+    elif cpu.is_short(scores, value):
+        attended = cpu.attend_short(scores, value, weights, lse)
     else:
-        if key_mask is None:
-            out, total = _visible(query, key, value, visibility, None, scale)
-        elif not key_mask.alike:
-            out, total = _tiled(query, key, value, visibility, key_mask, scale)
-        else:
-            out, total = _without_keys(query, key, value, visibility, key_mask, scale)
-        if visibility.real is not None:
-            # Kernels differ in what they give for a row without a key (0, −inf, +inf); shares of it must stay finite.
-            total = total.nan_to_num(0.0, 0.0, 0.0)
-        found = Attended(out, total)
-    output = _padded_rows(found.output, value, visibility)
-    return found if output is found.output else replace(found, output=output)
+        attended = Attended(*_by_kernel(scores, value))
+    output = _padded_rows(attended.output, value, scores.visibility)
+    return attended if output is attended.output else replace(attended, output=output)
 
 
-def _in_force(key_mask: KeyMask | None, visibility: Visibility) -> Tensor | None:
-    """Bool [B|1, H|1, K]: the keys that are masked for all queries alike; None: none."""
-    return None if key_mask is None or key_mask.keys is None else key_mask.keys_in_force(visibility)
+def _by_kernel(scores: Scores, value: Tensor) -> tuple[Tensor, Tensor]:
+    if scores.key_mask is None:
+        out, lse = _visible(scores, value, None)
+    elif not scores.key_mask.alike:
+        out, lse = _tiled(scores, value)
+    else:
+        out, lse = _without_keys(scores, scores.key_mask, value)
+    # Kernels differ in what they give for a row without a key (0, −inf, +inf); shares of it must stay finite.
+    return out, lse if scores.visibility.real is None else lse.nan_to_num(0.0, 0.0, 0.0)
 
 
-def _without_keys(
-    query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, key_mask: KeyMask, scale: float
-) -> tuple[Tensor, Tensor]:
-    masked, rows = key_mask.keys, visibility.queries
+def _without_keys(scores: Scores, key_mask: KeyMask, value: Tensor) -> tuple[Tensor, Tensor]:
+    """The same keys masked for all queries."""
+    masked, visibility = key_mask.keys, scores.visibility
     if masked is None:
-        return _visible(query, key, value, visibility, None, scale)
-    if key_mask.bias is not None and key_mask.strands_none(visibility):
-        return kernel(query, key, value, key_mask.bias, False, scale)
-    patterned = visibility.dense is not None or visibility.ranged
-    if rows == 1 or not patterned:
+        return _visible(scores, value, None)
+    if key_mask.bias is not None and key_mask.strands_none(visibility):  # made once for all layers
+        return kernel(scores.query, scores.key, value, key_mask.bias, False, scores.scale)
+    if visibility.queries == 1 or visibility.alike:
         masked = key_mask.keys_in_force(visibility)
+        # Whether gathering pays is asked of the keys only where the policy does not say it: a GPU would have to wait.
         few = key_mask.most is not None and key_mask.most < (1 - GATHER_BELOW) * visibility.keys
         if not few and not visibility.banded and visibility.dense is None:
             left = int((~masked).sum(-1).max())
             if left <= GATHER_BELOW * visibility.keys:
-                return _gathered(query, key, value, visibility, masked, left, scale)
-        return _visible(query, key, value, visibility, masked, scale)
-    stranded = key_mask.stranded(visibility, query.device)
-    if visibility.dense is not None or visibility.banded or visibility.blocked or rows < visibility.keys:
-        return _tiled(query, key, value, visibility, key_mask, scale)
-    out, lse = _visible(query, key, value, visibility, masked, scale)
+                return _gathered(scores, value, masked, left)
+        return _visible(scores, value, masked)
+    stranded = key_mask.stranded(visibility, scores.device)
+    behind_a_cache = visibility.queries < visibility.keys
+    if visibility.dense is not None or visibility.banded or visibility.blocked or behind_a_cache:
+        return _tiled(scores, value)  # patterns that the kernel has no word for
+    out, lse = _visible(scores, value, masked)
     alone = stranded.flatten(0, -2).any(0).nonzero()
     if alone.numel():
         # In a causal call the stranded queries stand at the beginning: only that prefix is computed again.
         count = int(alone.max()) + 1
-        plain_out, plain_lse = _visible(
-            query[:, :, :count], key[:, :, :count], value[:, :, :count], visibility.prefix(count), None, scale
-        )
+        query, key, values = (x[:, :, :count] for x in (scores.query, scores.key, value))
+        prefix = Scores(query, key, visibility.prefix(count), scores.scale)
+        plain_out, plain_lse = _visible(prefix, values, None)
         again = stranded[..., :count]
         out = torch.cat([torch.where(again[..., None], plain_out, out[:, :, :count]), out[:, :, count:]], 2)
         lse = torch.cat([torch.where(again, plain_lse, lse[:, :, :count]), lse[:, :, count:]], 2)
     return out, lse
 
 
-def _visible(
-    query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, masked: Tensor | None, scale: float
-) -> tuple[Tensor, Tensor]:
+def _visible(scores: Scores, value: Tensor, masked: Tensor | None) -> tuple[Tensor, Tensor]:
     """One kernel call where the pattern is "all", "causal" or "one row", with keys masked by a bias."""
-    rows = visibility.queries
+    visibility, rows = scores.visibility, scores.visibility.queries
     explicit = visibility.dense is not None or (visibility.banded and rows > 1) or visibility.blocked
     if explicit or (visibility.causal and 1 < rows < visibility.keys):
-        return _tiled(query, key, value, visibility, KeyMask(masked), scale)
+        return _tiled(replace(scores, key_mask=KeyMask(masked)), value)
     if visibility.banded:
         first, _ = visibility.key_range(0, rows)
-        out_of_reach = torch.arange(visibility.keys, device=query.device) < first
+        out_of_reach = torch.arange(visibility.keys, device=scores.device) < first
         masked = out_of_reach[None, None] if masked is None else masked | out_of_reach
     bias = visibility.bias if masked is None else None
     if bias is None:
         bias = _key_bias(visibility.real, masked)
-    return kernel(query, key, value, bias, visibility.causal and rows > 1, scale)
+    return kernel(scores.query, scores.key, value, bias, visibility.causal and rows > 1, scores.scale)
 
 
-def _gathered(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    visibility: Visibility,
-    masked: Tensor,
-    left: int,
-    scale: float,
-) -> tuple[Tensor, Tensor]:
-    """The kernel over the `left` kept keys of each head only; heads that keep fewer are filled up and biased."""
-    B, H = query.shape[:2]
-    groups = H // key.shape[1]
-    kept = ~masked.expand(B, H, -1)
-    order = kept.to(torch.int8).argsort(dim=-1, descending=True, stable=True)[
-        ..., :left
-    ]  # kept keys first, in order
-    usable = kept.gather(-1, order)
-    if visibility.real is not None:
-        usable = usable & visibility.real[:, None].expand(B, H, -1).gather(-1, order)
-    keys = key.repeat_interleave(groups, 1).gather(2, order[..., None].expand(-1, -1, -1, key.shape[-1]))
-    values = value.repeat_interleave(groups, 1).gather(
-        2, order[..., None].expand(-1, -1, -1, value.shape[-1])
+def _gathered(scores: Scores, value: Tensor, masked: Tensor, left: int) -> tuple[Tensor, Tensor]:
+    """The kernel over the `left` other keys of each head only; heads that have fewer are filled up and biased."""
+    B, H = scores.query.shape[:2]
+    used = ~masked.expand(B, H, -1)
+    # Those that are used first, in their order.
+    order = used.to(torch.int8).argsort(dim=-1, descending=True, stable=True)[..., :left]
+    usable = used.gather(-1, order)
+    if scores.visibility.real is not None:
+        usable = usable & scores.visibility.real[:, None].expand(B, H, -1).gather(-1, order)
+    keys, values = (
+        scores.per_head(x).gather(2, order[..., None].expand(-1, -1, -1, x.shape[-1]))
+        for x in (scores.key, value)
     )
     bias = None
     if not bool(usable.all()):
         bias = torch.where(usable, 0.0, float("-inf"))[:, :, None, :]
-    return kernel(query, keys, values, bias, False, scale)
+    return kernel(scores.query, keys, values, bias, False, scores.scale)
 
 
-def _tiled(
-    query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, key_mask: KeyMask, scale: float
-) -> tuple[Tensor, Tensor]:
+def _tiled(scores: Scores, value: Tensor) -> tuple[Tensor, Tensor]:
     """Query tiles with an explicit mask each, over the keys that the tile can reach."""
-    device = query.device
-    stranded = key_mask.stranded(visibility, device)
     outs, lses = [], []
-    for start in range(0, visibility.queries, TILE):
-        stop = min(start + TILE, visibility.queries)
-        reach = _reach(visibility, key_mask, stranded, start, stop, device)
-        visible = ~key_mask.in_force(visibility, start, stop, stranded, device)
-        seen = visibility.rows(start, stop, device)
-        if seen is not None:
-            visible = visible & seen
-        if visible.shape[-1] == 1:
-            visible = visible.expand(*visible.shape[:-1], visibility.keys)
-        bias = torch.where(visible[..., reach], 0.0, float("-inf"))
-        out, lse = kernel(query[:, :, start:stop], key[:, :, reach], value[:, :, reach], bias, False, scale)
+    for start in range(0, scores.visibility.queries, TILE):
+        stop = min(start + TILE, scores.visibility.queries)
+        reach, allowed = _reach(scores, start, stop), scores.allowed(start, stop)
+        allowed = allowed.expand(*allowed.shape[:-1], scores.visibility.keys)
+        bias = torch.where(allowed[..., reach], 0.0, float("-inf"))
+        query, key, values = scores.query[:, :, start:stop], scores.key[:, :, reach], value[:, :, reach]
+        out, lse = kernel(query, key, values, bias, False, scores.scale)
         outs.append(out)
         lses.append(lse)
     return torch.cat(outs, 2), torch.cat(lses, 2)
 
 
-def _reach(
-    visibility: Visibility, key_mask: KeyMask, stranded: Tensor, start: int, stop: int, device: torch.device
-) -> Tensor | slice:
+def _reach(scores: Scores, start: int, stop: int) -> Tensor | slice:
     """The keys that a tile of queries needs; a tile with a stranded query needs all it can see."""
-    narrow = key_mask.band is not None and key_mask.queries is None
-    if narrow and key_mask.band is not None and not bool(stranded[..., start:stop].any()):
-        return key_mask.band.reach(visibility, start, stop, device)
-    return slice(*visibility.key_range(start, stop))
+    visibility, key_mask = scores.visibility, scores.key_mask
+    everything = slice(*visibility.key_range(start, stop))
+    if key_mask is None or key_mask.band is None or key_mask.queries is not None:
+        return everything
+    stranded = key_mask.stranded(visibility, scores.device)[..., start:stop]
+    return everything if bool(stranded.any()) else key_mask.band.reach(visibility, start, stop, scores.device)
 
 
 def _key_bias(real: Tensor | None, masked: Tensor | None) -> Tensor | None:
@@ -223,55 +187,56 @@ def _padded_rows(out: Tensor, value: Tensor, visibility: Visibility) -> Tensor:
     return torch.where(real[:, None, :, None], out, mean)
 
 
-def raw_lse(
-    query: Tensor, key: Tensor, lse: Tensor, visibility: Visibility, key_mask: KeyMask, scale: float
-) -> Tensor:
-    """The log-sum-exp over all visible keys, from that over the kept ones and the scores of the masked ones.
+def raw_lse(scores: Scores, lse: Tensor) -> Tensor:
+    """The log-sum-exp over all visible keys, from that over the others and the scores of the masked ones.
 
     Args:
-        lse: Float32 [B, H, Q]: over the kept keys, as `attend` returned it.
+        lse: Float32 [B, H, Q]: over the keys that are not masked, as `attend` returned it.
 
     Returns:
         Float32 [B, H, Q]. Stranded queries lose nothing: theirs stays.
     """
-    device = query.device
-    B, H, Q, D = query.shape
-    G = key.shape[1]
-    listed = key_mask.alike and key_mask.keys is not None and key_mask.strands_none(visibility)
-    if listed and key_mask.keys is not None and columns.available(query):
+    key_mask, visibility, device = scores.key_mask, scores.visibility, scores.device
+    if key_mask is None:
+        return lse
+    B, H, Q, D = scores.query.shape
+    kernels = column_kernels(scores.query) if key_mask.alike else None
+    if kernels is not None and key_mask.keys is not None and key_mask.strands_none(visibility):
         if visibility.real is not None:
             key_mask = replace(key_mask, keys=key_mask.keys & visibility.real[:, None])
-        return columns.lse_over_all(query, key, lse, key_mask, scale)
-    exact = torch.promote_types(query.dtype, torch.float32)
+        total: Tensor = kernels.lse_over_all(scores.query, scores.key, lse, key_mask, scores.scale)
+        return total
+    exact = scores.exact
     stranded = key_mask.stranded(visibility, device).expand(B, H, Q)
     if key_mask.band is None and key_mask.keys is not None:
+        # Only the masked keys are scored: a policy masks a few of hundreds.
         masked = key_mask.keys.expand(B, H, -1)
         if visibility.real is not None:
             masked = masked & visibility.real[:, None]
         count = int(masked.sum(-1).max()) if key_mask.most is None else min(key_mask.most, visibility.keys)
         order = masked.to(torch.float16).topk(count, -1).indices
         used = masked.gather(-1, order)
-        keys = key.repeat_interleave(H // G, 1).gather(2, order[..., None].expand(-1, -1, -1, D)).to(exact)
+        keys = scores.per_head(scores.key).gather(2, order[..., None].expand(-1, -1, -1, D)).to(exact)
     else:
         order, used, count = None, None, visibility.keys
-        keys = key.repeat_interleave(H // G, 1).to(exact)
-    parts = []
-    # A tile holds scores of the masked keys, and the pattern over all keys: with few masked keys that is the larger part.
+        keys = scores.per_head(scores.key).to(exact)
+    sums = []
+    # A tile holds scores of the masked keys, and the pattern over all keys: with few masked keys that is the larger one.
     rows = max(1, min(Q, TILE_BYTES // max(1, B * H * count * 4, B * visibility.keys * 8)))
     for start in range(0, Q, rows):
         stop = min(start + rows, Q)
-        scores = query[:, :, start:stop].to(exact) @ keys.transpose(-1, -2) * scale
+        tile = scores.query[:, :, start:stop].to(exact) @ keys.transpose(-1, -2) * scores.scale
         seen = visibility.rows(start, stop, device)
         if order is not None and used is not None:
-            masked = used[:, :, None, :].expand(B, H, stop - start, count)
+            removed = used[:, :, None, :].expand(B, H, stop - start, count)
             if seen is not None:
                 whole = seen.expand(B, H, stop - start, visibility.keys)
-                masked = masked & whole.gather(-1, order[:, :, None, :].expand(-1, -1, stop - start, -1))
+                removed = removed & whole.gather(-1, order[:, :, None, :].expand(-1, -1, stop - start, -1))
             if key_mask.queries is not None:
-                masked = masked & key_mask.queries[:, None, start:stop, None]
+                removed = removed & key_mask.queries[:, None, start:stop, None]
         else:
-            masked = key_mask.rows(visibility, start, stop, device)
-            masked = masked if seen is None else masked & seen
-        masked = masked & ~stranded[:, :, start:stop, None]
-        parts.append(scores.masked_fill(~masked, float("-inf")).logsumexp(-1))
-    return torch.logaddexp(lse.to(exact), torch.cat(parts, 2)).to(torch.float32)
+            removed = key_mask.rows(visibility, start, stop, device)
+            removed = removed if seen is None else removed & seen
+        removed = removed & ~stranded[:, :, start:stop, None]
+        sums.append(tile.masked_fill(~removed, float("-inf")).logsumexp(-1))
+    return torch.logaddexp(lse.to(exact), torch.cat(sums, 2)).to(torch.float32)

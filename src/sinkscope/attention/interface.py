@@ -7,21 +7,29 @@ Every model runs through `sinkscope_attention`: the fused kernel gives the outpu
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from sinkscope.attention import fused, short
+from sinkscope.attention import cpu, fused
 from sinkscope.attention.context import NEWEST, AttentionCall, ForwardContext, current
-from sinkscope.attention.short import Attended
+from sinkscope.attention.cpu import Attended
+from sinkscope.attention.scores import Scores
 from sinkscope.attention.visibility import Visibility
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 
 NAME = "sinkscope"
 """The name under which transformers knows our attention and mask functions."""
 
-CHANGES_SCORES = ("softcap", "position_bias", "head_mask", "cu_seq_lens_q", "cache", "indices")
+FULL_MASKS = "_sinkscope_full_masks"
+"""Attribute of the config of a network that needs its masks in full: it reads them itself, or says nothing of its windows."""
+
+UNMEASURED = "_sinkscope_unmeasured"
+"""Attribute of attention modules whose keys are not the tokens of the sequence (DeepSeek V4's compressed ones)."""
+
+CHANGES_SCORES = ("softcap", "position_bias", "head_mask", "cu_seq_lens_q", "cache")
 """Keywords by which some architectures change the scores; measuring without them would be measuring something else."""
 
 
@@ -36,16 +44,26 @@ def sinkscope_attention(
     is_causal: bool | None = None,
     sliding_window: int | None = None,
     s_aux: Tensor | None = None,
+    indices: Tensor | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """transformers' attention function: output [B, Q, H, E], and None for the weights, which are never built."""
+    """transformers' attention function: output [B, Q, H, E], and None for the weights, which are never built.
+
+    Args:
+        s_aux: Float [H], learned sinks (see AttentionCall.sink). indices: Long [B, Q, n]: the only keys that each query may see.
+    """
     for name in CHANGES_SCORES:
         if options.get(name) is not None:
             raise InputError(
                 f"{type(module).__name__} passes {name!r} to its attention, which changes the scores in a way that sinkscope "
                 "does not measure; this architecture is not supported"
             )
-    context = current()
+    context, away = current(), query.device
+    if context.home not in (None, away):
+        query, key, value = (part.to(context.home) for part in (query, key, value))
+        attention_mask, s_aux, indices = (
+            None if part is None else part.to(context.home) for part in (attention_mask, s_aux, indices)
+        )
     # LLaDA rotates q and k in float32 and casts back; its rotary module leaves the casting to this line.
     query, key = query.to(value.dtype), key.to(value.dtype)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -53,37 +71,48 @@ def sinkscope_attention(
     if context.editor is not None:
         key, value = context.editor.inputs(layer, key, value)
     visibility = _visibility(module, query, key, attention_mask, is_causal, sliding_window, context)
+    if indices is not None:
+        chosen = torch.zeros(*indices.shape[:2], key.shape[2], dtype=torch.bool, device=key.device)
+        chosen = chosen.scatter(-1, indices.long(), True)[:, None]
+        seen = visibility.rows(0, visibility.queries, key.device)
+        visibility = replace(
+            visibility, dense=chosen if seen is None else chosen & seen, causal=False, window=None, block=None
+        )
     key_mask = None
-    if context.policy is not None:
+    observed = context.observed and not getattr(module, UNMEASURED, False)
+    if context.policy is not None and observed:
         key_mask = context.policy.mask(layer, query, key, visibility, scale)
+    sink = s_aux
+    if s_aux is not None and context.policy is not None and observed and hasattr(context.policy, "learned"):
+        sink = context.policy.learned(layer, s_aux)
+    scores = Scores(query, key, visibility, scale, key_mask)
     classes: dict[str, Tensor] = {}
-    if s_aux is None and short.suits(query, key, value, visibility, key_mask):
+    if s_aux is None and cpu.is_short(scores, value):
         classes = {name: context.expected(name, visibility, query).weights for name in context.reads(layer)}
     weights = torch.cat(list(classes.values()), 1) if classes else None
-    attended = fused.attend_and_sum(
-        query, key, value, visibility, key_mask, scale, weights, s_aux is not None
-    )
+    attended = fused.attend_and_sum(scores, value, weights, s_aux is not None)
     out, lse, lse_raw, kept = attended.output, attended.lse, attended.lse_raw, None
     over_keys = lse
     if key_mask is not None and lse is not None and key_mask.silence:
         if lse_raw is None:
-            lse_raw = fused.raw_lse(query, key, lse, visibility, key_mask, scale)
+            lse_raw = fused.raw_lse(scores, lse)
         lse_raw = with_sink(lse_raw, s_aux)
-        kept = (with_sink(lse, s_aux) - lse_raw).exp()
+        kept = (with_sink(lse, sink) - lse_raw).exp()
         lse = lse_raw
     elif lse is not None:
-        lse = with_sink(lse, s_aux)
+        lse = with_sink(lse, sink)
     if lse is not None and over_keys is not None and lse is not over_keys:
         # Σ over the kept keys of exp(s − lse)·v is the output over them times their share of all attention.
         out = (out * (over_keys - lse).exp()[..., None]).to(out.dtype)
     if context.editor is not None:
         out = context.editor.output(layer, out)
-    if context.observed:
+    if observed:
         sums = {} if s_aux is not None else _sums(attended, classes)
         with context.measuring((query, key, value, out, lse, over_keys, visibility, key_mask)):
-            if key_mask is not None and lse is not None and over_keys is not None and kept is None:
+            changed = key_mask is not None or sink is not s_aux
+            if changed and lse is not None and over_keys is not None and kept is None:
                 if lse_raw is None:
-                    lse_raw = fused.raw_lse(query, key, over_keys, visibility, key_mask, scale)
+                    lse_raw = fused.raw_lse(scores, over_keys)
                 lse_raw = with_sink(lse_raw, s_aux)
                 kept = (lse - lse_raw).exp()
             call = AttentionCall(
@@ -100,13 +129,13 @@ def sinkscope_attention(
                 lse_raw,
                 kept,
                 sums,
-                s_aux,
+                sink,
             )
             if context.policy is not None:
                 context.policy.measure(call)
             if context.recorder is not None:
                 context.recorder.record(call)
-    return out.transpose(1, 2).contiguous(), None
+    return out.transpose(1, 2).contiguous().to(away), None
 
 
 def with_sink(lse: Tensor, sink: Tensor | None) -> Tensor:
@@ -146,8 +175,13 @@ def _visibility(
         dense, causal, sliding_window = mask if mask.dtype == torch.bool else mask > -1.0, False, None
     elif mask is not None and real is None:
         real = mask.bool()
-    if dense is None and not causal and getattr(module, "first_alone", False):
-        dense = context.first_alone(real, query.shape[2], key.shape[2], query.device)
+    block = context.block
+    if context.pattern is not None:
+        dense, causal, sliding_window = context.pattern, False, None
+    if block is None and not causal:  # of a network that was trained so; see models/variant.py
+        block = getattr(module, "trained_block", None)
+    if dense is None and not causal and block != 1 and getattr(module, "first_alone", False):
+        dense = context.first_alone(real, query.shape[2], key.shape[2], sliding_window, query.device)
     bias = context.padding_bias(query, key.shape[2]) if real is context.real and dense is None else None
     return Visibility(
         query.shape[2],
@@ -159,7 +193,7 @@ def _visibility(
         context.padded,
         bias,
         context.newest,
-        None if dense is not None else context.block,
+        None if dense is not None else block,
     )
 
 
@@ -180,13 +214,19 @@ def sinkscope_mask(
 
     usual = (None, masking_utils.causal_mask_function, masking_utils.bidirectional_mask_function)
     chunked = getattr(config, "attention_chunk_size", None) is not None
-    if mask_function in usual or (local_size is not None and not chunked):
+    plain, full = (
+        mask_function in usual or (local_size is not None and not chunked),
+        getattr(config, FULL_MASKS, False),
+    )
+    if plain and not full:
         if attention_mask is None:
             return None
         mask = attention_mask[:, kv_offset : kv_offset + kv_length].bool()
         return None if bool(mask.all()) else mask
     options.update(allow_is_causal_skip=False, allow_is_bidirectional_skip=False)
-    built: Tensor | None = masking_utils.sdpa_mask(
+    # Networks that go on with the mask add to it: they get the additive one.
+    build = masking_utils.eager_mask if full else masking_utils.sdpa_mask
+    built: Tensor | None = build(
         kv_length=kv_length,
         kv_offset=kv_offset,
         mask_function=mask_function,

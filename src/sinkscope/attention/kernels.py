@@ -1,11 +1,17 @@
-"""The fused kernel of the device at hand that also returns the log-sum-exp; the same one for traced and untraced runs."""
+"""The kernels of the device at hand: attention with its log-sum-exp, the same one for traced and untraced runs; column sums."""
 
 from __future__ import annotations
 
+import logging
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from sinkscope.base.fast import fast
+
+_log = logging.getLogger(__name__)
 
 PLAIN_ROWS = 256
 """Query rows per tile where there is no fused kernel."""
@@ -48,10 +54,10 @@ def _cuda(
             return _cudnn(query, key, value, bias, causal, scale)
         if bias is None:
             keys, values = _repeated(query, key, value)
-            found = torch.ops.aten._scaled_dot_product_flash_attention(
+            out, lse, *_ = torch.ops.aten._scaled_dot_product_flash_attention(
                 query, keys, values, 0.0, causal, False, scale=scale
             )
-            return found[0], found[1]
+            return out, lse
     key, value = _repeated(query, key, value)
     B, H, Q, K = query.shape[0], query.shape[1], query.shape[2], key.shape[2]
     if bias is not None:
@@ -95,9 +101,9 @@ def cudnn_works(device: torch.device, dtype: torch.dtype, width: int) -> bool:
     scale = width**-0.5
     try:
         for causal in (False, True):
-            for one in (None, bias):
-                out, lse = _cudnn(query, key, value, one, causal, scale)
-                wanted, total = plain(query, key, value, one, causal, scale)
+            for masked in (None, bias):
+                out, lse = _cudnn(query, key, value, masked, causal, scale)
+                wanted, total = plain(query, key, value, masked, causal, scale)
                 close = (out - wanted).abs().max() < 0.05 and (lse - total).abs().max() < 1e-3
                 if not bool(close):
                     return False
@@ -129,10 +135,30 @@ def plain(
             scores = scores + (bias if bias.shape[2] == 1 else bias[:, :, start : start + PLAIN_ROWS])
         if causal:
             index = torch.arange(keys.shape[2], device=query.device)
-            here = torch.arange(start, start + rows.shape[2], device=query.device)[:, None]
-            scores = scores.masked_fill(index > here, float("-inf"))
+            scores = scores.masked_fill(index > index[start : start + rows.shape[2], None], float("-inf"))
         lse = scores.logsumexp(-1)
         weights = torch.where(lse[..., None] == float("-inf"), 0.0, (scores - lse[..., None]).exp())
         outs.append(weights.to(values.dtype) @ values)
         lses.append(torch.where(lse == float("-inf"), 0.0, lse).to(torch.float32))
     return torch.cat(outs, 2), torch.cat(lses, 2)
+
+
+def column_kernels(query: Tensor) -> Any:
+    """The kernels for received attention (`gpu.columns`) where they can run for queries [B, H, Q, D]; None elsewhere."""
+    small = query.shape[-1] <= 256 and query.dtype in (torch.bfloat16, torch.float16, torch.float32)
+    return _columns() if small and fast(query.device) else None
+
+
+@cache
+def _columns() -> Any:
+    """The compiled kernels, or None with one notice where Triton is missing."""
+    try:
+        from sinkscope.gpu import columns
+    except ImportError as error:
+        _log.warning(
+            "Triton is not installed (%s): received attention is computed by the slower tiled path. "
+            "Install the extra with: pip install 'sinkscope[triton]'",
+            error,
+        )
+        return None
+    return columns

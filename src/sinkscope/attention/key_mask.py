@@ -25,16 +25,13 @@ class Band:
 
     def rows(self, visibility: Visibility, start: int, stop: int, device: torch.device) -> Tensor:
         """Bool [B|1, 1, rows, K]: what the window leaves to query rows start..stop."""
-        index = torch.arange(visibility.keys, device=device)
-        here = torch.arange(start + visibility.offset, stop + visibility.offset, device=device)[:, None]
-        kept = (here - index).abs() < self.width
-        kept = kept[None, None]
+        key = torch.arange(visibility.keys, device=device)
+        query = torch.arange(start + visibility.offset, stop + visibility.offset, device=device)[:, None]
+        left = ((query - key).abs() < self.width)[None, None]
         if self.first:
             begin = first_real(visibility, device)[:, None, None, None]
-            kept = kept | ((index >= begin) & (index < begin + self.first))
-        if self.future is not None:
-            kept = kept & (index - here <= self.future)
-        return kept
+            left = left | ((key >= begin) & (key < begin + self.first))
+        return left if self.future is None else left & (key - query <= self.future)
 
     def reach(self, visibility: Visibility, start: int, stop: int, device: torch.device) -> Tensor:
         """Long [n]: indices of the keys that some query row of start..stop may still see."""
@@ -49,7 +46,7 @@ class Band:
         return torch.cat([front, torch.arange(low, high, device=device)])
 
     def covers(self, visibility: Visibility) -> bool:
-        """Whether the window hides nothing at all."""
+        """Whether every query keeps every key that it sees: such a window masks nothing."""
         ahead = 0 if visibility.causal else visibility.keys - 1
         return self.width >= visibility.keys and (self.future is None or self.future >= ahead)
 
@@ -61,7 +58,7 @@ class KeyMask:
     Attributes:
         keys: Bool [B|1, H|1, K]: masked for all queries alike; None: none.
         band: a window outside of which keys are masked; None: none.
-        silence: their attention stays, but their values contribute nothing; else they are hidden before the softmax.
+        silence: their attention stays, but their values contribute nothing; else they leave the softmax.
         most: keys that are masked for a head at most, where that is known without looking; None: not known. Looking would
             make a GPU wait.
         least: real keys that every row of the batch has at least, where that is known without looking; None: not known.
@@ -86,6 +83,14 @@ class KeyMask:
         """Whether the same keys are masked for all queries."""
         return self.band is None and self.queries is None
 
+    def listing(self) -> tuple[Tensor, Tensor]:
+        """`listed`, made of `keys` where it was not given; `most` must be known."""
+        if self.listed is not None:
+            return self.listed
+        if self.keys is None or self.most is None:
+            raise ValueError("only keys whose number is known can be listed")
+        return listed(self.keys, self.most)
+
     def strands_none(self, visibility: Visibility) -> bool:
         """Whether it is known without looking that every query keeps a key."""
         if self.band is not None or self.most is None or not visibility.alike:
@@ -104,8 +109,8 @@ class KeyMask:
 
     def stranded(self, visibility: Visibility, device: torch.device) -> Tensor:
         """Bool [B|1, H|1, Q]: queries that would lose every key they see; by our rule they keep their scores."""
-        for known, stranded in self._stranded:  # asked for up to three times in one call
-            if known is visibility:
+        for pattern, stranded in self._stranded:  # asked for up to three times in one call
+            if pattern is visibility:
                 return stranded
         self._stranded.append((visibility, self._find_stranded(visibility, device)))
         return self._stranded[-1][1]
@@ -117,23 +122,21 @@ class KeyMask:
         if self.band is None and self.keys is not None:
             stranded = visibility.stranded(self.keys)
             return stranded if self.queries is None else stranded & self.queries[:, None]
-        parts = []
+        tiles = []
         for start in range(0, visibility.queries, TILE):
             stop = min(start + TILE, visibility.queries)
             visible = visibility.rows(start, stop, device)
             left = ~self.rows(visibility, start, stop, device)
             if visible is None:
-                parts.append(~left.any(-1))
+                tiles.append(~left.any(-1))
             else:
-                parts.append(~(left & visible).any(-1) & visible.any(-1))
-        rows, heads = (max(part.shape[axis] for part in parts) for axis in (0, 1))
-        return torch.cat([part.expand(rows, heads, -1) for part in parts], -1)
+                tiles.append(~(left & visible).any(-1) & visible.any(-1))
+        return torch.cat(tiles, -1)
 
-    def in_force(
-        self, visibility: Visibility, start: int, stop: int, stranded: Tensor, device: torch.device
-    ) -> Tensor:
+    def in_force(self, visibility: Visibility, start: int, stop: int, device: torch.device) -> Tensor:
         """Bool [B|1, H|1, rows, K]: what is really masked for query rows start..stop."""
-        return self.rows(visibility, start, stop, device) & ~stranded[:, :, start:stop, None]
+        stranded = self.stranded(visibility, device)[:, :, start:stop, None]
+        return self.rows(visibility, start, stop, device) & ~stranded
 
     def keys_in_force(self, visibility: Visibility) -> Tensor:
         """Bool [B|1, H|1, K]: the keys really masked where all queries of a head see the same keys.
@@ -145,6 +148,12 @@ class KeyMask:
         if self.strands_none(visibility):
             return self.keys
         return self.keys & ~self.stranded(visibility, self.keys.device)[..., :1]
+
+
+def listed(keys: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """Indices of the marked keys of Bool [..., K], and 0 where a head has fewer than `most`: Long, Float [..., most]."""
+    values, indices = keys.to(torch.float16).topk(most, -1)
+    return indices, values
 
 
 def first_real(visibility: Visibility, device: torch.device) -> Tensor:

@@ -7,7 +7,7 @@ bidirectional call without padding this is the column sum of the attention matri
 sum). Keys that are padding, or that no query of the class can see, are NaN.
 
 `column_mass` is the statistic itself, from q, k and the log-sum-exp that the fused kernel returned: exp(q·k·scale − lse) is
-the attention weight, so a tile of queries at a time suffices and no S×S matrix exists. On a GPU the kernel of `columns` does
+the attention weight, so a tile of queries at a time suffices and no S×S matrix exists. On a GPU a kernel (`gpu.columns`) does
 it; `tiled_mass` is the same in plain operations, and `dense_map` is the reference for both.
 """
 
@@ -16,8 +16,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sinkscope.attention import columns
-from sinkscope.attention.key_mask import KeyMask
+from sinkscope.attention.kernels import column_kernels
+from sinkscope.attention.scores import Scores, query_weights, relative
 from sinkscope.attention.visibility import Visibility
 
 TILE_BYTES = 32 << 20
@@ -26,124 +26,72 @@ TILE_ROWS = 64
 
 
 def received(
-    query: Tensor,
-    key: Tensor,
-    lse: Tensor,
-    visibility: Visibility,
-    key_mask: KeyMask | None,
-    scale: float,
-    weights: Tensor | None = None,
-    uniform: Tensor | None = None,
+    scores: Scores, lse: Tensor, weights: Tensor | None = None, uniform: Tensor | None = None
 ) -> Tensor:
     """Received attention of every key, per query head and class of queries.
 
     Args:
-        query: Float [B, H, Q, D]. key: Float [B, G, K, D], unrepeated. lse: Float32 [B, H, Q].
-        key_mask: the keys that a policy hides; their attention is 0, not NaN. None when nothing is hidden.
+        lse: Float32 [B, H, Q]: over the keys that the softmax ran over. Masked keys get 0, not NaN.
         weights: Float [B, C, Q], 1 where a query belongs to a class; None: one class of all real queries.
         uniform: Float64 [B|1, C, K]: `visibility.uniform` of weights that have passed `query_weights`, for callers that
-            know it already (it is the same in all layers).
+            have it already (it is the same in all layers).
 
     Returns:
         Float32 [B, H, C, K], uniform = 1, NaN where there is no key.
     """
     if uniform is None or weights is None:
-        weights = query_weights(visibility, weights, query)
-        uniform = visibility.uniform(weights)
-    return column_mass(query, key, lse, visibility, key_mask, scale, weights, uniform)
+        weights = query_weights(scores.visibility, weights, scores.query)
+        uniform = scores.visibility.uniform(weights)
+    return column_mass(scores, lse, weights, uniform)
 
 
-def relative(mass: Tensor, uniform: Tensor) -> Tensor:
-    """Column mass [B, H, C, K] divided by what uniform attention would bring [B|1, C, K]; NaN where that is nothing."""
-    uniform = uniform[:, None]
-    return torch.where(uniform > 0, mass / uniform.clamp(min=1e-300), float("nan")).to(torch.float32)
-
-
-def query_weights(visibility: Visibility, weights: Tensor | None, query: Tensor) -> Tensor:
-    """Float32 [B, C, Q] with padded queries at 0; without classes, one class of all real queries."""
-    real = visibility.real_queries()
-    if weights is None:
-        weights = torch.ones(query.shape[0], 1, query.shape[2], device=query.device)
-    weights = weights.to(torch.float32)
-    return weights if real is None else weights * real[:, None, :]
-
-
-def column_mass(
-    query: Tensor,
-    key: Tensor,
-    lse: Tensor,
-    visibility: Visibility,
-    key_mask: KeyMask | None,
-    scale: float,
-    weights: Tensor,
-    uniform: Tensor | None = None,
-) -> Tensor:
+def column_mass(scores: Scores, lse: Tensor, weights: Tensor, uniform: Tensor | None = None) -> Tensor:
     """Σ_i w_i A_ij, Float32 [B, H, C, K], by the kernel where there is one; with `uniform` [B|1, C, K] relative to it.
 
     Args:
         weights: Float [B, C, Q], 0 in padding.
     """
-    if columns.available(query) and columns.covers(visibility, key_mask):
-        return columns.column_sums(query, key, lse, visibility, key_mask, scale, weights, uniform)
-    mass = tiled_mass(query, key, lse, visibility, key_mask, scale, weights)
+    kernels, key_mask = column_kernels(scores.query), scores.key_mask
+    # The kernel knows all patterns but masks given in full, and what a policy masks for some queries only.
+    if kernels is not None and scores.visibility.dense is None and (key_mask is None or key_mask.alike):
+        summed: Tensor = kernels.column_sums(
+            scores.query, scores.key, lse, scores.visibility, key_mask, scores.scale, weights, uniform
+        )
+        return summed
+    mass = tiled_mass(scores, lse, weights)
     return mass if uniform is None else relative(mass, uniform)
 
 
-def tiled_mass(
-    query: Tensor,
-    key: Tensor,
-    lse: Tensor,
-    visibility: Visibility,
-    key_mask: KeyMask | None,
-    scale: float,
-    weights: Tensor,
-    tile_bytes: int = TILE_BYTES,
-) -> Tensor:
-    """Σ_i w_i A_ij, a tile of queries at a time.
+def tiled_mass(scores: Scores, lse: Tensor, weights: Tensor, tile_bytes: int = TILE_BYTES) -> Tensor:
+    """Σ_i w_i A_ij, Float32 [B, H, C, K], a tile of queries at a time.
 
     Args:
         weights: Float [B, C, Q], 0 for queries that do not count (padding included).
         tile_bytes: memory that one tile of scores may take.
-
-    Returns:
-        Float32 [B, H, C, K].
     """
-    B, H, Q, D = query.shape
-    G, K = key.shape[1], key.shape[2]
-    exact = torch.promote_types(query.dtype, torch.float32)
-    keys = key.to(exact).reshape(B * G, K, D).transpose(1, 2)
+    (B, H, Q, D), (G, K) = scores.query.shape, scores.key.shape[1:3]
+    exact, visibility = scores.exact, scores.visibility
+    keys = scores.key.to(exact).reshape(B * G, K, D).transpose(1, 2)
     # A row that counts in no class may have no key at all, and then its log-sum-exp means nothing.
     minus = torch.where((weights > 0).any(1)[:, None, :], -lse.to(exact), float("-inf"))
-    stranded = None if key_mask is None else key_mask.stranded(visibility, query.device)
     weights = weights.to(exact)
-    total = torch.zeros(B, H, weights.shape[1], K, dtype=exact, device=query.device)
+    total = torch.zeros(B, H, weights.shape[1], K, dtype=exact, device=scores.device)
     rows = max(1, min(Q, TILE_ROWS, tile_bytes // max(1, B * H * K * total.element_size())))
     for start in range(0, Q, rows):
         stop = min(start + rows, Q)
-        part = query[:, :, start:stop].to(exact).reshape(B * G, -1, D)
+        query = scores.query[:, :, start:stop].to(exact).reshape(B * G, -1, D)
         each = minus[:, :, start:stop].reshape(B * G, -1, 1)
         # One pass over the tile for scale, product and log-sum-exp: on a CPU this is bound by memory.
-        share = torch.baddbmm(each, part, keys, alpha=scale).exp_().view(B, H, stop - start, K)
-        if visibility.triangular:  # the same as below, and much faster
+        share = torch.baddbmm(each, query, keys, alpha=scores.scale).exp_().view(B, H, stop - start, K)
+        if visibility.triangular and scores.key_mask is None:  # the same as below, and much faster
             share.tril_(visibility.offset + start)
-        else:
-            visible = visibility.rows(start, stop, query.device)
-            if visible is not None:
-                share.masked_fill_(~visible, 0.0)
-        if key_mask is not None and stranded is not None:
-            share.masked_fill_(key_mask.in_force(visibility, start, stop, stranded, query.device), 0.0)
+        elif not scores.all_allowed:
+            share.masked_fill_(~scores.allowed(start, stop), 0.0)
         total += weights[:, None, :, start:stop] @ share
     return total.to(torch.float32)
 
 
-def dense_map(
-    query: Tensor,
-    key: Tensor,
-    visibility: Visibility,
-    key_mask: KeyMask | None,
-    scale: float,
-    sink: Tensor | None = None,
-) -> Tensor:
+def dense_map(scores: Scores, sink: Tensor | None = None) -> Tensor:
     """The attention matrix itself, from its definition and not from the kernel's log-sum-exp: the reference.
 
     Args:
@@ -153,20 +101,13 @@ def dense_map(
         Float32 [B, H, Q, K] (float64 for float64 inputs). Rows without a key are 0; rows of padded queries follow
         `visibility.padded`.
     """
-    groups = query.shape[1] // key.shape[1]
-    exact = torch.promote_types(query.dtype, torch.float32)
-    scores = query.to(exact) @ key.repeat_interleave(groups, 1).to(exact).transpose(-1, -2) * scale
-    visible = visibility.rows(0, visibility.queries, query.device)
-    if visible is None:
-        visible = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=query.device)
-    if key_mask is not None:
-        stranded = key_mask.stranded(visibility, query.device)
-        visible = visible & ~key_mask.in_force(visibility, 0, visibility.queries, stranded, query.device)
-    scores = scores.masked_fill(~visible, float("-inf"))
+    exact, visibility = scores.exact, scores.visibility
+    every = scores.query.to(exact) @ scores.per_head(scores.key).to(exact).transpose(-1, -2) * scores.scale
+    every = every.masked_fill(~scores.allowed(0, visibility.queries), float("-inf"))
     if sink is not None:
-        level = sink.to(exact)[None, :, None, None].expand(*scores.shape[:-1], 1)
-        scores = torch.cat((scores, level), -1)
-    attention = scores.softmax(-1).nan_to_num(0.0)[..., : visibility.keys]
+        level = sink.to(exact)[None, :, None, None].expand(*every.shape[:-1], 1)
+        every = torch.cat((every, level), -1)
+    attention = every.softmax(-1).nan_to_num(0.0)[..., : visibility.keys]
     real = visibility.real_queries()
     if real is not None and visibility.padded != "keys":
         fill = 0.0 if visibility.padded == "none" else 1.0 / visibility.keys

@@ -54,7 +54,7 @@ class Visibility:
 
     @property
     def banded(self) -> bool:
-        """Whether the sliding window hides anything at all."""
+        """Whether the sliding window is narrower than the input."""
         return self.window is not None and self.keys > self.window
 
     @property
@@ -91,22 +91,14 @@ class Visibility:
 
         Padded queries see the real keys here whatever `padded` says: they are dealt with where the output is made.
         """
-        if self.everything:
-            return None
+        if self.alike:
+            return None if self.real is None else self.real[:, None, None, :]
         if self.dense is not None:
             visible = self.dense[:, :, start:stop]
         else:
-            visible = torch.ones(1, 1, 1, self.keys, dtype=torch.bool, device=device)
-            index = torch.arange(self.keys, device=device)
-            here = torch.arange(start + self.offset, stop + self.offset, device=device)[:, None]
-            if self.causal:
-                visible = visible & (index <= here)
-            if self.blocked and self.block is not None:
-                visible = visible & (index // self.block <= here // self.block)
-            if self.window is not None:
-                visible = visible & (here - index < self.window)
-                if not self.causal:
-                    visible = visible & (index - here < self.window)
+            first, last = (end[start:stop, None] for end in self._bounds(device))
+            key = torch.arange(self.keys, device=device)
+            visible = ((key >= first) & (key < last))[None, None]
         if self.real is not None:
             visible = visible & self.real[:, None, None, :]
         return visible
@@ -152,7 +144,7 @@ class Visibility:
             weights: Float [B, C, Q], one weight per class of queries and query; 0 leaves a query out.
 
         Returns:
-            Float64 [B, C, K] (or [B, C·H, …] never: the models' own patterns do not differ between heads).
+            Float64 [B, C, K]: without heads, because the patterns of the models do not differ between them.
         """
         if self.everything:  # the same in fewer operations, of whose number a newest token's step is made
             return self.spread(weights.double() * (1.0 / self.keys))
@@ -193,35 +185,56 @@ class Visibility:
 
     def _bounds(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Long [Q], [Q]: the half-open range of key indices that each query sees, padding aside."""
-        here = torch.arange(self.offset, self.keys, device=device)
-        first = torch.zeros_like(here)
-        last = torch.full_like(here, self.keys)
+        query = torch.arange(self.offset, self.keys, device=device)
+        first = torch.zeros_like(query)
+        last = torch.full_like(query, self.keys)
         if self.causal:
-            last = here + 1
+            last = query + 1
         if self.block is not None:
-            last = last.minimum((here // self.block + 1) * self.block)
+            last = last.minimum((query // self.block + 1) * self.block)
         if self.window is not None:
-            first = (here - self.window + 1).clamp(min=0)
+            first = (query - self.window + 1).clamp(min=0)
             if not self.causal:
-                last = last.minimum(here + self.window)
+                last = last.minimum(query + self.window)
         return first, last
 
-    def stranded(self, hidden: Tensor) -> Tensor:
+    def stranded(self, masked: Tensor) -> Tensor:
         """The queries that would lose every key they see; by our rule they keep their scores.
 
         Args:
-            hidden: Bool [B|1, H|1, K].
+            masked: Bool [B|1, H|1, K].
 
         Returns:
             Bool [B|1, H|1, Q]. A query that sees nothing to begin with is not stranded.
         """
-        return (self.seen(~hidden, hidden.device) == 0) & (self.seen(None, hidden.device) > 0)
+        return (self.seen(~masked, masked.device) == 0) & (self.seen(None, masked.device) > 0)
+
+    def of_rows(self, rows: int) -> Visibility:
+        """The pattern of the first rows of the batch: with guidance those of the conditional branch."""
+        if self.real is None or len(self.real) <= rows:
+            return self
+        dense = self.dense if self.dense is None or len(self.dense) == 1 else self.dense[:rows]
+        return replace(self, real=self.real[:rows], dense=dense, bias=None)
 
     def prefix(self, count: int) -> Visibility:
         """The same pattern for the first `count` queries and keys of a causal call with Q = K."""
         real = None if self.real is None else self.real[:, :count]
         dense = None if self.dense is None else self.dense[:, :, :count, :count]
         return replace(self, queries=count, keys=count, real=real, dense=dense, bias=None)
+
+
+def behind_a_prompt(prompt: int, keys: int, block: int | None, device: torch.device) -> Tensor:
+    """Bool [1, 1, K, K]: a prompt of so many columns that sees itself causally, before columns that see everything.
+
+    With blocks, which are counted from the end of the prompt: a prompt that sees itself both ways, before blocks that see all
+    earlier columns and themselves.
+    """
+    column = torch.arange(keys, device=device)
+    if block is None:
+        end = torch.where(column < prompt, column + 1, keys)
+    else:
+        end = torch.where(column < prompt, prompt, prompt + ((column - prompt) // block + 1) * block)
+    return (column < end[:, None])[None, None]
 
 
 def _alike(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:

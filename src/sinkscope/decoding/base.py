@@ -8,29 +8,28 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from sinkscope.errors import InputError, nearest
-from sinkscope.registry import Registry
+from sinkscope.base.checks import one_of, whole
+from sinkscope.base.errors import InputError, nearest
+from sinkscope.base.registry import Registry
+from sinkscope.base.textform import Notation, write
 
 if TYPE_CHECKING:
     from sinkscope.decoding.engine import Engine
-    from sinkscope.decoding.step import Step
+    from sinkscope.decoding.step import Step, Twin
     from sinkscope.decoding.streams import Streams
     from sinkscope.models.model import Model
-
-Twin = tuple[Tensor, Tensor | None]
-"""Ids Long [B, S] and padding Bool [B, S] of the unconditional twin of a prompt."""
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """Base of all decodings.
+    """Base of all decodings. `str(decoding)` is its text form, which `parse_decoding` reads.
 
     Attributes:
         kind: the name under which it is registered and written to JSON.
@@ -39,7 +38,9 @@ class Decoding:
         replayable: whether `ss.replay` can compare candidates along it.
         cached: whether the official loop keeps finished blocks in a KV cache; None: it has no blocks to keep.
         generates: it writes tokens; readings do not.
-        reusable: whether its loop says which columns it wants, so that a reuse rule can act.
+        reusable: whether its loop says which columns it wants, so that steps can be approximate.
+        mask_tokens: its states hold mask tokens, so that the model must have one.
+        brief: options for answers of at most 64 tokens, as those of the generated tasks are; empty: its defaults.
 
     >>> decoding = ss.LladaDecoding(length=16, block=8)
     >>> decoding.kind, decoding.new_tokens, decoding.steps
@@ -53,13 +54,19 @@ class Decoding:
     cached: ClassVar[bool | None] = None
     generates: ClassVar[bool] = True
     reusable: ClassVar[bool] = False
+    mask_tokens: ClassVar[bool] = True
+    brief: ClassVar[Mapping[str, Any]] = {}
 
     # ---- what it knows about itself
 
     @classmethod
     def fits(cls, family: str) -> bool:
-        """Whether it is for models of a family."""
-        return family in cls.families
+        """Whether it is for models of a family; those for causal models are for every family that is causal."""
+        from sinkscope.models.family import FAMILIES
+
+        return family in cls.families or (
+            "causal" in cls.families and family in FAMILIES and FAMILIES[family].causal
+        )
 
     @property
     def new_tokens(self) -> int:
@@ -69,6 +76,18 @@ class Decoding:
     def columns(self, prompt: int) -> int:
         """Columns of the state at most, for prompts of up to so many tokens."""
         return prompt + self.new_tokens
+
+    def suited(self, model: Model) -> Decoding:
+        """The same with what only the model knows filled in."""
+        return self
+
+    def laid_out(self, model: Model, ids: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor | None] | None:
+        """Prompts Long [B, P] and padding Bool [B, P], on the left, as the loop wants them; None: as the family has them."""
+        return None
+
+    def padded_length(self, length: int) -> int:
+        """Columns that a prompt of so many tokens takes where its row runs alone."""
+        return length
 
     def alone(self, rows: int, per_row: bool) -> bool:
         """Whether each of so many rows runs as in a batch of one; per_row: rows have random streams of their own."""
@@ -80,7 +99,7 @@ class Decoding:
 
     @property
     def own_pace(self) -> bool:
-        """Whether rows with streams of their own reach blocks in different steps; under reuse they then run one by one."""
+        """Whether rows with streams of their own reach blocks in different steps; approximate steps of theirs run one by one."""
         return False
 
     @property
@@ -120,6 +139,9 @@ class Decoding:
     def to_json(self) -> str:
         """One line of JSON; `decoding_from_json` reads it back."""
         return json.dumps(self.as_dict())
+
+    def __str__(self) -> str:
+        return write(self, self.kind, argument=False)
 
     def check_ids(self, vocabulary: int) -> None:
         """Raise InputError when an id among the options is not in the vocabulary."""
@@ -172,7 +194,9 @@ class Decoding:
 
     def hidden(self, engine: Engine, x: Tensor) -> Tensor:
         """Last hidden states [B, S, width] of a whole state Long [B, S], with the attention that the loop gives it."""
-        return engine.hidden(x)
+        from sinkscope.decoding.step import Request
+
+        return engine.forward(Request(x))
 
     def predictions(self, engine: Engine, x: Tensor, given: Tensor, masked: Tensor) -> Tensor:
         """Float [N, V]: logits that predict the masked positions of a state, guidance applied.
@@ -198,6 +222,40 @@ def shifted(hidden: Tensor, masked: Tensor) -> Tensor:
     return hidden[row, (column - 1).clamp(min=0)]
 
 
+def select(confidence: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:
+    """The positions of highest confidence in each row, and how many of them had an equal rival.
+
+    Rows that decide equally many are looked at together; a row's choice does not depend on that.
+
+    Args:
+        confidence: Float [B, S], −inf where nothing can be chosen.
+        counts: how many each row chooses.
+
+    Returns:
+        Bool [B, S], and Long [B]: chosen positions with the same confidence as one that was not chosen.
+    """
+    chosen = torch.zeros_like(confidence, dtype=torch.bool)
+    for count in sorted(set(counts) - {0}):
+        if counts.count(count) == len(counts):
+            chosen.scatter_(1, torch.topk(confidence, count).indices, True)
+        else:
+            rows = torch.tensor([row for row, own in enumerate(counts) if own == count], device=chosen.device)
+            columns = torch.topk(confidence[rows], count).indices
+            chosen[rows[:, None], columns] = True
+    # Nothing that was left can beat what was chosen from the top, so only the largest of the rest can tie.
+    rest = confidence.masked_fill(chosen, float("-inf")).amax(-1, keepdim=True)
+    tied = chosen & (confidence == rest) & (rest > float("-inf"))
+    return chosen, tied.sum(-1)
+
+
+def marked(positions: list[Tensor], like: Tensor) -> Tensor:
+    """Bool [B, S]: True at the positions Long [count] of each row."""
+    chosen = torch.zeros_like(like, dtype=torch.bool)
+    for row, columns in enumerate(positions):
+        chosen[row, columns] = True
+    return chosen
+
+
 def _name_of(thing: object) -> str:
     if not (isinstance(thing, type) and issubclass(thing, Decoding) and dataclasses.is_dataclass(thing)):
         raise InputError(
@@ -210,7 +268,9 @@ def _name_of(thing: object) -> str:
     return thing.kind
 
 
-DECODINGS: Registry[type[Decoding]] = Registry("decoding", "sinkscope.decodings", _name_of)
+DECODINGS: Registry[type[Decoding]] = Registry("decoding", "sinkscope.decodings", _name_of, __package__)
+
+NOTATION = Notation("decoding", DECODINGS, lambda: f"KIND,name=value; kinds: {', '.join(DECODINGS)}")
 
 
 def default_decoding(family: str) -> Decoding:
@@ -218,11 +278,15 @@ def default_decoding(family: str) -> Decoding:
     return decoding_from_options(family, {})
 
 
-def option_names(family: str) -> set[str]:
-    """The options of all decodings of a family."""
-    return {
-        item.name for kind in DECODINGS.values() if kind.fits(family) for item in dataclasses.fields(kind)
-    }
+def kinds(family: str) -> list[type[Decoding]]:
+    """The decodings of a family in the order of their registration, those that name it first, readings last."""
+    fitting = (kind for kind in DECODINGS.values() if kind.fits(family))
+    return sorted(fitting, key=lambda kind: (not kind.generates, family not in kind.families))
+
+
+def option_fields(family: str) -> dict[str, dataclasses.Field[Any]]:
+    """The options of all decodings of a family; where two have one, that of the first."""
+    return {item.name: item for kind in reversed(kinds(family)) for item in dataclasses.fields(kind)}
 
 
 def decoding_from_options(family: str, options: Mapping[str, Any], where: str = "") -> Decoding:
@@ -232,9 +296,7 @@ def decoding_from_options(family: str, options: Mapping[str, Any], where: str = 
         where: what the options belong to, for messages.
     """
     prefix = f"{where}: " if where else ""
-    fitting = sorted(
-        (kind for kind in DECODINGS.values() if kind.fits(family)), key=lambda kind: not kind.generates
-    )
+    fitting = kinds(family)
     if not any(kind.generates for kind in fitting):
         families = {name for kind in DECODINGS.values() for name in kind.families}
         raise InputError(
@@ -243,16 +305,11 @@ def decoding_from_options(family: str, options: Mapping[str, Any], where: str = 
     for kind in fitting:
         if {item.name for item in dataclasses.fields(kind)}.issuperset(options):
             return kind(**{name: _frozen(value) for name, value in options.items()})
-    known = option_names(family)
     for option in options:
-        if option not in known:
-            raise InputError(f"{prefix}{family} models have no option {option!r}; {nearest(option, known)}")
+        one_of(f"{prefix}option of {family} models", option, option_fields(family))
+    has = (f"{kind.__name__} has {', '.join(f.name for f in dataclasses.fields(kind))}" for kind in fitting)
     raise InputError(
-        f"{prefix}no decoding of {family} models has all of {', '.join(options)}; "
-        + "; ".join(
-            f"{kind.__name__} has {', '.join(item.name for item in dataclasses.fields(kind))}"
-            for kind in fitting
-        )
+        f"{prefix}no decoding of {family} models has all of {', '.join(options)}; {'; '.join(has)}"
     )
 
 
@@ -263,20 +320,63 @@ def decoding_from_json(text: str) -> Decoding:
         kind = options.pop("kind")
     except (json.JSONDecodeError, AttributeError, KeyError, TypeError) as error:
         raise InputError(f"a decoding in JSON is an object with a 'kind', got {text[:80]!r}") from error
-    if kind not in DECODINGS:
-        raise InputError(f"decoding kind {kind!r} is not known; {nearest(str(kind), DECODINGS)}")
-    known = {item.name for item in dataclasses.fields(DECODINGS[kind])}
+    made = DECODINGS[one_of("decoding kind", kind, DECODINGS)]
     for name in options:
-        if name not in known:
-            raise InputError(f"{kind} decoding has no option {name!r}; {nearest(name, known)}")
-    return DECODINGS[kind](**{name: _frozen(value) for name, value in options.items()})
+        one_of(f"option of a {kind} decoding", name, (item.name for item in dataclasses.fields(made)))
+    return made(**{name: _frozen(value) for name, value in options.items()})
+
+
+def parse_decoding(text: str) -> Decoding:
+    """Read the text form of a decoding.
+
+    >>> str(parse_decoding("llada,length=64,block=16"))
+    'llada,length=64,steps=64,block=16'
+    """
+    decoding: Decoding = NOTATION.read(text)
+    return decoding
 
 
 def _frozen(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+def even_plan(masks: int, steps: int) -> list[int]:
+    """How many masks each of so many steps decides: as even as possible, the first ones taking the remainder.
+
+    >>> even_plan(8, 3)
+    [3, 3, 2]
+    """
+    return [masks // steps + (step < masks % steps) for step in range(steps)]
+
+
 def in_vocabulary(name: str, value: int | None, vocabulary: int) -> None:
     """The id must be in the vocabulary."""
     if value is not None and value >= vocabulary:
         raise InputError(f"{name} {value} is not in the vocabulary of {vocabulary} ids")
+
+
+Ends = str | int | Sequence[int] | None
+"""Ids that end an answer: "model": the model's own; None: none."""
+
+
+def checked_ends(ends: object, name: str = "eos") -> str | tuple[int, ...] | None:
+    """The option as a tuple, "model" or None."""
+    if ends is None or ends == "model":
+        return "model" if ends else None
+    given = [ends] if isinstance(ends, int) else ends
+    if not isinstance(given, (list, tuple)) or not given:
+        raise InputError(f"{name} should be 'model', None, or token ids, got {ends!r}")
+    return tuple(whole(name, number, 0) for number in given)
+
+
+def end_ids(ends: Ends, model: Model | None) -> tuple[int, ...]:
+    """The ids that a checked option names; those of the model only where it is given."""
+    if ends == "model":
+        return () if model is None else model.ids.eos
+    return ends if isinstance(ends, tuple) else ()
+
+
+def until(answer: Tensor, ends: tuple[int, ...]) -> Tensor:
+    """Tokens Long [n] up to and including the first that ends an answer."""
+    found = torch.isin(answer, torch.tensor(ends, dtype=torch.long, device=answer.device)).nonzero()
+    return answer[: int(found[0]) + 1] if len(found) else answer

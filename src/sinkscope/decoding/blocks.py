@@ -2,21 +2,21 @@
 
 Attention stands in blocks, so a finished block no longer changes once it is written: computing it again in every step and keeping
 its keys and values give the same states. A cache is filled by forwards of their own kind: "prefill" for the whole blocks of the
-prompt, "store" for a block that is finished. On a GPU it then moves into memory of fixed size, in which all forwards of a block
-look alike, and are repeated as CUDA graphs.
+prompt, "store" for a block that is finished.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from sinkscope.decoding.engine import Engine
-from sinkscope.decoding.step import BlockPass, Step
+from sinkscope.decoding.step import Request, Step
 from sinkscope.decoding.streams import Streams
-from sinkscope.models.static_cache import StaticBlockCache, static_blocks
 
 
 def new_cache() -> Any:
@@ -67,100 +67,61 @@ class Blocks:
     Args:
         size: columns of a block.
         reach: columns of the blocks that a denoising forward's attention stands in behind a cache; None: as large as `size`.
+        seen: gives what else a request says of what its queries see, where blocks are not counted from column 0.
     """
 
-    def __init__(self, engine: Engine, size: int, reach: int | None = None) -> None:
-        self.engine, self.size, self.reach = engine, size, reach or size
+    def __init__(
+        self,
+        engine: Engine,
+        size: int,
+        reach: int | None = None,
+        seen: Callable[[Request], Mapping[str, Any]] | None = None,
+    ) -> None:
+        self.engine, self.size, self.reach, self._seen = engine, size, reach or size, seen
         self.cache: Any = new_cache() if engine.cached else None
         self.stored = 0  # columns in the cache
-        self._static: StaticBlockCache | None = None
-        self._kept = False
 
-    def prefill(self, x: Tensor, end: int, needed: bool = False) -> Tensor | None:
+    def prefill(self, x: Tensor, end: int, needed: bool = False, **more: Any) -> Tensor | None:
         """Put the first `end` columns, whole blocks of the prompt, into the cache; their last hidden states [B, end, width].
 
         Args:
             needed: the hidden states are wanted even where there is no cache. Else None comes where nothing ran.
+            more: of the request.
         """
         if end and (self.cache is not None or needed):
-            return self._store(x[:, :end], "prefill", step=False)
+            return self._store(Request(x, None, slice(0, end), kind="prefill", step=False, **more))
         return None
 
-    def denoise(self, x: Tensor, end: int, alive: Tensor | None = None) -> Tensor:
-        """Last hidden states [B, size, width] of the active block, the last one before column `end`."""
-        if self._repeats(x, end):
-            return self._repeated(x, end, slice(self.stored, end), "denoise", True, alive)
-        if self.cache is not None:
-            self.cache.stores = False
-        taken = BlockPass(
-            slice(self.stored, end),
-            self.size,
-            self.size if self.cache is None else self.reach,
-            stored=self.cache is not None,
-        )
-        return self.engine.block_hidden(x[:, :end], taken, self.cache, alive)[:, -self.size :]
+    def denoise(
+        self, x: Tensor, end: int, alive: Tensor | None = None, size: int | None = None, **more: Any
+    ) -> Tensor:
+        """Last hidden states [B, size, width] of the active block, the last one before column `end`.
+
+        Args:
+            size: its columns, where it is shorter than others. more: of the request.
+        """
+        size = self.size if size is None else size
+        request = Request(x, alive, slice(self.stored, end), active=size, block=self.reach, **more)
+        return self._look(request)[:, -size:]
 
     def store(
-        self, x: Tensor, end: int, alive: Tensor | None = None, needed: bool = False, step: bool = False
+        self,
+        x: Tensor,
+        end: int,
+        alive: Tensor | None = None,
+        needed: bool = False,
+        step: bool = False,
+        **more: Any,
     ) -> Tensor | None:
         """Put the block before column `end`, which is finished, into the cache; its last hidden states [B, size, width].
 
         Args:
-            needed, step: as in `prefill` and BlockPass.
+            needed, step: as in `prefill` and Request. more: of the request.
         """
-        if self._repeats(x, end):
-            hidden = self._repeated(x, end, slice(self.stored, end), "store", step, alive)
-            self.stored = end
-            return hidden
-        if self.cache is not None or needed:
-            hidden = self._store(x[:, :end], "store", step, alive)
-            return hidden[:, -self.size :]
-        return None
-
-    def _repeats(self, x: Tensor, end: int) -> bool:
-        """Whether forwards of the block before column `end` run on a cache of fixed size, to which the first of them moves."""
-        if self._static is None:
-            # A block that stands inside of one of those that attention knows has queries that all see the same.
-            alone = self.cache is not None and self.size == end - self.stored and not self.reach % self.size
-            if not alone or not self.engine.repeats_blocks(x.device):
-                return False
-            self._static = static_blocks(self.cache, x.shape[1])
-        return True
-
-    def _repeated(
-        self, x: Tensor, end: int, queries: slice, kind: str, step: bool, alive: Tensor | None
-    ) -> Tensor:
-        if self._static is None:
-            raise RuntimeError("the cache did not move yet")
-        taken = BlockPass(queries, queries.stop - queries.start, None, kind, step, stored=True)
-        return self.engine.block_repeated(x, end, taken, self._static, alive)
-
-    def _store(self, x: Tensor, kind: str, step: bool, alive: Tensor | None = None) -> Tensor:
-        end = x.shape[1]
-        taken = BlockPass(
-            slice(self.stored, end), self.size, self.size, kind, step, stored=self.cache is not None
-        )
-        if self.cache is not None:
-            self.cache.stores = True
-        hidden = self.engine.block_hidden(x, taken, self.cache, alive)
-        if self.cache is not None:
-            self.stored = end
-        return hidden
-
-    @property
-    def kept(self) -> bool:
-        """Whether the cache holds keys and values of an active block, of this one or an earlier."""
-        return (
-            self._kept
-            if self._static is not None
-            else self.cache is not None and self.cache.block is not None
-        )
-
-    def forget(self) -> None:
-        """Drop those of the active block."""
-        self._kept = False
-        if self.cache is not None:
-            self.cache.block = None
+        if self.cache is None and not needed:
+            return None
+        request = Request(x, alive, slice(self.stored, end), kind="store", step=step, **more)
+        return self._store(request)[:, -self.size :]
 
     def refresh(self, x: Tensor, end: int, first: int | None, size: int, alive: Tensor | None) -> Tensor:
         """A denoising forward over the active block's own cache, whose keys may be stale (Fast-dLLM's sub-block cache).
@@ -171,21 +132,41 @@ class Blocks:
         Returns:
             Last hidden states [B, size, width], or of the whole block.
         """
-        cache: Any = self.cache
-        cache.stores = False
         if first is None:
-            cache.block = {}
-            self._kept = True
+            self.cache.block = {}
             return self.denoise(x, end, alive)
         start = end - self.size + first
-        if self._static is not None:
-            return self._repeated(x, end, slice(start, start + size), "denoise", True, alive)
-        cache.at = first
+        self.cache.at = first
         try:
-            taken = BlockPass(slice(start, start + size), size, None, stored=True)
-            return self.engine.block_hidden(x[:, :end], taken, cache, alive)
+            return self._look(Request(x, alive, slice(start, start + size), end, active=size, block=None))
         finally:
-            cache.at = None
+            self.cache.at = None
+
+    @property
+    def kept(self) -> bool:
+        """Whether the cache holds keys and values of an active block, of this one or an earlier."""
+        return self.cache is not None and self.cache.block is not None
+
+    def forget(self) -> None:
+        """Drop those of the active block."""
+        if self.cache is not None:
+            self.cache.block = None
+
+    def _look(self, request: Request) -> Tensor:
+        """A forward that leaves nothing in the cache; without one, earlier blocks are computed again."""
+        if self.cache is None:
+            return self._forward(replace(request, block=self.size))
+        self.cache.stores = False
+        return self._forward(replace(request, cache=self.cache))
+
+    def _store(self, request: Request) -> Tensor:
+        """A forward that leaves its keys and values in the cache, where there is one."""
+        if self.cache is not None:
+            self.cache.stores, self.stored = True, request.queries.stop
+        return self._forward(replace(request, cache=self.cache, active=self.size, block=self.size))
+
+    def _forward(self, request: Request) -> Tensor:
+        return self.engine.forward(request if self._seen is None else replace(request, **self._seen(request)))
 
 
 def filtered(logits: Tensor, top_k: int | None, top_p: float | None) -> Tensor:
@@ -205,12 +186,16 @@ def filtered(logits: Tensor, top_k: int | None, top_p: float | None) -> Tensor:
 
 
 def transferred(
-    confidence: Tensor, masked: Tensor, count: int, threshold: float | None, overflow: bool = False
+    confidence: Tensor,
+    masked: Tensor,
+    counts: int | Sequence[int],
+    threshold: float | None = None,
+    overflow: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """The positions that a step writes: all masked ones above the threshold, or the `count` best where those are fewer.
+    """The positions that a step writes: all masked ones above the threshold, or the `counts` best where those are fewer.
 
     Args:
-        confidence: Float [B, n]. masked: Bool [B, n]. threshold: None: always the `count` best.
+        confidence: Float [B, n]. masked: Bool [B, n]. counts: of each row, or of all. threshold: None: always the best.
         overflow: where fewer than `count` are masked, others are written too, as `torch.topk` happens to find them.
 
     Returns:
@@ -220,11 +205,14 @@ def transferred(
     chosen = torch.zeros_like(masked)
     ties = torch.zeros(len(masked), dtype=torch.long)
     for row, own in enumerate(scores):
+        count = counts if isinstance(counts, int) else counts[row]
         high = own > (float("inf") if threshold is None else threshold)
         if threshold is not None and int(high.sum()) >= count:
             chosen[row] = high
             continue
-        best = torch.topk(own, count if overflow else min(count, int(masked[row].sum()))).indices
+        if not (count := count if overflow else min(count, int(masked[row].sum()))):
+            continue
+        best = torch.topk(own, count).indices
         chosen[row, best] = True
         rest = own.masked_fill(chosen[row], float("-inf")).amax()
         ties[row] = int((chosen[row] & (own == rest) & (rest > float("-inf"))).sum())
@@ -242,6 +230,28 @@ def draw(spread: Tensor, streams: Streams | None, rows: Tensor) -> Tensor:
     tokens = torch.zeros(spread.shape[:2], dtype=torch.long, device=spread.device)
     tokens[where] = streams.one_of_each(spread[where], where)
     return tokens
+
+
+def noisy(logits: Tensor, temperature: float, streams: Streams | None, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The arg max of logits [B, n, V] with Gumbel noise, Long [B, n], and its probability without.
+
+    Args:
+        rows: Bool [B]: those that draw.
+    """
+    warm = logits
+    if temperature > 0 and streams is not None:
+        uniform = streams.uniform(tuple(logits.shape), torch.float64, rows.tolist())
+        warm = logits.double().exp() / (-uniform.log()) ** temperature
+    tokens = warm.argmax(-1)
+    return tokens, logits.softmax(-1).gather(-1, tokens[..., None])[..., 0]
+
+
+def complete(x: Tensor, ends: Tensor | int, mask_id: int) -> Tensor:
+    """Bool [B]: rows of Long [B, n] with an end token before which nothing is masked."""
+    ended = torch.isin(x, ends)
+    columns = torch.arange(x.shape[1], device=x.device)[None]
+    before = columns < ended.long().argmax(1, keepdim=True)
+    return ended.any(1) & ~((x == mask_id) & before).any(1)
 
 
 def block_step(
@@ -269,8 +279,3 @@ def placed(values: Tensor, like: Tensor, start: int, empty: float) -> Tensor:
     frame = torch.full(like.shape, empty, dtype=values.dtype, device=values.device)
     frame[:, start : start + values.shape[1]] = values
     return frame
-
-
-def even_plan(size: int, steps: int) -> list[int]:
-    """How many positions each of so many steps decides: as even as possible, the first ones taking the remainder."""
-    return [size // steps + (step < size % steps) for step in range(steps)]

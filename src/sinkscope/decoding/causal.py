@@ -6,20 +6,20 @@ have ended.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from sinkscope.checks import share, whole
-from sinkscope.decoding.base import DECODINGS, Decoding, Twin, in_vocabulary
+from sinkscope.base.checks import share, whole
+from sinkscope.base.errors import InputError
+from sinkscope.decoding.base import DECODINGS, Decoding, checked_ends, end_ids, in_vocabulary
 from sinkscope.decoding.engine import Engine, asked
-from sinkscope.decoding.step import Step
+from sinkscope.decoding.step import Request, Step, Twin
 from sinkscope.decoding.streams import Streams
-from sinkscope.errors import InputError
 from sinkscope.models.model import Model
 
 
@@ -39,12 +39,13 @@ class CausalDecoding(Decoding):
     eos: str | int | tuple[int, ...] | None = "model"
 
     families: ClassVar[tuple[str, ...]] = ("causal",)
+    brief: ClassVar[Mapping[str, Any]] = {"length": 64}
     causal: ClassVar[bool] = True
     reusable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         whole("length", self.length, 1)
-        object.__setattr__(self, "eos", _checked_eos(self.eos))
+        object.__setattr__(self, "eos", checked_ends(self.eos))
 
     def check_ids(self, vocabulary: int) -> None:
         """The ids to stop at must be in the vocabulary."""
@@ -53,9 +54,7 @@ class CausalDecoding(Decoding):
 
     def end_ids(self, model: Model) -> tuple[int, ...]:
         """The ids that end a row."""
-        if self.eos == "model":
-            return model.ids.eos
-        return self.eos if isinstance(self.eos, tuple) else ()
+        return end_ids(self.eos, model)
 
     def filler(self, model: Model) -> int:
         """The model's pad id, else its first end id."""
@@ -72,7 +71,7 @@ class CausalDecoding(Decoding):
         ends = torch.tensor(self.end_ids(engine.model), dtype=torch.long, device=x.device)
         filler = self.filler(engine.model)
         alive = torch.ones(len(x), dtype=torch.bool, device=x.device)
-        cache = engine.new_cache()
+        cache = engine.model.new_cache()
         nothing = torch.zeros_like(x, dtype=torch.bool)
         going: Callable[[], bool] | None = None
         for column in range(prompt, prompt + self.length):
@@ -80,10 +79,11 @@ class CausalDecoding(Decoding):
             # none. That is cheaper than letting it wait for the host in every step.
             if going is not None and not x.is_cuda and not going():
                 return
-            logits = engine.next_logits(x, column, 0 if column == prompt else column - 1, cache, alive)
+            logits = next_logits(engine, x, column, 0 if column == prompt else column - 1, cache, alive)
             if going is not None and x.is_cuda and not going():
                 return
             token, confidence = self.choose(logits.float(), streams)
+            token = self.settled(token, x[:, prompt:column])
             after = x.clone()
             after[:, column] = torch.where(alive, token, filler)
             seen = torch.full(x.shape, float("nan"), dtype=torch.float32, device=x.device)
@@ -96,8 +96,16 @@ class CausalDecoding(Decoding):
             yield Step(x, after, nothing, seen, candidate, decided, ties, alive)
             x = after
             if len(ends):
-                alive = alive & ~torch.isin(token, ends)
+                alive = alive & ~self.ended(torch.isin(token, ends), engine.prompts.alone)
                 going = asked(partial(_any, alive), x.device)
+
+    def settled(self, token: Tensor, answer: Tensor) -> Tensor:
+        """The token Long [B] that is written behind an answer Long [B, n] where one was chosen."""
+        return token
+
+    def ended(self, ends: Tensor, alone: bool) -> Tensor:
+        """Bool [B]: the rows that end with this step, of those that wrote an end token in it; alone: each by itself."""
+        return ends
 
     def choose(self, logits: Tensor, streams: Streams | None) -> tuple[Tensor, Tensor]:
         """The next token of each row of logits [B, V], and its probability under what it was chosen from: Long, Float32 [B]."""
@@ -176,12 +184,9 @@ def _any(rows: Tensor) -> bool:
     return bool(rows.any())
 
 
-def _checked_eos(value: object) -> str | tuple[int, ...] | None:
-    if value is None:
-        return None
-    if value == "model":
-        return "model"
-    given = [value] if isinstance(value, int) else value
-    if not isinstance(given, (list, tuple)) or not given:
-        raise InputError(f"eos should be 'model', None, or token ids, got {value!r}")
-    return tuple(whole("eos", number, 0) for number in given)
+def next_logits(
+    engine: Engine, state: Tensor, written: int, fed: int, cache: Any, alive: Tensor | None = None
+) -> Tensor:
+    """Logits [B, V] behind the last of the `written` tokens of a causal model, of which `fed` are in the cache."""
+    kind: Any = "next" if fed else "prefill"
+    return engine.forward(Request(state, alive, slice(fed, written), cache=cache, kind=kind))

@@ -7,22 +7,21 @@ part of the official behaviour, so its call is kept as it is and ties are counte
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from sinkscope.checks import at_least, one_of, share, whole
-from sinkscope.decoding.base import DECODINGS, Decoding, Twin, shifted
-from sinkscope.decoding.engine import Engine, marked, select
+from sinkscope.base.checks import at_least, one_of, share, whole
+from sinkscope.base.errors import InputError
+from sinkscope.decoding.base import DECODINGS, Decoding, marked, select, shifted
+from sinkscope.decoding.engine import Engine
 from sinkscope.decoding.parallel import check_parallel, confident, later_option
-from sinkscope.decoding.step import Step
+from sinkscope.decoding.step import Request, Step, Twin, Wanted
 from sinkscope.decoding.streams import Streams
-from sinkscope.errors import InputError
 from sinkscope.models.model import Model
-from sinkscope.reuse.rule import Wanted
 
 ALGORITHMS = ("origin", "maskgit_plus", "topk_margin", "entropy")
 
@@ -59,6 +58,12 @@ class DreamDecoding(Decoding):
 
     kind: ClassVar[str] = "dream"
     families: ClassVar[tuple[str, ...]] = ("dream",)
+    brief: ClassVar[Mapping[str, Any]] = {
+        "length": 64,
+        "steps": 32,
+        "algorithm": "entropy",
+        "temperature": 0.0,
+    }
     reusable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -95,49 +100,12 @@ class DreamDecoding(Decoding):
     ) -> tuple[Tensor, Iterator[Step]]:
         """Prompts followed by masks, and the loop."""
         state = torch.cat([ids, ids.new_full((len(ids), self.length), engine.mask_id)], 1)
-        return state, self._steps(engine, state, streams, per_row)
+        return state, self.loop(self, engine, state, streams, per_row).run()
 
-    def _steps(self, engine: Engine, x: Tensor, streams: Streams | None, per_row: bool) -> Iterator[Step]:
-        times = torch.linspace(1, self.eps, self.steps + 1, device=x.device)
-        alive = torch.ones(len(x), dtype=torch.bool, device=x.device)
-        for i in range(self.steps):
-            part = 1 - times[i + 1] / times[i]  # of the masks that are left
-            last = i == self.steps - 1
-            masked = x == engine.mask_id
-            if self.parallel:
-                alive = masked.any(1)
-                if not bool(alive.any()):
-                    return
-            if self.algorithm == "origin":
-                step = self._random_positions(engine, x, masked, part, last, streams, alive)
-            elif self.parallel:
-                step = self._best_positions(engine, x, masked, [], streams, alive)
-            else:
-                counts = _counts(masked, part, last, per_row)
-                if not self.draws and not any(counts):
-                    step = engine.idle_step(x, alive)
-                else:
-                    step = self._best_positions(engine, x, masked, counts, streams, alive)
-            x = step.after
-            yield step
-
-    def _best_positions(
-        self,
-        engine: Engine,
-        x: Tensor,
-        masked: Tensor,
-        counts: list[int],
-        streams: Streams | None,
-        alive: Tensor,
-    ) -> Step:
-        logits = engine.model.head(shifted(self._hidden(engine, x, masked, alive), masked))
-        candidate, confidence = self.sample(logits, streams, masked)
-        tokens, seen = placed(x, masked, candidate, confidence)
-        chosen, ties = self.choose(seen.masked_fill(~masked, float("-inf")), counts, streams)
-        # A batch mean can exceed a row's masks: the official loop then writes the mask token over other tokens.
-        written = torch.where(masked, tokens, engine.mask_id)
-        decided = chosen & (written != engine.mask_id)
-        return Step(x, torch.where(chosen, written, x), masked, seen, tokens, decided, ties, alive)
+    @property
+    def loop(self) -> type[DreamLoop]:
+        """The loop that these options are for."""
+        return DreamLoop
 
     def choose(self, scores: Tensor, counts: list[int], streams: Streams | None) -> tuple[Tensor, Tensor]:
         """The positions that are decided, Bool [B, S], and ties Long [B]; scores: Float [B, S], −inf where nothing is masked."""
@@ -148,39 +116,6 @@ class DreamDecoding(Decoding):
             chosen = marked(streams.some_without_replacement(spread, counts), scores)
             return chosen, torch.zeros(len(scores), dtype=torch.long)
         return select(scores, counts)
-
-    def _random_positions(
-        self,
-        engine: Engine,
-        x: Tensor,
-        masked: Tensor,
-        part: Tensor,
-        last: bool,
-        streams: Streams | None,
-        alive: Tensor,
-    ) -> Step:
-        logits = engine.model.head(shifted(self._hidden(engine, x, masked, alive), masked))
-        chosen = _by_chance(masked, part, last, streams)
-        confidence, candidate = self.probabilities(logits).max(-1)
-        if self.temperature > 0:
-            picked = chosen[masked]
-            candidate[picked], confidence[picked] = self.sample(logits[picked], streams, chosen)
-        tokens, seen = placed(x, masked, candidate, confidence)
-        after = x.clone()
-        after[chosen] = tokens[chosen]
-        decided = chosen & (tokens != engine.mask_id)
-        return Step(x, after, masked, seen, tokens, decided, torch.zeros(len(x), dtype=torch.long), alive)
-
-    def _hidden(self, engine: Engine, x: Tensor, masked: Tensor, alive: Tensor) -> Tensor:
-        """Hidden states [B, S, width]; under a reuse rule the answer, and the columns before masks, are what is wanted."""
-        if engine.reuse is None:
-            return engine.hidden(x, alive if self.parallel else None)
-        start = x.shape[1] - self.length
-        before = torch.cat([masked[:, 1:], masked[:, :1]], 1)  # a mask in column 0 reads itself
-        before[:, 0] |= masked[:, 0]
-        before[:, -1] = False
-        answer = (torch.arange(x.shape[1], device=x.device) >= start - 1).expand_as(x)
-        return engine.hidden(x, alive, Wanted(answer | before | masked, before, start))
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """The distribution after temperature, top_p and top_k: Float [N, V]."""
@@ -235,24 +170,105 @@ class DreamDecoding(Decoding):
         return candidate, self._confidence(spread, confidence).double()
 
 
+class DreamLoop:
+    """The algorithm, on one group of rows.
+
+    Attributes:
+        x: Long [B, S]: the state. masked: Bool [B, S]: its masks. alive: Bool [B]: rows that have not ended.
+    """
+
+    def __init__(
+        self, options: DreamDecoding, engine: Engine, x: Tensor, streams: Streams | None, per_row: bool
+    ) -> None:
+        self.options, self.engine, self.streams, self.per_row = options, engine, streams, per_row
+        self.x, self.masked = x, x == engine.mask_id
+        self.alive = torch.ones(len(x), dtype=torch.bool, device=x.device)
+
+    def run(self) -> Iterator[Step]:
+        """Step by step along the schedule, until no row has anything to do."""
+        options = self.options
+        times = torch.linspace(1, options.eps, options.steps + 1, device=self.x.device)
+        for number in range(options.steps):
+            self.masked = self.x == self.engine.mask_id
+            if not self.goes_on():
+                return
+            part = 1 - times[number + 1] / times[number]  # of the masks that are left
+            step = self.step(number, part, last=number == options.steps - 1)
+            self.x = step.after
+            yield step
+
+    def goes_on(self) -> bool:
+        """Whether any row goes on; where confidence decides, one without masks has ended."""
+        if self.options.parallel:
+            self.alive = self.masked.any(1)
+        return not self.options.parallel or bool(self.alive.any())
+
+    def step(self, number: int, part: Tensor, last: bool) -> Step:
+        """One step, which decides a part of the masks, or all."""
+        options = self.options
+        if options.algorithm == "origin":
+            return self.by_chance(part, last)
+        counts = [] if options.parallel else self.counts(part, last)
+        if not options.parallel and not options.draws and not any(counts):
+            return self.engine.idle_step(self.x, self.alive)
+        return self.by_confidence(counts)
+
+    def counts(self, part: Tensor, last: bool) -> list[int]:
+        """How many positions each row decides, rounded down in float32 as officially."""
+        masked = self.masked
+        left = masked.sum(1) / 1 if self.per_row else (masked.sum() / len(masked)).expand(len(masked))
+        return (left if last else left * part).int().tolist()
+
+    def by_confidence(self, counts: list[int]) -> Step:
+        """Candidates and confidence of all masks; the best ones are written."""
+        x, masked, mask_id = self.x, self.masked, self.engine.mask_id
+        candidate, confidence = self.options.sample(self.logits(), self.streams, masked)
+        tokens, seen = placed(x, masked, candidate, confidence)
+        chosen, ties = self.options.choose(seen.masked_fill(~masked, float("-inf")), counts, self.streams)
+        # A batch mean can exceed a row's masks: the official loop then writes the mask token over other tokens.
+        written = torch.where(masked, tokens, mask_id)
+        after = torch.where(chosen, written, x)
+        return Step(x, after, masked, seen, tokens, chosen & (written != mask_id), ties, self.alive)
+
+    def by_chance(self, part: Tensor, last: bool) -> Step:
+        """Each masked position is decided with probability `part`; all of them in the last step."""
+        x, masked, options, streams = self.x, self.masked, self.options, self.streams
+        if streams is None:
+            raise RuntimeError("the origin algorithm needs a random stream")
+        logits = self.logits()
+        chosen = torch.zeros_like(masked)
+        chosen[masked] = streams.uniform_where(masked) < (1.0 if last else part)
+        confidence, candidate = options.probabilities(logits).max(-1)
+        if options.temperature > 0:
+            picked = chosen[masked]
+            candidate[picked], confidence[picked] = options.sample(logits[picked], streams, chosen)
+        tokens, seen = placed(x, masked, candidate, confidence)
+        after = x.clone()
+        after[chosen] = tokens[chosen]
+        ties = torch.zeros(len(x), dtype=torch.long)
+        return Step(
+            x, after, masked, seen, tokens, chosen & (tokens != self.engine.mask_id), ties, self.alive
+        )
+
+    def logits(self) -> Tensor:
+        """Float [N, V]: what predicts the masked positions, which is read before them."""
+        x, masked = self.x, self.masked
+
+        def wanted() -> Wanted:
+            start = x.shape[1] - self.options.length
+            before = torch.cat([masked[:, 1:], masked[:, :1]], 1)  # a mask in column 0 reads itself
+            before[:, 0] |= masked[:, 0]
+            before[:, -1] = False
+            answer = (torch.arange(x.shape[1], device=x.device) >= start - 1).expand_as(x)
+            return Wanted(answer | before | masked, before, start)
+
+        hidden = self.engine.forward(Request(x, self.alive, wanted=wanted))
+        return self.engine.model.head(shifted(hidden, masked))
+
+
 def placed(x: Tensor, masked: Tensor, candidate: Tensor, confidence: Tensor) -> tuple[Tensor, Tensor]:
     """Candidates and confidence of the masked positions in frames of the state: Long [B, S] (−1), Float [B, S] (NaN)."""
     tokens = torch.full_like(x, -1)
     seen = torch.full(x.shape, float("nan"), dtype=confidence.dtype, device=x.device)
     tokens[masked], seen[masked] = candidate, confidence
     return tokens, seen
-
-
-def _by_chance(masked: Tensor, part: Tensor, last: bool, streams: Streams | None) -> Tensor:
-    """Bool [B, S]: each masked position with probability `part`; all of them in the last step."""
-    chosen = torch.zeros_like(masked)
-    if streams is None:
-        raise RuntimeError("the origin algorithm needs a random stream")
-    chosen[masked] = streams.uniform_where(masked) < (1.0 if last else part)
-    return chosen
-
-
-def _counts(masked: Tensor, part: Tensor, last: bool, per_row: bool) -> list[int]:
-    """How many positions each row decides, rounded down in float32 as officially."""
-    left = masked.sum(1) / 1 if per_row else (masked.sum() / len(masked)).expand(len(masked))
-    return (left if last else left * part).int().tolist()

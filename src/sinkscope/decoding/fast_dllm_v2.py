@@ -12,20 +12,20 @@ here the row does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from sinkscope.checks import at_least, share, whole
-from sinkscope.decoding.base import DECODINGS, Decoding, Twin, in_vocabulary
-from sinkscope.decoding.blocks import Blocks, block_step, draw
+from sinkscope.base.checks import at_least, share, whole
+from sinkscope.base.errors import InputError
+from sinkscope.decoding.base import DECODINGS, Decoding, in_vocabulary
+from sinkscope.decoding.blocks import Blocks, block_step, complete, draw
 from sinkscope.decoding.engine import Engine
-from sinkscope.decoding.step import Step
+from sinkscope.decoding.step import Step, Twin
 from sinkscope.decoding.streams import Streams
-from sinkscope.errors import InputError
 from sinkscope.models.fast_dllm_v2 import BLOCK
 from sinkscope.models.model import Model
 
@@ -62,6 +62,7 @@ class FastDllmDecoding(Decoding):
 
     kind: ClassVar[str] = "fast_dllm_v2"
     families: ClassVar[tuple[str, ...]] = ("fast_dllm_v2",)
+    brief: ClassVar[Mapping[str, Any]] = {"length": 64}
     replayable: ClassVar[bool] = False
     cached: ClassVar[bool | None] = True
 
@@ -162,7 +163,7 @@ class FastDllmDecoding(Decoding):
                 yield step
             if known.alone:
                 left = (x[:, end - self.block : end] == mask_id).any(1)
-                alive = alive & ~left & ~_complete(x[:, opened:end], stop, mask_id)
+                alive = alive & ~left & ~complete(x[:, opened:end], stop, mask_id)
                 if not bool(alive.any()):
                     return
             else:
@@ -204,7 +205,7 @@ class FastDllmDecoding(Decoding):
                 masked = x[:, here] == mask_id
                 going = alive & masked.any(1)
                 if alone:
-                    going = going & ~_complete(x[:, opened:end], stop, mask_id)
+                    going = going & ~complete(x[:, opened:end], stop, mask_id)
                 if not bool(going.any()):
                     break
                 logits = model.head(self._shifted(blocks, x, end, sub, going))
@@ -274,14 +275,6 @@ def _first_open(x: Tensor, start: int, mask_id: int) -> int:
     """The first column of a block, from `start` on, that is masked in any row: where the round that fills it begins."""
     columns = (x[:, start:] == mask_id).any(0).nonzero()
     return start + (int(columns[0]) if len(columns) else 0)
-
-
-def _complete(x: Tensor, stop: int, mask_id: int) -> Tensor:
-    """Bool [B]: rows of Long [B, n] with a stop token before which nothing is masked."""
-    stops = x == stop
-    columns = torch.arange(x.shape[1], device=x.device)[None]
-    before = columns < stops.long().argmax(1, keepdim=True)
-    return stops.any(1) & ~((x == mask_id) & before).any(1)
 
 
 def _behind(x: Tensor, prompt: int, stop: int) -> Tensor:

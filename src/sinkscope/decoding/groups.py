@@ -7,27 +7,26 @@ a forward of few rows costs as much as one of many, they run together, padded on
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from numbers import Integral
 
 import torch
 from torch import Tensor
 
-from sinkscope.decoding.base import Decoding, Twin
+from sinkscope.base.errors import InputError
+from sinkscope.decoding.base import Decoding
 from sinkscope.decoding.engine import Engine
-from sinkscope.decoding.step import ForwardRecorder, Prompts, Step
+from sinkscope.decoding.step import ForwardRecorder, Prompts, Step, Twin
 from sinkscope.decoding.streams import Streams
-from sinkscope.errors import InputError
 from sinkscope.models.family import Padding
 from sinkscope.models.model import Model
 from sinkscope.models.prompts import PromptBatch
 from sinkscope.policies.policy import Policy
 from sinkscope.policies.runtime import PolicyRuntime
-from sinkscope.reuse.causal import CausalReuseRuntime
-from sinkscope.reuse.rule import Reuse
-from sinkscope.reuse.runtime import ReuseRuntime
-from sinkscope.reuse.shadow import Shadow
+
+Wrap = Callable[[Engine, list[int]], None]
+"""Puts something between an engine and its loop, before the loop begins; keys: a number for each row, for random choices."""
 
 
 @dataclass(frozen=True)
@@ -73,13 +72,10 @@ class Group:
         step = None if self.ended else next(self.steps, None)
         if step is None:
             self.ended = True
-        else:
-            self.state, self.codes = step.after, step.codes
-            if self.engine.reuse is not None:
-                shadow = None if step.idle else self.engine.shadow
-                step = replace(
-                    step, fresh=self.engine.reuse.fresh, error=None if shadow is None else shadow.kl
-                )
+            return None
+        self.state, self.codes = step.after, step.codes
+        for note in self.engine.notes:
+            step = note(step)
         return step
 
 
@@ -125,71 +121,108 @@ def grouped_right(
     return [Rows(by_length[length], unseen, per_row, end=length) for length in sorted(by_length)]
 
 
-def start_group(
-    model: Model,
-    batch: PromptBatch,
-    rows: Rows,
-    decoding: Decoding,
-    seed: int | list[int] | None,
-    twin: Twin | None,
-    policy: Policy | None,
-    recorder: ForwardRecorder | None,
-    alone: bool = True,
-    cached: bool = False,
-    reuse: Reuse | None = None,
-    shadow: bool = False,
-) -> Group:
-    """A group with its loop, not started yet.
+@dataclass(frozen=True)
+class Plan:
+    """What the rows of one generation share, and how they run together.
 
-    Args:
-        alone: each row runs as in a batch of one. cached: a block loop keeps finished blocks in a KV cache.
-        shadow: an exact forward runs beside each approximate one, so that its error is known.
+    Attributes:
+        seed: one for the official single stream, or one for each row; None: nothing is drawn.
+        twin: the unconditional prompt, for image guidance. policy: checked, or None.
+        cached: a block loop keeps finished blocks in a KV cache. apart: rows with streams of their own run one by one.
     """
-    ids = batch.ids[rows.rows][:, rows.offset : rows.end]
-    own = [batch.lengths[row] - (rows.offset if batch.right else 0) for row in rows.rows]
-    real = None
-    if batch.real is not None and rows.padded:
-        real = batch.real[rows.rows]
-        new = real.new_ones(len(ids), decoding.new_tokens)
+
+    model: Model
+    batch: PromptBatch
+    decoding: Decoding
+    seed: int | list[int] | None = None
+    twin: Twin | None = None
+    policy: Policy | None = None
+    cached: bool = False
+    apart: bool = False
+
+    @property
+    def per_row(self) -> bool:
+        """Whether every row has a random stream and a schedule of its own."""
+        return isinstance(self.seed, list)
+
+    @property
+    def alone(self) -> bool:
+        """Whether each row runs as in a batch of one."""
+        return self.decoding.alone(len(self.batch.ids), self.per_row)
+
+    def groups(self) -> list[Rows]:
+        """The rows that run together."""
+        batch, decoding, padding = self.batch, self.decoding, self.model.spec.padding
+        if not batch.right:
+            together = runs_together(self.model, decoding, self.policy)
+            lengths = [decoding.padded_length(length) for length in batch.lengths]
+            return grouped(batch.ids.shape[1], lengths, self.per_row, together, self.apart)
+        if not self.alone:
+            unseen = decoding.unseen(min(batch.lengths))
+            return grouped_right(batch.lengths, self.per_row, padding, unseen)
+        # In a block loop rows wait for each other, so that a step of the batch is not each row's own.
+        rules = () if self.policy is None else self.policy.parts()
+        counted = any(getattr(rule, "like", rule).steps is not None for rule in rules)
+        apart = counted and decoding.cached is not None
+        groups = grouped_right(batch.lengths, self.per_row, padding, alone=apart)
+        return [replace(rows, offset=decoding.unseen(batch.lengths[rows.rows[0]])) for rows in groups]
+
+    def start(self, rows: Rows, recorder: ForwardRecorder | None = None, wrap: Wrap | None = None) -> Group:
+        """A group with its loop, not started yet."""
+        batch, decoding = self.batch, self.decoding
+        ids = batch.ids[rows.rows][:, rows.offset : rows.end]
+        real = self._padding(rows)
+        policy = self._policy(rows, ids)
+        engine = Engine(self.model, real, policy, recorder, self.cached, self._prompts(rows))
+        if wrap is not None:
+            wrap(engine, row_keys(self.seed, rows.rows))
+        streams = None
+        if self.seed is not None and decoding.draws:
+            seeds = [self.seed[row] for row in rows.rows] if isinstance(self.seed, list) else self.seed
+            streams = Streams(seeds, self.model.device, rows.padding)
+        twin = None
+        if self.twin is not None:
+            other, seen = self.twin
+            columns = slice(rows.offset, None)
+            twin = other[rows.rows][:, columns], None if seen is None else seen[rows.rows][:, columns]
+        state, steps = decoding.begin(engine, ids, streams, rows.per_row, twin)
+        return Group(rows, engine, steps, state)
+
+    def _lengths(self, rows: Rows) -> list[int]:
+        """Tokens of each row's prompt that its group sees."""
+        unseen = rows.offset if self.batch.right else 0
+        return [self.batch.lengths[row] - unseen for row in rows.rows]
+
+    def _prompts(self, rows: Rows) -> Prompts:
+        lengths, unseen = self._lengths(rows), rows.offset if self.batch.right else 0
+        every = lengths[:1] if self.alone else [length - unseen for length in self.batch.lengths]
+        return Prompts(tuple(lengths), min(every), max(every), self.alone)
+
+    def _padding(self, rows: Rows) -> Tensor | None:
+        """Bool [b, n]: the padding of prompts and answers; None where nothing is padded."""
+        if self.batch.real is None or not rows.padded:
+            return None
+        real = self.batch.real[rows.rows]
+        new = real.new_ones(len(real), self.decoding.new_tokens)
         # With padding on the right the answer follows each prompt at once.
-        real = torch.cat([new, real] if batch.right else [real, new], 1)
-    runtime = None
-    if policy is not None:
+        return torch.cat([new, real] if self.batch.right else [real, new], 1)
+
+    def _policy(self, rows: Rows, ids: Tensor) -> PolicyRuntime | None:
+        if self.policy is None:
+            return None
+        model, lengths = self.model, self._lengths(rows)
         first: int | Tensor
-        first, last = decoding.answer_columns(model, ids)
-        if batch.right and len(set(own)) > 1:
-            first = torch.tensor(own, device=model.device)[:, None, None]
-        runtime = PolicyRuntime(
-            policy,
-            row_keys(seed, rows.rows),
-            model.spec.causal,
-            first,
-            last,
-            ids.shape[1] + decoding.new_tokens,
-            model.words,
-        )
-    unseen = rows.offset if batch.right else 0
-    prompts = Prompts(
-        tuple(own),
-        min(batch.lengths) - unseen if not alone else own[0],
-        max(batch.lengths) - unseen if not alone else own[0],
-        alone,
-    )
-    reusing = None
-    if reuse is not None:
-        kind = CausalReuseRuntime if model.spec.causal else ReuseRuntime
-        reusing = kind(reuse, model, real, row_keys(seed, rows.rows))
-    beside = Shadow() if shadow else None
-    engine = Engine(model, real, runtime, recorder, recorder is not None, cached, prompts, reusing, beside)
-    streams = None
-    if seed is not None and decoding.draws:
-        seeds = [seed[row] for row in rows.rows] if isinstance(seed, list) else seed
-        streams = Streams(seeds, model.device, rows.padding)
-    if twin is not None:
-        parts = [None if part is None else part[rows.rows][:, rows.offset :] for part in twin]
-        twin = (parts[0], parts[1])  # type: ignore[assignment]
-    state, steps = decoding.begin(engine, ids, streams, rows.per_row, twin)
-    return Group(rows, engine, steps, state)
+        first, last = self.decoding.answer_columns(model, ids)
+        if self.batch.right and len(set(lengths)) > 1:
+            first = torch.tensor(lengths, device=model.device)[:, None, None]
+        keys, width = row_keys(self.seed, rows.rows), ids.shape[1] + self.decoding.new_tokens
+        return PolicyRuntime(self.policy, keys, model.spec.causal, first, last, width, model.words)
+
+
+def runs_together(model: Model, decoding: Decoding, policy: Policy | None) -> bool:
+    """Whether rows of different lengths share a forward: on a GPU, unless a policy or decoding counts columns."""
+    counted = policy is not None and any(rule.by_column for rule in policy.parts())
+    return model.device.type == "cuda" and decoding.new_tokens > 0 and not counted
 
 
 def row_keys(seed: int | list[int] | None, rows: list[int]) -> list[int]:

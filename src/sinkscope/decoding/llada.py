@@ -7,25 +7,122 @@ end tokens. Confidence is in the logits' dtype (bf16 in production: equal confid
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from functools import partial
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from sinkscope.checks import at_least, one_of, whole
-from sinkscope.decoding.base import DECODINGS, Decoding, Twin, in_vocabulary
-from sinkscope.decoding.engine import Engine, asked, select
+from sinkscope.base.checks import at_least, one_of, whole
+from sinkscope.base.errors import InputError
+from sinkscope.decoding.base import DECODINGS, Decoding, even_plan, in_vocabulary, select
+from sinkscope.decoding.engine import Engine, MaskedStep, Places
 from sinkscope.decoding.parallel import check_parallel, confident, later_option
-from sinkscope.decoding.step import Step
+from sinkscope.decoding.step import Request, Step, Twin, Wanted
 from sinkscope.decoding.streams import Streams
-from sinkscope.errors import InputError
 from sinkscope.models.llada import EOT
 from sinkscope.models.model import Model
-from sinkscope.reuse.rule import Wanted
 
 REMASKING = ("low_confidence", "random")
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What a step decides from.
+
+    Attributes:
+        hidden, twin: Float [B, S, width]: hidden states of the state, and of its unconditional twin under guidance.
+        noise: Float64 [B, S, V] in [0, 1), above temperature 0. chance: Float32 [B, S]: the confidence of random remasking.
+    """
+
+    hidden: Tensor
+    twin: Tensor | None
+    noise: Tensor | None
+    chance: Tensor | None
+
+
+class BlockLoop:
+    """The algorithm, on one group of rows: every step predicts, scores, chooses and writes.
+
+    Attributes:
+        x: Long [B, S]: the state. alive: Bool [B]: rows that have not ended.
+        prompt: the first column of the answer. given: Bool [B, S]: what is no mask from the beginning.
+    """
+
+    def __init__(
+        self,
+        options: BlockDecoding,
+        engine: Engine,
+        x: Tensor,
+        prompt: int,
+        streams: Streams | None,
+        per_row: bool,
+    ) -> None:
+        self.options, self.engine, self.streams, self.per_row = options, engine, streams, per_row
+        self.x, self.prompt, self.given = x, prompt, x != engine.mask_id
+        self.alive = torch.ones(len(x), dtype=torch.bool, device=x.device)
+        self.columns = torch.arange(x.shape[1], device=x.device)
+        options.end_ids(engine.model)  # an option that names a missing id is refused before the first step
+
+    def run(self) -> Iterator[Step]:
+        """Block by block, so many masks in each step."""
+        options = self.options
+        for block in range(options.length // options.block):
+            end = self.prompt + (block + 1) * options.block
+            # A block is all masks until its turn, so that nothing has to be counted.
+            for count in even_plan(options.block, options.steps_per_block):
+                yield self.step(end, [count] * len(self.x))
+            alive = options.still_alive(self.alive, self.x[:, end - 1], self.per_row)
+            if alive is not self.alive and not bool(alive.any()):
+                return
+            self.alive = alive
+
+    def step(self, end: int | Tensor, counts: list[int]) -> Step:
+        """One step, in which each row decides so many masks before the column `end`, of all rows or of each [B, 1]."""
+        if not self.options.draws and not any(counts) and isinstance(end, int):
+            return self.engine.idle_step(self.x, self.alive)
+        selectable = (self.x == self.engine.mask_id) & (self.columns < end)
+        step = MaskedStep(self.engine, self.x, selectable)
+        predicted = self.predict(selectable, end)
+        scores = step.look(partial(self.score, predicted))
+        chosen, ties = self.options.pick(scores, counts)
+        written = step.write(chosen, ties, self.alive, at_once=predicted.noise is not None)
+        self.x = written.after
+        return written
+
+    def predict(self, selectable: Tensor, end: int | Tensor) -> Predicted:
+        """One forward, and the random numbers of the step."""
+        options, streams = self.options, self.streams
+
+        def wanted(start: int) -> Wanted:
+            inside = ((self.columns >= start) & (self.columns < start + options.block)).expand_as(self.x)
+            return Wanted(inside | selectable, selectable, start)
+
+        tells = partial(wanted, end - options.block) if isinstance(end, int) else None
+        hidden, twin = options.forward(self.engine, self.x, self.given, self.alive, tells)
+        noise = chance = None
+        if options.temperature > 0 and streams is not None:
+            noise = streams.uniform((*self.x.shape, self.engine.model.shape.vocabulary), torch.float64)
+        if options.remasking == "random" and streams is not None:
+            chance = streams.uniform((self.x.shape[0], self.x.shape[1]), torch.float32)
+        return Predicted(hidden, twin, noise, chance)
+
+    def score(self, predicted: Predicted, where: Places) -> Callable[[], tuple[Tensor, Tensor]]:
+        """Gives candidates and confidence of some positions, now or after later forwards."""
+        states, model = predicted.hidden[where], self.engine.model
+        twin, noise, chance = (
+            None if part is None else part[where]
+            for part in (predicted.twin, predicted.noise, predicted.chance)
+        )
+
+        def found() -> tuple[Tensor, Tensor]:
+            logits = self.options.guide(model, states, twin)
+            candidate, confidence = self.options.candidates(model, logits, noise)
+            return candidate, confidence if chance is None else chance
+
+        return found
 
 
 @dataclass(frozen=True)
@@ -48,6 +145,7 @@ class BlockDecoding(Decoding):
     cfg: float = 0.0
     remasking: Literal["low_confidence", "random"] = "low_confidence"
 
+    brief: ClassVar[Mapping[str, Any]] = {"length": 64, "steps": 32, "block": 32}
     exact: ClassVar[bool] = False
     """Whether confidence is computed in float64 instead of the logits' dtype."""
 
@@ -74,108 +172,33 @@ class BlockDecoding(Decoding):
     ) -> tuple[Tensor, Iterator[Step]]:
         """Prompts followed by masks, and the loop."""
         state = torch.cat([ids, ids.new_full((len(ids), self.length), engine.mask_id)], 1)
-        return state, self._steps(engine, state, ids.shape[1], streams, per_row)
+        return state, self.loop(self, engine, state, ids.shape[1], streams, per_row).run()
 
-    def _steps(
-        self, engine: Engine, x: Tensor, prompt: int, streams: Streams | None, per_row: bool
-    ) -> Iterator[Step]:
-        given = x != engine.mask_id
-        self.end_ids(engine.model)  # an option that names a missing id is refused before the first step
-        alive = torch.ones(len(x), dtype=torch.bool, device=x.device)
-        for block in range(self.length // self.block):
-            end = prompt + (block + 1) * self.block
-            # A block is all masks until its turn, so nothing has to be counted, which would leave a GPU idle.
-            for count in transfer_counts(self.block, self.steps_per_block):
-                if not self.draws and not count:
-                    step = engine.idle_step(x, alive)
-                else:
-                    step = self._step(engine, x, given, end, [count] * len(x), streams, alive)
-                x = step.after
-                yield step
-            going = self.still_alive(alive, x[:, end - 1], per_row)
-            if going is not alive and not bool(going.any()):
-                return
-            alive = going
+    @property
+    def loop(self) -> type[BlockLoop]:
+        """The loop that these options are for."""
+        return BlockLoop
 
-    def _step(
+    def forward(
         self,
         engine: Engine,
         x: Tensor,
         given: Tensor,
-        end: int | Tensor,
-        counts: list[int],
-        streams: Streams | None,
-        alive: Tensor,
-    ) -> Step:
-        """One step; end: the first column, of all rows or of each [B, 1], that cannot be selected yet."""
-        masked = x == engine.mask_id
-        selectable = masked & (torch.arange(x.shape[1], device=x.device) < end)
-        # To learn how many positions there are the host has to ask the GPU, which runs the forward meanwhile.
-        others = masked & ~selectable if engine.everything else None
-        places = asked(lambda: (_indices(selectable), None if others is None else _indices(others)), x.device)
-        wanted = None
-        if engine.reuse is not None and isinstance(end, int):
-            columns = torch.arange(x.shape[1], device=x.device)
-            inside = ((columns >= end - self.block) & (columns < end)).expand_as(x)
-            wanted = Wanted(inside | selectable, selectable, end - self.block)
-        hidden, twin = self._forward(engine, x, given, alive, wanted)
-        here, rest = places()
-        noise = None
-        if self.temperature > 0 and streams is not None:
-            noise = streams.uniform((*x.shape, engine.model.shape.vocabulary), torch.float64)
-        chance = None
-        if self.remasking == "random" and streams is not None:
-            chance = streams.uniform((x.shape[0], x.shape[1]), torch.float32)
-
-        def look(where: tuple[Tensor, ...]) -> Callable[[], tuple[Tensor, Tensor]]:
-            """Gives candidates and confidence of the positions with these indices, now or after later forwards."""
-            states = hidden[where]
-            other, drawn, luck = (None if part is None else part[where] for part in (twin, noise, chance))
-
-            def found() -> tuple[Tensor, Tensor]:
-                logits = self._guide(engine.model, states, other)
-                candidate, confidence = self.candidates(engine.model, logits, drawn)
-                return candidate, confidence if luck is None else luck
-
-            return found
-
-        candidate, confidence = look(here)()
-        tokens = torch.full_like(x, -1)
-        tokens[here] = candidate
-        scores = torch.full(x.shape, float("-inf"), dtype=confidence.dtype, device=x.device)
-        scores[here] = confidence
-        chosen, ties = self.pick(scores, counts)
-        chosen, ties = chosen & alive[:, None], ties * alive
-        after = torch.where(chosen, tokens, x)
-        decided = chosen & (tokens != engine.mask_id)
-        seen = scores.masked_fill(~selectable, float("nan"))
-        if rest is None or not len(rest[0]):
-            return Step(x, after, masked, seen, tokens, decided, ties, alive)
-        looked = look(rest)
-        if noise is not None:  # much memory: not kept until a recorder gets to it
-            tokens[rest], seen[rest] = looked()
-            return Step(x, after, masked, seen, tokens, decided, ties, alive)
-
-        def everywhere() -> tuple[Tensor, Tensor]:
-            all_tokens, all_seen = tokens.clone(), seen.clone()
-            all_tokens[rest], all_seen[rest] = looked()
-            return all_tokens, all_seen
-
-        return Step(x, after, masked, seen, tokens, decided, ties, alive, everywhere=everywhere)
+        alive: Tensor | None,
+        wanted: Callable[[], Wanted] | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Hidden states [B, S, width] of a state, and of its unconditional twin under guidance."""
+        if not self.guided:
+            return engine.forward(Request(x, alive, wanted=wanted)), None
+        other = torch.where(given, engine.mask_id, x)
+        hidden, twin = engine.forward(Request(x, alive, twin=(other, engine.real))).chunk(2)
+        return hidden, twin
 
     def pick(self, scores: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:
         """The positions that a step decides, Bool [B, S], and ties Long [B]; scores: Float [B, S], −inf outside; see `select`."""
         return select(scores, counts)
 
-    def _forward(
-        self, engine: Engine, x: Tensor, given: Tensor, alive: Tensor | None, wanted: Wanted | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Hidden states [B, S, width] of a state, and of its unconditional twin under guidance."""
-        if self.guided:
-            return engine.guided(x, torch.where(given, engine.mask_id, x), engine.real, alive)
-        return engine.hidden(x, alive, wanted), None
-
-    def _guide(self, model: Model, hidden: Tensor, twin: Tensor | None) -> Tensor:
+    def guide(self, model: Model, hidden: Tensor, twin: Tensor | None) -> Tensor:
         """Logits [N, V] of hidden states [N, width], guidance applied."""
         logits = model.head(hidden)
         if twin is None:
@@ -221,8 +244,8 @@ class BlockDecoding(Decoding):
 
     def predictions(self, engine: Engine, x: Tensor, given: Tensor, masked: Tensor) -> Tensor:
         """As in the loop."""
-        hidden, twin = self._forward(engine, x, given, None)
-        return self._guide(engine.model, hidden[masked], None if twin is None else twin[masked])
+        hidden, twin = self.forward(engine, x, given, None)
+        return self.guide(engine.model, hidden[masked], None if twin is None else twin[masked])
 
     def best(self, model: Model, logits: Tensor) -> tuple[Tensor, Tensor]:
         """As in the loop at temperature 0; with random remasking the largest probability."""
@@ -266,36 +289,31 @@ class ParallelDecoding(BlockDecoding):
         """By count, or by confidence."""
         return confident(scores, self.threshold, self.factor) if self.own_pace else select(scores, counts)
 
-    def _steps(
-        self, engine: Engine, x: Tensor, prompt: int, streams: Streams | None, per_row: bool
-    ) -> Iterator[Step]:
-        return (self._paced if self.own_pace else super()._steps)(engine, x, prompt, streams, per_row)
+    @property
+    def loop(self) -> type[BlockLoop]:
+        """By count, or by confidence."""
+        return PacedLoop if self.own_pace else BlockLoop
 
-    def _paced(
-        self, engine: Engine, x: Tensor, prompt: int, streams: Streams | None, per_row: bool
-    ) -> Iterator[Step]:
-        """The loop by confidence; a block has at most one step for each of its tokens, should masks be written as tokens."""
-        given = x != engine.mask_id
-        self.end_ids(engine.model)
-        columns = torch.arange(x.shape[1], device=x.device)
-        alive = torch.ones(len(x), dtype=torch.bool, device=x.device)
+
+class PacedLoop(BlockLoop):
+    """The loop by confidence; a block has at most one step for each of its tokens, should masks be written as tokens."""
+
+    def run(self) -> Iterator[Step]:
+        """Every row at its own pace, or all together."""
+        size, x = self.options.block, self.x
         block, age = (torch.zeros(len(x), dtype=torch.long, device=x.device) for _ in range(2))
-        last = self.length // self.block - 1
-        while bool(alive.any()):
-            start = prompt + block.clamp(max=last)[:, None] * self.block
-            end = start + self.block
+        last = self.options.length // size - 1
+        while bool(self.alive.any()):
+            start = self.prompt + block.clamp(max=last)[:, None] * size
+            end = start + size
             together = bool((end == end[0]).all())
-            step = self._step(
-                engine, x, given, int(end[0]) if together else end, [1] * len(x), streams, alive
-            )
-            x = step.after
-            yield step
+            yield self.step(int(end[0]) if together else end, [1] * len(x))
             age += 1
-            left = (x == engine.mask_id) & (columns >= start) & (columns < end)
-            done = ~left.any(1) | (age >= self.block)
-            done = done if per_row else done.all().expand_as(done)
-            going = self.still_alive(alive, x.gather(1, end - 1)[:, 0], per_row)
-            alive = torch.where(done, going & (block < last), alive)
+            left = (self.x == self.engine.mask_id) & (self.columns >= start) & (self.columns < end)
+            done = ~left.any(1) | (age >= size)
+            done = done if self.per_row else done.all().expand_as(done)
+            going = self.options.still_alive(self.alive, self.x.gather(1, end - 1)[:, 0], self.per_row)
+            self.alive = torch.where(done, going & (block < last), self.alive)
             block, age = block + done.long(), age.masked_fill(done, 0)
 
 
@@ -363,21 +381,6 @@ class LladaDecoding(ParallelDecoding):
                 "give eot_id"
             )
         return eos, eot
-
-
-def _indices(marked: Tensor) -> tuple[Tensor, ...]:
-    """Rows and columns of the marked positions of Bool [B, S]."""
-    return marked.nonzero(as_tuple=True)
-
-
-def transfer_counts(masks: int, steps: int) -> list[int]:
-    """How many masks each step of a block decides: as even as possible, the first steps taking the remainder.
-
-    >>> transfer_counts(8, 3)
-    [3, 3, 2]
-    """
-    share, rest = divmod(masks, steps)
-    return [share + (step < rest) for step in range(steps)]
 
 
 def _check_blocks(length: int, steps: int, block: int) -> None:

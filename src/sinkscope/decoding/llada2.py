@@ -8,20 +8,20 @@ stop at end tokens and returns the whole canvas. At temperature 0 the arg max is
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from sinkscope.checks import at_least, share, whole
-from sinkscope.decoding.base import DECODINGS, Decoding, Twin
-from sinkscope.decoding.blocks import Blocks, block_step, draw, even_plan, filtered, transferred
+from sinkscope.base.checks import at_least, share, whole
+from sinkscope.base.errors import InputError
+from sinkscope.decoding.base import DECODINGS, Decoding, even_plan
+from sinkscope.decoding.blocks import Blocks, block_step, draw, filtered, transferred
 from sinkscope.decoding.engine import Engine
-from sinkscope.decoding.step import BlockPass, Step
+from sinkscope.decoding.step import Request, Step, Twin
 from sinkscope.decoding.streams import Streams
-from sinkscope.errors import InputError
 from sinkscope.models.model import Model
 
 STALLED = 8
@@ -79,6 +79,7 @@ class Llada2Decoding(Decoding):
 
     kind: ClassVar[str] = "llada2"
     families: ClassVar[tuple[str, ...]] = ("llada2",)
+    brief: ClassVar[Mapping[str, Any]] = {"length": 64}
     replayable: ClassVar[bool] = False
     cached: ClassVar[bool | None] = False
 
@@ -208,7 +209,7 @@ class Llada2Decoding(Decoding):
 
     def hidden(self, engine: Engine, x: Tensor) -> Tensor:
         """With attention in blocks, as in every step; a plain forward of these models would look at everything."""
-        return engine.block_hidden(x, BlockPass(slice(0, x.shape[1]), x.shape[1], self.block))
+        return engine.forward(Request(x, active=x.shape[1], block=self.block))
 
     def _ended(self, x: Tensor, end: int, rows: _BlockRows, mask_id: int) -> Tensor:
         """Bool [B]: rows that end after the block before column `end`."""

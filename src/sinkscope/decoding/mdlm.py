@@ -6,18 +6,18 @@ half to even; steps that would decide nothing are left out. Shorter rows are fil
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from sinkscope.checks import at_least, one_of, whole
-from sinkscope.decoding.base import DECODINGS, Twin
+from sinkscope.base.checks import at_least, one_of, whole
+from sinkscope.decoding.base import DECODINGS
 from sinkscope.decoding.engine import Engine
-from sinkscope.decoding.llada import REMASKING, BlockDecoding
-from sinkscope.decoding.step import Step
+from sinkscope.decoding.llada import REMASKING, BlockDecoding, BlockLoop
+from sinkscope.decoding.step import Step, Twin
 from sinkscope.decoding.streams import Streams
 
 
@@ -72,22 +72,7 @@ class MdlmDecoding(BlockDecoding):
         state = torch.nn.functional.pad(ids, (0, self.length), value=filler)
         state = torch.where(columns < lengths, state, engine.mask_id)
         state = torch.where(columns < lengths + self.length, state, filler)
-        return state, self._blocks(engine, state, lengths, streams)
-
-    def _blocks(self, engine: Engine, x: Tensor, lengths: Tensor, streams: Streams | None) -> Iterator[Step]:
-        columns = torch.arange(x.shape[1], device=x.device)[None]
-        given = (x != engine.mask_id) & (columns < lengths + self.length)
-        alive = torch.ones(len(x), dtype=torch.bool, device=x.device)
-        for block in range(self.blocks):
-            start, end = lengths + block * self.block, lengths + (block + 1) * self.block
-            own = (columns >= start) & (columns < end.minimum(lengths + self.length))
-            masks = ((x == engine.mask_id) & own).sum(1)
-            plans = [transfers(int(count), self.steps_per_block) for count in masks]
-            for number in range(max(map(len, plans))):
-                counts = [plan[number] if number < len(plan) else 0 for plan in plans]
-                step = self._step(engine, x, given, end, counts, streams, alive)
-                x = step.after
-                yield step
+        return state, MdlmLoop(self, engine, state, lengths, streams).run()
 
     def reachable(self, x: Tensor, prompt: int, step: int) -> Tensor:
         """Everything up to the end of the block that the step belongs to."""
@@ -99,8 +84,34 @@ class MdlmDecoding(BlockDecoding):
         return torch.arange(x.shape[1], device=x.device)[None] < end
 
 
-def transfers(masks: int, steps: int) -> list[int]:
+class MdlmLoop(BlockLoop):
+    """LLaDA's loop with blocks that are counted from the end of each row's own prompt, Long [B, 1]."""
+
+    options: MdlmDecoding
+
+    def __init__(
+        self, options: MdlmDecoding, engine: Engine, x: Tensor, lengths: Tensor, streams: Streams | None
+    ) -> None:
+        super().__init__(options, engine, x, 0, streams, True)
+        self.lengths = lengths
+        self.given &= self.columns < lengths + options.length
+
+    def run(self) -> Iterator[Step]:
+        """Block by block; the rows decide as many masks as each one's own schedule says."""
+        options, lengths, columns = self.options, self.lengths, self.columns
+        for block in range(options.blocks):
+            start, end = lengths + block * options.block, lengths + (block + 1) * options.block
+            own = (columns >= start) & (columns < end.minimum(lengths + options.length))
+            masks = ((self.x == self.engine.mask_id) & own).sum(1)
+            plans = [transfers(int(count), options.steps_per_block) for count in masks]
+            for number in range(max(map(len, plans))):
+                yield self.step(end, [plan[number] if number < len(plan) else 0 for plan in plans])
+
+
+def transfers(masks: int, steps: int, draw: Callable[[int, Tensor], int] | None = None) -> list[int]:
     """How many of a block's masks each step decides, of so many steps; those that would decide none are left out.
+
+    draw: gives a number from the masks that are left and the share that is due; None: the nearest to it.
 
     >>> transfers(8, 5)
     [2, 2, 1, 2, 1]
@@ -111,8 +122,8 @@ def transfers(masks: int, steps: int) -> list[int]:
             torch.tensor(time / steps, dtype=torch.float32) for time in (steps - step, steps - step - 1)
         )
         # The linear schedule: masked at time t are 1 − α(t) of the tokens, with α(t) = 1 − t.
-        kept = (1 - (1 - then)) / (1 - (1 - now))
-        count = min(int(torch.round(masks * (1 - kept.double()))), masks)
+        due = 1 - ((1 - (1 - then)) / (1 - (1 - now))).double()
+        count = min(int(torch.round(masks * due)) if draw is None or not masks else draw(masks, due), masks)
         if count:
             found.append(count)
         masks -= count

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sinkscope.checks import whole
+from sinkscope.base.checks import whole
 from sinkscope.decoding.base import DECODINGS, in_vocabulary
 from sinkscope.decoding.llada import ParallelDecoding
 from sinkscope.models.model import Model

@@ -10,12 +10,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sinkscope.checks import at_least, whole
-from sinkscope.decoding.base import DECODINGS, Decoding, Twin
+from sinkscope.base.checks import at_least, whole
+from sinkscope.base.errors import InputError
+from sinkscope.decoding.base import DECODINGS, Decoding
 from sinkscope.decoding.engine import Engine
-from sinkscope.decoding.step import Step
+from sinkscope.decoding.step import Request, Step, Twin
 from sinkscope.decoding.streams import Streams
-from sinkscope.errors import InputError
 from sinkscope.models.mmada import codebook_size, image_offset
 from sinkscope.models.model import Model
 
@@ -152,11 +152,11 @@ class MmadaImageDecoding(Decoding):
         if self.guided and twin is not None:
             ids, real = twin
             other = torch.cat([ids[:, : slots.first], x[:, slots.first :]], 1)
-            hidden, free = engine.guided(x, other, real)
+            hidden, free = engine.forward(Request(x, twin=(other, real))).chunk(2)
             given, unconditional = engine.model.head(hidden[:, here]), engine.model.head(free[:, here])
             logits = (1 + self.guidance) * given - self.guidance * unconditional
         else:
-            logits = engine.model.head(engine.hidden(x)[:, here])
+            logits = engine.model.head(engine.forward(Request(x))[:, here])
         return logits[..., those]
 
 

@@ -5,18 +5,17 @@ Officially one pad token in the prompt makes attention causal; here attention lo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from sinkscope.checks import at_least, one_of, share, whole
-from sinkscope.decoding.base import DECODINGS
-from sinkscope.decoding.dream import ALGORITHMS, DreamDecoding, placed
-from sinkscope.decoding.engine import Engine, select
-from sinkscope.decoding.step import Step
+from sinkscope.base.checks import at_least, one_of, share, whole
+from sinkscope.decoding.base import DECODINGS, select
+from sinkscope.decoding.dream import ALGORITHMS, DreamDecoding, DreamLoop, placed
+from sinkscope.decoding.step import Request, Step
 from sinkscope.decoding.streams import Streams
 
 EPS = 1e-3
@@ -45,6 +44,7 @@ class OpenDcoderDecoding(DreamDecoding):
     factor: ClassVar[float | None] = None  # type: ignore[misc]
     kind: ClassVar[str] = "open_dcoder"
     families: ClassVar[tuple[str, ...]] = ("open_dcoder",)
+    brief: ClassVar[Mapping[str, Any]] = {"length": 64, "steps": 32}
 
     def __post_init__(self) -> None:
         whole("length", self.length, 1)
@@ -63,54 +63,10 @@ class OpenDcoderDecoding(DreamDecoding):
         """With p2 tokens may become masks again."""
         return self.algorithm == "p2"
 
-    def _steps(self, engine: Engine, x: Tensor, streams: Streams | None, per_row: bool) -> Iterator[Step]:
-        times = torch.linspace(1, EPS, self.steps + 1, device=x.device)
-        given = x != engine.mask_id
-        for i in range(self.steps):
-            masked = x == engine.mask_id
-            alive = masked.any(1)
-            if not bool(alive.any()):
-                return
-            if not per_row:
-                alive = torch.ones_like(alive)
-            last, part = i == self.steps - 1, 1 - times[i + 1] / times[i]
-            if self.algorithm == "p2":
-                step = self._remasking(engine, x, given, (i + 1) / self.steps, streams, alive)
-            elif self.algorithm == "origin":
-                step = self._random_positions(engine, x, masked, part, last, streams, alive)
-            else:
-                left = masked.sum(1)
-                counts = (left if last else (left.float() * part).long()).tolist()
-                if not self.draws and not any(counts):
-                    step = engine.idle_step(x, alive)
-                else:
-                    step = self._best_positions(engine, x, masked, counts, streams, alive)
-            x = step.after
-            yield step
-
-    def _remasking(
-        self, engine: Engine, x: Tensor, given: Tensor, done: float, streams: Streams | None, alive: Tensor
-    ) -> Step:
-        """A step of p2, after which the share `done` of the answer's positions is written."""
-        hidden = engine.hidden(x)
-        shifted = torch.cat([hidden[:, :1], hidden[:, :-1]], 1).flatten(0, 1)
-        # One draw for every position, the prompt's too, as the official random stream has it.
-        candidate, confidence = self.sample(engine.model.head(shifted), streams, torch.ones_like(given))
-        candidate, confidence = candidate.view(x.shape), confidence.view(x.shape)
-        scores = confidence.masked_fill(given, float("inf"))
-        free = (~given).sum(1)
-        counts = (free.float() * (1.0 - done)).floor().long().minimum(free)
-        order = torch.argsort(scores, dim=1)
-        rank = torch.empty_like(order).scatter_(
-            1, order, torch.arange(x.shape[1], device=x.device).expand_as(order)
-        )
-        again = (rank < counts[:, None]) & alive[:, None]
-        masked = x == engine.mask_id
-        after = torch.where(masked & ~again & alive[:, None], candidate, x)
-        after = torch.where(again, engine.mask_id, after)
-        tokens, seen = placed(x, masked, candidate[masked], confidence[masked])
-        decided = (after != x) & (after != engine.mask_id)
-        return Step(x, after, masked, seen, tokens, decided, torch.zeros(len(x), dtype=torch.long), alive)
+    @property
+    def loop(self) -> type[DreamLoop]:
+        """Dream's, with other schedules."""
+        return OpenDcoderLoop
 
     def sample(self, logits: Tensor, streams: Streams | None, where: Tensor) -> tuple[Tensor, Tensor]:
         """As Dream's; confidence in the dtype of the logits, but for p2."""
@@ -133,3 +89,54 @@ class OpenDcoderDecoding(DreamDecoding):
         noise = streams.uniform(shape, scores.dtype, rows).clamp_(min=1e-20, max=1 - 1e-20)
         chosen, _ = select(scores / self.alg_temp - (-noise.log()).log(), counts)
         return chosen, torch.zeros(len(scores), dtype=torch.long)
+
+
+class OpenDcoderLoop(DreamLoop):
+    """Dream's loop, in which every row counts for itself."""
+
+    options: OpenDcoderDecoding
+
+    def goes_on(self) -> bool:
+        """While any row has masks; in a batch with one random stream all rows go on until then."""
+        self.alive = self.masked.any(1)
+        going = bool(self.alive.any())
+        if not self.per_row:
+            self.alive = torch.ones_like(self.alive)
+        return going
+
+    def step(self, number: int, part: Tensor, last: bool) -> Step:
+        """As Dream's, or of p2."""
+        if number == 0:
+            self.given = ~self.masked
+        if self.options.algorithm == "p2":
+            return self.taking_back((number + 1) / self.options.steps)
+        return super().step(number, part, last)
+
+    def counts(self, part: Tensor, last: bool) -> list[int]:
+        """A part of each row's own masks."""
+        left = self.masked.sum(1)
+        return (left if last else (left.float() * part).long()).tolist()
+
+    def taking_back(self, done: float) -> Step:
+        """A step of p2, after which the share `done` of the answer's positions is written."""
+        x, masked, given, mask_id = self.x, self.masked, self.given, self.engine.mask_id
+        hidden = self.engine.forward(Request(x))
+        before = torch.cat([hidden[:, :1], hidden[:, :-1]], 1).flatten(0, 1)
+        # One draw for every position, the prompt's too, as the official random stream has it.
+        logits, everywhere = self.engine.model.head(before), torch.ones_like(given)
+        candidate, confidence = self.options.sample(logits, self.streams, everywhere)
+        candidate, confidence = candidate.view(x.shape), confidence.view(x.shape)
+        scores = confidence.masked_fill(given, float("inf"))
+        free = (~given).sum(1)
+        counts = (free.float() * (1.0 - done)).floor().long().minimum(free)
+        order = torch.argsort(scores, dim=1)
+        rank = torch.empty_like(order).scatter_(
+            1, order, torch.arange(x.shape[1], device=x.device).expand_as(order)
+        )
+        again = (rank < counts[:, None]) & self.alive[:, None]
+        after = torch.where(masked & ~again & self.alive[:, None], candidate, x)
+        after = torch.where(again, mask_id, after)
+        tokens, seen = placed(x, masked, candidate[masked], confidence[masked])
+        decided = (after != x) & (after != mask_id)
+        ties = torch.zeros(len(x), dtype=torch.long)
+        return Step(x, after, masked, seen, tokens, decided, ties, self.alive)

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sinkscope.checks import at_least, share
-from sinkscope.errors import InputError
+from sinkscope.base.checks import at_least, share
+from sinkscope.base.errors import InputError
 
 
 def later_option() -> Any:

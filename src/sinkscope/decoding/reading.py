@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
-from sinkscope.checks import share, whole
-from sinkscope.decoding.base import DECODINGS, Decoding, Twin
-from sinkscope.errors import InputError
+from sinkscope.base.checks import share, whole
+from sinkscope.base.errors import InputError
+from sinkscope.decoding.base import DECODINGS, Decoding
 
 if TYPE_CHECKING:
     from sinkscope.decoding.engine import Engine
-    from sinkscope.decoding.step import Step
+    from sinkscope.decoding.step import Step, Twin
     from sinkscope.decoding.streams import Streams
 
 CAUSAL = "causal"

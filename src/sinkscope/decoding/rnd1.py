@@ -8,17 +8,17 @@ batch decides by itself here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from sinkscope.checks import at_least, share, whole
-from sinkscope.decoding.base import DECODINGS, Decoding, Twin
+from sinkscope.base.checks import at_least, share, whole
+from sinkscope.decoding.base import DECODINGS, Decoding
 from sinkscope.decoding.engine import Engine
-from sinkscope.decoding.step import Step
+from sinkscope.decoding.step import Request, Step, Twin
 from sinkscope.decoding.streams import Streams
 
 
@@ -47,6 +47,7 @@ class Rnd1Decoding(Decoding):
 
     kind: ClassVar[str] = "rnd1"
     families: ClassVar[tuple[str, ...]] = ("rnd1",)
+    brief: ClassVar[Mapping[str, Any]] = {"length": 64, "steps": 32}
     replayable: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -124,7 +125,7 @@ class Rnd1Decoding(Decoding):
         self, engine: Engine, x: Tensor, streams: Streams | None, alive: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """For every position but the first a token Long [B, S], its log-probability, and the entropy."""
-        logits = engine.model.head(engine.hidden(x, alive)) / max(self.temperature, 1e-8)
+        logits = engine.model.head(engine.forward(Request(x, alive))) / max(self.temperature, 1e-8)
         if self.top_k:
             best = torch.topk(logits, min(self.top_k, logits.shape[-1]), dim=-1)
             logits = torch.full_like(logits, float("-inf")).scatter_(-1, best.indices, best.values)

@@ -10,20 +10,20 @@ by itself here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from sinkscope.checks import at_least, one_of, share, whole
-from sinkscope.decoding.base import DECODINGS, Decoding, Twin, in_vocabulary
-from sinkscope.decoding.blocks import Blocks, block_step, draw, even_plan, filtered, transferred
+from sinkscope.base.checks import at_least, one_of, share, whole
+from sinkscope.base.errors import InputError
+from sinkscope.decoding.base import DECODINGS, Decoding, even_plan, in_vocabulary
+from sinkscope.decoding.blocks import Blocks, block_step, draw, filtered, transferred
 from sinkscope.decoding.engine import Engine
-from sinkscope.decoding.step import Step
+from sinkscope.decoding.step import Step, Twin
 from sinkscope.decoding.streams import Streams
-from sinkscope.errors import InputError
 from sinkscope.models.model import Model
 
 REMASKING = ("low_confidence_dynamic", "low_confidence_static", "sequential")
@@ -63,6 +63,9 @@ class SdarDecoding(Decoding):
 
     kind: ClassVar[str] = "sdar"
     families: ClassVar[tuple[str, ...]] = ("sdar",)
+    brief: ClassVar[Mapping[str, Any]] = {
+        "length": 64, "top_k": 1, "scoring": "raw", "threshold": 0.95, "stop": "model",
+    }  # fmt: skip
     replayable: ClassVar[bool] = False
     cached: ClassVar[bool | None] = True
 

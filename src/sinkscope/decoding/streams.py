@@ -56,6 +56,24 @@ class Streams:
             if taken:
                 torch.rand((1, *shape), generator=generator, dtype=dtype, device=self._device)
 
+    def integers(self, shape: tuple[int, ...], high: int, rows: Sequence[bool]) -> Tensor:
+        """Whole numbers in [0, high) of the shape [B, …]; with a stream for every row 0 in rows that do not draw."""
+        if not self.per_row:
+            return torch.randint(high, shape, generator=self._generators[0], device=self._device)
+        numbers = torch.zeros(shape, dtype=torch.long, device=self._device)
+        for row, generator in enumerate(self._generators):
+            if rows[row]:
+                numbers[row] = torch.randint(high, (1, *shape[1:]), generator=generator, device=self._device)[
+                    0
+                ]
+        return numbers
+
+    def binomial(self, row: int, count: int, probability: Tensor) -> int:
+        """How many of `count` trials succeed, drawn from the row's stream."""
+        generator = self._generators[row if self.per_row else 0]
+        trials = torch.tensor(float(count), dtype=torch.float64, device=self._device)
+        return int(torch.binomial(trials, probability.to(trials), generator=generator))
+
     def uniform_where(self, where: Tensor) -> Tensor:
         """Float32 numbers in [0, 1), one for each marked position of Bool [B, S], flattened in row-major order."""
         if not self.per_row:

@@ -6,30 +6,32 @@ Groups of rows (see `decoding.groups`) advance in step, one forward each, so tha
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from sinkscope.decoding.base import Decoding, Twin, default_decoding
-from sinkscope.decoding.groups import Group, Rows, check_seeds, grouped, grouped_right, start_group
-from sinkscope.errors import InputError
-from sinkscope.generation.run import ACCOUNT, Run
+from sinkscope.base.errors import InputError
+from sinkscope.decoding.base import Decoding, decoding_from_options, default_decoding
+from sinkscope.decoding.groups import Group, Plan, check_seeds
+from sinkscope.decoding.step import Twin
+from sinkscope.generation.run import Extra, Run
 from sinkscope.models.load import as_model
 from sinkscope.models.model import Model
 from sinkscope.models.prompts import PromptBatch, decode, encode
-from sinkscope.models.variant import variant_of
 from sinkscope.policies.policy import Policy, check_policy
 from sinkscope.policies.text import as_policy
-from sinkscope.reuse.rule import Reuse
-from sinkscope.reuse.text import as_reuse
-from sinkscope.reuse.work import Work
 from sinkscope.trace.capture import Capture, Frame
 from sinkscope.trace.recorder import Recorder, trace_writer
 from sinkscope.trace.trace import provenance, token_texts
+
+if TYPE_CHECKING:
+    from sinkscope.reuse.acting import Acting
+    from sinkscope.reuse.rule import Reuse
+    from sinkscope.reuse.shadow import Shadowed
 
 Progress = Callable[[int, int, Tensor], None]
 """Called after every step with the number of steps done, the number expected, and the states Long [B, S], which lie on the
@@ -40,27 +42,28 @@ def generate(
     model: Model | str | os.PathLike[str],
     prompts: Any,
     decoding: Decoding | None = None,
+    *,
     policy: Policy | str | None = None,
-    capture: Capture | None = None,
+    capture: Capture | bool | None = None,
     seed: int | list[int] | None = None,
     attention_mask: Any = None,
     out: str | os.PathLike[str] | None = None,
     unconditional: Any = None,
     progress: Progress | None = None,
-    reuse: Reuse | str | None = None,
+    reuse: Reuse | Shadowed | str | None = None,
     cache: bool | None = None,
-    shadow: bool = False,
     overwrite: bool = False,
+    **options: Any,
 ) -> Run:
     """Generate step by step, exactly as the official loop of the decoding does, unless `reuse` allows approximate steps.
 
     Args:
         model: from `ss.load`, or what `ss.load` takes.
-        prompts: a text, a list of texts (the chat template is applied), or token ids [B, P] used as they are. For image
-            decoding the ids hold the whole sequence, image slots masked.
-        decoding: None: the default of the model's family.
+        prompts: a text, messages ([{"role": …, "content": …}, …]), or a list of either (the chat template is applied), or token
+            ids [B, P] used as they are. For image decoding the ids hold the whole sequence, image slots masked.
+        decoding: None: the default of the model's family, with `options` such as length=64.
         policy: which keys the heads may not use; a policy or its text.
-        capture: what to record; None: nothing.
+        capture: what to record; True: the usual, `Capture()`; None: nothing.
         seed: a number for the official single random stream over the batch, or one per row; each row then has its own
             stream and equals its run alone.
         attention_mask: [B, P], 0 in padding: on the left; of block diffusion and A2D models on the right.
@@ -69,8 +72,8 @@ def generate(
         progress: called after every step.
         reuse: what of earlier forwards is used again; a rule or its text. None: nothing, every step is exact.
         cache: whether a block loop keeps finished blocks in a KV cache; None: as officially.
-        shadow: under a reuse rule, run an exact forward beside each approximate one; `run.error` then has the divergence.
         overwrite: replace a trace that is at `out`, or an unfinished recording.
+        options: of the family's default decoding, where none is given.
 
     >>> done = ss.generate(model, prompts, decoding, policy=ss.MaskTop(1), capture=ss.Capture())
     >>> done.sequences.shape, done.hidden_share.shape    # Long [B, S]; Float [B]
@@ -79,47 +82,28 @@ def generate(
     {'sample': 1, 'step': 16, 'layer': 8, 'head': 8, 'key': 55}
     """
     model = model if isinstance(model, Model) else as_model(model)
+    decoding = _decoding(model, decoding, options)
+    model = model.mode(decoding.causal)
     policy = None if policy is None else as_policy(policy)
-    decoding = default_decoding(model.family) if decoding is None else decoding
-    check_decoding(model, decoding)
-    reuse = None if reuse is None else as_reuse(reuse)
-    acting = check_reuse(model, decoding, policy, capture, reuse)
-    if shadow and reuse is None:
-        raise InputError("shadow measures the error of approximate steps; without reuse every step is exact")
+    capture = Capture() if capture is True else capture or None
+    rule = None
+    if reuse is not None:
+        from sinkscope.reuse.acting import acting  # without a rule nothing of it is needed
+
+        rule = acting(reuse, model, decoding, policy, capture)
     batch = encode(model, prompts, attention_mask)
-    _check_length(model, batch, decoding)
-    twin = _twin(model, batch, decoding, unconditional)
-    seed = check_seeds(seed, len(batch.ids))
-    if seed is None and decoding.draws:
-        seed = int(torch.randint(0, 2**31, (1,)))
-    if cache is not None and decoding.cached is None:
-        raise InputError(f"{type(decoding).__name__} has no blocks to keep in a cache; leave out cache")
-    cached = bool(decoding.cached) if cache is None else cache
-    alone = decoding.alone(len(batch.ids), isinstance(seed, list))
-    shortest = min(batch.lengths) + decoding.new_tokens
-    kind, shape = model.attention_kind, model.shape
-    checked = None if policy is None else check_policy(policy, shape.layers, shortest, kind, shape.heads)
-    recorder = None
+    layout = decoding.laid_out(model, batch.ids, batch.real)
+    batch = batch if layout is None else PromptBatch(*layout)
+    plan = _plan(model, batch, decoding, policy, seed, unconditional, cache, rule)
+    recorder, groups = None, []
     if capture is not None or out is not None:
-        capture = capture or Capture()
-        about = provenance(model, decoding, policy, capture, seed, reuse)
-        frame = _frame(model, batch, decoding, capture, checked is not None, cached, alone)
-        frame = replace(frame, reuse=reuse is not None)
-        writer = trace_writer(out, frame, capture, about, overwrite)
-        recorder = Recorder(frame, capture, writer, batch.ids.cpu().numpy())
-    groups: list[Group] = []
+        recorder = _recorder(plan, capture or Capture(), policy, rule, out, overwrite)
     try:
-        with recorder.hooks(model.network) if recorder is not None else nullcontext():
-            apart = acting is not None and (acting.alone or decoding.own_pace)
-            for rows in _rows(model, batch, decoding, checked, isinstance(seed, list), alone, apart):
+        with recorder.hooks(model.network, model.gates) if recorder is not None else nullcontext():
+            for rows in plan.groups():
                 own = None if recorder is None else recorder.for_rows(rows.rows, rows.offset)
-                groups.append(
-                    start_group(
-                        model, batch, rows, decoding, seed, twin, checked, own, alone, cached, acting,
-                        shadow and acting is not None,
-                    )
-                )  # fmt: skip
-            states, ties, error = _drive(model, groups, batch, decoding, recorder, progress)
+                groups.append(plan.start(rows, own, None if rule is None else rule.wrap))
+            driven = _drive(plan, groups, recorder, progress)
     except BaseException:
         if recorder is not None:
             recorder.abandon()
@@ -127,65 +111,135 @@ def generate(
     finally:
         for group in groups:
             group.engine.release()
-    trace = None
-    if recorder is not None:
-        total = {"ties_total": int(ties.sum())}
-        trace = recorder.finish(lambda ids: {**about, **token_texts(model, ids), **total})
-    sequences, prompt = states[-1], batch.ids.shape[1]
-    codes = _by_row(groups, [group.codes for group in groups])
-    starts = batch.starts
-    answers = [decoding.answer(model, row, start) for row, start in zip(sequences, starts, strict=True)]
-    output = decoding.output(model, states, starts, alone)
-    return Run(
-        sequences=sequences,
-        states=states,
-        output=torch.nn.utils.rnn.pad_sequence(output, batch_first=True, padding_value=-1),
-        answers=[answer.tolist() for answer in answers],
-        texts=[decode(model, answer) if codes is None else "" for answer in answers],
-        ties=ties,
-        forwards=_by_row(groups, [_forwards(group) for group in groups]).tolist(),  # type: ignore[union-attr]
-        decoding=decoding,
-        policy=policy,
-        seed=seed,
-        prompt=prompt,
-        real=batch.real,
-        codes=codes,
-        trace=trace,
-        **{name: _by_row(groups, [_of_policy(group, name) for group in groups]) for name in ACCOUNT},
-        reuse=reuse,
-        work=_work(groups),
-        error=error if shadow else None,
+    extras = (
+        {} if rule is None else {"reuse": rule.outcome(lambda parts: _by_row(groups, parts), driven.errors)}
     )
+    return _run(plan, groups, driven, policy, recorder, extras)
 
 
-def _rows(
+def _decoding(model: Model, decoding: Decoding | None, options: Mapping[str, Any]) -> Decoding:
+    """The decoding as given, or the family's default one with these options; checked."""
+    if decoding is not None and options:
+        raise InputError(
+            f"{', '.join(options)}: options are given to {type(decoding).__name__} itself, or without one"
+        )
+    decoding = decoding_from_options(model.family, options) if decoding is None else decoding
+    check_decoding(model, decoding)
+    return decoding.suited(model)
+
+
+def _plan(
     model: Model,
     batch: PromptBatch,
     decoding: Decoding,
     policy: Policy | None,
-    per_row: bool,
-    alone: bool,
-    apart: bool,
-) -> list[Rows]:
-    """The groups of rows that run together; apart: rows with streams of their own run one by one."""
-    if not batch.right:
-        together = runs_together(model, decoding, policy)
-        return grouped(batch.ids.shape[1], batch.lengths, per_row, together, apart)
-    if not alone:
-        return grouped_right(batch.lengths, per_row, model.spec.padding, decoding.unseen(min(batch.lengths)))
-    # In a block loop rows wait for each other, so that a step of the batch is not each row's own.
-    counted = policy is not None and any(
-        getattr(rule, "like", rule).steps is not None for rule in policy.parts()
+    seed: int | list[int] | None,
+    unconditional: Any,
+    cache: bool | None,
+    rule: Acting | None,
+) -> Plan:
+    """How the rows run, with everything checked that the user gave."""
+    twin = _twin(model, batch, decoding, unconditional)
+    seed = check_seeds(seed, len(batch.ids))
+    if seed is None and decoding.draws:
+        seed = int(torch.randint(0, 2**31, (1,)))
+    if cache is not None and decoding.cached is None:
+        raise InputError(f"{type(decoding).__name__} has no blocks to keep in a cache; leave out cache")
+    shape, shortest = model.shape, min(batch.lengths) + decoding.new_tokens
+    kind, learned = model.attention_kind, model.has_learned_sinks
+    checked = None
+    if policy is not None:
+        checked = check_policy(policy, shape.layers, shortest, kind, shape.heads, learned)
+    _check_length(model, batch, decoding)
+    return Plan(
+        model,
+        batch,
+        decoding,
+        seed,
+        twin,
+        checked,
+        cached=bool(decoding.cached) if cache is None else cache,
+        apart=rule is not None and rule.apart(decoding),
     )
-    apart = counted and decoding.cached is not None
-    groups = grouped_right(batch.lengths, per_row, model.spec.padding, alone=apart)
-    return [replace(rows, offset=decoding.unseen(batch.lengths[rows.rows[0]])) for rows in groups]
 
 
-def runs_together(model: Model, decoding: Decoding, policy: Policy | None) -> bool:
-    """Whether rows of different lengths share a forward: on a GPU, unless a policy or decoding counts columns."""
-    counted = policy is not None and any(rule.by_column for rule in policy.parts())
-    return model.device.type == "cuda" and decoding.new_tokens > 0 and not counted
+def _recorder(
+    plan: Plan,
+    capture: Capture,
+    policy: Policy | None,
+    rule: Acting | None,
+    out: str | os.PathLike[str] | None,
+    overwrite: bool,
+) -> Recorder:
+    """What records the generation, with a writer that has begun."""
+    about = provenance(
+        plan.model,
+        plan.decoding,
+        policy,
+        capture,
+        plan.seed,
+        {} if rule is None else {"reuse": str(rule.rule)},
+    )
+    frame = _frame(plan, capture, rule is not None)
+    writer = trace_writer(out, frame, capture, about, overwrite)
+    return Recorder(frame, capture, writer, plan.batch.ids.cpu().numpy(), about)
+
+
+@dataclass(frozen=True)
+class _Driven:
+    """What the loops gave, put together.
+
+    Attributes:
+        states: Long [steps + 1, B, S]. ties: Long [steps, B]. taken: steps of each row. errors: Float64 [steps, B].
+    """
+
+    states: Tensor
+    ties: Tensor
+    taken: list[int]
+    errors: Tensor
+
+
+def _run(
+    plan: Plan,
+    groups: list[Group],
+    driven: _Driven,
+    policy: Policy | None,
+    recorder: Recorder | None,
+    extras: Mapping[str, Extra],
+) -> Run:
+    """The result, with the finished trace."""
+    model, decoding, batch, states = plan.model, plan.decoding, plan.batch, driven.states
+    trace = None
+    if recorder is not None:
+        total = {"ties_total": int(driven.ties.sum())}
+        trace = recorder.finish(lambda ids: {**token_texts(model, ids), **total})
+    codes = _by_row(groups, [group.codes for group in groups])
+    starts = batch.starts
+    answers = [decoding.answer(model, row, start) for row, start in zip(states[-1], starts, strict=True)]
+    if decoding.causal:  # what follows the end of a row is padding, whose amount depends on the batch
+        answers = [answer[:steps] for answer, steps in zip(answers, driven.taken, strict=True)]
+    output = decoding.output(model, states, starts, plan.alone)
+    forwards = [torch.as_tensor(group.engine.forwards).expand(len(group.rows.rows)) for group in groups]
+    shares = [{} if group.engine.policy is None else group.engine.policy.shares() for group in groups]
+    return Run(
+        sequences=states[-1],
+        states=states,
+        output=torch.nn.utils.rnn.pad_sequence(output, batch_first=True, padding_value=-1),
+        answers=[answer.tolist() for answer in answers],
+        texts=[decode(model, answer) if codes is None else "" for answer in answers],
+        taken=driven.taken,
+        ties=driven.ties,
+        forwards=_by_row(groups, forwards).tolist(),  # type: ignore[arg-type, union-attr]
+        decoding=decoding,
+        policy=policy,
+        seed=plan.seed,
+        prompt=batch.ids.shape[1],
+        real=batch.real,
+        codes=codes,
+        trace=trace,
+        **{name: _by_row(groups, [share[name] for share in shares]) for name in shares[0]},
+        extras=extras,
+    )
 
 
 def check_decoding(model: Model, decoding: Decoding) -> None:
@@ -198,63 +252,11 @@ def check_decoding(model: Model, decoding: Decoding) -> None:
             f"{type(decoding).__name__} is for {' and '.join(decoding.families)} models, but {model.source} is a "
             f"{model.family} model; use {fitting}"
         )
-    if not decoding.causal and model.ids.mask is None:
+    if decoding.mask_tokens and decoding.generates and not decoding.causal and model.ids.mask is None:
         raise InputError(
             f"{model.source} names no mask token; give ss.load(…, mask_token_id=…), or add mask_token_id to its config.json"
         )
     decoding.check_ids(model.shape.vocabulary)
-
-
-def check_reuse(
-    model: Model, decoding: Decoding, policy: Policy | None, capture: Capture | None, reuse: Reuse | None
-) -> Reuse | None:
-    """The rule, which must suit what it is used with; None when there is none or every step is exact under it."""
-    if reuse is None or reuse.exact:
-        return None
-    if policy is not None:
-        raise InputError(
-            f"reuse {reuse} and policy {policy} cannot act together: a policy asks for every key; leave one out"
-        )
-    check_rule(decoding, reuse)
-    variant = variant_of(model.network)
-    if variant.plain_first or variant.first_alone:
-        raise InputError(
-            f"{model.source} treats its first token unlike the others ({variant}), which reuse {reuse} cannot follow"
-        )
-    if not model.spec.divisible:
-        raise InputError(
-            f"reuse {reuse}: the network of {model.family} models makes its own positions, so that single columns cannot go "
-            "through it; leave out reuse"
-        )
-    config = model.network.config.get_text_config()
-    if model.spec.causal and "sliding_attention" in (getattr(config, "layer_types", None) or ()):
-        raise InputError(f"{model.source} has sliding windows, in which reuse {reuse} cannot choose keys")
-    if capture is not None and (capture.level == "maps" or capture.anatomy or model.spec.causal):
-        what = "a causal model" if model.spec.causal else "maps and anatomy"
-        raise InputError(f"reuse {reuse}: {what} cannot be recorded while steps are approximate")
-    return reuse
-
-
-def check_rule(decoding: Decoding, reuse: Reuse | None) -> None:
-    """A rule with approximate steps must suit the loop."""
-    if reuse is None or reuse.exact:
-        return
-    if not decoding.reusable or decoding.guided:
-        what = "guidance" if decoding.guided else f"{type(decoding).__name__}'s loop"
-        raise InputError(f"reuse {reuse} cannot act under {what}; leave it out, or use refresh 1")
-    if decoding.causal and not reuse.causal:
-        raise InputError(
-            f"reuse {reuse} is for diffusion models: a causal model's cache never goes stale; use sparse:…"
-        )
-
-
-def _work(groups: list[Group]) -> Work | None:
-    """Multiply-adds of every row of the batch under a reuse rule."""
-    counts = [group.engine.reuse.work for group in groups if group.engine.reuse is not None]
-    if not counts:
-        return None
-    done, exact = (_by_row(groups, [getattr(count, name) for count in counts]) for name in ("done", "exact"))
-    return Work(*([int(number) for number in part.tolist()] for part in (done, exact) if part is not None))
 
 
 def _check_length(model: Model, batch: PromptBatch, decoding: Decoding) -> None:
@@ -263,7 +265,7 @@ def _check_length(model: Model, batch: PromptBatch, decoding: Decoding) -> None:
         raise InputError(
             f"the prompt has {longest} tokens, but the context of {model.source} is {context}; shorten it"
         )
-    if context is not None and (decoding.causal or model.spec.bounded) and longest + new > context:
+    if context is not None and longest + new > context:
         raise InputError(
             f"prompt ({longest} tokens) and answer ({new}) pass the context of {context}; "
             f"use length={context - longest} or less"
@@ -294,20 +296,13 @@ def _is_matrix(ids: Any) -> bool:
     return bool(torch.as_tensor(ids).dim() == 2)
 
 
-def _frame(
-    model: Model,
-    batch: PromptBatch,
-    decoding: Decoding,
-    capture: Capture,
-    policy: bool,
-    cached: bool,
-    alone: bool,
-) -> Frame:
-    """The sizes of the trace."""
+def _frame(plan: Plan, capture: Capture, approximate: bool) -> Frame:
+    """The sizes of the trace; approximate: which columns were computed in a step is recorded too."""
+    model, batch, decoding = plan.model, plan.batch, plan.decoding
     shape, prompt = model.shape, batch.ids.shape[1]
-    capture.check(shape.layers, shape.heads)
+    capture.check(model.layers, shape.heads)
     real = torch.ones(len(batch.ids), decoding.columns(prompt), dtype=torch.bool)
-    if batch.right and (alone or not model.spec.blocks):
+    if batch.right and (plan.alone or not model.spec.blocks):
         for row, length in enumerate(batch.lengths):
             real[row, decoding.columns(length) :] = False
     elif batch.real is not None and not batch.right:
@@ -319,53 +314,46 @@ def _frame(
         prompt=prompt,
         real=real.numpy(),
         steps=-(-decoding.max_steps // capture.every),
-        layers=capture.layers or tuple(range(shape.layers)),
+        layers=capture.layers or model.layers,
         heads=capture.heads or tuple(range(shape.heads)),
         kv_heads=shape.kv_heads,
         causal=model.spec.causal,
-        policy=policy,
+        policy=plan.policy is not None,
         guided=decoding.guided,
         image=None if last is None else (first, last),
         starts=tuple(batch.starts),
         block=None if decoding.cached is None else int(getattr(decoding, "block", 1)),
-        cached=cached,
+        cached=plan.cached,
         edits=decoding.edits,
+        fresh=approximate,
+        learned=model.has_learned_sinks,
+        gated=bool(model.gates),
     )
 
 
-def _drive(
-    model: Model,
-    groups: list[Group],
-    batch: PromptBatch,
-    decoding: Decoding,
-    recorder: Recorder | None,
-    progress: Progress | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Advance all groups in step until each has ended; states [steps + 1, B, S], ties [steps, B] and errors [steps, B]."""
-    prompt, filler = batch.ids.shape[1], decoding.filler(model)
-    # States stay on the device until the end: copying them after every step would make a GPU wait.
-    frame = torch.full((len(batch.ids), decoding.columns(prompt)), -1, device=batch.ids.device)
-    if not batch.right:
-        frame[:, :prompt] = batch.ids
-    for group in groups:
-        rows, offset = group.rows.rows, group.rows.offset
-        frame[rows, :offset] = batch.ids[rows, :offset]
-        frame[rows, offset : offset + group.state.shape[1]] = group.state
+def _drive(plan: Plan, groups: list[Group], recorder: Recorder | None, progress: Progress | None) -> _Driven:
+    """Advance all groups in step until each has ended."""
+    batch, decoding, prompt = plan.batch, plan.decoding, plan.batch.ids.shape[1]
+    rows, filler = len(batch.ids), decoding.filler(plan.model)
+    frame = _first_frame(plan, groups)
     # On the device, once: a list as an index is copied there in every step, and the host waits for it.
     places = [_places(group.rows.rows, frame) for group in groups]
+    # States stay on the device until the end: copying them after every step would make a GPU wait.
     states, ties, errors = [frame], [], []
+    taken = torch.zeros(rows, dtype=torch.long, device=frame.device)
     while True:
         steps = [group.advance() for group in groups]
         if all(step is None for step in steps):
             break
         frame = frame.clone()
-        tied = torch.zeros(len(batch.ids), dtype=torch.long, device=frame.device)
-        errors.append(torch.full((len(batch.ids),), float("nan"), dtype=torch.float64))
+        tied = torch.zeros(rows, dtype=torch.long, device=frame.device)
+        errors.append(torch.full((rows,), float("nan"), dtype=torch.float64))
         for group, here, step in zip(groups, places, steps, strict=True):
             if step is not None:
                 offset = group.rows.offset
                 frame[here, offset : offset + step.after.shape[1]] = step.after
                 tied[here] = step.ties.to(tied.device)
+                taken[here] += 0 if step.idle else step.alive.to(taken.device)
                 if step.error is not None:
                     errors[-1][group.rows.rows] = step.error
             elif filler is not None:  # its rows have all ended: padding, as for rows that end inside a group
@@ -381,21 +369,27 @@ def _drive(
         stacked = stacked[..., : prompt + len(states) - 1]
     elif decoding.cached is not None:  # a sequence that grows may have ended before its last column
         stacked = stacked[..., : int((stacked >= 0).flatten(0, 1).any(0).nonzero()[-1]) + 1]
-    nothing = torch.zeros(0, len(batch.ids), dtype=torch.long)
-    return stacked, torch.stack(ties).cpu() if ties else nothing, torch.stack(errors) if errors else nothing
+    nothing = torch.zeros(0, rows, dtype=torch.long)
+    tied, wrong = (torch.stack(part).cpu() if part else nothing for part in (ties, errors))
+    return _Driven(stacked, tied, taken.tolist(), wrong)
+
+
+def _first_frame(plan: Plan, groups: list[Group]) -> Tensor:
+    """Long [B, S]: the first states of all groups; −1 where a row has no column."""
+    ids, prompt = plan.batch.ids, plan.batch.ids.shape[1]
+    frame = torch.full((len(ids), plan.decoding.columns(prompt)), -1, device=ids.device)
+    if not plan.batch.right:
+        frame[:, :prompt] = ids
+    for group in groups:
+        rows, offset = group.rows.rows, group.rows.offset
+        frame[rows, :offset] = ids[rows, :offset]
+        frame[rows, offset : offset + group.state.shape[1]] = group.state
+    return frame
 
 
 def _places(rows: list[int], frame: Tensor) -> slice | Tensor:
     """The rows of a group as an index of the frame [B, S], where that lies."""
     return slice(None) if rows == list(range(len(frame))) else torch.tensor(rows, device=frame.device)
-
-
-def _forwards(group: Group) -> Tensor:
-    return torch.as_tensor(group.engine.forwards).expand(len(group.rows.rows))
-
-
-def _of_policy(group: Group, name: str) -> Tensor | None:
-    return None if group.engine.policy is None else getattr(group.engine.policy, name)
 
 
 def _by_row(groups: list[Group], parts: list[Tensor | None]) -> Tensor | None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 from sinkscope.models.model import Model
 from sinkscope.policies import parse_policy
 from sinkscope.reuse import parse_reuse

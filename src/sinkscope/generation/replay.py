@@ -14,11 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sinkscope.base.errors import InputError
 from sinkscope.decoding.base import Decoding
+from sinkscope.decoding.causal import next_logits
 from sinkscope.decoding.engine import Engine
-from sinkscope.decoding.groups import Rows, grouped, row_keys
-from sinkscope.errors import InputError
-from sinkscope.generation.generate import check_decoding, runs_together
+from sinkscope.decoding.groups import Rows, grouped, row_keys, runs_together
+from sinkscope.generation.generate import check_decoding
 from sinkscope.generation.run import ACCOUNT, Run
 from sinkscope.models.load import as_model
 from sinkscope.models.model import Model
@@ -117,11 +118,14 @@ def replay(model: Model, run: Run, policy: Policy | str) -> Replay:
             f"replay cannot follow {decoding}: its steps have no fixed place, or no candidates to compare"
         )
     check_decoding(model, decoding)
+    model = model.mode(decoding.causal)
     columns, lengths = run.states.shape[-1], _lengths(run)
     shortest = min(lengths) + columns - run.prompt
     kind, shape = model.attention_kind, model.shape
-    checked = check_policy(as_policy(policy), shape.layers, shortest, kind, shape.heads)
-    arrays = _blank(len(lengths), run.steps, columns)
+    checked = check_policy(
+        as_policy(policy), shape.layers, shortest, kind, shape.heads, model.has_learned_sinks
+    )
+    arrays = _blank(len(lengths), len(run), columns)
     together = runs_together(model, decoding, checked)
     for rows in grouped(run.prompt, lengths, isinstance(run.seed, list), together):
         pair = _pair(model, run, rows, checked)
@@ -181,7 +185,7 @@ class _Pair:
 
     def compare(self, states: Tensor) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
         """Yield the arrays [B, S] and [B] of each step."""
-        caches = self.plain.new_cache(), self.masked.new_cache()
+        caches = self.plain.model.new_cache(), self.masked.model.new_cache()
         given = states[0] >= 0 if self.decoding.causal else states[0] != self.plain.mask_id
         for step in range(len(states) - 1):
             x = states[step]
@@ -193,7 +197,7 @@ class _Pair:
                 selectable, count = where, alive.long().tolist()
                 fed = 0 if step == 0 else column - 1
                 one, two = (
-                    engine.next_logits(x, column, fed, cache)[alive]
+                    next_logits(engine, x, column, fed, cache)[alive]
                     for engine, cache in zip((self.plain, self.masked), caches, strict=True)
                 )
             else:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
+from sinkscope.base.text import html_table
 from sinkscope.decoding.base import Decoding
-from sinkscope.reuse.rule import Reuse
-from sinkscope.reuse.work import Work
-from sinkscope.text import html_table
 
 if TYPE_CHECKING:
     from sinkscope.trace.trace import Trace
@@ -25,6 +24,23 @@ ACCOUNT = {
 """What is said of a policy: the name of each share, and how a person reads it."""
 
 
+class Extra(Protocol):
+    """What a plug-in adds to a run. Its text is how a person reads it.
+
+    Attributes:
+        exact: whether the run is what it would be without the plug-in.
+    """
+
+    @property
+    def exact(self) -> bool: ...
+
+    def facts(self) -> dict[str, Any]:
+        """Of the whole run, for JSON."""
+
+    def row(self, row: int) -> dict[str, Any]:
+        """Of one row, for its record."""
+
+
 @dataclass(frozen=True, repr=False)
 class Run:
     """What a generation gave.
@@ -32,22 +48,19 @@ class Run:
     Attributes:
         sequences: Long [B, S]: the last state, prompt and answer; −1 where a row has no column.
         output: Long [B, n]: what the official function returns; −1 after the end of shorter rows. None: read from a trace.
-        answers: the token ids of each answer.
+        answers: the token ids of each answer, the same in any batch: what stands behind the end of a row is not part of it.
         states: Long [steps + 1, B, S]: states[0] is the prompt with masks, states[i + 1] the state after step i. Causal
             models: positions that are not written yet are −1, step 0 is the prefill, after the end comes padding. Fast-dLLM's
             sequence grows too.
         texts: the answers, decoded; token ids as text where there is no tokenizer.
         ties: Long [steps, B]: selections in which another position had the same confidence.
-        forwards: forward passes of each row (guidance counts two per step).
+        forwards: forward passes of each row (guidance counts two per step). taken: steps of each row.
         seed: the seed that was used; drawn, and recorded here, when the decoding needs one and none was given.
         codes: Long [B, N], image codes; None for text.
         trace: what was recorded; None without capture.
         hidden_share: Float [B]: under a policy, the fraction of attention that it removed, mean over all layers and heads and
             the steps in which it masked anything.
-        reuse: the rule by which steps were approximate; None: they were exact.
-        work: multiply-adds of every row under a reuse rule, and as the exact loop would have done them; None without one.
-        error: Float64 [steps, B]: with shadow=True, KL(exact ‖ approximate) of each step's predictions in nats, mean over the
-            positions that were read; NaN where no forward ran.
+        extras: what plug-ins add, by name.
         sinks_hit: Float [B]: the share of all sinks (ε = 3) of those steps, pooled over layers and heads, that it masked; NaN
             when there were none.
         strongest_hit: Float [B]: the share of heads with a sink, over layers and those steps, whose strongest one it masked.
@@ -75,30 +88,43 @@ class Run:
     sink_removed: Tensor | None = None
     output: Tensor | None = None
     answers: list[list[int]] = field(default_factory=list)
-    reuse: Reuse | None = None
-    work: Work | None = None
-    error: Tensor | None = None
+    taken: list[int] = field(default_factory=list)
+    extras: Mapping[str, Extra] = field(default_factory=dict)
 
-    @property
-    def steps(self) -> int:
+    def __len__(self) -> int:
         """How many steps ran."""
         return len(self.states) - 1
+
+    def answer(self, row: int) -> list[int]:
+        """The token ids of a row's answer, without padding: the same in any batch."""
+        return self.answers[row]
+
+    def steps(self, row: int) -> int:
+        """The steps in which a row took part: until it had ended."""
+        return self.taken[row]
+
+    def row_extras(self, row: int) -> dict[str, Any]:
+        """What the record of a row says of plug-ins."""
+        return {name: value for extra in self.extras.values() for name, value in extra.row(row).items()}
+
+    @property
+    def exact(self) -> bool:
+        """Whether every step is that of the decoding's own loop."""
+        return all(extra.exact for extra in self.extras.values())
 
     def __repr__(self) -> str:
         rows, length = self.sequences.shape
         traced = "" if self.trace is None else ", traced"
-        reuse = "" if self.reuse is None else f", reuse {self.reuse}"
-        return f"<sinkscope run: {rows} × {length} tokens, {self.steps} steps, policy {self.policy or 'none'}{reuse}{traced}>"
+        more = "".join(f", {name} {extra}" for name, extra in self.extras.items())
+        return f"<sinkscope run: {rows} × {length} tokens, {len(self)} steps, policy {self.policy or 'none'}{more}{traced}>"
 
     def _repr_html_(self) -> str:
         """The answers and how they were made, for a notebook."""
         facts = [
-            ("decoding", self.decoding), ("policy", self.policy or "none"), ("seed", self.seed), ("steps", self.steps),
+            ("decoding", self.decoding), ("policy", self.policy or "none"), ("seed", self.seed), ("steps", len(self)),
             ("forward passes", ", ".join(map(str, self.forwards))),
         ]  # fmt: skip
-        if self.reuse is not None:
-            saved = "" if self.work is None else f", {self.work.saved:.0%} of the multiply-adds saved"
-            facts.append(("reuse (approximate steps)", f"{self.reuse}{saved}"))
+        facts += list(self.extras.items())
         shares = zip(ACCOUNT.values(), (getattr(self, name) for name in ACCOUNT), strict=True)
         facts += [
             (name, ", ".join(f"{share:.1%}" for share in values.tolist()))

@@ -45,7 +45,7 @@ def dormant(seen: Observation, share: float = SHARE) -> dict[str, Tensor]:
     draws = drawn([key + 4 for key in seen.keys], sleeping[:, 0].shape).to(sleeping.device)
     rank = draws.masked_fill(sleeping, 2.0).argsort(-1).argsort(-1)
     others = (rank < sleeping.sum(-1, keepdim=True)) & ~sleeping
-    found = {
+    measures = {
         "heads": sleeping.double().mean((0, 2)),
         "sink heads": (sleeping & has_sink).sum((0, 2)) / above_zero(number),
     }
@@ -55,5 +55,5 @@ def dormant(seen: Observation, share: float = SHARE) -> dict[str, Tensor]:
         if bool(sleeping.any()):
             after = predictions_under(seen, _Zero(heads))
             cost = effects(seen, after, nowhere)["kl"].masked_fill(number == 0, float("nan"))
-        found[name] = cost
-    return found
+        measures[name] = cost
+    return measures

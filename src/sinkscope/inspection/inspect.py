@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from sinkscope.base.errors import InputError
 from sinkscope.decoding import decoding_from_json
-from sinkscope.errors import InputError
 from sinkscope.generation.run import Run
-from sinkscope.inspection.holdings import Holding, holdings
-from sinkscope.inspection.survey import survey, survey_table, void_flags
+from sinkscope.inspection.survey import probe_names, survey, survey_table, void_flags
 from sinkscope.inspection.tuned_lens import tuned_lens
 from sinkscope.models.model import Model
 from sinkscope.trace.trace import Trace
+from sinkscope.verdicts import Verdict, wording
+from sinkscope.verdicts.holdings import measures_of
+from sinkscope.verdicts.questions import held
 
 if TYPE_CHECKING:
     import pandas
@@ -26,19 +28,23 @@ FITTED = 8
 """Rows at least that a tuned lens is fitted on; with fewer than three times as many there is none."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Inspection:
     """What an inspection found.
 
     Attributes:
         table: section, measure, place, layer, value, low, high, n (see `survey_table`).
-        holdings: the answers of the rules. void: measure → why it means nothing here.
+        holdings: the verdicts. void: measure → why it means nothing here.
     """
 
     model: str
     table: pandas.DataFrame
-    holdings: list[Holding]
+    holdings: list[Verdict]
     void: dict[str, str]
+
+    def __repr__(self) -> str:
+        held = "\n".join(f"  {verdict.question}  {wording.answer(verdict)}" for verdict in self.holdings)
+        return f"What the sinks of {self.model} hold\n{held}"
 
 
 def inspect_run(
@@ -64,7 +70,8 @@ def inspect_run(
         read = [name for name in part if name.startswith("tuned lens/")]
         part.update({name: np.full_like(part[name], np.nan) for name in read})
     table, void = survey_table(parts), void_flags(model, run)
-    return Inspection(model.source, table, holdings(table, void), void)
+    verdicts = held(measures_of(table, void, model.source), probe_names())
+    return Inspection(model.source, table, verdicts, void)
 
 
 def rows_of(run: Run, rows: Sequence[int]) -> Run:
@@ -77,6 +84,7 @@ def rows_of(run: Run, rows: Sequence[int]) -> Run:
         texts=[run.texts[row] for row in chosen],
         ties=run.ties[:, chosen],
         forwards=[run.forwards[row] for row in chosen],
+        taken=[run.taken[row] for row in chosen],
         seed=[run.seed[row] for row in chosen] if isinstance(run.seed, list) else run.seed,
         real=None if run.real is None else run.real[chosen],
         trace=None,
@@ -94,8 +102,7 @@ def run_of_trace(model: Model, trace: Trace) -> Run:
         raise InputError(
             f"this trace was made with other weights than {model.source} has; inspect it with the model that made it"
         )
-    if about.get("policy") or about.get("reuse"):
-        made_under = about.get("policy") or about["reuse"]
+    if made_under := about.get("policy") or about.get("reuse"):
         raise InputError(
             f"this trace was made under {made_under}; inspection needs one without a policy or reuse"
         )
@@ -119,6 +126,6 @@ def run_of_trace(model: Model, trace: Trace) -> Run:
     rows = len(final)
     return Run(
         sequences=final, states=torch.as_tensor(states), texts=[""] * rows, ties=torch.zeros(total, rows, dtype=torch.long),
-        forwards=[total] * rows, decoding=decoding, policy=None, seed=json.loads(str(about.get("seed", "null"))), prompt=prompt,
-        real=None if bool(real.all()) else real, trace=trace,
+        forwards=[total] * rows, taken=[total] * rows, decoding=decoding, policy=None,
+        seed=json.loads(str(about.get("seed", "null"))), prompt=prompt, real=None if bool(real.all()) else real, trace=trace,
     )  # fmt: skip

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 from sinkscope.generation.run import Run
 from sinkscope.inspection.observation import (
     MASK,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 Positions = Literal["sinks", "masks"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Lens:
     """What a lens reads at N places; layer 0 is the embedding, layer L what the head is given.
 
@@ -68,13 +68,18 @@ class Lens:
     tuned: bool
     texts: dict[int, str] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        kind = "tuned lens" if self.tuned else "lens"
+        controls = int((~self.chosen).sum())
+        return f"<{kind} at {int(self.chosen.sum())} positions and {controls} controls, layers {self.layers}; .table>"
+
     def by_row(self, measure: str, chosen: bool, rows: int) -> np.ndarray[Any, Any]:
         """Float [rows, n]: a measure ("own", "elsewhere", "probability"), mean over a row's places; NaN where it has none."""
-        values, kept = getattr(self, measure), self.chosen == chosen
+        values, side = getattr(self, measure), self.chosen == chosen
         total, count = np.zeros((rows, len(self.layers))), np.zeros((rows, len(self.layers)))
-        known = ~np.isnan(values[kept])
-        np.add.at(total, self.row[kept], np.where(known, values[kept], 0.0))
-        np.add.at(count, self.row[kept], known)
+        there = ~np.isnan(values[side])
+        np.add.at(total, self.row[side], np.where(there, values[side], 0.0))
+        np.add.at(count, self.row[side], there)
         means: np.ndarray[Any, Any] = total / np.where(count == 0, np.nan, count)
         return means
 
@@ -128,10 +133,10 @@ def lens(
         raise InputError(f"layers should be among 0 to {model.shape.layers}, got {list(chosen)}")
     affine = tuned_lens(model, run) if tuned is True else tuned or None
     numbers = chosen_steps(run, steps) if isinstance(steps, int) else list(steps)
-    parts = [
+    reads = [
         read(seen, chosen, positions, affine) for number in numbers for seen in observe(model, run, number)
     ]
-    arrays: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    arrays: dict[str, Any] = {name: np.concatenate([arrays[name] for arrays in reads]) for name in reads[0]}
     texts: dict[int, str] = {}
     if model.tokenizer is not None:
         seen_tokens = set(arrays["token"].ravel().tolist())
@@ -157,14 +162,14 @@ def read(
         logits = partial(tuned.logits, seen.model, layer) if tuned else partial(read_out, seen.model)
         best = [logits(piece).softmax(-1).max(-1) for piece in torch.split(stream[index], 512)]
         reads.append((torch.cat([b.indices for b in best]), torch.cat([b.values for b in best])))
-    token, probability = (torch.stack(part, 1) for part in zip(*reads, strict=True))
+    token, probability = (torch.stack(each, 1) for each in zip(*reads, strict=True))
     own, elsewhere = _agreement(seen, row, column, token)
     # Layers, from the last one back, with the last one's token.
     same = (token == token[:, -1:]).flip(1).cumprod(1).sum(1)
     settled = torch.tensor(layers, device=token.device)[len(layers) - same]
-    place = torch.tensor(seen.rows, device=row.device)[row]
+    in_run = torch.tensor(seen.rows, device=row.device)[row]
     values = {
-        "row": place, "step": torch.full_like(place, seen.step), "column": column + seen.offset, "chosen": wanted[row, column],
+        "row": in_run, "step": torch.full_like(in_run, seen.step), "column": column + seen.offset, "chosen": wanted[row, column],
         "token": token, "probability": probability, "own": own, "elsewhere": elsewhere, "settled": settled,
     }  # fmt: skip
     return {name: value.cpu().numpy() for name, value in values.items()}
@@ -186,7 +191,10 @@ def _places(seen: Observation, positions: Positions | Sequence[int]) -> Tensor:
 
 
 def _agreement(seen: Observation, row: Tensor, column: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
-    """Float64 [N, n] each: the token is that of the place's own column; it is still to be written at another one."""
+    """Float64 [N, n] each, 1 or 0, for the token that a layer reads at a position; NaN where nothing is still to be written.
+
+    Whether the run writes it in the end at the column that this position predicts; whether it writes it later at another one.
+    """
     model, target = seen.model, column + seen.shift
     inside = target < seen.final.shape[1]
     target = target.clamp(max=seen.final.shape[1] - 1)
@@ -196,6 +204,6 @@ def _agreement(seen: Observation, row: Tensor, column: Tensor, token: Tensor) ->
     content = ~torch.isin(seen.final, torch.tensor(sorted(special), dtype=torch.long, device=row.device))
     due = (seen.predicted & content)[row]  # [N, S]
     due = due.scatter(1, target[:, None], due.gather(1, target[:, None]) & ~inside[:, None])
-    found = torch.stack([((seen.final[row] == each[:, None]) & due).any(1) for each in token.T], 1)
-    elsewhere = torch.where(due.any(1)[:, None], found.double(), float("nan"))
+    later = torch.stack([((seen.final[row] == each[:, None]) & due).any(1) for each in token.T], 1)
+    elsewhere = torch.where(due.any(1)[:, None], later.double(), float("nan"))
     return own, elsewhere

@@ -24,11 +24,11 @@ def destinations(seen: Observation) -> dict[str, Tensor]:
     queries = seen.predicted.roll(-seen.shift, 1) if seen.shift else seen.predicted
     count = above_zero(queries.sum(1))[:, None]
     itself = torch.eye(seen.kind.shape[1], dtype=torch.bool, device=seen.kind.device)
-    found: dict[str, list[Tensor]] = {}
+    shares: dict[str, list[Tensor]] = {}
 
     def add(name: str, attention: Tensor, where: Tensor) -> None:
         share = torch.where(where, attention, 0.0).sum(-1)  # [B, H, Q]
-        found.setdefault(name, []).append((share * queries[:, None]).double().sum(-1) / count)
+        shares.setdefault(name, []).append((share * queries[:, None]).double().sum(-1) / count)
 
     for layer, call in enumerate(seen.calls):
         attention = seen.attention(layer)
@@ -38,13 +38,13 @@ def destinations(seen: Observation) -> dict[str, Tensor]:
         even = even * (seen.kind >= 0)[:, None, None]
         even = even / even.sum(-1, keepdim=True).clamp(min=1)
         for number, name in enumerate(KINDS):
-            here = (seen.kind == number)[:, None, None] & ~itself
-            add(name, attention, here)
-            add(f"even: {name}", even, here)
+            of_kind = (seen.kind == number)[:, None, None] & ~itself
+            add(name, attention, of_kind)
+            add(f"even: {name}", even, of_kind)
         add("itself", attention, itself)
         add("even: itself", even, itself)
         add("sinks", attention, seen.sinks[layer][:, :, None])
-    return {name: torch.stack(parts).view(len(seen.calls), rows, -1) for name, parts in found.items()}
+    return {name: torch.stack(layers).view(len(seen.calls), rows, -1) for name, layers in shares.items()}
 
 
 def block_queries(seen: Observation) -> Tensor:
@@ -80,9 +80,9 @@ def union(seen: Observation, k: int = TOP) -> dict[str, Tensor]:
             wanted = top_keys(attention, min(k, attention.shape[-1])) & queries[:, None, :, None]
             sizes[name].append(wanted.any(2).sum(-1).double().mean(1) / k)
     chance = keys / k * (1 - (1 - k / keys.double()) ** asked)
-    found = {name: torch.stack(parts) for name, parts in sizes.items()}
-    found["by chance"] = chance[None].expand(len(seen.calls), -1)
-    return {name: value.masked_fill(~usable[None], float("nan")) for name, value in found.items()}
+    measures = {name: torch.stack(layers) for name, layers in sizes.items()}
+    measures["by chance"] = chance[None].expand(len(seen.calls), -1)
+    return {name: value.masked_fill(~usable[None], float("nan")) for name, value in measures.items()}
 
 
 def over_time(first: Observation, later: Observation, k: int = TOP) -> dict[str, Tensor]:
@@ -94,19 +94,19 @@ def over_time(first: Observation, later: Observation, k: int = TOP) -> dict[str,
     """
     queries = (block_queries(first) & block_queries(later))[:, None, :, None]
     real = later.kind >= 0
-    parts: dict[str, list[Tensor]] = {"recall": [], "recall without sinks": []}
+    recalls: dict[str, list[Tensor]] = {"recall": [], "recall without sinks": []}
     for layer in range(len(later.calls)):
         received = [(seen.attention(layer) * queries).sum(2) for seen in (first, later)]
-        mass = [one.masked_fill(~real[:, None], -1.0) for one in received]
-        for name, out in parts.items():
+        mass = [each.masked_fill(~real[:, None], -1.0) for each in received]
+        for name, out in recalls.items():
             if name != "recall":
-                mass = [one.masked_fill(later.sinks[layer], -1.0) for one in mass]
-            before, after = (top_keys(one, k) for one in mass)
+                mass = [each.masked_fill(later.sinks[layer], -1.0) for each in mass]
+            before, after = (top_keys(each, k) for each in mass)
             out.append((before & after).sum(-1).double().mean(1) / k)
-    found = {name: torch.stack(values) for name, values in parts.items()}
-    found["by chance"] = (k / real.sum(1).double())[None].expand(len(later.calls), -1)
+    measures = {name: torch.stack(layers) for name, layers in recalls.items()}
+    measures["by chance"] = (k / real.sum(1).double())[None].expand(len(later.calls), -1)
     empty = ~queries[:, 0, :, 0].any(1)
-    return {name: value.masked_fill(empty[None], float("nan")) for name, value in found.items()}
+    return {name: value.masked_fill(empty[None], float("nan")) for name, value in measures.items()}
 
 
 def over_depth(seen: Observation) -> dict[str, Tensor]:
@@ -122,5 +122,5 @@ def over_depth(seen: Observation) -> dict[str, Tensor]:
         hit = (deeper & sinks[layer]).sum((0, 2)).double()
         recall.append(hit / above_zero(deeper.sum((0, 2))))
     chance = sinks[:-1].sum(-1).double() / keys.double()
-    found = torch.stack(recall) if recall else torch.zeros_like(chance)
-    return {"recall": found, "by chance": chance.masked_fill(found.isnan(), float("nan"))}
+    share = torch.stack(recall) if recall else torch.zeros_like(chance)
+    return {"recall": share, "by chance": chance.masked_fill(share.isnan(), float("nan"))}

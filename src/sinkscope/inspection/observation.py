@@ -7,7 +7,6 @@ forward over the whole sequence is all of its steps: such a run has one observat
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -17,13 +16,13 @@ from torch import Tensor
 
 from sinkscope.attention.context import ALL, AttentionCall, CallEditor
 from sinkscope.attention.distant import whole
-from sinkscope.decoding.groups import grouped, row_keys
-from sinkscope.errors import CheckpointError, InputError
-from sinkscope.generation.generate import check_decoding, runs_together
+from sinkscope.base.errors import CheckpointError, InputError
+from sinkscope.base.sink_rule import torch_sinks_of
+from sinkscope.decoding.groups import grouped, row_keys, runs_together
+from sinkscope.generation.generate import check_decoding
 from sinkscope.generation.run import Run
+from sinkscope.models.layers import decoder_layers, streams
 from sinkscope.models.model import Model
-from sinkscope.sink_rule import torch_sinks_of
-from sinkscope.trace.recorder import decoder_layers
 
 PROMPT, MASK, WRITTEN, PADDING = 0, 1, 2, -1
 """Kinds of positions: given, mask token, written answer token; padding is none of them."""
@@ -41,7 +40,7 @@ class Observation:
     """The inside of one forward pass.
 
     Attributes:
-        rows: places of its rows in the run. step: its number. offset: first column of its rows in the run's frame.
+        rows: numbers of its rows in the run. step: its number. offset: first column of its rows in the run's frame.
         tokens, final: Long [B, S]: the state, and what the run wrote in the end.
         kind: Long [B, S]: PROMPT, MASK, WRITTEN or PADDING.
         predicted: Bool [B, S]: columns whose token is predicted here: all masks; a causal model's whole answer.
@@ -105,10 +104,10 @@ class Observation:
 
 
 class _Inside:
-    """Records the calls and the stream of one forward, and hands both to what changes them."""
+    """Records the calls and the stream of one forward of B rows; layer L is behind the last one."""
 
-    def __init__(self, rows: int, stream: StreamHook | None) -> None:
-        self.rows, self.stream = rows, stream
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
         self.calls: list[AttentionCall] = []
         self.streams: list[Tensor] = []
 
@@ -140,48 +139,25 @@ def forward_inside(
     Returns:
         Float32 [L + 1, B, S, width], or [1, …] without `record`, and the calls.
     """
-    inside = _Inside(len(tokens), stream)
+    inside, count = _Inside(len(tokens)), model.shape.layers
+
+    def enter(layer: int, hidden: Tensor) -> Tensor | None:
+        changed = stream(layer, hidden) if stream is not None and layer < count else None
+        if record or layer == count:
+            inside.residual(layer, hidden if changed is None else changed)
+        return changed
+
     doubled = editor is not None and stream is not None
     wide = torch.cat([real, real]) if doubled and real is not None else real
     context = replace(model.context(wide, recorder=inside if record else None), editor=editor)
-    with _hooks(model, inside, record), torch.no_grad():
-        given = torch.cat([tokens, tokens]) if doubled else tokens
+    layers = decoder_layers(model.network, count - 1)[:count]
+    with streams(layers, enter, behind=True), torch.no_grad():
+        ids = torch.cat([tokens, tokens]) if doubled else tokens
         if model.spec.causal:
-            model.forward(given, context, keep=1)
+            model.forward(ids, context, keep=1)
         else:
-            model.hidden(given, context)
+            model.hidden(ids, context)
     return torch.stack(inside.streams), inside.calls
-
-
-@contextmanager
-def _hooks(model: Model, inside: _Inside, every: bool) -> Iterator[None]:
-    layers = decoder_layers(model.network, model.shape.layers - 1)
-    handles = []
-
-    def before(layer: int) -> Any:
-        def hook(_: Any, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
-            hidden = positional[0] if positional else named["hidden_states"]
-            if inside.stream is not None:
-                hidden = inside.stream(layer, hidden)
-            if every:
-                inside.residual(layer, hidden)
-            if positional:
-                return (hidden, *positional[1:]), named
-            return (), {**named, "hidden_states": hidden}
-
-        return hook
-
-    def after(_: Any, __: Any, output: Any) -> None:
-        inside.residual(len(layers), output[0] if isinstance(output, tuple) else output)
-
-    try:
-        for layer in range(model.shape.layers):
-            handles.append(layers[layer].register_forward_pre_hook(before(layer), with_kwargs=True))
-        handles.append(layers[model.shape.layers - 1].register_forward_hook(after))
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def read_out(model: Model, residual: Tensor) -> Tensor:
@@ -227,12 +203,12 @@ def observe(model: Model, run: Run, step: int) -> Iterator[Observation]:
             f"{decoding.kind} runs of {model.family} models cannot be inspected: images, guidance and block caches have "
             "more than one forward for a step; use a text decoding with cfg=0"
         )
-    if run.policy is not None or run.reuse is not None:
+    if run.policy is not None or not run.exact:
         raise InputError(
-            "inspection computes steps anew, exactly: it needs a run without a policy and without reuse"
+            "inspection computes steps anew, exactly: it needs a run without a policy whose steps were exact"
         )
-    if not 0 <= step < run.steps:
-        raise InputError(f"step {step} is not in this run, which has the steps 0 to {run.steps - 1}")
+    if not 0 <= step < len(run):
+        raise InputError(f"step {step} is not in this run, which has the steps 0 to {len(run) - 1}")
     lengths = [run.prompt] * run.states.shape[1] if run.real is None else run.real.sum(1).tolist()
     together = runs_together(model, decoding, run.policy)
     for group in grouped(run.prompt, lengths, isinstance(run.seed, list), together):
@@ -273,11 +249,8 @@ def _observation(
     if causal:
         distant = whole(calls)
         far, could = distant.far()
-        received = (
-            torch.where(could.known, far / could.uniform.clamp(min=1e-9), float("nan"))
-            .float()
-            .transpose(0, 1)
-        )
+        relative = torch.where(could.known, far / could.uniform.clamp(min=1e-9), float("nan"))
+        received = relative.float().transpose(0, 1)
         sinks = distant.sinks().transpose(0, 1)
     else:
         received = torch.stack([call.received()[:, :, 0] for call in calls])
@@ -295,8 +268,8 @@ def check_read_out(model: Model) -> None:
     """Refuse a network whose logits are not the head on the last norm of the stream: a lens would read something else."""
     ids = torch.arange(8, device=model.device)[None] % model.shape.vocabulary
     stream, _ = forward_inside(model, ids, None, record=False)
-    own = model.forward(ids).float()
-    if not torch.allclose(read_out(model, stream[-1]), own, atol=1e-3 + 0.02 * float(own.abs().max())):
+    logits = model.forward(ids).float()
+    if not torch.allclose(read_out(model, stream[-1]), logits, atol=1e-3 + 0.02 * float(logits.abs().max())):
         raise CheckpointError(
             f"the logits of {model.source} are not its head on its last norm; inspection cannot read it"
         )
@@ -327,8 +300,8 @@ def drawn(keys: list[int], shape: Sequence[int]) -> Tensor:
 def chosen_steps(run: Run, count: int) -> list[int]:
     """`count` steps, evenly spread over the run; a causal run has one observation."""
     if run.decoding.causal:
-        return [run.steps - 1]
-    return sorted({int((i + 0.5) * run.steps / count) for i in range(count)})
+        return [len(run) - 1]
+    return sorted({int((i + 0.5) * len(run) / count) for i in range(count)})
 
 
 def row_mean(values: Tensor, where: Tensor) -> Tensor:

@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sinkscope.checks import one_of
-from sinkscope.errors import InputError
+from sinkscope.base.checks import one_of
+from sinkscope.base.errors import InputError
 from sinkscope.generation.run import Run
 from sinkscope.inspection.observation import (
     MASK,
@@ -42,6 +42,7 @@ from sinkscope.statistics import Estimate, mean_interval
 
 What = Literal["key", "value", "both", "residual"]
 PARTS = ("key", "value", "both", "residual")
+SIDES = ("sinks", "control")
 MEASURES = {
     "kl": "nats, KL(as it was ‖ patched) of the predictions",
     "flipped": "share of predictions with another best candidate",
@@ -78,8 +79,8 @@ class Patch:
 
     def __repr__(self) -> str:
         at, other = (
-            ", ".join(f"{name} {np.nanmean(values):.3g}" for name, values in part.items())
-            for part in (self.sinks, self.control)
+            ", ".join(f"{name} {np.nanmean(values):.3g}" for name, values in side.items())
+            for side in (self.sinks, self.control)
         )
         return f"<patch of {self.what} from {self.donor}: at sinks {at}; at random places {other}>"
 
@@ -91,13 +92,13 @@ class _TakeOver:
         self.where, self.what, self.nothing = where, what, nothing
 
     def inputs(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        rows, here = self.where.shape[1], self.where[layer][..., None]
+        rows, replaced = self.where.shape[1], self.where[layer][..., None]
         if self.nothing:
-            return key, value.masked_fill(here, 0.0)
+            return key, value.masked_fill(replaced, 0.0)
         if self.what in ("key", "both"):
-            key = torch.cat([torch.where(here, key[rows:], key[:rows]), key[rows:]])
+            key = torch.cat([torch.where(replaced, key[rows:], key[:rows]), key[rows:]])
         if self.what in ("value", "both"):
-            value = torch.cat([torch.where(here, value[rows:], value[:rows]), value[rows:]])
+            value = torch.cat([torch.where(replaced, value[rows:], value[:rows]), value[rows:]])
         return key, value
 
     def output(self, layer: int, output: Tensor) -> Tensor:
@@ -118,10 +119,10 @@ def patched_logits(seen: Observation, where: Tensor, donors: Tensor | None, what
     rows = torch.arange(len(kind), device=kind.device)[:, None]
 
     def stream(layer: int, hidden: Tensor) -> Tensor:
-        own = hidden[: len(kind)]
-        vectors = donors[layer][rows, kind].to(own.dtype)
-        replaced = torch.where(anywhere[layer][..., None], vectors, own)
-        return replaced if what == "residual" else torch.cat([own, replaced])
+        plain = hidden[: len(kind)]
+        vectors = donors[layer][rows, kind].to(plain.dtype)
+        replaced = torch.where(anywhere[layer][..., None], vectors, plain)
+        return replaced if what == "residual" else torch.cat([plain, replaced])
 
     return predictions_under(seen, None if what == "residual" else _TakeOver(where, what, False), stream)
 
@@ -139,8 +140,8 @@ def donors_of(seen: Observation, ordinary: bool = False) -> Tensor:
         score = draws.to(score.device) - 2.0 * seen.layer_sinks
     chosen = []
     for kind in (PROMPT, MASK, WRITTEN):
-        here = (seen.kind == kind)[None]
-        chosen.append((score + 10.0**6 * (here.float() + real[None].float())).argmax(-1))
+        of_kind = (seen.kind == kind)[None]
+        chosen.append((score + 10.0**6 * (of_kind.float() + real[None].float())).argmax(-1))
     columns = torch.stack(chosen, -1)  # [L, B, 3]
     width = seen.residual.shape[-1]
     return seen.residual[:-1].gather(2, columns[..., None].expand(-1, -1, -1, width))
@@ -150,24 +151,24 @@ def effects(seen: Observation, after: Tensor, where: Tensor) -> dict[str, Tensor
     """Measure → Float64 [B]: what changed at predictions that are not read from a patched place Bool [L, B, G, S]."""
     row, column = seen.predicted.nonzero(as_tuple=True)
     touched = where.any(2).any(0)[row, (column - seen.shift).clamp(min=0)]
-    one, two = seen.logits.double().log_softmax(-1), after.double().log_softmax(-1)
-    best, other = one.argmax(-1), two.argmax(-1)
+    before, patched = seen.logits.double().log_softmax(-1), after.double().log_softmax(-1)
+    best, other = before.argmax(-1), patched.argmax(-1)
     truth = seen.final[row, column]
     values = {
-        "kl": (one.exp() * (one - two)).sum(-1).clamp(min=0),
+        "kl": (before.exp() * (before - patched)).sum(-1).clamp(min=0),
         "flipped": (best != other).double(),
-        "confidence_change": two.amax(-1).exp() - one.amax(-1).exp(),
+        "confidence_change": patched.amax(-1).exp() - before.amax(-1).exp(),
         "written_flipped": torch.where(seen.decided[row, column], (best != other).double(), float("nan")),
         "answer_lost": ((best == truth) & (other != truth)).double(),
     }
     return {name: _by_row(value, row, ~touched, len(seen.rows)) for name, value in values.items()}
 
 
-def _by_row(values: Tensor, row: Tensor, kept: Tensor, rows: int) -> Tensor:
-    kept = kept & ~values.isnan()
+def _by_row(values: Tensor, row: Tensor, counts: Tensor, rows: int) -> Tensor:
+    counts = counts & ~values.isnan()
     total, count = (torch.zeros(rows, dtype=torch.float64, device=values.device) for _ in range(2))
-    total.index_add_(0, row[kept], values[kept].double())
-    count.index_add_(0, row[kept], torch.ones_like(values[kept], dtype=torch.float64))
+    total.index_add_(0, row[counts], values[counts].double())
+    count.index_add_(0, row[counts], torch.ones_like(values[counts], dtype=torch.float64))
     return total / above_zero(count)
 
 
@@ -216,46 +217,42 @@ def patch(
     if other == "nothing" and what != "value":
         raise InputError(f"only a value can be nothing; what is {what!r}: use what='value', or another donor")
     wanted = [step] if step is not None else chosen_steps(run, steps)
-    sides: dict[str, dict[str, list[np.ndarray[Any, Any]]]] = {"sinks": {}, "control": {}}
-    counted = []
-    for number in wanted:
+    measured = {side: {name: np.full((len(wanted), rows), np.nan) for name in MEASURES} for side in SIDES}
+    counted = np.zeros((len(wanted), rows))
+    for index, number in enumerate(wanted):
         donors = None if other == "nothing" else _donors(model, run, other, number)
-        count = np.zeros(rows)
-        values = {side: {name: np.full(rows, np.nan) for name in MEASURES} for side in sides}
         for seen in observe(model, run, number):
-            masks = dict(zip(sides, (_in_layers(mask, layers) for mask in places(seen)), strict=True))
-            count[seen.rows] = masks["sinks"].any(2).float().sum(-1).mean(0).cpu().numpy()
+            masks = dict(zip(SIDES, (_in_layers(mask, layers) for mask in places(seen)), strict=True))
+            counted[index, seen.rows] = masks["sinks"].any(2).float().sum(-1).mean(0).cpu().numpy()
             for side, where in masks.items():
                 vectors = None if donors is None else donors[side][:, seen.rows]
                 empty = ~where.any(3).any(2).any(0)
                 for name, value in effects(seen, patched_logits(seen, where, vectors, what), where).items():
-                    values[side][name][seen.rows] = value.masked_fill(empty, float("nan")).cpu().numpy()
-        counted.append(count)
-        for side, measures in values.items():
-            for name, array in measures.items():
-                sides[side].setdefault(name, []).append(array)
+                    shown = value.masked_fill(empty, float("nan"))
+                    measured[side][name][index, seen.rows] = shown.cpu().numpy()
     means = {
-        side: {name: mean_known(arrays) for name, arrays in lists.items()} for side, lists in sides.items()
+        side: {name: mean_known(list(values)) for name, values in each.items()}
+        for side, each in measured.items()
     }
-    at_sinks = means["control" if at == "random" else "sinks"]
     donor = other if isinstance(other, str) else "another run"
-    return Patch(what, donor, at_sinks, means["control"], np.mean(counted, 0))
+    at_sinks = means["control" if at == "random" else "sinks"]
+    return Patch(what, donor, at_sinks, means["control"], counted.mean(0))
 
 
 def _donors(model: Model, run: Run, other: Run | str, step: int) -> dict[str, Tensor]:
     """ "sinks", "control" → Float [L, B, 3, width]."""
     source = other if isinstance(other, Run) else run
     strongest, ordinary = all_donors(model, source, same_share(run, source, step))
-    found = {"sinks": ordinary if other == "ordinary" else strongest, "control": ordinary}
+    donors = {"sinks": ordinary if other == "ordinary" else strongest, "control": ordinary}
     if other == "mean":
-        total = {name: vectors.sum(1, keepdim=True) for name, vectors in found.items()}
-        found = {name: (total[name] - vectors) / (vectors.shape[1] - 1) for name, vectors in found.items()}
-    return found
+        total = {name: vectors.sum(1, keepdim=True) for name, vectors in donors.items()}
+        donors = {name: (total[name] - vectors) / (vectors.shape[1] - 1) for name, vectors in donors.items()}
+    return donors
 
 
 def same_share(run: Run, other: Run, step: int) -> int:
     """The step of another run that is as far in it as `step` is in this one."""
-    return step if run.steps == other.steps else min(other.steps - 1, step * other.steps // run.steps)
+    return step if len(run) == len(other) else min(len(other) - 1, step * len(other) // len(run))
 
 
 def all_donors(model: Model, run: Run, step: int) -> tuple[Tensor, Tensor]:
@@ -273,14 +270,14 @@ def all_donors(model: Model, run: Run, step: int) -> tuple[Tensor, Tensor]:
 def _in_layers(where: Tensor, layers: tuple[int, ...] | None) -> Tensor:
     if layers is None:
         return where
-    kept = torch.tensor([layer in layers for layer in range(len(where))], device=where.device)
-    return where & kept[:, None, None, None]
+    chosen = torch.tensor([layer in layers for layer in range(len(where))], device=where.device)
+    return where & chosen[:, None, None, None]
 
 
 def mean_known(values: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
     """Mean over the first axis of what is known; NaN where nothing is."""
     stacked = np.stack(values)
-    known = ~np.isnan(stacked)
-    total = np.where(known, stacked, 0.0).sum(0)
-    mean: np.ndarray[Any, Any] = np.where(known.any(0), total / np.maximum(known.sum(0), 1), np.nan)
+    there = ~np.isnan(stacked)
+    total = np.where(there, stacked, 0.0).sum(0)
+    mean: np.ndarray[Any, Any] = np.where(there.any(0), total / np.maximum(there.sum(0), 1), np.nan)
     return mean

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 from sinkscope.generation.run import Run
 from sinkscope.inspection.dormant import dormant
 from sinkscope.inspection.lens import Lens, read
@@ -42,7 +42,7 @@ from sinkscope.inspection.probes import probe, shuffled
 from sinkscope.inspection.tuned_lens import TunedLens
 from sinkscope.inspection.vectors import channels, movement, scores
 from sinkscope.models.model import Model
-from sinkscope.statistics import mean_interval
+from sinkscope.statistics import mean_interval, ratio_interval
 
 if TYPE_CHECKING:
     import pandas
@@ -65,6 +65,7 @@ LABELS = ("masks left", "step", "block", "answer length", "next decided", "task"
 WHERE = {"sinks": "at sinks", "others": "elsewhere"}
 """Place in the table → its words in the measures' names."""
 PLACES = tuple(WHERE)
+GAP, BY_ANGLE = "scores/gap/all", "scores/gap by angle/all"
 ALL = -1
 """The layer of a row that is the mean over layers, or does not go by layer."""
 
@@ -98,7 +99,7 @@ def survey(
         strongest = all_donors(model, source, same_share(run, source, number))
         donors = [donor.roll(-turn, 1) for donor in strongest]
         first = _first_of_block(run, number)
-        later = observe(model, run, number + 1) if not model.spec.causal and number + 1 < run.steps else None
+        later = observe(model, run, number + 1) if not model.spec.causal and number + 1 < len(run) else None
         begin = observe(model, run, first) if not model.spec.causal and first < number else None
         for seen in observe(model, run, number):
             after, start = (None if stream is None else next(stream) for stream in (later, begin))
@@ -152,7 +153,7 @@ def _step(
     score = scores(seen)
     for name, (to, where) in product(("key length", "cosine"), WHERE.items()):
         found[f"scores/{name}/{to}"] = score[f"{name} {where}"]
-    for name in ("query length", "gap", "angle's part"):
+    for name in ("query length", "gap", "gap by angle"):
         found[f"scores/{name}/all"] = score[name]
     sleeping = dormant(seen)
     found |= {f"dormant/{name}/all": sleeping[name] for name in ("heads", "sink heads")}
@@ -210,13 +211,17 @@ def probe_layers(layers: int) -> tuple[int, ...]:
 
 
 def _vectors(seen: Observation) -> dict[str, Array]:
-    """ "vectors/NAME": Float32 [B, layers, 2, features]: at a layer's strongest sink and at a random non-sink of its kind."""
+    """ "vectors/NAME": Float32 [B, layers, 3, features]: at a layer's strongest sink, at a random non-sink of its kind, and at
+    the first non-sink of its kind: one place, as a sink that is always the same token is."""
     kept = list(probe_layers(len(seen.calls)))
     sinks = seen.layer_sinks[kept]
     best = seen.strength[kept].masked_fill(~sinks, -1.0).argmax(-1, keepdim=True)
     strongest = torch.zeros_like(sinks).scatter(-1, best, True) & sinks
     hidden = seen.judged[kept].masked_fill(sinks & ~strongest, -1)
     other = matched(strongest, hidden, [key + 5 for key in seen.keys])
+    kind = torch.where(strongest, seen.judged[kept], -2).amax(-1, keepdim=True)
+    candidates = (hidden == kind) & ~strongest
+    fixed = candidates & (candidates.cumsum(-1) == 1)
     found = {}
     rows = torch.arange(len(seen.rows), device=best.device)
     for name in VECTORS:
@@ -227,7 +232,7 @@ def _vectors(seen: Observation) -> dict[str, Array]:
             if name != "residual":
                 vectors = getattr(inside, name).transpose(1, 2).flatten(2)
             each = []
-            for where in (strongest[index], other[index]):
+            for where in (strongest[index], other[index], fixed[index]):
                 vector = vectors[rows, where.long().argmax(-1)].float()
                 each.append(vector.masked_fill(~where.any(-1)[:, None], float("nan")))
             stacked.append(torch.stack(each, 1))
@@ -252,7 +257,7 @@ def _labels(run: Run, seen: Observation) -> dict[str, Array]:
     block = seen.reachable.sum().double().expand_as(written) / length
     values = {
         "masks left": nothing if causal else seen.predicted.sum(1).double() / length,
-        "step": nothing if causal else torch.full_like(written, seen.step / run.steps),
+        "step": nothing if causal else torch.full_like(written, seen.step / len(run)),
         "block": nothing if causal else block,
         "answer length": written,
         "next decided": nothing if causal else mean_column / length,
@@ -262,7 +267,7 @@ def _labels(run: Run, seen: Observation) -> dict[str, Array]:
 
 def void_flags(model: Model, run: Run) -> dict[str, str]:
     """Measure → why it is void for this model (see `void`), from a step in the middle of the run."""
-    return void(next(observe(model, run, run.steps // 2)))
+    return void(next(observe(model, run, len(run) // 2)))
 
 
 def void(seen: Observation) -> dict[str, str]:
@@ -303,15 +308,17 @@ def survey_table(parts: Sequence[Part]) -> pandas.DataFrame:
 
     rows: list[dict[str, Any]] = []
 
-    def add(section: str, measure: str, place: str, values: Array) -> None:
-        """values: Float [P] or [P, layers]."""
+    def layers(values: Array) -> list[tuple[int, Array]]:
         layered = values if values.ndim == 2 else values[:, None]
         every = [(ALL, mean_known(list(layered.T)))] if layered.shape[1] else []
-        if values.ndim == 2:
-            every += list(enumerate(values.T))
-        for layer, column in every:
+        return every + (list(enumerate(values.T)) if values.ndim == 2 else [])
+
+    def add(section: str, measure: str, place: str, values: Array, whole: Array | None = None) -> None:
+        """values: Float [P] or [P, layers]; whole: what they are a part of, in sums."""
+        of = layers(np.ones(values.shape) if whole is None else whole)
+        for (layer, column), (_, total) in zip(layers(values), of, strict=True):
             n = int(np.isfinite(column).sum())
-            found = mean_interval(column) if n else (np.nan,) * 3
+            found = ratio_interval(column, total) if n else (np.nan,) * 3
             rows.append(dict(zip(
                 ("section", "measure", "place", "layer", "value", "low", "high", "n"),
                 (section, measure, place, layer, *found, n), strict=True,
@@ -331,6 +338,9 @@ def survey_table(parts: Sequence[Part]) -> pandas.DataFrame:
                 add("heads", "share of heads that look most beyond even at", kind, share)
             continue
         add(section, measure, place, values)
+        if name == BY_ANGLE:
+            whole = np.stack([part[GAP] for part in parts]).astype(np.float64)
+            add(section, "angle's part", place, values, whole)
         pairs.setdefault((section, measure), {})[place] = values
     for (section, measure), sides in pairs.items():
         if set(PLACES) <= set(sides):
@@ -340,41 +350,68 @@ def survey_table(parts: Sequence[Part]) -> pandas.DataFrame:
 
 
 def probe_rows(parts: Sequence[Part]) -> list[dict[str, Any]]:
-    """Skill of probes for every label and vector: at sinks, at others, with labels in a random order, and the difference.
+    """Skill of probes for every label and vector: at sinks, at others, at a fixed place, with labels in a random order, and the
+    differences.
 
     The residual at a quarter, half and three quarters of the layers; key and value at half.
     """
     steps = len(parts[0]["label/answer length"])
     prompts = np.repeat(np.arange(len(parts)), steps)
-    layers = parts[0]["vectors/residual"].shape[1]
     rows = []
-    probed = [("residual", layer) for layer in range(layers)] + [(name, layers // 2) for name in VECTORS[1:]]
-    for name, layer in probed:
-        vectors = np.concatenate([part[f"vectors/{name}"][:, layer] for part in parts]).astype(np.float64)
+    for asked in probes(parts[0]["vectors/residual"].shape[1]):
+        if f"label/{asked.label}" not in parts[0]:
+            continue
+        each = [part[f"vectors/{asked.vector}"][:, asked.layer] for part in parts]
+        vectors = np.concatenate(each).astype(np.float64)
         known = np.isfinite(vectors).all((1, 2))
-        at, elsewhere = vectors[known].swapaxes(0, 1)
-        for label in LABELS:
-            if f"label/{label}" not in parts[0]:
-                continue
-            labels = np.concatenate([part[f"label/{label}"] for part in parts])[known]
-            asked = ((at, labels), (elsewhere, labels), (at, shuffled(labels)))
-            here, control, chance = (probe(vectors, given, prompts[known]) for vectors, given in asked)
-            if here is None or control is None or chance is None:
-                continue
-            gain = (control.probe - here.probe) / here.nothing.mean()
-            estimates = {
-                "sinks": here.skill,
-                "others": control.skill,
-                "shuffled": chance.skill,
-                "difference": mean_interval(gain),
-            }
-            where = f"layer {LAYER_WORDS[layer]}" if layers == len(LAYER_WORDS) else f"layer {layer}"
-            rows += [
-                {"section": "probe", "measure": f"{label} from the {name}, {where}", "place": place, "layer": ALL,
-                 "value": e.value, "low": e.low, "high": e.high, "n": len(here.probe)}
-                for place, e in estimates.items()
-            ]  # fmt: skip
+        at, elsewhere, fixed = vectors[known].swapaxes(0, 1)
+        labels = np.concatenate([part[f"label/{asked.label}"] for part in parts])[known]
+        tried = {
+            "sinks": (at, labels), "others": (elsewhere, labels), "fixed": (fixed, labels), "shuffled": (at, shuffled(labels))
+        }  # fmt: skip
+        losses = {place: probe(*given, prompts[known]) for place, given in tried.items()}
+        here = losses["sinks"]
+        if here is None or None in losses.values():
+            continue
+        estimates = {place: each.skill for place, each in losses.items() if each is not None}
+        for name, place in (("difference", "others"), ("fixed difference", "fixed")):
+            control = losses[place]
+            if control is not None:
+                estimates[name] = mean_interval((control.probe - here.probe) / here.nothing.mean())
+        rows += [
+            {"section": "probe", "measure": asked.name, "place": place, "layer": ALL,
+             "value": e.value, "low": e.low, "high": e.high, "n": len(here.probe)}
+            for place, e in estimates.items()
+        ]  # fmt: skip
     return rows
 
 
 LAYER_WORDS = ("at a quarter", "at half", "at three quarters")
+
+
+class ProbeName(NamedTuple):
+    """A probe for a label: the vector, the number of the probed layer, and which layer that is."""
+
+    label: str
+    vector: str
+    layer: int
+    where: str
+
+    @property
+    def name(self) -> str:
+        """The measure in the table."""
+        return f"{self.label} from the {self.vector}, layer {self.where}"
+
+
+def probes(layers: int) -> list[ProbeName]:
+    """All probes of a model that is probed at so many layers."""
+    each = [("residual", layer) for layer in range(layers)] + [(name, layers // 2) for name in VECTORS[1:]]
+    words = LAYER_WORDS if layers == len(LAYER_WORDS) else tuple(map(str, range(layers)))
+    return [ProbeName(label, name, layer, words[layer]) for name, layer in each for label in LABELS]
+
+
+def probe_names() -> dict[str, tuple[str, ...]]:
+    """Label → the names of all probes for it, whatever the number of layers."""
+    every = [probe for layers in range(1, len(LAYER_WORDS) + 1) for probe in probes(layers)]
+    names = {label: [probe.name for probe in every if probe.label == label] for label in LABELS}
+    return {label: tuple(dict.fromkeys(found)) for label, found in names.items()}

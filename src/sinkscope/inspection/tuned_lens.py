@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from sinkscope.base.files import cache_folder
 from sinkscope.generation.run import Run
 from sinkscope.inspection.observation import Observation, chosen_steps, last_norm, observe, read_out
-from sinkscope.models.fetched import cache_folder
 from sinkscope.models.model import Model
 
 TOKENS = 4096
@@ -67,8 +67,8 @@ def fit(model: Model, observations: list[Observation], tokens: int = TOKENS) -> 
     """Fit on at most `tokens` real positions of the observations, evenly taken."""
     streams = [seen.residual[:, seen.kind >= 0] for seen in observations]  # [L + 1, n, width]
     inside = torch.cat(streams, 1)
-    kept = torch.linspace(0, inside.shape[1] - 1, min(tokens, inside.shape[1])).long()
-    inside = inside[:, kept]
+    every_nth = torch.linspace(0, inside.shape[1] - 1, min(tokens, inside.shape[1])).long()
+    inside = inside[:, every_nth]
     with torch.no_grad():
         target = last_norm(model)(inside[-1].to(model.dtype)).double()
     maps = []

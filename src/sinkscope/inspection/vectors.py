@@ -43,9 +43,9 @@ def scores(seen: Observation) -> dict[str, Tensor]:
     """Why a score is high, q·k = |q| · |k| · cos: Float64 [L, B] each, over heads with a sink.
 
     "query length", "key length at sinks", "key length elsewhere", "cosine at sinks", "cosine elsewhere", "gap" (nats, softmax
-    scale included), "angle's part" (of the gap, 1 = all of it). The gap between the mean score of sinks and of other keys has a
-    part from the length of keys and one from their angle to the queries: with k̄ and c̄ the means over keys, gap / |q| =
-    (k̄ₛ − k̄ₒ)(c̄ₛ + c̄ₒ)/2 + (c̄ₛ − c̄ₒ)(k̄ₛ + k̄ₒ)/2; length first, then angle.
+    scale included), "gap by angle" (of it, in nats; sums tell what part that is, since a single gap may be near 0). The gap
+    between the mean score of sinks and of other keys has a part from the length of keys and one from their angle to the queries:
+    with k̄ and c̄ the means over keys, gap / |q| = (k̄ₛ − k̄ₒ)(c̄ₛ + c̄ₒ)/2 + (c̄ₛ − c̄ₒ)(k̄ₛ + k̄ₒ)/2; length first, then angle.
     """
     parts: dict[str, list[Tensor]] = {}
     real = seen.kind >= 0
@@ -76,7 +76,7 @@ def scores(seen: Observation) -> dict[str, Tensor]:
         cs, co = here["cosine at sinks"], here["cosine elsewhere"]
         whole, angle = ks * cs - ko * co, (cs - co) * (ks + ko) / 2
         here["gap"] = whole * here["query length"] * call.scale
-        here["angle's part"] = angle / whole
+        here["gap by angle"] = angle * here["query length"] * call.scale
         for name, value in here.items():
             parts.setdefault(name, []).append(value)
     return {name: torch.stack(values) for name, values in parts.items()}

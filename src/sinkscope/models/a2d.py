@@ -1,19 +1,22 @@
-"""A2D: causal models that dllm converted to masked diffusion; Qwen3, Qwen2 or Llama with bidirectional attention.
+"""A2D: causal models that dllm converted to masked or block diffusion; Qwen3, Qwen2 or Llama with bidirectional attention.
 
-Checked against dllm's modelling code at float32 (tests/golden/a2d_qwen3, a2d_llama). Rows of unequal length are padded on the
-right; padding hides key columns only, and positions stay 0..S−1. Logits are not shifted.
+Checked against dllm's modelling code at float32 (tests/golden/a2d_qwen3, a2d_llama, a2d_bd3lm). Logits are not shifted. Nothing
+in config.json says which of dllm's samplers a checkpoint was trained for. That of MDLM pads rows on the right, where padding
+hides key columns only and positions stay 0..S−1; that of BD3LM (`Bd3lmDecoding`) pads on the left, counts positions from the
+first real token, and its attention stands in blocks.
 """
 
 from __future__ import annotations
 
+import torch
+from torch import Tensor
+
 from sinkscope.models.backbone import BackboneFamily
 from sinkscope.models.checkpoint import Checkpoint
-from sinkscope.models.family import FAMILIES, KnownCheckpoint
+from sinkscope.models.family import FAMILIES
 
 BACKBONES = {"a2d-qwen3": "Qwen3", "a2d-qwen2": "Qwen2", "a2d-llama": "Llama"}
 """model_type → transformers' name of the backbone."""
-
-SETTINGS = "T=0, low_confidence; sample script: 128 tokens and steps, block 32; evaluation: 256 tokens, steps and block"
 
 
 class A2d(BackboneFamily):
@@ -23,27 +26,23 @@ class A2d(BackboneFamily):
         """As the model_type says."""
         return BACKBONES[checkpoint.model_type]
 
+    def positions(self, real: Tensor | None, shape: tuple[int, int], device: torch.device) -> Tensor:
+        """0..S−1 where padding stands on the right; else the real tokens before a column, 0 in padding."""
+        if real is None or not bool((~real[:, :-1] & real[:, 1:]).any()):
+            return super().positions(None, shape, device)
+        return (real.long().cumsum(-1) - 1).masked_fill(~real, 0)
+
 
 FAMILY = FAMILIES.add(
     A2d(
         name="a2d",
         about="causal models converted to masked diffusion by dllm; decoded by its MDLM sampler",
-        known=(
-            KnownCheckpoint(
-                "dllm-hub/Qwen3-0.6B-diffusion-mdlm-v0.1",
-                f"{SETTINGS}; its causal source is Qwen/Qwen3-0.6B",
-                (28, 16, 600_000_000),
-            ),
-            KnownCheckpoint(
-                "dllm-hub/Qwen2.5-Coder-0.5B-Instruct-diffusion-mdlm-v0.1",
-                f"{SETTINGS}; its causal source is Qwen/Qwen2.5-Coder-0.5B-Instruct",
-                (24, 14, 490_000_000),
-            ),
-        ),
+        label="masked diffusion, from an autoregressive model (as A2D)",
         model_types=tuple(BACKBONES),
         padded="keys",
         counts_padding=True,
         padding="right",
+        optional_blocks=True,
         mask_text="<|mask|>",
     )
 )

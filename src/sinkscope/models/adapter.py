@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sinkscope.errors import CheckpointError
+from sinkscope.base.errors import CheckpointError
 from sinkscope.models.checkpoint import Checkpoint, file_digest, listed, opened, read_table
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"

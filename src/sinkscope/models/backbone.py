@@ -16,34 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.attention.interface import NAME, register
-from sinkscope.errors import CheckpointError
-from sinkscope.files import fit
+from sinkscope.base.errors import CheckpointError
+from sinkscope.base.fast import fast
+from sinkscope.base.files import fit
 from sinkscope.models.checkpoint import ROTATION, Checkpoint, StoredParts, fill
 from sinkscope.models.family import Family, SpecialIds, usual_ids
-from sinkscope.models.fused_forward import possible
-from sinkscope.models.stacked import room
+from sinkscope.models.settings import USUAL, check_settings
 from sinkscope.models.variant import read_variant, vary
-
-
-class FullPrecisionRotary(nn.Module):
-    """RoPE angles as LLaDA computes and uses them: cosine and sine stay in float32.
-
-    q and k are then rotated in float32 by type promotion and cast back by our attention function; transformers' own module
-    would round the angles to the activations' dtype first, which changes bf16 results.
-    """
-
-    inv_freq: Tensor
-
-    def __init__(self, head_dim: int, theta: float, device: torch.device) -> None:
-        super().__init__()
-        exponent = torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim
-        self.register_buffer("inv_freq", 1.0 / theta**exponent, persistent=False)
-
-    def forward(self, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Float32 cos, sin [B|1, S, head_dim] at the given positions."""
-        angles = position_ids[..., None].float() * self.inv_freq
-        angles = torch.cat((angles, angles), -1)
-        return angles.cos(), angles.sin()
 
 
 def empty_network(network_class: Any, config: Any) -> Any:
@@ -66,7 +45,11 @@ def with_bias(linear: nn.Module, bias: bool) -> nn.Linear:
 
 def side_by_side(network: Any, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
     """Memory for weights that the fused forward reads as one matrix; none where that forward cannot run anyway."""
-    return room(network, device, dtype) if possible(device) else {}
+    if not fast(device):
+        return {}
+    from sinkscope.gpu.stacked import room
+
+    return room(network, device, dtype)
 
 
 def read_settings(
@@ -122,12 +105,14 @@ class BackboneFamily(Family):
         backbone: transformers' name of the network, such as "Qwen2".
         title: the family in messages.
         only: settings of config.json that change the network → the values that released models use.
+        reads: settings that `settings` reads, besides the usual ones; any other that is on is refused (see models.settings).
         mask_id, eos_id, mask_text, turn_text: see `usual_ids`.
     """
 
     backbone: str = ""
     title: str = ""
     only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict, hash=False)
+    reads: tuple[str, ...] = ()
     mask_id: int | None = None
     eos_id: int | None = None
     mask_text: str | None = None
@@ -164,22 +149,27 @@ class BackboneFamily(Family):
                     "model does, and sinkscope does not read such networks"
                 )
         backbone = self.backbone_of(checkpoint)
-        settings = read_settings(checkpoint, **self.settings(checkpoint))
+        # Of Llama's settings the others' networks know no bias of their feed-forward layers.
+        read = (*USUAL, *self.only, *self.reads, *(("mlp_bias",) if backbone == "Llama" else ()))
+        check_settings(checkpoint, read)
+        more = self.settings(checkpoint)
+        settings = read_settings(checkpoint, **more)
         if backbone == "Llama":
             settings["mlp_bias"] = bool(checkpoint.config.get("mlp_bias"))
         if backbone in ("Qwen2", "Qwen3"):
             settings["use_sliding_window"] = False
-        if backbone == "Qwen2":
-            settings.pop("attention_bias")  # it has none of its own: q, k and v always have a bias
-        checkpoint.check_sizes()
+        if backbone in ("Qwen2", "Ministral3"):  # q, k and v always have a bias, or never
+            settings.pop("attention_bias")
+        checkpoint.check_sizes(partial="partial_rotary_factor" in more.get("rope", {}))
         config = getattr(transformers, f"{backbone}Config")(**settings)
-        config.is_causal = False
+        config.is_causal = self.causal
         return config
 
     def build(self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> nn.Module:
         """transformers' network with the checkpoint's weights."""
         import transformers
 
+        checkpoint.refuse_quantised()
         with checkpoint.described():
             config = self.config(checkpoint)
             network = empty_network(
@@ -205,6 +195,24 @@ class BackboneFamily(Family):
     def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:
         """Ids from the checkpoint's files, else the official ones."""
         return usual_ids(checkpoint, tokenizer, self.mask_id, self.eos_id, self.mask_text, self.turn_text)
+
+
+ROUTING = (
+    "moe_intermediate_size", "num_experts", "num_experts_per_tok", "decoder_sparse_step", "mlp_only_layers", "norm_topk_prob",
+)  # fmt: skip
+"""What `routing` reads."""
+
+
+def routing(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Sizes and routing of a mixture of experts, in the words that Qwen3-MoE and its descendants share."""
+    return {
+        "moe_intermediate_size": checkpoint.size("moe_intermediate_size"),
+        "num_experts": checkpoint.size("num_experts"),
+        "num_experts_per_tok": checkpoint.size("num_experts_per_tok"),
+        "decoder_sparse_step": checkpoint.size("decoder_sparse_step", 1),
+        "mlp_only_layers": list(checkpoint.config.get("mlp_only_layers") or []),
+        "norm_topk_prob": bool(checkpoint.config.get("norm_topk_prob", True)),
+    }
 
 
 def expert_parts(network: Any, merged: bool = False) -> dict[str, StoredParts]:

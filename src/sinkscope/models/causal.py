@@ -6,7 +6,6 @@ unexpected, safetensors only, no remote code) and its attention function.
 
 from __future__ import annotations
 
-import copy
 import importlib.util
 import inspect
 import math
@@ -20,21 +19,20 @@ import torch
 from torch import nn
 
 from sinkscope.attention.interface import NAME, register
-from sinkscope.errors import CheckpointError, SinkscopeError, nearest
-from sinkscope.files import one_line
+from sinkscope.base.errors import CheckpointError, SinkscopeError, nearest
+from sinkscope.base.fast import fast
+from sinkscope.base.files import one_line
 from sinkscope.models.backbone import empty_network
 from sinkscope.models.checkpoint import Checkpoint, complain, fill
 from sinkscope.models.family import (
     FAMILIES,
     Family,
-    KnownCheckpoint,
     SpecialIds,
     all_ids,
     first_id,
     id_reader,
 )
-from sinkscope.models.fused_forward import has_llama_layers, possible
-from sinkscope.models.stacked import lay_side_by_side
+from sinkscope.models.probe import number_layers
 from sinkscope.models.variant import PLAIN, Variant, read_variant, vary
 
 MOST_KEPT = 1 << 28
@@ -47,22 +45,9 @@ class Causal(Family):
 
     name: str = "causal"
     about: str = "any causal model of transformers: next-token prediction with a KV cache"
-    known: tuple[KnownCheckpoint, ...] = (
-        KnownCheckpoint("meta-llama/Llama-3.1-8B-Instruct", "greedy; the paper's reference model"),
-        KnownCheckpoint("Qwen/Qwen3-8B", "the causal twin of JetLM/SDAR-8B-Chat", (36, 32, 8_200_000_000)),
-        KnownCheckpoint(
-            "Qwen/Qwen3-0.6B", "the source of dllm-hub/Qwen3-0.6B-diffusion-mdlm-v0.1", (28, 16, 600_000_000)
-        ),
-        KnownCheckpoint(
-            "Qwen/Qwen2.5-Coder-0.5B", "the source of fredzzp/open-dcoder-0.5B", (24, 14, 490_000_000)
-        ),
-        KnownCheckpoint(
-            "Qwen/Qwen2.5-Coder-0.5B-Instruct",
-            "the source of dllm-hub/Qwen2.5-Coder-0.5B-Instruct-diffusion-mdlm-v0.1",
-            (24, 14, 490_000_000),
-        ),
-    )
+    label: str = "autoregressive"
     causal: bool = True
+    probed: bool = True
 
     def config(self, checkpoint: Checkpoint) -> Any:
         """The text config that transformers reads."""
@@ -79,9 +64,18 @@ class Causal(Family):
                 f"{checkpoint.source} is a {checkpoint.model_type} model whose attention looks both ways, and none of the "
                 "diffusion families; sinkscope measures causal models and those families"
             )
-        if possible(device) and has_llama_layers(network):
-            lay_side_by_side(network)
+        self.adopt(network)
+        if fast(device):
+            from sinkscope.gpu.fused_forward import has_llama_layers
+            from sinkscope.gpu.stacked import lay_side_by_side
+
+            if has_llama_layers(network):
+                lay_side_by_side(network)
         return network
+
+    def adopt(self, network: nn.Module) -> None:
+        """Number the attention modules by layer, where they do not say."""
+        number_layers(network)
 
     def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:
         """Ids from generation_config.json (it may name several eos ids), config.json and the tokenizer."""
@@ -127,17 +121,8 @@ def pretrained(
     Args:
         unused: parts of the names of weights that the checkpoint may hold and the network does not have.
     """
-    if not getattr(network_class, "_supports_attention_backend", False):
-        raise CheckpointError(
-            f"{checkpoint.source}: transformers' {network_class.__name__} does not go through its attention interface, "
-            "so its attention cannot be measured; try a model of a newer architecture"
-        )
-    if checkpoint.quantised:
-        raise CheckpointError(
-            f"{checkpoint.source} is quantised; sinkscope measures models in float32, bfloat16 or float16: "
-            "give the original checkpoint"
-        )
-    _check_sizes(checkpoint, network_class, config)  # it opens every shard: a broken one is named here
+    if not checkpoint.quantised:  # else its tensors are packed
+        _check_sizes(checkpoint, network_class, config)  # it opens every shard: a broken one is named here
     register()
     placed = {"device_map": {"": device}} if device.type != "cpu" and _has_accelerate() else {}
     try:
@@ -156,18 +141,26 @@ def pretrained(
     except SinkscopeError:
         raise
     except Exception as error:  # anything from KeyError to RuntimeError for a bad checkpoint
-        raise CheckpointError(f"{checkpoint.source} could not be loaded: {one_line(error)}") from error
+        if isinstance(error, KeyError) and error.args == (NAME,):
+            raise CheckpointError(
+                f"{checkpoint.source}: transformers' {network_class.__name__} chooses its attention from a list of its own and "
+                "not through transformers' attention interface, so it cannot be measured"
+            ) from error
+        kind = f", which is quantised with {checkpoint.quantised}," if checkpoint.quantised else ""
+        raise CheckpointError(f"{checkpoint.source}{kind} could not be loaded: {one_line(error)}") from error
     misshapen = sorted(
         f"{name} {list(found)} instead of {list(wanted)}" for name, found, wanted in report["mismatched_keys"]
     )
     surplus = sorted(name for name in report["unexpected_keys"] if not any(part in name for part in unused))
     complain(checkpoint.source, sorted(report["missing_keys"]), surplus, misshapen)
-    loaded: nn.Module = network.to(device).eval().requires_grad_(False)
-    return loaded
+    # transformers puts quantised layers where their kernels run.
+    loaded: nn.Module = network if checkpoint.quantised else network.to(device)
+    return loaded.eval().requires_grad_(False)
 
 
 def architecture(checkpoint: Checkpoint, head: str = "CAUSAL") -> tuple[Any, Any]:
     """transformers' network class and config object for a checkpoint, without asking `auto_map`; head: "CAUSAL" or "MASKED"."""
+    import transformers
     from transformers.models.auto import modeling_auto
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -180,12 +173,15 @@ def architecture(checkpoint: Checkpoint, head: str = "CAUSAL") -> tuple[Any, Any
         raise CheckpointError(
             f"{checkpoint.source}: model_type {kind!r} is not one that sinkscope can load; {hint}"
         )
-    checkpoint.check_sizes()
+    name = names[kind]
+    network = getattr(transformers, name if isinstance(name, str) else name[0])
+    # A network that rotates a part of each head names the setting; others would fail at their first forward.
+    checkpoint.check_sizes("partial_rotary_factor" in inspect.getsource(sys.modules[network.__module__]))
     try:
-        # Whether it is quantised is asked of the weights (see Checkpoint.quantised).
         # A copy: transformers writes into nested settings, and the checkpoint's digest is over what its file says.
-        settings = copy.deepcopy(checkpoint.config)
-        settings.pop("quantization_config", None)
+        settings = _plain_floats(checkpoint.config)
+        if not checkpoint.quantised:  # a config may speak of a file that the weights were made from
+            settings.pop("quantization_config", None)
         settings["model_type"] = kind  # of a variant, the network that it varies
         config = CONFIG_MAPPING[kind].from_dict(settings)
         network_class = getattr(modeling_auto, f"MODEL_FOR_{head}_LM_MAPPING")[type(config)]
@@ -198,6 +194,15 @@ def architecture(checkpoint: Checkpoint, head: str = "CAUSAL") -> tuple[Any, Any
         network_class = network_class[0]
     _require_sizes(checkpoint, config)
     return network_class, config
+
+
+def _plain_floats(value: Any) -> Any:
+    """A copy in which what transformers writes for infinite numbers, {"__float__": "Infinity"}, is a number again."""
+    if isinstance(value, dict):
+        if set(value) == {"__float__"}:
+            return float(value["__float__"])
+        return {name: _plain_floats(one) for name, one in value.items()}
+    return [_plain_floats(one) for one in value] if isinstance(value, list) else value
 
 
 def _check_sizes(checkpoint: Checkpoint, network_class: Any, config: Any) -> None:
@@ -227,7 +232,10 @@ def _require_sizes(checkpoint: Checkpoint, config: Any) -> None:
     aliases: dict[str, str] = getattr(config, "attribute_map", None) or {}
     for name in ("num_attention_heads", "hidden_size", "num_hidden_layers", "vocab_size"):
         used = aliases.get(name, name)
-        if hasattr(config, used) and checkpoint.config.get(used) is None:
+        derived = isinstance(
+            getattr(config if isinstance(config, type) else type(config), used, None), property
+        )
+        if hasattr(config, used) and not derived and checkpoint.config.get(used) is None:
             checkpoint.setting(name)
 
 

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sinkscope.errors import CheckpointError
-from sinkscope.files import one_line, read_json, reading
+from sinkscope.base.errors import CheckpointError
+from sinkscope.base.files import one_line, read_json, reading
 from sinkscope.models.variant import MODEL_TYPES
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -123,11 +123,14 @@ class Checkpoint:
             "take config.json from the original model"
         )
 
-    def check_sizes(self) -> None:
-        """Refuse a config that asks for more than the weights hold, before anything is made of it.
+    def check_sizes(self, partial: bool = False) -> None:
+        """Refuse a config that asks for more than the weights hold, or for another rotation, before anything is made of it.
 
         A network has at most as many layers as there are tensors, and none of its sizes is larger than their largest
         dimension; both may be off by a factor of two, for networks that share weights.
+
+        Args:
+            partial: the network can rotate a part of each head; others would fail, or silently rotate all of it.
         """
         largest = max((size for shape in self.shapes.values() for size in shape), default=0)
         inner = [self.config.get(name) for name in ("text_config", *ROTATION)]
@@ -135,9 +138,13 @@ class Checkpoint:
             for name, value in settings.items():
                 number = isinstance(value, (int, float)) and not isinstance(value, bool)
                 most = {**dict.fromkeys(LAYER_COUNTS, len(self.shapes)), **dict.fromkeys(WIDTHS, 2 * largest)}
-                if (name in most and number and not value <= most[name]) or (
-                    name == "partial_rotary_factor" and value is not None and not (number and 0 < value <= 1)
-                ):
+                if name == "partial_rotary_factor" and value not in (None, 1):
+                    if not (partial and number and 0 < value < 1):
+                        rotated = "a share of each head" if partial else "1: this network rotates whole heads"
+                        raise CheckpointError(
+                            f"{self.source}: config.json sets {name} to {value}, which should be {rotated}"
+                        )
+                elif name in most and number and not value <= most[name]:
                     raise CheckpointError(
                         f"{self.source}: config.json sets {name} to {value}, but the weights have only {len(self.shapes)} "
                         f"tensors, of sizes up to {largest}; check that config.json and the weights belong together"
@@ -204,19 +211,32 @@ class Checkpoint:
         return dtype
 
     @cached_property
-    def quantised(self) -> bool:
-        """Whether the weights are stored in fewer bits than half precision.
+    def quantised(self) -> str:
+        """How the weights are quantised: "gptq", "bitsandbytes", …; empty: they are not.
 
         The tensors decide and not config.json: a model that was saved again in full precision may still carry the
         `quantization_config` of the file that it came from.
         """
-        if not self.config.get("quantization_config"):
-            return False
+        settings = self.config.get("quantization_config")
+        if not settings:
+            return ""
         for path in sorted(set(self.files.values())):
             with opened(path, self.source) as tensors:
                 if any(tensors.get_slice(name).get_dtype() not in FULL for name in tensors.keys()):  # noqa: SIM118
-                    return True
-        return False
+                    return (
+                        str(settings.get("quant_method"))
+                        if isinstance(settings, dict)
+                        else "an unknown method"
+                    )
+        return ""
+
+    def refuse_quantised(self) -> None:
+        """Refuse quantised weights, for networks that are filled tensor by tensor."""
+        if self.quantised:
+            raise CheckpointError(
+                f"{self.source} is quantised with {self.quantised}; sinkscope reads {self.model_type} models in float32, "
+                "bfloat16 or float16: give the original checkpoint"
+            )
 
     @cached_property
     def digest(self) -> str:

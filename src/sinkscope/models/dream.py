@@ -10,7 +10,7 @@ from typing import Any
 
 from sinkscope.models.backbone import BackboneFamily
 from sinkscope.models.checkpoint import Checkpoint
-from sinkscope.models.family import FAMILIES, KnownCheckpoint, SpecialIds, all_ids, first_id, id_reader
+from sinkscope.models.family import FAMILIES, SpecialIds, all_ids, first_id, id_reader
 
 MASK, EOS, BOS = 151666, 151643, 151665
 """Ids of the official tokenizer, for checkpoints whose files do not say."""
@@ -36,30 +36,7 @@ FAMILY = FAMILIES.add(
     Dream(
         name="dream",
         about="masked diffusion adapted from Qwen2.5; shifted logits, any position may be decided",
-        known=(
-            KnownCheckpoint(
-                "Dream-org/Dream-v0-Instruct-7B",
-                "T=0.1, top_p 0.9, entropy, alg_temp 0. GSM8K 256 tokens and steps (81.0); HumanEval 768 (55.5)",
-            ),
-            KnownCheckpoint(
-                "Dream-org/Dream-v0-Base-7B",
-                "entropy. GSM8K 8-shot 256, T=0 (77.2); HumanEval 512, T=0.2, top_p 0.95 (57.9)",
-            ),
-            KnownCheckpoint(
-                "Dream-org/Dream-Coder-v0-Instruct-7B",
-                "README: 768 tokens and steps, T=0.1, top_p 0.95, entropy, alg_temp 0; its causal source is "
-                "Qwen/Qwen2.5-Coder-7B",
-            ),
-            KnownCheckpoint(
-                "apple/DiffuCoder-7B-Instruct",
-                "demo: 256 tokens and steps, T=0.3, top_p 0.95, entropy, alg_temp 0; its causal source is "
-                "Qwen/Qwen2.5-Coder-7B",
-            ),
-            KnownCheckpoint(
-                "apple/DiffuCoder-7B-cpGRPO",
-                "as the Instruct model, which it continues with reinforcement learning",
-            ),
-        ),
+        label="masked diffusion, from an autoregressive model (as Dream)",
         model_types=("Dream",),
         shifted=True,
         backbone="Qwen2",

@@ -6,17 +6,20 @@ assumes that a mask token exists.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from sinkscope.attention.visibility import Padded
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
+from sinkscope.base.registry import Registry
 from sinkscope.models.checkpoint import Checkpoint
-from sinkscope.registry import Registry
 
 Padding = Literal["left", "right", "apart"]
 
@@ -42,13 +45,12 @@ class KnownCheckpoint:
     """A released checkpoint, and what its authors evaluated it with; scores are as published there, not measured by us.
 
     Attributes:
-        size: layers, heads and parameters, for plans on machines that do not have it. mixture: of experts.
+        size: layers, heads and parameters, for plans on machines that do not have it.
     """
 
     source: str
     settings: str
     size: tuple[int, int, int] = (32, 32, 8_000_000_000)
-    mixture: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,15 +59,19 @@ class Family:
 
     Attributes:
         name: what `model.family` says.
-        about: the family in a sentence.
+        about: the family in a sentence. label: in a few words, for a report.
         model_types: `model_type` of the config.json files that belong to it.
-        known: released checkpoints.
         causal: a query sees only keys up to itself.
         padded: what padded queries attend to in the official code.
         padding: where rows of unequal length are padded. "apart": on the right, and in generation not at all: rows of
             another length run by themselves (blocks and learned positions count from the first column).
+        optional_blocks: attention may stand in blocks, where a decoding has them (BD3LM); padding may then stand anywhere.
         blocks: attention stands in blocks, whose size a decoding chooses.
         bounded: positions are learned, so that no sequence can be longer than the context.
+        modes: names of the families as which one checkpoint can be read, the diffusion model first (see Model.mode).
+        mixed: attention modules say themselves whether they are causal: an encoder is, and what it is read by is not.
+        passes: attention calls of a layer in a plain forward.
+        probed: transformers chose the network, so what it does with attention is tried at load (see models.probe).
         shifted: the raw logits at position j predict token j + 1, as a causal model's do.
         counts_padding: positions are 0..S−1 whatever is padded; otherwise they count from the first real token, padding at 1.
         chat_template: replaces the tokenizer's; None: the tokenizer's own.
@@ -73,16 +79,30 @@ class Family:
 
     name: str = ""
     about: str = ""
+    label: str = ""
     model_types: tuple[str, ...] = ()
-    known: tuple[KnownCheckpoint, ...] = ()
     causal: bool = False
     padded: Padded = "none"
     padding: Padding = "left"
+    optional_blocks: bool = False
     blocks: bool = False
     bounded: bool = False
+    modes: tuple[str, ...] = ()
+    mixed: bool = False
+    passes: int = 1
+    probed: bool = False
     shifted: bool = False
     counts_padding: bool = False
     chat_template: str | None = None
+
+    @property
+    def known(self) -> tuple[KnownCheckpoint, ...]:
+        """Released checkpoints, from known.toml; none of a family that comes from elsewhere."""
+        entries = _released().get(self.name, ())
+        return tuple(
+            KnownCheckpoint(**{**entry, "size": tuple(entry.get("size", KnownCheckpoint.size))})
+            for entry in entries
+        )
 
     def claims(self, checkpoint: Checkpoint) -> bool:
         """Whether a checkpoint is of this family, from its config alone."""
@@ -154,6 +174,32 @@ class Family:
         return (real.long().cumsum(-1) - 1).masked_fill(~real, 1)
 
 
+@cache
+def _released() -> Mapping[str, list[dict[str, Any]]]:
+    return tomllib.loads((Path(__file__).parent / "known.toml").read_text(encoding="utf-8"))
+
+
+class FullPrecisionRotary(nn.Module):
+    """RoPE angles as LLaDA computes and uses them: cosine and sine stay in float32.
+
+    q and k are then rotated in float32 by type promotion and cast back by our attention function; transformers' own module
+    would round the angles to the activations' dtype first, which changes bf16 results.
+    """
+
+    inv_freq: Tensor
+
+    def __init__(self, head_dim: int, theta: float, device: torch.device) -> None:
+        super().__init__()
+        exponent = torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim
+        self.register_buffer("inv_freq", 1.0 / theta**exponent, persistent=False)
+
+    def forward(self, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Float32 cos, sin [B|1, S, head_dim] at the given positions."""
+        angles = position_ids[..., None].float() * self.inv_freq
+        angles = torch.cat((angles, angles), -1)
+        return angles.cos(), angles.sin()
+
+
 def _name_of(thing: object) -> str:
     if not isinstance(thing, Family) or not thing.name:
         raise InputError(
@@ -162,11 +208,18 @@ def _name_of(thing: object) -> str:
     return thing.name
 
 
-FAMILIES: Registry[Family] = Registry("family", "sinkscope.families", _name_of)
+FAMILIES: Registry[Family] = Registry("family", "sinkscope.families", _name_of, __package__)
 
 
-def family_of(checkpoint: Checkpoint) -> Family:
-    """The family of a checkpoint: the first that claims it; causal models, which claim everything else, come last."""
+def family_of(checkpoint: Checkpoint, name: str | None = None) -> Family:
+    """The family that is named, or else of a checkpoint: the first that claims it; causal models, which claim the rest, last."""
+    if name is not None and name not in FAMILIES:
+        from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+        if name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+            raise InputError(f"family {name!r} is one of transformers' causal models; did you mean causal?")
+    if name is not None:
+        return FAMILIES.find(name)
     claims = (family for family in FAMILIES.values() if not family.causal and family.claims(checkpoint))
     return next(claims, FAMILIES["causal"])
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sinkscope.models.backbone import BackboneFamily
 from sinkscope.models.checkpoint import Checkpoint
-from sinkscope.models.family import FAMILIES, KnownCheckpoint
+from sinkscope.models.family import FAMILIES
 
 BLOCK = 32
 """The block size of the official forward when none is given."""
@@ -26,16 +26,7 @@ FAMILY = FAMILIES.add(
     FastDllmV2(
         name="fast_dllm_v2",
         about="block diffusion from Qwen2.5; sub-blocks decoded in parallel, shifted logits, a KV cache of whole blocks",
-        known=(
-            KnownCheckpoint(
-                "Efficient-Large-Model/Fast_dLLM_v2_7B",
-                "T=0, block 32, small_block 8, threshold 0.9; its causal twin is Qwen/Qwen2.5-7B-Instruct",
-                (28, 28, 7_600_000_000),
-            ),
-            KnownCheckpoint(
-                "Efficient-Large-Model/Fast_dLLM_v2_1.5B", "as the 7B model", (28, 12, 1_500_000_000)
-            ),
-        ),
+        label="block diffusion, from an autoregressive model (as Fast-dLLM v2)",
         model_types=("Fast_dLLM_Qwen",),
         padding="apart",
         blocks=True,

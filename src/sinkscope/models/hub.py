@@ -6,8 +6,8 @@ import fnmatch
 from pathlib import Path
 from typing import Any
 
-from sinkscope.errors import CheckpointError
-from sinkscope.files import one_line
+from sinkscope.base.errors import CheckpointError
+from sinkscope.base.files import one_line
 from sinkscope.models.checkpoint import INDEX, SINGLE, TOKENIZER_FILES, Checkpoint, read_table
 
 SMALL = ("config.json", "generation_config.json", *TOKENIZER_FILES)

@@ -1,4 +1,4 @@
-"""Some of a network's layers: run alone, and with the residual stream that enters each of them in view.
+"""A network's layers: some of them run alone, and the residual stream that enters each of them is seen or changed.
 
 Both change transformers' modules while they are inside, and leave them as they were, errors and Ctrl-C included. Meanwhile the
 fused forward does not run.
@@ -12,8 +12,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-See = Callable[[int, Tensor], None]
-"""Takes note of the residual stream [B, Q, width] that enters a layer."""
+from sinkscope.base.errors import CheckpointError
+
+Enter = Callable[[int, Tensor], Tensor | None]
+"""Is shown a layer's number and the residual stream [B, Q, width] before it; what it returns enters the layer instead."""
 
 
 @contextmanager
@@ -30,20 +32,60 @@ def only(network: Any, layers: range) -> Iterator[None]:
         body.layers, body.norm = whole, norm
 
 
-@contextmanager
-def seen(network: Any, see: See) -> Iterator[None]:
-    """Inside, every layer shows the residual stream that enters it, by its number in the whole network."""
+def decoder_layers(network: nn.Module, last: int) -> nn.ModuleList:
+    """The decoder layers of a network, up to layer `last` at least: its first ModuleList whose members hold attention modules."""
+    return layer_lists(network, last)[0]
 
-    def showing(layer: int) -> Any:
-        def hook(_: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
-            see(layer, positional[0] if positional else named["hidden_states"])
+
+def layer_lists(network: nn.Module, last: int) -> list[nn.ModuleList]:
+    """The decoder layers; of DiffusionGemma those of the encoder, and those of the decoder, which share their weights."""
+    lists = [
+        part
+        for part in network.modules()
+        if isinstance(part, nn.ModuleList) and len(part) > last and _attends(part[0])
+    ]
+    if not lists:
+        raise CheckpointError(
+            f"{type(network).__name__} has no list of decoder layers; its residual stream cannot be seen"
+        )
+    first = lists[0]
+    return [
+        part
+        for part in lists
+        if len(part) == len(first) and type(part[0]).__module__ == type(first[0]).__module__
+    ]
+
+
+def _attends(layer: nn.Module) -> bool:
+    return any(getattr(inner, "layer_idx", None) is not None for inner in layer.modules())
+
+
+@contextmanager
+def streams(layers: nn.ModuleList, enter: Enter, behind: bool = False) -> Iterator[None]:
+    """Inside, `enter` is shown the residual stream before each layer; behind: also that behind the last one, as len(layers)."""
+
+    def before(layer: int) -> Any:
+        def hook(_: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
+            changed = enter(layer, positional[0] if positional else named["hidden_states"])
+            if changed is None:
+                return None
+            return (
+                ((changed, *positional[1:]), named)
+                if positional
+                else ((), {**named, "hidden_states": changed})
+            )
 
         return hook
 
+    def after(_: nn.Module, __: Any, output: Any) -> None:
+        enter(len(layers), output[0] if isinstance(output, tuple) else output)
+
     handles = []
     try:
-        for index, layer in enumerate(network.model.layers):
-            handles.append(layer.register_forward_pre_hook(showing(index), with_kwargs=True))
+        for number, layer in enumerate(layers):
+            handles.append(layer.register_forward_pre_hook(before(number), with_kwargs=True))
+        if behind:
+            handles.append(layers[-1].register_forward_hook(after))
         yield
     finally:
         for handle in handles:

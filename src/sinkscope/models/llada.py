@@ -14,18 +14,19 @@ import torch
 from torch import nn
 
 from sinkscope.attention.visibility import Padded
-from sinkscope.errors import CheckpointError
-from sinkscope.models.backbone import FullPrecisionRotary, empty_network, side_by_side, with_bias
+from sinkscope.base.errors import CheckpointError
+from sinkscope.models.backbone import empty_network, side_by_side, with_bias
 from sinkscope.models.checkpoint import Checkpoint, fill
 from sinkscope.models.family import (
     FAMILIES,
     Family,
-    KnownCheckpoint,
+    FullPrecisionRotary,
     SpecialIds,
     all_ids,
     first_id,
     id_reader,
 )
+from sinkscope.models.settings import check_settings
 from sinkscope.models.variant import own_parameters, read_variant, vary
 
 MASK, EOS, BOS, EOT = 126336, 126081, 126080, 126348
@@ -57,24 +58,11 @@ ONLY = {
     "input_emb_norm": (False,),
     "bias_for_layer_norm": (False,),
     "block_group_size": (1,),
+    "rope_full_precision": (True,),
+    "clip_qkv": (None,),
+    "layer_norm_with_affine": (True,),
 }
 """Settings of the official config class that change the network, with the values that released models use."""
-
-
-KNOWN = (
-    KnownCheckpoint(
-        "GSAI-ML/LLaDA-8B-Instruct",
-        "T=0, cfg 0, low_confidence. GSM8K 256 tokens, 256 steps, block 8 (78.6); HumanEval 512, 512, block 512, "
-        "logits_eos_inf (49.4). The paper: block 32; GSM8K 256, HumanEval 512",
-    ),
-    KnownCheckpoint(
-        "GSAI-ML/LLaDA-8B-Base", "T=0. GSM8K 5-shot and HumanEval 0-shot, 1024 tokens, steps and block"
-    ),
-    KnownCheckpoint(
-        "GSAI-ML/LLaDA-1.5",
-        "T=0, confidence_eos_eot_inf. GSM8K 256, block 16 (83.8); HumanEval 512, block 32 (52.4)",
-    ),
-)
 
 
 @dataclass(frozen=True)
@@ -83,7 +71,7 @@ class Llada(Family):
 
     name: str = "llada"
     about: str = "masked diffusion from scratch; blocks decoded left to right, low-confidence remasking"
-    known: tuple[KnownCheckpoint, ...] = KNOWN
+    label: str = "masked diffusion, from scratch (as LLaDA)"
     padded: Padded = "keys"
     counts_padding: bool = True
     model_types: tuple[str, ...] = ("llada",)
@@ -106,6 +94,7 @@ class Llada(Family):
         """A Llama network with LLaDA's weights, biases and full-precision rotation."""
         from transformers import LlamaForCausalLM
 
+        checkpoint.refuse_quantised()
         with checkpoint.described():
             config = self.config(checkpoint)
             network = empty_network(LlamaForCausalLM, config)
@@ -209,7 +198,21 @@ def weight_names(network: Any, tied: bool) -> dict[str, str]:
     return names
 
 
+READ = (
+    "d_model", "n_heads", "n_kv_heads", "n_layers", "mlp_ratio", "mlp_hidden_size", "max_sequence_length", "vocab_size",
+    "embedding_size", "rms_norm_eps", "rope_theta", "weight_tying", "tie_word_embeddings", "include_bias", "include_qkv_bias",
+    "multi_query_attention", "scale_logits", *ONLY,
+)  # fmt: skip
+"""Settings of the official config class that are read, or refused."""
+IDLE = (
+    "alibi_bias_max", "attention_layer_norm_with_affine", "codebook_size", "llm_vocab_size", "new_vocab_size",
+    "num_new_special_tokens", "num_vq_tokens", "w_clip_vit",
+)  # fmt: skip
+"""Those without effect in the networks that are read: of parts that are off, of MMaDA's training and pictures."""
+
+
 def _refuse_variants(checkpoint: Checkpoint) -> None:
+    check_settings(checkpoint, (*READ, *IDLE))
     for key, allowed in ONLY.items():
         value = checkpoint.config.get(key)
         if value is not None and value not in allowed:

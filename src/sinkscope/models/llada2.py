@@ -11,10 +11,10 @@ from typing import Any
 
 from torch import Tensor
 
-from sinkscope.errors import CheckpointError
+from sinkscope.base.errors import CheckpointError
 from sinkscope.models.backbone import BackboneFamily, expert_parts
 from sinkscope.models.checkpoint import Checkpoint, StoredParts
-from sinkscope.models.family import FAMILIES, KnownCheckpoint
+from sinkscope.models.family import FAMILIES
 
 NEEDED = (5, 6)
 """The first transformers whose router leaves excluded experts out; before, one with a negative score could win."""
@@ -28,9 +28,12 @@ NAMES = (
 )
 """Part of a name in the GLM-4-MoE network → the same in a LLaDA2 checkpoint."""
 
-SETTINGS = "T=0, block 32, 32 steps a block, threshold 0.95"
-EDITING = "T=0, block 32, threshold 0.95, editing_threshold 0.9, max_post_steps 16"
-MINI, FLASH = (20, 16, 16_300_000_000), (32, 32, 103_000_000_000)
+
+READ = (
+    "partial_rotary_factor", "rotary_dim", "moe_intermediate_size", "num_experts", "num_experts_per_tok",
+    "num_shared_experts", "n_group", "topk_group", "first_k_dense_replace", "routed_scaling_factor",
+)  # fmt: skip
+"""Settings of config.json that `settings` reads."""
 
 
 class Llada2(BackboneFamily):
@@ -50,8 +53,15 @@ class Llada2(BackboneFamily):
 
     def settings(self, checkpoint: Checkpoint) -> dict[str, Any]:
         """Sizes and routing of the experts; part of each head is rotated."""
+        rotated, width = checkpoint.number("partial_rotary_factor", 0.5), checkpoint.size("hidden_size")
+        head = checkpoint.size("head_dim", max(1, width // checkpoint.size("num_attention_heads")))
+        if rotated < 1 and checkpoint.size("rotary_dim", int(head * rotated)) != int(head * rotated):
+            raise CheckpointError(
+                f"{checkpoint.source}: config.json sets rotary_dim to {checkpoint.size('rotary_dim')}, which is not the share "
+                f"{rotated:g} of head_dim {head}; take config.json from the original model"
+            )
         return {
-            "rope": {"partial_rotary_factor": checkpoint.number("partial_rotary_factor", 0.5)},
+            "rope": {"partial_rotary_factor": rotated},
             "moe_intermediate_size": checkpoint.size("moe_intermediate_size"),
             "n_routed_experts": checkpoint.size("num_experts"),
             "num_experts_per_tok": checkpoint.size("num_experts_per_tok"),
@@ -104,16 +114,12 @@ FAMILY = FAMILIES.add(
     Llada2(
         name="llada2",
         about="block diffusion with a mixture of experts; 2.1 edits tokens that it has written",
-        known=(
-            KnownCheckpoint("inclusionAI/LLaDA2.0-mini", SETTINGS, MINI, mixture=True),
-            KnownCheckpoint("inclusionAI/LLaDA2.0-flash", SETTINGS, FLASH, mixture=True),
-            KnownCheckpoint("inclusionAI/LLaDA2.1-mini", EDITING, MINI, mixture=True),
-            KnownCheckpoint("inclusionAI/LLaDA2.1-flash", EDITING, FLASH, mixture=True),
-        ),
+        label="block diffusion, mixture of experts (as LLaDA2)",
         model_types=("llada2_moe", "llada2_moe_veomni"),
         padding="apart",
         blocks=True,
         backbone="Glm4Moe",
+        reads=READ,
         title="LLaDA2",
         only={
             "use_qk_norm": (None, True),
@@ -122,6 +128,11 @@ FAMILY = FAMILIES.add(
             "norm_topk_prob": (None, True),
             "score_function": (None, "sigmoid"),
             "moe_router_enable_expert_bias": (None, True),
+            "expert_capacity": (None,),  # experts would be chosen for whole blocks first
+            "norm_head": (None, False),
+            "norm_softmax": (None, False),
+            "use_rmsnorm": (None, True),
+            "using_split_qkv_in_self_attention": (None, False),
         },
         mask_id=156895,
         eos_id=156892,

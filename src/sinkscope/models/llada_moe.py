@@ -10,8 +10,14 @@ from typing import Any
 
 from sinkscope.models.backbone import BackboneFamily
 from sinkscope.models.checkpoint import Checkpoint
-from sinkscope.models.family import FAMILIES, KnownCheckpoint
+from sinkscope.models.family import FAMILIES
 from sinkscope.models.llada import has_experts
+
+READ = (
+    "dense_intermediate_size", "expert_intermediate_size", "num_experts", "num_experts_per_tok", "moe_layer_freq",
+    "norm_topk_prob",
+)  # fmt: skip
+"""Settings of config.json that `settings` reads."""
 
 
 class LladaMoe(BackboneFamily):
@@ -39,33 +45,23 @@ FAMILY = FAMILIES.add(
     LladaMoe(
         name="llada_moe",
         about="LLaDA with a mixture of 64 experts; decoded by LLaDA's loop",
-        known=(
-            KnownCheckpoint(
-                "inclusionAI/LLaDA-MoE-7B-A1B-Instruct",
-                "T=0, low_confidence, LLaDA's loop; 128 tokens, 128 steps, block 32 in the model's card",
-                (16, 16, 7_400_000_000),
-                mixture=True,
-            ),
-            KnownCheckpoint(
-                "inclusionAI/LLaDA-MoE-7B-A1B-Base",
-                "as the Instruct model",
-                (16, 16, 7_400_000_000),
-                mixture=True,
-            ),
-        ),
+        label="masked diffusion, mixture of experts (as LLaDA-MoE)",
         padded="keys",
         counts_padding=True,
         model_types=("llada", "lladamoe"),
         backbone="Qwen3Moe",
+        reads=READ,
         title="LLaDA-MoE",
         only={
             "shared_expert_intermediate_size": (None, 0),
             "moe_router_enable_expert_bias": (None, False),
             "clip_qkv": (None,),
-            "partial_rotary_factor": (None, 1, 1.0),
             "qk_layernorm": (True,),
             "moe_router_score_function": (None, "softmax"),
             "router_num_group": (None, 1),
+            "router_topk_group": (None, 1),
+            "routed_scaling_factor": (None, 1),
+            "partial_rotary_factor": (None, 1),
         },
         mask_id=156895,  # config.json does not name it
         eos_id=156892,

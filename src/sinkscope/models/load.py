@@ -9,28 +9,15 @@ from typing import Any
 
 import torch
 
-from sinkscope.checks import whole
-from sinkscope.errors import CheckpointError, InputError, nearest
-from sinkscope.models import (  # noqa: F401 (they register their families)
-    a2d,
-    causal,
-    dream,
-    fast_dllm_v2,
-    llada,
-    llada2,
-    llada_moe,
-    masked,
-    mmada,
-    open_dcoder,
-    rnd1,
-    sdar,
-)
+from sinkscope.base.checks import whole
+from sinkscope.base.errors import CheckpointError, InputError, nearest
 from sinkscope.models.adapter import CONFIG as ADAPTER
 from sinkscope.models.adapter import AdapterCheckpoint, read_adapter
 from sinkscope.models.checkpoint import Checkpoint
 from sinkscope.models.family import FAMILIES, family_of
-from sinkscope.models.fetched import ADAPTERS, NAMES, TWIN, find_fetched, how_to_fetch
+from sinkscope.models.fetched import NAME, TWIN, find_fetched
 from sinkscope.models.model import Model
+from sinkscope.models.placement import DeviceMap, home, spread
 from sinkscope.models.tokenizer import read_tokenizer
 
 __all__ = ["FAMILIES", "as_model", "family_of", "find", "load", "resolve_device", "resolve_dtype"]
@@ -41,6 +28,7 @@ DTYPES: dict[str, torch.dtype] = {
 
 ORGANISMS = Path(__file__).parents[1] / "organisms" / "weights"
 """The models that come with the package, one folder each."""
+ADAPTERS = Path(__file__).parent / "adapters"
 
 
 def load(
@@ -51,6 +39,7 @@ def load(
     check: bool = False,
     family: str | None = None,
     mask_token_id: int | None = None,
+    device_map: DeviceMap | None = None,
 ) -> Model:
     """Loads a checkpoint: safetensors only, strictly, and without running any code that comes with it.
 
@@ -64,6 +53,8 @@ def load(
         check: run the self-check before returning (`model.check()`).
         family: None: as config.json says. Needed where it does not say that a model is no causal one (Open-dCoder).
         mask_token_id: None: as the checkpoint's files say, else the official id of the family.
+        device_map: None: the whole network on one device. "auto" or a table from modules to devices: spread by accelerate over
+            GPUs, CPU and disk; `device` is not asked then.
 
     >>> load("organism/scratch", device="cpu").family
     'llada'
@@ -73,9 +64,9 @@ def load(
             f"load takes a folder or a hub id, got {type(source).__name__}; "
             "ss.wrap(network, tokenizer) takes a transformers network"
         )
-    where = resolve_device(device)
+    where = torch.device("cpu") if device_map is not None else resolve_device(device)
     checkpoint = find(source, revision)
-    spec = family_of(checkpoint) if family is None else FAMILIES.find(family)
+    spec = family_of(checkpoint, family)
     wanted = resolve_dtype(dtype, where, checkpoint)
     tokenizer = read_tokenizer(checkpoint.folder, spec.chat_template)
     if isinstance(checkpoint, AdapterCheckpoint):
@@ -84,6 +75,9 @@ def load(
         checkpoint.merge(network)
     else:
         network = spec.build(checkpoint, where, wanted)
+    if device_map is not None:
+        spread(network, device_map)
+        where = home(network) or next(network.parameters()).device
     model = Model(checkpoint, spec, network, tokenizer, where)
     if mask_token_id is not None:
         if not 0 <= whole("mask_token_id", mask_token_id, 0) < model.shape.vocabulary:
@@ -115,10 +109,12 @@ def find(source: str | os.PathLike[str], revision: str | None = None) -> Checkpo
         return _organism(name, revision)
     if name == TWIN and not Path(name).is_dir():
         return read_adapter(ADAPTERS / TWIN, TWIN, find)
-    if name in NAMES and not Path(name).is_dir():
-        fetched = find_fetched(name)
+    if name == NAME and not Path(name).is_dir():
+        fetched = find_fetched()
         if fetched is None:
-            raise CheckpointError(how_to_fetch(name))
+            raise CheckpointError(
+                f"{name} is not on this machine: run `sinkscope fetch {name}` (93 MB, Apache-2.0)"
+            )
         return fetched
     folder = Path(name).expanduser()
     if name and folder.is_dir():

@@ -19,26 +19,15 @@ from sinkscope.models.checkpoint import Checkpoint
 from sinkscope.models.family import (
     FAMILIES,
     Family,
-    KnownCheckpoint,
     Padding,
     SpecialIds,
     tokenizer_id,
     usual_ids,
 )
+from sinkscope.models.probe import number_layers
 
 UNUSED = ("pooler", "seq_relationship", "position_ids")
 """Parts of the names of weights that other heads use; they are often stored beside."""
-
-KNOWN = (
-    KnownCheckpoint(
-        "answerdotai/ModernBERT-base", "trained with 30 % of the tokens masked; one step: steps 1"
-    ),
-    KnownCheckpoint(
-        "google-bert/bert-base-uncased", "trained with 15 % of the tokens masked; one step: steps 1"
-    ),
-    KnownCheckpoint("FacebookAI/roberta-base", "trained with 15 % of the tokens masked; one step: steps 1"),
-    KnownCheckpoint("facebook/esm2_t6_8M_UR50D", "proteins; trained with 15 % of the residues masked"),
-)
 
 
 @dataclass(frozen=True)
@@ -47,10 +36,11 @@ class Masked(Family):
 
     name: str = "masked"
     about: str = "any masked language model of transformers (BERT, RoBERTa, ModernBERT, ESM, …), decoded by LLaDA's loop"
-    known: tuple[KnownCheckpoint, ...] = KNOWN
+    label: str = "masked language model"
     padded: Padded = "keys"
     padding: Padding = "apart"
     bounded: bool = True
+    probed: bool = True
 
     def claims(self, checkpoint: Checkpoint) -> bool:
         """Whether its architecture has a masked-LM head."""
@@ -70,16 +60,7 @@ class Masked(Family):
 
     def adopt(self, network: nn.Module) -> None:
         """Number the attention modules by layer, which some encoders leave out."""
-        depth: int = network.config.num_hidden_layers  # type: ignore[union-attr, assignment]
-        layers = next(
-            module
-            for module in network.modules()
-            if isinstance(module, nn.ModuleList) and len(module) == depth
-        )
-        for index, layer in enumerate(layers):
-            for module in layer.modules():
-                if "Attention" in type(module).__name__:
-                    module.layer_idx = index  # type: ignore[assignment]
+        number_layers(network)
 
     def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:
         """Ids from the checkpoint's files and the tokenizer."""

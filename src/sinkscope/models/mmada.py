@@ -11,7 +11,7 @@ from typing import Any
 
 from sinkscope.attention.visibility import Padded
 from sinkscope.models.checkpoint import Checkpoint
-from sinkscope.models.family import FAMILIES, KnownCheckpoint, first_id
+from sinkscope.models.family import FAMILIES, first_id
 from sinkscope.models.llada import Llada
 
 TEXT_TOKENS = 126349
@@ -26,11 +26,6 @@ CHAT_TEMPLATE = (
 )
 """LLaDA's turns with a single newline after the header, as MMaDA's generate.py writes them."""
 
-KNOWN = (
-    KnownCheckpoint("Gen-Verse/MMaDA-8B-MixCoT", "T=0. GSM8K 5-shot, 256 tokens, 256 steps, block 64"),
-    KnownCheckpoint("Gen-Verse/MMaDA-8B-Base", "demo: 128 tokens, steps and block, T=1"),
-)
-
 
 @dataclass(frozen=True)
 class Mmada(Llada):
@@ -38,7 +33,7 @@ class Mmada(Llada):
 
     name: str = "mmada"
     about: str = "LLaDA continued with image tokens: text, image understanding, text to image"
-    known: tuple[KnownCheckpoint, ...] = KNOWN
+    label: str = "multimodal masked diffusion (as MMaDA)"
     padded: Padded = "uniform"
     chat_template: str | None = CHAT_TEMPLATE
     model_types: tuple[str, ...] = ("mmada",)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -10,19 +13,23 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from sinkscope.attention.aside import Aside
 from sinkscope.attention.context import AttentionCall, CallRecorder, ForwardContext, KeyMasker, forward
-from sinkscope.checks import whole
-from sinkscope.errors import InputError
+from sinkscope.attention.interface import NAME, sinkscope_attention
+from sinkscope.attention.visibility import behind_a_prompt
+from sinkscope.base.checks import whole
+from sinkscope.base.errors import InputError
+from sinkscope.base.fast import fast
 from sinkscope.models.causal import takes_positions
 from sinkscope.models.checkpoint import Checkpoint
-from sinkscope.models.family import Family, SpecialIds
-from sinkscope.models.fused_forward import FusedForward, has_llama_layers
+from sinkscope.models.family import FAMILIES, Family, SpecialIds
 from sinkscope.models.layers import only
-from sinkscope.models.static_cache import StaticCache
+from sinkscope.models.placement import home
+from sinkscope.models.probe import Attending, probe
+from sinkscope.models.variant import PLAIN, variant_of
 from sinkscope.models.vocabulary import TokenTables
-from sinkscope.policies.policy import Policy
-from sinkscope.policies.runtime import single_forward
+from sinkscope.policies.masking import Forward
+from sinkscope.policies.policy import Policy, check_policy
+from sinkscope.policies.runtime import PolicyRuntime
 from sinkscope.policies.text import as_policy
 
 
@@ -67,7 +74,11 @@ class Model:
         self.dtype: torch.dtype = next(network.parameters()).dtype
         self.ids: SpecialIds = family.special_ids(checkpoint, tokenizer)
         self.block: int | None = family.block(checkpoint)
-        self._fused = FusedForward(network) if has_llama_layers(network) else None
+        self.home = home(network)
+        """Of a network spread over devices, the one on which attention is computed; None: it lies on one."""
+        self._fused = _fused_forward(network, device) if self.home is None else None
+        changed = variant_of(network) != PLAIN
+        self.attending: Attending | None = probe(self) if family.probed or changed else None
 
     def __repr__(self) -> str:
         shape = self.shape
@@ -101,19 +112,43 @@ class Model:
     def shape(self) -> Shape:
         """Layers, heads, widths, vocabulary, parameters."""
         config = self.network.config.get_text_config()
-        heads = int(config.num_attention_heads)
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+        heads = int(size_of(config, "num_attention_heads") or 0)
+        head_dim = size_of(config, "head_dim") or config.hidden_size // max(heads, 1)
         context = getattr(config, "max_position_embeddings", None)
         return Shape(
             layers=int(config.num_hidden_layers),
             heads=heads,
-            kv_heads=int(getattr(config, "num_key_value_heads", None) or heads),
+            kv_heads=int(size_of(config, "num_key_value_heads") or heads),
             head_dim=int(head_dim),
             width=int(config.hidden_size),
             vocabulary=int(config.vocab_size),
             parameters=sum(parameter.numel() for parameter in self.network.parameters()),
             context=int(context) if context else None,
         )
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The layers that have softmax attention: all of them, but in hybrids with state-space layers or linear attention."""
+        return tuple(range(self.shape.layers)) if self.attending is None else self.attending.layers
+
+    @property
+    def has_learned_sinks(self) -> bool:
+        """Whether some softmax has one more score, that of a learned sink without a token."""
+        return self.attending is not None and bool(self.attending.learned)
+
+    @property
+    def gates(self) -> Mapping[int, nn.Module]:
+        """Layer → the module that takes its attention output, where that goes through a gate first."""
+        return {} if self.attending is None else self.attending.gates
+
+    def mode(self, causal: bool) -> Model:
+        """This network read as a causal or as a diffusion model, where one checkpoint is both; else the model itself."""
+        name = self.spec.modes[causal] if self.spec.modes else self.family
+        if name == self.family:
+            return self
+        other = copy.copy(self)
+        other.spec = FAMILIES[name]
+        return other
 
     def real_tokens(self, ids: Tensor, attention_mask: Any) -> tuple[Tensor, Tensor | None]:
         """Checks ids and mask and puts them on the model's device.
@@ -144,7 +179,7 @@ class Model:
         left = bool(real[:, -1].all()) and not bool((real[:, :-1] & ~real[:, 1:]).any())
         right = bool(real[:, 0].all()) and not bool((~real[:, :-1] & real[:, 1:]).any())
         fits = {"left": left, "right": left or right, "apart": right}
-        if not fits[self.spec.padding]:
+        if not fits[self.spec.padding] and not self.spec.optional_blocks:
             left_only = self.spec.padding == "left"
             where = "left: zeros first, then ones" if left_only else "right: ones first, then zeros"
             raise InputError(f"attention_mask must pad on the {where} to the end of every row")
@@ -159,20 +194,36 @@ class Model:
         queries: Mapping[str, Tensor] | None = None,
         newest: bool = False,
         block: int | Literal["model"] | None = "model",
+        pattern: Tensor | None = None,
+        soft: Tensor | None = None,
+        causal: bool | Literal["model"] | None = "model",
         active: int | None = None,
-        aside: Aside | None = None,
+        beside: Callable[[object], AbstractContextManager[None]] | None = None,
     ) -> ForwardContext:
         """What is wanted of one forward pass of this model; see ForwardContext.
 
         Args:
             real: Bool [B, K] over all keys, None when nothing is padded.
             newest: the queries are real and see every key of `real`, wherever they stand.
-            block: "model": as the family's plain forward has it.
+            block, causal: "model": as the family's plain forward has it. pattern, soft: see ForwardContext.
         """
-        causal = self.spec.causal and not newest
+        if causal == "model":
+            causal = None if self.spec.mixed else self.spec.causal and not newest
         size = self.block if block == "model" else block
         return ForwardContext(
-            real, causal, self.spec.padded, queries or {}, policy, recorder, newest, size, active, aside=aside
+            real,
+            causal,
+            self.spec.padded,
+            queries or {},
+            policy,
+            recorder,
+            newest,
+            size,
+            pattern,
+            soft,
+            active,
+            beside=beside,
+            home=self.home,
         )
 
     @torch.no_grad()
@@ -218,7 +269,8 @@ class Model:
             positions = self.spec.positions(context.real, shape, ids.device)[:, before:]
         with forward(context):
             if cache is None and self._fused is not None and self._fused.applies(ids):
-                return self._fused(ids, positions)
+                states: Tensor = self._fused(ids, positions)
+                return states
             return self.spec.states(self.network, ids, context.real, positions, cache)
 
     def entering(self, ids: Tensor, layer: int, context: ForwardContext, positions: Tensor) -> Tensor:
@@ -233,24 +285,44 @@ class Model:
         with forward(context), only(self.network, range(layer, self.shape.layers)):
             return self.spec.onward(self.network, stream, positions)
 
+    def new_cache(self) -> Any:
+        """An empty KV cache of transformers.
+
+        Attention layers keep every column, sliding windows included: a column must mean the same key in all of them. Layers
+        without softmax attention keep what they need.
+        """
+        from transformers import DynamicCache
+        from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+        name = type(self.network).__name__.removesuffix("ForCausalLM")
+        own = getattr(sys.modules[type(self.network).__module__], f"{name}Cache", None)
+        if own is not None:
+            return own()
+        plain = (DynamicLayer, DynamicSlidingWindowLayer)
+        cache = DynamicCache(config=self.network.config.get_text_config())
+        if all(type(layer) in plain for layer in cache.layers):
+            return DynamicCache()
+        for layer in cache.layers:
+            if isinstance(layer, DynamicSlidingWindowLayer):
+                layer.sliding_window = 1 << 30
+        return cache
+
     def decodes_statically(self, ids: Tensor) -> bool:
         """Whether a causal model's steps can run on a static cache here: on a GPU, for networks that the kernels know."""
         return self.spec.causal and self._fused is not None and self._fused.applies(ids)
 
     @torch.no_grad()
     def decode(
-        self, inputs: Tensor, cache: StaticCache, context: Callable[[Tensor], ForwardContext]
+        self, ids: Tensor, context: ForwardContext, cache: Any, positions: Tensor, column: Tensor
     ) -> Tensor:
-        """Logits [B, V] behind the newest tokens of a causal model, on a static cache.
+        """Logits [B, V] behind the newest tokens Long [B, 1] of a causal model, on a static cache (see `gpu.static_cache`).
 
         Args:
-            inputs: Long [B + 1]: the tokens, and the column they stand in.
-            context: from the visible columns Bool [B, S] to what is wanted of the forward.
+            positions: Long [B|1, 1]. column: Long [1]: where their keys and values go.
         """
         if self._fused is None:
             raise RuntimeError("this network does not decode on a static cache; ask decodes_statically first")
-        ids, positions, visible, column = cache.begin(inputs)
-        with forward(context(visible)):
+        with forward(context):
             hidden = self._fused.decode(ids, positions, cache, column)
         return self.head(hidden[:, -1])
 
@@ -258,6 +330,8 @@ class Model:
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [..., V] of last hidden states [..., width]."""
         logits = self.spec.head(self.network, hidden)
+        if self.home is not None:
+            logits = logits.to(self.home)
         scale = getattr(self.network, "logit_scale", None)
         return logits if scale is None else logits * scale
 
@@ -274,7 +348,7 @@ class Model:
         with forward(context):
             output = self.network(input_ids=ids, attention_mask=mask, **options)
         logits: Tensor = output.logits
-        return logits
+        return logits if self.home is None else logits.to(self.home)
 
     def logits(
         self,
@@ -282,6 +356,8 @@ class Model:
         attention_mask: Any = None,
         policy: Policy | str | None = None,
         block: int | Literal["model"] | None = "model",
+        prompt: int | None = None,
+        soft: Tensor | None = None,
     ) -> Tensor:
         """What the official forward returns (Dream and others: before the shift of their loops).
 
@@ -291,12 +367,16 @@ class Model:
             policy: one that needs no earlier step, such as MaskKeys, or its text.
             block: columns of the blocks of block diffusion models, counted from column 0: a query sees its own block and
                 earlier ones. "model": as the official forward has it when nothing is said; None: every query sees everything.
+            prompt: models with two modes: so many columns were read as a prompt: causally, or with `block` both ways, and blocks
+                are counted from its end.
+            soft: DiffusionGemma: what the step before predicted, logits Float [B, canvas, V]; None: this is the first step.
 
         Returns:
-            Float [B, S, V] in the model's dtype.
+            Float [B, S, V] in the model's dtype; DiffusionGemma: of the canvas, the last columns of ids, [B, canvas, V].
         """
         ids, real = self.real_tokens(ids, attention_mask)
-        context = self.context(real, policy=self._single(policy, ids), block=self._checked_block(block))
+        seen = self._seen(ids, block, prompt)
+        context = self.context(real, policy=self._single(policy, ids), soft=soft, **seen)
         return self.forward(ids, context)
 
     def attention(
@@ -305,31 +385,60 @@ class Model:
         attention_mask: Any = None,
         policy: Policy | str | None = None,
         block: int | Literal["model"] | None = "model",
+        prompt: int | None = None,
     ) -> Tensor:
         """The full attention maps, for checks and small inputs: memory grows with the square of the length.
 
         Returns:
-            Float32 [layer, B, head, query, key], on the CPU.
+            Float32 [layer, B, head, query, key], on the CPU; NaN for layers without softmax attention.
         """
         ids, real = self.real_tokens(ids, attention_mask)
-        maps = _MapRecorder()
-        masking, size = self._single(policy, ids), self._checked_block(block)
-        self.forward(ids, self.context(real, policy=masking, recorder=maps, block=size), keep=1)
-        return torch.stack([maps.by_layer[layer] for layer in sorted(maps.by_layer)])
+        maps, seen = _MapRecorder(ids.shape[1]), self._seen(ids, block, prompt)
+        self.forward(ids, self.context(real, policy=self._single(policy, ids), recorder=maps, **seen), keep=1)
+        none = torch.full_like(next(iter(maps.by_layer.values())), float("nan"))
+        return torch.stack([maps.by_layer.get(layer, none) for layer in range(self.shape.layers)])
+
+    def _seen(self, ids: Tensor, block: object, prompt: int | None) -> dict[str, Any]:
+        """What queries see, as the user asked for it, in the words of `context`."""
+        size = self._checked_block(block)
+        if prompt is None:
+            return {"block": size}
+        if not self.spec.modes:
+            raise InputError(
+                f"{self.source} is a {self.family} model, which reads prompts as it reads all; leave out prompt"
+            )
+        keys = ids.shape[1]
+        size = None if size == "model" else size
+        pattern = behind_a_prompt(min(whole("prompt", prompt, 0), keys), keys, size, ids.device)
+        return {"block": None, "pattern": pattern}
 
     def _checked_block(self, block: object) -> Any:
         """A block as the user gave it: only block diffusion models have any."""
         if block in ("model", None) or block == self.block:
             return block
-        if not self.spec.blocks:
+        if not self.spec.blocks and not self.spec.optional_blocks:
             raise InputError(
                 f"{self.source} is a {self.family} model, whose attention has no blocks; leave out block"
             )
         return whole("block", block, 1)
 
     def _single(self, policy: Policy | str | None, ids: Tensor) -> KeyMasker | None:
-        kind, shape = self.attention_kind, self.shape
-        return single_forward(as_policy(policy), shape.layers, ids, kind, self.words, shape.heads)
+        """A policy for one forward outside of a generation: it must not need an earlier step."""
+        kind, shape, (rows, keys) = self.attention_kind, self.shape, ids.shape
+        checked = check_policy(
+            as_policy(policy), shape.layers, keys, kind, shape.heads, self.has_learned_sinks
+        )
+        if checked is None:
+            return None
+        for rule in checked.parts():
+            if rule.waits:
+                raise InputError(
+                    f"{rule} decides from the previous step, and a single forward has none; use MaskKeys, MaskFirst, Window, "
+                    "when='same', or ss.generate"
+                )
+        runtime = PolicyRuntime(checked, list(range(rows)), kind == "causal", keys, None, keys, self.words)
+        runtime.begin(Forward(tokens=ids))
+        return runtime
 
     @property
     def attention_kind(self) -> Literal["causal", "block", "masked"]:
@@ -348,10 +457,30 @@ class Model:
         return check(self, length, seed)
 
 
-class _MapRecorder:
-    """Keeps the full attention map of every layer."""
+def size_of(config: Any, name: str) -> int | None:
+    """A size that a config names, the largest one where it differs between layers; None: it names none."""
+    try:
+        size: int | None = getattr(config, name, None)
+    except RuntimeError:  # transformers refuses to give one number for many
+        layers = range(config.num_hidden_layers)
+        size = max(getattr(config.per_layer_config[layer], name) for layer in layers)
+    return size
 
-    def __init__(self) -> None:
+
+def _fused_forward(network: Any, device: torch.device) -> Any:
+    """The forward with fused kernels (`gpu.fused_forward`) where it can run; None elsewhere."""
+    if not fast(device):
+        return None
+    from sinkscope.gpu.fused_forward import FusedForward, has_llama_layers
+
+    return FusedForward(network, NAME, sinkscope_attention) if has_llama_layers(network) else None
+
+
+class _MapRecorder:
+    """Keeps the full attention map of every layer, of which several calls may give rows one after the other."""
+
+    def __init__(self, keys: int) -> None:
+        self.keys = keys
         self.by_layer: dict[int, Tensor] = {}
 
     def reads(self, layer: int) -> tuple[str, ...]:
@@ -360,7 +489,10 @@ class _MapRecorder:
 
     def record(self, call: AttentionCall) -> None:
         """Keep a map, on the CPU."""
-        self.by_layer[call.layer] = call.map().float().cpu()
+        rows = call.map().float().cpu()
+        rows = torch.nn.functional.pad(rows, (0, self.keys - rows.shape[-1]))
+        before = self.by_layer.get(call.layer)
+        self.by_layer[call.layer] = rows if before is None else torch.cat([before, rows], 2)
 
     def residual(self, layer: int, hidden: Tensor) -> None:
         """Nothing is kept of the residual stream."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from sinkscope.models.backbone import BackboneFamily
 from sinkscope.models.checkpoint import Checkpoint
-from sinkscope.models.family import FAMILIES, KnownCheckpoint
+from sinkscope.models.family import FAMILIES
 
 
 class OpenDcoder(BackboneFamily):
@@ -29,14 +29,7 @@ FAMILY = FAMILIES.add(
     OpenDcoder(
         name="open_dcoder",
         about="masked diffusion from Qwen2.5-Coder; Dream's schedule, with remasking (p2)",
-        known=(
-            KnownCheckpoint(
-                "fredzzp/open-dcoder-0.5B",
-                "sample script: 128 tokens and steps, p2, T=0.5, top_k 200, alg_temp 0.5; its causal source is "
-                "Qwen/Qwen2.5-Coder-0.5B",
-                (24, 14, 490_000_000),
-            ),
-        ),
+        label="masked diffusion, from an autoregressive model (as Open-dCoder)",
         model_types=("qwen2",),
         shifted=True,
         backbone="Qwen2",

@@ -1,26 +1,17 @@
-"""From what a user gives as prompts to one padded batch, under the chat template, which is rendered with bounds.
-
-Templates come with checkpoints, so they are programs of strangers. transformers renders them in Jinja's sandbox, which keeps
-them from files and objects but not from running for ever or filling the memory. Here a template is read first (no powers, no
-large factors), and while it runs its lines and the growth of the process are counted.
-"""
+"""From what a user gives as prompts to one padded batch, under the chat template; and from ids to text."""
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
-from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from sinkscope.errors import CheckpointError, InputError
-from sinkscope.files import one_line, reading
+from sinkscope.base.errors import CheckpointError, InputError
+from sinkscope.base.files import one_line, reading
 from sinkscope.models.model import Model
 
 
@@ -40,10 +31,11 @@ class PromptBatch:
 
     @property
     def lengths(self) -> list[int]:
-        """Real tokens of each row."""
+        """Tokens of each row, without the padding at its end or beginning."""
         if self.real is None:
             return [self.ids.shape[1]] * len(self.ids)
-        return [int(count) for count in self.real.sum(1)]
+        counts = self.real.sum(1) if self.right else self.ids.shape[1] - self.real.long().argmax(1)
+        return [int(count) for count in counts]
 
     @property
     def starts(self) -> list[int]:
@@ -51,24 +43,29 @@ class PromptBatch:
         return self.lengths if self.right else [self.ids.shape[1]] * len(self.ids)
 
 
-def encode(model: Model, prompts: Any, attention_mask: Any = None) -> PromptBatch:
+def encode(model: Model, prompts: Any, attention_mask: Any = None, raw: bool = False) -> PromptBatch:
     """Text becomes chat turns, then ids; ids are taken as they are.
 
     Args:
-        prompts: a text, a list of texts (the chat template is applied to each), whole numbers [B, P]; for families
-            padded on the right also lists of different lengths.
+        prompts: a text, or messages ([{"role": …, "content": …}, …]), or a list of such (the chat template is applied to
+            each); whole numbers [B, P]; for families padded on the right also lists of different lengths.
         attention_mask: [B, P], 0 in padding; only with ids.
+        raw: texts are not put under the chat template.
     """
-    if isinstance(prompts, str):
+    if isinstance(prompts, str) or _is_conversation(prompts):
         prompts = [prompts]
-    if isinstance(prompts, (list, tuple)) and prompts and all(isinstance(one, str) for one in prompts):
+    several = isinstance(prompts, (list, tuple))
+    if several and not prompts:
+        raise InputError("there is no prompt; give a text, a list of texts, or token ids [batch, length]")
+    worded = [isinstance(prompt, str) or _is_conversation(prompt) for prompt in prompts] if several else []
+    if any(worded):
+        if not all(worded):
+            raise InputError(
+                "prompts mixes texts and other things; give texts and messages only, or token ids only"
+            )
         if attention_mask is not None:
             raise InputError("attention_mask goes with token ids; text prompts are padded for you")
-        return pad(model, [encode_text(model, text) for text in prompts])
-    if isinstance(prompts, (list, tuple)) and not prompts:
-        raise InputError("there is no prompt; give a text, a list of texts, or token ids [batch, length]")
-    if isinstance(prompts, (list, tuple)) and any(isinstance(one, str) for one in prompts):
-        raise InputError("prompts mixes texts and other things; give texts only, or token ids only")
+        return pad(model, [encode_text(model, prompt, raw) for prompt in prompts])
     if attention_mask is None and model.spec.padding != "left" and _ragged(prompts):
         return pad(model, [[int(number) for number in row] for row in prompts])
     try:
@@ -95,21 +92,37 @@ def _ragged(prompts: Any) -> bool:
     return whole and all(prompts) and len({len(row) for row in prompts}) > 1
 
 
-def encode_text(model: Model, text: str) -> list[int]:
-    """Token ids of one user turn under the model's chat template (or of the plain text, where it has none)."""
+def _is_conversation(prompt: Any) -> bool:
+    """Whether a prompt is a list of turns, right or not."""
+    return (
+        isinstance(prompt, (list, tuple)) and bool(prompt) and all(isinstance(turn, dict) for turn in prompt)
+    )
+
+
+def encode_text(model: Model, prompt: str | list[dict[str, str]], raw: bool = False) -> list[int]:
+    """Token ids of a user turn, or of a conversation, under the model's chat template; of the plain text where it has none.
+
+    raw: the text as it is, whatever the model has.
+    """
     if model.tokenizer is None:
         raise InputError(
             f"{model.source} has no tokenizer files, so text prompts do not work; give token ids (--prompt-ids)"
         )
+    turns = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    for turn in turns:
+        if not all(isinstance(turn.get(name), str) for name in ("role", "content")):
+            raise InputError(f"a message should have role and content, both texts, got {turn!r}"[:300])
+    text = turns[-1]["content"]
     if not text.strip():
         raise InputError("the prompt is empty; give some text")
-    if model.tokenizer.chat_template:
-        turns = [{"role": "user", "content": text}]
+    templated = bool(model.tokenizer.chat_template) and not raw
+    if templated:
         text = render(model.tokenizer, turns, model.source, add_generation_prompt=True)
-        with _tokenizing(model):
-            return list(model.tokenizer(text, add_special_tokens=False).input_ids)
+    elif not isinstance(prompt, str):
+        why = "--raw leaves it out" if raw else f"the tokenizer of {model.source} has none"
+        raise InputError(f"messages are put under a chat template, and {why}; give texts")
     with _tokenizing(model):
-        return list(model.tokenizer(text).input_ids)
+        return list(model.tokenizer(text, add_special_tokens=not templated).input_ids)
 
 
 @contextmanager
@@ -147,109 +160,35 @@ def decode(model: Model, sequence: Tensor, prompt: int = 0) -> str:
     return text
 
 
-# ---- chat templates ------------------------------------------------------------------------------
-
-MOST_LINES = 200_000
-"""Lines of compiled template that one conversation may run through; real ones take some hundred for every turn."""
-MOST_GROWTH = 1 << 30
-"""Bytes by which the process may grow meanwhile."""
-LARGEST_FACTOR = 10_000
-"""Largest number in a product: a text times a number is that many copies of it."""
-LONGEST = 1 << 20
-"""Characters of a template."""
-
-
-class _TooMuchError(Exception):
-    """A template went past a bound."""
+LONGEST_TEMPLATE, LONGEST_TEXT = 1 << 17, 1 << 24
+"""Characters of a chat template (real ones have some thousand), and of what it makes of a conversation."""
 
 
 def render(tokenizer: Any, messages: list[dict[str, str]], source: str, **options: Any) -> str:
-    """The text of a conversation under the tokenizer's chat template.
+    """The text of a conversation under the tokenizer's chat template, as transformers renders it: in Jinja's sandbox.
+
+    A template comes with a checkpoint, so it is a program of a stranger. The sandbox keeps it from files and objects; one that
+    is made to run for ever still does.
 
     Args:
         messages: turns with role and content. source: the model, for messages.
         options: of `apply_chat_template`, such as add_generation_prompt.
     """
-    _check(str(tokenizer.chat_template), source)
-    before, watch = sys.gettrace(), _Bounds()
+    size = len(str(tokenizer.chat_template))
+    if size > LONGEST_TEMPLATE:
+        raise InputError(
+            f"the chat template of {source} has {size} characters; at most {LONGEST_TEMPLATE} are read"
+        )
     try:
-        sys.settrace(watch)
         text: str = tokenizer.apply_chat_template(messages, tokenize=False, **options)
-    except _TooMuchError as error:
-        raise InputError(f"the chat template of {source} {error}; it is broken, or made to do so") from error
-    except Exception as error:  # Jinja and templates' own raise_exception raise anything
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise InputError(
-            f"the chat template of {source} cannot be applied to this conversation: {reason[:200]}"
-        ) from error
-    finally:
-        sys.settrace(before)
-    return text
-
-
-class _Bounds:
-    """A trace function that counts the lines of templates, and looks at the memory every so often."""
-
-    def __init__(self) -> None:
-        self.lines = 0
-        self.start = _memory()
-
-    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
-        # Jinja gives its compiled templates this name; nothing else is followed line by line.
-        if event == "call" and frame.f_code.co_filename != "<template>":
-            return None
-        self.lines += 1
-        if self.lines > MOST_LINES:
-            raise _TooMuchError(f"ran through {MOST_LINES} lines without an end")
-        if _memory() - self.start > MOST_GROWTH:
-            raise _TooMuchError(f"took more than {MOST_GROWTH >> 20} MiB of memory")
-        return self
-
-
-def _memory() -> int:
-    """Bytes that the process holds; 0 where the system does not say (then only lines are bounded)."""
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1]) * 4096
-    except OSError:
-        return 0
-
-
-@lru_cache(maxsize=16)
-def _check(template: str, source: str) -> None:
-    """Refuse what one operation could fill the memory with, before the template is compiled and its constants are folded."""
-    from jinja2 import Environment, TemplateSyntaxError, nodes
-
-    if len(template) > LONGEST:
-        raise InputError(
-            f"the chat template of {source} has {len(template)} characters; {LONGEST} are allowed"
-        )
-    try:
-        parsed = Environment(extensions=["jinja2.ext.loopcontrols"], autoescape=False).parse(_plain(template))  # noqa: S701
-        powers, products = (list(parsed.find_all(kind)) for kind in (nodes.Pow, nodes.Mul))
     except (
-        TemplateSyntaxError,
-        RecursionError,
-    ) as error:  # what is nested deeply is parsed, and then walked, deeply
+        Exception
+    ) as error:  # Jinja and templates' own raise_exception raise anything; deep nesting a RecursionError
         raise InputError(
-            f"the chat template of {source} is not a readable template: {one_line(error)}"
+            f"the chat template of {source} cannot be applied to this conversation: {one_line(error)}"
         ) from error
-    if powers:
+    if len(text) > LONGEST_TEXT:
         raise InputError(
-            f"the chat template of {source} takes powers, which no conversation needs; it is refused"
+            f"the chat template of {source} makes {len(text)} characters of this conversation; at most {LONGEST_TEXT} are read"
         )
-    for product in products:
-        sides = (product.left, product.right)
-        small = [
-            isinstance(side, nodes.Const) and isinstance(side.value, int) and side.value <= LARGEST_FACTOR
-            for side in sides
-        ]
-        if not any(small):
-            raise InputError(
-                f"the chat template of {source} multiplies by numbers that are not small; it is refused"
-            )
-
-
-def _plain(template: str) -> str:
-    """The template without transformers' own tag, which plain Jinja does not know."""
-    return re.sub(r"\{%[-+]?(?: (?:end)?generation |(?:end)?generation)[-+]?%\}", "", template)
+    return text

@@ -1,7 +1,8 @@
 """SDAR: Qwen3 continued as a block diffusion model; position j predicts token j, and attention stands in blocks.
 
-Checked against the official modelling code at float32 (tests/golden/sdar). The official norm, a kernel of flash-attn, multiplies
-by its weight before it casts back; transformers' casts first, which in bf16 may differ in the last bit.
+Checked against the official modelling code at float32 (tests/golden/sdar); its mixture of experts, whose official code was not
+run, against Qwen3-MoE's own with the same mask. The official norm, a kernel of flash-attn, multiplies by its weight before it
+casts back; transformers' casts first, which in bf16 may differ in the last bit.
 """
 
 from __future__ import annotations
@@ -9,20 +10,24 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sinkscope.models.backbone import BackboneFamily
+from sinkscope.models.backbone import ROUTING, BackboneFamily, routing
 from sinkscope.models.checkpoint import Checkpoint
-from sinkscope.models.family import FAMILIES, KnownCheckpoint, SpecialIds, all_ids
+from sinkscope.models.family import FAMILIES, SpecialIds, all_ids
 
 BLOCK = 4
 """The block size of the official models, for checkpoints whose files do not say."""
 
-EVALUATION = (
-    "published scores: scoring raw, T=1, top_k 1, block 4, 4 steps, threshold 1 (static) or 0.95 (dynamic)"
-)
-
 
 class Sdar(BackboneFamily):
-    """The SDAR family (JetLM/SDAR-1.7B-Chat, -4B-Chat, -8B-Chat)."""
+    """The SDAR family (JetLM/SDAR-1.7B-Chat, -4B-Chat, -8B-Chat, -30B-A3B-Chat; Gen-Verse/TraDo)."""
+
+    def backbone_of(self, checkpoint: Checkpoint) -> str:
+        """Qwen3's, or its mixture of experts."""
+        return "Qwen3Moe" if checkpoint.model_type == "sdar_moe" else "Qwen3"
+
+    def settings(self, checkpoint: Checkpoint) -> dict[str, Any]:
+        """Sizes and routing of the experts, where there are any."""
+        return routing(checkpoint) if checkpoint.model_type == "sdar_moe" else {}
 
     def block(self, checkpoint: Checkpoint) -> int | None:
         """The block size that config.json names; the official forward demands a mask."""
@@ -38,19 +43,11 @@ FAMILY = FAMILIES.add(
     Sdar(
         name="sdar",
         about="block diffusion from Qwen3; small blocks decoded left to right behind a KV cache",
-        known=(
-            KnownCheckpoint("JetLM/SDAR-1.7B-Chat", EVALUATION, (28, 16, 2_000_000_000)),
-            KnownCheckpoint("JetLM/SDAR-4B-Chat", EVALUATION, (36, 32, 4_400_000_000)),
-            KnownCheckpoint(
-                "JetLM/SDAR-8B-Chat",
-                f"{EVALUATION}; its causal twin is Qwen/Qwen3-8B",
-                (36, 32, 8_200_000_000),
-            ),
-        ),
-        model_types=("sdar",),
+        label="block diffusion, from an autoregressive model (as SDAR)",
+        model_types=("sdar", "sdar_moe"),
         padding="apart",
         blocks=True,
-        backbone="Qwen3",
+        reads=ROUTING,
         mask_id=151669,
         eos_id=151643,
         mask_text="<MASK>",

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
-from sinkscope.errors import CheckpointError
-from sinkscope.files import fit, reading
+from sinkscope.base.errors import CheckpointError
+from sinkscope.base.files import fit, reading
 from sinkscope.models.checkpoint import read_table
 
 KEPT = (

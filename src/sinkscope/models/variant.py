@@ -7,6 +7,8 @@
     plain_first  the key of the first real token carries no position: its score is q·k without the rotation, at any distance
     extra_sink   one more token opens every text, which nothing is trained to say: "seen" by all and seeing all; "alone": it
                  sees nothing but itself (arXiv 2601.19657). Causal models see no difference between the two
+    window       query i sees key j only where |i − j| < window
+    future       0: a query of a diffusion model sees no key ahead of itself
 
 Such a checkpoint has a `model_type` of its own, so that no other program reads it as the network it resembles, and its settings
 under `sinkscope_variant` in config.json. `VariantAttention` is the code of training and of inference; the fused forward of a GPU
@@ -17,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, Literal, get_args
 
@@ -25,8 +27,9 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.attention.context import current
-from sinkscope.checks import one_of
-from sinkscope.errors import CheckpointError, InputError, nearest
+from sinkscope.attention.visibility import Visibility
+from sinkscope.base.checks import one_of, whole
+from sinkscope.base.errors import CheckpointError, InputError, nearest
 
 KEY = "sinkscope_variant"
 """Where config.json says what differs."""
@@ -46,6 +49,8 @@ class Variant:
     qk_norm: bool = False
     plain_first: bool = False
     extra_sink: SinkToken = "none"
+    window: int | None = None
+    future: int | None = None
 
     def __post_init__(self) -> None:
         one_of("softmax", self.softmax, get_args(Softmax))
@@ -53,11 +58,38 @@ class Variant:
         for name in ("gate", "qk_norm", "plain_first"):
             if not isinstance(getattr(self, name), bool):
                 raise InputError(f"{name} is {getattr(self, name)!r}; it should be true or false")
+        if self.window is not None:
+            whole("window", self.window, 1)
+        if self.future not in (None, 0) or self.future is False:
+            raise InputError(
+                f"future is {self.future!r}; 0 takes all keys ahead from a query, and without it none is taken"
+            )
 
     @property
     def first_alone(self) -> bool:
         """Whether the first real token sees nothing but itself."""
         return self.extra_sink == "alone"
+
+    @property
+    def block(self) -> int | None:
+        """Columns of the blocks in which attention stands: without a key ahead, every query has a block of its own."""
+        return None if self.future is None else 1
+
+    @property
+    def reach(self) -> dict[str, int]:
+        """The window, and how many keys a query sees ahead, where they are bounded."""
+        bounds = {"window": self.window, "future": self.future}
+        return {name: value for name, value in bounds.items() if value is not None}
+
+    def narrowed(self, seen: Visibility, device: torch.device) -> Visibility:
+        """What is left of a pattern for the queries of a whole text whose first token stands in column 0."""
+        block = seen.block if seen.causal or self.block is None else self.block
+        seen = replace(seen, window=self.window, block=block)
+        if seen.causal or block == 1 or not self.first_alone:
+            return seen
+        index = torch.arange(seen.keys, device=device)
+        alone, rows = (index[:, None] > 0) | (index == 0), replace(seen, real=None).rows(0, seen.keys, device)
+        return replace(seen, block=None, dense=alone[None, None] if rows is None else rows & alone)
 
     def __str__(self) -> str:
         changed = {
@@ -119,7 +151,8 @@ class VariantAttention(nn.Module):
         super().__init__()
         from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-        self.config, self.variant, self.first_alone = plain.config, variant, variant.first_alone
+        self.config, self.variant = plain.config, variant
+        self.first_alone, self.trained_block = variant.first_alone, variant.block
         for name in ("layer_idx", "head_dim", "num_key_value_groups", "scaling", "is_causal"):
             setattr(self, name, getattr(plain, name))
         self.q_proj: nn.Module = plain.q_proj
@@ -200,7 +233,16 @@ class VariantAttention(nn.Module):
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, _eager)
         sink = self.scores(query)
         mixed, _ = attend(
-            self, query, key, value, attention_mask, scaling=self.scaling, dropout=0.0, s_aux=sink, **options
+            self,
+            query,
+            key,
+            value,
+            attention_mask,
+            scaling=self.scaling,
+            dropout=0.0,
+            s_aux=sink,
+            sliding_window=self.variant.window,
+            **options,
         )
         return self.finish(hidden_states, mixed.reshape(*hidden_states.shape[:2], -1)), None
 
@@ -218,7 +260,11 @@ def _eager(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **
     from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward as with_sink
     from transformers.models.llama.modeling_llama import eager_attention_forward as plain
 
-    sink = options.pop("s_aux", None)
+    sink, wide = options.pop("s_aux", None), options.pop("sliding_window", None)
+    if wide is not None:  # transformers' masks know windows of whole configs only
+        ahead = key.shape[2] - query.shape[2] + torch.arange(query.shape[2], device=query.device)[:, None]
+        far = (ahead - torch.arange(key.shape[2], device=query.device)).abs() >= wide
+        mask = (0.0 if mask is None else mask) + torch.where(far, torch.finfo(query.dtype).min, 0.0)
     if sink is None:
         return plain(module, query, key, value, mask, **options)
     owner = SimpleNamespace(

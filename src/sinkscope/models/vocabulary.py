@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 from sinkscope.models.family import SpecialIds
 
 

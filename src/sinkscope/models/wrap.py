@@ -10,11 +10,12 @@ from typing import Any
 import torch
 
 from sinkscope.attention.interface import NAME, register
-from sinkscope.errors import InputError, nearest
+from sinkscope.base.errors import CheckpointError, InputError, nearest
 from sinkscope.models.checkpoint import Checkpoint
 from sinkscope.models.family import Family
 from sinkscope.models.load import FAMILIES, family_of
 from sinkscope.models.model import Model
+from sinkscope.models.probe import probe
 
 
 class InMemory(Checkpoint):
@@ -69,11 +70,6 @@ def wrap(network: Any, tokenizer: Any = None, family: str | None = None, source:
         raise InputError(
             f"wrap takes a transformers network, got {type(network).__name__}; ss.load takes folders and hub ids"
         )
-    if not getattr(network, "_supports_attention_backend", False):
-        raise InputError(
-            f"transformers' {type(network).__name__} does not go through its attention interface, so its attention cannot "
-            "be measured; try a model of a newer architecture"
-        )
     if tokenizer is not None and not callable(getattr(tokenizer, "convert_ids_to_tokens", None)):
         raise InputError(
             f"tokenizer should be one of transformers, such as AutoTokenizer.from_pretrained gives, got {tokenizer!r}"
@@ -81,10 +77,19 @@ def wrap(network: Any, tokenizer: Any = None, family: str | None = None, source:
     checkpoint = InMemory(network, source or getattr(network, "name_or_path", "") or type(network).__name__)
     chosen = _family(checkpoint, family)
     register()
-    chosen.adopt(network)
-    getattr(network, "set_attn_implementation")(NAME)  # noqa: B009 (torch types attributes of modules as tensors)
+    anything: Any = network  # torch types attributes of modules as tensors
+    before = anything.config._attn_implementation
     device = next(network.parameters()).device
-    return Model(checkpoint, chosen, network.eval(), tokenizer, device)
+    try:
+        chosen.adopt(network)
+        anything.set_attn_implementation(NAME)
+        model = Model(checkpoint, chosen, network.eval(), tokenizer, device)
+        if not chosen.probed:
+            probe(model)
+    except CheckpointError as error:  # it came from memory, and goes back as it was
+        anything.set_attn_implementation(before)
+        raise InputError(str(error)) from error
+    return model
 
 
 def _family(checkpoint: InMemory, name: str | None) -> Family:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 from sinkscope.policies.policy import Control, Policy, Rule
 
 

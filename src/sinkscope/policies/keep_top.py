@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sinkscope.checks import finite, share
+from sinkscope.base.checks import finite, share
 from sinkscope.policies.policy import POLICIES, Scope, ScoredRule, top
 
 

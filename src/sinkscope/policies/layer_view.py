@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from sinkscope.attention import columns, fused
+from sinkscope.attention import fused
 from sinkscope.attention.distant import block_sinks, forward_sinks, in_blocks
+from sinkscope.attention.key_mask import listed
 from sinkscope.attention.received import received
+from sinkscope.attention.scores import Scores
 from sinkscope.attention.visibility import Visibility
+from sinkscope.base.sink_rule import torch_sinks_of
 from sinkscope.policies.policy import Rule, ScoredRule
-from sinkscope.sink_rule import torch_sinks_of
 
 if TYPE_CHECKING:
     from sinkscope.policies.runtime import PolicyRuntime
@@ -50,7 +52,7 @@ class AllLayers:
             shape = (len(masked), *query.shape[:2], masked.shape[-1])
             bias = torch.zeros(shape, dtype=query.dtype, device=query.device)
             bias.masked_fill_(closed, float("-inf"))
-            self._for_kernels = columns.listed(masked, most), bias[:, :, :, None]
+            self._for_kernels = listed(masked, most), bias[:, :, :, None]
         return self._for_kernels
 
 
@@ -78,16 +80,12 @@ class LayerView:
     @property
     def row_steps(self) -> Tensor:
         """Long [B, 1]: each row's own number of it; rows of a block loop that wait for others do not count."""
-        if self.runtime.active is None:
-            clock = self.runtime._clock
-            number = torch.tensor(self.step) if clock is None else clock
-            return number.to(self.device).expand(self.rows, 1)
-        return (self.runtime._taken - 1).clamp(min=0)[:, None].to(self.device)
+        return self.runtime.row_steps(self.device)
 
     @property
     def taking(self) -> Tensor | None:
         """Bool [B]: rows of a block loop that take part in this forward and do not wait for others; None: all."""
-        return None if self.runtime.active is None else self.runtime._alive
+        return None if self.runtime.now.active is None else self.runtime.alive
 
     @property
     def rows(self) -> int:
@@ -113,16 +111,15 @@ class LayerView:
     @property
     def visibility(self) -> Visibility:
         """The pattern of the conditional rows alone."""
-        if self.runtime.branches == 1 or self.whole.real is None:
+        if self.runtime.now.branches == 1 or self.whole.real is None:
             return self.whole
         return replace(self.whole, real=self.whole.real[: self.rows], dense=None)
 
     def score(self, rule: ScoredRule) -> str:
         """The kind of score that a rule decides from."""
         plain = "newest" if self.runtime.causal else "received"
-        if (
-            rule.by in (None, plain) or not self.runtime.causal
-        ):  # every query sees every key: a sum ranks them alike
+        ranked = self.runtime.causal or (rule.by == "sum" and self.runtime.one_sided(self.whole))
+        if rule.by in (None, plain) or not ranked:  # every query sees every key: a sum ranks them alike
             return rule.scores
         return str(rule.by)
 
@@ -152,19 +149,14 @@ class LayerView:
         """Bool like scores Float [N, h, K]: the keys that are sinks, by what was measured so far where queries differ in keys."""
         runtime = self.runtime
         if runtime.causal and rule.waits:
-            found = runtime.distant_sinks(epsilon, rule.scope)  # [layer, B, h, K]
+            found = runtime.sinks.distant(epsilon, rule.scope)  # [layer, B, h, K]
         elif runtime.causal and runtime.step > 0:
-            found = runtime.distant_sinks(epsilon, rule.scope)[
-                list(runtime.previous["raw"]).index(self.layer)
-            ]
+            found = runtime.sinks.distant(epsilon, rule.scope)[runtime.scores.layers("raw").index(self.layer)]
         elif runtime.causal:
-            _, lse = fused.attend(self.query, self.key, self.key, self.whole, None, self.scale)
-            found = forward_sinks(
-                self.query, self.key, lse, self.whole, self.scale, epsilon, rule.scope != "head"
-            )
+            found = forward_sinks(*self._unmasked(), epsilon, rule.scope != "head")
         elif (telling := runtime.telling(self.visibility)) is not None:
             if rule.waits:
-                found = runtime.block_sinks(scores, epsilon)
+                found = runtime.sinks.in_blocks(scores, epsilon, self.score(rule) == "sum")
             else:
                 found = block_sinks(scores, in_blocks(self.visibility, telling, self.device), epsilon)
         else:
@@ -174,58 +166,40 @@ class LayerView:
 
     def previous_scores(self, kind: str, scope: str) -> Tensor | None:
         """Float [B, h, K]: scores of the previous step over the present keys; new keys have none. None: no step before."""
-        runtime = self.runtime
-        kept = runtime.previous.get(kind, {})
-        if self.layer not in kept:
-            return None
-        if scope == "model":
-            if kind not in runtime.model_scores:
-                runtime.model_scores[kind] = torch.stack([one.mean(1) for one in kept.values()]).mean(0)[
-                    :, None
-                ]
-            scores = runtime.model_scores[kind]
-        else:
-            scores = kept[self.layer].mean(1, keepdim=True) if scope == "layer" else kept[self.layer]
-        return torch.nn.functional.pad(scores, (0, self.whole.keys - scores.shape[-1]), value=float("nan"))
+        return self.runtime.scores.before(kind, self.layer, scope, self.whole.keys)
 
     def chosen_before(self, rule: ScoredRule) -> Tensor | None:
         """Bool [B, h, K]: what a rule chooses from the scores of the previous step; all layers are chosen for at once."""
         runtime = self.runtime
         if self.number not in runtime.chosen:
             kind = self.score(rule)
-            kept = runtime.previous.get(kind, {})
-            if self.layer not in kept:
+            layers = runtime.scores.layers(kind)
+            if self.layer not in layers:
                 return None
-            if rule.scope == "head":
-                scores = torch.stack(list(kept.values()))
-            elif rule.scope == "layer":
-                scores = torch.stack([layer.mean(1, keepdim=True) for layer in kept.values()])
-            else:
-                whole = self.previous_scores(kind, "model")
-                scores = whole[None]  # type: ignore[index]
-            grown = self.whole.keys - scores.shape[-1]
-            scores = torch.nn.functional.pad(scores, (0, grown), value=float("nan"))
+            scores = runtime.scores.every_layer_before(kind, rule.scope, self.whole.keys)
             flat = scores.flatten(0, 1)
             allowed = self.maskable(rule) & self._not_newest()
             allowed = allowed.expand(scores.shape[1], -1, -1).repeat(len(scores), 1, 1) & ~flat.isnan()
-            more = self.wanted(rule.choose, flat, rule)
-            keys = rule.choose(flat, allowed, **more).view(scores.shape)
-            places = {layer: place if len(keys) > 1 else 0 for place, layer in enumerate(kept)}
+            keys = rule.choose(flat, allowed, **self.wanted(rule.choose, flat, rule)).view(scores.shape)
+            places = {layer: place if len(keys) > 1 else 0 for place, layer in enumerate(layers)}
             runtime.chosen[self.number] = AllLayers(keys, places)
         chosen = runtime.chosen[self.number]
         return chosen.keys[chosen.layers[self.layer]]
 
     def own_scores(self, scope: str) -> Tensor:
         """Float [B, h, K]: this forward's own scores, before anything is masked."""
-        # The plain kernel gives the log-sum-exp; the keys stand in for values that are not used.
-        _, lse = fused.attend(self.query, self.key, self.key, self.whole, None, self.scale)
         weights = None
-        last = 1 if self.runtime.causal else self.runtime.active
+        last = 1 if self.runtime.causal else self.runtime.now.active
         if last is not None:
             weights = torch.zeros(self.query.shape[0], 1, self.query.shape[2], device=self.device)
             weights[..., -last:] = 1.0
-        scores = received(self.query, self.key, lse, self.whole, None, self.scale, weights)[: self.rows, :, 0]
+        scores = received(*self._unmasked(), weights)[: self.rows, :, 0]
         return scores.mean(1, keepdim=True) if scope == "layer" else scores
+
+    def _unmasked(self) -> tuple[Scores, Tensor]:
+        """The scores of this forward before anything is masked, and their log-sum-exp."""
+        scores = Scores(self.query, self.key, self.whole, self.scale)
+        return scores, fused.attend(scores, self.key)[1]  # the keys stand in for values that are not used
 
     def candidates(self, rule: Rule, scores: Tensor | None) -> Tensor:
         """Bool [B|1, h|1, K]: real keys with a score, in the rule's region; never the newest token of a causal model."""
@@ -253,6 +227,10 @@ class LayerView:
             allowed = allowed & (~answer if rule.regions == "prompt" else answer)
         real = self.visibility.real
         return allowed if real is None else allowed & real[:, None]
+
+    def hold(self, columns: Tensor) -> None:
+        """Keep what a captured step goes on reading, though it may be made once and dropped elsewhere."""
+        self.runtime.held[self.number, self.layer] = columns
 
     def recall(self) -> Any:
         """What the rule remembered about this layer; None: nothing yet."""

@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from sinkscope.checks import finite
+from sinkscope.base.checks import finite
+from sinkscope.base.sink_rule import torch_sinks_of
 from sinkscope.policies.policy import POLICIES, Scope, ScoredRule
-from sinkscope.sink_rule import torch_sinks_of
 
 
 @POLICIES.add

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sinkscope.attention.key_mask import first_real
 from sinkscope.attention.visibility import Visibility
-from sinkscope.checks import whole
+from sinkscope.base.checks import whole
 from sinkscope.policies.policy import POLICIES, FixedRule
 
 
@@ -40,11 +40,6 @@ class MaskFirst(FixedRule):
     def most(self) -> int:
         """k."""
         return self.k
-
-    @property
-    def sure(self) -> bool:
-        """True: there is always a first token, if no region leaves it out."""
-        return self.regions is None
 
     def key_share(self, keys: int) -> float | None:
         """k of the keys; unknown with a region."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.visibility import Visibility
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 from sinkscope.policies.policy import POLICIES, FixedRule
 
 Columns = tuple[tuple[int, tuple[int, ...]], ...]
@@ -94,6 +94,10 @@ class MaskKeys(FixedRule):
         """Bool [1, 1, K]: the columns of this layer that exist by now."""
         chosen = tuple(column for column in self.by_layer.get(layer, ()) if column < visibility.keys)
         return _marked(chosen, visibility.keys, device) if chosen else None
+
+    def written_argument(self) -> str:
+        """The way that `read_argument` reads."""
+        return "/".join(f"{layer}={'+'.join(map(str, columns))}" for layer, columns in self.by_layer.items())
 
     @classmethod
     def read_argument(cls, text: str) -> Any:

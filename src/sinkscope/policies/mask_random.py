@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.key_mask import first_real
-from sinkscope.checks import one_of, whole
-from sinkscope.errors import InputError
+from sinkscope.base.checks import one_of, whole
+from sinkscope.base.errors import InputError
 from sinkscope.policies.numbers import priorities
 from sinkscope.policies.policy import POLICIES, Control, Policy, Rule
 
@@ -68,7 +68,7 @@ class MaskRandom(Rule):
     It has the scope, timing, effect and restrictions of its policy. A set is redrawn only if the policy's own set has
     changed, from numbers keyed by the seed, the row's seed, layer, head and step: nothing depends on the rest of the batch.
 
-    >>> from sinkscope.policies import MaskTop
+    >>> from sinkscope.policies.mask_top import MaskTop
     >>> str(MaskRandom(like=MaskTop(5)))
     'random(top:5)'
     """
@@ -129,11 +129,6 @@ class MaskRandom(Rule):
     def most(self) -> int | None:
         """As its policy; not known when attention is matched."""
         return self.like.most if self.match == "count" else None
-
-    @property
-    def sure(self) -> bool:
-        """As its policy; there may be no key with as little attention."""
-        return self.like.sure and self.match == "count"
 
     @property
     def replayable(self) -> bool:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.visibility import Visibility
-from sinkscope.checks import known
-from sinkscope.errors import InputError
+from sinkscope.base.checks import one_of
+from sinkscope.base.errors import InputError
 from sinkscope.policies.policy import POLICIES, FixedRule
 
 KINDS = ("mask", "newline", "whitespace", "punctuation", "template", "end", "digit", "word")
@@ -45,7 +45,7 @@ class MaskKind(FixedRule):
     word: ClassVar[str] = "kind"
 
     def __post_init__(self) -> None:
-        known("kind of token", self.kind, KINDS)
+        one_of("kind of token", self.kind, KINDS)
         super().__post_init__()
 
     def columns(  # type: ignore[override]
@@ -58,11 +58,6 @@ class MaskKind(FixedRule):
     ) -> Tensor | None:
         """Bool [B, 1, K]."""
         return _at(vocabulary.of_kind(self.kind), tokens)
-
-    @classmethod
-    def read_argument(cls, text: str) -> str:
-        """A name."""
-        return text.strip()
 
 
 @POLICIES.add

@@ -8,10 +8,10 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from sinkscope.checks import finite, one_of, whole
-from sinkscope.errors import InputError
+from sinkscope.base.checks import finite, one_of, whole
+from sinkscope.base.errors import InputError
+from sinkscope.base.sink_rule import EPSILON, torch_sinks_of
 from sinkscope.policies.policy import POLICIES, Scope, ScoredRule, top
-from sinkscope.sink_rule import EPSILON, torch_sinks_of
 
 
 @POLICIES.add
@@ -54,11 +54,6 @@ class MaskTop(ScoredRule):
     def most(self) -> int:
         """k."""
         return self.k
-
-    @property
-    def sure(self) -> bool:
-        """True without ε: there is always a highest score."""
-        return self.epsilon is None
 
     def key_share(self, keys: int) -> float | None:
         """k of the keys; unknown with ε or a region."""

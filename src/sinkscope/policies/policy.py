@@ -10,16 +10,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from sinkscope.attention.key_mask import Band
 from sinkscope.attention.visibility import Visibility
-from sinkscope.checks import indices, one_of
-from sinkscope.errors import InputError
-from sinkscope.registry import Registry
+from sinkscope.base.checks import indices, one_of
+from sinkscope.base.errors import InputError
+from sinkscope.base.registry import Registry
+from sinkscope.base.textform import write
 
 if TYPE_CHECKING:
     from sinkscope.policies.layer_view import LayerView
@@ -31,7 +32,6 @@ EFFECTS = ("hide", "silence")
 REGIONS = ("prompt", "answer")
 QUERIES = ("all", "scored", "newest", "masked", "decided")
 BY = ("newest", "received", "sum", "distant")
-YES_NO = {"yes": True, "no": False}
 
 Scope = Literal["head", "layer", "model"]
 
@@ -121,7 +121,7 @@ class Rule(Policy):
     regions: Literal["prompt", "answer"] | None = field(default=None, kw_only=True)
     heads: tuple[int, ...] | None = field(default=None, kw_only=True)
     queries: Literal["all", "scored", "newest", "masked", "decided"] = field(default="all", kw_only=True)
-    prefill: bool | Literal["yes", "no"] | None = field(default=None, kw_only=True)
+    prefill: bool | None = field(default=None, kw_only=True)
 
     word: ClassVar[str] = ""
     """The first word of the text form, and the name under which the rule is registered."""
@@ -135,6 +135,9 @@ class Rule(Policy):
     by_column: ClassVar[bool] = False
     """Whether it names columns of the tensor as it is passed, so that padding would shift them."""
 
+    takes_learned: ClassVar[bool] = False
+    """Whether it takes away learned sinks, so that it is for models that have them."""
+
     per_query: ClassVar[bool] = False
     """Whether it masks other keys for every query, so that it has no random control."""
 
@@ -144,11 +147,8 @@ class Rule(Policy):
         object.__setattr__(self, "steps", indices("steps", self.steps))
         object.__setattr__(self, "heads", indices("heads", self.heads))
         one_of("queries", self.queries, QUERIES)
-        if isinstance(self.prefill, str):
-            one_of("prefill", self.prefill, tuple(YES_NO))
-            object.__setattr__(self, "prefill", YES_NO[self.prefill])
-        elif self.prefill is not None and not isinstance(self.prefill, bool):
-            raise InputError(f"prefill should be yes or no, got {self.prefill!r}")
+        if self.prefill is not None and not isinstance(self.prefill, bool):
+            raise InputError(f"prefill should be True or False (as text yes or no), got {self.prefill!r}")
         if self.regions is not None:
             one_of("regions", self.regions, REGIONS)
 
@@ -165,11 +165,6 @@ class Rule(Policy):
     def most(self) -> int | None:
         """Keys that it masks for a head at most, where that is known beforehand."""
         return None
-
-    @property
-    def sure(self) -> bool:
-        """Whether it masks something wherever it has scores to decide from."""
-        return False
 
     @property
     def waits(self) -> bool:
@@ -255,7 +250,10 @@ class FixedRule(Rule):
     def keys(self, view: LayerView) -> Tensor | None:
         """`columns`, as far as they are real keys of its region."""
         columns = self.columns(view.layer, view.visibility, view.device, **view.wanted(self.columns))
-        return None if columns is None else columns & view.maskable(self)
+        if columns is None:
+            return None
+        view.hold(columns)
+        return columns & view.maskable(self)
 
 
 @dataclass(frozen=True)
@@ -372,49 +370,15 @@ def _name_of(thing: object) -> str:
     return thing.word
 
 
-POLICIES: Registry[type[Rule]] = Registry("policy", "sinkscope.policies", _name_of)
+POLICIES: Registry[type[Rule]] = Registry("policy", "sinkscope.policies", _name_of, __package__)
 
 
 def text_form(rule: Rule) -> str:
-    """`word:argument@scope,option=value`: the first field, the scope, then every other field that is not at its default.
-
-    A class that is not the registered one of its word is named in full, so that it shares no record with that one.
+    """The text form of a rule. A class that is not the registered one of its word is named in full, so that it shares no record
+    with that one.
     """
-    own = [item for item in dataclasses.fields(rule) if not item.kw_only]
-    first = own[0].name if own else ""
-    options = [*own[1:], *(item for item in dataclasses.fields(rule) if item.kw_only)]
-    text = rule.word
-    if first:
-        argument = getattr(rule, first)
-        own_way = getattr(rule, "written_argument", None)
-        written = _written(argument) if own_way is None else own_way()
-        text += f"({argument})" if isinstance(argument, Policy) else f":{written}"
-    for item in options:
-        value = getattr(rule, item.name)
-        if value == item.default or item.name in rule.inherited:
-            continue
-        text += f"@{value}" if item.name == "scope" else f",{item.name}={_written(value)}"
-    kind = type(rule)
+    text, kind = write(rule, rule.word), type(rule)
     return text if POLICIES.get(rule.word) is kind else f"{text} of {kind.__module__}.{kind.__qualname__}"
-
-
-def _written(value: Any) -> str:
-    """A value inside a text form: exact, and without a needless .0; anything but words and numbers as Python writes it."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float) and value == int(value):
-        return str(int(value))
-    if isinstance(value, tuple) and value and all(type(item) is int for item in value):
-        return "+".join(map(str, value))
-    if (
-        isinstance(value, tuple)
-        and value
-        and all(isinstance(item, tuple) and len(item) == 2 for item in value)
-    ):
-        return "/".join(f"{name}={_written(items)}" for name, items in value)
-    if isinstance(value, str) and value.isidentifier():
-        return value
-    return "" if value == () else repr(value)
 
 
 def top(scores: Tensor, candidates: Tensor, count: int | Tensor) -> Tensor:
@@ -439,13 +403,18 @@ def top(scores: Tensor, candidates: Tensor, count: int | Tensor) -> Tensor:
 
 
 def check_policy(
-    policy: object, layers: int, keys: int, kind: str | None = None, heads: int | None = None
+    policy: object,
+    layers: int,
+    keys: int,
+    kind: str | None = None,
+    heads: int | None = None,
+    learned: bool = True,
 ) -> Policy | None:
     """The policy, checked against a model and a length; None when there is none or it can never act.
 
     Args:
         kind: of the attention, "causal", "block" or "masked", which says what queries and prompts there are; None: not known.
-        heads: query heads of a layer; None: not known.
+        heads: query heads of a layer; None: not known. learned: whether the model has learned sinks.
     """
     if policy is None:
         return None
@@ -457,6 +426,10 @@ def check_policy(
     for rule in policy.parts():
         if heads is not None and rule.heads is not None and rule.heads[-1] >= heads:
             raise InputError(f"{rule} names head {rule.heads[-1]}, but the model has heads 0 to {heads - 1}")
+        if rule.takes_learned and not learned:
+            raise InputError(
+                f"{rule} takes away learned sinks, and this model has none; use first:1 or top:1"
+            )
         wrong = None if kind is None else _unsuited(rule, kind)
         if wrong:
             raise InputError(f"{rule} does not suit this model: {wrong}")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sinkscope.attention.key_mask import Band
-from sinkscope.checks import whole
-from sinkscope.errors import InputError
+from sinkscope.base.checks import whole
+from sinkscope.base.errors import InputError
 from sinkscope.policies.policy import POLICIES, FixedRule
 
 

@@ -16,10 +16,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sinkscope.errors import InputError
-from sinkscope.files import write_atomically
-from sinkscope.sink_rule import EPSILON
-from sinkscope.version import __version__
+from sinkscope.base.errors import InputError
+from sinkscope.base.files import write_atomically
+from sinkscope.base.sink_rule import EPSILON
+from sinkscope.base.version import __version__
 
 SCRIPTS = ("colour", "data", "pen", "pictures", "tokens", "panel", "difference", "viewer")
 """Files of the viewer, in the order in which they are joined: each uses what stands before it."""

@@ -1,7 +1,7 @@
 """The viewer while a generation is going on: a small web server on this machine alone, reading what has been recorded so far.
 
 It listens on 127.0.0.1, answers GET requests that carry a random token in their path and name this machine as their host,
-and nothing else. The page asks again for what is new; when the generation is over it shows the same as `sinkscope view`.
+and nothing else. The page asks again for what is new; when the generation is over it shows the same as `sinkscope show --view`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 from sinkscope.report.html import page, viewer_parts
 from sinkscope.report.payload import views
 from sinkscope.trace.trace import Trace

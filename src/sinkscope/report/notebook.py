@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
+from sinkscope.base.text import html_table, visible
 from sinkscope.report.html import viewer_file, viewer_page
-from sinkscope.text import html_table, visible
 
 LEAST_HEIGHT = 200
 FACTS = ("model", "revision", "family", "dtype", "decoding", "policy", "seed", "weights_digest")

@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from sinkscope.errors import InputError
-from sinkscope.sink_rule import EPSILON
+from sinkscope.base.errors import InputError
+from sinkscope.base.sink_rule import EPSILON
 from sinkscope.sinks.categories import token_texts
 from sinkscope.sinks.dataset import head_means, is_causal, labels, sample_state, scores_name
 from sinkscope.sinks.detection import judged_steps
@@ -248,8 +248,12 @@ def _facts(data: xr.Dataset, prompt: int, length: int) -> list[list[str]]:
     attributes = data.attrs
     decoding = json.loads(attributes.get("decoding") or "{}")
     options = ", ".join(f"{k} {v}" for k, v in decoding.items() if v not in (None, False) and k != "kind")
+    learned = None
+    if "learned_sink" in data:
+        learned = f"{float(data['learned_sink'].mean()):.1%} of attention goes to them, and to no token"
     found = [
         ("family", attributes.get("family")),
+        ("learned sinks", learned),
         ("decoding", options),
         ("policy", attributes.get("policy") or "none"),
         ("tokens", f"{prompt} prompt + {length - prompt} answer"),

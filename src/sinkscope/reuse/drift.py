@@ -7,8 +7,8 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from sinkscope.checks import at_least, one_of
-from sinkscope.errors import InputError
+from sinkscope.base.checks import at_least, one_of
+from sinkscope.base.errors import InputError
 from sinkscope.reuse.rule import REUSES, Reuse
 
 WAYS = ("key", "union")
@@ -37,7 +37,7 @@ class DriftReuse(Reuse):
     ('drift:0.9', 'drift:0.9,refresh=layers', 'drift:0.5,by=union')
     """
 
-    threshold: float
+    threshold: int | float  # a whole one keeps its point in the text form
     by: str = "key"
     refresh: Literal["all", "layers"] = "all"
 

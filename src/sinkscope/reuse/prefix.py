@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from sinkscope.checks import one_of
+from sinkscope.base.checks import one_of
 from sinkscope.reuse.rule import REUSES, Refresh, Reuse, State, check_refresh, is_due
 
 FRESH = ("block", "rest", "masks")

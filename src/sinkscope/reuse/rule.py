@@ -9,31 +9,18 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from sinkscope.checks import whole
-from sinkscope.errors import InputError
-from sinkscope.registry import Registry
+from sinkscope.base.checks import whole
+from sinkscope.base.errors import InputError
+from sinkscope.base.registry import Registry
+from sinkscope.base.textform import write
+from sinkscope.decoding.step import Wanted
 
 Refresh = int | Literal["block"]
 """Steps from one full forward to the next; "block": only where a block begins (the prompt, where there are no blocks)."""
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What a loop needs of a forward.
-
-    Attributes:
-        block: Bool [B, S]: the columns that the loop works on until `start` changes, masks left before them included.
-        read: Bool [B, S]: the columns whose hidden states are read in this step.
-        start: the first column of the block.
-    """
-
-    block: Tensor
-    read: Tensor
-    start: int
 
 
 @dataclass(frozen=True)
@@ -86,7 +73,7 @@ class Reuse:
     >>> isinstance(ss.PrefixReuse(8), ss.Reuse)
     True
     >>> fast = ss.generate(model, prompts, decoding, reuse=ss.PrefixReuse(8))
-    >>> 0 < fast.work.saved < 1    # the share of the multiply-adds that was not done
+    >>> 0 < fast.extras["reuse"].work.saved < 1    # the share of the multiply-adds that was not done
     True
     """
 
@@ -166,22 +153,10 @@ class Reuse:
 
     def identity(self) -> str:
         """A text that differs whenever two rules differ: the word and every field that is not at its default."""
-        first, *rest = dataclasses.fields(self)
-        options = [item for item in rest if getattr(self, item.name) != item.default]
-        return ",".join(
-            [
-                f"{self.word}:{written(getattr(self, first.name))}",
-                *(f"{item.name}={written(getattr(self, item.name))}" for item in options),
-            ]
-        )
+        return write(self, self.word)
 
     def __str__(self) -> str:
         return self.identity()
-
-
-def written(value: Any) -> str:
-    """A value in a text form: a share keeps its point, so that it is not read as a count."""
-    return repr(value) if isinstance(value, float) else str(value)
 
 
 def check_refresh(value: object) -> None:
@@ -208,4 +183,4 @@ def _name_of(thing: object) -> str:
     return thing.word
 
 
-REUSES: Registry[type[Reuse]] = Registry("reuse rule", "sinkscope.reuse", _name_of)
+REUSES: Registry[type[Reuse]] = Registry("reuse rule", "sinkscope.reuse", _name_of, __package__)

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from sinkscope.reuse.rule import Reuse
+
+
+@dataclass(frozen=True)
+class Shadowed:
+    """A rule with an exact forward beside each approximate one, so that the error of every step is known (`Reused.error`)."""
+
+    rule: Reuse
 
 
 class Shadow:

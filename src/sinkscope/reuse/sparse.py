@@ -9,8 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sinkscope.checks import one_of, share, whole
-from sinkscope.errors import InputError
+from sinkscope.base.checks import one_of, share, whole
+from sinkscope.base.errors import InputError
 from sinkscope.policies.policy import top
 from sinkscope.reuse.rule import REUSES, Candidates, Refresh, Reuse, check_refresh, is_due
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, NamedTuple
 
-from sinkscope.errors import InputError, nearest
+from sinkscope.base.errors import InputError
+from sinkscope.base.textform import Notation
 from sinkscope.reuse.rule import REUSES, Reuse
+from sinkscope.reuse.shadow import Shadowed
 
 ALLOWED = (
     "prefix:STEPS,fresh=block|rest|masks, sparse:KEEP,by=sinks|received|recent|first|random,refresh=STEPS, "
@@ -73,6 +74,8 @@ PRESETS = {
 }
 """Name → a published operating point."""
 
+NOTATION = Notation("reuse", REUSES, lambda: f"{ALLOWED}: {', '.join(PRESETS)}")
+
 
 def parse_reuse(text: str) -> Reuse | None:
     """Read the text form of a rule or the name of a published setting; "none" is no rule.
@@ -87,26 +90,8 @@ def parse_reuse(text: str) -> Reuse | None:
     text = text.strip()
     if text == "none":
         return None
-    preset = PRESETS.get(text)
-    head, *options = (preset.rule if preset else text).split(",")
-    word, colon, argument = head.partition(":")
-    if word not in REUSES:
-        raise InputError(
-            f"reuse {text!r}: {word!r} is not known; {nearest(word, [*REUSES, *PRESETS])} Allowed are {ALLOWED}"
-        )
-    names = [item.name for item in dataclasses.fields(REUSES[word])]
-    given: dict[str, Any] = {names[0]: _value(argument)} if colon else {}
-    for option in options:
-        name, equals, value = (part.strip() for part in option.partition("="))
-        if not equals or not value:
-            raise InputError(f"reuse {text!r}: options are written as name=value, got {option!r}")
-        if name not in names:
-            raise InputError(f"reuse {text!r} has no option {name!r}; {nearest(name, names)}")
-        given[name] = _value(value)
-    try:
-        return REUSES[word](**given)
-    except TypeError as error:
-        raise InputError(f"reuse {text!r}: {word} is written {word}:{names[0].upper()}") from error
+    rule: Reuse = NOTATION.read(PRESETS[text].rule if text in PRESETS else text)
+    return rule
 
 
 def as_reuse(reuse: Reuse | str | None) -> Reuse | None:
@@ -116,10 +101,11 @@ def as_reuse(reuse: Reuse | str | None) -> Reuse | None:
     return parse_reuse(reuse)
 
 
-def _value(text: str) -> int | float | str:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+def shadowed(reuse: Reuse | str) -> Shadowed:
+    """A rule, given as one or as its text, with an exact forward beside each approximate one: see `Shadowed`."""
+    rule = as_reuse(reuse)
+    if rule is None:
+        raise InputError(
+            "a shadow measures the error of approximate steps; without reuse every step is exact"
+        )
+    return Shadowed(rule)

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sinkscope.reuse.rule import Reuse
+
 
 @dataclass(frozen=True)
 class Work:
@@ -24,6 +26,43 @@ class Work:
     def saved(self) -> float:
         """The share of the exact work that was not done, over all rows."""
         return 1 - sum(self.done) / max(1, sum(self.exact))
+
+
+@dataclass(frozen=True)
+class Reused:
+    """What a rule adds to a run: `run.extras["reuse"]`.
+
+    Attributes:
+        work: None where every step was exact.
+        error: Float64 [steps, B]: with an exact forward beside each approximate one (see `Shadowed`), KL(exact ‖ approximate)
+            of each step's predictions in nats, mean over the positions that were read; NaN where no forward ran.
+    """
+
+    rule: Reuse
+    work: Work | None = None
+    error: Tensor | None = None
+
+    @property
+    def exact(self) -> bool:
+        """Whether every step was a full forward."""
+        return self.rule.exact
+
+    def facts(self) -> dict[str, Any]:
+        """The rule, and the share of the work that it saved."""
+        return {"reuse": str(self.rule), "work_saved": None if self.work is None else self.work.saved}
+
+    def row(self, row: int) -> dict[str, Any]:
+        """The rule, and multiply-adds done and in full."""
+        work = {} if self.work is None else {"macs": self.work.done[row], "macs_exact": self.work.exact[row]}
+        return {"reuse": str(self.rule), **work}
+
+    def __str__(self) -> str:
+        saved = (
+            ""
+            if self.work is None
+            else f": approximate steps; {self.work.saved:.1%} of the multiply-adds saved"
+        )
+        return f"{self.rule}{saved}"
 
 
 class WorkCount:

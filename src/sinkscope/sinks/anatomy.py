@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from sinkscope.errors import InputError
-from sinkscope.sink_rule import EPSILON
+from sinkscope.base.errors import InputError
+from sinkscope.base.sink_rule import EPSILON
 from sinkscope.sinks.dataset import (
     Array,
     all_heads,

@@ -14,19 +14,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from sinkscope.sink_rule import EPSILON
+from sinkscope.base.sink_rule import EPSILON
 from sinkscope.sinks import logistic
 from sinkscope.sinks.categories import CATEGORIES, category_codes
 from sinkscope.sinks.dataset import ANSWER, PROMPT, Array, dataset_of, frame
+from sinkscope.sinks.measures import Measure
 from sinkscope.sinks.scan import Scan, scans
 from sinkscope.statistics import mean_interval
 
 GROUPS = ("state", "category", "position")
-LEADS = {"semantic": "category − 2 × position", "positional": "position − 2 × category"}
-"""Verdict → the part whose whole interval must lie above 0 for it: that group holds two thirds of what the two explain
-uniquely."""
+LEADS = {"semantic": Measure.SEMANTIC, "positional": Measure.POSITIONAL}
+"""Lead → its measure: where it lies above 0, that group holds two thirds of what the two explain uniquely."""
 
-PARTS = (*GROUPS, "shared", "total", *LEADS.values())
+PARTS = (*GROUPS, "shared", "total", *LEADS)
 STATES = ("prompt", "masked", "decided")
 DISTANCES = ("from start", "from end", "from prompt end", "from first mask", "from last mask")
 
@@ -36,9 +36,6 @@ ROWS_PER_SAMPLE = 8192
 ROWS_IN_ALL = 30_000
 FOLDS = 5
 FEWEST_PROMPTS = 4
-
-LEAST_UNIQUE = 0.05
-"""Under this share of the whole gain, category and position explain too little uniquely to be told apart."""
 
 COLUMNS = ("share", "state", "category", "distances")
 BINS = 19
@@ -69,13 +66,11 @@ class Observations(NamedTuple):
 
 
 class Attribution(NamedTuple):
-    """table: one row per part (state, category, position, shared, total, and the two leads) with gain in nats per key-step,
-    its interval over prompts and its share of the total; verdict: "semantic", "positional", "mixed" or "not identifiable";
-    reason: why."""
+    """table: one row per part (state, category, position, shared, total, and the leads "semantic" and "positional") with gain in
+    nats per key-step, its interval over prompts and its share of the total; note: why there are no numbers, where that is so."""
 
     table: pd.DataFrame
-    verdict: str
-    reason: str
+    note: str = ""
 
 
 def observe(scan: Scan, codes: Array, most: int = ROWS_PER_SAMPLE) -> Observations:
@@ -150,7 +145,7 @@ def attribute(samples: list[Observations], prompts: Array, *, seed: int = 0) -> 
     reason = _unidentifiable(samples, len(groups))
     if reason:
         parts = pd.DataFrame({"part": PARTS}).assign(gain=np.nan, low=np.nan, high=np.nan, share=np.nan)
-        return Attribution(_labelled(parts), "not identifiable", reason)
+        return Attribution(_labelled(parts), reason)
     thin = max(1, int(np.ceil(sum(len(rows.share) for rows in samples) / ROWS_IN_ALL)))
     thinned = [_thinned(rows, thin) for rows in samples]
     rows = Observations.pooled(thinned)
@@ -174,13 +169,13 @@ def attribute(samples: list[Observations], prompts: Array, *, seed: int = 0) -> 
     gains = {g: score["full"] - score[f"without {g}"] for g in GROUPS}
     total = score["full"] - score["null"]
     gains |= {"shared": total - sum(gains[g] for g in GROUPS), "total": total}
-    verdict, reason = _verdict(gains)
-    gains |= {LEADS[side]: lead for side, lead in _leads(gains).items()}
+    semantic, positional = gains["category"], gains["position"]
+    gains |= {"semantic": semantic - 2 * positional, "positional": positional - 2 * semantic}
     estimates = [(part, *mean_interval(gain)) for part, gain in gains.items()]
     parts = pd.DataFrame(estimates, columns=["part", "gain", "low", "high"])
     whole = float(total.mean())
     parts["share"] = parts["gain"] / whole if whole > 0 else float("nan")
-    return Attribution(_labelled(parts), verdict, reason)
+    return Attribution(_labelled(parts))
 
 
 def _unidentifiable(samples: list[Observations], prompts: int) -> str:
@@ -192,33 +187,6 @@ def _unidentifiable(samples: list[Observations], prompts: int) -> str:
     if prompts < FEWEST_PROMPTS:
         return f"{prompts} prompts, at least {FEWEST_PROMPTS} are needed to hold some out"
     return ""
-
-
-def _verdict(gains: Mapping[str, Array]) -> tuple[str, str]:
-    """The verdict and its reason, from gains per prompt. One side must dominate in the whole 95 % interval over prompts."""
-    total = mean_interval(gains["total"])
-    if not total.above(0.0):
-        return "not identifiable", "nothing predicts sinks on prompts that were held out"
-    semantic, positional = gains["category"], gains["position"]
-    unique = max(0.0, float(semantic.mean())) + max(0.0, float(positional.mean()))
-    if unique < LEAST_UNIQUE * total.value:
-        return "mixed", "state and the shared part explain nearly all of it"
-    share = max(0.0, float(semantic.mean())) / unique
-    text = f"of what the two explain uniquely, the category holds {share:.0%}"
-    leads = {side: mean_interval(lead) for side, lead in _leads(gains).items()}
-    for verdict, lead in leads.items():
-        if lead.above(0.0):
-            return verdict, text
-    if all(lead.below(0.0) for lead in leads.values()):
-        return "mixed", text
-    left_open = f"{text}, but {len(semantic)} prompts leave open whether that is two thirds or a third"
-    return "not identifiable", left_open
-
-
-def _leads(gains: Mapping[str, Array]) -> dict[str, Array]:
-    """Verdict → its lead in each prompt (see LEADS)."""
-    semantic, positional = gains["category"], gains["position"]
-    return {"semantic": semantic - 2 * positional, "positional": positional - 2 * semantic}
 
 
 def attribution(
@@ -237,9 +205,8 @@ def attribution(
     `unique(g) = LL(all groups) − LL(all but g)`, `shared = LL(all) − LL(none) − Σ unique`. Groups: decoding state, token category
     given state, position (binned distance from start, end, prompt's end, first and last mask).
 
-    Returns an `Attribution`: table, verdict, reason. "semantic" ("positional") needs two thirds of what category and position
-    explain uniquely, in the whole 95 % interval over prompts. A single prompt length answers "not identifiable", because then
-    every template token has one fixed position. Limits: correlation over natural prompts, not intervention (see
+    Returns an `Attribution`; `ss.diagnose` has the answer that follows from it. A single prompt length gives no numbers, because
+    then every template token has one fixed position. Limits: correlation over natural prompts, not intervention (see
     `counterfactual`); a token that always stands first (a begin-of-text token) goes to the shared part; heads are pooled.
     """
     data = dataset_of(trace)

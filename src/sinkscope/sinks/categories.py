@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from sinkscope.checks import known
-from sinkscope.errors import InputError
+from sinkscope.base.checks import one_of
+from sinkscope.base.errors import InputError
 from sinkscope.sinks.dataset import PADDING, Array, SampleState, special_ids
 
 CATEGORIES = ("mask", "newline", "whitespace", "punctuation", "control", "end", "digit", "word", "unknown")
@@ -126,7 +126,7 @@ def token_categories(
     """The category of each id. Order: `categories` as given, special ids of the trace, the text, "unknown"."""
     given = dict(categories or {})
     for name in set(given.values()):
-        known("token category", name, CATEGORIES)
+        one_of("token category", name, CATEGORIES)
     ends = set(special.get("eos") or [])
     out = {}
     for token in {int(i) for i in ids}:

@@ -12,8 +12,9 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from sinkscope.errors import InputError
-from sinkscope.sink_rule import EPSILON
+from sinkscope.base.errors import InputError
+from sinkscope.base.sink_rule import EPSILON
+from sinkscope.sinks.calibration import BINS, COUNTS, RUNS, calibrated, changes, confidence_unit
 from sinkscope.sinks.dataset import (
     PROMPT,
     Array,
@@ -26,16 +27,19 @@ from sinkscope.sinks.dataset import (
 )
 from sinkscope.sinks.drift import rank
 from sinkscope.sinks.judging import Judge
+from sinkscope.sinks.measures import Measure
 from sinkscope.statistics import mean_interval
 
 DESTINATIONS = ("old sinks", "new sinks", "prompt", "masked", "decided")
 """A partition of the keys of one head and step: sinks of the first trace; sinks of the second only; the rest by state."""
 
 CHANGES = {
-    "confidence_change_key": ("confidence change", "confidence, b − a"),
-    "delay": ("delay", "steps, b − a"),
+    "confidence_change_key": (Measure.CONFIDENCE_CHANGE, Measure.CONFIDENCE_OF),
+    "delay": (Measure.DELAY, Measure.DELAY_OF),
 }
-"""Variables of a comparison that have a value per token → title and unit."""
+"""Variables of a comparison that have a value per token → their measure over all tokens, and over some."""
+DEPENDENT, OTHER, LESS = "dependent", "other", "dependent less other"
+"""Tokens that pay more attention to sinks than the median one, the others, and the difference."""
 
 
 def partition(sinks_a: Array, sinks_b: Array, state: SampleState, step: int) -> Array:
@@ -68,6 +72,8 @@ def compare_traces(
         Mean of b − a over positions masked in both.
     delay [sample, key]
         Step in which the token was decided in b minus that in a; NaN where it was not decided in both.
+    calibration_positions, calibration_confidence, calibration_right [sample, run, step, bin]
+        See `calibration`.
     dependence [sample, key]
         Share of attention that this answer token paid to sinks of a while it was masked, averaged over steps, layers and
         heads; NaN without maps in `a` (ss.Capture(level="maps")).
@@ -89,6 +95,7 @@ def compare_traces(
     same = np.zeros((samples, steps), dtype=bool)
     by_step = np.full((samples, steps), np.nan)
     by_key, delay, dependence = (np.full((samples, keys), np.nan) for _ in range(3))
+    counted_right = np.zeros((3, samples, len(RUNS), steps, BINS))
     for i in range(samples):
         states = sample_state(first, i), sample_state(second, i)
         if not np.array_equal(states[0].region, states[1].region):
@@ -115,18 +122,24 @@ def compare_traces(
             flow[:, i] /= np.where(used > 0, used, np.nan)[:, None, None]
             if "attention" in first:
                 dependence[i] = np.where(times > 0, paid / times, np.nan)
+        counted_right[:, i] = calibrated((first, second), states, i, same[i])
         by_step[i], by_key[i] = _confidence(first, second, states, i, steps)
         delay[i] = _decided_in(states[1]) - _decided_in(states[0])
     layer_dims = ("sample", "layer", "destination")
+    unit = f"{confidence_unit(first)}, b − a"
     return xr.Dataset(
         {
             "flow": (layer_dims, flow[0], {"units": "share of attention, b − a"}),
             "flow_same_input": (layer_dims, flow[1], {"units": "share of attention, b − a"}),
             "same_input": (("sample", "step"), same),
-            "confidence_change": (("sample", "step"), by_step, {"units": "confidence, b − a"}),
-            "confidence_change_key": (("sample", "key"), by_key, {"units": "confidence, b − a"}),
+            "confidence_change": (("sample", "step"), by_step, {"units": unit}),
+            "confidence_change_key": (("sample", "key"), by_key, {"units": unit}),
             "delay": (("sample", "key"), delay, {"units": "steps, b − a"}),
             "dependence": (("sample", "key"), dependence, {"units": "share of attention paid to sinks of a"}),
+            **{
+                name: (("sample", "run", "step", "bin"), counts)
+                for name, counts in zip(COUNTS, counted_right, strict=True)
+            },
         },
         coords={
             "sample": labels(first, "sample"),
@@ -134,6 +147,7 @@ def compare_traces(
             "layer": labels(first, "layer"),
             "key": labels(first, "key"),
             "destination": list(DESTINATIONS),
+            "run": list(RUNS),
         },
         attrs={
             "epsilon": float(epsilon),
@@ -154,15 +168,19 @@ def mechanisms(comparison: xr.Dataset) -> pd.DataFrame:
     """
     rows: list[tuple[Any, ...]] = []
 
-    def add(measure: str, values: Array, unit: str, note: str = "") -> None:
-        rows.append((measure, *mean_interval(np.asarray(values, dtype=np.float64)), unit, note))
+    sure = comparison["confidence_change_key"].attrs["units"]
+
+    def add(measure: Measure, values: Array, note: str = "", of: str = "") -> None:
+        estimate = mean_interval(np.asarray(values, dtype=np.float64))
+        unit = sure if measure in (Measure.CONFIDENCE_CHANGE, Measure.CONFIDENCE_OF) else measure.unit
+        rows.append((measure.named(of), *estimate, unit, note))
 
     flow = comparison["flow"].mean("layer")
     for name in DESTINATIONS:
-        add(f"attention to {name}", flow.sel(destination=name).values, "share of attention, b − a")
-    add("same input", comparison["same_input"].mean("step").values, "share of steps")
-    for name, (title, unit) in CHANGES.items():
-        add(title, _row_means(comparison[name].values), unit)
+        add(Measure.FLOW, flow.sel(destination=name).values, of=name)
+    add(Measure.SAME_INPUT, comparison["same_input"].mean("step").values)
+    for name, (whole, _) in CHANGES.items():
+        add(whole, _row_means(comparison[name].values))
     dependence = comparison["dependence"].values
     known = np.isfinite(dependence)
     note = "" if known.any() else "needs maps in the first trace: ss.Capture(level='maps')"
@@ -171,16 +189,34 @@ def mechanisms(comparison: xr.Dataset) -> pd.DataFrame:
     )
     with np.errstate(invalid="ignore"):
         dependent = known & (dependence > middle[:, None])
-    for name, (title, unit) in CHANGES.items():
+    for name, (_, some) in CHANGES.items():
         values = comparison[name].values
         means = [_row_means(np.where(use, values, np.nan)) for use in (dependent, known & ~dependent)]
-        add(f"{title} of dependent tokens", means[0], unit, note)
-        add(f"{title} of other tokens", means[1], unit, note)
-        add(f"{title} of dependent less other tokens", means[0] - means[1], unit, note)
+        for of, each in ((DEPENDENT, means[0]), (OTHER, means[1]), (LESS, means[0] - means[1])):
+            add(some, each, note, of)
+    for measure, values in changes(comparison).items():
+        add(
+            measure,
+            values,
+            "steps with the same input"
+            if np.isfinite(values).any()
+            else "no confidence that is a probability",
+        )
     correlation = _correlations(dependence, comparison["delay"].values)
-    add("dependence and delay", correlation, "rank correlation", note)
+    add(Measure.DEPENDENCE_DELAY, correlation, note)
     columns = ["measure", "value", "low", "high", "unit", "note"]
     return frame(pd.DataFrame(rows, columns=columns), interval="95 %, over prompts", **comparison.attrs)
+
+
+def beyond_damage(policy: Array, control: Array, damage: tuple[Array, Array]) -> Array:
+    """What a policy does beyond its control, by sample, were both to do the same damage: policy − s · control.
+
+    s = Σ damage of the policy / Σ damage of the control. Any mask hurts fragile tokens most, so a control that does none says
+    nothing on which tokens a policy hurts. The error of s is in the values too (delta method).
+    """
+    whole, beside = damage
+    scale = whole.mean() / beside.mean()
+    return np.asarray(policy - scale * control - control.mean() / beside.mean() * (whole - scale * beside))
 
 
 def _check_same(a: xr.Dataset, b: xr.Dataset) -> None:

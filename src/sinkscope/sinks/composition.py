@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from sinkscope import checks
-from sinkscope.sink_rule import EPSILON
+from sinkscope.base import checks
+from sinkscope.base.sink_rule import EPSILON
 from sinkscope.sinks.categories import CATEGORIES, category_codes, token_texts
 from sinkscope.sinks.dataset import (
     ANSWER,
@@ -127,7 +127,7 @@ def composition(
     Limits: enrichment compares with other tokens of the same step and region; where a region is all masks it is 1 by
     construction. Heads are counted as equals.
     """
-    checks.known("by", by, ("category", "token"))
+    checks.one_of("by", by, ("category", "token"))
     data = dataset_of(trace)
     samples: list[Composition] = []
     prompts = []

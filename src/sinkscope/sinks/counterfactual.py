@@ -12,13 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from sinkscope.errors import InputError
-from sinkscope.sink_rule import EPSILON
+from sinkscope.base.errors import InputError
+from sinkscope.base.sink_rule import EPSILON
 from sinkscope.sinks.dataset import Array, SampleState, dataset_of, frame, sample_state
 from sinkscope.sinks.detection import detect
-from sinkscope.statistics import mean_interval, ratio_interval
+from sinkscope.statistics import Estimate, ratio_interval
 
-DOMINANT = 2 / 3
 OUTCOMES = ("token", "index", "both", "neither")
 
 
@@ -88,11 +87,10 @@ def counterfactual(
     [positions], the new position of each old one (−1 = gone), see `insertion_alignment`; or one such array per sample.
 
     Returns one row per outcome (token, index, both, neither): share of the original's sinks on shifted tokens, with a 95 %
-    interval over prompts; `chance` is the share expected of any key. attrs["verdict"]: "token" or "index" when that one holds
-    at least two thirds of the sinks that followed one of them, in the whole interval over prompts (one prompt: by the share
-    alone), and beats chance; else "mixed"; "not enough evidence" without sinks on shifted tokens. Limits: later steps also
-    differ because other tokens get decided; compare few steps (`trace.dataset.isel(step=slice(0, 8))`) to stay near the first
-    input.
+    interval over prompts; `chance` is the share expected of any key. attrs["leads"]: for "token" and "index" the sinks that
+    follow it, less twice those that follow the other, as a share of all: `verdicts.trace_rules.follows` decides by it. Limits:
+    later steps also differ because other tokens get decided; compare few steps (`trace.dataset.isel(step=slice(0, 8))`) to stay
+    near the first input.
     """
     a, b = dataset_of(original), dataset_of(filled)
     advices = {"sample": "pass the same samples", "layer": "use one model", "head": "use one model"}
@@ -113,6 +111,10 @@ def counterfactual(
     share = ratio_interval(table[:, :4], np.broadcast_to(table[:, 4:5], table[:, :4].shape), scale="share")
     total = table[:, 4].sum()
     chance = float(table[:, 5].sum() / total) if total else float("nan")
+
+    def lead(own: int, other: int) -> Estimate:
+        return ratio_interval(table[:, own] - 2 * table[:, other], table[:, 4])
+
     return frame(
         {
             "follows": OUTCOMES,
@@ -122,20 +124,6 @@ def counterfactual(
             "sinks": table[:, :4].sum(axis=0).astype(np.int64),
             "chance": chance,
         },
-        verdict=_verdict(table, chance),
+        leads={"token": lead(0, 1), "index": lead(1, 0)},
         units={"share": "share of sinks on shifted tokens"},
-        dominant=DOMINANT,
     )
-
-
-def _verdict(table: Array, chance: float) -> str:
-    token, index = table[:, 0], table[:, 1]
-    if token.sum() + index.sum() == 0:
-        return "not enough evidence"
-    odds = DOMINANT / (1 - DOMINANT)
-    for name, one, other in (("token", token, index), ("index", index, token)):
-        lead = mean_interval(one - odds * other)
-        clear = lead.above(0.0) if lead.known else lead.value >= 0
-        if clear and one.sum() / table[:, 4].sum() > chance:
-            return name
-    return "mixed"

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
-from sinkscope.errors import InputError, nearest
+from sinkscope.base.errors import InputError, nearest
 
 Array = npt.NDArray[Any]
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sinkscope.sink_rule import EPSILON
+from sinkscope.base.sink_rule import EPSILON
 from sinkscope.sinks.dataset import Array, frame
 from sinkscope.sinks.sink_statistics import SinkStatistics, sink_statistics
 from sinkscope.statistics import Estimate, Scale, bounded, mean_interval, ratio_interval
@@ -26,6 +26,7 @@ COLUMNS = {
     "main_sink": ("strongest", "head_steps", "received attention, uniform = 1"),
 }
 """Column of the table by depth → its numerator, its denominator, its unit."""
+SHARES = ("one_or_two", "heads_without", "absorbed")
 
 
 def depth_profile(
@@ -46,7 +47,7 @@ def depth_table(statistics: SinkStatistics) -> pd.DataFrame:
     columns: dict[str, Any] = {"layer": statistics["layer"].values}
     units = {}
     for name, (top, bottom, unit) in COLUMNS.items():
-        scale: Scale = "share" if unit.startswith("share") else "positive"
+        scale: Scale = "share" if name in SHARES else "positive"
         parts = _values(statistics, top), statistics[bottom].values
         columns |= bounded(name, *ratio_interval(*parts, statistics["prompt"].values, scale))
         units[name] = unit

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from sinkscope.errors import InputError
-from sinkscope.sink_rule import EPSILON
+from sinkscope.base.errors import InputError
+from sinkscope.base.sink_rule import EPSILON
 from sinkscope.sinks.dataset import Array, SampleState, blocks, head_means, labelled, labels, sample_state
 from sinkscope.sinks.judging import ROW_RULES, Judge, Judged, check_rule, threshold_line
 

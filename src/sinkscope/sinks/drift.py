@@ -2,7 +2,7 @@
 
 A sink that follows the decoding frontier drifts to the right only because the model decodes from left to right. So the drift
 is measured twice: against position, and against the order in which positions were decided. Where many selections were ties,
-that order is an accident of `topk`, and no direction is given.
+that order is an accident of `topk`: `ties` says how many.
 """
 
 from __future__ import annotations
@@ -14,14 +14,7 @@ import pandas as pd
 
 from sinkscope.sinks.dataset import Array, SampleState, frame
 from sinkscope.sinks.detection import sinks_of
-from sinkscope.statistics import Estimate, ratio_interval
-
-MOST_TIES = 0.2
-"""Above this share of tied selections no direction is given."""
-
-LEAST_DRIFT = 0.1
-"""A direction needs a drift of at least this share of the length over the whole generation."""
-
+from sinkscope.statistics import ratio_interval
 
 CENTROID_SIGMA = 2.0
 """Sinks of the pooled map are the keys above mean + 2 standard deviations, as in the source's code."""
@@ -92,34 +85,19 @@ def drift_of(state: SampleState, path: Array) -> Drift:
     return Drift(sums[0], sums[1], sums[2], sums[3], int(state.ties.sum()), int(state.decided.sum()), order)
 
 
-def direction(drift: Estimate, ties: float, words: tuple[str, str]) -> str:
-    """The direction in words: words[0] for positive drift, words[1] for negative, or why there is none."""
-    if np.isfinite(ties) and ties > MOST_TIES:
-        return f"no verdict: {ties:.0%} of the selections were ties"
-    if not np.isfinite(drift.value):
-        return "not enough evidence"
-    clear = not np.isfinite(drift.low) or drift.low > 0 or drift.high < 0
-    if abs(drift.value) < LEAST_DRIFT or not clear:
-        return "no direction"
-    return words[0] if drift.value > 0 else words[1]
-
-
 def drift_table(values: Array, prompts: Array) -> pd.DataFrame:
     """The table of `drift` from the fields of `Drift`, float [N, 7], and the prompt of each sample."""
     selections = values[:, 5].sum()
     ties = float(values[:, 4].sum() / selections) if selections > 0 else float("nan")
     order = values[:, 6]
     decoding = float(np.mean(order[np.isfinite(order)])) if np.isfinite(order).any() else float("nan")
-    rows = []
-    for name, column, words in (
-        ("position", 0, ("right", "left")),
-        ("decoding order", 2, ("along decoding", "against decoding")),
-    ):
-        drift = ratio_interval(values[:, column], values[:, column + 1], prompts)
-        rows.append((name, *drift, direction(drift, ties, words), ties, decoding))
-    columns = ["relative_to", "drift", "low", "high", "direction", "ties", "decoding"]
+    rows = [
+        (name, *ratio_interval(values[:, column], values[:, column + 1], prompts), ties, decoding)
+        for name, column in (("position", 0), ("decoding order", 2))
+    ]
+    columns = ["relative_to", "drift", "low", "high", "ties", "decoding"]
     units = {"drift": "share of the length per generation"}
-    return frame(pd.DataFrame(rows, columns=columns), units=units, most_ties=MOST_TIES)
+    return frame(pd.DataFrame(rows, columns=columns), units=units)
 
 
 class Variances(NamedTuple):

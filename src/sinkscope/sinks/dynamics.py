@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from sinkscope.sink_rule import EPSILON
+from sinkscope.base.sink_rule import EPSILON
 from sinkscope.sinks.dataset import Array, dataset_of, decoding_options, frame, labelled, labels, sample_state
 from sinkscope.sinks.drift import CENTROID_SIGMA, centroid_variance, drift_of, drift_table, layer_overlap_of
 from sinkscope.sinks.events import align, alignment_table

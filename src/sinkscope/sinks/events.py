@@ -1,9 +1,10 @@
-"""Moves of sinks against decoding events, on arrays, tested on permuted event times.
+"""Moves of sinks against decoding events, on arrays, tested on shifted event times.
 
 A move between the input of step t and that of step t+1 is *aligned* with an event that changed the input in between. Events:
 `left` (the token that the sink leaves was decided), `reached` (the token that it moves to was decided), `block` (a block was
-completed). The null hypothesis keeps the moves and permutes the times of the events, the same permutation for all heads of a
-sample, because heads move together.
+completed). The null hypothesis keeps the moves and shifts the times of the events by a few steps, by the same for all heads of a
+sample, because heads move together. A few steps only, because a move rate that rises and falls over a generation would
+otherwise coincide with whatever happens where it is high.
 """
 
 from __future__ import annotations
@@ -19,10 +20,14 @@ from sinkscope.sinks.kinds import moves_of
 
 EVENTS = ("left", "reached", "block")
 PERMUTATIONS = 200
+WINDOW = 4
+"""Event times are permuted within about so many steps to either side."""
+LEAST_LIFT = 1.25
+"""Moves have to coincide with events so many times as often as with shifted ones: within the window their rate may change too."""
 
 
 class Alignment(NamedTuple):
-    """moves: how many; observed int [3]: aligned with each of EVENTS; null int [3, PERMUTATIONS]: the same under permuted times;
+    """moves: how many; observed int [3]: aligned with each of EVENTS; null int [3, PERMUTATIONS]: the same under shifted times;
     applies bool [3]: whether such events exist in this run."""
 
     moves: int
@@ -52,7 +57,7 @@ def block_ends(state: SampleState, block: int | None) -> Array:
 def align(
     state: SampleState, path: Array, block: int | None, *, permutations: int = PERMUTATIONS, seed: int = 0
 ) -> Alignment:
-    """Count aligned moves, and the same under permuted event times. path int [T, L, H], −1 = no sink."""
+    """Count aligned moves, and the same under shifted event times. path int [T, L, H], −1 = no sink."""
     T, K = state.tokens.shape
     step, layer, head = moves_of(path)
     ends = block_ends(state, block)[: T - 1]
@@ -71,7 +76,7 @@ def align(
     # Keyed by the run itself, so that a shard gives the same draws as the whole.
     rng = np.random.default_rng([seed, zlib.crc32(np.ascontiguousarray(state.tokens).tobytes())])
     for draw in range(permutations):
-        order = rng.permutation(here)
+        order = np.argsort(here + rng.uniform(-WINDOW, WINDOW, len(here)))
         null[:, draw] = [table[here, order].sum() for table in tables]
     return Alignment(len(step), observed, null, applies)
 
@@ -90,7 +95,7 @@ def alignment_table(moves: Array, observed: Array, null: Array, applies: Array) 
                 "share": aligned / total,
                 "expected": expected,
                 "lift": aligned / total / expected if expected > 0 else float("nan"),
-                "p": float((1 + (drawn >= aligned).sum()) / (1 + len(drawn))),
+                "p": float((1 + (LEAST_LIFT * drawn >= aligned).sum()) / (1 + len(drawn))),
             }
         rows.append(row)
     columns = ["event", "moves", "aligned", "share", "expected", "lift", "p", "prompts"]

@@ -1,6 +1,6 @@
 """How the scores of a trace are judged: which queries they count, by which rule, in which unit.
 
-`sinkscope.sink_rule` states the rules. Where every query sees every key, the paper's ("sum") is the default: one threshold for
+`base.sink_rule` states the rules. Where every query sees every key, the paper's ("sum") is the default: one threshold for
 a row. In causal and block-causal attention it is "distance": a threshold for each key, on the mean attention that distant
 queries give it, and keys that cannot be judged: they are *unknown*, which is not "no sink".
 """
@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from sinkscope import checks
-from sinkscope.errors import InputError
-from sinkscope.sink_rule import EPSILON, PAPER_LENGTH, Distant, around, distant
-from sinkscope.sink_rule import threshold_line as sum_line
+from sinkscope.base import checks
+from sinkscope.base.errors import InputError
+from sinkscope.base.sink_rule import EPSILON, PAPER_LENGTH, Distant, around, distant
+from sinkscope.base.sink_rule import threshold_line as sum_line
 from sinkscope.sinks.dataset import (
     HEAD_MEANS_NOTE,
     Array,
@@ -49,7 +49,7 @@ ALL, BLOCK, FAR, SEEN, NEWEST = "all", "block", "far", "seen", "newest"
 far; of all queries so far; of the newest query alone."""
 
 NOTES = {
-    SEEN: "judged over all queries so far, near ones too, because the trace has no received_far: weak sinks are missed",
+    SEEN: "judged over all queries so far, near ones too (the trace has no received_far): weak sinks are missed",
     NEWEST: "one query cannot tell a sink, so every key is unknown; rule='sum' marks the newest query's strongest keys",
     BLOCK: "the trace does not say which queries are the active block's, so near keys may pass for sinks",
 }
@@ -57,7 +57,7 @@ NOTES = {
 
 def check_rule(rule: str, epsilon: float) -> str:
     """Validate, and return the remark that this rule needs at this ε ("" for none)."""
-    checks.known("rule", rule, (AUTO, *RULES))
+    checks.one_of("rule", rule, (AUTO, *RULES))
     if not np.isfinite(epsilon) or epsilon < 0:
         raise InputError(f"epsilon must be a finite number ≥ 0, got {epsilon!r}; the paper uses 3")
     if rule == "mean" and epsilon >= 1:
@@ -211,13 +211,15 @@ class Judge:
 
 def window_of(data: xr.Dataset) -> Array:
     """int [layer]: how many keys a query of the layer sees at most; 0: all."""
-    layers = int(data.sizes["layer"])
-    return np.asarray(data["window"].values if "window" in data else np.zeros(layers), dtype=np.int64)
+    alike = np.full(int(data.sizes["layer"]), data.attrs.get("window", 0))
+    return np.asarray(data["window"].values if "window" in data else alike, dtype=np.int64)
 
 
 def _queries(data: xr.Dataset, name: str) -> str:
     if is_causal(data):
         return {"received_far": FAR, "received_all": SEEN}.get(name, NEWEST)
+    if data.attrs.get("future") == 0:  # a diffusion model without attention ahead
+        return SEEN
     return BLOCK if "forward_kind" in data else ALL
 
 

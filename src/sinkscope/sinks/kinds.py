@@ -20,6 +20,8 @@ CHALLENGE = 1.2
 KINDS = (
     "none", "static", "moving", "flickering", "vanishing", "emerging", "too short", "intermittent",
 )  # fmt: skip
+MOVERS = "moving", "vanishing", "emerging"
+"""Kinds that say that a sink does not stay; noise that lasts has them too (`surrogates`)."""
 
 FEWEST_STEPS = 3
 """With fewer steps nothing can be said."""

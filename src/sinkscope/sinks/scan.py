@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from sinkscope.sink_rule import EPSILON
+from sinkscope.base.sink_rule import EPSILON
 from sinkscope.sinks.dataset import (
     BLOCK_BYTES,
     Array,
@@ -49,6 +49,7 @@ FIRST_POSITIONS = 4
 class Scan:
     """One sample after the pass. T steps, L layers, H heads (1 for head means), K keys.
 
+    place: which sample of the trace it is;
     bits uint8 [T, L, H, ⌈K/8⌉]: the sinks, packed; sinks int [T, L, H]: how many; drains likewise, or None without anatomy;
     counts int [T, L, K]: heads that call the key a sink, drain_counts likewise; observed bool [T, L, H]: some key could be
     judged; strongest float [T, L, H]: the largest score; path int [T, L, H]; absorbed float [T, L, H]: share of
@@ -60,6 +61,7 @@ class Scan:
     """
 
     sample: Any
+    place: int
     layers: Array
     heads: Array
     state: SampleState
@@ -261,6 +263,7 @@ def _empty(judge: Judge, sample: int) -> Scan:
     anatomy = "value_norm" in data
     return Scan(
         sample=labels(data, "sample")[sample],
+        place=sample,
         layers=labels(data, "layer"),
         heads=head_labels(data, name),
         state=sample_state(data, sample),

@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import xarray as xr
 
-from sinkscope import checks
-from sinkscope.errors import InputError
-from sinkscope.sink_rule import EPSILON
+from sinkscope.base import checks
+from sinkscope.base.errors import InputError
+from sinkscope.base.sink_rule import EPSILON
 from sinkscope.sinks.attribution import COLUMNS, DISTANCES, ROWS_PER_SAMPLE, Observations, observe
 from sinkscope.sinks.categories import CATEGORIES, category_codes
 from sinkscope.sinks.composition import REGIONS, compose
@@ -27,6 +27,7 @@ from sinkscope.sinks.judging import AUTO, DISTANCE
 from sinkscope.sinks.scan import Scan, scans
 from sinkscope.sinks.split import split_counts
 from sinkscope.sinks.strength import sink_heads_share
+from sinkscope.sinks.surrogates import surrogate_kinds
 
 SinkStatistics: TypeAlias = xr.Dataset
 
@@ -35,6 +36,18 @@ LIFETIMES = 2 ** np.arange(17)
 """Lower edges of the lifetime bins: 1, 2, 4, 8, … steps."""
 
 PARTS = ("depth", "strength", "dynamics", "composition", "attribution")
+SETTINGS = "settings"
+"""The part that has the same statistics by other thresholds and rules, but for attribution, which is slow."""
+OTHER_SETTINGS = (
+    (1.0, AUTO),
+    (2.0, AUTO),
+    (4.0, AUTO),
+    (6.0, AUTO),
+    (10.0, AUTO),
+    (EPSILON, "zscore"),
+    (EPSILON, "percent"),
+)
+"""(ε, rule) by which verdicts on traces are asked again: none should depend on a convention."""
 
 _SAME = ("family", "model", "decoding", "policy", "epsilon", "rule", "scores", "scope", "parts")
 
@@ -53,10 +66,11 @@ def sink_statistics(
 ) -> SinkStatistics:
     """Everything that summary, diagnosis and the tables by depth need, per sample, in one pass over the scores.
 
-    parts: which of depth, strength, dynamics, composition, attribution; fewer are faster. Put shards together with `merge`.
+    parts: which of depth, strength, dynamics, composition, attribution; fewer are faster; "settings" adds those by other
+    thresholds and rules (`by_setting`), at the cost of as many passes. Put shards together with `merge`.
     """
     for name in parts:
-        checks.known("part", name, PARTS)
+        checks.one_of("part", name, (*PARTS, SETTINGS))
     data = dataset_of(trace)
     block = decoding_options(data).get("block")
     samples, records, last = [], [], None
@@ -64,8 +78,10 @@ def sink_statistics(
         record = _depth(scan)
         if "strength" in parts:
             record |= _strength(scan)
+            if "learned_sink" in data:
+                record |= _learned(data["learned_sink"].isel(sample=i))
         if "dynamics" in parts:
-            record |= _kinds(scan) | _dynamics(scan, block)
+            record |= _kinds(scan, epsilon) | _dynamics(scan, block)
             if "received_by" in data:
                 counts = split_counts(data, i, epsilon, "sum" if rule in (AUTO, DISTANCE) else rule)
                 record |= {name: (("layer",), values) for name, values in counts.items()}
@@ -82,7 +98,7 @@ def sink_statistics(
     if last is None:
         raise InputError("the trace has no samples; nothing to analyse")
     judge = last.judge
-    variables = {
+    variables: dict[str, tuple[tuple[Any, ...], Array]] = {
         name: (("sample", *dims), np.stack([record[name][1] for record in records]))
         for name, (dims, _) in records[0].items()
     }
@@ -90,6 +106,12 @@ def sink_statistics(
         "prefill_received" in data or (judge.name == "received" and not is_causal(data))
     ):
         variables["gu"] = (("sample", "start_position"), sink_heads_share(data).values)
+    if SETTINGS in parts:
+        known = tuple(name for name in parts if name not in (SETTINGS, "attribution"))
+        options = {"scores": scores, "tokenizer": tokenizer, "categories": categories, "parts": known}
+        for number, (other, by) in enumerate(OTHER_SETTINGS):
+            each = sink_statistics(data, other, by, **options)
+            variables |= {f"{name} {number}": (each[name].dims, each[name].values) for name in each.data_vars}
     return xr.Dataset(
         variables,
         coords={
@@ -113,6 +135,24 @@ def sink_statistics(
             "parts": ",".join(parts),
         },
     )
+
+
+def by_setting(statistics: SinkStatistics) -> dict[tuple[float, str], SinkStatistics]:
+    """(ε, rule) → the statistics by it, of statistics with the part "settings"."""
+    parts = str(statistics.attrs.get("parts", "")).split(",")
+    if SETTINGS not in parts:
+        return {}
+    known = ",".join(name for name in parts if name not in (SETTINGS, "attribution"))
+    made = {}
+    for number, (epsilon, rule) in enumerate(OTHER_SETTINGS):
+        names = {
+            name: name.rpartition(" ")[0]
+            for name in map(str, statistics.data_vars)
+            if name.endswith(f" {number}")
+        }
+        own = statistics[list(names)].rename(names)
+        made[epsilon, rule] = own.assign_attrs(epsilon=epsilon, rule=rule, parts=known)
+    return made
 
 
 def is_statistics(data: Any) -> bool:
@@ -223,11 +263,24 @@ def _strength(scan: Scan) -> Record:
     }
 
 
-def _kinds(scan: Scan) -> Record:
+def _learned(share: xr.DataArray) -> Record:
+    """Attention that went to learned sinks, summed over steps and heads, and of how many heads and steps."""
+    values = share.transpose("layer", ...).values.reshape(share.sizes["layer"], -1)
     return {
-        "kind": (("layer", "head"), scan.kinds),
-        "sink_steps": (("layer", "head"), (scan.sinks > 0).sum(axis=0)),
+        "learned": (("layer",), np.asarray(np.nansum(values, axis=1, dtype=np.float64))),
+        "learned_steps": (("layer",), np.isfinite(values).sum(axis=1).astype(np.float64)),
     }
+
+
+def _kinds(scan: Scan, epsilon: float) -> Record:
+    chance, steps = surrogate_kinds(scan, epsilon)
+    found = {
+        "kind": scan.kinds,
+        "sink_steps": (scan.sinks > 0).sum(axis=0),
+        "chance_kind": chance,
+        "chance_sink_steps": steps,
+    }
+    return {name: (("layer", "head"), values) for name, values in found.items()}
 
 
 def _dynamics(scan: Scan, block: int | None) -> Record:

@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from sinkscope.errors import InputError
-from sinkscope.sink_rule import EPSILON
+from sinkscope.base.errors import InputError
+from sinkscope.base.sink_rule import EPSILON
 from sinkscope.sinks.dataset import Array, dataset_of, frame, head_means, labels, real_keys
 from sinkscope.sinks.detection import sinks_of
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from sinkscope import checks
-from sinkscope.errors import InputError
-from sinkscope.sink_rule import EPSILON
+from sinkscope.base import checks
+from sinkscope.base.errors import InputError
+from sinkscope.base.sink_rule import EPSILON
 from sinkscope.sinks.dataset import (
     HEAD_MEANS_NOTE,
     PROMPT,
@@ -108,7 +108,7 @@ def absorbed_share(
     choice for causal ones). Source: Attention Floating (arXiv 2601.07894), which works on head means; average over heads to
     compare. Limits: for causal traces it is the attention of distant queries, a lower bound; unknown keys count as not absorbing.
     """
-    checks.known("sinks", sinks, ("detected", "strongest", "first"))
+    checks.one_of("sinks", sinks, ("detected", "strongest", "first"))
     judge = Judge.of(trace, epsilon, rule, scores)
     data, name = judge.data, judge.name
     sizes = [data.sizes[dim] for dim in ("sample", "step", "layer")]

@@ -8,36 +8,45 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sinkscope.sink_rule import EPSILON
-from sinkscope.sinks.attribution import Attribution, attribute
+from sinkscope.base.sink_rule import EPSILON
+from sinkscope.sinks.attribution import LEADS, Attribution, attribute
 from sinkscope.sinks.composition import Composition, category_table
 from sinkscope.sinks.dataset import Array
 from sinkscope.sinks.depth import change_with_depth, deepest
 from sinkscope.sinks.drift import drift_table
 from sinkscope.sinks.events import alignment_table
 from sinkscope.sinks.judging import MULTIPLES
-from sinkscope.sinks.kinds import KINDS
-from sinkscope.sinks.sink_statistics import SinkStatistics, as_statistics, observations
+from sinkscope.sinks.kinds import KINDS, MOVERS
+from sinkscope.sinks.measures import Measure
+from sinkscope.sinks.sink_statistics import SinkStatistics, as_statistics, by_setting, observations
 from sinkscope.statistics import Estimate, Scale, mean_interval, ratio_interval
 
-EVENT_TITLES = {
-    "left": "moves as its token is decided",
-    "reached": "moves to a token just decided",
-    "block": "moves as a block ends",
+EVENTS = {
+    "left": (Measure.LEFT, Measure.LEFT_P),
+    "reached": (Measure.REACHED, Measure.REACHED_P),
+    "block": (Measure.BLOCK, Measure.BLOCK_P),
 }
-SHARES = {"moving or vanishing heads": ("moving", "vanishing")}
-"""Kinds that are also counted together."""
+"""Event → how often moves coincide with it, and p of that."""
+
+
+SHORT = ("where", "strength")
+"""Sections that are shown where not all is wanted."""
 
 
 class Summary(pd.DataFrame):
-    """The table of `summary`; printed, it shows every row and value."""
+    """The table of `summary`; printed, it shows its first sections, so that it fits a screen, and says how to see the rest."""
 
     @property
     def _constructor(self) -> type[Summary]:
         return Summary
 
     def __str__(self) -> str:
-        return self.to_string(index=False, na_rep="", float_format=lambda value: f"{value:.3g}")
+        told = self.columns.intersection(["section", "measure", "value", "low", "high", "unit"])
+        short = pd.DataFrame(self[told])
+        if "section" in told:
+            short = short[short["section"].isin(SHORT)]
+        text = short.to_string(index=False, na_rep="", float_format=lambda value: f"{value:.3g}")
+        return f"{text}\n{len(self) - len(short)} more rows: .to_string()"
 
     __repr__ = __str__
 
@@ -50,9 +59,11 @@ class _Rows:
         self.prompts = statistics["prompt"].values
         self.rows: list[tuple[Any, ...]] = []
 
-    def add(self, section: str, measure: str, value: Any, unit: str, note: str = "") -> None:
+    def add(
+        self, section: str, measure: Measure, value: Any, note: str = "", of: str = "", unit: str = ""
+    ) -> None:
         estimate = value if isinstance(value, Estimate) else Estimate(value, np.nan, np.nan)
-        self.rows.append((section, measure, *estimate, unit, note))
+        self.rows.append((section, measure.named(of), *estimate, unit or measure.unit, note))
 
     def sums(self, name: str) -> Array:
         """A variable, summed over everything but the sample: float [N]."""
@@ -93,95 +104,93 @@ def summary(
     statistics = as_statistics(
         trace, epsilon=epsilon, rule=rule, scores=scores, tokenizer=tokenizer, categories=categories
     )
-    rows = _Rows(statistics)
-    for section in (_data, _where, _strength, _depth, _dynamics):
-        section(rows)
-    _composition(rows)
-    why = attribution_of(statistics)
-    for line in why.table.to_dict("records"):
-        gain = Estimate(line["gain"], line["low"], line["high"])
-        note = why.reason if line["part"] == "total" else ""
-        rows.add("semantic or positional", f"gain: {line['part']}", gain, "nats per key-step, held out", note)
-    columns = ["section", "measure", "value", "low", "high", "unit", "note"]
-    table = Summary(rows.rows, columns=columns)
+    return table_of(statistics)
+
+
+def table_of(statistics: SinkStatistics) -> pd.DataFrame:
+    """The sections of `summary` that these statistics have the parts for."""
+    rows, parts = _Rows(statistics), str(statistics.attrs["parts"]).split(",")
+    for part, sections in SECTIONS.items():
+        if part in parts:
+            for section in sections:
+                section(rows)
+    table = Summary(rows.rows, columns=["section", "measure", "value", "low", "high", "unit", "note"])
     table.attrs.update(statistics.attrs)
-    table.attrs.update(attribution=why.verdict, interval="95 %, over prompts")
+    table.attrs.update(interval="95 %, over prompts")
     return table
+
+
+def settings_table(statistics: SinkStatistics) -> pd.DataFrame:
+    """`summary` by other thresholds and rules, and by its own, with columns epsilon and rule; empty without "settings"."""
+    others = by_setting(statistics)
+    own = {(statistics.attrs["epsilon"], statistics.attrs["rule"]): statistics}
+    made = [
+        table_of(each).assign(epsilon=epsilon, rule=rule)
+        for (epsilon, rule), each in (own | others if others else {}).items()
+    ]
+    return pd.concat(made, ignore_index=True) if made else pd.DataFrame()
 
 
 def _data(rows: _Rows) -> None:
     statistics = rows.statistics
     empty = int((rows.sums("head_steps") == 0).sum())
     note = f"{empty} could not be scored and count for nothing" if empty else ""
-    rows.add("data", "samples", statistics.sizes["sample"], "samples", note)
-    rows.add("data", "prompts", len(np.unique(rows.prompts)), "prompts", "intervals are over these")
-    rows.add("data", "steps", float(statistics["steps"].mean()), "recorded steps per sample")
+    rows.add("data", Measure.SAMPLES, statistics.sizes["sample"], note)
+    rows.add("data", Measure.PROMPTS, len(np.unique(rows.prompts)), "intervals are over these")
+    rows.add("data", Measure.STEPS, float(statistics["steps"].mean()))
     heads = statistics.sizes["layer"] * statistics.sizes["head"]
-    rows.add("data", "heads", heads, "heads", str(statistics.attrs["note"]))
+    rows.add("data", Measure.HEADS, heads, str(statistics.attrs["note"]))
     if "unknown" in statistics:
         share = rows.ratio("unknown", rows.sums("unknown") + rows.sums("cells"))
-        rows.add(
-            "data", "unknown keys", share, "share of tokens", "too recent to be judged, or the text too short"
-        )
+        rows.add("data", Measure.UNKNOWN, share, "too recent to be judged, or the text too short")
 
 
 def _where(rows: _Rows) -> None:
-    sinks = rows.ratio("detections", "head_steps", "positive")
-    rows.add("where", "sinks per head", sinks, "sinks per head and step")
-    rows.add("where", "heads without", rows.ratio("without", "head_steps"), "share of head-steps")
-    distinct = rows.ratio("distinct", "layer_steps", "positive")
-    rows.add("where", "distinct positions", distinct, "positions per layer and step")
-    rows.add(
-        "where", "on the first 4 positions", rows.ratio("start_mass", "sink_mass"), "share of sink attention"
-    )
+    rows.add("where", Measure.SINKS, rows.ratio("detections", "head_steps", "positive"))
+    rows.add("where", Measure.WITHOUT, rows.ratio("without", "head_steps"))
+    rows.add("where", Measure.DISTINCT, rows.ratio("distinct", "layer_steps", "positive"))
+    rows.add("where", Measure.ON_FIRST, rows.ratio("start_mass", "sink_mass"))
     at = int(np.flatnonzero(np.isclose(rows.statistics["epsilon"].values, EPSILON))[0])
     cells = rows.sums("cells")
-    kept = rows.ratio(cells - rows.statistics["above"].values[:, at], cells)
-    rows.add("where", "tokens filtered at ε = 3", kept, "share of tokens")
+    rows.add("where", Measure.FILTERED, rows.ratio(cells - rows.statistics["above"].values[:, at], cells))
 
 
 def _strength(rows: _Rows) -> None:
     statistics = rows.statistics
-    rows.add("strength", "absorbed", rows.ratio("absorbed", "head_steps"), "share of attention")
+    rows.add("strength", Measure.ABSORBED, rows.ratio("absorbed", "head_steps"))
+    if "learned" in statistics:
+        rows.add("strength", Measure.LEARNED, rows.ratio("learned", "learned_steps"))
     main = statistics["main_sink"].values.reshape(statistics.sizes["sample"], -1).mean(axis=1)
     main = np.where(rows.sums("head_steps") > 0, main, np.nan)
     multiples = statistics.attrs.get("unit", MULTIPLES) == MULTIPLES
     if multiples:
-        rows.add("strength", "main sink of a head", rows.mean(main), MULTIPLES)
+        rows.add("strength", Measure.MAIN, rows.mean(main))
     share = main / (statistics["length"].values if multiples else 100)
-    rows.add("strength", "main sink of a head: share", rows.mean(share), "share of a query's attention")
+    rows.add("strength", Measure.MAIN_SHARE, rows.mean(share))
     if "gu" in statistics:
-        gu = rows.mean(statistics["gu"].values[:, 0], scale="share")
-        rows.add("strength", "heads with mean attention > 0.3 on the first token", gu, "share of heads")
+        rows.add("strength", Measure.GU, rows.mean(statistics["gu"].values[:, 0], scale="share"))
     drains, detections = rows.sums("drains"), rows.sums("detections")
     note = "" if np.isfinite(drains).all() else "unknown without anatomy: ss.Capture(anatomy=True)"
-    rows.add("anatomy", "drains", rows.ratio(drains, detections), "share of detections", note)
-    rows.add("anatomy", "hubs", rows.ratio(detections - drains, detections), "share of detections", note)
+    rows.add("anatomy", Measure.DRAINS, rows.ratio(drains, detections), note)
+    rows.add("anatomy", Measure.HUBS, rows.ratio(detections - drains, detections), note)
 
 
 def _depth(rows: _Rows) -> None:
     statistics = rows.statistics
-    for measure, column, unit in (
-        ("sinks per head: change with depth", "sinks_per_head", "sinks per head, first layer to last"),
-        ("absorbed: change with depth", "absorbed", "of all attention, first layer to last"),
-        (
-            "main sink: change with depth",
-            "main_sink",
-            f"{statistics.attrs.get('unit', MULTIPLES)}, first layer to last",
-        ),
-    ):
-        rows.add("depth", measure, change_with_depth(statistics, column), unit)
+    unit = f"{statistics.attrs.get('unit', MULTIPLES)}, first layer to last"
+    rows.add("depth", Measure.SINKS_DEPTH, change_with_depth(statistics, "sinks_per_head"))
+    rows.add("depth", Measure.ABSORBED_DEPTH, change_with_depth(statistics, "absorbed"))
+    rows.add("depth", Measure.MAIN_DEPTH, change_with_depth(statistics, "main_sink"), unit=unit)
     last = deepest(statistics.sizes["layer"])
     few, steps = (statistics[name].values[:, last].sum(axis=1) for name in ("one_or_two", "layer_steps"))
-    measure = "one or two positions in the deepest layers"
-    rows.add("depth", measure, rows.ratio(few, steps), "share of layer-steps")
+    rows.add("depth", Measure.ONE_OR_TWO, rows.ratio(few, steps))
     if "split" in statistics:
         for measure, share in split_beyond_chance(statistics).items():
             note = "" if np.isfinite(share.value) else "needs a trace with by_query and its random classes"
-            rows.add("depth", measure, share, "share of head-steps where both have a sink", note)
+            rows.add("depth", measure, share, note)
 
 
-def split_beyond_chance(statistics: SinkStatistics) -> dict[str, Estimate]:
+def split_beyond_chance(statistics: SinkStatistics) -> dict[Measure, Estimate]:
     """How often masked and decided queries have sinks of their own in the deepest layers, and random classes of the same
     sizes."""
     last = deepest(statistics.sizes["layer"])
@@ -191,74 +200,80 @@ def split_beyond_chance(statistics: SinkStatistics) -> dict[str, Estimate]:
     with np.errstate(invalid="ignore", divide="ignore"):
         share, chance = np.asarray(split / both), np.asarray(by_chance / both_by_chance)
     return {
-        "split by query in the deepest layers": mean_interval(share, prompts, scale="share"),
-        "split by random classes": mean_interval(chance, prompts, scale="share"),
-        "split beyond random classes": mean_interval(share - chance, prompts),
+        Measure.SPLIT: mean_interval(share, prompts, scale="share"),
+        Measure.SPLIT_RANDOM: mean_interval(chance, prompts, scale="share"),
+        Measure.SPLIT_BEYOND: mean_interval(share - chance, prompts),
     }
 
 
-def kind_weights(statistics: SinkStatistics) -> Array:
-    """float [N, kinds]: head-steps with a sink that belong to heads of each kind (kinds.KINDS)."""
-    kinds, weight = statistics["kind"].values, statistics["sink_steps"].values
+def kind_weights(statistics: SinkStatistics, prefix: str = "") -> Array:
+    """float [N, kinds]: head-steps with a sink that belong to heads of each kind (kinds.KINDS). prefix: "chance_" for noise."""
+    kinds, weight = statistics[f"{prefix}kind"].values, statistics[f"{prefix}sink_steps"].values
     return np.stack([np.where(kinds == i, weight, 0).sum(axis=(1, 2)) for i in range(len(KINDS))], axis=1)
 
 
 def _kinds(rows: _Rows) -> None:
-    weights = kind_weights(rows.statistics)
-    total, unit = weights.sum(axis=1), "share of head-steps with a sink"
+    weights, chance = (kind_weights(rows.statistics, prefix) for prefix in ("", "chance_"))
+    total, drawn = (each.sum(axis=1) for each in (weights, chance))
+    # A head without a sink under noise is one that does not move.
+    shares = weights / np.where(total > 0, total, np.nan)[:, None] - chance / np.maximum(drawn, 1)[:, None]
     for i, kind in enumerate(KINDS):
         if kind != "none" and (kind != "too short" or weights[:, i].any()):
-            rows.add("dynamics", f"{kind} heads", rows.ratio(weights[:, i], total), unit)
-    for name, kinds in SHARES.items():
-        share = rows.ratio(weights[:, [KINDS.index(kind) for kind in kinds]].sum(axis=1), total)
-        rows.add("dynamics", name, share, unit)
+            rows.add("dynamics", Measure.KIND, rows.ratio(weights[:, i], total), of=kind)
+        if kind in MOVERS:
+            rows.add("dynamics", Measure.KIND_BEYOND, rows.mean(shares[:, i], "plain"), of=kind)
+    both = [KINDS.index(kind) for kind in ("moving", "vanishing")]
+    rows.add("dynamics", Measure.MOVING, rows.ratio(weights[:, both].sum(axis=1), total))
+    rows.add("dynamics", Measure.MOVING_CHANCE, rows.ratio(chance[:, both].sum(axis=1), drawn))
+    rows.add("dynamics", Measure.MOVING_BEYOND, rows.mean(shares[:, both].sum(axis=1), "plain"))
 
 
 def _dynamics(rows: _Rows) -> None:
     statistics = rows.statistics
     _kinds(rows)
-    moves = rows.ratio("moves", "path_pairs")
-    rows.add("dynamics", "strongest sink moves", moves, "moves per head and step")
-    share = rows.ratio(statistics["lifetimes"].values[:, 0, 0], "lifetimes")
-    rows.add("dynamics", "residences of one step", share, "share of residences")
+    rows.add("dynamics", Measure.STRONGEST_MOVES, rows.ratio("moves", "path_pairs"))
+    rows.add("dynamics", Measure.ONE_STEP, rows.ratio(statistics["lifetimes"].values[:, 0, 0], "lifetimes"))
     overlap = rows.mean(statistics["step_overlap"].values, scale="share")
-    rows.add("dynamics", "overlap with the step before", overlap, "Jaccard index")
+    rows.add("dynamics", Measure.STEP_OVERLAP, overlap)
     layers = statistics["layer_overlap"].values
     known = np.isfinite(layers)
     if known.any():
         number = np.where(known.any(axis=1), known.sum(axis=1), np.nan)
         each = np.where(known, layers, 0.0).sum(axis=1) / number
-        rows.add("dynamics", "overlap with the next layer", rows.mean(each, scale="share"), "Jaccard index")
+        rows.add("dynamics", Measure.LAYER_OVERLAP, rows.mean(each, scale="share"))
     squared = f"({statistics.attrs.get('unit', MULTIPLES)})²"
-    for name, unit in (("spatial", squared), ("temporal", "positions²")):
-        spread = rows.mean(statistics[f"{name}_variance"].values)
-        rows.add("dynamics", f"{name} variance", spread, unit)
+    rows.add("dynamics", Measure.SPATIAL, rows.mean(statistics["spatial_variance"].values), unit=squared)
+    rows.add("dynamics", Measure.TEMPORAL, rows.mean(statistics["temporal_variance"].values))
     drift = drifts(statistics)
-    rows.add("dynamics", "tied selections", float(drift["ties"][0]), "share of selections")
+    rows.add("dynamics", Measure.TIES, float(drift["ties"][0]))
     for row in drift.to_dict("records"):
-        note = str(row["direction"]) + (f"; ties {row['ties']:.0%}" if np.isfinite(row["ties"]) else "")
+        note = f"ties {row['ties']:.0%}" if np.isfinite(row["ties"]) else ""
         value = Estimate(row["drift"], row["low"], row["high"])
-        unit = "share of the length per generation"
-        rows.add("dynamics", f"drift against {row['relative_to']}", value, unit, note)
+        rows.add("dynamics", Measure.DRIFT, value, note, row["relative_to"])
     for row in events(statistics).to_dict("records"):
         known_p = np.isfinite(row["p"])
         note = f"expected {row['expected']:.3f}, p {row['p']:.3f}" if known_p else "no such events or moves"
-        rows.add("dynamics", EVENT_TITLES[row["event"]], row["share"], "share of moves", note)
-        rows.add("dynamics", f"{EVENT_TITLES[row['event']]}: p", row["p"], "p, permuted event times")
-    share, unit = (
-        rows.ratio("first_on_last_mask", "first_sinks"),
-        "share of heads with a sink in the first step",
-    )
-    rows.add("dynamics", "first on the right-most mask", share, unit)
+        share, p = EVENTS[row["event"]]
+        rows.add("dynamics", share, row["share"], note)
+        rows.add("dynamics", p, row["p"])
+    rows.add("dynamics", Measure.FIRST_ON_MASK, rows.ratio("first_on_last_mask", "first_sinks"))
 
 
 def _composition(rows: _Rows) -> None:
-    units = {"frequency": "share of detections", "enrichment": "× base rate of the same steps and regions"}
     for row in categories_of(rows.statistics).to_dict("records"):
         if row["detections"] > 0 or row["base_rate"] >= 0.01:
-            for name, unit in units.items():
+            for name, measure in (("frequency", Measure.FREQUENCY), ("enrichment", Measure.ENRICHMENT)):
                 found = Estimate(row[name], row[f"{name}_low"], row[f"{name}_high"])
-                rows.add("composition", f"{row['category']}: {name}", found, unit)
+                rows.add("composition", measure, found, of=row["category"])
+
+
+def _attribution(rows: _Rows) -> None:
+    why = attribution_of(rows.statistics)
+    for line in why.table.to_dict("records"):
+        measure = LEADS.get(line["part"], Measure.GAIN)
+        note = why.note if line["part"] == "total" else ""
+        gain = Estimate(line["gain"], line["low"], line["high"])
+        rows.add("semantic or positional", measure, gain, note, line["part"])
 
 
 def categories_of(statistics: SinkStatistics) -> pd.DataFrame:
@@ -281,3 +296,10 @@ def events(statistics: SinkStatistics) -> pd.DataFrame:
     """The table of `event_alignment`."""
     names = ("moves", "events_observed", "events_null", "events_apply")
     return alignment_table(*(statistics[name].values for name in names))
+
+
+SECTIONS = {
+    "depth": (_data,), "strength": (_where, _strength, _depth), "dynamics": (_dynamics,), "composition": (_composition,),
+    "attribution": (_attribution,),
+}  # fmt: skip
+"""Part of sink statistics → what it gives, in the order of the table."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sinkscope.sink_rule import EPSILON
+from sinkscope.base.sink_rule import EPSILON
 from sinkscope.sinks.categories import CATEGORIES, category_codes
 from sinkscope.sinks.dataset import (
     ANSWER,

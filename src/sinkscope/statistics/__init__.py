@@ -38,11 +38,12 @@ from sinkscope.statistics.paired import (
     paired_interval,
     sign_flip,
 )
-from sinkscope.statistics.several import SHRUNK, equal_means, equal_shifts, holm
+from sinkscope.statistics.several import SHRUNK, equal_means, equal_ratios, equal_shifts, holm
 
 __all__ = [
     "CLEARANCE", "CONFIDENCE", "LEAST_SEEDS", "SHRUNK", "SKEW_RAISED", "Comparison", "Effect", "Estimate", "Interval", "Scale",
-    "Scores", "accuracy", "align", "bounded", "compare", "difference", "effect_over_control", "equal_means", "equal_shifts",
+    "Scores", "accuracy", "align", "bounded", "compare", "difference", "effect_over_control", "equal_means",
+    "equal_ratios", "equal_shifts",
     "holm", "kept_share", "mcnemar", "mean_difference", "mean_interval", "minimal_detectable_effect", "over_seeds",
     "paired_interval", "ratio_interval", "sign_flip", "slope_interval", "standard_error", "wilson",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 
 Scores = NDArray[np.float64]
 Scale = Literal["plain", "positive", "share"]

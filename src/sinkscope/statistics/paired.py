@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 from sinkscope.statistics.interval import (
     CONFIDENCE,
     Estimate,
@@ -20,6 +20,7 @@ from sinkscope.statistics.interval import (
     normal_quantile,
     score_interval,
     student,
+    wilson,
 )
 
 SKEW_RAISED = 1.5
@@ -84,14 +85,21 @@ def paired_interval(before: ArrayLike, after: ArrayLike, confidence: float = CON
     return Estimate(float(change.mean()), float(low), float(high))
 
 
-def kept_share(before: ArrayLike, after: ArrayLike, confidence: float = CONFIDENCE) -> Estimate:
+def kept_share(
+    before: ArrayLike, after: ArrayLike, confidence: float = CONFIDENCE, guess: float = 0.0
+) -> Estimate:
     """The share of the accuracy that is left, mean(after) / mean(before), paired.
 
     Bonett and Price (2006, Statistics in Medicine 25:3039): two Wilson intervals, narrowed for what the runs have in common.
-    It has a width where nothing or all is left. NaN with no bounds when nothing was right before.
+    It has a width where nothing or all is left. NaN with no bounds when nothing was right before. guess: only accuracy above it
+    counts, in both runs; the interval is then that of a ratio of two estimates (`ratio`).
     """
     first, second = checked_pair(before, after)
     left, base = float(second.sum()), float(first.sum())
+    if guess:
+        count = len(first)
+        bounds = ((right / count, *wilson(right, count, confidence)) for right in (left, base))
+        return ratio(*(Estimate(*(share - guess for share in each)) for each in bounds))
     apart = float(np.abs(first - second).sum())
     n = (left + base + apart) / 2  # documents that either run got right; exact for 0 and 1
     if base == 0:
@@ -118,6 +126,24 @@ def difference(first: Estimate, second: Estimate) -> Estimate:
     low = value - math.hypot(first.value - first.low, second.high - second.value)
     high = value + math.hypot(first.high - first.value, second.value - second.low)
     return Estimate(value, low, high)
+
+
+def ratio(first: Estimate, second: Estimate) -> Estimate:
+    """first / second of two estimates (Donner and Zou 2012, "MOVER-R"), counted as independent like those of `difference`.
+
+    NaN where the second is not above 0; no bounds where its interval holds 0.
+    """
+    a, b = (each.value for each in (first, second))
+    if not b > 0:
+        return Estimate(math.nan, math.nan, math.nan)
+    if not (second.low > 0 and second.high < 2 * b):
+        return Estimate(a / b, -math.inf, math.inf)
+
+    def bound(own: float, other: float, sign: int) -> float:
+        under = max(0.0, (a * b) ** 2 - own * other * (2 * a - own) * (2 * b - other))
+        return float((a * b + sign * math.sqrt(under)) / (other * (2 * b - other)))
+
+    return Estimate(a / b, bound(first.low, second.high, -1), bound(first.high, second.low, 1))
 
 
 def mcnemar(first: ArrayLike, second: ArrayLike) -> float:

@@ -1,20 +1,23 @@
 """Cells: the units of a study, each known by the hash of everything that can change its result.
 
-A cell is one model, task, decoding, policy, reuse rule and set of seeds over a list of documents. It is plain data that travels
-to workers; a worker loads what the cell names, computes the identity again, and refuses when it is another one.
+A cell is an experiment with documents and what is done with them. It travels to workers as it is; a worker loads its model,
+computes the identity again, and refuses when it is another one. JSON is made of it where it is stored, and never read back.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from sinkscope.errors import CheckpointError, InputError
+from sinkscope.base.errors import CheckpointError, InputError
+from sinkscope.base.sink_rule import EPSILON
 from sinkscope.study import documents
 from sinkscope.study.facts import Facts
-from sinkscope.study.spec import SCHEME, Grid, InspectGrid, Study, StudyModel, TraceGrid
+from sinkscope.study.spec import DIFFUSION, SCHEME, Grid, InspectGrid, Study, StudyModel, TraceGrid
+from sinkscope.tasks.experiment import Experiment, ModelIdentity
 from sinkscope.tasks.task import Task, digest, fingerprint, scheme_name
 
 if TYPE_CHECKING:
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from sinkscope.policies.policy import Policy
     from sinkscope.reuse.rule import Reuse
     from sinkscope.tasks.answer import Item
+    from sinkscope.trace.capture import Capture
 
 SCIENCE = "study/2"
 """Part of every cell's identity: count up when the same cell would give other results."""
@@ -29,178 +33,165 @@ SCIENCE = "study/2"
 Kind = Literal["evaluate", "trace", "maps", "replay", "inspect"]
 
 
+class SinkOptions(NamedTuple):
+    """What is a sink in the statistics of traces, as in ss.detect."""
+
+    epsilon: float = EPSILON
+    rule: str = "auto"
+
+
+USUAL = SinkOptions()
+
+
+@dataclass(frozen=True)
+class Looks:
+    """What an inspection looks at: so many steps of each generation."""
+
+    looks: int
+
+
 @dataclass(frozen=True)
 class Cell:
-    """One model × task × decoding × policy × reuse × seeds.
+    """An experiment on some documents.
 
     Attributes:
-        decoding: JSON; decoding_name: its name in the study.
-        policy: its text form, which `parse_policy` reads; "none" without one.
-        reuse: the text form of the rule of approximate steps; "none": every step is exact.
-        documents: places in the task.
-        capture: JSON of ss.Capture, or of what an inspection looks at; "" without.
-        group: the name of the block of traces.
-        sandbox: how programs are confined when answers are graded; part of the records, not of the identity.
-        sinks: JSON of the ε and the rule by which the statistics of traces find sinks; "": those of ss.detect.
-        keep: whether recordings stay once their statistics are made; not part of the identity.
-        identity: everything that can change a result, as JSON data; empty before `identified`.
+        model: what a worker loads. task, decoding_name: what the study calls them.
+        documents: their numbers in the task.
+        capture: what is recorded of each generation, or looked at.
+        sinks: by what the statistics of traces find sinks. group: the name of the section of traces.
+        keep: whether recordings stay once their statistics are made. floor: of the accuracy without a policy, under which it is
+            not computed. Neither is part of the identity.
+        questions: digest of the documents' texts; "" before `identify` has read them.
     """
 
     kind: Kind
+    experiment: Experiment
     model: StudyModel
-    family: str
     task: str
-    decoding: str
     decoding_name: str
-    policy: str
-    seeds: tuple[int, ...]
     documents: tuple[int, ...]
-    capture: str = ""
+    capture: Capture | Looks | None = None
+    sinks: SinkOptions = USUAL
     group: str = ""
-    data: str | None = None
-    sandbox: str = "auto"
-    reuse: str = "none"
     keep: bool = True
-    sinks: str = ""
-    identity: Mapping[str, Any] = field(default_factory=dict)
+    floor: float = 0.0
+    questions: str = ""
 
-    @property
+    @cached_property
+    def identity(self) -> Mapping[str, Any]:
+        """Everything that can change a result, as JSON data."""
+        if not self.questions:
+            raise InputError(f"{self.title} has no identity yet")
+        identity: dict[str, Any] = {
+            "science": SCIENCE,
+            "kind": self.kind,
+            **self.experiment.identity,
+            "documents": {"count": len(self.documents), "digest": self.questions},
+        }
+        if self.capture is not None:
+            identity["capture"] = asdict(self.capture)
+        if self.sinks != USUAL:
+            identity["sinks"] = self.sinks._asdict()
+        known: dict[str, Any] = json.loads(json.dumps(identity))  # as a file has it
+        return known
+
+    @cached_property
     def id(self) -> str:
         """16 hex digits."""
-        if not self.identity:
-            raise InputError(f"{self.title} has no identity yet")
         return digest(dict(self.identity))
+
+    @property
+    def policy(self) -> str:
+        """The text of its policy; "none" without one."""
+        return str(self.experiment.policy or "none")
+
+    @property
+    def reuse(self) -> str:
+        """The text of its rule of approximate steps; "none": every step is exact."""
+        return str(self.experiment.reuse or "none")
+
+    @property
+    def exact(self) -> bool:
+        """Whether every step is exact."""
+        return self.experiment.reuse is None
 
     @property
     def title(self) -> str:
         """A name for people."""
-        reuse = "" if self.reuse == "none" else f"reuse {self.reuse}"
+        reuse = "" if self.exact else f"reuse {self.reuse}"
         parts = [self.kind, self.model.name, self.task, self.decoding_name, self.policy, reuse]
         return " · ".join(part for part in parts if part)
 
     @property
+    def section(self) -> tuple[str, str]:
+        """Its model and task: where it is below a floor or not."""
+        return self.model.name, self.task
+
+    @property
     def answers(self) -> int:
         """The number of answers it wants."""
-        return len(self.documents) * len(self.seeds)
+        return len(self.documents) * len(self.experiment.seeds)
 
     def as_data(self) -> dict[str, Any]:
         """The content of cell.json: the identity, and names for people."""
-        return {
-            "id": self.id,
-            "title": self.title,
-            "model": self.model.source,
-            "task": self.task,
-            "decoding_name": self.decoding_name,
-            "group": self.group,
-            "answers": self.answers,
-            "identity": dict(self.identity),
+        names = {
+            name: getattr(self, name) for name in ("id", "title", "task", "decoding_name", "group", "answers")
         }
+        return {**names, "model": self.model.source, "identity": dict(self.identity)}
 
     def columns(self) -> dict[str, Any]:
         """The columns that its rows in every table begin with: its settings."""
-        model, task = self.identity["model"], self.identity["task"]
+        known, task = self.experiment.model, self.experiment.settings["task"]
         return {
-            "model": self.model.name, "family": model["family"], "dtype": model["dtype"], "weights": model["weights"],
+            "model": self.model.name, "family": known.family, "dtype": known.dtype, "weights": known.weights,
             "task": task["task"], "task_version": task.get("version", ""), "scheme": scheme_name(task),
-            "decoding_name": self.decoding_name, "decoding": self.decoding, "policy": self.policy,
-            "seeds": json.dumps(list(self.seeds)), "cell": self.id, **({} if self.reuse == "none" else {"reuse": self.reuse}),
+            "decoding_name": self.decoding_name, "decoding": self.experiment.decoding.to_json(), "policy": self.policy,
+            "seeds": json.dumps(list(self.experiment.seeds)), "cell": self.id, **({} if self.exact else {"reuse": self.reuse}),
         }  # fmt: skip
 
-    def parsed_decoding(self) -> Decoding:
-        """The decoding as an object."""
-        from sinkscope.decoding import decoding_from_json
-
-        return decoding_from_json(self.decoding)
-
-    def parsed_policy(self) -> Policy | None:
-        """The policy as an object."""
-        from sinkscope.policies import parse_policy
-
-        return parse_policy(self.policy)
-
-    def parsed_reuse(self) -> Reuse | None:
-        """The reuse rule as an object."""
-        from sinkscope.reuse import parse_reuse
-
-        return parse_reuse(self.reuse)
-
-    def parsed_task(self) -> Task:
-        """The task as an object; no data is read yet, and no sandbox is needed."""
-        from sinkscope.tasks.evaluate import prepare
-
-        return prepare(self.family, self.task, self.data, self.sandbox, grade=False)
-
-    def items(self, task: Task) -> list[Item]:
+    def items(self) -> list[Item]:
         """The answers it wants, in order."""
         from sinkscope.tasks.answer import Item
 
-        return [
-            Item(place, document, seed)
-            for place, document in zip(
-                self.documents, documents.documents_at(task, self.documents), strict=True
-            )
-            for seed in self.seeds
-        ]
+        asked = zip(self.documents, documents.numbered(self.experiment.task, self.documents), strict=True)
+        return [Item(number, document, seed) for number, document in asked for seed in self.experiment.seeds]
 
+    @property
     def settings(self) -> dict[str, Any]:
-        """The settings of its folders of records, as `sinkscope.tasks.evaluate.run_settings` words them."""
-        from sinkscope.tasks.evaluate import VERSION
+        """The settings of its folders of records."""
+        if self.kind == "evaluate":
+            return self.experiment.settings
+        return {**self.experiment.settings, "kind": self.kind, "capture": self.identity.get("capture")}
 
-        settings = {
-            "version": VERSION,
-            "model": {"source": self.model.name, **self.identity["model"]},
-            "task": self.identity["task"],
-            "decoding": self.identity["decoding"],
-            "policy": None if self.policy == "none" else self.policy,
-            **({"reuse": self.identity["reuse"]} if "reuse" in self.identity else {}),
-        }
-        if self.kind != "evaluate":
-            settings |= {"kind": self.kind, "capture": self.identity.get("capture")}
-        return settings
+    def on(self, model: ModelIdentity) -> Cell:
+        """The same cell with the model and the documents that are here."""
+        return _read(replace(self, experiment=replace(self.experiment, model=model)), {})
 
 
-def identified(cell: Cell, facts: Facts, task: Task | None = None) -> Cell:
-    """The cell with its identity, from its task and documents here and the facts about its model."""
-    task = task or cell.parsed_task()
-    asked = documents.documents_at(task, cell.documents)
-    policy = cell.parsed_policy()
-    places = [[place, fingerprint(item)] for place, item in zip(cell.documents, asked, strict=True)]
-    identity: dict[str, Any] = {
-        "science": SCIENCE,
-        "kind": cell.kind,
-        "model": facts.identity(),
-        "task": task.settings(),
-        "documents": {"count": len(asked), "digest": digest(places)},
-        "decoding": json.loads(cell.decoding),
-        "policy": "none" if policy is None else policy.identity(),
-        "seeds": list(cell.seeds),
-    }
-    rule = cell.parsed_reuse()
-    if rule is not None:
-        identity["reuse"] = rule.identity()
-    if cell.capture:
-        identity["capture"] = json.loads(cell.capture)
-    if cell.sinks:
-        identity["sinks"] = json.loads(cell.sinks)
-    return replace(cell, identity=json.loads(json.dumps(identity)))
-
-
-def identify(cells: Sequence[Cell], facts: Mapping[str, Facts]) -> list[Cell]:
-    """The cells with their identities; equal cells are one."""
-    tasks: dict[tuple[str, str, str | None], Task] = {}
+def identify(cells: Sequence[Cell]) -> list[Cell]:
+    """The cells with their documents read, so that they have identities; equal cells are one."""
+    read: dict[tuple[int, tuple[int, ...]], str] = {}
     unique: dict[str, Cell] = {}
     for cell in cells:
-        key = (cell.task, cell.family, cell.data)
-        if key not in tasks:
-            tasks[key] = cell.parsed_task()
-        known = facts[cell.model.name]
-        if not known.here:
+        if cell.experiment.model.weights is None:
             raise CheckpointError(f"{cell.model.source} is not on this machine")
-        made = identified(cell, known, tasks[key])
-        same = unique.setdefault(made.id, made)
-        if made.keep and not same.keep:  # another block wants the recordings of the same cell
-            unique[made.id] = replace(same, keep=True)
+        whole = _read(cell, read)
+        same = unique.setdefault(whole.id, whole)
+        if whole.keep and not same.keep:  # another section wants the recordings of the same cell
+            unique[whole.id] = replace(same, keep=True)
     return list(unique.values())
+
+
+def _read(cell: Cell, known: dict[tuple[int, tuple[int, ...]], str]) -> Cell:
+    """The cell with the digest of its documents; `known`: of a task and its documents."""
+    key = id(cell.experiment.task), cell.documents
+    if key not in known:
+        asked = documents.numbered(cell.experiment.task, cell.documents)
+        known[key] = digest([[n, fingerprint(one)] for n, one in zip(cell.documents, asked, strict=True)])
+    return replace(cell, questions=known[key])
+
+
+# ---- the cells of a study --------------------------------------------------------------------------
 
 
 def outline(
@@ -210,151 +201,157 @@ def outline(
     sandbox: str = "auto",
     exact: bool = True,
 ) -> list[Cell]:
-    """All cells of a study but the maps of exemplars, without identities.
+    """All cells of a study, without identities.
 
     `samples`: the number for "auto"; None: the least of the budget. Without `exact`, for an estimate, traced documents are not
     chosen by their length: that would read the data of a task, perhaps from the hub.
     """
-    auto = study.budget.least if samples is None else samples
-    kinds: list[tuple[Kind, Sequence[Grid]]] = [
-        ("evaluate", study.evaluate), ("trace", study.trace), ("replay", study.replay),
-        ("inspect", study.inspect),
-    ]  # fmt: skip
-    cells = [
-        cell
-        for kind, grids in kinds
-        for grid in grids
-        for model in study.models_of(grid)
-        if grid.takes(facts[model.name].family)
-        for cell in _cells(study, kind, grid, model, facts[model.name].family, auto, sandbox, exact)
-    ]
+    from sinkscope.tasks.evaluate import prepare
+
     if not study.models:
         raise InputError(f"study {study.name} has no models; give one with --model")
+    auto = study.budget.least if samples is None else samples
+    tasks: dict[tuple[str, str], Task] = {}
+    cells: list[Cell] = []
+    for kind, grid in study.sections:
+        for model in study.models_of(grid):
+            family = facts[model.name].family
+            if not grid.takes(family):
+                continue
+            name = grid.task_for(family)
+            if (name, family) not in tasks:
+                data = study.data.get(name.partition(":")[0])
+                tasks[name, family] = prepare(family, name, data, sandbox, grade=False)
+            task = tasks[name, family]
+            count = documents.count_of(grid.samples, task, auto)
+            numbers = documents.chosen(study, grid, task, count, kind == "trace", exact)
+            for called in grid.decodings:
+                decoding = _decoding(study, kind, called, task, model, family)
+                names = (name, called)
+                made = _section(kind, grid, facts[model.name], model, task, decoding, numbers, names)
+                cells += made
+                if isinstance(grid, TraceGrid) and grid.maps:
+                    few = documents.exemplars(task, numbers, grid.maps, exact)
+                    cells += [_mapped(cell, few, grid.maps_every) for cell in made if cell.exact]
     if not cells:
         families = sorted({facts[model.name].family for model in study.models})
-        raise InputError(f"no block of study {study.name} takes models of the family {', '.join(families)}")
+        raise InputError(f"no section of study {study.name} takes models of the family {', '.join(families)}")
     return cells
 
 
-def _cells(
-    study: Study, kind: Kind, grid: Grid, model: StudyModel, family: str, auto: int, sandbox: str, exact: bool
-) -> list[Cell]:
-    """The cells of one block and model."""
-    task = grid.task_for(family)
-    base = Cell(
-        kind=kind, model=model, family=family, task=task, decoding="", decoding_name="", policy="none",
-        seeds=grid.seeds, documents=(), group=getattr(grid, "name", ""),
-        data=study.data.get(task.partition(":")[0]), sandbox=sandbox,
-    )  # fmt: skip
+def _section(
+    kind: Kind, grid: Grid, facts: Facts, model: StudyModel, task: Task, decoding: Decoding, numbers: tuple[int, ...],
+    names: tuple[str, str],
+) -> list[Cell]:  # fmt: skip
+    """The cells of a section for one model and decoding: all policies get the same documents."""
+    from sinkscope.trace.capture import Capture
+
+    capture: Capture | Looks | None = None
+    more: dict[str, Any] = {"floor": grid.floor}
     if isinstance(grid, TraceGrid):
-        from sinkscope.trace.capture import Capture
-
-        own = (grid.epsilon, grid.rule) != (TraceGrid.epsilon, TraceGrid.rule)
-        sinks = json.dumps({"epsilon": grid.epsilon, "rule": grid.rule}) if own else ""
-        base = replace(base, capture=Capture(**grid.capture).to_json(), keep=grid.keep, sinks=sinks)
-    if isinstance(grid, InspectGrid):
-        base = replace(base, capture=json.dumps({"looks": grid.looks}))
-    base = replace(base, documents=_places(study, grid, base, auto, exact))
-    made = []
-    for name in grid.decodings:
-        decoding = _decoding(study, base, name)
-        seeds = grid.seeds if decoding.draws else grid.seeds[:1]
-        named = replace(base, decoding=decoding.to_json(), decoding_name=name, seeds=seeds)
-        rules = expanded_reuse(grid.reuse, grid.controls, decoding)
-        for policy in expanded(grid.policies, grid.controls):
-            made += [replace(named, policy=policy, reuse=rule) for rule in rules]
-    return made
-
-
-def _places(study: Study, grid: Grid, cell: Cell, auto: int, exact: bool) -> tuple[int, ...]:
-    """The documents of a block's cells: the same for all models, policies and decodings."""
-    if grid.drawn:
-        return grid.drawn
-    task = cell.parsed_task()
-    count = documents.count_of(grid.samples, task, auto)
-    if cell.kind == "trace" and exact:
-        return documents.varied(task, count)
-    if grid.batches:
-        return documents.in_batches(study.models[0], cell.task, cell.family, count, grid.batches)
-    return tuple(range(count))
+        capture, sinks = Capture(**grid.capture), SinkOptions(grid.epsilon, grid.rule)
+        more |= {"sinks": sinks, "group": grid.name, "keep": grid.keep}
+    elif isinstance(grid, InspectGrid):
+        capture = Looks(grid.looks)
+    seeds = grid.seeds if decoding.draws else grid.seeds[:1]
+    return [
+        Cell(
+            kind,
+            Experiment(facts, task, decoding, policy, rule, seeds),
+            model,
+            *names,
+            numbers,
+            capture,
+            **more,
+        )
+        for policy in expanded(grid.policies, grid.controls)
+        for rule in expanded_reuse(grid.reuse, grid.controls, decoding)
+    ]
 
 
-def expanded(policies: Sequence[str], controls: int) -> list[str]:
-    """Policies in their text form, random ones once for each seed.
+def _mapped(cell: Cell, numbers: tuple[int, ...], every: int) -> Cell:
+    """The full maps of some documents of a traced cell."""
+    experiment = replace(cell.experiment, seeds=cell.experiment.seeds[:1])
+    capture: Any = replace(cell.capture, level="maps", every=every)  # type: ignore[type-var]
+    return replace(cell, kind="maps", experiment=experiment, capture=capture, documents=numbers)
 
-    >>> expanded(["none", "random(top:1)"], 2)
-    ['none', 'random(top:1)', 'random(top:1),seed=1']
+
+def _decoding(study: Study, kind: Kind, name: str, task: Task, model: StudyModel, family: str) -> Decoding:
+    """A decoding of the study; refused where the task cannot be put with it."""
+    from sinkscope.decoding import decoding_from_options
+    from sinkscope.decoding.base import kinds
+    from sinkscope.tasks.evaluate import decoding_for
+    from sinkscope.tasks.reading import ReadTask
+
+    read, families = isinstance(task, ReadTask), study.decodings.get(name, {})
+    if name != SCHEME and not {family, DIFFUSION} & families.keys():
+        raise InputError(
+            f"decoding {name!r} of study {study.name} says nothing about {family} models, which {model.name} is; "
+            f"add {family} = {{ … }} to it"
+        )
+    if name != SCHEME:
+        options = families.get(family, families.get(DIFFUSION, {}))
+        decoding = decoding_from_options(family, options, f"decoding {name!r}")
+    elif read and kind != "evaluate":  # a text is continued
+        if not task.prompt(documents.first_documents(task, 1)[0]).text().strip():
+            raise InputError(
+                f"{task.name} has no texts to go on from, so it cannot be in [[{kind}]]; take another task there"
+            )
+        decoding = decoding_from_options(family, kinds(family)[0].brief)
+    else:
+        decoding = decoding_for(task, family)
+    if decoding.generates == (read and kind == "evaluate"):
+        raise InputError(
+            f"{task.name} is {'read' if read else 'answered'}, which decoding {name!r} ({decoding}) does not do; leave decodings "
+            "out of its section"
+        )
+    return decoding
+
+
+def expanded(policies: Sequence[str], controls: int) -> list[Policy | None]:
+    """Policies from their text forms, random ones once for each seed.
+
+    >>> [str(policy) for policy in expanded(["none", "random(top:1)"], 2)]
+    ['None', 'random(top:1)', 'random(top:1),seed=1']
     """
     from sinkscope.policies import parse_policy
 
-    texts: list[str] = []
+    made: dict[str, Policy | None] = {}
     for text in policies:
         policy = parse_policy(text)
         if policy is None:
-            texts.append("none")
+            made["none"] = None
             continue
         first = policy.control.seed if policy.control is not None else 0
         random = policy.with_seed(first) != policy.with_seed(first + 1)
-        draws = [policy.with_seed(first + draw) for draw in range(controls)] if random else [policy]
-        for draw in draws:
-            if parse_policy(str(draw)) != draw:
+        for draw in [policy.with_seed(first + n) for n in range(controls)] if random else [policy]:
+            if str(draw) != draw.identity() and parse_policy(str(draw)) != draw:
                 raise InputError(f"policy {text!r} has the text form {str(draw)!r}, which is another policy")
-            texts.append(str(draw))
-    return list(dict.fromkeys(texts))
+            made[str(draw)] = draw
+    return list(made.values())
 
 
-def expanded_reuse(rules: Sequence[str], controls: int, decoding: Decoding | None = None) -> list[str]:
-    """Reuse rules in their text form, published settings as what they are, random ones once for each seed.
+def expanded_reuse(
+    rules: Sequence[str], controls: int, decoding: Decoding | None = None
+) -> list[Reuse | None]:
+    """Reuse rules from their text forms, published settings as what they are, random ones once for each seed.
 
     Raises InputError for a rule that cannot act under the decoding.
 
-    >>> expanded_reuse(["none", "dkv-cache", "sparse:8,by=random"], 2)
-    ['none', 'prefix:8,fresh=masks', 'sparse:8,by=random', 'sparse:8,by=random,seed=1']
+    >>> [str(rule) for rule in expanded_reuse(["none", "dkv-cache", "sparse:8,by=random"], 2)]
+    ['None', 'prefix:8,fresh=masks', 'sparse:8,by=random', 'sparse:8,by=random,seed=1']
     """
-    from sinkscope.generation.generate import check_rule
     from sinkscope.reuse import parse_reuse
+    from sinkscope.reuse.acting import check_loop
 
-    texts: list[str] = []
-    for text in rules:
-        rule = parse_reuse(text)
+    made: dict[str, Reuse | None] = {}
+    for rule in map(parse_reuse, rules):
         if decoding is not None:
-            check_rule(decoding, rule)
+            check_loop(decoding, rule)
+        if rule is None:
+            made["none"] = None
+            continue
         first = int(getattr(rule, "seed", 0))
-        draws = controls if rule is not None and rule.draws else 1
-        texts += ["none"] if rule is None else [str(rule.with_seed(first + draw)) for draw in range(draws)]
-    return list(dict.fromkeys(texts))
-
-
-def _decoding(study: Study, cell: Cell, name: str) -> Decoding:
-    from sinkscope.decoding import decoding_from_options
-    from sinkscope.tasks.evaluate import decoding_for
-
-    if name == SCHEME:
-        return decoding_for(cell.parsed_task(), cell.family)
-    families = study.decodings[name]
-    if cell.family not in families:
-        raise InputError(
-            f"decoding {name!r} of study {study.name} says nothing about {cell.family} models, which {cell.model.name} is; "
-            f"add {cell.family} = {{ … }} to it"
-        )
-    return decoding_from_options(cell.family, families[cell.family], f"decoding {name!r}")
-
-
-def map_cells(study: Study, cells: Sequence[Cell], sinks: Mapping[str, Mapping[int, float]]) -> list[Cell]:
-    """The cells of the second pass, the full maps of exemplars, without identities.
-
-    `sinks`: id of a traced cell → place of a document → its sinks per head and step.
-    """
-    from sinkscope.trace.capture import Capture
-
-    made = []
-    for grid in study.trace:
-        for cell in cells:
-            if cell.kind != "trace" or cell.group != grid.name or not grid.maps or cell.reuse != "none":
-                continue
-            options = {**json.loads(cell.capture), "level": "maps", "every": grid.maps_every}
-            second = replace(
-                cell, kind="maps", seeds=cell.seeds[:1], capture=Capture(**options).to_json(), identity={}
-            )
-            made.append(replace(second, documents=documents.exemplars(sinks[cell.id], grid.maps)))
-    return made
+        draws = [rule.with_seed(first + n) for n in range(controls if rule.draws else 1)]
+        made |= {str(draw): draw for draw in draws}
+    return list(made.values())

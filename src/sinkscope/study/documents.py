@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from functools import lru_cache
-from statistics import median_low
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
+from sinkscope.base.text import listed
 from sinkscope.study.facts import local_checkpoint
+from sinkscope.tasks.reading import ReadTask
+from sinkscope.tasks.task import digest
 
 if TYPE_CHECKING:
-    from sinkscope.study.spec import StudyModel
+    from sinkscope.study.spec import Grid, Study, StudyModel
     from sinkscope.tasks.task import Document, Task
 
 SIZES = {"gsm8k": 1319, "humaneval": 164}
 """Documents of the tasks that have an end, for estimates without data."""
 
-MOST_SEARCHED = 64
-"""Documents are looked for by their ids among this many times as many."""
-
 TRACED_FROM = 64
-"""Traced documents are chosen from the first 64, at even ranks of length."""
+TRACED_RULE = f"even ranks by length of question among the first {TRACED_FROM}"
 
-EXEMPLAR_RULE = (
-    "full maps are recorded of the traced documents whose number of sinks per head and step is nearest to the median over the "
-    "traced documents of the same model and policy (ties: the lower number of the document)"
-)
+EXEMPLAR_RULE = "full maps are recorded of the traced documents whose questions are of middle length"
 
 _GENERATED: dict[tuple[str, str], Sequence[Document]] = {}
+_LENGTHS: dict[tuple[StudyModel, str, str, int], tuple[int, ...]] = {}
 
 
 def first_documents(task: Task, count: int) -> Sequence[Document]:
@@ -41,29 +37,18 @@ def first_documents(task: Task, count: int) -> Sequence[Document]:
     return _GENERATED[key][:count]
 
 
-def documents_at(task: Task, places: Sequence[int]) -> list[Document]:
-    """The documents at these places of the task."""
-    documents = first_documents(task, max(places) + 1)
-    if len(documents) <= max(places):
+def numbered(task: Task, numbers: Sequence[int]) -> list[Document]:
+    """The documents of the task with these numbers."""
+    documents = first_documents(task, max(numbers) + 1)
+    if len(documents) <= max(numbers):
         raise InputError(
-            f"{task.name} has {len(documents)} documents here, and number {max(places)} is wanted"
+            f"{task.name} has {len(documents)} documents here, and number {max(numbers)} is wanted"
         )
-    return [documents[place] for place in places]
-
-
-def places_of(task: Task, ids: Collection[str]) -> list[int]:
-    """Places of the documents with these ids, in order; those of a task without end are looked for among its first."""
-    wanted, count = set(ids), len(ids)
-    while True:
-        known = first_documents(task, count)
-        places = [place for place, document in enumerate(known) if document.id in wanted]
-        if len(places) == len(wanted) or len(known) < count or count > MOST_SEARCHED * len(ids):
-            return places
-        count *= 2
+    return [documents[number] for number in numbers]
 
 
 def count_of(samples: int | str, task: Task, auto: int) -> int:
-    """The number of documents that `samples` of a block stands for; `auto`: the number for "auto"."""
+    """The number of documents that `samples` of a section stands for; `auto`: the number for "auto"."""
     if samples == "auto":
         return auto
     if samples == "all":
@@ -73,8 +58,22 @@ def count_of(samples: int | str, task: Task, auto: int) -> int:
     return min(int(samples), SIZES.get(task.name, int(samples)))
 
 
-def varied(task: Task, count: int) -> tuple[int, ...]:
-    """Places of documents of varied length: even ranks by length of the question among the first `TRACED_FROM`."""
+def chosen(
+    study: Study, grid: Grid, task: Task, count: int, varied: bool, exact: bool = True
+) -> tuple[int, ...]:
+    """Numbers of the documents that a section takes.
+
+    varied: of varied length. Without `exact`, for an estimate, nothing is read that is not on this machine.
+    """
+    if varied and exact:
+        return of_varied_length(task, count)
+    if grid.batches and not varied and not isinstance(task, ReadTask):
+        return in_batches(study.models[0], task, count, grid.batches, exact)
+    return tuple(range(count))
+
+
+def of_varied_length(task: Task, count: int) -> tuple[int, ...]:
+    """Numbers of documents: even ranks by length of the question among the first `TRACED_FROM`."""
     documents = first_documents(task, max(count, TRACED_FROM))
     order = sorted(range(len(documents)), key=lambda place: (len(documents[place].question), place))
     if count >= len(order):
@@ -85,18 +84,23 @@ def varied(task: Task, count: int) -> tuple[int, ...]:
     return tuple(sorted(order[rank] for rank in ranks))
 
 
-def in_batches(model: StudyModel, task: str, family: str, count: int, batch: int) -> tuple[int, ...]:
+def in_batches(model: StudyModel, task: Task, count: int, batch: int, exact: bool) -> tuple[int, ...]:
     """Places of documents in whole batches of equally long prompts.
 
     In the task's order each document joins the batch of its prompt's length; batches that are full are taken, in the order in
     which they fill, until there are `count` documents. Rare lengths come late or not at all: a small study is about the
-    common ones. Without the model's tokenizer on this machine: the first documents.
+    common ones. Without the model's tokenizer on this machine it is refused, or (not `exact`) the first documents are taken.
     """
     wanted = -(-count // batch) * batch
+    if exact and not prompt_lengths(model, task, 1):
+        raise InputError(
+            f"the documents of this study are chosen by the lengths of {model.name}'s prompts, and {model.source} is not on this "
+            "machine: put the folder there"
+        )
     for searched in (4 * count, 16 * count):
         waiting: dict[int, list[int]] = {}
         taken: list[int] = []
-        for place, length in enumerate(prompt_lengths(model, task, family, searched)):
+        for place, length in enumerate(prompt_lengths(model, task, searched)):
             group = waiting.setdefault(length, [])
             group.append(place)
             if len(group) == batch:
@@ -106,18 +110,17 @@ def in_batches(model: StudyModel, task: str, family: str, count: int, batch: int
     return tuple(sorted(taken[:count])) if len(taken) >= count else tuple(range(count))
 
 
-@lru_cache(maxsize=64)
-def prompt_lengths(
-    model: StudyModel, task: str, family: str, count: int, data: str | None = None
-) -> tuple[int, ...]:
+def prompt_lengths(model: StudyModel, task: Task, count: int) -> tuple[int, ...]:
     """Tokens of the prompts of the first documents, by a model's tokenizer; () when it is not on this machine."""
     from types import SimpleNamespace
 
     from sinkscope.models.load import family_of
     from sinkscope.models.tokenizer import read_tokenizer
-    from sinkscope.tasks import registry
     from sinkscope.tasks.prompting import encode_prompt
 
+    key = (model, digest(task.settings()), str(getattr(task, "data", "")), count)
+    if key in _LENGTHS:
+        return _LENGTHS[key]
     checkpoint = local_checkpoint(model)
     if checkpoint is None:
         return ()
@@ -127,21 +130,34 @@ def prompt_lengths(
     reader: Any = SimpleNamespace(
         tokenizer=tokenizer, source=model.source, ids=spec.special_ids(checkpoint, tokenizer)
     )
-    chosen = registry.get(task, family, data)
-    return tuple(
-        len(encode_prompt(reader, chosen.prompt(document), chosen.scheme).ids)
-        for document in first_documents(chosen, count)
+    _LENGTHS[key] = tuple(
+        len(encode_prompt(reader, task.prompt(document), task.scheme).ids)
+        for document in first_documents(task, count)
     )
+    return _LENGTHS[key]
 
 
-def exemplars(sinks: Mapping[int, float], count: int) -> tuple[int, ...]:
-    """The places of `count` documents whose number of sinks is nearest to the median; see `EXEMPLAR_RULE`.
+def sentences(study: Study) -> list[str]:
+    """Which documents the study evaluates, for people."""
+    rules: dict[int, list[str]] = {}
+    for grid in study.evaluate:
+        rules.setdefault(grid.batches, []).extend(task.partition(":")[0] for task in grid.tasks)
+    said = []
+    for batch, tasks in rules.items():
+        rule = "the first of the task"
+        if batch:
+            rule += (
+                f" that make up batches of {batch} with equally long prompts (in tokens of {study.models[0].name}), which are "
+                "answered together and so faster; so a small study is about the common prompt lengths"
+            )
+        said.append(f"Documents of {listed(dict.fromkeys(tasks))}: {rule}.")
+    return [*said, "All models and policies get the same documents."] if said else []
 
-    >>> exemplars({3: 1.0, 5: 2.0, 9: 4.0}, 1)
-    (5,)
-    """
-    if not sinks:
-        return ()
-    middle = median_low(sinks.values())
-    order = sorted(sinks, key=lambda place: (abs(sinks[place] - middle), place))
-    return tuple(sorted(order[:count]))
+
+def exemplars(task: Task, traced: Sequence[int], count: int, exact: bool) -> tuple[int, ...]:
+    """Of the traced documents those that get full maps, see `EXEMPLAR_RULE`; without `exact` their questions are not read."""
+    known = numbered(task, traced) if exact else [None] * len(traced)
+    lengths = {number: len(one.question) if one else 0 for number, one in zip(traced, known, strict=True)}
+    order = sorted(traced, key=lambda number: (lengths[number], number))
+    first = max(0, (len(order) - count) // 2)
+    return tuple(sorted(order[first : first + count]))

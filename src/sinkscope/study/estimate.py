@@ -1,70 +1,54 @@
-"""The cost of cells (forward passes, storage, time, GPU-hours), and the number of documents that a budget of time allows.
-
-GPU-hours of named GPUs, also of models that are not on this machine, and of the cells that decide each claim: measured once on an
-H200 (`gpus.toml`), for networks of 8B parameters. Denoising steps and prompts scale with parameters × tokens and with a GPU's
-bfloat16 rate; a causal model's new tokens with parameters and memory bandwidth, because its weights are read for each. Networks
-much smaller than 1B are bound by launching kernels, and mixtures of experts by their routing: they get no estimate.
-"""
+"""The cost of cells (forward passes, storage, time), and the number of documents that a budget of time allows."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
-from sinkscope.errors import InputError
-from sinkscope.files import read_json, write_atomically
-from sinkscope.study import draw
-from sinkscope.study.cells import Cell, outline
-from sinkscope.study.documents import prompt_lengths
+from sinkscope.base.errors import InputError
+from sinkscope.base.files import read_json, write_atomically
+from sinkscope.study import documents
+from sinkscope.study.cells import Cell, Looks, outline
 from sinkscope.study.facts import Facts, facts_of
-from sinkscope.study.names import pooled
-from sinkscope.study.spec import Study, has_auto
+from sinkscope.study.spec import CAUSAL, Grid, Study, has_auto
 
 if TYPE_CHECKING:
-    from sinkscope.study.executors import Executor, Place
+    from sinkscope.study.executors import Executor
+    from sinkscope.study.worker import WorkerSettings
+    from sinkscope.verdicts.questions import Claim
 
 UNKNOWN_PROMPT = 64
 """Tokens of a prompt, where nothing is known about it yet."""
 
-SMALLEST = 500_000_000
-"""Parameters of the smallest network whose speed follows from its size."""
-
-SAMPLED = 64
-"""Documents whose prompts are counted where a model's tokenizer is here."""
-
 
 def forwards(cell: Cell) -> int:
     """Forward passes of a cell, at most."""
-    each = cell.parsed_decoding().passes
-    if cell.kind == "inspect":  # two generations, and what is looked at and patched
-        return cell.answers * (2 * each + 20 * int(json.loads(cell.capture)["looks"]))
+    each = cell.experiment.decoding.passes
+    if isinstance(cell.capture, Looks):  # two generations, and what is looked at and patched
+        return cell.answers * (2 * each + 20 * cell.capture.looks)
     # A replay: with and without, and what compares them.
-    times = 1 if cell.kind != "replay" else 3 if cell.reuse == "none" else 5
+    times = 1 if cell.kind != "replay" else 3 if cell.exact else 5
     return cell.answers * each * times
 
 
 def storage(cell: Cell, facts: Facts) -> int:
     """Bytes that a cell leaves on disk, roughly: 2 kB per record, and the arrays of a trace in half precision."""
-    records = 2048 * cell.answers
-    if not cell.capture:
+    records, capture = 2048 * cell.answers, cell.capture
+    if capture is None:
         return records
-    if cell.kind == "inspect" or not cell.keep:  # statistics alone
+    if isinstance(capture, Looks) or not cell.keep:  # statistics alone
         return records + (64 << 10) * cell.answers
-    capture = json.loads(cell.capture)
-    steps = -(-(forwards(cell) // max(1, cell.answers)) // int(capture["every"]))
-    keys = UNKNOWN_PROMPT + cell.parsed_decoding().new_tokens
-    heads = 1 if capture["level"] == "layers" else facts.heads
-    recorded = {"by_query": 3, "anatomy": 2}
-    arrays = 1 + sum(count for name, count in recorded.items() if capture[name]) + 2 * (cell.policy != "none")
+    steps = -(-(forwards(cell) // max(1, cell.answers)) // capture.every)
+    keys = UNKNOWN_PROMPT + cell.experiment.decoding.new_tokens
+    heads = 1 if capture.level == "layers" else facts.heads
+    arrays = 1 + 3 * capture.by_query + 2 * capture.anatomy + 2 * (cell.experiment.policy is not None)
     each = 2 * steps * facts.layers * heads * keys * arrays + 24 * steps * keys
-    if capture["level"] == "maps":
+    if capture.level == "maps":
         each += 2 * steps * facts.layers * facts.heads * keys * keys
     return records + each * cell.answers
 
@@ -84,7 +68,7 @@ class Speed:
         """Seconds for one forward pass of a cell."""
         if cell.kind in ("trace", "maps"):
             return self.traced
-        return self.plain if cell.policy == "none" else self.masked
+        return self.plain if cell.experiment.policy is None else self.masked
 
 
 Speeds = Mapping[str, Speed]
@@ -111,7 +95,7 @@ def work(cell: Cell, speeds: Speeds) -> float:
     passes = forwards(cell) / max(1, cell.answers)
     if cell.model.name in speeds:
         return passes * speeds[cell.model.name].of(cell)
-    return passes * (3.0 if cell.capture else 1.0 if cell.policy == "none" else 2.0)
+    return passes * (3.0 if cell.capture else 1.0 if cell.experiment.policy is None else 2.0)
 
 
 def seconds(cells: Iterable[Cell], speeds: Speeds, workers: int) -> float:
@@ -167,8 +151,8 @@ def sentences(asked: Study, resolved: Study, speeds: Speeds) -> list[str]:
         )
     elif counts:
         lines.append(f"{' or '.join(map(str, counts))} documents per cell, as the study says.")
-    if any(grid.batches or grid.drawn for grid in resolved.evaluate):
-        lines.append(" ".join(draw.sentences(resolved)))
+    if any(grid.batches for grid in resolved.evaluate):
+        lines.append(" ".join(documents.sentences(resolved)))
     return [*lines, *map(smallest_effect, counts)]
 
 
@@ -210,33 +194,28 @@ class StudyEstimate:
 
     Attributes:
         samples: the number for "auto"; None: nothing is "auto", or not all models could be measured and the least was taken.
-        missing: models that are not on this machine.
-        gpu: True when the times are of a GPU.
+        missing: models that are not on this machine. decides: which claims each part decides.
     """
 
     study: Study
-    cells: tuple[Cell, ...]
     lines: tuple[Line, ...]
     samples: int | None
     workers: int
     missing: tuple[str, ...]
     speeds: Speeds
-    facts: Mapping[str, Facts]
-    gpu: bool
+    decides: tuple[str, ...] = ()
 
 
-def estimate(study: Study, place: Place) -> StudyEstimate:
+def estimate(study: Study, settings: WorkerSettings) -> StudyEstimate:
     """The cost of a study. Models that are here are measured for some seconds each; nothing is downloaded or written."""
-    import torch
-
-    facts = {model.name: facts_of(model, place.device, fetch=False) for model in study.models}
+    facts = {model.name: facts_of(model, settings.device, fetch=False) for model in study.models}
     local = [name for name, known in facts.items() if known.here]
     speeds: Speeds = {}
     workers = 1
     if local:
         from sinkscope.study.executors import LocalExecutor
 
-        executor = LocalExecutor(replace(place, modules=study.modules))
+        executor = LocalExecutor(replace(settings, modules=study.modules))
         try:
             here = [cell for cell in outline(study, facts, exact=False) if cell.model.name in local]
             speeds = measure(executor, here)
@@ -261,139 +240,42 @@ def estimate(study: Study, place: Place) -> StudyEstimate:
 
     return StudyEstimate(
         study=study,
-        cells=tuple(cells),
         lines=tuple(line(model.name) for model in study.models),
         samples=samples,
         workers=workers,
         missing=tuple(name for name in facts if name not in local),
         speeds=speeds,
-        facts=facts,
-        gpu=torch.cuda.is_available(),
+        decides=tuple(deciding(study, {name: known.family for name, known in facts.items()})),
     )
 
 
-# ---- GPU-hours -------------------------------------------------------------------------------------
+def deciding(study: Study, families: Mapping[str, str]) -> list[str]:
+    """Which claims on the paper each section can decide: the policies of their rules, and these policies' controls, are run."""
+    from sinkscope.verdicts.questions import CLAIMS
+
+    said: dict[str, list[str]] = {}
+    for kind, grid in study.sections:
+        concerned = {families[model.name] for model in study.models_of(grid)}
+        names = {
+            claim.name: None
+            for claim in CLAIMS
+            for family in sorted(concerned)
+            if grid.takes(family) and claim.concerns(family) and _decides(kind, grid, claim, family == CAUSAL)
+        }
+        part = f"[[{kind}]] {', '.join(dict.fromkeys(task.partition(':')[0] for task in grid.tasks))}"
+        said.setdefault(", ".join(names) or "no claim", []).append(part)
+    return [f"{' and '.join(dict.fromkeys(parts))}: may decide {names}" for names, parts in said.items()]
 
 
-@cache
-def _gpus() -> dict[str, Any]:
-    return tomllib.loads((Path(__file__).parent / "gpus.toml").read_text(encoding="utf-8"))
+def _decides(kind: str, grid: Grid, claim: Claim, causal: bool) -> bool:
+    from sinkscope.study.names import role
+    from sinkscope.verdicts.measures import Kind
 
-
-def gpu_names() -> list[str]:
-    """The GPUs that hours are known for."""
-    return list(_gpus()["gpus"])
-
-
-def prompt_tokens(cell: Cell) -> float:
-    """Mean tokens of a cell's prompts: counted where the tokenizer is here, else as measured once, else a guess."""
-    count = min(SAMPLED, len(cell.documents))
-    lengths = prompt_lengths(cell.model, cell.task, cell.family, count, cell.data) if cell.data else ()
-    if lengths:
-        return sum(lengths) / len(lengths)
-    known: dict[str, float] = _gpus()["prompts"]
-    return known.get(cell.task, known.get(cell.task.partition(":")[0], UNKNOWN_PROMPT))
-
-
-def gpu_hours(cells: Sequence[Cell], facts: Mapping[str, Facts], gpu: str) -> float | None:
-    """Hours of one GPU for cells; None where a model does not fit into its memory, is too small, or is a mixture of experts."""
-    total = 0.0
-    for cell in cells:
-        size, mixture = facts[cell.model.name].parameters, facts[cell.model.name].mixture
-        # Weights in two bytes, and a tenth of them for states and caches.
-        if mixture or size < SMALLEST or 2.2e-9 * size > _gpus()["gpus"][gpu]["memory"]:
-            return None
-        total += _gpu_seconds(cell, size, gpu)
-    return total / 3600
-
-
-def _gpu_seconds(cell: Cell, parameters: int, gpu: str) -> float:
-    measured, gpus = _gpus()["measured"], _gpus()["gpus"]
-    size = parameters / measured["parameters"]
-    compute, memory = (gpus[measured["gpu"]][name] / gpus[gpu][name] for name in ("tflops", "bandwidth"))
-    kind = "traced" if cell.capture else "plain" if cell.policy == "none" else "masked"
-    token = size * compute * measured["seconds"] / measured["tokens"]
-    prompt, decoding = prompt_tokens(cell), cell.parsed_decoding()
-    if not decoding.causal and not decoding.cached:
-        return float(forwards(cell) * (prompt + decoding.new_tokens) * token * measured.get(kind, 1.0))
-    step = size * memory * measured["new_seconds"] / measured["new_rows"] * measured.get(f"new_{kind}", 1.0)
-    # Behind a cache a block's few queries cost what one new token does: the weights are read for each forward.
-    passes = decoding.passes if decoding.cached else decoding.new_tokens
-    return float(cell.answers * (prompt * token + passes * step))
-
-
-def gpu_source() -> str:
-    """A sentence about where the numbers come from."""
-    measured = _gpus()["measured"]
-    return (
-        f"GPU-hours follow from steps of 8B networks in bfloat16 on an {measured['gpu']} ({measured['when']}, docs/speed.md), by "
-        "parameters and tokens; other GPUs are scaled by their rate, or by their memory's where tokens come one by one. "
-        "Loading, grading and waiting are not in them."
-    )
-
-
-# ---- the cheapest subset -------------------------------------------------------------------------
-
-
-DIFFUSION = ("llada", "dream", "mmada")
-"""The paper's families of diffusion models; a claim on all of them is one on every other such family, too."""
-
-
-def concerns(families: Sequence[str], family: str) -> bool:
-    """Whether a claim on these families is about models of a family."""
-    return family in families or (family != "causal" and set(DIFFUSION) <= set(families))
-
-
-class Power(NamedTuple):
-    """The cells that decide on a claim: policies, families, and the documents that its rule needs for an effect at 80 % power."""
-
-    claim: str
-    policies: tuple[str, ...]
-    families: tuple[str, ...]
-    documents: int
-    effect: str
-
-
-@dataclass(frozen=True)
-class Subset:
-    """The cheapest cells that decide on a claim; none: the study does not have them, for the reason `missing`."""
-
-    power: Power
-    cells: tuple[Cell, ...]
-    missing: str = ""
-
-
-def cheapest(cells: Sequence[Cell], needs: Sequence[Power]) -> list[Subset]:
-    """For each claim on accuracies the cheapest cells of a study that decide on it; each task is judged by itself.
-
-    The task with the least work that has enough documents is taken; controls keep all their draws, documents are cut.
-    """
-    subsets = []
-    for power in needs:
-        mine = [cell for cell in cells if cell.kind == "evaluate" and concerns(power.families, cell.family)]
-        choices, missing = [], "no model of this kind"
-        for task in dict.fromkeys(cell.task.partition(":")[0] for cell in mine):
-            here = [cell for cell in mine if cell.task.partition(":")[0] == task]
-            used = [cell for cell in here if pooled(cell.policy) in power.policies]
-            absent = set(power.policies) - {pooled(cell.policy) for cell in here}
-            short = min(len(cell.documents) for cell in here) < power.documents
-            if absent:
-                missing = f"without {', '.join(sorted(absent))}"
-            elif short:
-                missing = f"{task} has too few documents here"
-            else:
-                choices.append([replace(cell, documents=cell.documents[: power.documents]) for cell in used])
-        best = min(choices, key=lambda part: sum(map(forwards, part)), default=[])
-        subsets.append(Subset(power, tuple(best), "" if best else missing))
-    return subsets
-
-
-def together(subsets: Sequence[Subset]) -> list[Cell]:
-    """The cells of all subsets, each once, with the most documents that any of them asks for."""
-    union: dict[tuple[Any, ...], Cell] = {}
-    for subset in subsets:
-        for cell in subset.cells:
-            key = (cell.model, cell.task, cell.decoding, cell.policy)
-            if key not in union or len(cell.documents) > len(union[key].documents):
-                union[key] = cell
-    return list(union.values())
+    if kind == "trace":
+        return claim.kind == Kind.TRACES or (
+            claim.kind == Kind.PAIRS and {"none", "top:1"} <= {*grid.policies}
+        )
+    ran = {*grid.policies, *(role(policy, causal) for policy in grid.policies)}
+    asked = {str(claim.options[name]) for name in ("policy", "than") if name in claim.options}
+    controls = {f"random({policy})" for policy in asked if policy == claim.options["policy"]}
+    return kind == "evaluate" and claim.kind == Kind.ACCURACIES and asked | controls <= ran

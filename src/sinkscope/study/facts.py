@@ -5,41 +5,29 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sinkscope.errors import CheckpointError
-from sinkscope.study.spec import BLOCKS, Study, StudyModel
+from sinkscope.base.errors import CheckpointError, InputError
+from sinkscope.study.spec import Grid, Study, StudyModel, each_section
+from sinkscope.tasks.experiment import ModelIdentity
 
 if TYPE_CHECKING:
     from sinkscope.models.checkpoint import Checkpoint
-    from sinkscope.models.model import Model
+    from sinkscope.models.family import Family
 
 
 @dataclass(frozen=True)
-class Facts:
-    """A model's family, numbers and size.
+class Facts(ModelIdentity):
+    """A model's identity, under its name in the study, and its size."""
 
-    Attributes:
-        weights: the hub's commit, or a digest of the weight files; None when the model is not on this machine.
-        mixture: of experts, of which a token passes through a few.
-    """
-
-    family: str
-    dtype: str
-    weights: str | None
     layers: int = 32
     heads: int = 32
     parameters: int = 8_000_000_000
-    mixture: bool = False
 
     @property
     def here(self) -> bool:
         """True when the checkpoint is on this machine."""
         return self.weights is not None
-
-    def identity(self) -> dict[str, str]:
-        """The part of a cell's identity that names the model's numbers."""
-        return {"family": self.family, "dtype": self.dtype, "weights": str(self.weights)}
 
 
 def facts_of(model: StudyModel, device: str = "auto", fetch: bool = True) -> Facts:
@@ -61,7 +49,7 @@ def facts_of(model: StudyModel, device: str = "auto", fetch: bool = True) -> Fac
                 "give a folder, or run once with a network"
             )
         family, entry = known[model.source]
-        return Facts(family, model.dtype, None, *entry.size, entry.mixture)
+        return Facts(model.name, _read_as(model, FAMILIES[family]), model.dtype, None, *entry.size)
     dtype = str(resolve_dtype(model.dtype, resolve_device(device), checkpoint)).removeprefix("torch.")
     config = checkpoint.config
 
@@ -69,33 +57,37 @@ def facts_of(model: StudyModel, device: str = "auto", fetch: bool = True) -> Fac
         return next((int(config[name]) for name in names if config.get(name)), 32)
 
     return Facts(
-        family_of(checkpoint).name,
+        model.name,
+        _read_as(model, family_of(checkpoint)),
         dtype,
         checkpoint.revision or checkpoint.digest,
         layers=first("num_hidden_layers", "n_layers"),
         heads=first("num_attention_heads", "n_heads"),
         parameters=sum(math.prod(shape) for shape in checkpoint.shapes.values()),
-        mixture=any("experts" in name for name in checkpoint.shapes),
     )
 
 
+def _read_as(model: StudyModel, family: Family) -> str:
+    """The family that a study counts a model to: one that is read causally is a causal model among others."""
+    if model.mode == "causal" and not family.modes:
+        raise InputError(f"{model.source} is a {family.name} model, which has no causal mode; leave out mode")
+    return "causal" if model.mode == "causal" else family.name
+
+
 def present(study: Study) -> tuple[Study, str]:
-    """The study without its optional models that are not on this machine, and without blocks of these alone; and a line that
+    """The study without its optional models that are not on this machine, and without sections of these alone; and a line that
     says so, "" where nothing is left out."""
     absent = {model.name: why for model in study.models if model.optional and (why := _absence(model))}
     if not absent:
         return study, ""
-    blocks: dict[str, Any] = {
-        kind: tuple(
-            replace(grid, models=tuple(name for name in grid.models if name not in absent))
-            for grid in getattr(study, kind)
-            if not grid.models or set(grid.models) - set(absent)
-        )
-        for kind in BLOCKS
-    }
+
+    def without(grid: Grid) -> Grid | None:
+        left = tuple(name for name in grid.models if name not in absent)
+        return None if grid.models and not left else replace(grid, models=left)
+
     models = tuple(model for model in study.models if model.name not in absent)
     line = f"left out: {', '.join(absent)} ({next(iter(absent.values()))})"
-    return replace(study, models=models, **blocks), line
+    return replace(each_section(study, without), models=models), line
 
 
 def _absence(model: StudyModel) -> str:
@@ -104,19 +96,6 @@ def _absence(model: StudyModel) -> str:
         return "" if local_checkpoint(model) is not None else f"{model.source} is not on this machine"
     except CheckpointError as error:
         return str(error)
-
-
-def is_folder(model: StudyModel) -> bool:
-    """True when the model's source is a folder with weights, of a checkpoint or an adapter, on this machine."""
-    folder = Path(model.source).expanduser()
-    described = any((folder / name).is_file() for name in ("config.json", "adapter_config.json"))
-    return described and any(folder.glob("*.safetensors"))
-
-
-def facts_of_loaded(model: Model) -> Facts:
-    """The same for a model that is loaded."""
-    dtype = str(model.dtype).removeprefix("torch.")
-    return Facts(model.family, dtype, model.revision or model.digest)
 
 
 def local_checkpoint(model: StudyModel) -> Checkpoint | None:

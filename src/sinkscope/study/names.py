@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import fields, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
+from sinkscope.base.sink_rule import EPSILON
 from sinkscope.policies import parse_policy
+from sinkscope.policies.mask_first import MaskFirst
+from sinkscope.policies.mask_top import MaskTop
+from sinkscope.policies.policy import Rule
+from sinkscope.policies.window import Window
+from sinkscope.verdicts.diagnosis import WINDOW, WINDOW_FIRST
+
+SINK, NO_SINK = "strongest sink", "strongest key, no sink"
+"""Roles of policies: `top:1` at head scope, only where the key is a sink, and only where it is none."""
 
 
 class ControlName(NamedTuple):
@@ -20,7 +30,7 @@ class ControlName(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def control(policy: str | None) -> ControlName | None:
+def control(policy: str) -> ControlName | None:
     """For the text of a random control: what it is a control of; None for anything else, also for an unknown policy.
 
     >>> control("random(top:5),match=mass,seed=2")
@@ -29,7 +39,7 @@ def control(policy: str | None) -> ControlName | None:
     'window:32 & top:1'
     """
     try:
-        parsed = parse_policy(policy) if policy else None
+        parsed = parse_policy(policy)
     except InputError:
         return None
     if parsed is None or parsed.control is None:
@@ -37,10 +47,10 @@ def control(policy: str | None) -> ControlName | None:
     return ControlName(str(parsed.control.like), parsed.control.match, str(parsed.with_seed(0)))
 
 
-def name_of(settings: Mapping[str, Any]) -> str | None:
-    """What a run is called in a table: its policy, None without one; "reuse RULE" where its steps are approximate."""
+def name_of(settings: Mapping[str, Any]) -> str:
+    """What a run is called in a table: its policy, or "none"; "reuse RULE" where its steps are approximate."""
     policy, rule = settings["policy"], settings.get("reuse")
-    return policy if rule is None else " · ".join(part for part in (policy, f"reuse {rule}") if part)
+    return " · ".join(filter(None, (policy, rule and f"reuse {rule}"))) or "none"
 
 
 def pooled(policy: str) -> str:
@@ -53,3 +63,71 @@ def natural(text: str) -> list[tuple[int, float, str]]:
     """A key that sorts top:5 before top:10."""
     parts = re.findall(r"\d+(?:\.\d+)?|\D+", text)
     return [(0, float(part), "") if part[0].isdigit() else (1, 0.0, part) for part in parts]
+
+
+def rule_of(policy: str) -> Rule | None:
+    """A policy of one rule, without `by` and `prefill`, by which the same mask differs between kinds of models; else None."""
+    try:
+        rule = parse_policy(policy)
+    except InputError:
+        return None
+    if not isinstance(rule, Rule):
+        return None
+    known = {field.name for field in fields(rule)}
+    changes: dict[str, Any] = {name: None for name in ("by", "prefill") if name in known}
+    return replace(rule, **changes)
+
+
+@lru_cache(maxsize=1024)
+def role(policy: str, causal: bool) -> str:
+    """What rules ask for a policy as, whatever its text for this kind of model; "" for most.
+
+    The strongest sink of a causal model is told by distant queries, as its sinks are.
+
+    >>> role("random(top:1,epsilon=3,by=distant),match=mass", causal=True)
+    'random(strongest sink),match=mass'
+    """
+    kind = control(policy)
+    if kind is not None:
+        like = role(kind.like, causal)
+        return like and f"random({like})" + (",match=mass" if kind.match == "mass" else "")
+    rule = rule_of(policy)
+    if rule == MaskTop(1, epsilon=EPSILON) and causal == ("by=distant" in policy):
+        return SINK
+    if rule == MaskTop(1, epsilon=EPSILON, among="others"):
+        return NO_SINK
+    if isinstance(rule, Window) and rule in (Window(rule.width), Window(rule.width, first=4)):
+        return WINDOW_FIRST if rule.first else WINDOW
+    return ""
+
+
+@lru_cache(maxsize=1024)
+def label(policy: str, causal: bool) -> str:
+    """A policy of a causal or another model in a few words, as the head of a line; its text where there are none.
+
+    >>> label("top:1,epsilon=3,prefill=no,by=distant", True), label("random(top:1@model),match=mass", False)
+    ('strongest sink', '  random keys, as much attention')
+    """
+    kind = control(policy)
+    if kind is not None:
+        return "  random keys, as much attention" if kind.match == "mass" else "  as many random keys"
+    rule = rule_of(policy)
+    said = "no mask" if policy == "none" else ""
+    if isinstance(rule, MaskTop) and rule == MaskTop(
+        rule.k, rule.scope, rule.epsilon, rule.among, effect=rule.effect
+    ):
+        many = "" if rule.k == 1 else f"{rule.k} "
+        what = {True: "key", False: "key, if no sink"}[rule.among == "sinks"]
+        if (
+            rule.epsilon is not None and rule.among == "sinks"
+        ):  # in a causal model the key that is ranked first may be no sink
+            what = "key, if a sink" if causal and "by=distant" not in policy else "sink"
+        scope = {"head": "", "layer": ", one set a layer", "model": ", one set for the model"}[rule.scope]
+        quiet = ", silenced" if rule.effect == "silence" else ""
+        said = f"{many}strongest {what}{'s' * (rule.k > 1)}{scope}{quiet}"
+    elif isinstance(rule, MaskFirst) and rule == MaskFirst(rule.k):
+        said = "first token" if rule.k == 1 else f"first {rule.k} tokens"
+    elif isinstance(rule, Window) and rule == Window(rule.width, rule.first, rule.future):
+        first = f" and first {rule.first}" if rule.first else ""
+        said = f"window of {rule.width}{first}" + ("" if rule.future is None else f", {rule.future} ahead")
+    return said or policy

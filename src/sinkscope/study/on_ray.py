@@ -1,7 +1,7 @@
-"""Workers as Ray actors: on a cluster that is running, or a new one on this machine.
+"""Jobs as Ray tasks: on a cluster that is running, or a new one on this machine.
 
-An actor keeps its model across the cells of that model. When a node goes, its actors go; their shards are done again by
-actors on other nodes, from where the records end. All nodes need the same packages and the study's folder at the same path.
+Ray places them and, when a node goes, runs its tasks again on others, from where the records end; a process keeps the model
+that it loaded last. All nodes need the same packages and the study's folder at the same path.
 
 A cluster of our own listens on 127.0.0.1 alone and asks for a token that exists only while it runs. A cluster that is
 running is protected by whoever started it: see docs/studies.md.
@@ -14,12 +14,11 @@ import secrets
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
-from dataclasses import fields
-from typing import Any, NamedTuple
+from typing import Any
 
-from sinkscope.errors import InputError
-from sinkscope.study.executors import Executor, Place
-from sinkscope.study.worker import Job, JobResult, Worker
+from sinkscope.base.errors import InputError
+from sinkscope.study.executors import TRIES, Executor
+from sinkscope.study.worker import Job, JobResult, WorkerSettings, do
 
 try:
     import ray
@@ -27,15 +26,8 @@ except ImportError as error:
     raise InputError("--on ray needs Ray: pip install 'sinkscope[ray]'") from error
 
 
-class _Actor(NamedTuple):
-    """An actor, and a reference that is there once a node has room for it."""
-
-    handle: Any
-    placed: Any
-
-
 class RayExecutor(Executor):
-    """Actors on a Ray cluster.
+    """Tasks on a Ray cluster.
 
     Options: address (of a running cluster; "auto" finds one; default: RAY_ADDRESS, else a new one on this machine).
     """
@@ -43,42 +35,28 @@ class RayExecutor(Executor):
     lost = (ray.exceptions.RayError,)
     options = ("address",)
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, settings: WorkerSettings) -> None:
+        super().__init__(settings)
         self._started = ExitStack()
         if not ray.is_initialized():
-            address = place.options.get("address") or os.environ.get("RAY_ADDRESS")
+            address = settings.options.get("address") or os.environ.get("RAY_ADDRESS")
             self._started.enter_context(_connected(address) if address else _own_cluster())
         total = ray.cluster_resources()
-        gpus = int(total.get("GPU", 0)) if place.device != "cpu" else 0
-        workers = place.workers or gpus or max(1, int(total.get("CPU", 1)))
-        super().__init__(place, ["cuda" if gpus else "cpu"] * workers)
-        self._actor: Any = ray.remote(num_cpus=1, num_gpus=1 if gpus else 0, max_restarts=0)(Worker)
+        gpus = int(total.get("GPU", 0)) if settings.device != "cpu" else 0
+        self.workers = settings.workers or gpus or max(1, int(total.get("CPU", 1)))
+        self._where = ("cuda", None) if gpus else ("cpu", 1)
+        # max_calls: a process stays, and keeps its model.
+        self._task: Any = ray.remote(num_cpus=1, num_gpus=1 if gpus else 0, max_retries=TRIES, max_calls=0)(
+            do
+        )
 
-    def start(self, device: str) -> _Actor:
-        """An actor, which waits for a node with room for it."""
-        worker = self.place.worker(device, 1 if device == "cpu" else None)
-        handle = self._actor.remote(**{field.name: getattr(worker, field.name) for field in fields(worker)})
-        return _Actor(handle, handle.__ray_ready__.remote())
-
-    def ready(self, handle: _Actor) -> bool:
-        """True when a node runs the actor: one that no node has room for, after a node was lost, gets no job."""
-        if not ray.wait([handle.placed], timeout=0)[0]:
-            return False
-        ray.get(handle.placed)  # raises when the actor is gone
-        return True
-
-    def submit(self, handle: _Actor, job: Job) -> Future[JobResult]:
-        """Send a job to an actor."""
-        future: Future[JobResult] = handle.handle.run.remote(job).future()
+    def send(self, job: Job) -> Future[JobResult]:
+        """Submit a task, which waits for a node with room for it."""
+        future: Future[JobResult] = self._task.remote(self.settings, job, *self._where).future()
         return future
 
-    def stop(self, handle: _Actor) -> None:
-        """Kill the actor."""
-        ray.kill(handle.handle)
-
     def close(self) -> None:
-        """End the actors, and the cluster or the connection that this executor began."""
-        super().close()
+        """End the cluster or the connection that this executor began."""
         self._started.close()
 
 

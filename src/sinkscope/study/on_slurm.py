@@ -10,9 +10,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from sinkscope.errors import InputError
-from sinkscope.study.executors import Executor, Finished, Place, Queue, ShardFailedError, Waiting
-from sinkscope.study.worker import Job, JobResult, Worker
+from sinkscope.base.errors import InputError
+from sinkscope.study.executors import Executor, Finished, Waiting, take
+from sinkscope.study.worker import Job, JobResult, WorkerSettings, do
 
 try:
     import submitit
@@ -26,21 +26,21 @@ NUMBERS = (
 )  # fmt: skip
 
 
-def run_jobs(worker: Worker, jobs: Sequence[Job]) -> list[JobResult]:
+def do_all(settings: WorkerSettings, jobs: Sequence[Job], threads: int | None) -> list[JobResult]:
     """A task of the array: jobs of one model, one after the other."""
-    return [worker.run(job) for job in jobs]
+    return [do(settings, job, settings.device, threads) for job in jobs]
 
 
-def _submitit_executor(place: Place) -> tuple[Any, dict[str, Any]]:
-    """submitit's executor with the options of a place, and all parameters that it got."""
-    options: dict[str, Any] = dict(place.options)
+def _submitit_executor(settings: WorkerSettings) -> tuple[Any, dict[str, Any]]:
+    """submitit's executor with these options, and all parameters that it got."""
+    options: dict[str, Any] = dict(settings.options)
     cluster = options.pop("cluster", "slurm")
     parameters: dict[str, Any] = {"timeout_min": 240, "cpus_per_task": 1, "name": "sinkscope"}
     if cluster == "slurm":
-        parameters["slurm_array_parallelism"] = place.workers or WORKERS
+        parameters["slurm_array_parallelism"] = settings.workers or WORKERS
     try:
         parameters |= {name: int(value) if name in NUMBERS else value for name, value in options.items()}
-        executor = submitit.AutoExecutor(folder=str(place.root / "slurm"), cluster=cluster)
+        executor = submitit.AutoExecutor(folder=str(settings.root / "slurm"), cluster=cluster)
         executor.update_parameters(**parameters)
     except (RuntimeError, ValueError, NameError, TypeError) as error:
         raise InputError(f"submitit cannot use these options ({error}); see --option") from error
@@ -54,57 +54,52 @@ class SlurmExecutor(Executor):
     slurm_partition, timeout_min, mem_gb, gpus_per_node.
     """
 
-    def __init__(self, place: Place) -> None:
-        self.workers = place.workers or WORKERS
-        self._submit, parameters = _submitit_executor(place)
-        threads = None if "gpus_per_node" in parameters else int(parameters["cpus_per_task"])
-        self._worker = place.worker(place.device, threads)
+    def __init__(self, settings: WorkerSettings) -> None:
+        super().__init__(settings)
+        self.workers = settings.workers or WORKERS
+        self._submit, parameters = _submitit_executor(settings)
+        self._threads = None if "gpus_per_node" in parameters else int(parameters["cpus_per_task"])
         self._tasks: list[Any] = []
 
     @classmethod
-    def check(cls, place: Place) -> None:
+    def check(cls, settings: WorkerSettings) -> None:
         """Raise InputError when submitit cannot use the options."""
-        _submitit_executor(place)
+        _submitit_executor(settings)
 
-    def run(self, jobs: Sequence[Job], finished: Finished, waiting: Waiting | None = None) -> None:
-        """See `Executor.run`."""
-        queue = Queue(jobs)
-        while queue.waiting:
-            parts = self._parts(queue)
-            with self._submit.batch():
-                self._tasks = [self._submit.submit(run_jobs, self._worker, part) for part in parts]
-            left = dict(zip(self._tasks, parts, strict=True))
-            while left:
-                for task in [task for task in left if task.done()]:
-                    self._take_results(task, left.pop(task), queue, finished)
-                if waiting is not None:
-                    waiting([job for part in left.values() for job in part])
-                time.sleep(WAIT)
-            self._tasks = []
+    def _round(self, jobs: Sequence[Job], finished: Finished, waiting: Waiting | None) -> list[Job]:
+        parts, again = self._parts(jobs), []
+        with self._submit.batch():
+            tasks = [self._submit.submit(do_all, self.settings, part, self._threads) for part in parts]
+        self._tasks = tasks
+        left = dict(zip(tasks, parts, strict=True))
+        while left:
+            for task in [task for task in left if task.done()]:
+                part = left.pop(task)
+                try:
+                    results: list[JobResult] = task.result()
+                except (
+                    Exception
+                ):  # killed, timed out, node lost: its records are there, the rest is done again
+                    again += part
+                    continue
+                for job, result in zip(part, results, strict=True):
+                    take(job, result, finished)
+            if waiting is not None:
+                waiting([job for part in left.values() for job in part])
+            time.sleep(WAIT)
+        self._tasks = []
+        return again
 
-    def _parts(self, queue: Queue) -> list[list[Job]]:
+    def _parts(self, jobs: Sequence[Job]) -> list[list[Job]]:
         """Jobs of one model each, about as many parts as workers."""
         models: dict[Any, list[Job]] = {}
-        while (job := queue.take(None, ())) is not None:
+        for job in jobs:
             models.setdefault(job.cell.model, []).append(job)
-        total = sum(map(len, models.values()))
         parts = []
-        for jobs in models.values():
-            count = max(1, min(len(jobs), round(self.workers * len(jobs) / total)))
-            parts += [jobs[i::count] for i in range(count)]
+        for own in models.values():
+            count = max(1, min(len(own), round(self.workers * len(own) / len(jobs))))
+            parts += [own[i::count] for i in range(count)]
         return parts
-
-    def _take_results(self, task: Any, part: list[Job], queue: Queue, finished: Finished) -> None:
-        try:
-            results: list[JobResult] = task.result()
-        except Exception:  # killed, timed out, node lost: its records are there, the rest is done again
-            for job in reversed(part):
-                queue.again(job)
-            return
-        for job, result in zip(part, results, strict=True):
-            if result.failure is not None:
-                raise ShardFailedError(f"{job.cell.title}: {result.failure}")
-            finished(job, result.value)
 
     def close(self) -> None:
         """Cancel what is still running."""

@@ -15,7 +15,7 @@ _DATA = tomllib.loads((Path(__file__).parent / "paper.toml").read_text(encoding=
 MODELS: dict[str, list[str]] = _DATA["models"]
 """The paper's name → hub ids."""
 
-POLICIES = (None, "top:1", "top:5", "top:10")
+POLICIES = ("none", "top:1", "top:5", "top:10")
 TABLE: dict[str, dict[str, list[tuple[float, float]]]] = _DATA["table"]
 """Table 1: task → the paper's name → value and ± for each of POLICIES."""
 
@@ -36,7 +36,7 @@ def published_tokens(source: str) -> tuple[tuple[str, float], ...]:
     return tuple((text, share) for text, share in _DATA["tokens"].get(_name(source), ()))
 
 
-def published(source: str, task: str, policy: str | None) -> Published | None:
+def published(source: str, task: str, policy: str) -> Published | None:
     """The paper's number for a model (by its hub id), task and policy; None where it has none.
 
     >>> published("GSAI-ML/LLaDA-8B-Instruct", "gsm8k", "top:10")
@@ -44,6 +44,11 @@ def published(source: str, task: str, policy: str | None) -> Published | None:
     """
     rows = TABLE.get(task, {}).get(_name(source))
     return None if rows is None or policy not in POLICIES else Published(*rows[POLICIES.index(policy)])
+
+
+def is_published(source: str) -> bool:
+    """Whether a model, by its hub id, is one of the paper's."""
+    return bool(_name(source))
 
 
 def _name(source: str) -> str:

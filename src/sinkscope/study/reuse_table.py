@@ -5,18 +5,14 @@ One row per model, task, decoding and rule; the draws of a random rule are one r
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
-import numpy as np
+import pandas as pd
 
-from sinkscope.errors import InputError
-from sinkscope.reuse import Reuse, parse_reuse
+from sinkscope.reuse import parse_reuse
 from sinkscope.statistics import (
     Estimate,
-    align,
     bounded,
     compare,
     mean_difference,
@@ -25,13 +21,6 @@ from sinkscope.statistics import (
     wilson,
 )
 from sinkscope.study.comparison import holm_over
-from sinkscope.tasks.evaluation import Evaluation
-from sinkscope.tasks.records import Generation
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from sinkscope.study.cells import Cell
 
 CONTROLS = ("random", "recent")
 """How the rules beside which a sparse rule stands choose their keys."""
@@ -39,126 +28,122 @@ CONTROLS = ("random", "recent")
 UNKNOWN = (None,) * 4
 """A difference with its interval and p, where there is none."""
 
-Scores = Mapping[str, float]
-"""By document."""
 
+class Rule:
+    """The rows of one rule under one model, task and decoding.
 
-@dataclass
-class _Rule:
-    """What is known of one rule under one model, task and decoding; `cells`: those of its draws."""
+    Attributes:
+        graded: of its answers. agreed: of its comparisons with exact runs.
+    """
 
-    rule: Reuse | None
-    cells: list[Cell] = field(default_factory=list)
-    graded: list[Evaluation] = field(default_factory=list)
-    agreed: list[Sequence[Generation]] = field(default_factory=list)
+    def __init__(self, name: str, rows: pd.DataFrame) -> None:
+        self.rule = parse_reuse(name)
+        compared = rows.get("tokens_equal", pd.Series(index=rows.index, dtype=float)).notna()
+        self.graded, self.agreed = rows[~compared], rows[compared]
 
-    def scores(self) -> Scores:
-        """Right or wrong, the mean over draws."""
-        return _mean([one.scores() for one in self.graded])
+    @property
+    def scores(self) -> pd.Series:
+        """Right or wrong by document, the mean over draws."""
+        return self.graded["passed"].astype(float).groupby(self.graded["document"]).mean()
 
-    def of(self, name: str) -> Scores:
-        """A number of the comparisons with exact runs, the mean over draws that have it; documents without it are left out."""
-        values: dict[str, list[float]] = defaultdict(list)
-        for row in (row for rows in self.agreed for row in rows):
-            if row.more.get(name) is not None:
-                values[row.document].append(float(row.more[name]))
-        return {document: float(np.mean(own)) for document, own in values.items()}
+    def of(self, name: str) -> pd.Series:
+        """A number of the comparisons by document, the mean over draws that have it; documents without it are left out."""
+        if name not in self.agreed:
+            return pd.Series(dtype=float)
+        return self.agreed[name].astype(float).groupby(self.agreed["document"]).mean().dropna()
 
     def time_ratio(self) -> Estimate:
         """Seconds under the rule / seconds of the exact runs; documents that ran together were timed once, and count once."""
-        rows = [row for rows in self.agreed for row in rows]
-        seconds, exact = ([float(row.more[name]) for row in rows] for name in ("seconds", "seconds_exact"))
-        return ratio_interval(seconds, exact, [row.more.get("timed_with", row.document) for row in rows])
+        seconds, exact, together = (self.agreed[name] for name in ("seconds", "seconds_exact", "timed_with"))
+        return ratio_interval(seconds.to_numpy(), exact.to_numpy(), together.tolist())
 
 
 def reuse_table(
-    cells: Sequence[Cell], evaluations: Mapping[str, Evaluation], agreed: Mapping[str, Sequence[Generation]]
+    exact: pd.DataFrame | None, answers: pd.DataFrame | None, agreement: pd.DataFrame | None
 ) -> pd.DataFrame:
     """The table; empty where no cell has a rule.
 
     Args:
-        evaluations: id of a cell → its graded answers, exact cells included. agreed: id → comparisons with exact runs.
+        exact: the records of exact answers without a policy. answers: those under rules. agreement: comparisons with exact runs.
     """
-    import pandas as pd
-
-    groups: dict[tuple[str, str, str], dict[str, _Rule]] = defaultdict(dict)
-    for cell in cells:
-        if cell.policy != "none" or (cell.id not in evaluations and cell.id not in agreed):
-            continue
-        rule = parse_reuse(cell.reuse)
-        name = "none" if rule is None else str(rule.with_seed(0))
-        group = groups[cell.model.name, cell.identity["task"]["task"], cell.decoding_name]
-        known = group.setdefault(name, _Rule(None if rule is None else rule.with_seed(0)))
-        known.cells.append(cell)
-        if cell.id in evaluations:
-            known.graded.append(evaluations[cell.id])
-        if cell.id in agreed:
-            known.agreed.append(agreed[cell.id])
+    known = [frame for frame in (exact, answers, agreement) if frame is not None and len(frame)]
+    every = pd.concat(known, ignore_index=True)
+    every["reuse"] = (
+        every.get("reuse", pd.Series(index=every.index, dtype=object)).fillna("none").map(_first_draw)
+    )
+    columns = [str(column) for column in known[0]]
+    setting = columns[: columns.index("cell")]
     rows = []
-    for group in groups.values():
-        if set(group) == {"none"}:
-            continue
-        for name, known in group.items():
-            own = known.cells[0].columns() | {"cell": " ".join(cell.id for cell in known.cells)}
-            rows.append({**own, "reuse": name, **_row(known, group)})
+    for _, group in every.groupby(["model", "task", "decoding_name"], sort=False):
+        rules = {str(name): Rule(str(name), part) for name, part in group.groupby("reuse", sort=False)}
+        for name, known_rule in rules.items() if set(rules) != {"none"} else ():
+            mine = group[group["reuse"] == name]
+            about = mine.iloc[0][setting].to_dict() | {"cell": " ".join(mine["cell"].unique()), "reuse": name}
+            rows.append(about | _row(known_rule, rules))
     return holm_over(pd.DataFrame(rows))
 
 
-def _row(known: _Rule, group: Mapping[str, _Rule]) -> dict[str, Any]:
+def _first_draw(text: str) -> str:
+    rule = parse_reuse(text)
+    return "none" if rule is None else str(rule.with_seed(0))
+
+
+def _row(known: Rule, rules: Mapping[str, Rule]) -> dict[str, Any]:
     """The numbers of one rule."""
     row: dict[str, Any] = {
         "series": "exact" if known.rule is None else known.rule.series,
-        "draws": max(len(known.graded), len(known.agreed)),
-        **_accuracy(known, group.get("none")),
+        "draws": max(known.graded["cell"].nunique(), known.agreed["cell"].nunique()),
+        **_accuracy(known, rules.get("none")),
         "work_saved": _work_saved(known),
         **_agreement(known),
     }
     for by in CONTROLS:
         rule = None if known.rule is None else known.rule.choosing(by)
-        beside = group.get(str(rule)) if rule is not None and rule != known.rule else None
+        beside = rules.get(str(rule)) if rule is not None and rule != known.rule else None
         row |= _beside(f"over_{by}", known, beside)
     return row
 
 
-def _accuracy(known: _Rule, exact: _Rule | None) -> dict[str, Any]:
+def _accuracy(known: Rule, exact: Rule | None) -> dict[str, Any]:
     found = dict.fromkeys(("n", "accuracy", "low", "high", "same_text")) | bounded("difference", *UNKNOWN)
-    if not known.graded:
+    if known.graded.empty:
         return found
-    scores = known.scores()
-    low, high = wilson(min(float(len(scores)), sum(scores.values())), len(scores))
-    found |= {"n": len(scores), "accuracy": sum(scores.values()) / len(scores), "low": low, "high": high}
-    if exact is None or not exact.graded or exact is known:
+    scores = known.scores
+    low, high = wilson(min(float(len(scores)), scores.sum()), len(scores))
+    found |= {"n": len(scores), "accuracy": scores.sum() / len(scores), "low": low, "high": high}
+    if exact is None or exact is known or exact.graded.empty:
         return found
-    texts = {record.document: record.output for record in exact.graded[0].records}
-    same = [record.output == texts.get(record.document) for one in known.graded for record in one.records]
-    return found | {"same_text": float(np.mean(same))} | _difference("difference", scores, exact.scores())
+    texts = exact.graded.drop_duplicates("document").set_index("document")["output"]
+    same = known.graded["output"] == known.graded["document"].map(texts)
+    return found | {"same_text": float(same.mean())} | _difference("difference", scores, exact.scores)
 
 
-def _work_saved(known: _Rule) -> float | None:
+def _work_saved(known: Rule) -> float | None:
     if known.rule is None:
         return 0.0
-    rows = [(row.more.get("macs"), row.more.get("macs_exact")) for rows in known.agreed for row in rows]
-    rows += [(record.macs, record.macs_exact) for one in known.graded for record in one.records]
-    pairs = [(float(done), float(exact)) for done, exact in rows if done is not None and exact is not None]
-    return 1 - sum(done for done, _ in pairs) / sum(exact for _, exact in pairs) if pairs else 0.0
+    rows = (
+        pd.concat([known.agreed, known.graded]).reindex(columns=["macs", "macs_exact"]).astype(float).dropna()
+    )
+    return 1 - rows["macs"].sum() / rows["macs_exact"].sum() if len(rows) else 0.0
 
 
-def _agreement(known: _Rule) -> dict[str, Any]:
+def _agreement(known: Rule) -> dict[str, Any]:
     """Tokens equal, first step that differs, divergence and time, with intervals over documents (time: over batches of them)."""
     found: dict[str, Any] = dict.fromkeys(("agreement_n", "same_tokens", "first_step"))
     estimates: dict[str, Any] = dict.fromkeys(("tokens_equal", "kl", "time_saved"), ())
-    if known.agreed:
-        equal, divergence, parted = (
-            list(known.of(name).values()) for name in ("tokens_equal", "kl", "first_step")
-        )
+    if len(known.agreed):
+        equal, divergence, parted = (known.of(name) for name in ("tokens_equal", "kl", "first_step"))
         # Of the documents that part at all.
-        first_step = float(np.median(parted)) if parted else None
-        same = float(np.mean([value == 1 for value in equal]))
-        found = {"agreement_n": len(equal), "same_tokens": same, "first_step": first_step}
+        first_step = float(parted.median()) if len(parted) else None
+        found = {
+            "agreement_n": len(equal),
+            "same_tokens": float((equal == 1).mean()),
+            "first_step": first_step,
+        }
         ratio = known.time_ratio()
         estimates = {
             "tokens_equal": mean_interval(equal, scale="share"),
-            "kl": mean_interval(divergence) if divergence else (),
+            "kl": mean_interval(divergence) if len(divergence) else (),
             "time_saved": (1 - ratio.value, 1 - ratio.high, 1 - ratio.low),
         }
     for stem, numbers in estimates.items():
@@ -166,30 +151,19 @@ def _agreement(known: _Rule) -> dict[str, Any]:
     return found
 
 
-def _beside(stem: str, known: _Rule, control: _Rule | None) -> dict[str, Any]:
+def _beside(stem: str, known: Rule, control: Rule | None) -> dict[str, Any]:
     """Paired differences to a rule that keeps as many other keys: accuracy, tokens equal, divergence (positive: more of it)."""
     found = bounded(stem, *UNKNOWN)
-    if control is not None and known.graded and control.graded:
-        found |= _difference(stem, known.scores(), control.scores())
+    if control is not None and len(known.graded) and len(control.graded):
+        found |= _difference(stem, known.scores, control.scores)
     for name in ("tokens_equal", "kl"):
-        own, other = known.of(name), {} if control is None else control.of(name)
-        both = sorted(own.keys() & other.keys())
-        apart = (
-            mean_difference([own[key] for key in both], [other[key] for key in both]) if len(both) > 1 else ()
-        )
+        own, other = known.of(name), pd.Series(dtype=float) if control is None else control.of(name)
+        both = own.index.intersection(other.index)
+        apart = mean_difference(own[both], other[both]) if len(both) > 1 else ()
         found |= bounded(f"{name}_{stem}", *apart)
     return found
 
 
-def _difference(stem: str, first: Scores, second: Scores) -> dict[str, Any]:
-    found = compare(*align(first, second, ("a rule", "what it is compared with")))
+def _difference(stem: str, first: pd.Series, second: pd.Series) -> dict[str, Any]:
+    found = compare(first, second[first.index])
     return bounded(stem, found.difference, *found.interval, found.p)
-
-
-def _mean(draws: Sequence[Scores]) -> Scores:
-    """The mean over draws of each document; draws of other documents are refused."""
-    if any(other.keys() != draws[0].keys() for other in draws[1:]):
-        raise InputError(
-            "the draws of a random rule answered different documents; run the same command again"
-        )
-    return {name: sum(one[name] for one in draws) / len(draws) for name in draws[0]} if draws else {}

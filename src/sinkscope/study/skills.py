@@ -7,7 +7,8 @@ a policy, so that each skill starts from 1).
 
 Equal losses on one scale are unequal on another, and accuracies within BAND are not quite equal. So skills differ only if they do
 on two scales: in the share of right answers that is lost, and in probits, where a policy that makes every answer harder by the
-same amount costs the same at every accuracy.
+same amount costs the same at every accuracy. And equal accuracy is not equal margin: a skill of which many answers are easy loses
+less under any mask. So the losses must not be in proportion to those under the control either.
 
 Skills may be asked together (task `battery`) or in blocks of their own (`battery:logic`, …); what one model answers under one
 decoding and scheme is compared together.
@@ -15,42 +16,36 @@ decoding and scheme is compared together.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 from sinkscope.statistics import (
     CONFIDENCE,
     LEAST_SEEDS,
     Estimate,
-    align,
     bounded,
     compare,
     difference,
     equal_means,
+    equal_ratios,
     equal_shifts,
     over_seeds,
     paired_interval,
     wilson,
 )  # fmt: skip
 from sinkscope.study.names import control, pooled
-from sinkscope.tasks.battery import SKILLS, stratum_of
-from sinkscope.tasks.evaluation import Evaluation
-from sinkscope.tasks.task import scheme_name
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from sinkscope.study.cells import Cell
+from sinkscope.tasks.battery import SKILLS
+from sinkscope.verdicts import Measure, Reason, Side, Status, Verdict, certain, wording
+from sinkscope.verdicts.verdict import point, weighed
 
 Array = NDArray[np.float64]
-Verdict = Literal["differs", "alike", "not shown", "not decided"]
-Scores = Mapping[str, float]
-"""By document."""
+STRATUM = ["skill", "difficulty", "document"]
 
 BAND = 0.1
 """Unmasked accuracies this near to a common one count as equal."""
@@ -110,8 +105,7 @@ class SkillComparison(NamedTuple):
         accuracy: the common unmasked accuracy; NaN where no two skills have one.
         p: of equal losses beyond the control, the larger one of the two scales; NaN where it was not tested.
         left_out: skills that have no level of that accuracy, or too few right answers.
-        verdict: "differs", "alike" (no skill is apart by ALIKE), "not shown" (neither is certain), or "not decided" (no test).
-        why: the reason in words.
+        verdict: on the skill that is farthest from the others: "differs", "alike" (no skill is apart by ALIKE), or undecided.
     """
 
     skills: tuple[SkillLoss, ...]
@@ -119,7 +113,6 @@ class SkillComparison(NamedTuple):
     p: float
     left_out: tuple[str, ...]
     verdict: Verdict
-    why: str
 
 
 def compare_skills(answers: Mapping[str, SkillAnswers]) -> SkillComparison:
@@ -129,33 +122,36 @@ def compare_skills(answers: Mapping[str, SkillAnswers]) -> SkillComparison:
     target, chosen = matched_levels(answers)
     left_out = tuple(skill for skill in answers if skill not in chosen)
     if len(chosen) < 2:
-        why = (
-            f"no two skills have {LEAST_RIGHT} right answers each at levels of equal unmasked accuracy (within {BAND}); ask more "
-            "documents, or levels of which the model can do some but not all"
-        )
-        return SkillComparison((), target, float("nan"), left_out, "not decided", why)
+        nothing = Verdict(measure=Measure.SKILL_APART, reason=Reason.TOO_FEW_RIGHT)
+        return SkillComparison((), target, float("nan"), left_out, nothing)
     kept = {skill: _right(answers[skill], levels) for skill, levels in chosen.items()}
     losses = _losses(answers, chosen, kept)
     p = max(
         equal_means([over_seeds(given.control) - given.policy for given in kept.values()]),
         equal_shifts([_pairs(answers[skill], levels) for skill, levels in chosen.items()]),
     )
-    verdict, why = _verdict(kept, losses, p)
-    return SkillComparison(losses, target, p, left_out, verdict, why)
+    proportional = equal_ratios(
+        [(1 - given.policy, 1 - over_seeds(given.control)) for given in kept.values()]
+    )
+    return SkillComparison(losses, target, p, left_out, _verdict(kept, losses, p, proportional))
 
 
-def _verdict(kept: Mapping[str, SkillAnswers], losses: Sequence[SkillLoss], p: float) -> tuple[Verdict, str]:
+def _verdict(
+    kept: Mapping[str, SkillAnswers], losses: Sequence[SkillLoss], p: float, proportional: float
+) -> Verdict:
+    far = max(losses, key=lambda loss: abs(loss.apart.value))
+    verdict = weighed(Measure.SKILL_APART, far.apart, ALIKE if far.apart.value > 0 else -ALIKE, of=far.skill)
+    verdict = replace(verdict, n=min(loss.n for loss in losses), unit="document").beside_it(
+        (Measure.P, point(p)), *((Measure.OVER_COUNT, loss.beyond, loss.skill) for loss in losses)
+    )
+    # Where nothing is left, the losses only mirror those of random keys.
     if all(wilson(float(given.policy.sum()), len(given.policy)).high < FLOOR for given in kept.values()):
-        left = f"the policy leaves less than {FLOOR:.0%} of every skill"
-        return "not decided", f"{left}; the losses only mirror those of random keys"
+        return verdict.undecided(Reason.FLOOR)
     if p < LEVEL:
-        most, least = (choose(losses, key=lambda loss: loss.beyond.value) for choose in (max, min))
-        lost = f"{most.skill} loses {most.beyond.value:+.2f} and {least.skill} {least.beyond.value:+.2f}"
-        return "differs", f"beyond random keys, {lost} (p = {p:.2g})"
-    if all(loss.apart.low > -ALIKE and loss.apart.high < ALIKE for loss in losses):
-        return "alike", f"no skill is {ALIKE} apart from the others"
-    shown = f"no difference between skills is shown (p = {p:.2g})"
-    return "not shown", f"{shown}, and one of {ALIKE} is not excluded"
+        easy = None if proportional < LEVEL else Reason.EASY_MAY
+        return verdict.settled(Status.SUPPORTED, "differs").unless(easy)
+    alike = all(certain(loss.apart, -ALIKE) and certain(loss.apart, ALIKE, Side.BELOW) for loss in losses)
+    return verdict.settled(Status.CONTRADICTED, "alike") if alike else verdict.undecided(Reason.INTERVAL)
 
 
 def matched_levels(answers: Mapping[str, SkillAnswers]) -> tuple[float, dict[str, tuple[int, ...]]]:
@@ -249,110 +245,84 @@ def _check(skill: str, given: SkillAnswers) -> None:
 # ---- tables --------------------------------------------------------------------------------------
 
 
-def skill_tables(cells: Sequence[Cell], evaluations: Mapping[str, Evaluation]) -> dict[str, pd.DataFrame]:
-    """`skills` and `skill_losses`; none for a study without the battery."""
-    import pandas as pd
-
-    groups: dict[tuple[str, str, str], list[Cell]] = defaultdict(list)
-    for cell in cells:
-        if cell.id in evaluations and all(map(stratum_of, evaluations[cell.id].scores())):
-            groups[cell.model.name, cell.decoding_name, scheme_name(cell.identity["task"])].append(cell)
+def skill_tables(records: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """`skills` and `skill_losses` from the records of a study; none without the battery."""
+    if "skill" not in records:
+        return {}
+    setting = list(records)[: list(records).index("cell") + 1]
+    asked = records[records["skill"].notna()].assign(name=records["policy"].map(pooled), task="battery")
     rows: list[dict[str, Any]] = []
     losses: list[dict[str, Any]] = []
-    for group in groups.values():
-        draws: dict[str, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
-        for cell in group:
-            draws[pooled(cell.policy)][cell.policy] |= evaluations[cell.id].scores()
-        plain = _over_draws(draws.get("none", {}))
-        settings = {pooled(cell.policy): cell.columns() for cell in reversed(group)}
-        for policy, given in draws.items():
-            known = {**settings[policy], "task": "battery", "policy": policy}
-            rows += [known | row for row in _rows(_over_draws(given), {} if policy == "none" else plain)]
-            losses += [
-                {**settings[kind.like], "task": "battery", "policy": kind.like, "match": kind.match, **row}
-                for kind in [control(policy)]
-                if kind is not None and {"none", kind.like} <= draws.keys() and len(given) >= LEAST_SEEDS
-                for row in _compared(plain, _over_draws(draws[kind.like]), list(given.values()))
-            ]
+    for _, group in asked.groupby(["model", "decoding_name", "scheme"], sort=False):
+        scores = group.astype({"passed": float}).pivot_table("passed", STRATUM, "policy")
+        policies = {
+            str(name): list(own.unique()) for name, own in group.groupby("name", sort=False)["policy"]
+        }
+        draws = {name: scores[columns].dropna() for name, columns in policies.items()}
+        first: Any = group.drop_duplicates("name").set_index("name")[setting]
+        about: dict[str, dict[str, Any]] = first.to_dict("index")
+        plain = draws["none"].mean(axis=1) if "none" in draws else pd.Series(dtype=float)
+        for name, own in draws.items():
+            compared = plain if name != "none" else plain[:0]
+            rows += [{**about[name], "policy": name, **row} for row in _rows(own.mean(axis=1), compared)]
+            kind = control(name)
+            if kind is not None and {"none", kind.like} <= draws.keys() and own.shape[1] >= LEAST_SEEDS:
+                known = {**about[kind.like], "policy": kind.like, "match": kind.match}
+                losses += [known | row for row in _compared(plain, draws[kind.like].mean(axis=1), own)]
     return {name: pd.DataFrame(made) for name, made in (("skills", rows), ("skill_losses", losses)) if made}
 
 
-def skill_sentences(tables: Mapping[str, pd.DataFrame]) -> list[str]:
-    """What was concluded, one sentence for each model, policy and control."""
-    if "skill_losses" not in tables:
-        return []
-    keys = ["model", "policy", "match", "verdict", "why"]
-    return [
-        f"battery, {model}, {policy} beside its {match}-matched control, skill by skill: {verdict} ({why})"
-        for model, policy, match, verdict, why in tables["skill_losses"][keys]
-        .drop_duplicates()
-        .itertuples(index=False)
-    ]
-
-
-def _rows(scores: Scores, plain: Scores) -> list[dict[str, Any]]:
+def _rows(scores: pd.Series, plain: pd.Series) -> list[dict[str, Any]]:
     """One row for each skill and difficulty, and one for all difficulties of a skill (`difficulty` empty).
 
     Args:
         plain: scores without a policy, to compare with; empty: there are none.
     """
-    parts: dict[tuple[str, int | None], list[str]] = defaultdict(list)
-    for document in scores:
-        stratum = stratum_of(document)
-        if stratum is not None:
-            parts[stratum.skill, stratum.level].append(document)
-            parts[stratum.skill, None].append(document)
     rows = []
-    for (skill, level), documents in sorted(
-        parts.items(), key=lambda item: (SKILLS.index(item[0][0]), item[0][1] or 0)
-    ):
-        here = {document: scores[document] for document in documents}
-        n, right = len(here), sum(here.values())
-        low, high = wilson(min(float(n), right), n)
-        row = {"skill": skill, "difficulty": level, "n": n, "accuracy": right / n, "low": low, "high": high}
-        if here.keys() <= plain.keys():
-            paired = compare(*align(here, {document: plain[document] for document in here}))
-            row |= bounded("difference", paired.difference, *paired.interval)
-        rows.append(row)
+    for skill in SKILLS:
+        of_skill = scores[scores.index.get_level_values("skill") == skill]
+        parts = [(None, of_skill), *of_skill.groupby("difficulty")] if len(of_skill) else []
+        for level, own in parts:
+            n, right = len(own), float(own.sum())
+            low, high = wilson(min(float(n), right), n)
+            row = {
+                "skill": skill,
+                "difficulty": level,
+                "n": n,
+                "accuracy": right / n,
+                "low": low,
+                "high": high,
+            }
+            if own.index.isin(plain.index).all():
+                paired = compare(own.to_numpy(), plain[own.index].to_numpy())
+                row |= bounded("difference", paired.difference, *paired.interval)
+            rows.append(row)
     return rows
 
 
-def _compared(plain: Scores, policy: Scores, draws: Sequence[Scores]) -> list[dict[str, Any]]:
+def _compared(plain: pd.Series, policy: pd.Series, draws: pd.DataFrame) -> list[dict[str, Any]]:
     """The comparison of skills, one row for each of them; the verdict stands in every row."""
-    shared = sorted(set.intersection(*(set(scores) for scores in (plain, policy, *draws))))
-    by_skill: dict[str, list[tuple[str, int]]] = defaultdict(list)
-    for document in shared:
-        stratum = stratum_of(document)
-        if stratum is not None:
-            by_skill[stratum.skill].append((document, stratum.level))
+    shared = pd.concat([plain.rename("plain"), policy.rename("policy"), draws], axis=1).dropna()
     answers = {
-        skill: SkillAnswers(
-            np.array([level for _, level in documents]),
-            np.array([plain[document] for document, _ in documents]),
-            np.array([policy[document] for document, _ in documents]),
-            np.array([[scores[document] for document, _ in documents] for scores in draws]),
+        str(skill): SkillAnswers(
+            own.index.get_level_values("difficulty").to_numpy(),
+            own["plain"].to_numpy(),
+            own["policy"].to_numpy(),
+            own[list(draws)].to_numpy().T,
         )
-        for skill, documents in by_skill.items()
+        for skill, own in shared.groupby("skill")
     }
     found = compare_skills(answers)
-    told = {"p": found.p, "verdict": found.verdict, "why": found.why, "left_out": " ".join(found.left_out)}
+    told = {
+        "p": found.p, "answer": wording.answer(found.verdict), "evidence": wording.evidence(found.verdict),
+        "left_out": " ".join(found.left_out),
+    }  # fmt: skip
     rows = [
         {
             "skill": loss.skill, "difficulties": " ".join(map(str, loss.levels)), "n": loss.n, "accuracy": loss.accuracy,
-            "kept": loss.kept, "control_kept": loss.control_kept, "control_draws": len(draws),
+            "kept": loss.kept, "control_kept": loss.control_kept, "control_draws": draws.shape[1],
             **bounded("beyond", *loss.beyond), **bounded("apart", *loss.apart), **told,
         }
         for loss in sorted(found.skills, key=lambda loss: SKILLS.index(loss.skill))
     ]  # fmt: skip
     return rows or [{"skill": "", **told}]
-
-
-def _over_draws(draws: Mapping[str, Scores]) -> Scores:
-    """The mean over draws of the documents that all of them answered; empty without any."""
-    if not draws:
-        return {}
-    shared = set.intersection(*(set(scores) for scores in draws.values()))
-    return {
-        document: sum(scores[document] for scores in draws.values()) / len(draws)
-        for document in sorted(shared)
-    }

@@ -18,15 +18,15 @@ import dataclasses
 import importlib
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
-from sinkscope.checks import whole
-from sinkscope.errors import InputError, SinkscopeError, nearest
-from sinkscope.files import fit
-from sinkscope.sink_rule import EPSILON
+from sinkscope.base.checks import one_of, whole
+from sinkscope.base.errors import InputError, SinkscopeError, nearest
+from sinkscope.base.files import fit
+from sinkscope.base.sink_rule import EPSILON
 
 BUILTIN = Path(__file__).parent / "builtin"
 SCHEME = "scheme"
@@ -34,12 +34,8 @@ SCHEME = "scheme"
 CAUSAL, DIFFUSION = "causal", "diffusion"
 """The family of causal models, and a word for all others."""
 
-OF_THE_CALL = ("data", "modules", "evidence")
-NOT_IN_RECORDS = ("budget", "about", *OF_THE_CALL)
-"""Fields that may differ between two calls on one folder: each record's own settings hold what matters of them."""
-
-BLOCKS = ("evaluate", "trace", "replay", "inspect")
-"""The kinds of blocks of a study."""
+SECTIONS = ("evaluate", "trace", "replay", "inspect")
+"""The kinds of sections of a study: [[evaluate]], …"""
 
 MOST_DOCUMENTS = 100_000
 """Generated tasks have no end: a number without bounds would be generated for ever."""
@@ -56,7 +52,9 @@ class StudyModel:
         name: its name in tables; empty: its source.
         twin: the name of the study's causal model that it is compared with; empty: the first one.
         group: models of the same group are replicates: the same training with other seeds (table `replicates`).
-        optional: left out, with its blocks, where it is not on this machine (`facts.present`).
+        optional: left out, with its sections, where it is not on this machine (`facts.present`).
+        mode: "causal": the causal mode of a checkpoint that has two (Nemotron-Labs-Diffusion), as text SOURCE@causal; empty: as
+            it is loaded.
     """
 
     source: str
@@ -66,11 +64,14 @@ class StudyModel:
     twin: str = ""
     group: str = ""
     optional: bool = False
+    mode: str = ""
 
     def __post_init__(self) -> None:
-        _text("source of a model", self.source)
+        if not self.source:
+            raise InputError("a model of the study has no source; give a name, a folder or a hub id")
+        one_of("mode", self.mode, ("", "causal"))
         if not self.name:
-            object.__setattr__(self, "name", self.source)
+            object.__setattr__(self, "name", f"{self.source}@{self.mode}" if self.mode else self.source)
 
 
 @dataclass(frozen=True)
@@ -89,10 +90,11 @@ class Grid:
             but the causal one; empty: all.
         samples: documents per cell; "auto": as many as the budget allows; "all" that the task has.
         seeds: of the decoding; several only where it draws.
+        floor: of the accuracy without a policy beyond guessing, which is looked at first: a model under it is not asked under
+            any other.
+        fixed: another --task leaves this section as it is.
         batches: take the documents in whole batches of this size with equally long prompts, which are answered together and
             so much faster on a CPU; 0: the first documents of the task. See `documents.in_batches`.
-        drawn: places of the documents that were drawn from those of the evidence when the study started (`study.draw`), written
-            by the study itself into its study.toml; empty: the documents follow from the rules above.
     """
 
     task: str | Mapping[str, str]
@@ -104,8 +106,9 @@ class Grid:
     seeds: tuple[int, ...] = (0,)
     controls: int = 1
     batches: int = 0
+    floor: float = 0.0
+    fixed: bool = False
     reuse: tuple[str, ...] = ("none",)
-    drawn: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("policies", "reuse"):
@@ -115,17 +118,18 @@ class Grid:
             if not getattr(self, name):
                 raise InputError(f"{name} is empty; leave it out, or name at least one")
         if set(self.reuse) != {"none"} and set(self.policies) != {"none"}:
-            raise InputError("a policy and reuse cannot act together; give them blocks of their own")
+            raise InputError("a policy and reuse cannot act together; give them sections of their own")
         if self.samples not in ("auto", "all"):
             whole("samples", self.samples, 1)
         whole("controls", self.controls, 1)
         whole("batches", self.batches, 0)
-        for place in self.drawn:
-            whole("drawn", place, 0)
-        last = max((self.samples if isinstance(self.samples, int) else 0, *self.drawn))
-        if last > MOST_DOCUMENTS:
+        if not 0 <= self.floor < 1 or (self.floor and "none" not in self.policies):
             raise InputError(
-                f"a study takes its documents from a task's first {MOST_DOCUMENTS:,}, got {last}"
+                f"floor should be an accuracy from 0 to 1, in a section with the policy none, got {self.floor!r}"
+            )
+        if isinstance(self.samples, int) and self.samples > MOST_DOCUMENTS:
+            raise InputError(
+                f"a study takes its documents from a task's first {MOST_DOCUMENTS:,}, got {self.samples}"
             )
         if not self.seeds:
             raise InputError("seeds is empty; give at least one, such as [0]")
@@ -138,7 +142,7 @@ class Grid:
         return [self.task] if isinstance(self.task, str) else list(self.task.values())
 
     def takes(self, family: str) -> bool:
-        """Whether models of a family are in the block."""
+        """Whether models of a family are in the section."""
         return (
             not self.families or family in self.families or (family != CAUSAL and DIFFUSION in self.families)
         )
@@ -234,11 +238,9 @@ class Study:
     """A whole study.
 
     Attributes:
-        decodings: name → family → options of that family's decoding.
+        decodings: name → family → options of that family's decoding; "diffusion": of every other family but the causal one.
         data: task → JSON-lines file in the original format; tasks that are not named here are fetched or generated.
         modules: Python modules to import first, here and in every worker: they register policies, tasks, decodings, families.
-        evidence: folders of earlier studies on the same models, or their files (`study.evidence`); the organisms have their own.
-        draw: the seed that draws the study's documents from those of the evidence, where it has any.
     """
 
     name: str
@@ -251,15 +253,9 @@ class Study:
     budget: Budget = field(default_factory=Budget)
     data: Mapping[str, str] = field(default_factory=dict)
     modules: tuple[str, ...] = ()
-    evidence: tuple[str, ...] = ()
-    draw: int = 0
     about: str = ""
 
     def __post_init__(self) -> None:
-        _text("name of a study", self.name)
-        whole("draw", self.draw, 0)
-        for module in self.modules:
-            _text("name of a module", module)
         if not self.grids:
             raise InputError(
                 f"study {self.name} does nothing; give it [[evaluate]], [[trace]], [[replay]] or [[inspect]]"
@@ -274,34 +270,43 @@ class Study:
                     f"the twin of {model.name} should be another model of study {self.name}, got {model.twin!r}; "
                     f"{nearest(model.twin, others)}"
                 )
-        for grid in self.grids:
-            for name in grid.models:
-                if name not in names:
-                    raise InputError(f"study {self.name} has no model {name!r}; {nearest(name, names)}")
-            for name in grid.decodings:
-                if name != SCHEME and name not in self.decodings:
-                    raise InputError(
-                        f"study {self.name} has no decoding {name!r}; {nearest(name, [*self.decodings, SCHEME])}"
-                    )
+        for what, known in (("model", names), ("decoding", [*self.decodings, SCHEME])):
+            for name in (name for grid in self.grids for name in getattr(grid, f"{what}s")):
+                if name not in known:
+                    raise InputError(f"study {self.name} has no {what} {name!r}; {nearest(name, known)}")
 
     @property
-    def grids(self) -> tuple[Grid, ...]:
-        """All blocks."""
-        return tuple(grid for kind in BLOCKS for grid in getattr(self, kind))
+    def sections(self) -> list[tuple[Any, Grid]]:
+        """All sections, each with its kind."""
+        return [(kind, grid) for kind in SECTIONS for grid in getattr(self, kind)]
+
+    @property
+    def grids(self) -> list[Grid]:
+        """All sections."""
+        return [grid for _, grid in self.sections]
 
     def models_of(self, grid: Grid) -> list[StudyModel]:
-        """The models of a block."""
+        """The models of a section."""
         return [model for model in self.models if not grid.models or model.name in grid.models]
 
 
-def builtin_names() -> list[str]:
-    """The studies that come with the package."""
-    return sorted(path.stem for path in BUILTIN.glob("*.toml"))
+def builtin() -> dict[str, Path]:
+    """Name → file of the studies that come with the package, and with plug-ins."""
+    from sinkscope.study.plugged import PLUGINS
+
+    folders = [plugin.studies for plugin in PLUGINS.values() if plugin.studies is not None]
+    return {path.stem: path for folder in (*folders, BUILTIN) for path in sorted(folder.glob("*.toml"))}
 
 
 def read(name: str | Path) -> Study:
     """A built-in study by name, or one from a TOML file; its modules are imported and its names checked."""
     return from_data(read_data(name), str(name))
+
+
+def _model(text: str) -> dict[str, str]:
+    """A model that is named alone: SOURCE or SOURCE@causal."""
+    source = text.removesuffix("@causal")
+    return {"source": source} if source == text else {"source": source, "mode": "causal"}
 
 
 def changed(
@@ -321,26 +326,29 @@ def changed(
         runs: further models, name → folder. epsilon, rule: what is a sink in its traces.
     """
     given = read_data(name)
-    for block in given.get("trace", []):
-        block |= {key: value for key, value in (("epsilon", epsilon), ("rule", rule)) if value is not None}
     named = [{"source": source, "name": label} for label, source in (runs or {}).items()]
     if models or named:
         given["models"] = [*models, *named]
         models = (*models, *(runs or {}))
-    blocks = [block for kind in BLOCKS for block in given.get(kind, [])]
-    # Models that no block names take the blocks that name others, where all blocks do: else nothing would be left.
-    named_by_blocks = [name for block in blocks for name in block.get("models", ())]
-    strangers = [name for name in models if name not in named_by_blocks]
-    strangers = strangers if all(block.get("models") for block in blocks) else []
-    for kind in BLOCKS:
-        for block in given.get(kind, []):
-            if models and block.get("models"):
-                block["models"] = [known for known in (*block["models"], *strangers) if known in models]
-            if task is not None:
-                block["task"] = task
-            if samples is not None and kind == "evaluate":
-                block["samples"] = samples
-        given[kind] = [block for block in given.get(kind, []) if not models or block.get("models") != []]
+    sections = {kind: given.get(kind, []) for kind in SECTIONS}
+    every = [section for listed in sections.values() for section in listed]
+    # Models that no section names take the sections that name others, where all do: else nothing would be left.
+    asked = {name for section in every for name in section.get("models", ())}
+    strangers = (
+        [name for name in models if name not in asked] if all(one.get("models") for one in every) else []
+    )
+    other: dict[str, dict[str, Any]] = {
+        "evaluate": {"samples": samples},
+        "trace": {"epsilon": epsilon, "rule": rule},
+    }
+    for kind, listed in sections.items():
+        for section in listed:
+            if models and section.get("models"):
+                section["models"] = [one for one in (*section["models"], *strangers) if one in models]
+            if task is not None and not section.get("fixed"):
+                _put(section, kind, task)
+            section |= {key: value for key, value in other.get(kind, {}).items() if value is not None}
+        given[kind] = [section for section in listed if not models or section.get("models") != []]
     study = from_data(given, str(name))
     if not study.models:
         raise InputError(
@@ -353,22 +361,29 @@ def changed(
     return dataclasses.replace(study, data={**study.data, **(data or {})})
 
 
+def _put(section: dict[str, Any], kind: str, task: str) -> None:
+    """Another task for a section. One that is read has a decoding of its own, and only texts can be continued in traces."""
+    from sinkscope.tasks import registry
+    from sinkscope.tasks.reading import ReadTask
+
+    read = isinstance(registry.get(task), ReadTask)
+    if not read or kind == "evaluate" or task.partition(":")[0] == "text":
+        section["task"] = task
+        if read:
+            section.pop("decodings", None)
+
+
 def read_data(name: str | Path) -> dict[str, Any]:
     """The TOML data of a study, before anything is checked."""
-    path = Path(name)
-    if str(name) in builtin_names():
-        path = BUILTIN / f"{name}.toml"
-    elif not path.is_file():
+    path = builtin().get(str(name), Path(name))
+    if not path.is_file():
         raise InputError(
-            f"there is no study {str(name)!r}; {nearest(str(name), builtin_names())} (or a .toml file)"
+            f"there is no study {str(name)!r}; {nearest(str(name), builtin())} (or a .toml file)"
         )
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError, RecursionError) as error:
         raise InputError(f"{path} is not a TOML file that can be read: {error}") from error
-
-
-Made = TypeVar("Made")
 
 
 def from_data(data: Mapping[str, Any], where: str = "the study", *, names: bool = True) -> Study:
@@ -378,40 +393,31 @@ def from_data(data: Mapping[str, Any], where: str = "the study", *, names: bool 
     imported: for reading the folder of a study that somebody else made.
     """
     given = dict(data)
-    made: dict[str, Any] = {
-        name: tuple(
-            _make(kind, item, f"{where}, {name}") for item in _tables(name, given.pop(name, []), where)
-        )
-        for name, kind in zip(
-            ("models", *BLOCKS), (StudyModel, Grid, TraceGrid, Grid, InspectGrid), strict=True
-        )
-    }
-    budget = _make(Budget, given.pop("budget", {}), f"{where}, budget")
-    study = _make(Study, {**given, **made, "budget": budget}, where)
+    kinds = zip(("models", *SECTIONS), (StudyModel, Grid, TraceGrid, Grid, InspectGrid), strict=True)
+    for name, kind in kinds:
+        listed = given.get(name, [])
+        if name == "models" and isinstance(listed, list):
+            listed = [_model(one) if isinstance(one, str) else one for one in listed]
+        if not isinstance(listed, list) or not all(isinstance(one, Mapping) for one in listed):
+            raise InputError(f"{where}: {name} should be a list of tables, written as [[{name}]]")
+        given[name] = tuple(_make(kind, one, f"{where}, {name}") for one in listed)
+    given["budget"] = _make(Budget, given.get("budget", {}), f"{where}, budget")
+    study: Study = _make(Study, given, where)
     if names:
         check_names(study)
     return study
 
 
-def _tables(name: str, items: Any, where: str) -> list[Any]:
-    if name == "models" and isinstance(items, list):
-        items = [{"source": item} if isinstance(item, str) else item for item in items]
-    if not isinstance(items, list) or not all(isinstance(item, Mapping) for item in items):
-        raise InputError(f"{where}: {name} should be a list of tables, written as [[{name}]]")
-    return items
-
-
-def _make(kind: type[Made], options: Mapping[str, Any], where: str) -> Made:
+def _make(kind: Any, options: Any, where: str) -> Any:
     """A dataclass from a table; lists become tuples, unknown names are explained."""
-    known = {item.name for item in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    known = {item.name for item in dataclasses.fields(kind)}
     try:
         for name in fit(Mapping[str, Any], options):
             if name not in known:
                 raise InputError(f"there is no {name!r}; {nearest(name, known)}")
-        made: Made = fit(kind, options)
+        return fit(kind, options)
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
-    return made
 
 
 def to_data(study: Study) -> dict[str, Any]:
@@ -434,24 +440,23 @@ def to_toml(study: Study) -> str:
 
 def with_samples(study: Study, samples: int) -> Study:
     """The study with "auto" replaced by a number."""
-    changed: dict[str, Any] = {
-        kind: tuple(
-            dataclasses.replace(grid, samples=samples) if grid.samples == "auto" else grid
-            for grid in getattr(study, kind)
-        )
-        for kind in BLOCKS
+    return each_section(
+        study, lambda grid: dataclasses.replace(grid, samples=samples) if grid.samples == "auto" else grid
+    )
+
+
+def each_section(study: Study, change: Callable[[Grid], Grid | None]) -> Study:
+    """The study with each of its sections changed; None takes one out."""
+    made: dict[str, Any] = {
+        kind: tuple(new for grid in getattr(study, kind) if (new := change(grid)) is not None)
+        for kind in SECTIONS
     }
-    return dataclasses.replace(study, **changed)
+    return dataclasses.replace(study, **made)
 
 
 def has_auto(study: Study) -> bool:
     """True when a number of documents is left to a measurement of speed."""
     return any(grid.samples == "auto" for grid in study.grids)
-
-
-def _text(what: str, value: object) -> None:
-    if not isinstance(value, str) or not value:
-        raise InputError(f"the {what} should be a text, got {value!r}")
 
 
 # ---- names and modules of a study --------------------------------------------------------------------
@@ -467,30 +472,27 @@ def check_names(study: Study) -> None:
     from sinkscope.trace.capture import Capture
 
     import_modules(study.modules)
-    families = [*FAMILIES, DIFFUSION]
+    families, tasks = [*FAMILIES, DIFFUSION], registry.names()
     for grid in study.grids:
-        for family in grid.families:
-            if family not in families:
-                raise InputError(f"the study names an unknown family {family!r}: {nearest(family, families)}")
-        for task in grid.tasks:
-            base = str(task).partition(":")[0]
-            if base not in registry.names():
-                raise InputError(
-                    f"the study names an unknown task {base!r}: {nearest(base, registry.names())}"
-                )
-        for policy in grid.policies:
-            parse_policy(policy)
-        for rule in grid.reuse:
-            parse_reuse(rule)
-    for traced in study.trace:
-        known = {item.name for item in dataclasses.fields(Capture)}
-        for name in traced.capture:
+        asked = [(one, "family", families) for one in grid.families]
+        asked += [
+            (str(one).partition(":")[0], "task", tasks)
+            for one in grid.tasks
+            if not registry.is_file(str(one))
+        ]
+        for name, what, known in asked:
             if name not in known:
-                raise InputError(f"capture has no option {name!r}; {nearest(name, known)}")
-        Capture(**traced.capture)
+                raise InputError(f"the study names an unknown {what} {name!r}: {nearest(name, known)}")
+        for text in grid.policies:
+            parse_policy(text)
+        for text in grid.reuse:
+            parse_reuse(text)
+    for traced in study.trace:
+        _make(Capture, traced.capture, "capture")
     for name, by_family in study.decodings.items():
         for family, options in by_family.items():
-            decoding_from_options(family, options, f"decoding {name!r}")
+            any_of_them = "llada" if family == DIFFUSION else family
+            decoding_from_options(any_of_them, options, f"decoding {name!r}")
 
 
 def import_modules(modules: Sequence[str]) -> None:

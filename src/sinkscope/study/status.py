@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from sinkscope.errors import InputError
-from sinkscope.locks import holder, is_held
+from sinkscope.base.errors import InputError
+from sinkscope.base.locks import holder, is_held
 from sinkscope.study.store import CellFile, Store
 
 
@@ -26,7 +26,7 @@ class CellStatus:
 
 
 @dataclass(frozen=True)
-class Status:
+class StudyStatus:
     """A whole study.
 
     Attributes:
@@ -57,7 +57,7 @@ class Status:
         return sum(cell.done - cell.graded for cell in self.cells if cell.graded is not None)
 
 
-def read(folder: str | Path) -> Status:
+def read(folder: str | Path) -> StudyStatus:
     """The status of the study in a folder."""
     store = Store(Path(folder).resolve())
     study = store.study()
@@ -69,7 +69,7 @@ def read(folder: str | Path) -> Status:
     logs = store.root.glob("cells/*/shards/*/generations.jsonl")
     changed = [path.stat().st_mtime for path in logs if path.is_file()]
     report = store.root / "report.html"
-    return Status(
+    return StudyStatus(
         root=store.root,
         study=study.name,
         cells=tuple(_cell(store, cell_id, data) for cell_id, data in known),

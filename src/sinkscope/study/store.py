@@ -2,7 +2,7 @@
 
     study.toml            the study as resolved
     speed.json            the measurement that the number of documents follows from
-    models.json           what is known of models that are folders, for machines that have the records but not the models
+    models.json           what is known of the models, for machines that have the records but not the models
     cells/ID/cell.json    what the cell is; ID is the hash of all that can change its result
     cells/ID/shards/A-B/  records of some answers of the cell: append-only, one writer (see tasks.records)
     traces/ID/            recorded generations, one file each, and the statistics of each
@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
-from sinkscope.errors import InputError
-from sinkscope.files import MisfitError, differences, read_json, reading, write_atomically
-from sinkscope.locks import Lock
+from sinkscope.base.errors import CheckpointError, InputError
+from sinkscope.base.files import MisfitError, differences, read_json, reading, write_atomically
+from sinkscope.base.locks import Lock
 from sinkscope.study import spec
 from sinkscope.study.cells import Cell
-from sinkscope.study.facts import Facts, is_folder
+from sinkscope.study.facts import Facts, facts_of
 from sinkscope.tasks.records import ANSWER_AGAIN, Generation, Grade, RunFolder
 
 if TYPE_CHECKING:
@@ -77,16 +77,6 @@ class _KeptFacts(TypedDict):
     facts: Facts
 
 
-class _Ungraded(TypedDict):
-    cell: str
-    title: str
-    model: str
-    task: str
-    policy: str
-    answers: int
-    why: str
-
-
 class _Call(TypedDict, total=False):
     when: str
     on: str
@@ -108,8 +98,6 @@ class Manifest(TypedDict, total=False):
     exemplars: str
     tables: Mapping[str, int]
     digests: Mapping[str, str]
-    not_graded: tuple[_Ungraded, ...]
-    notes: tuple[str, ...]
     calls: tuple[_Call, ...]
 
 
@@ -180,17 +168,24 @@ class Store:
             ) from error
 
     def resolved(self, asked: spec.Study) -> spec.Study:
-        """The study of this folder, with the data files, modules and evidence of this call; the given one in a new folder."""
+        """The study as asked, with what this folder has fixed: numbers for "auto", and the order of its models.
+
+        Sections and models may be added; results of those that are taken away would be foreign (`check_foreign`).
+        """
         known = self.study()
         if known is None:
             return asked
-        changed: dict[str, Any] = {name: getattr(asked, name) for name in spec.OF_THE_CALL}
-        names = {model.name for model in known.models}
-        if names <= {
-            model.name for model in asked.models
-        }:  # new ones last: documents may follow the first one's prompts
-            changed["models"] = (*known.models, *(model for model in asked.models if model.name not in names))
-        return replace(known, **changed)
+        fixed: dict[str, Any] = {}
+        for kind in spec.SECTIONS:
+            new, old = getattr(asked, kind), getattr(known, kind)
+            fixed[kind] = tuple(
+                replace(grid, samples=old[at].samples) if grid.samples == "auto" and at < len(old) else grid
+                for at, grid in enumerate(new)
+            )
+        # New ones last: documents may follow the first one's prompts.
+        there = [model for model in known.models if model in asked.models]
+        fixed["models"] = (*there, *(model for model in asked.models if model not in there))
+        return replace(asked, **fixed)
 
     def manifest(self) -> dict[str, Any]:
         """manifest.json; empty when there is none yet."""
@@ -226,56 +221,34 @@ class Store:
         names = sorted(path.name for path in self.root.iterdir()) if self.root.is_dir() else []
         return [name for name in names if name not in LEFT_BY_A_KILL and not name.startswith(".")]
 
-    def check_study(self, wanted: spec.Study) -> None:
-        """Refuse a folder of another study, with the difference named; "auto" agrees with any number, and no draw with any.
-
-        Models may be added: no result depends on those that are added.
-        """
-        known = self.study()
-        if known is None:
-            return
-        old, new = spec.to_data(known), spec.to_data(wanted)
-        for kind in spec.BLOCKS:
-            for known_block, new_block in zip(old[kind], new[kind], strict=False):
-                if new_block["samples"] == "auto" and isinstance(known_block["samples"], int):
-                    new_block["samples"] = known_block["samples"]
-                new_block["drawn"] = new_block["drawn"] or known_block["drawn"]
-        for data in (old, new):
-            for name in spec.NOT_IN_RECORDS:
-                data.pop(name)
-            for kind in spec.BLOCKS:
-                data[kind] = {str(number): block for number, block in enumerate(data[kind])}
-            data["models"] = {model["name"]: model for model in data["models"]}
-        new["models"] = {name: new["models"][name] for name in old["models"] if name in new["models"]}
-        different = list(differences(old, new))
-        if different:
-            raise InputError(
-                f"{self.root} holds another study: {'; '.join(different[:3])}. Give another --out, or the same study"
-            )
-
     def write_study(self, study: spec.Study) -> None:
         """Write study.toml: when the study begins, and when models are added."""
         _write_if_other(self.study_file, spec.to_toml(study).encode())
 
-    def facts(self, model: spec.StudyModel) -> Facts | None:
-        """What an earlier call knew of a model that is a folder; None: nothing, or under other settings."""
-        if not self.models_file.is_file():
-            return None
-        kept = read_json(
-            self.refuse_links(self.models_file), "restore it from a copy", kind=Mapping[str, _KeptFacts]
-        ).get(model.name)
-        return kept["facts"] if kept is not None and kept["asked"] == dataclasses.asdict(model) else None
+    def facts(self, study: spec.Study, device: str) -> dict[str, Facts]:
+        """About each model; of one that is elsewhere, what was known when its answers were computed."""
+        kept: dict[str, _KeptFacts] = {}
+        if self.models_file.is_file():
+            file = self.refuse_links(self.models_file)
+            kept = read_json(file, "restore it from a copy", kind=Mapping[str, _KeptFacts])
+        found = {}
+        for model in study.models:
+            told = kept.get(model.name)
+            try:
+                found[model.name] = facts_of(model, device)
+            except CheckpointError:
+                if told is None or told["asked"] != dataclasses.asdict(model):
+                    raise
+                found[model.name] = told["facts"]
+        return found
 
     def write_facts(self, study: spec.Study, facts: Mapping[str, Facts]) -> None:
-        """Keep what is known of models that are folders here; of folders that are elsewhere, what was known stays."""
+        """Keep what is known of the models."""
         known = {
             model.name: {"asked": dataclasses.asdict(model), "facts": dataclasses.asdict(facts[model.name])}
             for model in study.models
-            if is_folder(model) or self.facts(model) is not None
         }
-        if known:
-            text = json.dumps(known, indent=1) + "\n"
-            _write_if_other(self.refuse_links(self.models_file), text.encode())
+        _write_if_other(self.refuse_links(self.models_file), (json.dumps(known, indent=1) + "\n").encode())
 
     # ---- cells
 
@@ -297,19 +270,14 @@ class Store:
             cells[file.parent.name] = cell
         return cells
 
-    def check_foreign(self, cells: Sequence[Cell], second: bool = False) -> None:
-        """Refuse results that do not belong to these cells, with the difference to the nearest one named.
-
-        Maps of exemplars are cells of a second pass; they are looked at when that pass is planned (`second`).
-        """
+    def check_foreign(self, cells: Sequence[Cell]) -> None:
+        """Refuse results that do not belong to these cells, with the difference to the nearest one named."""
         wanted = {cell.id: cell for cell in cells}
         for known, data in self.known_cells().items():
             identity = data["identity"]
             if known in wanted:
                 if identity != wanted[known].identity:
                     raise InputError(f"cells/{known} is not what its name says; remove it")
-                continue
-            if (identity["kind"] == "maps") != second:
                 continue
             every = (list(differences(identity, cell.identity)) for cell in cells)
             near = min(every, key=len, default=["it is of no cell here"])
@@ -357,7 +325,7 @@ class Store:
     def answered(self, cell: Cell) -> set[int]:
         """The answers of a cell that are there, by their number in `cell.items`; recorded ones when their file is there too."""
         places = {place: number for number, place in enumerate(cell.documents)}
-        seeds = {seed: number for number, seed in enumerate(cell.seeds)}
+        seeds = {seed: number for number, seed in enumerate(cell.experiment.seeds)}
         answers = [row for row, _ in self.answers(cell.id).values()]
         for row in answers:
             if row.index not in places or row.seed not in seeds:
@@ -383,7 +351,7 @@ def digest_of(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def statistics_bytes(part: xr.Dataset, compressed: bool = True) -> bytes:
+def statistics_bytes(part: xr.Dataset) -> bytes:
     """Statistics as one .npz: arrays, and a JSON text with dimensions, coordinates and attributes."""
     about = {
         "dims": {str(name): [str(dim) for dim in part[name].dims] for name in part.variables},
@@ -393,11 +361,11 @@ def statistics_bytes(part: xr.Dataset, compressed: bool = True) -> bytes:
     arrays: dict[str, Any] = {str(name): np.asarray(part[name].values) for name in part.variables}
     arrays[ABOUT] = np.asarray(json.dumps(about))
     buffer = io.BytesIO()
-    (np.savez_compressed if compressed else np.savez)(buffer, **arrays)
+    np.savez_compressed(buffer, **arrays)
     return buffer.getvalue()
 
 
-def load_statistics(path: Path | io.BytesIO) -> xr.Dataset:
+def load_statistics(path: Path) -> xr.Dataset:
     """Statistics from `statistics_bytes`."""
     import xarray
 

@@ -8,21 +8,23 @@ skills         the battery: one row per model, policy, skill and difficulty; and
 skill_losses   what a policy costs each skill beyond its control, at equal unmasked accuracy; see `study.skills`
 sinks          `sinkscope.summary` of each set of traces
 depth          sinks by layer
-diagnosis      the verdicts on each model, with their evidence
+thresholds     `sinkscope.summary` of the traces without a policy by several thresholds ε and rules
+sensitivity    the verdicts on traces by each of these: one row for each claim, set of traces, ε and rule
+diagnosis      the verdicts on each model (`ss.diagnose`); claims: those on the paper's claims; needs: whether the model needs
+               each head's strongest sink
 reuse          approximate steps: each rule beside the exact loop and beside as many other keys; see `reuse_table`
 reuse_records  one row per answer under a rule
 agreement      one row per comparison of a run under a rule with the exact one
 replay         the changes by a policy at single steps of a run that was made without it
 inspection     measures of the inside at sinks and at their controls
-holdings       what follows from them, in sentences
+holdings       the verdicts that follow from them
 pairs          the changes between traces without and with a policy
-ladder         training runs of a sweep (`sinkscope.study.ladder`): damage by objective, size, intervention and scope, over seeds
-ladder_runs, ladder_profiles   each run's damage, and its sinks; ladder_sinks: those over seeds
-ladder_interventions   each intervention against none; ladder_trends: what changes with size
+calibration    confidence against right tokens in such pairs, by tenths of confidence
 replicates     models of one group (the same training, other seeds): means over models, with intervals over models
+left_out       where a model did a task too badly to be asked under other policies
 not_graded     evaluations whose answers could not be graded on this machine
-evidence       earlier studies of the same models: how much was computed here as well, and is the same
-earlier_records, earlier_pairs   their graded answers and pairs of traces; `sinks` and `depth` have their traces in them
+
+Other distributions add theirs (`plugged`).
 """
 
 from __future__ import annotations
@@ -30,166 +32,130 @@ from __future__ import annotations
 import io
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
-from sinkscope.errors import InputError
-from sinkscope.files import write_atomically
-from sinkscope.statistics import align, bounded, compare, mean_interval
-from sinkscope.study import evidence_check, ladder, trained_runs
+from sinkscope.base.errors import InputError
+from sinkscope.base.files import write_atomically
+from sinkscope.base.text import csv_text
+from sinkscope.statistics import mean_interval
 from sinkscope.study.cells import Cell
 from sinkscope.study.comparison import compare_runs, holm_over
+from sinkscope.study.measured import Studied, collect, diagnoses, needs
 from sinkscope.study.names import pooled
+from sinkscope.study.paper import is_published
+from sinkscope.study.plugged import PLUGINS
 from sinkscope.study.reuse_table import reuse_table
-from sinkscope.study.skills import skill_sentences, skill_tables
+from sinkscope.study.skills import skill_tables
 from sinkscope.study.store import Store
-from sinkscope.study.trace_tables import (
-    depth,
-    diagnosis,
-    inspection,
-    pairs,
-    replay,
-    sinks,
-    trace_statistics,
-    with_columns,
-)
+from sinkscope.study.trace_tables import inspection, pairs, replay, traced, with_columns
+from sinkscope.tasks.choices import GUESSED
 from sinkscope.tasks.evaluation import Evaluation, record_of, settings_of
 from sinkscope.tasks.task import ACCURACY, NATS
-from sinkscope.text import csv_text
+from sinkscope.verdicts import wording
+from sinkscope.verdicts.questions import judge, sensitivity
 
+Frames = Mapping[str, pd.DataFrame]
 LEAST_MODELS = 3
 """Models from which on there is an interval; with fewer nothing is concluded."""
 REPLICATED = (
     "nll", "accuracy", "difference", "effect_count", "effect_mass", "hidden_share", "sinks_hit", "strongest_hit", "sink_removed"
 )  # fmt: skip
 """Columns of `likelihood` and `results`; see there."""
-SETTING = ("task", "decoding_name", "policy")
+NOT_CONFINED = "model-written programs cannot be confined on this machine"
 
 
-class NotGraded(NamedTuple):
-    """A cell with answers that have no grade."""
-
-    cell: str
-    title: str
-    model: str
-    task: str
-    policy: str
-    answers: int
-    why: str
-
-
-@dataclass(frozen=True)
-class Tables:
-    """All tables by name, and sentences that belong beside them."""
-
-    frames: dict[str, pd.DataFrame]
-    notes: tuple[str, ...]
-
-
-Grades = Mapping[str, Sequence[bool | None]]
-"""Id of a cell → for each of its answers, in order, whether it is right; None: it has no grade."""
+def build(store: Store, cells: Sequence[Cell]) -> dict[str, pd.DataFrame]:
+    """All tables of a finished study; cells that are not graded have no accuracy and are left out of `results`."""
+    ungraded = not_graded(store, cells)
+    left_out = {row["cell"] for row in ungraded}
+    evaluated = [cell for cell in cells if cell.kind == "evaluate" and cell.id not in left_out]
+    evaluations = {cell.id: evaluation(store, cell) for cell in evaluated}
+    exact = [cell for cell in cells if cell.exact]
+    frames: dict[str, pd.DataFrame] = {}
+    for measure, table, rows in ((ACCURACY, "results", "records"), (NATS, "likelihood", "passages")):
+        own = {c.id: evaluations[c.id] for c in evaluated if c.exact and evaluations[c.id].measure == measure}
+        if own:
+            frames |= {table: results(exact, own), rows: records(exact, own)}
+    frames |= approximate(store, cells, evaluations, frames.get("records"))
+    frames |= skill_tables(frames["records"]) if "records" in frames else {}
+    for kind, make in (("trace", traced), ("replay", replay), ("inspect", inspection), ("trace", pairs)):
+        chosen = [cell for cell in cells if cell.kind == kind and (cell.exact or make is traced)]
+        frames |= make(store, chosen) if chosen else {}
+    frames |= plugged(store, cells, frames) | verdicts(frames, exact)
+    groups = {cell.model.name: cell.model.group for cell in cells if cell.model.group}
+    frames["replicates"] = replicates(groups, frames)
+    frames |= {"not_graded": pd.DataFrame(ungraded), "left_out": pd.DataFrame(under_floor(store, cells))}
+    return {name: frame for name, frame in frames.items() if len(frame)}
 
 
 def grades_of(store: Store, cells: Sequence[Cell]) -> dict[str, list[bool | None]]:
-    """The grades of each cell."""
+    """Id of a cell → for each of its answers, in order, whether it is right; None: it has no grade."""
     return {
         cell.id: [None if grade is None else grade.passed for _, grade in store.answers(cell.id).values()]
         for cell in cells
     }
 
 
-def not_graded(cells: Sequence[Cell], grades: Grades) -> tuple[NotGraded, ...]:
+def not_graded(store: Store, cells: Sequence[Cell]) -> list[dict[str, Any]]:
     """The evaluations with answers that have no grade."""
-    return tuple(
-        NotGraded(
-            cell.id, cell.title, cell.model.name, cell.task, cell.policy, grades[cell.id].count(None),
-            "model-written programs cannot be confined on this machine",
+    grades = grades_of(store, [cell for cell in cells if cell.kind == "evaluate"])
+    return [
+        {
+            "cell": cell.id, "title": cell.title, "model": cell.model.name, "task": cell.task, "policy": cell.policy,
+            "answers": grades[cell.id].count(None), "why": NOT_CONFINED,
+        }
+        for cell in cells
+        if None in grades.get(cell.id, ())
+    ]  # fmt: skip
+
+
+def under_floor(store: Store, cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    """Where a model does a task too badly for other policies to be asked: its accuracy without one, and the section's floor."""
+    asked = [cell for cell in cells if cell.floor and cell.policy == "none" and cell.kind == "evaluate"]
+    rows = []
+    for cell, grades in zip(asked, grades_of(store, asked).values(), strict=True):
+        right = [grade for grade in grades if grade is not None]
+        guess = GUESSED.get(cell.task.partition(":")[0], 0.0)
+        floor = guess + cell.floor * (1 - guess)
+        if len(right) == cell.answers and sum(right) < floor * len(right):
+            row = {"model": cell.model.name, "task": cell.task, "n": len(right)}
+            rows.append(row | {"accuracy": sum(right) / len(right), "floor": floor})
+    return rows
+
+
+def verdicts(frames: Frames, cells: Sequence[Cell]) -> dict[str, pd.DataFrame]:
+    """`diagnosis`, `needs`, `claims` and `sensitivity`: one row for each verdict."""
+    models = {
+        cell.model.name: Studied(
+            cell.experiment.model.family, cell.model.twin, is_published(cell.model.source)
         )
         for cell in cells
-        if cell.kind == "evaluate" and None in grades[cell.id]
-    )  # fmt: skip
-
-
-def build(
-    store: Store,
-    cells: Sequence[Cell],
-    ungraded: Sequence[NotGraded] = (),
-    known: evidence_check.Known | None = None,
-) -> Tables:
-    """All tables of a finished study; cells that are not graded have no accuracy and are left out of `results`.
-
-    known: evidence of earlier studies; its traces are merged with those of this study.
-    """
-    left_out = {entry.cell for entry in ungraded}
-    traced = [cell for cell in cells if cell.kind == "trace"]
-    replayed = [cell for cell in cells if cell.kind == "replay" and cell.reuse == "none"]
-    exact = [cell for cell in cells if cell.reuse == "none"]
-    evaluations = {
-        cell.id: evaluation(store, cell)
-        for cell in cells
-        if cell.kind == "evaluate" and cell.id not in left_out
     }
-    statistics = {cell.id: trace_statistics(store, cell, known) for cell in traced}
-    frames: dict[str, Any] = {}
-    notes: list[str] = []
-    frames |= approximate(store, cells, evaluations)
-    evaluations = {cell.id: evaluations[cell.id] for cell in exact if cell.id in evaluations}
-    graded = {name: found for name, found in evaluations.items() if found.measure == ACCURACY}
-    read = {name: found for name, found in evaluations.items() if name not in graded}
-    for table, rows, own in (("results", "records", graded), ("likelihood", "passages", read)):
-        if own:
-            frames[table], said = results(exact, own)
-            frames[rows] = records(exact, own)
-            notes += said
-    skilled = skill_tables(exact, graded)
-    frames |= skilled
-    notes += skill_sentences(skilled)
-    if statistics:
-        frames["sinks"], frames["depth"] = sinks(traced, statistics), depth(traced, statistics)
-    if exact:
-        frames["diagnosis"] = diagnosis(exact, graded, statistics)
-    if replayed:
-        frames["replay"] = replay(store, replayed)
-    inspected = [cell for cell in cells if cell.kind == "inspect"]
-    if inspected:
-        frames["inspection"], frames["holdings"] = inspection(store, inspected)
-    changed = pairs(store, [cell for cell in traced if cell.reuse == "none"])
-    if changed is not None:
-        frames["pairs"] = changed
-    frames |= of_runs(store, cells, frames)
-    groups = {cell.model.name: cell.model.group for cell in cells if cell.model.group}
-    if groups:
-        frames["replicates"] = replicates(groups, frames)
-    if known is not None:
-        frames |= evidence_check.tables(known, cells)
-        notes += known.sentences()
-    if ungraded:
-        frames["not_graded"] = pd.DataFrame(ungraded)
-    for task in sorted({entry.task for entry in ungraded}):
-        answers = sum(entry.answers for entry in ungraded if entry.task == task)
-        why = next(entry.why for entry in ungraded if entry.task == task)
-        notes.append(
-            f"{task}: {answers} answers are not graded here, because {why}. Grade them with: sinkscope grade {store.root}"
-        )
-    return Tables({name: frame for name, frame in frames.items() if len(frame)}, tuple(notes))
+    measured = collect(frames, models)
+    made = {
+        "diagnosis": [verdict for of_model in diagnoses(measured).values() for verdict in of_model],
+        "needs": list(needs(measured).values()),
+        "claims": [one for row in judge(measured).values() for of_model in row.values() for one in of_model],
+    }
+    rows = {name: [wording.row(verdict) for verdict in found] for name, found in made.items()}
+    rows["sensitivity"] = [
+        wording.row(verdict) | {"epsilon": epsilon, "rule": rule}
+        for epsilon, rule, verdict in sensitivity(measured)
+    ]
+    return {name: pd.DataFrame(found).rename(columns={"subject": "model"}) for name, found in rows.items()}
 
 
-def of_runs(
-    store: Store, cells: Sequence[Cell], frames: Mapping[str, pd.DataFrame]
-) -> dict[str, pd.DataFrame]:
-    """The tables on training runs, for a study of several: models in folders of their own that have a training.json.
-
-    What those files say is kept in runs.json beside the records, so that the tables can be made again without the models.
-    """
+def plugged(store: Store, cells: Sequence[Cell], frames: Frames) -> dict[str, pd.DataFrame]:
+    """The tables that other distributions make of those of the study."""
     models = {cell.model.name: Path(cell.model.source) for cell in cells}
-    runs = trained_runs.known_runs(store.refuse_links(store.root / "runs.json"), models)
-    if len(runs) < 2:
-        return {}
-    names = ("results", "sinks", "skills", "likelihood")
-    return ladder.tables(runs, *(frames.get(name) for name in names))
+    made: dict[str, pd.DataFrame] = {}
+    for plugin in PLUGINS.values():
+        tables = plugin.build(models, frames, store.refuse_links(store.root / f"{plugin.name}.json"))
+        made |= {name: frame for name, frame in tables.items() if plugin.owns(name)}
+    return made
 
 
 def evaluation(store: Store, cell: Cell) -> Evaluation:
@@ -205,65 +171,22 @@ def evaluation(store: Store, cell: Cell) -> Evaluation:
     return Evaluation(tuple(rows), settings)
 
 
-# ---- accuracies ----------------------------------------------------------------------------------
-
-
-def results(cells: Sequence[Cell], evaluations: dict[str, Evaluation]) -> tuple[pd.DataFrame, list[str]]:
-    """The result table, settings in every row, and notes. Each task and decoding is compared by itself."""
+def results(cells: Sequence[Cell], evaluations: Mapping[str, Evaluation]) -> pd.DataFrame:
+    """The result table, with settings in every row. Each task and decoding is compared by itself."""
     groups: dict[tuple[str, str], list[Cell]] = defaultdict(list)
     for cell in cells:
         if cell.id in evaluations:
-            groups[cell.decoding_name, cell.identity["task"]["task"]].append(cell)
+            groups[cell.decoding_name, cell.experiment.settings["task"]["task"]].append(cell)
     rows: list[dict[str, Any]] = []
-    notes: list[str] = []
     for group in groups.values():
-        table = compare_runs([evaluations[cell.id] for cell in group])
-        notes += table.notes
         draws: dict[tuple[str, str], list[Cell]] = defaultdict(list)
         for cell in group:
             draws[cell.model.name, pooled(cell.policy)].append(cell)
-        compared = {(str(row["model"]), str(row["policy"])): row for row in table.frame().to_dict("records")}
-        controls = {
-            (model, row["control_of"]): name
-            for (model, name), row in compared.items()
-            if row["match"] == "count"
-        }
-        for (model, policy), row in compared.items():
-            used = draws[model, policy]
-            about = used[0].columns() | {"policy": policy, "cell": " ".join(cell.id for cell in used)}
-            name = controls.get((model, policy), "")
-            rows.append(
-                about
-                | {str(key): value for key, value in row.items() if key not in about}
-                | _beside(used[0], compared.get((model, name)), draws.get((model, name), []), evaluations)
-            )
-    return holm_over(pd.DataFrame(rows)), list(dict.fromkeys(notes))
-
-
-def _beside(
-    cell: Cell,
-    beside: Mapping[Any, Any] | None,
-    controls: Sequence[Cell],
-    evaluations: Mapping[str, Evaluation],
-) -> dict[str, Any]:
-    """The count-matched control of a row: its accuracy (or nats), the attention it hid, and the paired difference to it."""
-    measure = evaluations[cell.id].measure
-    if beside is None:
-        own = ("control", "control_draws", f"control_{measure}", "control_hidden_share")
-        return dict.fromkeys((*own, *bounded("over_control")))
-    mean: dict[str, float] = defaultdict(float)
-    for draw in controls:
-        for document, score in evaluations[draw.id].scores().items():
-            mean[document] += score / len(controls)
-    pair = align(evaluations[cell.id].scores(), mean, ("the policy", "its control"))
-    paired = compare(*pair, shares=measure == ACCURACY)
-    return {
-        "control": beside["policy"],
-        "control_draws": int(beside["draws"]),
-        f"control_{measure}": beside[measure],
-        "control_hidden_share": beside["hidden_share"],
-        **bounded("over_control", paired.difference, *paired.interval),
-    }
+        for row in compare_runs([evaluations[cell.id] for cell in group]).to_dict("records"):
+            used = draws[row["model"], row["policy"]]
+            about = used[0].columns() | {"policy": row["policy"], "cell": " ".join(cell.id for cell in used)}
+            rows.append(about | {str(name): value for name, value in row.items() if name not in about})
+    return holm_over(pd.DataFrame(rows))
 
 
 def records(cells: Sequence[Cell], evaluations: Mapping[str, Evaluation]) -> pd.DataFrame:
@@ -280,40 +203,27 @@ def records(cells: Sequence[Cell], evaluations: Mapping[str, Evaluation]) -> pd.
     return pd.concat([frame.dropna(axis=1, how="all") for frame in frames], ignore_index=True)
 
 
-# ---- approximate steps ---------------------------------------------------------------------------
-
-
 def approximate(
-    store: Store, cells: Sequence[Cell], evaluations: Mapping[str, Evaluation]
+    store: Store, cells: Sequence[Cell], evaluations: Mapping[str, Evaluation], exact: pd.DataFrame | None
 ) -> dict[str, pd.DataFrame]:
-    """The tables on reuse rules; none in a study without any."""
-    reused = [cell for cell in cells if cell.reuse != "none"]
+    """The tables on reuse rules; none in a study without any. exact: the records of exact answers."""
+    reused = [cell for cell in cells if not cell.exact]
     if not reused:
         return {}
-    agreed = {
-        cell.id: [row for row, _ in store.answers(cell.id).values()]
-        for cell in reused
-        if cell.kind == "replay"
-    }
-    frames = {"reuse": reuse_table(cells, evaluations, agreed)}
+    frames = {}
     if any(cell.id in evaluations for cell in reused):
         frames["reuse_records"] = records(reused, evaluations)
-    rows = [
-        {
-            **cell.columns(), "n": 1, "document": row.document, "steps": row.steps, "forwards": row.forwards, **row.more,
-        }
+    frames["agreement"] = pd.DataFrame([
+        {**cell.columns(), "n": 1, "document": row.document, "steps": row.steps, "forwards": row.forwards, **row.more}
         for cell in reused
-        for row in agreed.get(cell.id, ())
-    ]  # fmt: skip
-    if rows:
-        frames["agreement"] = pd.DataFrame(rows)
-    return frames
+        if cell.kind == "replay"
+        for row, _ in store.answers(cell.id).values()
+    ])  # fmt: skip
+    plain = None if exact is None else exact[exact["policy"] == "none"]
+    return frames | {"reuse": reuse_table(plain, frames.get("reuse_records"), frames["agreement"])}
 
 
-# ---- models of one group ---------------------------------------------------------------------------
-
-
-def replicates(groups: Mapping[str, str], frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+def replicates(groups: Mapping[str, str], frames: Frames) -> pd.DataFrame:
     """A row for each group, task, decoding, policy and measure.
 
     The intervals of other tables are over documents, for one model; another training would have other weights, so what is said
@@ -327,38 +237,41 @@ def replicates(groups: Mapping[str, str], frames: Mapping[str, pd.DataFrame]) ->
         table: which one it comes from. models: how many. value: the mean over models; low, high: Student's 95 % interval over
         models, empty with fewer than LEAST_MODELS; least, most: the smallest and largest model.
     """
-    found: dict[tuple[str, ...], list[float]] = defaultdict(list)
-    for table in ("likelihood", "results", "sinks"):
-        for row in frames[table].to_dict("records") if table in frames else ():
-            if not groups.get(row["model"]):
-                continue
-            key = (table, groups[row["model"]], *(str(row[name]) for name in SETTING))
-            long = "measure" in row
-            for measure, value in (
-                [(row["measure"], row["value"])] if long else ((n, row.get(n)) for n in REPLICATED)
-            ):
-                if value is not None and value == value:
-                    found[(*key, str(measure))].append(float(value))
-    rows = []
-    for (table, group, *place, measure), values in found.items():
+    setting = ["model", "task", "decoding_name", "policy"]
+    known = [frames[name].assign(table=name) for name in ("likelihood", "results", "sinks") if name in frames]
+    if not groups or not known:
+        return pd.DataFrame()
+    long = [
+        frame
+        if "measure" in frame
+        else frame.melt(
+            [*setting, "table"], [n for n in REPLICATED if n in frame], var_name="measure", value_name="value"
+        )
+        for frame in known
+    ]
+    every = pd.concat([frame[[*setting, "table", "measure", "value"]] for frame in long], ignore_index=True)
+    every = every.assign(group=every["model"].map(groups), value=every["value"].astype(float)).dropna()
+
+    def over_models(values: pd.Series) -> pd.Series:
         low, high = mean_interval(values)[1:] if len(values) >= LEAST_MODELS else (float("nan"),) * 2
-        rows.append({
-            "group": group, **dict(zip(SETTING, place, strict=True)), "table": table, "measure": measure, "models": len(values),
-            "value": sum(values) / len(values), "low": float(low), "high": float(high), "least": min(values), "most": max(values),
-        })  # fmt: skip
-    return pd.DataFrame(rows)
+        numbers = len(values), values.mean(), low, high, values.min(), values.max()
+        return pd.Series(dict(zip(("models", "value", "low", "high", "least", "most"), numbers, strict=True)))
+
+    keys = ["group", *setting[1:], "table", "measure"]
+    found = every.groupby(keys, sort=False)["value"].apply(over_models).unstack().reset_index()
+    return found.astype({"models": int})
 
 
 # ---- files ---------------------------------------------------------------------------------------
 
 
-def write(store: Store, tables: Tables) -> None:
+def write(store: Store, frames: Frames) -> None:
     """Write tables/NAME.parquet and .csv; a table that the study no longer has is removed."""
     folder = store.refuse_links(store.root / "tables")
     for old in folder.glob("*"):
-        if old.suffix in (".parquet", ".csv") and old.stem not in tables.frames:
+        if old.suffix in (".parquet", ".csv") and old.stem not in frames:
             old.unlink()
-    for name, frame in tables.frames.items():
+    for name, frame in frames.items():
         plain = with_columns(frame, {})
         buffer = io.BytesIO()
         plain.to_parquet(buffer, index=False)

@@ -1,147 +1,124 @@
-"""The tables of what was recorded: traces and pairs of them, replays and inspections; and the verdicts on each model."""
+"""The tables of what was recorded: traces and pairs of them, replays and inspections."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import xarray as xr
 
 from sinkscope.generation.run import ACCOUNT
-from sinkscope.inspection.holdings import holdings
-from sinkscope.inspection.survey import survey_table
-from sinkscope.policies import Window
-from sinkscope.sinks import compare_traces, diagnose, mechanisms, merge, summary
+from sinkscope.inspection.survey import probe_names, survey_table
+from sinkscope.sinks import calibration, compare_traces, mechanisms, merge, summary
+from sinkscope.sinks.calibration import COUNTS
 from sinkscope.sinks.depth import depth_table
+from sinkscope.sinks.summary_table import settings_table
 from sinkscope.study.cells import Cell
 from sinkscope.study.store import Store, load_part, load_statistics
-from sinkscope.tasks.evaluation import Evaluation
+from sinkscope.tasks.records import Generation
 from sinkscope.trace.trace import Trace
+from sinkscope.verdicts import wording
+from sinkscope.verdicts.holdings import measures_of
+from sinkscope.verdicts.questions import held
 
-if TYPE_CHECKING:
-    from sinkscope.study.evidence_check import Known
-
-
-def trace_statistics(store: Store, cell: Cell, known: Known | None = None) -> xr.Dataset:
-    """The statistics of all traces of a cell, and of those of earlier studies of other documents."""
-    rows = [row for row, _ in store.answers(cell.id).values()]
-    parts = [load_statistics(store.statistics_file(cell.id, row.index, row.seed)) for row in rows]
-    earlier = None if known is None else known.traces(cell)
-    if earlier is not None:
-        here = {row.document for row in rows}
-        others = [place for place, document in enumerate(earlier.documents) if document not in here]
-        name = parts[0].attrs["model"]  # the weights are the same, wherever they lie
-        parts += [earlier.statistics.isel(sample=others).assign_attrs(model=name)] if others else []
-    return merge(parts, relabel=True).assign_attrs(here=len(rows))
+Frames = dict[str, pd.DataFrame]
 
 
-def sinks(cells: Sequence[Cell], statistics: Mapping[str, xr.Dataset]) -> pd.DataFrame:
-    """`ss.summary` of the traces of each cell."""
-    return _stacked(cells, statistics, summary)
+def traced(store: Store, cells: Sequence[Cell]) -> Frames:
+    """`sinks`: `ss.summary` of the traces of each cell; `depth`: sinks by layer; `thresholds`: by several ε and rules."""
+    statistics = {
+        cell.id: merge(
+            [
+                load_statistics(store.statistics_file(cell.id, row.index, row.seed))
+                for row in _rows(store, cell)
+            ],
+            relabel=True,
+        )
+        for cell in cells
+    }
+    made = (("sinks", summary), ("depth", depth_table), ("thresholds", settings_table))
+    return {name: stacked(cells, statistics, make) for name, make in made}
 
 
-def depth(cells: Sequence[Cell], statistics: Mapping[str, xr.Dataset]) -> pd.DataFrame:
-    """Sinks by layer, over the traces of each cell."""
-    return _stacked(cells, statistics, depth_table)
-
-
-def _stacked(
+def stacked(
     cells: Sequence[Cell], statistics: Mapping[str, xr.Dataset], table: Callable[[xr.Dataset], pd.DataFrame]
 ) -> pd.DataFrame:
+    """A table of the statistics of each cell (by its id), one under the other."""
     frames = []
     for cell in cells:
         samples = int(statistics[cell.id].sizes["sample"])
-        here = statistics[cell.id].attrs.get("here", samples)
-        about = {"traces": cell.group, "samples": samples, "here": here, **cell.columns()}
+        about = {"traces": cell.group, "samples": samples, **cell.columns()}
         frames.append(with_columns(table(statistics[cell.id]), about))
     return pd.concat(frames, ignore_index=True)
 
 
-def diagnosis(
-    cells: Sequence[Cell], evaluations: Mapping[str, Evaluation], statistics: Mapping[str, xr.Dataset]
-) -> pd.DataFrame:
-    """The verdicts on each model, from its unmasked traces and its accuracies on the first task of the study."""
-    frames = []
-    for model in dict.fromkeys(cell.model.name for cell in cells):
-        mine = [cell for cell in cells if cell.model.name == model]
-        traced = [statistics[cell.id] for cell in mine if cell.id in statistics and cell.policy == "none"]
-        graded = [cell for cell in mine if cell.id in evaluations]
-        scores = {
-            cell.policy: evaluations[cell.id]
-            for cell in graded
-            if (cell.task, cell.decoding) == (graded[0].task, graded[0].decoding)
-        }
-        policies = [cell.parsed_policy() for cell in graded if cell.policy in scores]
-        windows = [
-            policy for policy in policies if isinstance(policy, Window) and policy == Window(policy.width)
-        ]
-        verdict = diagnose(
-            traced[:1] or None,
-            unmasked=scores.get("none"),
-            top1=scores.get("top:1"),
-            random1=scores.get("random(top:1)"),
-            window=scores.get(str(windows[0])) if windows else None,
-            window_first=scores.get(str(replace(windows[0], first=4))) if windows else None,
-        )
-        frames.append(with_columns(verdict.table, {"model": model}))
-    return pd.concat(frames, ignore_index=True)
-
-
-def replay(store: Store, cells: Sequence[Cell]) -> pd.DataFrame:
-    """Means over documents of the changes by a policy, step by step."""
+def replay(store: Store, cells: Sequence[Cell]) -> Frames:
+    """`replay`: means over documents of the changes by a policy, step by step."""
+    names = ("kl", "confidence_change", "flipped", "changed", *ACCOUNT)
     rows = []
     for cell in cells:
-        answers = [row for row, _ in store.answers(cell.id).values()]
-        means: dict[str, Any] = {**cell.columns(), "n": len(answers)}
-        for name in ("kl", "confidence_change", "flipped", "changed", *ACCOUNT):
-            values = [row.more[name] for row in answers if row.more.get(name) is not None]
-            means[name] = sum(values) / len(values) if values else None
-        rows.append(means)
-    return pd.DataFrame(rows)
+        told = pd.DataFrame([row.more for row in _rows(store, cell)]).reindex(columns=list(names))
+        means = told.astype(float).mean()
+        rows.append({**cell.columns(), "n": len(told), **{name: _known(means[name]) for name in names}})
+    return {"replay": pd.DataFrame(rows)}
 
 
-def inspection(store: Store, cells: Sequence[Cell]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The measures of each inspected cell, and the answers of the rules over them."""
+def inspection(store: Store, cells: Sequence[Cell]) -> Frames:
+    """`inspection`: the measures of each inspected cell; `holdings`: the verdicts on them."""
     measures, answers = [], []
     for cell in cells:
-        rows = [row for row, _ in store.answers(cell.id).values()]
+        rows = _rows(store, cell)
         table = survey_table([load_part(store.statistics_file(cell.id, row.index, row.seed)) for row in rows])
         flags = [dict(row.more.get("void") or {}) for row in rows]
         void = {name: why for name, why in flags[0].items() if all(name in flag for flag in flags)}
         measures.append(with_columns(table, cell.columns()))
-        answers.append(with_columns(pd.DataFrame(holdings(table, void)), cell.columns()))
-    return pd.concat(measures, ignore_index=True), pd.concat(answers, ignore_index=True)
+        verdicts = held(measures_of(table, void, cell.model.name), probe_names())
+        told = [wording.row(verdict) | {"evidence": wording.held(verdict)} for verdict in verdicts]
+        answers.append(with_columns(pd.DataFrame(told), cell.columns()))
+    tables = {"inspection": measures, "holdings": answers}
+    return {name: pd.concat(frames, ignore_index=True) for name, frames in tables.items()}
 
 
-def pairs(store: Store, cells: Sequence[Cell]) -> pd.DataFrame | None:
-    """The changes between the traces without and with a policy of the same documents."""
+def pairs(store: Store, cells: Sequence[Cell]) -> Frames:
+    """`pairs`: the changes between the traces without and with a policy of the same documents; `calibration`."""
 
-    def block(cell: Cell) -> tuple[Any, ...]:
-        return (cell.model, cell.task, cell.decoding, cell.group)
+    def section(cell: Cell) -> tuple[Any, ...]:
+        return (cell.model, cell.task, cell.experiment.decoding, cell.group)
 
-    plain = {block(cell): cell for cell in cells if cell.policy == "none" and cell.keep}
-    frames = []
+    plain = {section(cell): cell for cell in cells if cell.experiment.policy is None and cell.keep}
+    frames: dict[str, list[pd.DataFrame]] = {"pairs": [], "calibration": []}
     for cell in cells:
-        base = plain.get(block(cell))
-        if cell.policy == "none" or base is None or not cell.keep:
+        base = plain.get(section(cell))
+        if cell.experiment.policy is None or base is None or not cell.keep:
             continue
-        for row, _ in store.answers(cell.id).values():
+        counts = []
+        for row in _rows(store, cell):
             without, under = (
                 Trace.open(store.trace_file(recorded.id, row.index, row.seed)) for recorded in (base, cell)
             )
-            changes = mechanisms(compare_traces(without, under, **json.loads(cell.sinks or "{}")))
-            frames.append(with_columns(changes, {**cell.columns(), "document": row.document}))
-    return pd.concat(frames, ignore_index=True) if frames else None
+            compared = compare_traces(without, under, **cell.sinks._asdict())
+            about = {**cell.columns(), "document": row.document}
+            frames["pairs"].append(with_columns(mechanisms(compared), about))
+            counts.append(compared[list(COUNTS)].sum("step"))
+        whole = calibration(xr.concat(counts, dim="sample"))
+        frames["calibration"].append(with_columns(whole, cell.columns()))
+    return {name: pd.concat(made, ignore_index=True) for name, made in frames.items() if made}
 
 
 def with_columns(frame: pd.DataFrame, columns: Mapping[str, Any]) -> pd.DataFrame:
     """A copy of the table with these columns in front, those that it has already left as they are."""
     frame = frame.copy()
     frame.attrs = {}
-    for place, (name, value) in enumerate(columns.items()):
+    for column, (name, value) in enumerate(columns.items()):
         if name not in frame:
-            frame.insert(place, name, value)
+            frame.insert(column, name, value)
     return frame
+
+
+def _rows(store: Store, cell: Cell) -> list[Generation]:
+    return [row for row, _ in store.answers(cell.id).values()]
+
+
+def _known(value: float) -> float | None:
+    return None if value != value else value

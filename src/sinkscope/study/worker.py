@@ -1,7 +1,4 @@
-"""A worker of any executor: it keeps one model loaded, and runs jobs with it.
-
-Jobs are plain data that any executor can send: a shard to do, or a model whose speed is to be measured.
-"""
+"""What a worker of any executor does with a job: a shard to do, or a model whose speed is to be measured."""
 
 from __future__ import annotations
 
@@ -9,23 +6,29 @@ import contextlib
 import os
 import time
 import traceback
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from sinkscope.decoding import default_decoding
-from sinkscope.errors import SinkscopeError
+from sinkscope.base.errors import SinkscopeError
+from sinkscope.decoding import Decoding, decoding_from_options
+from sinkscope.decoding.base import kinds
+from sinkscope.decoding.reading import Reading
 from sinkscope.generation.generate import generate
 from sinkscope.models.load import load
 from sinkscope.models.model import Model
-from sinkscope.policies import MaskTop
+from sinkscope.policies.mask_top import MaskTop
 from sinkscope.study.cells import Cell
 from sinkscope.study.estimate import Speed
 from sinkscope.study.shard import Shard, run_shard
 from sinkscope.study.spec import StudyModel, import_modules
+from sinkscope.tasks.answer import Item
 from sinkscope.tasks.prompting import encode_prompt
+from sinkscope.tasks.reading import text_ids
+from sinkscope.tasks.task import Task
 from sinkscope.trace.capture import Capture
 
 STEPS = 4
@@ -37,7 +40,6 @@ class Measurement:
     """A job: measure the speed of a cell's model."""
 
     cell: Cell
-    work: float = 1.0
 
     @property
     def name(self) -> str:
@@ -55,47 +57,52 @@ class JobResult(NamedTuple):
     failure: str | None = None
 
 
-@dataclass
-class Worker:
-    """A place to run jobs: the study's folder, a device, and the model that was loaded last.
+@dataclass(frozen=True)
+class WorkerSettings:
+    """What workers have in common.
 
     Attributes:
-        threads: of this process; None: as many as the libraries choose.
+        root: the study's folder. workers: at a time; None: as many as there are GPUs, else cores.
+        memory: bytes that one model takes; it limits the workers on a CPU.
         modules: imported before the first job; they register policies, tasks, decodings and families.
-        grade: False leaves the grading of answers to another call.
+        options: of the executor.
     """
 
     root: Path
     device: str = "auto"
-    threads: int | None = None
+    workers: int | None = None
     batch_size: Any = "auto"
+    memory: int = 0
     modules: tuple[str, ...] = ()
-    grade: bool = True
-    _loaded: StudyModel | None = None
-    _model: Model | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
 
-    def run(self, job: Job) -> JobResult:
-        """Do a job; errors come back as text."""
-        try:
-            import_modules(self.modules)
-            set_threads(self.threads)
-            model = self.model(job.cell.model)
-            if isinstance(job, Measurement):
-                return JobResult(measure(job.cell, model))
-            run_shard(self.root, job, model, self.batch_size, self.grade)
-            return JobResult(None)
-        except SinkscopeError as error:
-            return JobResult(None, str(error))
-        except Exception:
-            return JobResult(None, traceback.format_exc())
 
-    def model(self, wanted: StudyModel) -> Model:
-        """The model, loaded when it is not the one at hand."""
-        if self._model is None or self._loaded != wanted:
-            self._model = None  # the old one is freed before the new one is read
-            self._model = load(wanted.source, self.device, wanted.dtype, wanted.revision)
-            self._loaded = wanted
-        return self._model
+AT_HAND: dict[tuple[StudyModel, str], Model] = {}
+"""The model that this process loaded last, and its device."""
+
+
+def do(settings: WorkerSettings, job: Job, device: str, threads: int | None = None) -> JobResult:
+    """Do a job in this process; errors come back as text.
+
+    threads: of this process; None: as many as the libraries choose.
+    """
+    try:
+        import_modules(settings.modules)
+        set_threads(threads)
+        wanted = job.cell.model
+        if (wanted, device) not in AT_HAND:
+            AT_HAND.clear()  # the old one is freed before the new one is read
+            loaded = load(wanted.source, device, wanted.dtype, wanted.revision)
+            AT_HAND[wanted, device] = loaded.mode(causal=wanted.mode == "causal")
+        model = AT_HAND[wanted, device]
+        if isinstance(job, Measurement):
+            return JobResult(measure(job.cell, model))
+        run_shard(settings.root, job, model, settings.batch_size)
+        return JobResult(None)
+    except SinkscopeError as error:
+        return JobResult(None, str(error))
+    except Exception:
+        return JobResult(None, traceback.format_exc())
 
 
 def cores() -> int:
@@ -136,25 +143,34 @@ def measure(cell: Cell, model: Model) -> Speed:
     Timed over some steps in the middle of a generation, on as many documents with equally long prompts as are answered
     together in this cell.
     """
-    task = cell.parsed_task()
-    prompts = [
-        (encode_prompt(model, task.prompt(item.document), task.scheme).ids, item.stream)
-        for item in cell.items(task)[:32]
-    ]
+    task, decoding = cell.experiment.task, cell.experiment.decoding
+    prompts = [(_prompt(model, task, item, decoding), item.stream) for item in cell.items()[:32]]
     lengths = [len(ids) for ids, _ in prompts]
     common = max(set(lengths), key=lambda length: (lengths.count(length), length))
     equal = [prompt for prompt in prompts if len(prompt[0]) == common][:8]
     rows = torch.tensor([list(ids) for ids, _ in equal])
     streams = [stream for _, stream in equal]
-    decoding = cell.parsed_decoding()
     if not decoding.generates:  # a forward of a reading takes about as long
-        decoding = default_decoding(model.family)
+        decoding = brief(model)
     _timed(model, rows[:1], streams[:1], decoding)  # the first passes of a process are slow
     return Speed(
         _timed(model, rows, streams, decoding),
         _timed(model, rows, streams, decoding, policy=MaskTop(1)),
         _timed(model, rows[:1], streams[:1], decoding, capture=Capture(anatomy=True, by_query=True)),
     )
+
+
+def brief(model: Model) -> Decoding:
+    """The decoding of short answers of the model's family."""
+    return decoding_from_options(model.family, kinds(model.family)[0].brief)
+
+
+def _prompt(model: Model, task: Task, item: Item, decoding: Decoding) -> tuple[int, ...]:
+    """Token ids of a document's prompt; of a text that is read, its begin, so that what is generated makes it as long."""
+    if isinstance(decoding, Reading):
+        text = item.document.question or item.document.answer
+        return tuple(text_ids(model, text)[: max(1, decoding.length - brief(model).new_tokens)])
+    return encode_prompt(model, task.prompt(item.document), task.scheme).ids
 
 
 def _timed(model: Model, rows: Any, streams: list[int], decoding: Any, **options: Any) -> float:

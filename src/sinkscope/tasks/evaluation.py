@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sinkscope.errors import InputError
-from sinkscope.files import fit, reading
+from sinkscope.base.errors import InputError
+from sinkscope.base.files import fit, reading
 from sinkscope.statistics import Interval, mean_interval, standard_error, wilson
-from sinkscope.tasks.battery.documents import SKILLS, Stratum, stratum_of
+from sinkscope.tasks.battery import SKILLS, Stratum, stratum_of
 from sinkscope.tasks.grading import GRADER_BROKE
 from sinkscope.tasks.records import Generation, Grade, RunFolder, RunSettings
 from sinkscope.tasks.task import ACCURACY, NATS
@@ -66,6 +66,12 @@ class Record:
     macs_exact: int | None = None
     strongest_hit: float | None = None
     sink_removed: float | None = None
+
+
+UNTOLD = {
+    "ties": 0, "prompt_tokens": 0, "stream": 0, "fingerprint": "", "sinks_hit": None, "key_share": None, "nats": (),
+}  # fmt: skip
+"""What a record says where its line in the file says nothing."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -157,11 +163,11 @@ class Evaluation:
         """The records as a DataFrame, without their settings."""
         import pandas as pd
 
-        left_out = (
-            ("settings", "nats")
-            if self.settings.get("reuse")
-            else ("settings", "nats", "reuse", "macs", "macs_exact")
-        )
+        left_out = [
+            "settings",
+            "nats",
+            *(() if self.settings.get("reuse") else ("reuse", "macs", "macs_exact")),
+        ]
         names = [name for name in Record.__dataclass_fields__ if name not in left_out]
         frame = pd.DataFrame([{name: getattr(record, name) for name in names} for record in self.records])
         strata = [stratum_of(record.document) for record in self.records]
@@ -182,20 +188,12 @@ class Evaluation:
                     f"{self.settings['task'].get('task')} has no skills: evaluate the task battery"
                 )
             rows[stratum].append(score)
-        return pd.DataFrame(
-            [
-                (
-                    *stratum,
-                    len(each),
-                    sum(each) / len(each),
-                    *wilson(min(float(len(each)), sum(each)), len(each)),
-                )
-                for stratum, each in sorted(
-                    rows.items(), key=lambda row: (SKILLS.index(row[0].skill), row[0].level)
-                )
-            ],
-            columns=["skill", "difficulty", "n", "accuracy", "low", "high"],
-        )
+        order = sorted(rows.items(), key=lambda row: (SKILLS.index(row[0].skill), row[0].level))
+        lines = [
+            (*one, len(each), sum(each) / len(each), *wilson(min(float(len(each)), sum(each)), len(each)))
+            for one, each in order
+        ]
+        return pd.DataFrame(lines, columns=["skill", "difficulty", "n", "accuracy", "low", "high"])
 
     def __repr__(self) -> str:
         return "\n".join(f"{name:<10} {value}" for name, value in summary(self))
@@ -280,6 +278,8 @@ def _by_skill(evaluation: Evaluation) -> str:
 def _measured(evaluation: Evaluation) -> tuple[str, str]:
     low, high = evaluation.interval
     between = f"± {evaluation.stderr:.4f}, 95 % interval {low:.4f} to {high:.4f}"
+    if math.isnan(evaluation.stderr):
+        between = "of one document, which has no interval"
     if evaluation.measure == NATS:
         nll = evaluation.nll
         perplexity = math.exp(nll) if nll < 700 else math.inf
@@ -296,7 +296,8 @@ def collect(run: RunFolder, keys: set[tuple[str, int]] | None = None) -> Evaluat
     missing = [row.document for row in rows if (row.document, row.seed) not in grades]
     if missing:
         raise InputError(
-            f"{run.path} has {len(missing)} answers without a grade, such as {missing[0]}: run `sinkscope grade {run.path}`"
+            f"{run.path} has {len(missing)} answers without a grade, such as {missing[0]}: run `sinkscope evaluate --grade "
+            f"{run.path}`"
         )
     settings = settings_of(run)
     records = (record_of(row, grades[row.document, row.seed], settings) for row in rows)
@@ -319,26 +320,16 @@ def open_evaluation(path: str | os.PathLike[str]) -> Evaluation:
 
 def record_of(row: Generation, grade: Grade, settings: Mapping[str, Any]) -> Record:
     """An answer with its grade, and the settings of its run."""
-    more = row.more
-    answered = ("document", "index", "seed", "prompt", "output", "steps", "forwards")
-    known: dict[str, Any] = {name: getattr(row, name) for name in answered}
-    known |= {name: getattr(grade, name) for name in ("extracted", "passed", "reason", "sandbox")}
-    known |= {
-        name: more.get(name)
-        for name in (
-            "sinks_hit",
-            "strongest_hit",
-            "sink_removed",
-            "key_share",
-            "nll",
-            "reuse",
-            "macs",
-            "macs_exact",
-        )
+    known = {
+        **UNTOLD,
+        **row.more,
+        **vars(grade),
+        **vars(row),
+        "hidden_share": row.hidden,
+        "settings": settings,
     }
-    known |= {name: more.get(name, 0) for name in ("ties", "prompt_tokens", "stream")}
-    known |= {"hidden_share": row.hidden, "fingerprint": more.get("fingerprint", "")}
-    return Record(**known, settings=settings, nats=tuple(more.get("nats", ())))
+    known["nats"] = tuple(known["nats"])
+    return Record(**{name: known[name] for name in Record.__dataclass_fields__ if name in known})
 
 
 def score_of(record: Record) -> float:

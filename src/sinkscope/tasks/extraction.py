@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from sinkscope.checks import known
+from sinkscope.base.checks import one_of
 
 
 @dataclass(frozen=True)
@@ -84,4 +84,4 @@ def _normal(text: str) -> str:
 
 
 def _extractor(name: str) -> Extractor:
-    return EXTRACTORS[known("extraction", name, EXTRACTORS)]
+    return EXTRACTORS[one_of("extraction", name, EXTRACTORS)]

@@ -15,12 +15,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sinkscope.errors import InputError, nearest
-from sinkscope.files import fit, reading
+from sinkscope.base.errors import InputError, nearest
+from sinkscope.base.files import fit, reading
 from sinkscope.tasks import registry, sandbox
 from sinkscope.tasks.generated import GeneratedTask
 from sinkscope.tasks.records import Generation, Grade, RunFolder, TaskSettings
-from sinkscope.tasks.task import Document, Task, Verdict, fingerprint
+from sinkscope.tasks.task import Document, Mark, Task, fingerprint
 
 PART = 32
 LONGEST_ANSWER = 1_000_000
@@ -51,6 +51,10 @@ def task_of(settings: Mapping[str, Any], data: str | Path | None = None, sandbox
     with reading("the task in settings.json of the run", "restore the file from a copy"):
         known = fit(TaskSettings, settings.get("task"))
         name, scheme = known["task"], (known.get("scheme") or {}).get("name")
+    if "data" in known:  # a file of one's own, whose name alone was recorded
+        if data is None:
+            raise InputError(f"the run's task is a file of your own, {name}.jsonl: give it with --data")
+        return registry.get(f"{data}:{scheme}", None, None, sandbox)
     if name.partition(":")[0] not in registry.names():
         raise InputError(f"the run's task {name!r} is not known here: {nearest(name, registry.names())}")
     return registry.get(f"{name}:{scheme}" if scheme else name, None, data, sandbox)
@@ -140,25 +144,25 @@ def grade_rows(task: Task, documents: Mapping[str, Document], rows: Sequence[Gen
     pairs = [
         (documents[row.document], row.output) if len(row.output) <= LONGEST_ANSWER else None for row in rows
     ]
-    verdicts = iter(_verdicts(task, [pair for pair in pairs if pair is not None]))
+    marks = iter(_marks(task, [pair for pair in pairs if pair is not None]))
     too_long = f"the answer is longer than {LONGEST_ANSWER} characters"
     grades = []
     for row, pair in zip(rows, pairs, strict=True):
-        verdict = Verdict(False, "", too_long) if pair is None else next(verdicts)
-        grades.append(Grade(row.document, row.index, row.seed, **asdict(verdict)))
+        mark = Mark(False, "", too_long) if pair is None else next(marks)
+        grades.append(Grade(row.document, row.index, row.seed, **asdict(mark)))
     return grades
 
 
-def _verdicts(task: Task, pairs: Sequence[tuple[Document, str]]) -> Sequence[Verdict]:
-    """The verdicts on some answers; where grading them together breaks, one by one, to find whose fault it is."""
+def _marks(task: Task, pairs: Sequence[tuple[Document, str]]) -> Sequence[Mark]:
+    """The marks of some answers; where grading them together breaks, one by one, to find whose fault it is."""
     try:
         return task.grade_many(pairs)
     except (InputError, OSError):  # the machine or the settings, not an answer
         raise
     except Exception as error:
         if len(pairs) == 1:
-            return [Verdict(False, "", f"{GRADER_BROKE} ({type(error).__name__}: {error})"[:300])]
-    return [_verdicts(task, [pair])[0] for pair in pairs]
+            return [Mark(False, "", f"{GRADER_BROKE} ({type(error).__name__}: {error})"[:300])]
+    return [_marks(task, [pair])[0] for pair in pairs]
 
 
 def check_documents(rows: Iterable[Generation], documents: Mapping[str, Document], where: object) -> None:

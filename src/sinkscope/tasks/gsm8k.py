@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 from sinkscope.tasks.extraction import extract, is_right
 from sinkscope.tasks.schemes import choose, compose, read_schemes
 from sinkscope.tasks.sources import Example, HubData, read_examples, read_rows
-from sinkscope.tasks.task import Document, Prompt, Scheme, Task, Verdict, cut
+from sinkscope.tasks.task import Document, Mark, Prompt, Scheme, Task, cut
 
 _FIELDS = ("question", "answer")
 _REVISION = "e53f048856ff4f594e959d75785d2c2d37b678ee"
@@ -68,14 +68,14 @@ class Gsm8k(Task):
             examples = read_examples(self.scheme.shots)[: self.scheme.count]
         return compose(self.scheme, self.scheme.question.format(question=document.question), examples)
 
-    def grade(self, document: Document, output: str) -> Verdict:
+    def grade(self, document: Document, output: str) -> Mark:
         """Right when the scheme's extraction finds the gold number.
 
         The gold text itself is always right: OpenCompass's rule, kept as it is, misses the 14 with commas.
         """
         number = extract(self.scheme.extraction, cut(output, self.scheme.until))
         gold = output.strip() == document.answer.strip()
-        return Verdict(gold or is_right(self.scheme.extraction, number, document.answer), number)
+        return Mark(gold or is_right(self.scheme.extraction, number, document.answer), number)
 
 
 def _train_file(test: Path) -> Path:

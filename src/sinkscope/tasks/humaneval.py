@@ -13,14 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sinkscope.checks import known
+from sinkscope.base.checks import one_of
 from sinkscope.tasks import bounded
 from sinkscope.tasks.bounded import BoundedResult
 from sinkscope.tasks.code_text import RULES
 from sinkscope.tasks.programs import grade_programs
 from sinkscope.tasks.schemes import choose, compose, read_schemes
 from sinkscope.tasks.sources import HubData, read_rows
-from sinkscope.tasks.task import Document, Prompt, Scheme, Task, Verdict, cut
+from sinkscope.tasks.task import Document, Mark, Prompt, Scheme, Task, cut
 
 TEST = HubData(
     "openai/openai_humaneval",
@@ -68,18 +68,18 @@ class HumanEval(Task):
 
     def programs(self, pairs: Sequence[tuple[Document, str]]) -> list[BoundedResult]:
         """The sources that are run before the tests; an answer that cannot be read has none."""
-        rule = known("extraction", self.scheme.extraction, RULES)
+        rule = one_of("extraction", self.scheme.extraction, RULES)
         calls = []
         for document, output in pairs:
             found = cut(output, self.scheme.until)
             calls.append((rule, document.question, found, document.extra["entry_point"]))
         return bounded.apply(calls)
 
-    def grade(self, document: Document, output: str) -> Verdict:
+    def grade(self, document: Document, output: str) -> Mark:
         """Right when the program passes the document's tests."""
         return self.grade_many([(document, output)])[0]
 
-    def grade_many(self, pairs: Sequence[tuple[Document, str]], workers: int | None = None) -> list[Verdict]:
+    def grade_many(self, pairs: Sequence[tuple[Document, str]], workers: int | None = None) -> list[Mark]:
         """`grade` for each pair, `workers` programs at a time."""
         tests = [_tests(document) for document, _ in pairs]
         programs = list(zip(self.programs(pairs), tests, strict=True))

@@ -20,13 +20,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sinkscope.checks import whole
-from sinkscope.decoding import decoding_from_options, default_decoding, option_names
-from sinkscope.decoding.engine import Engine, select
-from sinkscope.errors import InputError
+from sinkscope.base.checks import whole
+from sinkscope.base.errors import InputError
+from sinkscope.decoding import decoding_from_options, default_decoding, option_fields
+from sinkscope.decoding.base import select
+from sinkscope.decoding.causal import next_logits
+from sinkscope.decoding.engine import Engine
 from sinkscope.generation.generate import generate
 from sinkscope.generation.run import ACCOUNT
 from sinkscope.models.model import Model
+from sinkscope.policies.masking import Forward
 from sinkscope.policies.policy import Policy, check_policy
 from sinkscope.policies.runtime import PolicyRuntime
 from sinkscope.tasks.task import seed_of
@@ -76,7 +79,9 @@ def causal(model: Model, ids: Tensor, given: int, policy: Policy | None, keys: S
     Args:
         ids: Long [B, S]. keys: one number per row, for random controls.
     """
-    acting = check_policy(policy, model.shape.layers, ids.shape[1], "causal", model.shape.heads)
+    acting = check_policy(
+        policy, model.shape.layers, ids.shape[1], "causal", model.shape.heads, model.has_learned_sinks
+    )
     runtime = None
     if acting is not None:
         runtime = PolicyRuntime(acting, keys, True, given, None, ids.shape[1], model.words)
@@ -85,7 +90,7 @@ def causal(model: Model, ids: Tensor, given: int, policy: Policy | None, keys: S
         if runtime is not None:
             rows = torch.arange(ids.shape[1] - 1, device=ids.device)[None]
             # One forward holds prefill and steps, so what a rule leaves out are rows of it.
-            runtime.begin(tokens=ids[:, :-1], scored=rows >= given - 1, spared=rows < given)
+            runtime.begin(Forward(tokens=ids[:, :-1], scored=rows >= given - 1, spared=rows < given))
         context = model.context(policy=runtime)
         logits = model.forward(ids[:, :-1], context, keep=ids.shape[1] - given)
         if runtime is not None:
@@ -93,14 +98,15 @@ def causal(model: Model, ids: Tensor, given: int, policy: Policy | None, keys: S
         return _counted(*_nats(logits, target), 1, runtime)
     begin = min(max(given, 2 * _most(acting)), ids.shape[1] - 1)
     engine = Engine(model, None, runtime)
-    cache = engine.new_cache()
+    cache = model.new_cache()
     parts = []
     if begin > given:
         early = model.forward(ids[:, : begin - 1], keep=begin - given)
         parts += [_nats(early[:, place], ids[:, given + place]) for place in range(begin - given)]
     for column in range(begin, ids.shape[1]):
-        logits = engine.next_logits(ids, column, 0 if column == begin else column - 1, cache)
+        logits = next_logits(engine, ids, column, 0 if column == begin else column - 1, cache)
         parts.append(_nats(logits, ids[:, column]))
+    engine.release()
     values, best = (torch.stack(part, 1) for part in zip(*parts, strict=True))
     return _counted(values, best, int(engine.forwards) + (begin > given), runtime)
 
@@ -165,8 +171,13 @@ def _engine(model: Model, ids: Tensor, policy: Policy | None, keys: Sequence[int
     if model.spec.causal or model.ids.mask is None:
         why = "is a causal model" if model.spec.causal else "names no mask token"
         raise InputError(f"{model.source} {why}, so no token of a text can be masked")
+    if model.spec.modes:
+        raise InputError(
+            f"{model.source} reads what stands before a block causally, so no forward reads a whole masked text as its loop "
+            "does; read the text with its causal mode (SOURCE@causal in a study, model.mode(causal=True) in Python)"
+        )
     kind, shape = model.attention_kind, model.shape
-    acting = check_policy(policy, shape.layers, ids.shape[1], kind, shape.heads)
+    acting = check_policy(policy, shape.layers, ids.shape[1], kind, shape.heads, model.has_learned_sinks)
     runtime = None
     if acting is not None:
         runtime = PolicyRuntime(acting, keys, False, first, None, ids.shape[1], model.words)
@@ -183,7 +194,7 @@ def _nats(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 def _counted(values: Tensor, best: Tensor, forwards: int, runtime: PolicyRuntime | None) -> Nats:
     if runtime is None:
         return Nats(values, best, forwards)
-    return Nats(values, best, forwards, **{name: getattr(runtime, name) for name in ACCOUNT})
+    return Nats(values, best, forwards, **runtime.shares())
 
 
 def _fixed(policy: Policy) -> bool:
@@ -205,7 +216,7 @@ def _whole_answer(model: Model, length: int) -> dict[str, Any]:
     if model.spec.blocks:
         block = int(getattr(default_decoding(model.family), "block", 1))
         return {"length": -(-length // block) * block}
-    return {name: length for name in ("length", "block") if name in option_names(model.family)}
+    return {name: length for name in ("length", "block") if name in option_fields(model.family)}
 
 
 # ---- continuations -------------------------------------------------------------------------------
@@ -394,12 +405,8 @@ def _fitted(model: Model, pair: Pair) -> tuple[list[int], list[int]]:
     return context, continuation
 
 
-def _of_row(values: Tensor | None, row: int) -> float:
-    return math.nan if values is None else float(values[row])
-
-
 def _greedy(model: Model, context: Sequence[int], continuation: Sequence[int], policy: Policy | None) -> bool:
     """True when the family's loop, one token at a time by confidence, writes exactly this continuation."""
     decoding = decoding_from_options(model.family, _whole_answer(model, len(continuation)))
-    run = generate(model, [list(context)], decoding, policy, seed=[0])
-    return run.answers[0][: len(continuation)] == list(continuation)
+    run = generate(model, [list(context)], decoding, policy=policy, seed=[0])
+    return run.answer(0)[: len(continuation)] == list(continuation)

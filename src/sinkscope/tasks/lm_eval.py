@@ -1,4 +1,4 @@
-"""The bridge to lm-eval: `sinkscope lm-eval --model_args pretrained=…,policy=top:5 --tasks …` (see `sinkscope.lm_eval`).
+"""The bridge to lm-eval: once this is imported, lm-eval knows the model "sinkscope".
 
 What it does not do: run model-written code outside our sandbox (such tasks are refused; use
 `sinkscope evaluate`), or pass off a diffusion model's bound as a log-likelihood (results say what they are).
@@ -16,20 +16,23 @@ from typing import Any
 
 import torch
 from lm_eval.api.model import TemplateLM
+from lm_eval.api.registry import register_model
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from sinkscope.decoding import Decoding, decoding_from_options, option_names
-from sinkscope.errors import InputError, nearest
-from sinkscope.generation.generate import check_reuse, generate
+from sinkscope.base.errors import InputError, nearest
+from sinkscope.decoding import Decoding, decoding_from_options, option_fields
+from sinkscope.generation.generate import generate
 from sinkscope.models.load import load
 from sinkscope.models.prompts import decode, render
 from sinkscope.policies import parse_policy
 from sinkscope.reuse import parse_reuse
+from sinkscope.reuse.acting import check_reuse
 from sinkscope.tasks.answer import rows_at_once
+from sinkscope.tasks.experiment import Experiment, ModelIdentity
 from sinkscope.tasks.likelihood import DRAWS, Likelihood, bound, exact
 from sinkscope.tasks.prompting import start_token
-from sinkscope.tasks.task import cut, digest, seed_of
+from sinkscope.tasks.task import Document, Mark, Prompt, Task, Turn, cut, digest, seed_of
 
 LENGTH = 256  # lm-eval's own default, where neither task nor user says
 LONGEST = 2048  # windows of rolling likelihoods, where a model states no context
@@ -38,6 +41,25 @@ NOT_COMPARABLE = "Monte Carlo lower bound of a diffusion model; not comparable w
 log = logging.getLogger("lm_eval.sinkscope")
 
 
+class Requests(Task):
+    """The task of the bridge: lm-eval words the questions and grades the answers."""
+
+    name = "lm-eval"
+
+    def documents(self, limit: int | None = None) -> Sequence[Document]:
+        """None that are known beforehand."""
+        return ()
+
+    def prompt(self, document: Document) -> Prompt:
+        """As lm-eval words it."""
+        return Prompt((Turn("user", document.question),), chat=False)
+
+    def grade(self, document: Document, output: str) -> Mark:
+        """Refused: lm-eval grades."""
+        raise InputError("answers to lm-eval's requests are graded by lm-eval")
+
+
+@register_model("sinkscope")
 class SinkscopeLM(TemplateLM):  # type: ignore[misc]
     """A sinkscope model as lm-eval sees it.
 
@@ -66,8 +88,8 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
         **decoding: Any,
     ) -> None:
         super().__init__()
-        self.policy = None if policy is None else parse_policy(str(policy).replace(";", ","))
-        self.reuse = None if reuse is None else parse_reuse(str(reuse).replace(";", ","))
+        rule = parse_policy(str(policy or "none").replace(";", ","))
+        approximate = parse_reuse(str(reuse or "none").replace(";", ","))
         self.model = load(pretrained, _device(device), dtype, revision)
         if self.model.tokenizer is None:
             raise InputError(f"{pretrained} has no tokenizer files, and lm-eval's tasks are text")
@@ -76,11 +98,14 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
         self.options = _checked_options(self.model.family, decoding)
         self.batch_size = _batch_size(batch_size)
         self.most = max_batch_size
-        self.seed, self.draws = seed, draws
+        self.draws = draws
         self.errors: list[float] = []
         self._templated = False
+        self.experiment = Experiment(
+            ModelIdentity.of(self.model), Requests(), self._decoding({}), rule, approximate, (seed,)
+        )
         # Options that do not fit together are said now.
-        check_reuse(self.model, self._decoding({}), self.policy, None, self.reuse)
+        check_reuse(self.model, self.experiment.decoding, rule, None, approximate)
 
     # ---- text -------------------------------------------------------------------------------------
 
@@ -114,10 +139,8 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
     ) -> str:
         """Turns as the model's template writes them."""
         self._templated = True
-        options = (
-            {"add_generation_prompt": True} if add_generation_prompt else {"continue_final_message": True}
-        )
-        return render(self.tokenizer, chat_history, self.model.source, **options)
+        end = "add_generation_prompt" if add_generation_prompt else "continue_final_message"
+        return render(self.tokenizer, chat_history, self.model.source, **{end: True})
 
     # ---- generation -------------------------------------------------------------------------------
 
@@ -146,12 +169,10 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
                 part = numbers[start : start + rows]
                 ids = torch.tensor([prompts[number] for number in part])
                 seeds = [self.stream(requests[number].args[0], repeats[number]) for number in part]
-                run = generate(self.model, ids, decoding, self.policy, seed=seeds, reuse=self.reuse)
+                policy, reuse = self.experiment.policy, self.experiment.reuse
+                run = generate(self.model, ids, decoding, policy=policy, seed=seeds, reuse=reuse)
                 for row, number in enumerate(part):
-                    answer = run.answers[row]
-                    if decoding.causal:
-                        answer = answer[: run.forwards[row]]
-                    answers[number] = self._text(answer, requests[number].args[1])
+                    answers[number] = self._text(run.answer(row), requests[number].args[1])
                     self.cache_hook.add_partial("generate_until", requests[number].args, answers[number])
                 bar.update(len(part))
         bar.close()
@@ -186,7 +207,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
 
     def stream(self, context: str, repeat: int = 0) -> int:
         """The seed of the random stream of one answer."""
-        return seed_of(f"{self.seed}/{context}/{repeat}")
+        return seed_of(f"{self.experiment.seeds[0]}/{context}/{repeat}")
 
     def _decoding(self, wishes: dict[str, Any]) -> Decoding:
         """The user's options first, then the task's wishes, then lm-eval's default length."""
@@ -195,7 +216,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
             wishes[name] for name in ("max_gen_toks", "max_new_tokens", "max_tokens") if name in wishes
         ]
         options.setdefault("length", int(lengths[0]) if lengths else LENGTH)
-        known = option_names(family)
+        known = option_fields(family)
         if wishes.get("do_sample"):
             options.setdefault("temperature", float(wishes.get("temperature", 1.0)))
             if "top_p" in known and wishes.get("top_p"):
@@ -244,16 +265,17 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
         return values
 
     def _likelihoods(self, pairs: Sequence[tuple[list[int], list[int]]], quiet: bool) -> list[Likelihood]:
-        if self.reuse is not None:
+        policy, (seed,) = self.experiment.policy, self.experiment.seeds
+        if self.experiment.reuse is not None:
             raise InputError(
-                f"reuse {self.reuse} is for steps of a generation, and this task reads likelihoods; leave it out"
+                f"reuse {self.experiment.reuse} is for steps of a generation, and this task reads likelihoods; leave it out"
             )
         longest = max((len(context) + len(continuation) for context, continuation in pairs), default=1)
         rows = self._rows(longest)
         if self.model.spec.causal:
-            return exact(self.model, pairs, self.policy, rows)
+            return exact(self.model, pairs, policy, rows)
         likelihoods = [
-            bound(self.model, pair, self.policy, self.draws, self.seed, rows)
+            bound(self.model, pair, policy, self.draws, seed, rows)
             for pair in tqdm(pairs, disable=quiet, desc=f"sinkscope bounds, {self.draws} draws each")
         ]
         errors = sorted(item.error or 0.0 for item in likelihoods)
@@ -269,16 +291,8 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
 
     def identity(self) -> dict[str, Any]:
         """All that can change an answer, apart from the request."""
-        return {
-            "model": self.model.source,
-            "weights": self.model.digest,
-            "dtype": str(self.model.dtype).removeprefix("torch."),
-            "policy": None if self.policy is None else str(self.policy),
-            **({} if self.reuse is None else {"reuse": str(self.reuse)}),
-            "decoding": {"family": self.model.family, **self.options},
-            "seed": self.seed,
-            "draws": None if self.model.spec.causal else self.draws,
-        }
+        draws = None if self.model.spec.causal else self.draws
+        return {**self.experiment.identity, "options": self.options, "draws": draws}
 
     def get_model_info(self) -> dict[str, Any]:
         """Goes into lm-eval's results, under `config`."""
@@ -298,7 +312,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
         run's answers. Its store is made to keep the answers of each identity apart, whatever else is in the file.
         """
         if cache_hook.dbdict is not None:
-            scope_cache(cache_hook.dbdict, digest(self.identity()), self._decoding({}).draws)
+            scope_cache(cache_hook.dbdict, digest(self.identity()), self.experiment.decoding.draws)
         super().set_cache_hook(cache_hook)
 
 
@@ -345,7 +359,7 @@ def _refuse_code(names: set[str | None]) -> None:
 
 def _checked_options(family: str, given: dict[str, Any]) -> dict[str, Any]:
     """Decoding options of the family, by name; a name that is near to one of our own is answered with that."""
-    known = [*option_names(family), *inspect.signature(SinkscopeLM).parameters]
+    known = [*option_fields(family), *inspect.signature(SinkscopeLM).parameters]
     for name in given:
         if name not in known:
             raise InputError(

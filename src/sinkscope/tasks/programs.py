@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sinkscope.tasks import sandbox
 from sinkscope.tasks.bounded import BoundedResult
-from sinkscope.tasks.task import Verdict
+from sinkscope.tasks.task import Mark
 
 
 def grade_programs(
@@ -15,8 +15,8 @@ def grade_programs(
     timeout: float,
     kind: str = "auto",
     workers: int | None = None,
-) -> list[Verdict]:
-    """The verdicts on (program as it was read from an answer, its tests); an answer without a program is wrong.
+) -> list[Mark]:
+    """The marks on (program as it was read from an answer, its tests); an answer without a program is wrong.
 
     Args:
         entry_points: the function that is tested, for each program: no other name of a program replaces a builtin or a module
@@ -29,11 +29,11 @@ def grade_programs(
     ]
     ran = sandbox.run_many([job for job in jobs if job is not None], timeout, sandbox=kind, workers=workers)
     results = iter(ran)
-    verdicts = []
+    marks = []
     for job, (reading, _) in zip(jobs, programs, strict=True):
         if job is None:
-            verdicts.append(Verdict(False, "", f"the answer {reading.error}"))
+            marks.append(Mark(False, "", f"the answer {reading.error}"))
         else:
             result = next(results)
-            verdicts.append(Verdict(result.passed, job.source, result.reason, result.rung))
-    return verdicts
+            marks.append(Mark(result.passed, job.source, result.reason, result.rung))
+    return marks

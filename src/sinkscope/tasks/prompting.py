@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 from sinkscope.models.model import Model
 from sinkscope.models.prompts import decode, render
 from sinkscope.tasks.task import Prompt, Scheme

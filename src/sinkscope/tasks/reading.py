@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from sinkscope.decoding import CausalReading, DenoisingReading, MaskedReading, Reading
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
+from sinkscope.decoding.reading import CausalReading, DenoisingReading, MaskedReading, Reading
 from sinkscope.generation.run import ACCOUNT
 from sinkscope.models.model import Model
 from sinkscope.policies.policy import Policy
@@ -187,9 +187,12 @@ def _known(values: torch.Tensor | None, rows: Sequence[int]) -> float | None:
 # ---- records -------------------------------------------------------------------------------------
 
 
-def encode_text(model: Model, text: str) -> list[int]:
+def text_ids(model: Model, text: str) -> list[int]:
     """Token ids of a text behind the model's start token."""
-    ids, start = list(_tokenizer(model)(text, add_special_tokens=False).input_ids), start_token(model)
+    ids, start = (
+        list(_tokenizer(model)(text, add_special_tokens=False, verbose=False).input_ids),
+        start_token(model),
+    )
     return ids if start is None else [start, *ids]
 
 
@@ -242,4 +245,4 @@ def in_parts(items: Sequence[Item], device: torch.device) -> Iterator[Sequence[I
 
 def texts_of(model: Model, documents: Sequence[Document]) -> dict[str, list[int]]:
     """Document → token ids of its question."""
-    return {document.id: encode_text(model, document.question) for document in documents}
+    return {document.id: text_ids(model, document.question) for document in documents}

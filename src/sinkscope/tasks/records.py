@@ -4,7 +4,7 @@
       settings.json        what was run; another run is refused
       generations.jsonl    prompt and output, written before anything is graded
       grades.jsonl         verdicts; can be made again at any time from the generations
-      lock                 held by the one process that writes (see sinkscope.locks)
+      lock                 held by the one process that writes (see sinkscope.base.locks)
 
 A line is written by one system call and synchronised before it counts. A line that a kill or a full disk cut
 short is dropped when the folder is next opened for writing, so that its document is done again: nothing is
@@ -21,9 +21,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any, Generic, Literal, NotRequired, Protocol, TypedDict, TypeVar
 
-from sinkscope.checks import whole
-from sinkscope.errors import InputError
-from sinkscope.files import (
+from sinkscope.base.checks import whole
+from sinkscope.base.errors import InputError
+from sinkscope.base.files import (
     MisfitError,
     differences,
     fit,
@@ -33,14 +33,12 @@ from sinkscope.files import (
     reading,
     write_atomically,
 )
-from sinkscope.locks import Lock, LockHeldError
+from sinkscope.base.locks import Lock, LockHeldError
 
 ANSWER_AGAIN = (
     "restore the line from a copy, or remove it, and the command that wrote it answers its document again"
 )
-GRADE_AGAIN = (
-    "grades follow from the answers, which are safe: remove the file, and `sinkscope grade` makes it again"
-)
+GRADE_AGAIN = "grades follow from the answers, which are safe: remove the file, and `sinkscope evaluate --grade` makes it again"
 
 
 class _Row(Protocol):
@@ -71,7 +69,6 @@ class Measured(TypedDict, total=False):
     reuse: str | None
     macs: int | None
     macs_exact: int | None
-    sinks_per_head: float
     kl: float | None
     confidence_change: float | None
     flipped: float | None
@@ -134,6 +131,7 @@ class TaskSettings(TypedDict):
     version: NotRequired[str]
     scheme: NotRequired[_SchemeSettings | None]
     measure: NotRequired[Literal["accuracy", "nll"]]
+    data: NotRequired[str]
 
 
 class _DecodingSettings(TypedDict):

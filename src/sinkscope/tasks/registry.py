@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from sinkscope.errors import InputError, nearest
-from sinkscope.registry import Registry
+from sinkscope.base.errors import InputError, nearest
+from sinkscope.base.registry import Registry
 
 if TYPE_CHECKING:
     from sinkscope.tasks.task import Task
+
+Thing = TypeVar("Thing")
 
 TASKS = {  # name: module with a function `task(scheme, family, data)`, or module:function
     "word_problems": "sinkscope.tasks.word_problems",
@@ -39,6 +41,11 @@ REGISTERED: Registry[Task] = Registry("task", "sinkscope.tasks", _name_of)
 """Tasks of other packages."""
 
 
+def is_file(name: str) -> bool:
+    """Whether a task's name is that of a file of one's own; a scheme may stand behind it."""
+    return name.partition(":")[0].endswith((".jsonl", ".jsonl.gz"))
+
+
 def names() -> list[str]:
     """The tasks that `get` knows."""
     return [*TASKS, *REGISTERED]
@@ -47,14 +54,23 @@ def names() -> list[str]:
 def get(name: str, family: str | None = None, data: str | Path | None = None, sandbox: str = "auto") -> Task:
     """The task called `name`, or `name:scheme` for another wording and grading than the family's default.
 
-    `family`: the model's, which chooses the default scheme. `data`: a JSON-lines file in the original format;
-    None: the hub. `sandbox`: for tasks that run code, "none" only by explicit choice.
+    A name that ends in .jsonl is a file of one's own (see `own`). `family`: the model's, which chooses the default scheme.
+    `data`: a JSON-lines file in the original format; None: the hub. `sandbox`: for tasks that run code, "none" only by
+    explicit choice.
 
     >>> get("gsm8k:dream-instruct").scheme.family
     'dream'
     """
     base, _, scheme = name.partition(":")
     made: Task
+    if is_file(name):
+        from sinkscope.tasks import own
+
+        if data is not None:
+            raise InputError(
+                f"the task {base} is a file already, and --data {data} was given too: leave it out"
+            )
+        return own.task(base, scheme or None, family)
     if base in REGISTERED:
         made = REGISTERED[base]
         if scheme not in ("", made.scheme.name) or data is not None:
@@ -66,7 +82,51 @@ def get(name: str, family: str | None = None, data: str | Path | None = None, sa
         make = getattr(import_module(module), function or "task")
         made = make(scheme=scheme or None, family=family, data=data)
     else:
-        raise InputError(f"unknown task {base!r}: {nearest(base, names())}")
+        raise InputError(f"unknown task {base!r}: {nearest(base, names())}, or a .jsonl file of your own")
     if sandbox != "auto" and made.runs_code and hasattr(made, "sandbox"):
         made = replace(made, sandbox=sandbox)  # type: ignore[type-var]
     return made
+
+
+def register(thing: Thing) -> Thing:
+    """Register a policy, decoding or reuse rule (a class), a family (an object) or a task (an object), and return it.
+
+    Can be used as a decorator. Registered things are known to `--policy`, to `parse_policy`, to studies and their workers
+    (a study file names the modules to import) like our own. An installed package can announce the same things through the
+    entry-point groups `sinkscope.policies`, `.decodings`, `.reuse`, `.families` and `.tasks`; then nothing has to be called.
+
+    >>> import sinkscope as ss
+    >>> from dataclasses import dataclass
+    >>> @ss.register
+    ... @dataclass(frozen=True)
+    ... class MaskLast(ss.FixedRule):
+    ...     k: int
+    ...     word = "last"
+    ...     def columns(self, layer, visibility, device):
+    ...         import torch
+    ...         index = torch.arange(visibility.keys, device=device)
+    ...         return (index >= visibility.keys - self.k)[None, None]
+    >>> str(ss.parse_policy("last:3"))
+    'last:3'
+    """
+    from sinkscope.decoding.base import DECODINGS, Decoding
+    from sinkscope.models.family import FAMILIES, Family
+    from sinkscope.policies.policy import POLICIES, Policy
+    from sinkscope.reuse.rule import REUSES, Reuse
+    from sinkscope.tasks.task import Task
+
+    anything: Any = thing
+    classes: tuple[tuple[type, Any], ...] = ((Policy, POLICIES), (Decoding, DECODINGS), (Reuse, REUSES))
+    for base, known in classes:
+        if isinstance(thing, type) and issubclass(thing, base):
+            known.add(anything)
+            return thing
+    if isinstance(thing, Family):
+        FAMILIES.add(anything)
+    elif isinstance(thing, Task):
+        REGISTERED.add(anything)
+    else:
+        raise InputError(
+            f"register takes a policy, decoding or reuse class, a family or a task, got {thing!r}; see CONTRIBUTING on adding one"
+        )
+    return thing

@@ -6,8 +6,8 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sinkscope import checks
-from sinkscope.errors import InputError, nearest
+from sinkscope.base import checks
+from sinkscope.base.errors import InputError, nearest
 from sinkscope.tasks.sources import Example
 from sinkscope.tasks.task import Prompt, Scheme, Turn
 
@@ -19,7 +19,7 @@ def check_family(family: str) -> None:
     """A family must be registered."""
     from sinkscope.models.load import FAMILIES
 
-    checks.known("model family", family, FAMILIES)
+    checks.one_of("model family", family, FAMILIES)
 
 
 def read_schemes(task: str) -> tuple[tuple[Scheme, ...], dict[str, str]]:

@@ -25,7 +25,7 @@ from sinkscope.tasks.bounded import BoundedResult
 from sinkscope.tasks.generated import Draft, GeneratedTask, only_scheme
 from sinkscope.tasks.programs import grade_programs
 from sinkscope.tasks.small_code_parts import FAMILIES
-from sinkscope.tasks.task import Document, Verdict, cut
+from sinkscope.tasks.task import Document, Mark, cut
 
 VERSION = "small_code/1"  # changing any text, code or test changes scores: count up
 
@@ -40,7 +40,7 @@ def draft(rng: Random) -> Draft:
     results: list[Any] = []
     while len(set(map(repr, results))) < 2:  # a function that always answers the same is no exercise
         function = rng.choice(FAMILIES)(rng)
-        results = [function.call(*given) for given in function.inputs]
+        results = function.results()
     name = rng.choice(NAMES)
     head = f'def {name}({", ".join(function.arguments)}):\n    """{function.docstring}"""'
     tests = [
@@ -68,11 +68,11 @@ class SmallCode(GeneratedTask):
     version = VERSION
     draft = staticmethod(draft)
 
-    def grade(self, document: Document, output: str) -> Verdict:
+    def grade(self, document: Document, output: str) -> Mark:
         """Right when the completed function passes all tests."""
         return self.grade_many([(document, output)])[0]
 
-    def grade_many(self, pairs: Sequence[tuple[Document, str]], workers: int | None = None) -> list[Verdict]:
+    def grade_many(self, pairs: Sequence[tuple[Document, str]], workers: int | None = None) -> list[Mark]:
         """`grade` for each pair, `workers` programs at a time."""
         programs = [
             (BoundedResult(program(document, cut(output, self.scheme.until))), document.extra["tests"])

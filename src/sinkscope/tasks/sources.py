@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
+from sinkscope.base.files import one_line
 
 
 @dataclass(frozen=True)
@@ -31,9 +34,26 @@ def read_rows(hub: HubData, data: str | Path | None) -> list[dict[str, Any]]:
     if data is None:
         return _from_hub(hub)
     path = Path(data).expanduser()
+    return [dict(row) for row in _read_file(path, modified(path), hub)]
+
+
+def modified(path: Path) -> int:
+    """When a file was changed, by which what was read of it is remembered; 0: there is none."""
+    return path.stat().st_mtime_ns if path.is_file() else 0
+
+
+def text_of(path: Path, instead: str) -> str:
+    """The text of a UTF-8 file, gzipped or not; `instead`: what to give, for messages."""
     if not path.is_file():
-        raise InputError(f"no file at {path}: give {hub.file}")
-    return [dict(row) for row in _read_file(path, path.stat().st_mtime_ns, hub.fields)]
+        raise InputError(f"no file at {path}: {instead}")
+    try:
+        text = unpacked(path.read_bytes()).decode("utf-8-sig")
+    except (UnicodeDecodeError, OSError, EOFError, zlib.error) as error:
+        what = "is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else "cannot be read"
+        raise InputError(f"{path} {what} ({one_line(error)}): {instead}") from error
+    if not text.strip():
+        raise InputError(f"{path} is empty: {instead}")
+    return text
 
 
 def unpacked(raw: bytes) -> bytes:
@@ -41,9 +61,20 @@ def unpacked(raw: bytes) -> bytes:
     return gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
 
 
-def numbered_lines(text: str) -> list[tuple[int, str]]:
-    """The lines that are not empty, with their numbers from 1 on."""
-    return [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+def json_lines(text: str, name: object) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Where it stands, for messages, and the object of every line that is not empty."""
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError(
+                f"{name}, line {number}: not JSON ({one_line(error)}): give a JSON-lines file"
+            ) from error
+        if not isinstance(row, dict):
+            raise InputError(f"{name}, line {number}: expected an object: {line[:80]}")
+        yield f"{name}, line {number}", row
 
 
 def shipped_rows(file: str) -> list[dict[str, Any]]:
@@ -54,20 +85,12 @@ def shipped_rows(file: str) -> list[dict[str, Any]]:
 
 
 @lru_cache(maxsize=8)
-def _read_file(path: Path, _modified: int, fields: tuple[str, ...]) -> tuple[dict[str, Any], ...]:
+def _read_file(path: Path, _modified: int, hub: HubData) -> tuple[dict[str, Any], ...]:
     rows = []
-    for number, line in numbered_lines(unpacked(path.read_bytes()).decode("utf-8")):
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise InputError(f"{path}, line {number}: not JSON ({error}): give a JSON-lines file") from error
-        if not isinstance(row, dict) or not all(name in row for name in fields):
-            raise InputError(
-                f"{path}, line {number}: expected an object with {', '.join(fields)}: {line[:80]}"
-            )
+    for where, row in json_lines(text_of(path, f"give {hub.file}"), path):
+        if missing := [name for name in hub.fields if name not in row]:
+            raise InputError(f"{where}: {', '.join(missing)} is missing: expected {', '.join(hub.fields)}")
         rows.append(row)
-    if not rows:
-        raise InputError(f"{path} has no rows: give a JSON-lines file with {', '.join(fields)}")
     return tuple(rows)
 
 

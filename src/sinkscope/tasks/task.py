@@ -60,8 +60,8 @@ class Prompt:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """The grade of one output."""
+class Mark:
+    """The mark of one output: right or wrong, and why."""
 
     passed: bool
     extracted: str  # the answer or program that was found in the output
@@ -123,11 +123,11 @@ class Task(Protocol):
         """The prompt for a document."""
         ...
 
-    def grade(self, document: Document, output: str) -> Verdict:
+    def grade(self, document: Document, output: str) -> Mark:
         """The grade of an output."""
         ...
 
-    def grade_many(self, pairs: Sequence[tuple[Document, str]], workers: int | None = None) -> list[Verdict]:
+    def grade_many(self, pairs: Sequence[tuple[Document, str]], workers: int | None = None) -> list[Mark]:
         """`grade` for each (document, output); programs run `workers` at a time (None: by the cores)."""
         return [self.grade(document, output) for document, output in pairs]
 

@@ -9,25 +9,25 @@ The passages that ship (data/passages.jsonl.gz; the file's first line says where
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sinkscope.decoding import Reading
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
+from sinkscope.decoding.reading import Reading
 from sinkscope.models.model import Model
 from sinkscope.policies.policy import Policy
 from sinkscope.tasks.reading import ReadTask, read_texts, record_of, rounded, texts_of
 from sinkscope.tasks.records import Generation
-from sinkscope.tasks.sources import numbered_lines, shipped_rows, unpacked
-from sinkscope.tasks.task import NATS, Document, Prompt, Scheme, Turn, Verdict
+from sinkscope.tasks.sources import json_lines, modified, shipped_rows, text_of
+from sinkscope.tasks.task import NATS, Document, Mark, Prompt, Scheme, Turn
 
 if TYPE_CHECKING:
     from sinkscope.tasks.answer import BatchSize, Items
 
+PASSAGES = "give passages as JSON lines with a field text, or as a text file"
 PROMPT_WORDS = 40
 """Words of a passage that a generation continues."""
 END_OF_DOCUMENT = "\n\f\n"
@@ -46,7 +46,7 @@ class TextTask(ReadTask):
 
     def documents(self, limit: int | None = None) -> Sequence[Document]:
         """The first passages, or all."""
-        read = shipped() if self.data is None else read_passages(self.data, self.data.stat().st_mtime_ns)
+        read = shipped() if self.data is None else read_passages(self.data, modified(self.data))
         return read if limit is None else read[:limit]
 
     def prompt(self, document: Document) -> Prompt:
@@ -54,9 +54,9 @@ class TextTask(ReadTask):
         words = document.question.split()[:PROMPT_WORDS]
         return Prompt((Turn("user", " ".join(words)),), chat=False)
 
-    def grade(self, document: Document, output: str) -> Verdict:
+    def grade(self, document: Document, output: str) -> Mark:
         """A text that was read is neither right nor wrong."""
-        return Verdict(True, output)
+        return Mark(True, output)
 
     def settings(self) -> dict[str, Any]:
         """With what is measured."""
@@ -93,9 +93,7 @@ def task(scheme: str | None = None, family: str | None = None, data: Any = None)
         raise InputError(f"text has one scheme, 'plain', and {scheme!r} was asked for: leave it out")
     path = None if data is None else Path(data).expanduser()
     if path is not None and not path.is_file():
-        raise InputError(
-            f"no file at {path}: give passages as JSON lines with a field text, or as a text file"
-        )
+        raise InputError(f"no file at {path}: {PASSAGES}")
     decoding = {"scored": 128 if family == "causal" else None}
     return TextTask(Scheme("plain", family or "", "sinkscope's own", bos=True, decoding=decoding), path)
 
@@ -110,14 +108,9 @@ def shipped() -> tuple[Document, ...]:
 @lru_cache(maxsize=4)
 def read_passages(path: Path, _modified: int) -> tuple[Document, ...]:
     """Passages of one's own."""
-    try:
-        text = unpacked(path.read_bytes()).decode("utf-8")
-    except (UnicodeDecodeError, OSError, EOFError) as error:
-        raise InputError(f"{path} is not UTF-8 text ({error}): convert it first") from error
+    text = text_of(path, PASSAGES)
     lines = text.lstrip().startswith("{")
     passages = _json_lines(text, path) if lines else [_passage(part) for part in split_text(text)]
-    if not passages:
-        raise InputError(f"{path} holds no text")
     seen: set[str] = set()
     for passage in passages:
         if passage.id in seen:
@@ -136,16 +129,10 @@ def split_text(text: str) -> list[str]:
 
 def _json_lines(text: str, path: Path) -> list[Document]:
     passages = []
-    for number, line in numbered_lines(text):
-        try:
-            row = json.loads(line)
-            words = row["text"]
-        except (ValueError, TypeError, KeyError) as error:
-            raise InputError(
-                f"{path}, line {number}: expected a JSON object with a field text: {line[:80]}"
-            ) from error
+    for where, row in json_lines(text, path):
+        words = row.get("text")
         if not isinstance(words, str) or not words.strip():
-            raise InputError(f"{path}, line {number}: text is empty, or no text")
+            raise InputError(f"{where}: expected a field text that is not empty")
         passages.append(_passage(words.strip(), str(row["id"]) if "id" in row else None))
     return passages
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from sinkscope.tasks.extraction import extract, is_right
 from sinkscope.tasks.generated import Draft, GeneratedTask, only_scheme
-from sinkscope.tasks.task import Document, Verdict
+from sinkscope.tasks.task import Document, Mark
 
 VERSION = "word_problems/1"  # changing any text or number, here or in the data, changes scores: count up
 TIMES = {2: "twice", 3: "three times", 4: "four times", 5: "five times"}
@@ -252,10 +252,10 @@ class WordProblems(GeneratedTask):
     version = VERSION
     draft = staticmethod(draft)
 
-    def grade(self, document: Document, output: str) -> Verdict:
+    def grade(self, document: Document, output: str) -> Mark:
         """Right when the number after the first `####` is the gold one."""
         number = extract(self.scheme.extraction, output)
-        return Verdict(is_right(self.scheme.extraction, number, document.answer), number)
+        return Mark(is_right(self.scheme.extraction, number, document.answer), number)
 
 
 def task(

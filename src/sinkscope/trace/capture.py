@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from sinkscope.checks import indices, one_of, whole
-from sinkscope.errors import InputError
+from sinkscope.base.checks import indices, one_of, whole
+from sinkscope.base.errors import InputError
 
 Array = npt.NDArray[np.generic]
 
@@ -57,13 +58,18 @@ class Capture:
             raise InputError("level 'layers' averages over all heads; leave out heads, or use level 'heads'")
         whole("every", self.every, 1)
 
-    def check(self, layers: int, heads: int) -> None:
-        """Raises InputError when a chosen layer or head does not exist."""
-        for name, chosen, many in (("layer", self.layers, layers), ("head", self.heads, heads)):
-            if chosen and chosen[-1] >= many:
-                raise InputError(
-                    f"capture names {name} {chosen[-1]}, but the model has {name}s 0 to {many - 1}"
-                )
+    def check(self, layers: Sequence[int], heads: int) -> None:
+        """Raises InputError when a chosen layer has no attention, or a layer or head does not exist."""
+        for name, chosen, there in (("layer", self.layers, layers), ("head", self.heads, range(heads))):
+            for number in chosen or ():
+                if number not in there:
+                    every = len(there) == there[-1] + 1
+                    which = (
+                        f"{name}s 0 to {there[-1]}"
+                        if every
+                        else f"attention in {name}s {', '.join(map(str, there))}"
+                    )
+                    raise InputError(f"capture names {name} {number}, but the model has {which}")
 
     def to_json(self) -> str:
         """The settings as one line of JSON."""
@@ -78,12 +84,12 @@ REGIONS = ("padding", "prompt", "answer")
 
 @dataclass(frozen=True)
 class Variable:
-    """A recorded variable: its dimensions, its dtype in memory, what stands where nothing is recorded, and its unit."""
+    """A recorded variable: its dimensions, its unit, its dtype in memory, and what stands where nothing is recorded."""
 
     dims: tuple[str, ...]
-    dtype: str
-    empty: float
     unit: str
+    dtype: str = "float32"
+    empty: float = float("nan")
 
     @property
     def stepwise(self) -> bool:
@@ -102,6 +108,7 @@ class Frame:
         starts: the first column of each row's answer; empty: P for all.
         block: columns of a block of block diffusion; None: no blocks. cached: finished blocks are kept in a KV cache.
         edits: tokens may change after they were written.
+        learned, gated: some layer has a learned sink; a gate behind its attention.
     """
 
     rows: int
@@ -120,7 +127,9 @@ class Frame:
     block: int | None = None
     cached: bool = False
     edits: bool = False
-    reuse: bool = False
+    fresh: bool = False
+    learned: bool = False
+    gated: bool = False
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -154,95 +163,80 @@ class Frame:
 
 def variables(frame: Frame, capture: Capture) -> dict[str, Variable]:
     """Every variable that a trace with this frame and capture holds."""
-    relative = "attention received, uniform attention = 1"
-    per_head = ("sample", "step", "layer", "head", "key")
-    per_layer = ("sample", "step", "layer", "key")
-    scored = per_layer if capture.level == "layers" else per_head
-    per_key = ("sample", "step", "key")
-    nan = float("nan")
-    known = {
-        "received": Variable(scored, "float32", nan, relative),
-        "tokens": Variable(per_key, "int64", -1, "token id"),
-        "masked": Variable(per_key, "bool", 0, "is a mask token"),
-        "confidence": Variable(per_key, "float32", nan, "as the decoding defines it"),
-        "candidate": Variable(per_key, "int64", -1, "token id"),
-        "decided": Variable(per_key, "bool", 0, "written in this step"),
-        "ties": Variable(("sample", "step"), "int64", 0, "selections with an equal rival"),
+    share = "attention received, uniform attention = 1"
+    head = ("sample", "step", "layer", "head")
+    layer = ("sample", "step", "layer")
+    scored = layer if capture.level == "layers" else head
+    by_key, received = ("sample", "step", "key"), (*scored, "key")
+    once, columns = tuple(dim for dim in received if dim != "step"), ("sample", "key")
+    recorded = {
+        "region": Variable(columns, "padding | prompt | answer", "int8", 0),
+        "position": Variable(columns, "index from the first real token, -1 in padding", "int64", -1),
+        "decided_step": Variable(columns, "step that wrote the token, -1 for none", "int64", -1),
+        "received": Variable(received, share),
+        "tokens": Variable(by_key, "token id", "int64", -1),
+        "masked": Variable(by_key, "is a mask token", "bool", 0),
+        "confidence": Variable(by_key, "as the decoding defines it"),
+        "candidate": Variable(by_key, "token id", "int64", -1),
+        "decided": Variable(by_key, "written in this step", "bool", 0),
+        "ties": Variable(("sample", "step"), "selections with an equal rival", "int64", 0),
     }
     if frame.causal:
-        known["received_all"] = Variable(scored, "float32", nan, relative + ", over all queries so far")
-        known["received_far"] = Variable(scored, "float32", nan, relative + ", over distant queries so far")
-        known["window"] = Variable(("layer",), "int64", 0, "keys that a query sees at most; 0: all")
-        static = tuple(dim for dim in scored if dim != "step")
-        known["prefill_received"] = Variable(static, "float32", nan, relative + ", over all prompt queries")
+        recorded |= {
+            "received_all": Variable(received, f"{share}, over all queries so far"),
+            "received_far": Variable(received, f"{share}, over distant queries so far"),
+            "window": Variable(("layer",), "keys that a query sees at most; 0: all", "int64", 0),
+        }
+    if frame.causal or frame.cached:
+        recorded["prefill_received"] = Variable(once, f"{share}, over all prompt queries")
     if frame.edits:
-        known["edited"] = Variable(
-            ("sample", "key"), "int16", 0, "how often a token was changed after it was written"
-        )
+        edits = "how often a token was changed after it was written"
+        recorded["edited"] = Variable(columns, edits, "int16", 0)
     if frame.block is not None:
-        known["received"] = Variable(scored, "float32", nan, relative + ", from the active block")
-        known["received_all"] = Variable(scored, "float32", nan, relative + ", from all blocks so far")
-        known["forward_kind"] = Variable(("sample", "step"), "int8", 0, "0: denoising, 1: storing a block")
-        if frame.cached:
-            static = tuple(dim for dim in scored if dim != "step")
-            known["prefill_received"] = Variable(
-                static, "float32", nan, relative + ", over all prompt queries"
-            )
-            known["store_received"] = Variable(
-                ("sample", "block", *static[1:]), "float32", nan, relative + ", from a block as it was stored"
-            )
-    if frame.reuse:
-        known["fresh"] = Variable(
-            per_key, "bool", 0, "key and value were computed in this step, in all layers"
-        )
+        recorded |= {
+            "received": Variable(received, f"{share}, from the active block"),
+            "received_all": Variable(received, f"{share}, from all blocks so far"),
+            "forward_kind": Variable(("sample", "step"), "0: denoising, 1: storing a block", "int8", 0),
+        }
+    if frame.cached:
+        of_blocks = ("sample", "block", *once[1:])
+        recorded["store_received"] = Variable(of_blocks, f"{share}, from a block as it was stored")
+    if frame.learned:
+        recorded["learned_sink"] = Variable(scored, "share of attention that goes to the learned sink")
+    if frame.gated:
+        recorded["gate"] = Variable(scored, "mean of the gate that attention's output goes through")
+    if frame.fresh:
+        fresh = "key and value were computed in this step, in all layers"
+        recorded["fresh"] = Variable(by_key, fresh, "bool", 0)
     if frame.guided:
-        known["received_uncond"] = Variable(scored, "float32", nan, relative + ", unconditional branch")
+        recorded["received_uncond"] = Variable(received, f"{share}, unconditional branch")
     if frame.policy:
-        known["received_raw"] = Variable(
-            scored, "float32", nan, relative + ", as if the policy had masked nothing"
-        )
-        known["hidden_share"] = Variable(
-            scored[:-1], "float32", nan, "share of attention that the policy masked"
-        )
-        known["sinks_hit"] = Variable(
-            scored[:-1], "float32", nan, "share of the sinks that the policy masked"
-        )
-        known["strongest_hit"] = Variable(
-            scored[:-1], "float32", nan, "1 where the policy masked the strongest sink, 0 where it did not"
-        )
-        known["sink_removed"] = Variable(
-            scored[:-1], "float32", nan, "share of the attention on sinks that the policy masked"
-        )
+        strongest = "1 where the policy masked the strongest sink, 0 where it did not"
+        recorded |= {
+            "received_raw": Variable(received, f"{share}, as if the policy had masked nothing"),
+            "hidden_share": Variable(scored, "share of attention that the policy masked"),
+            "sinks_hit": Variable(scored, "share of the sinks that the policy masked"),
+            "strongest_hit": Variable(scored, strongest),
+            "sink_removed": Variable(scored, "share of the attention on sinks that the policy masked"),
+        }
         if capture.level != "layers":
-            dims = (*scored[:-1], "byte")
-            known["masked_keys"] = Variable(
-                dims, "uint8", 0, "masked keys, one bit each, first key in the highest bit"
-            )
+            bits = "masked keys, one bit each, first key in the highest bit"
+            recorded["masked_keys"] = Variable((*scored, "byte"), bits, "uint8", 0)
     if capture.level == "layers":
-        known["sink_heads"] = Variable(per_layer, "int16", 0, "heads that call the key a sink at epsilon 3")
+        heads = "heads that call the key a sink at epsilon 3"
+        recorded["sink_heads"] = Variable((*layer, "key"), heads, "int16", 0)
     if capture.level == "maps":
-        dims = ("sample", "step", "layer", "head", "query", "key")
-        known["attention"] = Variable(dims, "float32", nan, "probability")
+        recorded["attention"] = Variable((*head, "query", "key"), "probability")
     if capture.by_query:
-        dims = (*scored[:-1], "query_kind", "key")
-        known["received_by"] = Variable(dims, "float32", nan, relative + ", by kind of query")
+        recorded["received_by"] = Variable((*scored, "query_kind", "key"), f"{share}, by kind of query")
     if capture.anatomy:
-        per_kv = ("sample", "step", "layer", "kv_head", "key")
-        known["value_norm"] = Variable(per_kv, "float32", nan, "L2 norm of the value")
-        known["key_norm"] = Variable(per_kv, "float32", nan, "L2 norm of the key")
-        known["hidden_norm"] = Variable(
-            per_layer, "float32", nan, "L2 norm of the residual stream entering the layer"
-        )
-        known["largest_activation"] = Variable(
-            per_layer, "float32", nan, "largest |x| of the residual stream"
-        )
-        known["hidden_cosine"] = Variable(
-            per_layer,
-            "float32",
-            nan,
-            "cosine of the residual stream entering the layer with that of the first token",
-        )
-        known["median_activation"] = Variable(
-            ("sample", "step", "layer"), "float32", nan, "median |x| of the residual stream"
-        )
-    return known
+        stream = "the residual stream entering the layer"
+        recorded |= {
+            "value_norm": Variable((*layer, "kv_head", "key"), "L2 norm of the value"),
+            "key_norm": Variable((*layer, "kv_head", "key"), "L2 norm of the key"),
+            "hidden_norm": Variable((*layer, "key"), f"L2 norm of {stream}"),
+            "largest_activation": Variable((*layer, "key"), "largest |x| of the residual stream"),
+            "hidden_cosine": Variable((*layer, "key"), f"cosine of {stream} with that of the first token"),
+            "median_activation": Variable(layer, "median |x| of the residual stream"),
+        }
+    return recorded

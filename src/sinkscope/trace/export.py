@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 
 if TYPE_CHECKING:
     import xarray
@@ -37,15 +37,15 @@ def one_step(trace: Trace, sample: int, step: int) -> xarray.Dataset:
     recorded = dataset["step"].values
     if step not in recorded:
         raise InputError(f"step {step} was not recorded; the trace has {recorded[0]} to {recorded[-1]}")
-    here = dataset.isel(sample=sample).sel(step=step)
-    if "attention_at" in here:
-        added = here["attention_at"]
-        here = here.drop_dims("map_step").drop_vars("map_step", errors="ignore")
-        if "attention" not in here and step in added["map_step"].values:
-            here = here.assign(attention=added.sel(map_step=step, drop=True))
-    real = (dataset["region"].isel(sample=sample).values != "padding") & (here["tokens"].values >= 0)
-    here = here.isel(key=real)
-    return here.isel(query=real) if here.sizes.get("query") == len(real) else here
+    chosen = dataset.isel(sample=sample).sel(step=step)
+    if "attention_at" in chosen:
+        maps = chosen["attention_at"]
+        chosen = chosen.drop_dims("map_step").drop_vars("map_step", errors="ignore")
+        if "attention" not in chosen and step in maps["map_step"].values:
+            chosen = chosen.assign(attention=maps.sel(map_step=step, drop=True))
+    real = (dataset["region"].isel(sample=sample).values != "padding") & (chosen["tokens"].values >= 0)
+    chosen = chosen.isel(key=real)
+    return chosen.isel(query=real) if chosen.sizes.get("query") == len(real) else chosen
 
 
 def activation_cache(trace: Trace, sample: int = 0, step: int = 0) -> dict[str, Tensor]:
@@ -56,12 +56,12 @@ def activation_cache(trace: Trace, sample: int = 0, step: int = 0) -> dict[str, 
         added (`sinkscope trace --maps-at`), and what else the trace holds of each layer: received attention [1, head, key],
         norms.
     """
-    here = one_step(trace, sample, step)
+    chosen = one_step(trace, sample, step)
     cache = {}
     for variable, name in NAMES.items():
-        if variable in here:
-            for layer in here["layer"].values:
-                values = np.ascontiguousarray(here[variable].sel(layer=layer).values)
+        if variable in chosen:
+            for layer in chosen["layer"].values:
+                values = np.ascontiguousarray(chosen[variable].sel(layer=layer).values)
                 cache[name.format(layer=int(layer))] = torch.from_numpy(values)[None]
     return cache
 
@@ -73,13 +73,17 @@ def save_step(trace: Trace, path: str | os.PathLike[str], sample: int = 0, step:
     """
     from safetensors.numpy import save_file
 
-    here = one_step(trace, sample, step)
-    arrays = {str(name): here[name] for name in here.data_vars if here[name].dtype.kind in "biuf"}
+    chosen = one_step(trace, sample, step)
+    arrays = {str(name): values for name, values in chosen.data_vars.items() if values.dtype.kind in "biuf"}
     axes = {name: ",".join(map(str, array.dims)) for name, array in arrays.items()}
     metadata = {
         "sample": str(sample),
         "step": str(step),
         **{f"axes.{name}": text for name, text in axes.items()},
-        **{f"labels.{dim}": ",".join(map(str, here[dim].values)) for dim in here.dims if dim in here.coords},
+        **{
+            f"labels.{dim}": ",".join(map(str, chosen[dim].values))
+            for dim in chosen.dims
+            if dim in chosen.coords
+        },
     }
     save_file({name: np.ascontiguousarray(array.values) for name, array in arrays.items()}, path, metadata)

@@ -1,16 +1,16 @@
 """The recorder: puts what groups of rows recorded, and what their loops decided, into the frame of one trace, step by step.
 
-On a GPU a step's tensors are copied without waiting, and delivered in order by a thread (`outbox.Outbox`).
+On a GPU a step's tensors are copied without waiting, and delivered in order by a thread (`gpu.outbox.Outbox`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -19,15 +19,16 @@ from torch import Tensor, nn
 
 from sinkscope.attention.context import current
 from sinkscope.decoding.step import Step
-from sinkscope.errors import CheckpointError
+from sinkscope.models.layers import layer_lists, streams
 from sinkscope.trace.capture import Array, Capture, Frame, Variable, variables
 from sinkscope.trace.step_recorder import StepRecorder
 
 if TYPE_CHECKING:
-    from sinkscope.trace.outbox import Outbox
+    from sinkscope.gpu.outbox import Outbox
 
 WITHOUT_KEYS = (
-    "median_activation", "hidden_share", "sinks_hit", "strongest_hit", "sink_removed", "masked_keys"
+    "median_activation", "hidden_share", "sinks_hit", "strongest_hit", "sink_removed", "masked_keys",
+    "learned_sink", "gate",
 )  # fmt: skip
 """Variables of a step that have no key axis, or hold all keys of the frame already."""
 
@@ -54,10 +55,14 @@ class Recorder:
     Args:
         writer: takes the finished steps.
         prompts: Int64 [B, P], padding included: rows that run without theirs have it in the trace all the same.
+        about: attributes of the trace that are known before it begins.
     """
 
-    def __init__(self, frame: Frame, capture: Capture, writer: TraceWriter, prompts: Array) -> None:
+    def __init__(
+        self, frame: Frame, capture: Capture, writer: TraceWriter, prompts: Array, about: dict[str, Any]
+    ) -> None:
         self.frame, self.capture, self.writer, self.prompts = frame, capture, writer, prompts
+        self.about = about
         self.variables = variables(frame, capture)
         self.groups: list[tuple[StepRecorder, int]] = []
         self.recorded = 0
@@ -99,7 +104,7 @@ class Recorder:
 
     def _sent(self, step: int, parcels: list[Parcel | None]) -> None:
         if self._outbox is None:
-            from sinkscope.trace.outbox import Outbox
+            from sinkscope.gpu.outbox import Outbox
 
             self._outbox = Outbox(self._deliver)
         self._outbox.send(step, parcels)
@@ -230,7 +235,7 @@ class Recorder:
         """The finished trace, once all steps have arrived.
 
         Args:
-            attributes: from every token id that occurs in the trace to its attributes.
+            attributes: from every token id that occurs in the trace to further attributes.
         """
         self._arrived()
         static = {
@@ -252,31 +257,43 @@ class Recorder:
                 here[recorder.rows, ..., offset : offset + received.shape[-1]] = received.numpy()
         if self.frame.causal and self.groups:
             static["window"] = np.asarray(self.groups[0][0].windows, dtype=np.int64)
-        return self.writer.close(static, attributes(np.flatnonzero(self._ids).tolist()))
+        return self.writer.close(static, self.about | attributes(np.flatnonzero(self._ids).tolist()))
 
     @contextmanager
-    def hooks(self, network: nn.Module) -> Iterator[None]:
-        """Record the residual stream while inside, when anatomy is asked for; the network is left as it was."""
-        handles = []
+    def hooks(self, network: nn.Module, gates: Mapping[int, nn.Module]) -> Iterator[None]:
+        """Record gates while inside, and the residual stream when anatomy is asked for; the network is left as it was.
+
+        Args:
+            gates: layer → the module that takes its gated attention output.
+        """
+        anatomy = self.capture.anatomy
+        handles = [
+            module.register_forward_pre_hook(partial(_gated, layer))
+            for layer, module in gates.items()
+            if layer in self.frame.layers
+        ]
         try:
-            if self.capture.anatomy:
-                for layer, block in enumerate(decoder_layers(network, self.frame.layers[-1])):
-                    handles.append(block.register_forward_pre_hook(_residual_hook(layer), with_kwargs=True))
-            yield
+            with ExitStack() as stack:
+                for layers in layer_lists(network, self.frame.layers[-1]) if anatomy else ():
+                    stack.enter_context(streams(layers, _record))
+                yield
         finally:
             for handle in handles:
                 handle.remove()
 
 
-def _residual_hook(layer: int) -> Any:
+def _record(layer: int, stream: Tensor) -> None:
     """Hands the residual stream entering a layer to what records the forward that is running."""
+    recorder = current().recorder
+    if recorder is not None:
+        recorder.residual(layer, stream)
 
-    def hook(_: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
-        recorder = current().recorder
-        if recorder is not None:
-            recorder.residual(layer, positional[0] if positional else named["hidden_states"])
 
-    return hook
+def _gated(layer: int, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    """Hands the gated output of a layer's attention to what records the forward that is running."""
+    recorder = current().recorder
+    if isinstance(recorder, StepRecorder):
+        recorder.gated(layer, inputs[0])
 
 
 def trace_writer(
@@ -296,18 +313,6 @@ def trace_writer(
     return Folder(out, frame, capture, attributes, overwrite)
 
 
-def decoder_layers(network: nn.Module, last: int) -> nn.ModuleList:
-    """The decoder layers of a network, up to layer `last` at least: its one ModuleList whose members hold attention modules."""
-    for module in network.modules():
-        if isinstance(module, nn.ModuleList) and len(module) > last:
-            holds = any(getattr(inner, "layer_idx", None) is not None for inner in module[0].modules())
-            if holds:
-                return module
-    raise CheckpointError(
-        f"{type(network).__name__} has no list of decoder layers; anatomy cannot be recorded for it"
-    )
-
-
 def _fields(result: Step, frame: Frame) -> dict[str, Tensor]:
     """Variable → tensor of what the loop decided; `alive`, `ties` and `edited` besides."""
     more: dict[str, Tensor] = {}
@@ -315,7 +320,7 @@ def _fields(result: Step, frame: Frame) -> dict[str, Tensor]:
         more["edited"] = (result.before >= 0) & ~result.masked & (result.after != result.before)
     if frame.block is not None:
         more["forward_kind"] = torch.full_like(result.ties, int(result.kind == "store"))
-    if frame.reuse:
+    if frame.fresh:
         more["fresh"] = torch.ones_like(result.masked) if result.fresh is None else result.fresh
     return more | {
         "tokens": result.before,

@@ -14,19 +14,19 @@ import os
 import shutil
 import warnings
 import zipfile
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
-from sinkscope.errors import InputError, SinkscopeError
-from sinkscope.files import MisfitError, fit, read_json, reading
+from sinkscope.base.errors import InputError, SinkscopeError
+from sinkscope.base.files import MisfitError, fit, read_json, reading
 from sinkscope.trace.capture import QUERY_KINDS, REGIONS, Array, Capture, Frame, variables
 from sinkscope.trace.chunks import ChunkedArray, write_whole
 from sinkscope.trace.store_check import check_store
-from sinkscope.trace.trace import UNITS, Trace, coordinates
+from sinkscope.trace.trace import Trace, coordinates
 
 if TYPE_CHECKING:
     import xarray
@@ -47,30 +47,16 @@ class _Progress(TypedDict):
     steps: tuple[int, ...]
 
 
-class _Attributes(TypedDict, total=False):
-    model: str
-    revision: str
-    weights_digest: str
-    family: str
-    n_heads: int
-    n_kv_heads: int
-    dtype: str
-    decoding: str
-    policy: str
-    reuse: str
-    capture: str
-    seed: str
-    versions: str
-    special_ids: str
-    token_texts: str
-    recorded: str
-
-
 class _Options(TypedDict, total=False):
     block: int | None
     every: int
 
 
+ATTRIBUTES: dict[str, type] = dict.fromkeys(("n_heads", "n_kv_heads", "window", "future"), int) | dict.fromkeys(
+    ("model", "revision", "weights_digest", "family", "dtype", "decoding", "policy", "reuse", "capture", "seed", "versions",
+     "special_ids", "token_texts", "recorded"), str,
+)  # fmt: skip
+"""What a trace says of itself."""
 JSON_ATTRIBUTES: dict[str, Any] = {
     "capture": _Options,
     "decoding": _Options,
@@ -140,22 +126,25 @@ class Folder:
         for name, labels in coordinates(frame, capture, [], set(self._variables)).items():
             if name not in ("step", "query_kind"):
                 write_whole(self._group, name, (name,), labels)
-        write_whole(self._group, "region", ("sample", "key"), frame.region())
-        write_whole(self._group, "position", ("sample", "key"), frame.position(), _units("position"))
+        self._static: dict[str, Array] = {}
+        self._write_static({"region": frame.region(), "position": frame.position()})
         self._progress()
         self._claim: int | None = _claim(self.folder)
 
     def write(self, index: int, step: int, arrays: dict[str, Array]) -> None:
         """Writes one recorded step; the count of complete steps comes last."""
-        try:
+        with _disk(f"writing step {step} to {self.folder}", "the steps before it are safe there"):
             for name, array in arrays.items():
-                self._arrays[name].write(index, halve(array) if is_halved(name) else array)
+                self._arrays[name].write(index, stored(name, array))
             self.steps.append(step)
             self._progress()
-        except OSError as error:
-            raise SinkscopeError(
-                f"writing step {step} to {self.folder} failed ({error.strerror or error}); the steps before it are safe there"
-            ) from error
+
+    def _write_static(self, static: dict[str, Array]) -> None:
+        """Writes what does not grow with the steps, each variable once."""
+        for name in static.keys() - self._static.keys():
+            variable, values = self._variables[name], stored(name, static[name])
+            write_whole(self._group, name, variable.dims, values, {"units": variable.unit})
+        self._static |= static
 
     def _progress(self) -> None:
         """Replaces the small file that says what is complete."""
@@ -165,29 +154,16 @@ class Folder:
 
     def close(self, static: dict[str, Array], attributes: dict[str, Any]) -> Trace:
         """Trims to the steps that ran, adds what is known at the end, packs, and opens the result."""
-        try:
-            return self._close(static, attributes)
-        except OSError as error:
-            raise SinkscopeError(
-                f"packing {self.out} failed ({error.strerror or error}); all {len(self.steps)} steps are safe in {self.folder}"
-            ) from error
-
-    def _close(self, static: dict[str, Array], attributes: dict[str, Any]) -> Trace:
-        for array in self._arrays.values():
-            array.trim(len(self.steps))
-        write_whole(self._group, "step", ("step",), np.asarray(self.steps, dtype=np.int64))
-        write_whole(
-            self._group, "decided_step", ("sample", "key"), static["decided_step"], _units("decided_step")
-        )
-        for name, about in self._variables.items():
-            if not about.stepwise and name in static:
-                values = halve(static[name]) if is_halved(name) else static[name]
-                write_whole(self._group, name, about.dims, values, {"units": about.unit})
-        self._group.attrs.update(attributes)
-        pack(self.folder, self.out)
-        self.abandon()
-        shutil.rmtree(self.folder)
-        return open_trace(self.out)
+        with _disk(f"packing {self.out}", f"all {len(self.steps)} steps are safe in {self.folder}"):
+            for array in self._arrays.values():
+                array.trim(len(self.steps))
+            write_whole(self._group, "step", ("step",), np.asarray(self.steps, dtype=np.int64))
+            self._write_static(static)
+            self._group.attrs.update(attributes)
+            pack(self.folder, self.out)
+            self.abandon()
+            shutil.rmtree(self.folder)
+            return open_trace(self.out)
 
     def abandon(self) -> None:
         """Leaves the partial folder for `Trace.open`."""
@@ -201,21 +177,21 @@ def check_free(out: Path, overwrite: bool = False) -> str:
 
     A recording cannot go on where it stopped: random streams, caches and a policy's scores went with its process.
     """
-    found = []
+    there = []
     if out.exists():
-        found.append(f"{out} exists already")
+        there.append(f"{out} exists already")
     if partial_path(out).exists():
         steps = "some"
         with suppress(InputError):
             steps = str(len(recorded_steps(partial_path(out))))
-        found.append(
+        there.append(
             f"{partial_path(out)} holds {steps} steps of a recording that was not finished (Trace.open reads it)"
         )
-    if found and not overwrite:
+    if there and not overwrite:
         raise TraceExistsError(
-            f"{' and '.join(found)}; --overwrite (overwrite=True) records anew in its place"
+            f"{' and '.join(there)}; --overwrite (overwrite=True) records anew in its place"
         )
-    return " and ".join(found)
+    return " and ".join(there)
 
 
 def _claim(folder: Path) -> int:
@@ -231,8 +207,19 @@ def _claim(folder: Path) -> int:
     return descriptor
 
 
-def halve(array: Array) -> Array:
-    """Float16; values past its range become its largest."""
+@contextmanager
+def _disk(doing: str, safe: str) -> Iterator[None]:
+    """A full or missing disk is one line that says what is safe."""
+    try:
+        yield
+    except OSError as error:
+        raise SinkscopeError(f"{doing} failed ({error.strerror or error}); {safe}") from error
+
+
+def stored(name: str, array: Array) -> Array:
+    """A variable's values as they are stored: float16 for shares of attention, its largest where a value is past its range."""
+    if not is_halved(name):
+        return array
     half: Array = np.clip(array, -65504.0, 65504.0).astype(np.float16)
     return half
 
@@ -254,43 +241,35 @@ def pack(folder: Path, out: Path) -> None:
 
 def open_trace(path: str | os.PathLike[str]) -> Trace:
     """A finished trace, or a partial one up to its last complete step; arrays are read when they are used."""
-    import xarray
+    from zarr.storage import ZipStore
 
     out = Path(path)
-    if out.is_dir():
-        return Trace(_open_partial(out))
     if out.is_file():
         if not zipfile.is_zipfile(out):
             raise InputError(f"{out} is not a trace: expected a {SUFFIX} file or a .partial folder")
-        from zarr.storage import ZipStore
-
         with reading(out, "it is not a trace, or record it again"):
             check_store(out)
-            store = ZipStore(str(out), mode="r")
-            dataset = xarray.open_zarr(
-                store, zarr_format=3, consolidated=False, chunks=None, mask_and_scale=False
-            )
-            return Trace(_finished(dataset))
-    if partial_path(out).is_dir():
-        return Trace(_open_partial(partial_path(out)))
-    raise InputError(f"there is no trace {out}, and no unfinished {partial_path(out).name} beside it")
-
-
-def _open_partial(folder: Path) -> xarray.Dataset:
-    import xarray
-
+            return Trace(_finished(_opened(ZipStore(str(out), mode="r"))))
+    folder = out if out.is_dir() else partial_path(out)
+    if not folder.is_dir():
+        raise InputError(f"there is no trace {out}, and no unfinished {folder.name} beside it")
     steps = recorded_steps(folder)
     with reading(folder, "it is not an unfinished trace, or record it again"), warnings.catch_warnings():
         check_store(folder)
         warnings.filterwarnings("ignore", message=f"Object at {PROGRESS}")  # it is no array, and zarr says so
-        dataset = xarray.open_zarr(
-            str(folder), zarr_format=3, consolidated=False, chunks=None, mask_and_scale=False
-        )
-        dataset = dataset.isel(step=slice(0, len(steps))).assign_coords(
-            step=np.asarray(steps, dtype=np.int64)
-        )
+        dataset = _opened(str(folder)).isel(step=slice(0, len(steps)))
+        dataset = dataset.assign_coords(step=np.asarray(steps, dtype=np.int64))
         dataset.attrs["unfinished"] = f"recording stopped after {len(steps)} steps"
-        return _finished(dataset)
+        return Trace(_finished(dataset))
+
+
+def _opened(store: Any) -> xarray.Dataset:
+    import xarray
+
+    dataset: xarray.Dataset = xarray.open_zarr(
+        store, zarr_format=3, consolidated=False, chunks=None, mask_and_scale=False
+    )
+    return dataset
 
 
 def recorded_steps(folder: Path) -> tuple[int, ...]:
@@ -304,13 +283,14 @@ def _finished(dataset: xarray.Dataset) -> xarray.Dataset:
     """Float32 instead of float16, lazily, and names instead of codes for the regions."""
     import xarray
 
-    fit(_Attributes, dataset.attrs)
-    for attribute in set(JSON_ATTRIBUTES) & set(dataset.attrs):
-        try:
-            found = json.loads(dataset.attrs[attribute] or "null")
-        except ValueError as error:
-            raise MisfitError(f"its attribute {attribute!r} is not JSON ({error})") from error
-        fit(JSON_ATTRIBUTES[attribute] | None, found, f"its attribute {attribute!r}")
+    for attribute in set(ATTRIBUTES) & set(dataset.attrs):
+        text = fit(ATTRIBUTES[attribute], dataset.attrs[attribute], attribute)
+        if attribute in JSON_ATTRIBUTES:
+            try:
+                document = json.loads(text or "null")
+            except ValueError as error:
+                raise MisfitError(f"its attribute {attribute!r} is not JSON ({error})") from error
+            fit(JSON_ATTRIBUTES[attribute] | None, document, f"its attribute {attribute!r}")
     for name in dataset.data_vars:
         dims = dataset[name].dims
         # All are of samples, but for the windows of a causal model's layers.
@@ -325,7 +305,7 @@ def _finished(dataset: xarray.Dataset) -> xarray.Dataset:
             dataset[name].attrs["scale_factor"] = np.float32(1.0)
     dataset = xarray.decode_cf(dataset, decode_times=False, decode_coords=False)
     regions = np.asarray(REGIONS)[dataset["region"].values.astype(int)]
-    dataset = dataset.assign(region=(("sample", "key"), regions, _units("region")))
+    dataset = dataset.assign(region=(("sample", "key"), regions, dataset["region"].attrs))
     if "query_kind" in dataset.dims:
         # Traces of earlier versions have no random classes.
         dataset = dataset.assign_coords(query_kind=list(QUERY_KINDS)[: dataset.sizes["query_kind"]])
@@ -367,17 +347,11 @@ def _save_array(group: Any, name: str, array: xarray.DataArray) -> None:
         codes = {region: code for code, region in enumerate(REGIONS)}
         write_whole(group, name, dims, np.vectorize(codes.__getitem__, otypes=[np.int8])(array.values), about)
     elif "step" not in dims or len(dims) == 1:
-        write_whole(group, name, dims, halve(array.values) if is_halved(name) else array.values, about)
+        write_whole(group, name, dims, stored(name, array.values), about)
     else:
-        stored = stored_dtype(name, str(array.dtype))
-        chunked = ChunkedArray(group, name, dims, array.shape, stored, 0, about)
+        chunked = ChunkedArray(group, name, dims, array.shape, stored_dtype(name, str(array.dtype)), 0, about)
         for index in range(array.sizes["step"]):
-            value = array.isel(step=index).values
-            chunked.write(index, halve(value) if is_halved(name) else value)
-
-
-def _units(name: str) -> dict[str, str]:
-    return {"units": UNITS[name]}
+            chunked.write(index, stored(name, array.isel(step=index).values))
 
 
 def is_halved(name: str) -> bool:

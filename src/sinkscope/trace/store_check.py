@@ -9,23 +9,31 @@ from __future__ import annotations
 import json
 import math
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sinkscope.errors import InputError
+import numpy as np
+
+from sinkscope.base.errors import InputError
+from sinkscope.base.files import MisfitError, fit
 
 CODECS = frozenset({"bytes", "zstd"})
-ITEM_SIZES = {
-    "bool": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8,
-    "float16": 2, "float32": 4, "float64": 8,
-}  # fmt: skip
+KINDS = (
+    "bool",
+    *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)),
+    "float16",
+    "float32",
+    "float64",
+)
 OLD_FORMAT = (".zarray", ".zgroup", ".zattrs", ".zmetadata")
 METADATA = "zarr.json"
 
 MOST_METADATA = 64 << 20
 """Bytes of one zarr.json: a trace keeps the texts of its tokens there."""
 MOST_ARRAYS = 256
+MOST_ITEMS = 2**40
+"""Along one dimension."""
 EMPTY_BYTES = 64 << 20
 """An array whose chunks are not all there is filled up by zarr; none of ours that does so is larger than this."""
 RATIO = 50_000
@@ -48,25 +56,22 @@ def check_store(path: Path) -> None:
     for name in names:
         if sizes[name] > MOST_METADATA:
             raise InputError(f"{path} is not a trace: its {name} has {sizes[name]} bytes")
+        folder = name.removesuffix(METADATA)
+        chunks = [size for other, size in sizes.items() if other.startswith(folder) and other != name]
         try:
-            about = json.loads(read(name))
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{path} is not a trace: its {name} is not readable JSON") from error
-        if not isinstance(about, dict) or about.get("zarr_format") != 3:
-            raise InputError(f"{path} is not a trace: its {name} is not of zarr format 3")
-        if about.get("node_type") == "array":
-            folder = name.removesuffix(METADATA)
-            chunks = [size for other, size in sizes.items() if other.startswith(folder) and other != name]
-            _check_array(path, folder.rstrip("/") or "root", about, chunks)
+            _check_node(json.loads(read(name)), chunks)
+        except MisfitError as error:
+            raise InputError(f"{path} is not a trace: in its {name}, {error}") from error
+        except (ValueError, RecursionError, KeyError, TypeError) as error:
+            raise InputError(f"{path} is not a trace: its {name} is not readable JSON of zarr") from error
 
 
-def _entries(path: Path) -> tuple[dict[str, int], Any]:
+def _entries(path: Path) -> tuple[dict[str, int], Callable[[str], bytes]]:
     """Name → bytes of every file inside, and a function that reads one."""
     if path.is_dir():
         files = {file.relative_to(path).as_posix(): file for file in path.rglob("*") if file.is_file()}
-        return {name: file.stat().st_size for name, file in files.items()}, lambda name: files[
-            name
-        ].read_bytes()
+        sizes = {name: file.stat().st_size for name, file in files.items()}
+        return sizes, lambda name: files[name].read_bytes()
     try:
         with zipfile.ZipFile(path) as archive:
             infos = {info.filename: info for info in archive.infolist() if not info.is_dir()}
@@ -85,42 +90,28 @@ def _entries(path: Path) -> tuple[dict[str, int], Any]:
     return {name: info.file_size for name, info in infos.items()}, texts.__getitem__
 
 
-def _check_array(path: Path, name: str, about: Mapping[str, Any], chunks: list[int]) -> None:
-    codecs = about.get("codecs")
-    known = [{"name": name} for name in CODECS]
-    strange = (
-        [
-            str(codec)
-            for codec in codecs
-            if not isinstance(codec, dict) or {"name": codec.get("name")} not in known
-        ]
-        if isinstance(codecs, list)
-        else ["none"]
-    )
+def _check_node(about: Any, chunks: list[int]) -> None:
+    """Raise MisfitError unless a group or an array of zarr can be of a trace; chunks: sizes of its files."""
+    if fit(Mapping[str, Any], about)["zarr_format"] != 3:
+        raise MisfitError("the format of zarr should be 3")
+    if about["node_type"] != "array":
+        return
+    shape = fit(tuple[int, ...], about["shape"], "shape")
+    chunk = fit(tuple[int, ...], about["chunk_grid"]["configuration"]["chunk_shape"], "chunk_shape")
+    kind, strange = about["data_type"], {codec["name"] for codec in about["codecs"]} - CODECS
     if strange or about.get("storage_transformers"):
-        raise InputError(
-            f"{path}: the array {name} is stored with the codec {(strange or ['a storage transformer'])[0]!r}; traces use "
-            f"{' and '.join(sorted(CODECS))} only"
-        )
-    kind = about.get("data_type")
-    if not isinstance(kind, str) or kind not in ITEM_SIZES:
-        raise InputError(f"{path}: the array {name} holds {kind!r}; traces hold numbers and truth values")
-    grid = about.get("chunk_grid")
-    shape = about.get("shape")
-    chunk = grid.get("configuration", {}).get("chunk_shape") if isinstance(grid, dict) else None
-    if not _sizes(shape) or not _sizes(chunk) or len(shape) != len(chunk):  # type: ignore[arg-type]
-        raise InputError(f"{path}: the array {name} declares no readable shape")
-    each = math.prod(chunk) * ITEM_SIZES[kind]  # type: ignore[arg-type]
-    wanted = math.prod(-(-size // max(1, step)) for size, step in zip(shape, chunk, strict=True))  # type: ignore[arg-type]
+        named = f"the codec {min(strange)!r}" if strange else "a storage transformer"
+        raise MisfitError(f"an array is stored with {named}; traces use {' and '.join(sorted(CODECS))} only")
+    if kind not in KINDS:
+        raise MisfitError(f"an array holds {kind!r}; traces hold numbers and truth values")
+    if len(shape) != len(chunk) or not all(0 <= size < MOST_ITEMS for size in (*shape, *chunk)):
+        raise MisfitError(f"an array cannot have the shape {shape} and chunks of {chunk}")
+    each = math.prod(chunk) * np.dtype(kind).itemsize
+    wanted = math.prod(-(-size // max(1, step)) for size, step in zip(shape, chunk, strict=True))
     largest = max(chunks, default=0)
-    if each > max(largest * RATIO, EMPTY_BYTES) or (
-        len(chunks) < wanted and wanted * each > EMPTY_BYTES + largest * RATIO
-    ):
-        raise InputError(
-            f"{path}: the array {name} declares {wanted} chunks of {each} bytes and holds {len(chunks)} of at most {largest}; "
-            "the file is damaged, or made to fill the memory"
+    too_few = len(chunks) < wanted and wanted * each > EMPTY_BYTES + largest * RATIO
+    if too_few or each > max(largest * RATIO, EMPTY_BYTES):
+        raise MisfitError(
+            f"an array declares {wanted} chunks of {each} bytes and holds {len(chunks)} of at most {largest}; the file is "
+            "damaged, or made to fill the memory"
         )
-
-
-def _sizes(value: object) -> bool:
-    return isinstance(value, list) and all(type(size) is int and 0 <= size < 2**40 for size in value)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -15,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
+from sinkscope.base.version import __version__
 from sinkscope.trace.capture import QUERY_KINDS, REGIONS, Array, Capture, Frame, variables
 from sinkscope.trace.renderers import renderer
-from sinkscope.version import __version__
 
 if TYPE_CHECKING:
     import xarray
@@ -27,15 +28,6 @@ if TYPE_CHECKING:
     from sinkscope.decoding import Decoding
     from sinkscope.models.model import Model
     from sinkscope.policies.policy import Policy
-    from sinkscope.reuse.rule import Reuse
-
-
-UNITS = {
-    "region": "padding | prompt | answer",
-    "position": "index from the first real token, -1 in padding",
-    "decided_step": "step that wrote the token, -1 for none",
-}
-"""What the variables without steps, layers and heads mean."""
 
 
 class Trace:
@@ -79,8 +71,7 @@ class Trace:
 
         Padding and positions that do not exist yet are left out.
         """
-        here = self.dataset.isel(sample=sample).sel(step=step)
-        ids = here["tokens"].values
+        ids = self.dataset["tokens"].isel(sample=sample).sel(step=step).values
         real = (self.dataset["region"].isel(sample=sample).values != "padding") & (ids >= 0)
         return [self.token_text(int(number)) for number in ids[real]]
 
@@ -90,8 +81,8 @@ class Trace:
 
     @cached_property
     def _texts(self) -> dict[int, str]:
-        found = json.loads(self.attributes.get("token_texts") or "{}")
-        return {int(number): text for number, text in found.items() if number.isdecimal()}
+        texts = json.loads(self.attributes.get("token_texts") or "{}")
+        return {int(number): text for number, text in texts.items() if number.isdecimal()}
 
     def masked_keys(self) -> xarray.DataArray:
         """Bool (sample, step, layer, head, key): the keys that the policy masked; stored as one bit each."""
@@ -184,46 +175,34 @@ class TraceParts:
         """The labelled arrays."""
         import xarray
 
-        known = variables(self.frame, self.capture)
-        found: dict[str, Any] = {}
-        for name, variable in known.items():
-            if variable.stepwise:
-                array: Array | None = np.stack(self.arrays[name], 1) if self.arrays.get(name) else None
-            else:
-                array = self.static.get(name)
-            if array is not None:
-                found[name] = (variable.dims, array, {"units": variable.unit})
-        found.update(labelled_static(self.static))
-        return xarray.Dataset(
-            found,
-            coords=coordinates(self.frame, self.capture, self.steps, set(found)),
-            attrs=dict(self.attributes),
-        )
-
-
-def labelled_static(static: dict[str, Array]) -> dict[str, Any]:
-    """region, position and decided_step as xarray wants them."""
-    values = {**static, "region": np.asarray(REGIONS)[static["region"].astype(int)]}
-    return {name: (("sample", "key"), values[name], {"units": unit}) for name, unit in UNITS.items()}
+        arrays = {name: np.stack(steps, 1) for name, steps in self.arrays.items()} | self.static
+        arrays["region"] = np.asarray(REGIONS)[arrays["region"].astype(int)]
+        labelled: dict[str, Any] = {
+            name: (variable.dims, arrays[name], {"units": variable.unit})
+            for name, variable in variables(self.frame, self.capture).items()
+            if name in arrays
+        }
+        coords = coordinates(self.frame, self.capture, self.steps, set(labelled))
+        return xarray.Dataset(labelled, coords, dict(self.attributes))
 
 
 def coordinates(frame: Frame, capture: Capture, steps: list[int], names: set[str]) -> dict[str, Any]:
     """Coordinate → labels of its dimension."""
-    found: dict[str, Any] = {
+    labels: dict[str, Any] = {
         "sample": np.arange(frame.rows),
         "step": np.asarray(steps, dtype=np.int64),
         "layer": np.asarray(frame.layers),
         "key": np.arange(frame.columns),
     }
     if capture.level != "layers":
-        found["head"] = np.asarray(frame.heads)
+        labels["head"] = np.asarray(frame.heads)
     if "attention" in names:
-        found["query"] = np.arange(frame.columns)
+        labels["query"] = np.arange(frame.columns)
     if "value_norm" in names:
-        found["kv_head"] = np.arange(frame.kv_heads)
+        labels["kv_head"] = np.arange(frame.kv_heads)
     if "received_by" in names:
-        found["query_kind"] = list(QUERY_KINDS)
-    return found
+        labels["query_kind"] = list(QUERY_KINDS)
+    return labels
 
 
 def provenance(
@@ -232,11 +211,13 @@ def provenance(
     policy: Policy | None,
     capture: Capture,
     seed: int | list[int] | None,
-    reuse: Reuse | None = None,
+    extras: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """What a trace must be able to say about where it came from; all values are JSON or text."""
+    """What a trace must be able to say about where it came from; all values are JSON or text; extras: what plug-ins add."""
     import torch
     import transformers
+
+    from sinkscope.models.variant import variant_of
 
     versions = {
         "sinkscope": __version__,
@@ -256,7 +237,8 @@ def provenance(
         "device": str(model.device),
         "decoding": decoding.to_json(),
         "policy": "" if policy is None else str(policy),
-        **({} if reuse is None else {"reuse": str(reuse)}),
+        **(extras or {}),
+        **({} if not hasattr(model.network, "variant") else variant_of(model.network).reach),
         "capture": capture.to_json(),
         "seed": json.dumps(seed),
         "versions": json.dumps(versions),

@@ -1,4 +1,4 @@
-"""Figures for papers: the paper's figures 1, 3–10 and tables 1–2, from traces.
+"""Figures for papers: the paper's figures 1 and 3–10, from traces.
 
 One file per figure with one function, `plot_…(traces, *, …)`, that returns a `PaperFigure`: the matplotlib figure, the data
 behind it and a caption. `make` finds the function by the figure's number; `save_all` saves every figure that traces allow.
@@ -12,11 +12,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sinkscope.checks import known
-from sinkscope.errors import InputError
+from sinkscope.base.checks import one_of
+from sinkscope.base.errors import InputError
 
 if TYPE_CHECKING:
-    import pandas as pd
     import xarray
 
     from sinkscope.report.figures.look import PaperFigure
@@ -31,12 +30,10 @@ FIGURES = {
     "figure_8": "fixed_sink",
     "figure_9": "score_histogram",
     "figure_10": "filtered_share",
-    "table_1": "masking_table",
-    "table_2": "composition_table",
 }
 """Number in the paper → file and function. Figure 2 is a drawing of decoding orders and shows no data."""
 
-TOGETHER = ("figure_1", "figure_5", "figure_7", "figure_9", "figure_10", "table_2")
+TOGETHER = ("figure_1", "figure_5", "figure_7", "figure_9", "figure_10")
 """Those that show several traces at once; the others are drawn for each trace."""
 
 MAPS = ("figure_4", "figure_6", "figure_8")
@@ -47,7 +44,7 @@ IN_MEMORY = 2**29
 
 
 def make(name: str, source: Any, **options: Any) -> PaperFigure:
-    """One figure. source: a trace, {name: trace}, or for table_1 a table of accuracies; options: those of its function."""
+    """One figure. source: a trace, or {name: trace}; options: those of its function."""
     check_names([name])
     plot = getattr(import_module(f"sinkscope.report.figures.{FIGURES[name]}"), f"plot_{FIGURES[name]}")
     if name == "figure_9":
@@ -59,7 +56,7 @@ def make(name: str, source: Any, **options: Any) -> PaperFigure:
 def check_names(names: Sequence[str]) -> None:
     """Raises InputError for a figure that the paper does not have."""
     for name in names:
-        known("figure", name, FIGURES)
+        one_of("figure", name, FIGURES)
 
 
 @dataclass(frozen=True)
@@ -71,18 +68,12 @@ class Saved:
 
 
 def save_all(
-    traces: Mapping[str, Any],
-    folder: Path,
-    *,
-    only: Sequence[str] = (),
-    accuracies: pd.DataFrame | None = None,
-    force: bool = True,
+    traces: Mapping[str, Any], folder: Path, *, only: Sequence[str] = (), force: bool = True
 ) -> Saved:
     """Saves every figure that the traces allow into a folder.
 
     Args:
-        traces: name → trace; none for table 1 alone.
-        accuracies: what table 1 prints.
+        traces: name → trace.
         force: replace files that exist already; False raises InputError before anything is drawn.
     """
     from sinkscope.report.figures.sources import named
@@ -92,29 +83,18 @@ def save_all(
     if not force:
         check_free(folder, names)
     loaded = {label: in_memory(data) for label, data in named(dict(traces)).items()} if traces else {}
-    files: dict[str, list[Path]] = {}
-    left_out: dict[str, str] = {}
-
-    def draw(name: str, source: Any, suffix: str = "") -> None:
-        try:
-            files.setdefault(name, []).extend(make(name, source).save(folder, suffix))
-        except InputError as error:
-            left_out[name + (f" of {suffix}" if suffix else "")] = str(error)
-
+    made = Saved({}, {})
     for name in names:
-        if name == "table_1":
-            if accuracies is None:
-                left_out[name] = "it needs a table of accuracies"
-            else:
-                draw(name, accuracies)
-        elif name in TOGETHER:
-            draw(name, loaded)
-        elif not loaded:
-            left_out[name] = "it needs a trace"
-        else:
-            for label, data in loaded.items():
-                draw(name, {label: data}, "" if len(loaded) == 1 else file_name(label))
-    return Saved({name: made for name, made in files.items() if made}, left_out)
+        single = {} if name in TOGETHER else {label: {label: data} for label, data in loaded.items()}
+        if not loaded:
+            made.left_out[name] = "it needs a trace"
+        for label, source in (single or {"": loaded}).items() if loaded else ():
+            suffix = file_name(label) if len(single) > 1 else ""
+            try:
+                made.files.setdefault(name, []).extend(make(name, source).save(folder, suffix))
+            except InputError as error:
+                made.left_out[name + (f" of {suffix}" if suffix else "")] = str(error)
+    return Saved({name: files for name, files in made.files.items() if files}, made.left_out)
 
 
 def check_free(folder: Path, names: Sequence[str]) -> None:
@@ -126,7 +106,7 @@ def check_free(folder: Path, names: Sequence[str]) -> None:
 
 
 def in_memory(data: xarray.Dataset) -> xarray.Dataset:
-    """A small trace read once: eleven figures would otherwise each read it again."""
+    """A small trace read once: nine figures would otherwise each read it again."""
     return data.load() if data.nbytes <= IN_MEMORY else data
 
 

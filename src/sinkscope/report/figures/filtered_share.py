@@ -7,9 +7,9 @@ from typing import Any
 import pandas as pd
 import xarray as xr
 
+from sinkscope.base.sink_rule import EPSILON
 from sinkscope.report.figures import look
 from sinkscope.report.figures.sources import by_trace
-from sinkscope.sink_rule import EPSILON
 from sinkscope.sinks import filtered_share
 
 

@@ -35,6 +35,20 @@ def plot_heat_map(
         Table: trace, step, position, received (multiples of uniform attention; of causal models, and beside them, percent of a
         query's attention).
     """
+    unit = common_unit(traces)[1]
+    table = heat_table(traces, sample, layers, heads)
+    top = float(np.nanquantile(table["received"], 0.9995))
+    figure = look.heat_panels(
+        table, "step", "position", "received", top=top, label=unit, width=width, height=height
+    )
+    return look.finished("figure_1", figure, table, scores=scores_text(traces))
+
+
+def heat_table(
+    traces: Any, sample: int = 0, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None
+) -> pd.DataFrame:
+    """The table of `plot_heat_map`."""
+    percent = common_unit(traces)[0]
 
     def rows(data: xr.Dataset) -> pd.DataFrame:
         values = step_position_map(data, layers, heads, percent=percent).values[sample]
@@ -43,10 +57,4 @@ def plot_heat_map(
         columns = {"step": labels(data, "step"), "position": position[real]}
         return long_table(values[:, real], columns, "received")
 
-    percent, unit = common_unit(traces)
-    table = by_trace(traces, rows)
-    top = float(np.nanquantile(table["received"], 0.9995))
-    figure = look.heat_panels(
-        table, "step", "position", "received", top=top, label=unit, width=width, height=height
-    )
-    return look.finished("figure_1", figure, table, scores=scores_text(traces))
+    return by_trace(traces, rows)

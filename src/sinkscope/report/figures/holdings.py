@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from sinkscope.inspection.survey import LAYER_WORDS, probes
 from sinkscope.report.figures import look
 
 COLOURS = {"sinks": "#cf4173", "others": "#7f7f7f", "shuffled": "#c7c7c7"}
@@ -19,10 +20,13 @@ WORDS = {
 
 def plot_holdings(table: pd.DataFrame, title: str = "What sinks hold") -> look.PaperFigure:
     """Four panels from the table of an inspection (see `sinkscope.inspection.survey.survey_table`)."""
+    residual = {
+        probe.name: probe for layers in range(1, 4) for probe in probes(layers) if probe.vector == "residual"
+    }
     shown = table[
         ((table["section"] == "patch") & table["measure"].str.endswith(": kl"))
         | ((table["section"] == "lens") & (table["measure"] == "a token due elsewhere"))
-        | ((table["section"] == "probe") & table["measure"].str.contains("from the residual"))
+        | ((table["section"] == "probe") & table["measure"].isin(residual))
         | ((table["section"] == "movement") & (table["measure"] == "drift of the value"))
     ]
     shown = shown[shown["place"].isin(COLOURS)].reset_index(drop=True)
@@ -34,12 +38,12 @@ def plot_holdings(table: pd.DataFrame, title: str = "What sinks hold") -> look.P
         _dots(axes[0][0], patch, "KL of the predictions, nats")
         axes[0][0].set_xscale("symlog", linthresh=1e-3)
         _lines(axes[0][1], shown[shown["section"] == "lens"], "reads a token due elsewhere")
-        probes = shown[shown["section"] == "probe"]
-        parts = probes["measure"].str.extract(r"^(?P<label>.*) from the residual, layer (?P<layer>.*)$")
-        layers = list(dict.fromkeys(parts["layer"].dropna()))
-        chosen = "at half" if "at half" in layers else layers[-1] if layers else ""
-        probes = probes.assign(measure=parts["label"])[(parts["layer"] == chosen).to_numpy()]
-        _dots(axes[1][0], probes, f"skill of a held-out probe, residual of layer {chosen}")
+        asked = shown[shown["section"] == "probe"]
+        layers = list(dict.fromkeys(residual[name].where for name in asked["measure"]))
+        chosen = LAYER_WORDS[1] if LAYER_WORDS[1] in layers else layers[-1] if layers else ""
+        asked = asked[asked["measure"].map(lambda name: residual[name].where == chosen).astype(bool)]
+        asked = asked.assign(measure=[residual[name].label for name in asked["measure"]])
+        _dots(axes[1][0], asked, f"skill of a held-out probe, residual of layer {chosen}")
         axes[1][0].set_xlim(-0.5, 1.05)
         axes[1][0].axvline(0, color="#7f7f7f", linewidth=0.5)
         _lines(axes[1][1], shown[shown["section"] == "movement"], "drift of values, 1 − cosine")

@@ -1,6 +1,6 @@
-"""What every figure has: style, colours of received attention, sheets, three forms that several share, and `PaperFigure`.
+"""What every figure has: style, colours of received attention, sheets, two forms that several share, and `PaperFigure`.
 
-`heat` draws a grid of received attention, `attention_maps` maps side by side, `printed_table` a table as a picture. A
+`heat` draws a grid of received attention, `attention_maps` maps side by side. A
 `PaperFigure` is the picture, the data behind it and a caption; saved as SVG, PDF, CSV and text.
 """
 
@@ -10,7 +10,7 @@ import base64
 import html
 import io
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import as_file, files
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sinkscope.text import csv_text, visible
+from sinkscope.base.text import csv_text, visible
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,11 +32,22 @@ COLUMN, PAGE = 3.4, 7.0
 """Widths in inches: one column, and the whole page."""
 
 RAMP = ("#f8f7f4", "#fdebcf", "#fccd93", "#f9a06b", "#ee6f62", "#cf4173", "#9d2a7c", "#641f73", "#2a1250")
+RAMP_DARK = (
+    "#191b22",
+    "#2a1f45",
+    "#4f2374",
+    "#822a80",
+    "#b93a79",
+    "#e5606a",
+    "#f98f62",
+    "#fcc48a",
+    "#fdf3c8",
+)
 PALE = 0.16
 """Share of the colours for scores under uniform attention; above it each doubling is one more step."""
 
-LINE = 0.19
-"""Height of a row of a printed table in inches."""
+BESIDE, LONGEST = 4, 28
+"""Panels side by side at most, and characters of a name that stands above or beside one."""
 
 
 @contextmanager
@@ -56,7 +67,7 @@ class PaperFigure:
     """A figure of the paper, drawn from traces.
 
     Attributes:
-        name: figure_1 … figure_10, table_1, table_2.
+        name: figure_1 … figure_10.
         figure: the matplotlib figure.
         table: the data behind it, one row for each mark.
         caption: what is seen, how it was computed, what it does not show.
@@ -103,11 +114,18 @@ class PaperFigure:
         )
 
 
-def finished(name: str, figure: Figure, table: pd.DataFrame, **words: Any) -> PaperFigure:
-    """A figure with its title and its caption from captions.toml, in which `words` fill the braces."""
-    told = {part: text.format(**words) for part, text in CAPTIONS[name].items()}
-    caption = f"{told['seen']} Computed: {told['computed']} Not shown: {told['not_shown']}"
-    return PaperFigure(name, told["title"], figure, table, caption)
+def finished(
+    name: str, figure: Figure, table: pd.DataFrame, caption: Mapping[str, str] | None = None, **words: Any
+) -> PaperFigure:
+    """A figure with its title and caption, in which `words` fill the braces. caption: None: that of captions.toml."""
+    told = {part: text.format(**words) for part, text in (caption or CAPTIONS[name]).items()}
+    whole = f"{told['seen']} Computed: {told['computed']} Not shown: {told['not_shown']}"
+    return PaperFigure(name, told["title"], figure, table, whole)
+
+
+def cut(name: str, longest: int = LONGEST) -> str:
+    """A name that fits above or beside a panel, with nothing invisible in it."""
+    return visible(name if len(name) <= longest else f"{name[: longest - 1]}…")
 
 
 def sheet(rows: int, columns: int, width: float, height: float, **options: Any) -> tuple[Figure, Any]:
@@ -183,12 +201,17 @@ def heat_panels(
     """A grid of colours for each value of the column `trace`, side by side, with one scale for all."""
     parts = {str(name): part for name, part in table.groupby("trace", sort=False)}
     with style():
-        figure, axes = sheet(1, len(parts), width or (COLUMN if len(parts) == 1 else PAGE), height)
+        lines = -(-len(parts) // BESIDE)
+        across = -(-len(parts) // lines)
+        figure, axes = sheet(lines, across, width or (COLUMN if len(parts) == 1 else PAGE), height * lines)
         picture: Any = None
-        for place, (name, part) in zip(axes[0], parts.items(), strict=True):
+        for number, (name, part) in enumerate(parts.items()):
+            place = axes.flat[number]
             picture = heat(place, part, row, column, value, top)
-            place.set(title=name, xlabel=column, ylabel=row if place is axes[0][0] else "")
+            place.set(title=cut(name), xlabel=column, ylabel="" if number % across else row)
             place.locator_params(integer=True)
+        for spare in axes.flat[len(parts) :]:
+            spare.set_visible(False)
         colour_bar(figure, picture, axes, top, label, pad=0.02)
     return figure
 
@@ -219,28 +242,4 @@ def attention_maps(table: pd.DataFrame) -> Figure:
                     arrowprops={"arrowstyle": "-|>", "color": "#0072B2", "lw": 1},
                 )  # fmt: skip
         colour_bar(figure, picture, axes, top, "attention × keys (uniform = 1)", shrink=0.8)
-    return figure
-
-
-def printed_table(head: Sequence[str], rows: Sequence[Sequence[str]], width: float) -> Figure:
-    """Text columns as wide as their longest entry, rules above and below; equal first entries are written once."""
-    sizes = [max(len(str(row[i])) for row in [head, *rows]) + 2 for i in range(len(head))]
-    starts = [sum(sizes[:i]) / sum(sizes) for i in range(len(sizes))]
-    with style():
-        figure, axes = sheet(1, 1, width, LINE * (len(rows) + 2))
-        place = axes[0][0]
-        place.set(xlim=(0, 1), ylim=(len(rows) + 0.6, -1.1))
-        place.axis("off")
-        for level, weight in ((-1.0, 1.0), (-0.1, 0.6), (len(rows) + 0.1, 1.0)):
-            place.axhline(level, color="black", linewidth=weight)
-        for x, name in zip(starts, head, strict=True):
-            place.text(x, -0.5, name, va="center", weight="bold", parse_math=False)
-        before = None
-        for y, row in enumerate(rows):
-            if before not in (None, row[0]):
-                place.axhline(y, color="#999999", linewidth=0.4)
-            for i, (x, text) in enumerate(zip(starts, row, strict=True)):
-                if i or text != before:
-                    place.text(x, y + 0.5, text, va="center", parse_math=False)
-            before = row[0]
     return figure

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 from sinkscope.report.figures import look
 from sinkscope.report.figures.sources import head_text, index_of, map_pair, only_trace
 from sinkscope.sinks import moves

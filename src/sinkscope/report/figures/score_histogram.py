@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from sinkscope.base.sink_rule import EPSILON, PAPER_LENGTH
 from sinkscope.report.figures import look
 from sinkscope.report.figures.sources import by_trace, named
-from sinkscope.sink_rule import EPSILON, PAPER_LENGTH
 from sinkscope.sinks import score_histogram
 from sinkscope.sinks.judging import Judge
 

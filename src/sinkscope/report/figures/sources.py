@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 from sinkscope.report.payload import mixed, model_name
 from sinkscope.sinks.dataset import Array, dataset_of, labels
 from sinkscope.sinks.judging import FAR, SEEN, Judge

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 from sinkscope.report.figures import look
 from sinkscope.report.figures.sources import attention_map, head_text, index_of, map_pair, only_trace
 from sinkscope.sinks import residences

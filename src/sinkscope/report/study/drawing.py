@@ -1,28 +1,45 @@
-"""The figures of a finished study, drawn in several processes: those of `sinkscope study` and of `sinkscope figures STUDY`."""
+"""Pictures of a finished study: those of its tables, one recorded generation of each model in the viewer, and all as files."""
 
 from __future__ import annotations
 
+import base64
+import io
 import json
-import os
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures.process import BrokenProcessPool
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sinkscope.errors import SinkscopeError
-from sinkscope.report.figures import FIGURES, MAPS, TOGETHER, Saved, check_free, check_names, save_all
+from sinkscope.base.text import visible
+from sinkscope.report.figures import (
+    FIGURES,
+    MAPS,
+    Saved,
+    check_free,
+    check_names,
+    file_name,
+    look,
+    make,
+    save_all,
+)
+from sinkscope.report.figures.calibration import plot_calibration
 from sinkscope.report.figures.frontier import plot_frontier
 from sinkscope.report.figures.holdings import plot_holdings
-from sinkscope.report.figures.interventions import SHOWN, plot_interventions
-from sinkscope.report.figures.ladder import plot_ladder
-from sinkscope.report.study.holdings import figure_stem, title
-from sinkscope.report.study.source import LEFT_OUT, read
+from sinkscope.report.figures.sensitivity import plot_sensitivity
+from sinkscope.report.html import viewer_parts
+from sinkscope.report.study.source import StudySource, read
 from sinkscope.report.study.words import short
+from sinkscope.study.plugged import PLUGINS
 
-MOST_PROCESSES = 4
-FIGURES_FOR_A_PROCESS = 10
-"""Fewer pictures than this are drawn before a process of their own is ready to."""
+if TYPE_CHECKING:
+    import pandas as pd
+
+PLOTS: dict[str, Callable[[pd.DataFrame], look.PaperFigure]] = {
+    "reuse": plot_frontier, "sensitivity": plot_sensitivity, "calibration": plot_calibration,
+}  # fmt: skip
+"""Table of the study → its figure."""
+BUDGET = 4_000_000
+"""Characters of traces that a report embeds; the whole file stays under 5 MB."""
 
 
 def is_study(folder: Path) -> bool:
@@ -30,86 +47,82 @@ def is_study(folder: Path) -> bool:
     return (folder / "study.toml").is_file()
 
 
-def save_study(
-    folder: Path, out: Path, only: Sequence[str] = (), *, workers: int | None = None, force: bool = True
-) -> Saved:
-    """Saves every figure that a finished study allows, table 1 included, and left_out.json: why others were not drawn.
+def study_figures(source: StudySource) -> Iterator[look.PaperFigure]:
+    """Figures of the study's tables, its plug-ins' among them; what sinks hold is one for each model, named after it."""
+    for name, plot in PLOTS.items():
+        if len(source.frames.get(name, ())):
+            yield plot(source.frames[name])
+    for name, rows in source.inspected.items():
+        figure = plot_holdings(rows, f"What the sinks of {name} hold")
+        yield replace(figure, name=holdings_name(name))
+    for plugin in PLUGINS.values():
+        yield from plugin.figures(source.frames)
+
+
+def holdings_name(inspected: str) -> str:
+    """The name of the figure of what the sinks of a model hold."""
+    return f"holdings_{file_name(short(inspected))}"
+
+
+def save_study(folder: Path, out: Path, only: Sequence[str] = (), *, force: bool = True) -> Saved:
+    """Saves every figure that a finished study allows.
 
     Args:
         only: names of figures; default all.
-        workers: processes; default one for about ten pictures, at most one per core and four.
         force: replace files that exist already; False raises InputError before anything is drawn.
     """
-    source = read(folder)
-    names = list(only or FIGURES)
+    source, names = read(folder), list(only or FIGURES)
     check_names(names)
     if not force:
         check_free(out, names)
-    recorded = {True: source.maps, False: source.exemplars}
-    paths = {maps: {short(model): str(path) for model, path in own.items()} for maps, own in recorded.items()}
-    # Figures of many pictures first, so that no process ends long after the others.
-    order = sorted(names, key=lambda name: (name in TOGETHER or name == "table_1", name not in MAPS))
-    jobs: list[tuple[str, dict[str, str], Any]] = [
-        (name, {}, source.accuracies) if name == "table_1" else (name, paths[name in MAPS], None)
-        for name in order
-    ]
-    pictures = sum(1 if name in TOGETHER else max(1, len(traces)) for name, traces, _ in jobs)
-    few = min(os.cpu_count() or 1, MOST_PROCESSES, pictures // FIGURES_FOR_A_PROCESS)
-    processes = few if workers is None else workers
-    saved = _in_processes(jobs, out, processes) if processes > 1 else [_draw(*job, out) for job in jobs]
-    drawn = {name: files for part in saved for name, files in part.files.items()}
-    left_out = {name: why for part in saved for name, why in part.left_out.items()}
-    if not only and "inspection" in source.frames:
-        for (model, task), rows in source.frames["inspection"].groupby(["model", "task"], sort=False):
-            figure = plot_holdings(rows, f"What the sinks of {title(source, str(model), str(task))} hold")
-            suffix = figure_stem(source, str(model), str(task)).removeprefix("holdings_")
-            drawn.setdefault("holdings", []).extend(figure.save(out, suffix))
-    if not only and "reuse" in source.frames:
-        drawn["frontier"] = plot_frontier(source.frames["reuse"]).save(out)
-    if not only and "ladder" in source.frames:
-        drawn["ladder"] = plot_ladder(source.frames["ladder"], source.frames.get("ladder_sinks")).save(out)
-    changes = source.frames.get("ladder_interventions")
-    if not only and changes is not None and changes["measure"].isin(SHOWN).any():
-        drawn["interventions"] = plot_interventions(changes).save(out)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / LEFT_OUT).write_text(json.dumps(left_out, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    every = (*names, "holdings", "frontier", "ladder", "interventions")
-    return Saved({name: drawn[name] for name in every if name in drawn}, left_out)
+    files: dict[str, list[Path]] = {}
+    left_out: dict[str, str] = {}
+    for recorded, kind in ((source.exemplars, False), (source.maps, True)):
+        traces = {short(model): trace for model, trace in recorded.items()}
+        wanted = [name for name in names if (name in MAPS) == kind]
+        saved = save_all(traces, out, only=wanted) if wanted else Saved({}, {})
+        files |= saved.files
+        left_out |= saved.left_out
+    for figure in () if only else study_figures(source):
+        files[figure.name] = figure.save(out)
+    return Saved(files, left_out)
 
 
-def _in_processes(
-    jobs: Sequence[tuple[str, dict[str, str], Any]],
-    out: Path,
-    many: int,
-    draw: Callable[..., Saved] | None = None,
-) -> list[Saved]:
-    """Draws with a pool; what a lost process leaves undone is drawn once more in a new pool."""
-    from loky import ProcessPoolExecutor  # starts processes that do not run the caller's script again
-
-    done: dict[str, Saved] = {}
-    for _ in range(2):
-        left = [job for job in jobs if job[0] not in done]
-        with ProcessPoolExecutor(many, env={"OMP_NUM_THREADS": "1"}) as pool:
-            futures = {job[0]: pool.submit(draw or _draw, *job, out) for job in left}
-            for name, future in futures.items():
-                try:
-                    done[name] = future.result()
-                except BrokenProcessPool:
-                    continue
-        if len(done) == len(jobs):
-            return [done[name] for name, *_ in jobs]
-    lost = next(name for name, *_ in jobs if name not in done)
-    raise SinkscopeError(f"the process that draws {lost} was lost twice; run the same command again")
+def paper(source: StudySource, name: str) -> dict[str, str] | None:
+    """A figure of the paper, of the study's exemplars, for the page; None without any."""
+    traces = {short(model): trace for model, trace in source.exemplars.items()}
+    return shown(make(name, traces)) if traces else None
 
 
-def _draw(name: str, traces: Mapping[str, str], accuracies: Any, out: Path) -> Saved:
-    opened = {label: _opened(path) for label, path in traces.items()}
-    return save_all(opened, out, only=[name], accuracies=accuracies)
+def shown(figure: look.PaperFigure) -> dict[str, str]:
+    """A figure for the page: its address, with which nothing in it can run, its title and caption."""
+    drawn = io.BytesIO()
+    with look.style():
+        figure.figure.savefig(drawn, format="svg", metadata={"Date": None})
+    address = "data:image/svg+xml;base64," + base64.b64encode(drawn.getvalue()).decode()
+    return {"name": figure.name, "address": address, "title": figure.title, "caption": figure.caption}
 
 
-@lru_cache(maxsize=16)
-def _opened(path: str) -> Any:
-    """A trace, opened once in each process."""
-    from sinkscope.trace.trace import Trace
+def traces(source: StudySource, budget: int = BUDGET) -> dict[str, Any] | None:
+    """The parts of the viewer; None without traces, or when not even one fits."""
+    from sinkscope.report.payload import mixed, views
 
-    return Trace.open(path)
+    embedded: list[dict[str, Any]] = []
+    left_out: list[str] = []
+    percent = mixed(list(source.exemplars.values()))
+    for model, trace in source.exemplars.items():
+        made = views(trace, name=visible(model), samples=[0], percent=percent)
+        size = len(json.dumps(made))
+        if size > budget:
+            left_out.append(model)
+            continue
+        budget -= size
+        embedded += made
+    if not embedded:
+        return None
+    # A diffusion model beside a causal one: the paper in one look.
+    other = next((view for view in embedded if view["causal"] != embedded[0]["causal"]), None)
+    if other is not None:
+        other["other"] = True
+    parts = viewer_parts(embedded, name="exemplars", compare=other is not None, address=False, inside=True)
+    return {"parts": parts, "left_out": left_out}

@@ -1,75 +1,146 @@
-"""The page: sections in their order, contents, and one file around them."""
+"""The page: what each section shows, in their order, rendered from the templates of this folder.
+
+Templates escape every text that is not markup of theirs. Characters that are invisible or turn the direction of the text are
+spelled out, so that a hostile name can neither become markup nor disguise what stands beside it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from importlib.resources import files
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from sinkscope.base.text import listed, visible
+from sinkscope.base.version import __version__
 from sinkscope.report.html import page, viewer_style
-from sinkscope.report.study.claims_table import claims_table
-from sinkscope.report.study.exemplars import emergence, maps, traces
-from sinkscope.report.study.holdings import what_they_hold
-from sinkscope.report.study.markup import Safe, join, tag
-from sinkscope.report.study.masking import masking
-from sinkscope.report.study.provenance import provenance
+from sinkscope.report.study import matrix, scores, tables, traced
+from sinkscope.report.study.drawing import shown, study_figures, traces
+from sinkscope.report.study.overview import overview
 from sinkscope.report.study.source import StudySource
-from sinkscope.report.study.summary import summary, verdicts
-from sinkscope.report.study.tables import approximate_steps, likelihood, mechanisms, skills, training_runs
-from sinkscope.report.study.traced import anatomy, composition, dynamics
-from sinkscope.report.study.words import CONTENTS, note
-from sinkscope.version import __version__
+from sinkscope.report.study.words import short
+from sinkscope.study.documents import sentences
+from sinkscope.study.names import label
+from sinkscope.study.plugged import PLUGINS
+from sinkscope.study.spec import to_toml
+from sinkscope.tasks.evaluation import confined_by
+from sinkscope.verdicts import wording
 
-SECTIONS: dict[str, Callable[[StudySource], Safe | None]] = {
-    "summary": summary,
-    "verdict": verdicts,
-    "claims": claims_table,
-    "masking": masking,
-    "skills": skills,
-    "maps": maps,
-    "composition": composition,
-    "dynamics": dynamics,
-    "anatomy": anatomy,
-    "mechanisms": mechanisms,
-    "likelihood": likelihood,
-    "inspection": what_they_hold,
-    "reuse": approximate_steps,
-    "ladder": training_runs,
-    "emergence": emergence,
-    "settings": provenance,
-}
-"""Anchor → what makes the section; the traces, which bring a script of their own, are not among them."""
+TEMPLATES = Path(__file__).parent / "templates"
+LONGEST = 2_000
+"""Characters of one text that are shown; what is cut is said."""
+Shown = Mapping[str, Any] | None
+
+
+class Section(NamedTuple):
+    """A part of the page. make: what its template shows; None leaves it out. template: "": NAME.jinja."""
+
+    name: str
+    title: str
+    make: Callable[[StudySource], Shown]
+    template: str = ""
+
+
+def sections() -> list[Section]:
+    """All of them, in their order."""
+    return [
+        Section("summary", "Summary", overview),
+        Section("claims", "The paper’s claims", matrix.claims),
+        Section("findings", "What kind of sinks", matrix.findings),
+        Section("masking", "What breaks without them", scores.masking),
+        Section("skills", "Which skills", tables.skills),
+        Section("likelihood", "Likelihood of text", scores.likelihood),
+        Section("maps", "Where attention goes", traced.maps),
+        Section("composition", "What they are made of", traced.composition),
+        Section("dynamics", "Do they move?", traced.dynamics),
+        Section("anatomy", "Anatomy", traced.anatomy),
+        Section("mechanisms", "Single steps and pairs", tables.mechanisms),
+        Section("inspection", "What they hold", tables.inspection),
+        Section("reuse", "Approximate steps", tables.reuse),
+        *(Section(one.name, one.title, partial(tables.plugged, plugin=one), "plugged.jinja") for one in PLUGINS.values()),
+        Section("traces", "The traces", traces),
+        Section("far", "The paper’s claims, on models too far from its own", partial(matrix.claims, near=False), "claims.jinja"),
+        Section("answers", "Every answer", tables.answers),
+        Section("settings", "Settings and provenance", provenance),
+    ]  # fmt: skip
 
 
 def report_page(source: StudySource) -> str:
     """The whole report as one HTML document."""
-    embedded = traces(source)
-    made = {anchor: make(source) for anchor, make in SECTIONS.items()}
-    made["traces"] = None if embedded is None else embedded.section
-    present = {name: part for name in CONTENTS if (part := made[name]) is not None}
-    title = f"{source.study.name} · sinkscope study"
-    entries = [tag("li", tag("a", CONTENTS[name], href=f"#{name}")) for name in present]
-    contents = tag(
-        "nav", tag("p", "sinkscope"), tag("ol", *entries), class_="contents", aria_label="contents"
-    )
-    main = tag("main", _head(source), *present.values(), tag("footer", tag("p", note("foot"))), id="top")
-    body = join(
-        [
-            tag("a", "Skip to the report", href="#top", class_="skip"),
-            tag("div", contents, main, class_="layout"),
-        ]
-    )
-    style = (files("sinkscope.report") / "study" / "style.css").read_text(encoding="utf-8")
-    styles = [viewer_style() if embedded is None else embedded.parts.style, style]
-    scripts = [] if embedded is None else [embedded.parts.script]
-    return page(title, body, scripts=scripts, styles=styles, kind="report")
+    made = {section: part for section in sections() if (part := section.make(source)) is not None}
+    figures = {figure.name: shown(figure) for figure in study_figures(source)}
+    known = {"source": source, "figures": figures, "version": __version__}
+
+    def rendered(section: Section) -> Markup:
+        template = environment().get_template(section.template or f"{section.name}.jinja")
+        return Markup(template.render(made[section], section=section, **known))  # noqa: S704 – templates escape
+
+    parts = {section: rendered(section) for section in made}
+    body = environment().get_template("report.jinja").render(sections=parts, **known)
+    embedded = next((part["parts"] for section, part in made.items() if section.make is traces), None)
+    columns = "".join(f".of-{n} {{ --models: {n}; }} " for n in range(1, len(source.models) + 1))
+    styles = [viewer_style() if embedded is None else embedded.style, _file("style.css"), columns]
+    scripts = [_file("report.js"), *([] if embedded is None else [embedded.script])]
+    return page(f"{source.study.name} · sinkscope study", body, scripts=scripts, styles=styles, kind="report")
 
 
-def _head(source: StudySource) -> Safe:
-    calls = source.manifest.get("calls", [])
-    when = str(calls[-1].get("when", ""))[:10] if calls else ""
-    models, cells = len(source.models), len(source.manifest.get("cells", {}))
-    facts = f"{models} model{'s' if models > 1 else ''} · {cells} cells · {when} · sinkscope {__version__}"
-    return tag(
-        "header", tag("h1", f"Attention sinks: study {source.study.name}"),
-        tag("p", source.study.about, class_="lead") if source.study.about else "", tag("p", facts, class_="meta"),
+def provenance(source: StudySource) -> Shown:
+    """Everything that a number of the page depends on, and where the data are."""
+    rows = [row for table in scores.MEASURES for _, row in source.rows(table)]
+    decodings = {(row["model"], row["task"], row["decoding_name"]): row for row in rows}
+    policies = [row["policy"] for row in rows]
+    return {
+        "documents": sentences(source.study), "sandbox": sandbox_of(source), "decodings": decodings.values(),
+        "policies": dict.fromkeys(policies), "toml": to_toml(source.study),
+    }  # fmt: skip
+
+
+def sandbox_of(source: StudySource) -> str:
+    """The rungs of the sandbox that model-written programs ran on, as their records say; empty when no code was run."""
+    records = source.frames.get("records")
+    return "" if records is None or "sandbox" not in records else confined_by(records["sandbox"].dropna())
+
+
+@cache
+def _file(name: str) -> str:
+    return (Path(__file__).parent / name).read_text(encoding="utf-8")
+
+
+@cache
+def environment() -> Environment:
+    """Templates that escape, and say when a name is missing."""
+    made = Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, finalize=spelled, trim_blocks=True,
+        lstrip_blocks=True,
     )  # fmt: skip
+    # Pictures are longer than any text may be; parts of the viewer are markup of its own.
+    made.filters |= {"listed": listed, "image": Markup, "markup": Markup}
+    made.globals |= {
+        "wording": wording, "bare": matrix.bare, "short": short, "label": label, "answers_of": answers_of,
+    }  # fmt: skip
+    return made
+
+
+def spelled(value: Any) -> Any:
+    """What a template shows of a value: markup as it is; of a text nothing invisible, and at most `LONGEST` characters.
+
+    >>> spelled("a\\u202eb")
+    'a⟨U+202E⟩b'
+    """
+    if value is None or isinstance(value, Markup):
+        return value or ""
+    text = str(value)
+    cut = f"… ({len(text):,} characters)" if len(text) > LONGEST else ""
+    return visible(text[:LONGEST]) + cut
+
+
+def answers_of(source: StudySource, question: str) -> dict[str, list[str]]:
+    """Answer to a question of the diagnosis → the models that have it, "undecided" last."""
+    groups: dict[str, list[str]] = {}
+    for model, verdicts in source.diagnoses.items():
+        if question in verdicts:
+            groups.setdefault(wording.answer(verdicts[question]), []).append(short(model))
+    return dict(sorted(groups.items(), key=lambda group: group[0] == "undecided"))

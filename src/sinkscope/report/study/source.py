@@ -1,7 +1,6 @@
 """The folder of a finished study: all that a report is made from. Nothing is computed again.
 
-Tables, the manifest, the figures and the data behind them, and the recordings of the exemplars. Which recordings are drawn and
-what table 1 prints is chosen here alone.
+Tables, the manifest, and the recordings of the exemplars. Which recordings are drawn is chosen here alone.
 """
 
 from __future__ import annotations
@@ -14,23 +13,24 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from sinkscope.errors import InputError
-from sinkscope.files import read_json
-from sinkscope.report.study.numbers import missing
-from sinkscope.study import shipped, spec
+from sinkscope.base.errors import InputError
+from sinkscope.report.figures import in_memory
+from sinkscope.study import spec
+from sinkscope.study.plugged import PLUGINS
 from sinkscope.study.store import CellFile, Store
-from sinkscope.text import read_csv
+from sinkscope.verdicts.wording import missing
 
 if TYPE_CHECKING:
-    from sinkscope.report.study.claims import Judged
-    from sinkscope.report.study.evidence import ModelEvidence
+    import xarray as xr
+
+    from sinkscope.verdicts import Verdict
+    from sinkscope.verdicts.measures import Measures
+    from sinkscope.verdicts.questions import Judged
 
 TABLES = (
     "results", "records", "sinks", "depth", "diagnosis", "replay", "pairs", "likelihood", "passages", "inspection", "holdings",
-    "reuse", "ladder", "ladder_sinks", "ladder_interventions", "evidence", "earlier_records", "earlier_pairs", "skills",
-    "skill_losses",
+    "reuse", "skills", "skill_losses", "not_graded", "left_out", "thresholds", "sensitivity", "calibration",
 )  # fmt: skip
-LEFT_OUT = "left_out.json"
 Row = dict[str, Any]
 
 
@@ -59,27 +59,39 @@ class StudySource:
         return {name: str(facts.get("family", "")) for name, facts in self.manifest.get("models", {}).items()}
 
     @property
-    def notes(self) -> list[str]:
-        """Remarks that belong beside the tables."""
-        return [str(note) for note in self.manifest.get("notes", [])]
+    def made(self) -> str:
+        """The day of the last call that worked on it."""
+        calls = self.manifest.get("calls") or [{}]
+        return str(calls[-1].get("when", ""))[:10]
 
     def rows(self, table: str, **wanted: Any) -> Iterator[tuple[int, Row]]:
-        """(row number, row) of a table where these columns have these values; none when there is no such table."""
+        """(row number, row) of a table where these columns have these values, models in the study's order; none without it."""
         frame = self.frames.get(table)
         if frame is None:
             return
         for column, value in wanted.items():
             frame = frame[frame[column] == value]
+        if "model" in frame:
+            order = {model: place for place, model in enumerate(self.models)}
+            frame = frame.sort_values("model", key=lambda models: models.map(order), kind="stable")
         for at, row in zip(frame.index, frame.to_dict("records"), strict=True):
             yield int(at), {str(name): value for name, value in row.items()}
 
     def groups(self, table: str, *columns: str) -> Iterator[list[tuple[int, Row]]]:
-        """The rows of a table that have a model and these columns in common, models in the study's order."""
-        for model in self.models:
-            found: dict[tuple[Any, ...], list[tuple[int, Row]]] = {}
-            for at, row in self.rows(table, model=model):
-                found.setdefault(tuple(row[name] for name in columns), []).append((at, row))
-            yield from found.values()
+        """The rows of a table that have these columns in common."""
+        found: dict[tuple[Any, ...], list[tuple[int, Row]]] = {}
+        for at, row in self.rows(table):
+            found.setdefault(tuple(row[name] for name in columns), []).append((at, row))
+        yield from found.values()
+
+    @property
+    def inspected(self) -> dict[str, pd.DataFrame]:
+        """What was inspected, the model and where there are several the task, models in the study's order → its measures."""
+        frame = self.frames.get("inspection")
+        parts = {} if frame is None else dict(iter(frame.groupby(["model", "task"], sort=False)))
+        several = len({task for _, task in parts}) > 1
+        order = sorted(parts, key=lambda key: self.models.index(str(key[0])))
+        return {f"{model} · {task}" if several else str(model): parts[model, task] for model, task in order}
 
     def traced(self, model: str) -> list[tuple[int, Row]]:
         """The summary of a model's first set of traces without a policy."""
@@ -107,77 +119,71 @@ class StudySource:
         }
         return {model: rows for model, rows in by_model.items() if rows}
 
-    def figure(self, name: str) -> Path | None:
-        """figures/NAME; None where it was not drawn."""
-        path = self.root / "figures" / name
-        return path if path.is_file() else None
-
-    def data(self, stem: str) -> pd.DataFrame | None:
-        """The data behind a figure, figures/STEM.csv."""
-        path = self.figure(f"{stem}.csv")
-        return None if path is None else read_csv(path)
-
-    @property
-    def figures_left_out(self) -> dict[str, str]:
-        """Figure → why it could not be drawn."""
-        path = self.figure(LEFT_OUT)
-        kept: dict[str, str] = (
-            {}
-            if path is None
-            else read_json(path, "remove it, and draw the figures again", kind=Mapping[str, str])
-        )
-        return kept
-
-    @property
-    def accuracies(self) -> pd.DataFrame | None:
-        """Rows of table 1: task, policy, model, accuracy, stderr. With several decodings each task names its own."""
-        results = self.frames.get("results")
-        if results is None:
-            return None
-        rows = results[["task", "policy", "model", "accuracy", "stderr"]].copy()
-        if results["decoding_name"].nunique() > 1:
-            rows["task"] = results["task"] + ", " + results["decoding_name"]
-        return rows
-
     @cached_property
-    def shipped(self) -> list[shipped.Shipped]:
-        """Results that came with the models."""
-        known = self.manifest.get("models", {})
-        digests = {
-            model.source: str(known.get(model.name, {}).get("weights") or "") for model in self.study.models
+    def measured(self) -> list[Measures]:
+        """What verdicts are made of."""
+        from sinkscope.study.measured import Studied, collect
+        from sinkscope.study.paper import is_published
+
+        families = self.families
+        models = {
+            model.name: Studied(families.get(model.name, ""), model.twin, is_published(model.source))
+            for model in self.study.models
         }
-        return shipped.read([model.source for model in self.study.models], digests)
-
-    @cached_property
-    def evidence(self) -> list[ModelEvidence]:
-        """What decides on claims."""
-        from sinkscope.report.study.evidence import collect
-
-        return collect(self)
+        return collect(self.frames, models)
 
     @cached_property
     def judged(self) -> Judged:
-        """The judgements on the paper's claims, made once for all sections."""
-        from sinkscope.report.study.claims import judge
+        """The verdicts on the paper's claims, made once for all sections."""
+        from sinkscope.verdicts.questions import judge
 
-        return judge(self.evidence)
+        return judge(self.measured)
 
     @cached_property
-    def exemplars(self) -> dict[str, Path]:
+    def diagnoses(self) -> dict[str, dict[str, Verdict]]:
+        """Model → question → its verdict."""
+        from sinkscope.study.measured import diagnoses, needs
+
+        found = {
+            model: {one.question: one for one in verdicts}
+            for model, verdicts in diagnoses(self.measured).items()
+        }
+        for model, verdict in needs(self.measured).items():
+            found[model] |= {verdict.question: verdict}
+        return found
+
+    @cached_property
+    def exemplars(self) -> dict[str, xr.Dataset]:
         """Model → the recording of its exemplar: the document that was chosen for maps, else the first that was traced."""
-        paths: dict[str, Path] = {}
+        found = {}
         for model, cell in self._traced_cells.items():
             files = sorted((self.root / "traces" / cell).glob("*.zarr.zip"))
             chosen = {path.name for path in self._maps_of(cell)}
             if files:
-                paths[model] = next((path for path in files if path.name in chosen), files[0])
-        return paths
+                found[model] = _opened(next((path for path in files if path.name in chosen), files[0]))
+        return found
 
     @cached_property
-    def maps(self) -> dict[str, Path]:
+    def heat_maps(self) -> dict[str, dict[str, Any]]:
+        """Model → where its exemplar's attention goes, in the colours of both themes, its steps and its last position."""
+        from sinkscope.report.figures.heat_map import heat_table
+        from sinkscope.report.figures.look import RAMP, RAMP_DARK
+        from sinkscope.report.study.charts import heat
+
+        parts = heat_table(self.exemplars).groupby("trace", sort=False) if self.exemplars else ()
+        return {
+            str(model): {
+                "light": heat(rows, RAMP), "dark": heat(rows, RAMP_DARK), "steps": rows["step"].nunique(),
+                "last": int(rows["position"].max()),
+            }
+            for model, rows in parts
+        }  # fmt: skip
+
+    @cached_property
+    def maps(self) -> dict[str, xr.Dataset]:
         """Model → the full maps of its exemplar, where they were recorded."""
         paths = {model: self._maps_of(cell) for model, cell in self._traced_cells.items()}
-        return {model: files[0] for model, files in paths.items() if files}
+        return {model: _opened(files[0]) for model, files in paths.items() if files}
 
     @cached_property
     def _cells(self) -> dict[str, CellFile]:
@@ -198,6 +204,12 @@ class StudySource:
         ]
 
 
+def _opened(path: Path) -> xr.Dataset:
+    from sinkscope.trace.trace import Trace
+
+    return in_memory(Trace.open(path).dataset)
+
+
 def _block(cell: Mapping[str, Any]) -> tuple[Any, ...]:
     """The settings that the maps of exemplars share with the traces that they were chosen from."""
     identity = cell["identity"]
@@ -214,4 +226,8 @@ def read(folder: Path) -> StudySource:
         )
     if not store.manifest_file.exists():
         raise InputError(f"the study in {folder} is not finished: it has no manifest.json; run it again")
-    return StudySource(folder, study, store.tables(TABLES), store.manifest())
+    manifest = store.manifest()
+    plugged = [
+        name for plugin in PLUGINS.values() for name in manifest.get("tables", {}) if plugin.owns(name)
+    ]
+    return StudySource(folder, study, store.tables((*TABLES, *plugged)), manifest)

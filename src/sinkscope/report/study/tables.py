@@ -1,164 +1,156 @@
-"""Sections that are tables of the study, each with its picture or a sentence before it.
+"""Sections that are tables of the study, each with its picture.
 
-Skills, likelihood of texts, approximate steps, training runs; and measurements that some studies have: replays of recorded runs,
-and pairs of traces with and without a policy.
+Skills, what sinks hold, approximate steps, what plug-ins add, every answer; and measurements that some
+studies have: replays of recorded runs, and pairs of traces with and without a policy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from sinkscope.report.study.exemplars import tinted
-from sinkscope.report.study.markup import Safe, details, join, link, table, tag
-from sinkscope.report.study.numbers import cited, missing, number, valued
-from sinkscope.report.study.source import Row, StudySource
-from sinkscope.report.study.words import note, policy_words, section
-from sinkscope.study.ladder import UNITS
+from sinkscope.report.study import charts
+from sinkscope.report.study.cells import NONE, Cell, Row, Table, columns_table, estimate
+from sinkscope.report.study.drawing import holdings_name
+from sinkscope.report.study.source import StudySource
+from sinkscope.study.plugged import Column, StudyPlugin
+from sinkscope.study.shown import REUSE, SKILLS
+from sinkscope.verdicts.holdings import KIND
+from sinkscope.verdicts.wording import missing, number
 
-Column = tuple[str, str | Callable[[Row], Any], str]
-"""Heading; column of the table, or what makes a cell of a row; format of the number, "" for text."""
-
-SKILLS: tuple[Column, ...] = (
-    ("skill", "skill", ""), ("difficulties", "difficulties", ""), ("unmasked", "accuracy", ".3f"),
-    ("right answers", "n", ".0f"), ("kept", "kept", ".3f"), ("kept with random keys", "control_kept", ".3f"),
-    ("lost beyond them (95 %)", "beyond", "+.3f"), ("apart from other skills", "apart", "+.3f"),
-)  # fmt: skip
-LIKELIHOOD: tuple[Column, ...] = (
-    ("policy", lambda row: tag("span", row["policy"], tag("small", policy_words(str(row["policy"])))), ""),
-    ("nats per token (95 %)", "nll", ".3f"), ("− none (paired 95 %)", "difference", "+.3f"),
-    ("control", "control_nll", ".3f"), ("− control (paired 95 %)", "over_control", "+.3f"),
-    ("attention removed", "hidden_share", ".1%"), ("strongest sink masked", "strongest_hit", ".0%"),
-    ("of the attention on sinks removed", "sink_removed", ".0%"),
-)  # fmt: skip
-REUSE: tuple[Column, ...] = (
-    ("rule", lambda row: tag("span", row["reuse"], tag("small", "exact" if row["reuse"] == "none" else "approximate")), ""),
-    ("accuracy (95 %)", "accuracy", ".3f"), ("− exact (paired 95 %)", "difference", "+.3f"),
-    ("− random keys", "over_random", "+.3f"), ("− nearest keys", "over_recent", "+.3f"), ("work saved", "work_saved", ".1%"),
-    ("time saved", "time_saved", ".1%"), ("tokens equal", "tokens_equal", ".3f"),
-    ("− random keys", "tokens_equal_over_random", "+.3f"), ("first step that differs", "first_step", ".0f"),
-    ("KL, nats", "kl", ".3g"),
-)  # fmt: skip
-LADDER: tuple[Column, ...] = (
-    ("objective", "objective", ""), ("parameters", lambda row: f"{row['parameters']:,}", ""),
-    ("intervention", lambda row: str(row["intervention"]) or "–", ""), ("task", "task", ""), ("policy", "policy", ""),
-    ("seeds", "seeds", ""), ("measure", lambda row: UNITS[row["measure"]], ""), ("without", "unmasked", ".3f"),
-    ("lost", "damage", "+.3f"), ("− random keys", "beyond_count", "+.3f"),
-    ("− random keys, as much attention", "beyond_mass", "+.3f"), ("concluded", "conclusion", ""),
-)  # fmt: skip
-CHANGES: tuple[Column, ...] = (
-    ("objective", "objective", ""), ("layers × width", "size", ""), ("intervention", "intervention", ""),
-    ("measure", "measure", ""), ("seeds", "seeds", ""), ("change", "difference", "+.3g"), ("concluded", "conclusion", ""),
-)  # fmt: skip
 SETTINGS = (
     "family", "dtype", "weights", "task", "task_version", "scheme", "decoding", "seeds", "cell", "model", "policy",
     "decoding_name",
 )  # fmt: skip
 MOST = 200
 """Rows that the page shows of a table; the file has all."""
+MOST_TEXT = 400_000
+"""Characters of answers that the page shows."""
 
 
-def _shown(name: str, columns: Sequence[Column], caption: str, rows: Sequence[tuple[int, Row]]) -> Safe:
-    """Rows of a table of the study."""
-
-    def cell(at: int, row: Row, what: str | Callable[[Row], Any], form: str) -> Any:
-        if not isinstance(what, str):
-            return what(row)
-        return valued(row, name, at, form, what) if form else str(row[what])
-
-    body = [[cell(at, row, what, form) for _, what, form in columns] for at, row in rows]
-    words = tag("span", caption, link(f"tables/{name}.csv"))
-    return table(words, [heading for heading, *_ in columns], body)
-
-
-def skills(source: StudySource) -> Safe | None:
+def skills(source: StudySource) -> dict[str, Any] | None:
     """What masking costs each skill of the battery beyond random keys; None without the battery, or without enough controls."""
-    if "skill_losses" not in source.frames:
+    groups = []
+    for rows in source.groups(SKILLS.name, "scheme", *SKILLS.by):
+        first, named = rows[0][1], [(at, row) for at, row in rows if row["skill"]]
+        marks = [(float(place), estimate(row, "beyond")) for place, (_, row) in enumerate(named)]
+        title = f"{first['model']}, {first['policy']}: loss of each skill beyond its control"
+        names = [str(row["skill"]) for _, row in named]
+        label = "lost beyond random keys"
+        chart = (
+            charts.rows(names, [charts.Series("", marks)], border=0.0, label=label, title=title)
+            if names
+            else None
+        )
+        groups.append((first, chart, columns_table("Skill by skill", SKILLS.columns, named, "skill_losses")))
+    return {"groups": groups} if groups else None
+
+
+def inspection(source: StudySource) -> dict[str, Any] | None:
+    """What sinks hold: answers of rules, each with its number, and patches beside their controls; None without [[inspect]]."""
+    if "holdings" not in source.frames:
         return None
-    parts = []
-    for rows in source.groups("skill_losses", "decoding_name", "scheme", "policy", "match"):
-        first = rows[0][1]
-        left_out = f" Not compared: {first['left_out']}." if first["left_out"] else ""
-        caption = note("skills_table", **{**first, "left_out": left_out})
-        parts.append(_shown("skill_losses", SKILLS, caption, [(at, row) for at, row in rows if row["skill"]]))
-    return section("skills", tag("p", note("skills")), *parts)
-
-
-def likelihood(source: StudySource) -> Safe | None:
-    """Texts that were read: nats per token under each policy, beside its controls; None for a study without texts."""
-    if "likelihood" not in source.frames:
-        return None
-    parts = []
-    for rows in source.groups("likelihood", "task", "decoding_name"):
-        caption = note("likelihood_table", **rows[0][1], texts=max(int(row["n"]) for _, row in rows))
-        parts.append(_shown("likelihood", LIKELIHOOD, caption, rows))
-    return section("likelihood", tag("p", note("likelihood")), *parts)
-
-
-def approximate_steps(source: StudySource) -> Safe | None:
-    """What each reuse rule saves and loses, and whether the keys that it keeps are the reason; None without rules."""
-    if "reuse" not in source.frames:
-        return None
-    parts = []
-    for rows in source.groups("reuse", "task", "decoding_name"):
-        counts = [
-            f"{max(found):.0f} {words}"
-            for name, words in (("n", "answers graded"), ("agreement_n", "runs compared with the exact one"))
-            if (found := [row[name] for _, row in rows if not missing(row.get(name))])
-        ]
-        caption = note("reuse_table", **rows[0][1], counts=" and ".join(counts))
-        parts.append(_shown("reuse", REUSE, caption, rows))
-    alt = "accuracy and agreement against work saved"
-    picture = tinted(source, "frontier", alt, "the frontier was not drawn")
-    return section("reuse", tag("p", note("reuse")), picture, *parts)
-
-
-def training_runs(source: StudySource) -> Safe | None:
-    """What masking costs by objective, size and scope, and what interventions change, over seeds; None without training runs."""
-    if "ladder" not in source.frames:
-        return None
-    parts = [tinted(source, "ladder", "what masking costs against size", "the ladder was not drawn")]
-    for name, columns in (("ladder", LADDER), ("ladder_interventions", CHANGES)):
-        rows = list(source.rows(name))
-        if rows and name == "ladder_interventions":
-            parts.append(
-                tinted(
-                    source, "interventions", "what interventions change", "the interventions were not drawn"
-                )
-            )
-        if rows or name == "ladder":
-            parts.append(_shown(name, columns, note(f"{name}_table"), rows))
-    return section("ladder", tag("p", note("ladder")), *parts)
-
-
-def mechanisms(source: StudySource) -> Safe | None:
-    """Replays, and pairs of traces; None for studies without them."""
-    parts = {
-        name: plain_table(source, name, note(name)) for name in ("replay", "pairs") if name in source.frames
+    names = source.inspected
+    known = {
+        (str(row["question"]), name): (at, row)
+        for name, part in names.items()
+        for at, row in source.rows("holdings", model=part["model"].iloc[0], task=part["task"].iloc[0])
     }
-    if not parts:
-        return None
-    if "pairs" in parts:
-        parts["pairs"] = details(f"pairs of traces, {len(source.frames['pairs'])} rows", parts["pairs"])
-    return section("mechanisms", tag("p", note("single_steps")), *parts.values())
+    asked = [question for question in dict.fromkeys(question for question, _ in known) if question != KIND]
+    body = [[question, *(_answer(known.get((question, name))) for name in names)] for question in asked]
+    caption = "Yes and no need the whole 95 % interval, widened by a quarter, on one side of the limit, and 20 prompts"
+    return {
+        "kinds": [(name, known[KIND, name][1]) for name in names if (KIND, name) in known],
+        "pictures": [holdings_name(name) for name in names],
+        "answers": Table(caption, ("question", *names), body, "tables/holdings.csv"),
+        "measures": plain_table(source, "inspection", "95 % intervals over prompts; layer −1: mean over layers"),
+    }  # fmt: skip
 
 
-def plain_table(source: StudySource, name: str, caption: str) -> Safe:
+def _answer(known: tuple[int, Row] | None) -> Cell | str:
+    if known is None:
+        return NONE
+    at, row = known
+    exact = () if missing(row["value"]) else (Cell(number(row["value"], ".3g"), f"holdings/{at}/value"),)
+    return Cell(str(row["answer"]), small=(*exact, str(row["evidence"])))
+
+
+def reuse(source: StudySource) -> dict[str, Any] | None:
+    """What each reuse rule saves and loses, and whether the keys that it keeps are the reason; None without rules."""
+    groups = [
+        (
+            rows[0][1],
+            columns_table(
+                f"Means over documents ({rows[0][1]['decoding']})", REUSE.columns, rows, "reuse", reuse=_exact
+            ),
+        )
+        for rows in source.groups(REUSE.name, *REUSE.by)
+    ]
+    return {"groups": groups} if groups else None
+
+
+def _exact(rule: str) -> str:
+    return "exact" if rule == "none" else "approximate"
+
+
+def plugged(source: StudySource, plugin: StudyPlugin) -> dict[str, Any] | None:
+    """What a plug-in adds: its tables, each with the name of its figure; None where the study has none of its tables."""
+    shown = [
+        (one.figure, columns_table(one.caption, one.columns, source.rows(one.name), one.name))
+        for one in plugin.report
+        if one.name in source.frames
+    ]
+    return {"about": plugin.about, "shown": shown} if shown else None
+
+
+def mechanisms(source: StudySource) -> dict[str, Any] | None:
+    """Replays, and pairs of traces; None for studies without them."""
+    captions = {
+        "replay": "Single steps of a run that was made without a policy, computed again under it. kl: divergence of the "
+        "predictions, in nats; flipped: share of them whose best candidate changed; changed: share of the selections",
+        "pairs": "What changed between the traces of a document without and with a policy (ss.compare_traces)",
+    }
+    parts = {
+        name: plain_table(source, name, caption)
+        for name, caption in captions.items()
+        if name in source.frames
+    }
+    return {"tables": parts} if parts else None
+
+
+def plain_table(source: StudySource, name: str, caption: str) -> Table:
     """A table of the study as it is, without the columns that only repeat settings; the first rows of a long one."""
     frame = source.frames[name]
-    columns = [column for column in map(str, frame.columns) if column not in SETTINGS]
-    body = []
-    for at, row in list(source.rows(name))[:MOST]:
-        setting = " · ".join(str(row[column]) for column in ("decoding_name", "policy") if column in row)
-        who = tag("span", row["model"], tag("small", setting))
-        body.append([who, *(_plain(name, at, column, row.get(column)) for column in columns)])
+    numbers = {str(column): kind.kind in "fiu" for column, kind in frame.dtypes.items()}
+    columns = [
+        Column(column, column, ".3g" if numbers[column] else "")
+        for column in numbers
+        if column not in SETTINGS
+    ]
     cut = f"; the first {MOST} of {len(frame)} rows" if len(frame) > MOST else ""
-    words = join([f"{caption}{cut}. Data: ", link(f"tables/{name}.csv")])
-    return table(words, ("model", *columns), body)
+    rows = list(source.rows(name))[:MOST]
+    table = columns_table(caption + cut, columns, rows, name)
+    who = [
+        Cell(
+            str(row["model"]),
+            small=tuple(str(row[column]) for column in ("decoding_name", "policy") if column in row),
+        )
+        for _, row in rows
+    ]
+    body = [[first, *cells] for first, cells in zip(who, table.rows, strict=True)]
+    return replace(table, head=("model", *table.head), rows=body)
 
 
-def _plain(name: str, at: int, column: str, value: Any) -> Safe | str:
-    if missing(value):
-        return "–"
-    text = number(value, ".3g") if isinstance(value, float) else str(value)
-    return cited(text, name, at, column) if isinstance(value, (int, float)) else text
+def answers(source: StudySource) -> dict[str, Any] | None:
+    """Every answer as far as the page has room; None for a study without any."""
+    shown: list[dict[str, Any]] = []
+    frame = source.frames.get("records")
+    if frame is None or "output" not in frame:
+        return None
+    room = MOST_TEXT
+    for _, row in source.rows("records"):
+        room -= len(str(row["output"])) + len(str(row["prompt"])) + 200
+        if room < 0:
+            break
+        shown.append(row)
+    return {"rows": shown, "all": len(frame)} if shown else None

@@ -235,7 +235,7 @@ class Sinks extends Picture {
 
 class Grid extends Picture {
   title = "Strength of each head’s main sink, averaged over steps";
-  height() { return Math.min(440, Math.max(200, this.panel.view.L * 22 + 84)); }
+  height() { return Math.min(720, Math.max(200, this.panel.view.L * 22 + 84)); }
   box([w, h]) {
     const { L, H } = this.panel.view, side = Math.min(64, (w - 108) / H, (h - 80) / L);
     const wide = Math.max(side * H, Math.min(w - 108, side * H * 2.2));

@@ -29,7 +29,7 @@ class Tokens extends Picture {
     const { view } = panel;
     this.box = element("div", { class: "tokens", role: "listbox", tabindex: "0", "aria-label": "tokens" });
     this.chips = view.realKeys.map((key, i) => {
-      const chip = element("span", { class: "token", role: "option", id: `${panel.id}-token-${i}` });
+      const chip = element("span", { class: "token", role: "option", id: `${panel.id}-token-${i}`, "aria-label": "token" });
       const gap = document.createTextNode("");
       this.box.append(chip, gap);
       if (i > 0 && view.flag[view.realKeys[i - 1]] & PROMPT && !(view.flag[key] & PROMPT)) {
@@ -106,7 +106,8 @@ class Tokens extends Picture {
   write(one, text, flag) {
     const masked = flag & MASKED;
     one.chip.textContent = masked ? "" : visible(text) || "∅";
-    if (masked) one.chip.setAttribute("aria-label", "mask"); else one.chip.removeAttribute("aria-label");
+    const label = masked ? "mask" : visible(text).trim() ? "" : "white space"; // what no letter says
+    if (label) one.chip.setAttribute("aria-label", label); else one.chip.removeAttribute("aria-label");
     one.gap.data = !masked && flag & REAL && text.includes("\n") ? "\n" : "";
   }
 

@@ -5,12 +5,12 @@ class Viewer {
     this.root = root;
     this.views = data.views.map((one) => new View(one));
     this.keepsAddress = root.dataset.address !== "off";
-    this.state = { a: 0, b: data.compare ?? -1, step: 0, layer: -1, head: -1, score: "", key: -1, show: "", diff: 0, find: "" };
+    this.state = { a: 0, b: data.compare ?? -1, step: Number.MAX_SAFE_INTEGER, layer: -1, head: -1, score: "", key: -1, show: "", diff: 0, find: "" };
     this.panels = [];
     this.playing = 0;
     this.wish = 0; // counts requests, so that a slow one cannot overwrite a later one
     this.hosted = root.dataset.host === "on" && parent !== window;
-    this.readAddress();
+    this.readAddress(); // without a step in it the view opens at the last one, where everything is decided
     this.build();
     this.ready = this.show();
     if (data.live) this.followLive(data.live);
@@ -57,8 +57,8 @@ class Viewer {
         button("step forward", "›", () => this.set({ step: this.state.step + 1 })), this.slider, this.count),
       element("div", { class: "fields" }, field("layer", this.layer), field("head", this.head), this.scoreField, this.colourField, this.firstField, this.secondField, this.modeField,
         element("span", { class: "field" }, this.search, this.matches),
-        element("span", { class: "field copies" }, button("copy as Python", "copy Python", () => this.copy(this.python())),
-          this.keepsAddress ? button("copy the address of this view", "copy address", () => this.copy(this.address())) : null)));
+        element("span", { class: "field copies" }, button("copy Python", "copy Python", () => this.copy(this.python())),
+          this.keepsAddress ? button("copy address", "copy address", () => this.copy(this.address())) : null)));
     this.root.append(bar, this.copied, this.live, this.place, this.tip);
     this.listViews();
     (this.root.dataset.keys === "inside" ? this.root : document).addEventListener("keydown", (event) => this.key(event));

@@ -1,18 +1,128 @@
 """The battery: nine generated skills with a dial for difficulty, for small models and for instruct models alike.
 
-A skill is an entry of `skills.SKILLS`; `task` asks them, `documents` makes their texts.
+A skill is an entry of `skills.SKILLS`, and `task` asks them. Here are their documents: pure functions of stratum (a skill at one
+level), split, seed and number. The id of a document says its stratum, so that records are counted by skill and difficulty
+without the task.
+
+Training and test are disjoint by the hash of a document's content (`sinkscope.tasks.generated`), and so are all training seeds
+from the test: no seed can draw a test document for training.
 """
 
-from sinkscope.tasks.battery.documents import (
-    SKILLS,
-    Stratum,
-    strata,
-    stratum_of,
-    test_documents,
-    train_document,
-    train_documents,
-)
+from __future__ import annotations
 
-__all__ = [
-    "SKILLS", "Stratum", "strata", "stratum_of", "test_documents", "train_document", "train_documents",
-]  # fmt: skip
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from random import Random
+from typing import NamedTuple
+
+from sinkscope.base.errors import InputError, nearest
+from sinkscope.tasks import generated
+from sinkscope.tasks.battery import skills
+from sinkscope.tasks.battery.skills import Skill
+from sinkscope.tasks.generated import Draft
+from sinkscope.tasks.task import Document
+
+VERSION = "battery/1"  # changing any text, here or in a skill, changes scores: count up
+SKILLS = tuple(skills.SKILLS)
+
+
+class Stratum(NamedTuple):
+    """A skill at one level of difficulty."""
+
+    skill: str
+    level: int
+
+    def __str__(self) -> str:
+        return f"{self.skill}@{self.level}"
+
+
+def skill_of(name: str) -> Skill:
+    """The skill called `name`."""
+    if name not in SKILLS:
+        raise InputError(f"the battery has no skill {name!r}: {nearest(name, SKILLS)}")
+    return skills.SKILLS[name]
+
+
+def check_level(stratum: Stratum) -> Stratum:
+    """Refuses a level that its skill does not have."""
+    skill = skill_of(stratum.skill)
+    if not skill.least <= stratum.level <= skill.most:
+        raise InputError(
+            f"{skill.name} has difficulties from {skill.least} to {skill.most} ({skill.dial}), got {stratum.level}"
+        )
+    return stratum
+
+
+@cache
+def strata(skills: tuple[str, ...] = SKILLS) -> tuple[Stratum, ...]:
+    """All skills at their first level, then at their second, …"""
+    levels = [[Stratum(name, level) for level in skill_of(name).levels] for name in skills]
+    return tuple(stratum for row in zip(*levels, strict=True) for stratum in row)
+
+
+def stratum_of(document: str) -> Stratum | None:
+    """The stratum that a document's id names; None for documents of other tasks.
+
+    >>> stratum_of("retrieval@8/test-3")
+    Stratum(skill='retrieval', level=8)
+    """
+    found = re.fullmatch(r"(\w+)@(\d{1,9})/\w+-\d{1,9}", document)
+    return Stratum(found[1], int(found[2])) if found and found[1] in SKILLS else None
+
+
+def test_documents(chosen: Sequence[Stratum], limit: int | None) -> list[Document]:
+    """The first `limit` test documents, one of each stratum in turn."""
+    each = None if limit is None else -(-limit // len(chosen))
+    columns = [
+        [_named(stratum, item) for item in generated.first(_make(stratum), _seed(stratum), "test", each)]
+        for stratum in map(check_level, chosen)
+    ]
+    return [item for row in zip(*columns, strict=True) for item in row][:limit]
+
+
+def test_document(name: str, stratum: Stratum) -> Document:
+    """The test document with this id."""
+    number = int(name.rpartition("-")[2])
+    return _named(stratum, generated.document(_make(stratum), _seed(stratum), "test", number))
+
+
+test_document.__test__ = False  # type: ignore[attr-defined]
+test_documents.__test__ = False  # type: ignore[attr-defined]  # pytest takes its name for a test's
+
+
+def train_documents(skill: str, n: int, seed: int = 0, level: int | None = None) -> list[Document]:
+    """Training documents of a skill, at its levels in turn or at one; another seed gives others.
+
+    >>> train_documents("arithmetic", 1, level=2)[0].answer.count("=")
+    2
+    """
+    chosen = strata((skill,)) if level is None else (Stratum(skill, level),)
+    return [train_document(number, chosen, seed) for number in range(n)]
+
+
+def train_document(index: int, chosen: Sequence[Stratum] | None = None, seed: int = 0) -> Document:
+    """Training document number `index` of some strata, which follow each other in turn; None: of the whole battery."""
+    chosen = strata() if chosen is None else chosen
+    stratum = check_level(chosen[index % len(chosen)])
+    made = generated.document(_make(stratum), f"{_seed(stratum)}/{seed}", "train", index // len(chosen))
+    return _named(stratum, made)
+
+
+def _named(stratum: Stratum, made: Document) -> Document:
+    return replace(made, id=f"{stratum}/{made.id}")
+
+
+def _seed(stratum: Stratum) -> str:
+    return f"{VERSION}/{stratum}"
+
+
+def _make(stratum: Stratum) -> Callable[[Random], Draft]:
+    make = skill_of(stratum.skill).make
+
+    def draft(rng: Random) -> Draft:
+        made = make(rng, stratum.level)
+        return replace(made, extra={**made.extra, "skeleton": made.skeleton})
+
+    return draft

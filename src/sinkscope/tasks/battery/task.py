@@ -14,12 +14,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from sinkscope.errors import InputError, nearest
-from sinkscope.tasks.battery import documents
-from sinkscope.tasks.battery.documents import SKILLS, Stratum, check_level, skill_of, strata, stratum_of
+from sinkscope.base.errors import InputError, nearest
+from sinkscope.tasks import battery
+from sinkscope.tasks.battery import SKILLS, Stratum, check_level, skill_of, strata, stratum_of
 from sinkscope.tasks.battery.skills import after_mark
-from sinkscope.tasks.generated import DECODINGS, GeneratedTask, Split, only_scheme
-from sinkscope.tasks.task import Document, Prompt, Scheme, Turn, Verdict
+from sinkscope.tasks.generated import GeneratedTask, Split, only_scheme
+from sinkscope.tasks.task import Document, Mark, Prompt, Scheme, Turn
 
 SCHEMES = ("plain", "chat")
 INSTRUCTION = "{question}\nEnd your answer with a line that has #### and then {form}."
@@ -33,23 +33,23 @@ class Battery(GeneratedTask):
 
     name: str = "battery"
     chosen: tuple[Stratum, ...] = ()
-    version = documents.VERSION
+    version = battery.VERSION
 
     def stream(self, split: Split = "train", start: int = 0) -> Iterator[Document]:
         """Documents of a split from number `start` on, without end."""
         if split == "test":
             raise InputError("the battery's test documents are read by number: use documents(n)")
-        return (documents.train_document(index, self.chosen) for index in count(start))
+        return (battery.train_document(index, self.chosen) for index in count(start))
 
     def documents(self, limit: int | None = None) -> list[Document]:
         """The first `limit` test documents, one of each stratum in turn."""
-        return documents.test_documents(self.chosen, limit)
+        return battery.test_documents(self.chosen, limit)
 
     def find(self, ids: Iterable[str]) -> list[Document]:
         """The test documents with these ids, each made by itself; what is no id of one is left out."""
-        strata = {one: documents.stratum_of(one) for one in ids}
+        strata = {one: stratum_of(one) for one in ids}
         return [
-            documents.test_document(one, stratum) for one, stratum in strata.items() if stratum in self.chosen
+            battery.test_document(one, stratum) for one, stratum in strata.items() if stratum in self.chosen
         ]
 
     def prompt(self, document: Document) -> Prompt:
@@ -58,10 +58,10 @@ class Battery(GeneratedTask):
         asked = self.scheme.question.format(question=document.question, form=form)
         return Prompt((Turn("user", asked),))
 
-    def grade(self, document: Document, output: str) -> Verdict:
+    def grade(self, document: Document, output: str) -> Mark:
         """Right by the rule of the document's skill; the form is part of the task, under `chat` the last line will do."""
         given = after_mark(output, lenient=self.scheme.extraction == "mark-or-last-line")
-        return Verdict(bool(given) and _skill(document).right(document, given), given)
+        return Mark(bool(given) and _skill(document).right(document, given), given)
 
 
 def _skill(document: Document) -> Any:
@@ -102,7 +102,7 @@ def _chosen(part: str) -> tuple[Stratum, ...]:
 
 def _chat(plain: Scheme) -> Scheme:
     decoding = dict(plain.decoding)
-    if plain.family in DECODINGS:
+    if decoding:
         decoding["length"] = CHAT_LENGTH
         decoding |= {"steps": CHAT_LENGTH} if "steps" in decoding else {}
     return replace(

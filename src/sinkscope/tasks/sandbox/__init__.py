@@ -20,7 +20,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 from sinkscope.tasks import bounded
 from sinkscope.tasks.sandbox.process import Rung, execute
 from sinkscope.tasks.sandbox.program import OUT_OF_TIME, Limits, Program, Result

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 from sinkscope.tasks.sandbox.program import Limits
 from sinkscope.tasks.sandbox.system import homes, system_folders
 

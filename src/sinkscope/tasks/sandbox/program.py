@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 
 MIB = 1 << 20
 

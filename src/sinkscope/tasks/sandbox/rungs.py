@@ -8,7 +8,7 @@ import sys
 import warnings
 from functools import lru_cache
 
-from sinkscope.errors import InputError, nearest
+from sinkscope.base.errors import InputError, nearest
 from sinkscope.tasks.sandbox import bubblewrap
 from sinkscope.tasks.sandbox.process import Rung, execute
 from sinkscope.tasks.sandbox.program import Limits, Program
@@ -31,8 +31,8 @@ NONE = Rung(
 INSTALL = (
     "install bubblewrap (Debian, Ubuntu: `apt install bubblewrap`; Fedora: `dnf install bubblewrap`; conda: "
     "`conda install -c conda-forge bubblewrap`), use a Linux kernel with Landlock (5.13 or later), grade later on a machine "
-    'that has one (`sinkscope grade`), or choose no sandbox (`sandbox="none"`, `--sandbox none`), which lets model-written '
-    "code see your files and network"
+    'that has one (`sinkscope evaluate --grade`), or choose no sandbox (`sandbox="none"`, `--sandbox none`), which lets '
+    "model-written code see your files and network"
 )
 OFTEN = (
     "Often user namespaces are switched off (sysctl kernel.unprivileged_userns_clone, user.max_user_namespaces, "

@@ -7,7 +7,7 @@ import sys
 from functools import lru_cache
 from pathlib import Path
 
-from sinkscope.errors import InputError
+from sinkscope.base.errors import InputError
 
 
 @lru_cache(maxsize=1)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import sinkscope as ss
 from sinkscope.models.llada import Llada
-from sinkscope.tasks.task import Document, Prompt, Scheme, Turn, Verdict, scheme_settings
+from sinkscope.tasks.task import Document, Mark, Prompt, Scheme, Turn, scheme_settings
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,11 @@ class Letters:
         """The question, as one user turn."""
         return Prompt((Turn("user", document.question),))
 
-    def grade(self, document: Document, output: str) -> Verdict:
+    def grade(self, document: Document, output: str) -> Mark:
         """Whether the letter is in the output."""
-        return Verdict(document.answer in output, output[:8])
+        return Mark(document.answer in output, output[:8])
 
-    def grade_many(self, pairs: Sequence[tuple[Document, str]], workers: int | None = None) -> list[Verdict]:
+    def grade_many(self, pairs: Sequence[tuple[Document, str]], workers: int | None = None) -> list[Mark]:
         """`grade` for each pair."""
         return [self.grade(document, output) for document, output in pairs]
 

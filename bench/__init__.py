@@ -1,0 +1,1 @@
+"""The benchmark suite, run from a checkout: `python -m bench`."""

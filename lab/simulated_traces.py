@@ -1,0 +1,268 @@
+"""Whole chains, from planted attention, vectors or answers up to the verdict that is printed. See verdict_simulation.py.
+
+Nothing here makes a measure by hand: traces go through `sink_statistics`, vectors through the probes, pairs of traces' tables
+through `collect`, as in a study. Truths are those for which rules of ours once gave verdicts without grounds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from lab.simulated_studies import BOTH, CONTRADICTED, SUPPORTED, Effect, Null, Rng, Simulation, Study, alone
+from sinkscope.inspection.survey import LABELS, VECTORS, probe_names, probe_rows
+from sinkscope.sinks.compare import LESS
+from sinkscope.sinks.sink_statistics import sink_statistics
+from sinkscope.sinks.summary_table import table_of
+from sinkscope.study.measured import Studied, collect
+from sinkscope.verdicts import Measure
+from sinkscope.verdicts.diagnosis import QUESTIONS, WINDOW, WINDOW_FIRST
+from sinkscope.verdicts.holdings import measures_of
+from sinkscope.verdicts.measures import Kind, Measures, PolicyRun, estimates_of
+from sinkscope.verdicts.questions import CLAIMS, Claim
+
+STEPS, BLOCK, HEADS = 32, 16, 2
+MASK, STRONG = 1, 30.0
+
+Array = np.ndarray[Any, Any]
+Paths = Callable[[int, int, Rng], Array]
+"""Prompts, keys, → the planted key of each prompt, step and head, int [n, STEPS, HEADS]; −1: none."""
+
+
+def trace(
+    n: int, rng: Rng, paths: Paths | None = None, lasting: float = 0.0, spread: float = 0.3
+) -> xr.Dataset:
+    """Prompts of 8 tokens, 32 answer tokens decided from left to right in two blocks, one step each.
+
+    lasting: autocorrelation of the noise from step to step; spread: its standard deviation (of logarithms).
+    """
+    prompt, keys = 8, 8 + STEPS
+    noise = rng.normal(0.0, 1.0, (n, STEPS, HEADS, keys))
+    for t in range(1, STEPS):
+        noise[:, t] = lasting * noise[:, t - 1] + np.sqrt(1 - lasting**2) * noise[:, t]
+    scores = np.exp(spread * noise)
+    if paths is not None:
+        path = paths(n, keys, rng)
+        sample, step, head = np.nonzero(path >= 0)
+        scores[sample, step, head, path[sample, step, head]] *= STRONG
+    scores *= keys / scores.sum(axis=-1, keepdims=True)
+    final = rng.integers(12, 60, (n, 1, keys)).repeat(STEPS, axis=1)
+    left = np.arange(keys)[None] - prompt >= np.arange(STEPS)[:, None]  # [step, key]
+    decided = np.arange(keys)[None] - prompt == np.arange(STEPS)[:, None]
+    whole = (n, STEPS, keys)
+    return xr.Dataset(
+        {
+            "received": (("sample", "step", "layer", "head", "key"), scores[:, :, None].astype(np.float32)),
+            "tokens": (("sample", "step", "key"), np.where(left, MASK, final)),
+            "masked": (("sample", "step", "key"), np.broadcast_to(left, whole)),
+            "decided": (("sample", "step", "key"), np.broadcast_to(decided, whole)),
+            "ties": (("sample", "step"), np.zeros(whole[:2], dtype=np.int64)),
+            "region": (("sample", "key"), np.tile(np.where(np.arange(keys) < prompt, "prompt", "answer"), (n, 1))),
+            "position": (("sample", "key"), np.tile(np.arange(keys), (n, 1))),
+        },
+        coords={"sample": np.arange(n), "step": np.arange(STEPS), "layer": [0], "head": np.arange(HEADS), "key": np.arange(keys)},
+        attrs={
+            "family": "llada", "model": "planted", "policy": "",
+            "decoding": json.dumps({"kind": "llada", "block": BLOCK, "length": STEPS, "steps": STEPS}),
+            "special_ids": json.dumps({"mask": MASK, "eos": [2], "bos": 3, "pad": 0}), "token_texts": "{}",
+        },
+    )  # fmt: skip
+
+
+POOL = 600
+"""Prompts that are traced for each truth; a study draws its prompts from them."""
+
+
+def traced(**options: Any) -> Study:
+    """Traces through the whole analysis but for composition and attribution."""
+
+    @cache
+    def pool() -> xr.Dataset:
+        data = trace(POOL, np.random.default_rng(0), **options)
+        return sink_statistics(data, parts=("depth", "strength", "dynamics"))
+
+    def study(n: int, rng: Rng) -> Measures:
+        table = table_of(pool().isel(sample=np.sort(rng.choice(POOL, n, replace=False))))
+        return Measures("planted", "llada", Kind.TRACES, prompts=n, estimates=estimates_of(table))
+
+    return study
+
+
+def jumping(drift: float, rate: Callable[[Array], Array]) -> Paths:
+    """A sink near a line that drifts by a share of the length; it jumps about it with a rate [STEPS], of all heads at once."""
+
+    def paths(n: int, keys: int, rng: Rng) -> Array:
+        line = keys * (0.5 + drift * (np.arange(STEPS) / STEPS - 0.5))
+        jumps = rng.random((n, STEPS)) < rate(np.arange(STEPS))
+        wide = rng.normal(0.0, keys * 0.15, (n, STEPS, HEADS))
+        held = np.maximum.accumulate(np.where(jumps, np.arange(STEPS), 0), axis=1)
+        place = line[held][..., None] + np.take_along_axis(wide, held[..., None], axis=1)
+        return np.clip(place.round(), 0, keys - 1).astype(int)
+
+    return paths
+
+
+def flat(steps: Array) -> Array:
+    """Jumps in a third of the steps."""
+    return np.full(len(steps), 0.33)
+
+
+def peaked(steps: Array) -> Array:
+    """Jumps that are frequent in the middle of the generation, where the first block ends."""
+    return np.asarray(0.1 + 0.6 * np.exp(-(((steps - STEPS / 2) / 6) ** 2)))
+
+
+def at_blocks(strength: float) -> Callable[[Array], Array]:
+    """Jumps behind the end of a block, so much more often than elsewhere."""
+    return lambda steps: np.where(steps == BLOCK, 0.1 + 0.9 * strength, 0.1)
+
+
+def static(n: int, keys: int, rng: Rng) -> Array:
+    """A sink that stays where it is."""
+    return np.zeros((n, STEPS, HEADS), dtype=int)
+
+
+def by_blocks(n: int, keys: int, rng: Rng) -> Array:
+    """A sink on the first key of each block, one step late in some heads."""
+    steps = np.arange(STEPS)[None, :, None] - rng.integers(0, 2, (n, 1, HEADS))
+    return np.asarray(8 + np.maximum(steps, 0) // BLOCK * BLOCK)
+
+
+# ---- inspections, pairs, answers ---------------------------------------------------------------------
+
+
+def probed(told: float, elsewhere: float) -> Study:
+    """A fact that sinks and other places hold; sinks, and one other place, are always the same token.
+
+    told, elsewhere: how strongly.
+    """
+
+    def study(n: int, rng: Rng) -> Measures:
+        fact = rng.integers(0, 2, n) * 2.0 - 1.0
+        way, words = rng.normal(size=8), rng.normal(size=(40, 8))
+        parts = []
+        for i in range(n):
+            tokens = np.array(
+                [words[0], words[rng.integers(1, 40)], words[1]]
+            )  # at the sink, a random place, a fixed place
+            holds = np.array([told, elsewhere, elsewhere])[:, None] * fact[i] * way
+            vectors = tokens + holds + rng.normal(0.0, 1.0, (1, 3, 3, 8))
+            part = {f"vectors/{name}": vectors for name in VECTORS}
+            labels = {f"label/{name}": np.array([np.nan]) for name in LABELS}
+            parts.append(part | labels | {"label/answer length": np.array([fact[i]])})
+        table = pd.DataFrame(
+            probe_rows(parts), columns=["section", "measure", "place", "layer", "value", "low", "high", "n"]
+        )
+        return measures_of(table, {})
+
+    return study
+
+
+def fragile(beyond: float, control: float = 0.8) -> Study:
+    """Pairs of traces: some tokens are fragile, and lose in proportion to the damage that a mask does to their text.
+
+    beyond: what those that attend to sinks lose more under top:1. control: the damage of the control, of the policy's.
+    """
+
+    def study(n: int, rng: Rng) -> Measures:
+        text, rows = rng.gamma(4.0, 0.025, n), []
+        for policy, size, more in (("top:1", 1.0, beyond), ("random(top:5)", control, 0.0)):
+            damage = -size * text * rng.gamma(20.0, 0.05, n)
+            changes = {
+                Measure.CONFIDENCE_CHANGE.named(): damage,
+                Measure.CONFIDENCE_OF.named(LESS): 1.1 * damage - more + rng.normal(0.0, 0.03, n),
+                Measure.DELAY_OF.named(LESS): -5 * damage + 10 * more + rng.normal(0.0, 0.3, n),
+            }
+            rows += [
+                {
+                    "model": "m",
+                    "decoding_name": "short",
+                    "policy": policy,
+                    "document": i,
+                    "measure": name,
+                    "value": value,
+                }
+                for name, values in changes.items()
+                for i, value in enumerate(values)
+            ]
+        (measures,) = collect({"pairs": pd.DataFrame(rows)}, {"m": Studied("llada")})
+        return measures
+
+    return study
+
+
+def windows(without: float, first: float) -> Study:
+    """Accuracies under a window, without and with the first keys in sight."""
+
+    def study(n: int, rng: Rng) -> Measures:
+        shares = {"none": 0.95, WINDOW: without, WINDOW_FIRST: first}
+        easy = rng.random(n)
+        runs = {
+            name: PolicyRun(
+                {f"d{i}": float(one < share) for i, one in enumerate((easy + rng.normal(0, 0.05, n)) % 1.0)}
+            )
+            for name, share in shares.items()
+        }
+        return Measures("m", "llada", runs=runs)
+
+    return study
+
+
+(ANCHOR,) = (question for question in QUESTIONS if question.name == "fixed-anchor reliance")
+PROBE = Claim("probe", "probed", {"of": probe_names()["answer length"]}, Kind.INSIDE)
+BY_NAME = {claim.name: claim for claim in (*CLAIMS, ANCHOR, PROBE)}
+STRONGER = (0.05, 0.1, 0.2, 0.4)
+
+CHAINS: dict[str, Simulation] = {
+    "moving": Simulation(
+        (
+            Null("noise that lasts", traced(lasting=0.9, spread=0.8), (SUPPORTED,)),
+            Null("a sink that stays", traced(paths=static), (SUPPORTED,)),
+        ),
+        (Effect(lambda x: traced(paths=by_blocks, spread=0.3 / x), SUPPORTED, (1.0,), "a sink that moves with blocks"),),
+    ),
+    "right": Simulation(
+        (
+            Null("noise", traced(), (SUPPORTED,)),
+            Null("it drifts, and moves most where a block ends", traced(paths=jumping(0.6, peaked)), BOTH),
+            Null("it drifts at all times", traced(paths=jumping(0.6, flat)), BOTH),
+        ),
+        (Effect(lambda x: traced(paths=jumping(0.6, at_blocks(x))), SUPPORTED, (0.25, 0.5, 1.0), "of the moves at block ends"),),
+    ),
+    "left": Simulation(
+        (Null("noise", traced(), (SUPPORTED,)), Null("it jumps anywhere", traced(paths=jumping(0.0, flat)), (SUPPORTED,))),
+        (Effect(lambda x: traced(paths=jumping(-x, flat)), SUPPORTED, (0.2, 0.3, 0.4, 0.6), "of the length"),),
+    ),
+    "probe": Simulation(
+        (
+            Null("no fact is there", probed(0.0, 0.0), (SUPPORTED,)),
+            Null("the same fact everywhere, in the same way", probed(1.0, 1.0), (SUPPORTED,)),
+        ),
+        (Effect(lambda x: probed(x, 0.0), SUPPORTED, (0.5, 1.0, 2.0), "of the spread, at sinks alone"),),
+    ),
+    "fixed-anchor reliance": Simulation(
+        (
+            Null("both windows leave .03", windows(0.03, 0.03)),
+            Null("both windows leave nothing", windows(0.0, 0.0)),
+            Null("exactly 5 points are gained", windows(0.5, 0.55)),
+        ),
+        (
+            Effect(lambda x: windows(0.3, 0.3 + x), SUPPORTED, (0.1, 0.2, 0.3, 0.5), "gained"),
+            Effect(lambda x: windows(0.5, 0.5 + x), CONTRADICTED, (0.02, 0.0), "gained at most"),
+        ),
+    ),
+    "confidence": Simulation(
+        (Null("fragile tokens lose most, under any mask", fragile(0.0)), Null("the control does no damage", fragile(0.0, 0.01))),
+        (Effect(fragile, SUPPORTED, STRONGER, "of confidence, beyond their damage"),),
+    ),
+    "robust-1": Simulation(
+        (Null("it guesses between two", alone(base=0.5, guess=0.5, top=0.5, control=0.5)),),
+        (Effect(lambda x: alone(base=0.9, guess=0.5, top=0.9 - x, control=0.9), CONTRADICTED, (0.1, 0.2, 0.3, 0.4), "lost"),),
+    ),
+}  # fmt: skip

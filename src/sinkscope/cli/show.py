@@ -1,0 +1,178 @@
+"""`sinkscope show`: what is in a trace, in sentences and as a table; the viewer's page; the paper's figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from sinkscope.base.errors import InputError
+from sinkscope.cli import options
+from sinkscope.cli.inputs import numbers
+from sinkscope.cli.options import argument, option, switch
+
+if TYPE_CHECKING:
+    from sinkscope.trace.trace import Trace
+
+_SOURCE = "a .zarr.zip, or a .partial folder; for --figures a folder with several, or a study's"
+_PAGE, _FIGURES = "The viewer's page", "The paper's figures"
+
+
+def show(
+    source: Annotated[Path, argument("TRACE", _SOURCE)],
+    other: Annotated[Path | None, argument("OTHER", "with --view: a second trace, beside the first")] = None,
+    everything: Annotated[bool, switch("--all", "the whole table")] = False,
+    epsilon: options.Epsilon = None,
+    rule: options.Rule = "auto",
+    page: Annotated[Path | None, option("FILE", "write one HTML file to look at it", "--view", _PAGE)] = None,
+    heads: Annotated[str, option("LAYER:HEAD,…", "heads to embed in full, as 3:1,5:0", panel=_PAGE)] = "",
+    samples: Annotated[str, option("N,…", "such as 0,2; default: as many as fit", panel=_PAGE)] = "",
+    open_it: Annotated[bool, switch("--open", "open the page in the browser", _PAGE)] = False,
+    figures: Annotated[Path | None, option("FOLDER", "write SVG, PDF, CSV, captions", panel=_FIGURES)] = None,
+    only: Annotated[str, option("NAME,…", "such as figure_1,figure_5; default: all", panel=_FIGURES)] = "",
+    force: options.Force = False,
+    json: options.Json = False,
+) -> None:
+    """Say what is in a trace: where the sinks are, how strong, whether they move; or write the viewer or figures of it."""
+    from sinkscope.cli.output import check_target, say, show_json, working
+    from sinkscope.trace.trace import Trace
+
+    if other is not None and page is None:
+        raise InputError(f"{other}: a second trace is shown beside the first with --view FILE.html")
+    if page is not None:
+        check_target(page, "--view", force)
+    if figures is not None:
+        check_target(figures, "--figures", folder=True)
+    done: dict[str, Any] = {}
+    if page is not None:
+        with working("reading and packing"):
+            done |= write_page(page, [source, *([other] if other else [])], heads, samples, open_it)
+    if figures is not None:
+        with working("drawing"):
+            done |= draw(source, figures, only, force)
+    if done:
+        if json:
+            show_json(done)
+        else:
+            say(*lines_of(done, open_it))
+        return
+    if source.is_dir() and not source.name.endswith(".partial"):
+        raise InputError(
+            f"{source} is a folder; give a trace (.zarr.zip), or --figures FOLDER, or sinkscope study --status"
+        )
+    tell(Trace.open(source), epsilon, rule, everything, json)
+
+
+def tell(trace: Trace, epsilon: float | None, rule: str, everything: bool, json: bool) -> None:
+    """Print the diagnosis and the table, with intervals over prompts where there are several."""
+    from sinkscope.base.sink_rule import EPSILON
+    from sinkscope.cli.output import say, show_json, show_table
+    from sinkscope.sinks import summary
+    from sinkscope.sinks.sink_statistics import as_statistics
+    from sinkscope.sinks.summary_table import SHORT
+    from sinkscope.verdicts.diagnosis import diagnose
+
+    statistics = as_statistics(trace, epsilon=EPSILON if epsilon is None else epsilon, rule=rule)
+    table, diagnosis = summary(statistics), diagnose(statistics)
+    if json:
+        verdicts = [verdict.data() for verdict in diagnosis.verdicts]
+        show_json({"trace": repr(trace), "diagnosis": verdicts, "setting": diagnosis.setting, "table": table})
+        return
+    rows, section = [], None
+    for row in table.to_dict("records"):
+        if not everything and row["section"] not in SHORT:
+            continue
+        interval = f"{row['low']:.3g} … {row['high']:.3g}" if row["low"] == row["low"] else ""
+        value = "unknown" if row["value"] != row["value"] else f"{row['value']:.3g}"
+        note = f" ({row['note']})" if row["note"] else ""
+        first = "" if row["section"] == section else row["section"]
+        rows.append((first, row["measure"], value, interval, row["unit"] + note))
+        section = row["section"]
+    say(repr(trace), diagnosis, "")
+    show_table(("", "measure", "value", "95 % over prompts", "unit"), rows)
+    if not everything:
+        say(
+            f"{len(table) - len(rows)} more rows: --all; step by step: --view FILE.html --open; figures: --figures FOLDER"
+        )
+
+
+def write_page(page: Path, paths: list[Path], heads: str, samples: str, open_it: bool) -> dict[str, Any]:
+    """Write the viewer, of one trace or of two side by side."""
+    import webbrowser
+
+    from sinkscope.report.html import write_viewer
+    from sinkscope.trace.trace import Trace
+
+    chosen, wanted = parse_heads(heads), numbers(samples, "--samples", "numbers, such as 0,2") or None
+    traces = [Trace.open(path) for path in paths]
+    alike = len(traces) > 1 and len({trace.attributes.get("model") for trace in traces}) == 1
+    # Two traces of one model are told apart by their files.
+    names = (stem(paths[0]), stem(paths[1])) if alike else (None, None)
+    files = (str(paths[0]), str(paths[1]) if len(paths) > 1 else "")
+    write_viewer(page, *traces, heads=chosen, samples=wanted, names=names, files=files)
+    opened = open_it and webbrowser.open(page.resolve().as_uri())
+    return {"page": page, "bytes": page.stat().st_size, "opened": opened}
+
+
+def draw(source: Path, out: Path, only: str, force: bool) -> dict[str, Any]:
+    """Draw what the traces, or the study, allow."""
+    from sinkscope.report.figures import save_all
+    from sinkscope.report.study.drawing import is_study, save_study
+    from sinkscope.trace.trace import Trace
+
+    chosen = [word for word in only.replace(" ", "").split(",") if word]
+    if is_study(source):
+        saved = save_study(source, out, chosen, force=force)
+    else:
+        traces = {name: Trace.open(path) for name, path in find_traces(source).items()}
+        saved = save_all(traces, out, only=chosen, force=force)
+    return {"folder": out, "files": saved.files, "left_out": saved.left_out}
+
+
+def lines_of(done: dict[str, Any], open_it: bool) -> list[str]:
+    """What was written, in lines."""
+    lines = []
+    if "page" in done:
+        lines.append(f"{done['page']} ({done['bytes'] / 1e6:.1f} MB, needs no network)")
+        if not done["opened"]:
+            lines.append(
+                "no browser was found here; open the file in one"
+                if open_it
+                else "open it in a browser, or add --open"
+            )
+    if "files" in done:
+        lines += [
+            f"{name}: {', '.join(path.name for path in files)}" for name, files in done["files"].items()
+        ]
+        lines += [f"{name} left out: {reason}" for name, reason in done["left_out"].items()]
+        lines.append(f"in {done['folder']}")
+    return lines
+
+
+def parse_heads(text: str) -> tuple[tuple[int, int], ...]:
+    """`3:1,5:0` → layer 3, head 1 and layer 5, head 0."""
+    pairs = []
+    for word in filter(None, text.replace(" ", "").split(",")):
+        layer, mark, head = word.partition(":")
+        if not (mark and layer.isdecimal() and head.isdecimal()):
+            raise InputError(f"--heads should be layer:head, such as 3:1,5:0, got {word!r}")
+        pairs.append((int(layer), int(head)))
+    return tuple(dict.fromkeys(pairs))
+
+
+def stem(path: Path) -> str:
+    """The name of a trace without its endings."""
+    return path.name.removesuffix(".partial").removesuffix(".zip").removesuffix(".zarr")
+
+
+def find_traces(source: Path) -> dict[str, Path]:
+    """Name in the figures → path: one trace, or every `.zarr.zip` under a folder."""
+    if source.name.endswith((".zip", ".partial", ".zarr")):
+        return {stem(source): source}
+    if not source.is_dir():
+        raise InputError(f"{source} is neither a trace (.zarr.zip) nor a folder with traces")
+    paths = sorted(source.rglob("*.zarr.zip"))
+    if not paths:
+        raise InputError(f"{source} holds no trace (.zarr.zip); make one with sinkscope trace")
+    if len({stem(path) for path in paths}) == len(paths):
+        return {stem(path): path for path in paths}
+    return {str(path.relative_to(source).parent / stem(path)): path for path in paths}

@@ -1,0 +1,309 @@
+"""`sinkscope study`: the whole experiment in one command; the same command goes on where it was stopped."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from sinkscope.base.errors import InputError
+from sinkscope.cli import options
+from sinkscope.cli.options import argument, option, switch
+
+if TYPE_CHECKING:
+    from sinkscope.study import run, spec
+    from sinkscope.study.estimate import Line, StudyEstimate
+    from sinkscope.study.status import StudyStatus
+    from sinkscope.study.worker import WorkerSettings
+
+_NAME = "a study that comes with sinkscope, or a .toml file; with --status also a study's folder; left out: list them"
+_RUNS = "the folder of a training sweep, whose runs are the models (needs sinkscope-train)"
+_OPTION = "for ray (address) or slurm (slurm_partition, …); may be repeated"
+_REPORT = "stop after the tables; the same command without it does the rest"
+
+
+def study(
+    name: Annotated[str | None, argument("STUDY", _NAME)] = None,
+    out: Annotated[Path | None, option("FOLDER", "the study's folder; default: study-NAME")] = None,
+    plan: Annotated[bool, switch("--plan", "print forward passes, storage and time, and stop")] = False,
+    status: Annotated[bool, switch("--status", "say how far it is, also while it runs, and stop")] = False,
+    model: Annotated[list[str] | None, option("MODEL", "in place of the study's; may be repeated")] = None,
+    runs: Annotated[Path | None, option("FOLDER", _RUNS)] = None,
+    task: Annotated[str | None, option("TASK", "in place of the study's, as of evaluate")] = None,
+    samples: Annotated[int | None, option("N", "documents per cell in place of the study's")] = None,
+    epsilon: options.Epsilon = None,
+    rule: Annotated[str | None, option("RULE", "what a sink is in its traces, as of show")] = None,
+    data: Annotated[list[str] | None, option("TASK=FILE", "a task's JSON lines; may be repeated")] = None,
+    on: Annotated[str, option("NAME", "local, here (this process), ray or slurm")] = "local",
+    workers: Annotated[int | None, option("N", "at a time; default: one per GPU, else per core")] = None,
+    shard: Annotated[int, option("N", "answers in a unit of work; may change between two runs")] = 64,
+    option_: Annotated[list[str] | None, option("NAME=VALUE", _OPTION, "--option")] = None,
+    sandbox: options.Sandbox = "auto",
+    yes: options.Yes = False,
+    device: options.Device = "auto",
+    dtype: Annotated[str | None, option("NAME", "in place of the study's")] = None,
+    no_report: Annotated[bool, switch("--no-report", _REPORT)] = False,
+    json: options.Json = False,
+) -> None:
+    """Run a whole study, or what is still missing: evaluations, traces, tables, report."""
+    from sinkscope.base.text import pairs
+    from sinkscope.cli.output import confirm, say, show_json
+    from sinkscope.study import spec
+    from sinkscope.study.facts import present
+    from sinkscope.study.plugged import models_in
+    from sinkscope.study.status import read
+    from sinkscope.study.worker import WorkerSettings
+    from sinkscope.tasks import registry
+    from sinkscope.tasks.sandbox import reason
+
+    if status:
+        show_status(read(folder_of(name, out)), json)
+        return
+    if name is None:
+        list_studies(json)
+        return
+    sweep = {} if runs is None else models_in(runs)
+    data_files = pairs(data or (), "--data")
+    wanted = spec.changed(name, model or (), task, samples, dtype, data_files, sweep, epsilon, rule)
+    wanted, left_out = present(wanted)
+    if left_out:
+        say(left_out, stderr=True)
+    out = out or Path(f"study-{wanted.name}")
+    given = pairs(option_ or (), "--option")
+    if plan:
+        show_plan(wanted, WorkerSettings(out, device, workers, options=given), out, json)
+        return
+    runs_code = any(registry.get(task).runs_code for grid in wanted.evaluate for task in grid.tasks)
+    if sandbox == "none" and not yes and runs_code:
+        confirm(reason(sandbox), "--yes")
+    outcome, report = _run(wanted, out, on, device, workers, shard, sandbox, given, not no_report)
+    from sinkscope.cli.study_outcome import outcome_data, outcome_lines
+
+    if json:
+        show_json(outcome_data(outcome, out, report))
+    else:
+        say(*outcome_lines(outcome, out, report))
+
+
+def _run(
+    wanted: spec.Study, out: Path, on: str, device: str, workers: int | None, shard: int, sandbox: str,
+    options: dict[str, str], draw: bool,
+) -> tuple[run.Outcome, Path | None]:  # fmt: skip
+    """The finished study and its report; after a Ctrl-C, what is safe is said, and the command ends."""
+    import signal
+    import warnings
+
+    from sinkscope.cli.output import say
+    from sinkscope.study.run import run_study
+    from sinkscope.study.status import read
+    from sinkscope.tasks.sandbox import UnconfinedWarning
+
+    warnings.simplefilter("ignore", UnconfinedWarning)  # run_study says it in a line of its own
+    # A scheduler's SIGTERM, and a Ctrl-C also where a shell had it ignored.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    progress = _progress()
+    try:
+        outcome = run_study(wanted, out, on, device, workers, shard, "auto", sandbox, options, progress)
+        return outcome, update_report(outcome.root, draw, progress)
+    except KeyboardInterrupt:
+        progress.end()
+        try:
+            status = read(out)
+            say(f"stopped: {status.done} of {status.wanted} answers are done and safe in {out}", stderr=True)
+        except InputError:
+            say("stopped before anything was computed", stderr=True)
+        say("the same command goes on from here", stderr=True)
+        sys.exit(130)
+    finally:
+        progress.end()
+
+
+def update_report(root: Path, wanted: bool, progress: run.Progress) -> Path | None:
+    """The report of a finished study, made unless it is newer than its tables.
+
+    Not wanted: a report of other tables is removed.
+    """
+    from sinkscope.report.study import make_report
+
+    report, manifest = root / "report.html", root / "manifest.json"
+    if report.is_file() and report.stat().st_mtime_ns >= manifest.stat().st_mtime_ns:
+        return report
+    if not wanted:
+        report.unlink(missing_ok=True)
+        return None
+    progress.say("drawing the report")
+    return make_report(root)
+
+
+def _progress() -> run.Progress:
+    """What a study says while it runs, on stderr."""
+    from sinkscope.cli.output import Watch, say
+    from sinkscope.study import run
+
+    class Shown(run.Progress):
+        watch: Watch | None = None
+        work = 1.0
+
+        def say(self, text: str) -> None:
+            say(text, stderr=True)
+
+        def begin(self, work: float, done: float) -> None:
+            self.work, self.watch = work, Watch("study").__enter__()
+            self.advance(done, "")
+
+        def advance(self, done: float, cell: str) -> None:
+            if self.watch is not None:
+                self.watch.tell(done, self.work, cell)
+
+        def end(self) -> None:
+            if self.watch is not None:
+                self.watch.__exit__()
+                self.watch = None
+
+    return Shown()
+
+
+# ---- without running it --------------------------------------------------------------------------
+
+
+def list_studies(json: bool) -> None:
+    """The studies that come with sinkscope and with plug-ins."""
+    from sinkscope.cli.output import say, show_json, show_table
+    from sinkscope.study import spec
+
+    studies = [
+        {"study": name, "about": str(spec.read_data(name).get("about", ""))} for name in spec.builtin()
+    ]
+    if json:
+        show_json(studies)
+        return
+    show_table(("study", "about"), [tuple(each.values()) for each in studies], "Studies")
+    say(
+        "run one: sinkscope study NAME; what it costs: --plan; on your own model: sinkscope study quick --model MODEL"
+    )
+
+
+def folder_of(name: str | None, out: Path | None) -> Path:
+    """The folder of a study that was named, or whose folder was."""
+    if out is None and name is None:
+        raise InputError("--status of which study? give its folder, or its name")
+    named = Path(name or "")
+    return out or (
+        named
+        if (named / "study.toml").is_file() or not Path(f"study-{named}").is_dir()
+        else Path(f"study-{named}")
+    )
+
+
+def show_status(study: StudyStatus, json: bool = False) -> None:
+    """A row for each cell that is not finished, a line for each model, and last a line about the whole."""
+    from sinkscope.cli.output import say, show_json, show_table
+
+    if json:
+        show_json(
+            {
+                "study": study.study, "folder": study.root, "answers": study.done, "wanted": study.wanted,
+                "not_graded": study.not_graded, "running": study.running, "seconds_since_last_record": study.idle,
+                "report": study.report, "cells": study.cells,
+            }
+        )  # fmt: skip
+        return
+    rows = [
+        (
+            cell.id[:8], f"{cell.title}{' ◂ in work' if cell.working else ''}", f"{cell.done}/{cell.wanted}",
+            f"{cell.right / cell.graded:.0%}" if cell.right is not None and cell.graded else "",
+        )
+        for cell in study.cells
+        if cell.done < cell.wanted
+    ]  # fmt: skip
+    if rows:
+        show_table(
+            ("cell", "what", "answers", "right"), rows, f"study {study.study}: cells that are not finished"
+        )
+    for model in dict.fromkeys(cell.model for cell in study.cells):
+        cells = [cell for cell in study.cells if cell.model == model]
+        finished = sum(cell.done >= cell.wanted for cell in cells)
+        answers = f"{sum(cell.done for cell in cells)}/{sum(cell.wanted for cell in cells)}"
+        say(f"{model}: {finished} of {len(cells)} cells finished, {answers} answers")
+    if study.not_graded:
+        say(
+            f"{study.not_graded} answers are not graded; grade them with: sinkscope evaluate --grade {study.root}"
+        )
+    say(last_line(study), *([] if study.report is None else [f"report: {study.report}"]))
+
+
+def last_line(study: StudyStatus) -> str:
+    """The study in one line: how much is done, and who runs it."""
+    share = study.done / study.wanted if study.wanted else 0.0
+    line = f"study {study.study}: {study.done} of {study.wanted} answers ({share:.0%})"
+    if study.running:
+        idle = "" if study.idle is None else f", last record {study.idle:.0f} s ago"
+        return f"{line}; running: {study.running}{idle}"
+    unfinished = study.done < study.wanted or study.report is None
+    return f"{line}; nobody is running it: the same command as before goes on" if unfinished else line
+
+
+def show_plan(wanted: spec.Study, settings: WorkerSettings, out: Path, json: bool = False) -> None:
+    """The cost of a study."""
+    from sinkscope.cli.output import say, show_json, working
+    from sinkscope.study import spec
+    from sinkscope.study.estimate import estimate, sentences
+
+    with working("measuring the models that are here"):
+        cost = estimate(wanted, settings)
+    if json:
+        show_json({"study": wanted.name, "models": cost.lines, "samples": cost.samples, "workers": cost.workers,
+                   "missing": cost.missing, "speeds": cost.speeds, "decides": cost.decides})  # fmt: skip
+        return
+    lines = plan_lines(cost)
+    if cost.missing:
+        missing = f"not on this machine, so their time here is not known: {', '.join(cost.missing)}"
+        lines.append(f"{missing}. Running the study fetches them")
+    least = wanted.budget.least
+    if spec.has_auto(wanted) and cost.samples is None:
+        lines.append(f"documents per cell: {least}, the least, as not all models could be measured")
+    lines += sentences(wanted, spec.with_samples(wanted, cost.samples or least), cost.speeds)
+    lines += cost.decides
+    lines.append(f"nothing was computed or written. Run it: leave out --plan (--out {out})")
+    say(*lines)
+
+
+def plan_lines(cost: StudyEstimate) -> list[str]:
+    """The cost of each model and of all, aligned."""
+    from sinkscope.base.text import aligned
+    from sinkscope.cli.output import duration
+
+    def row(name: str, lines: Sequence[Line]) -> list[str]:
+        known = [line.seconds for line in lines if line.seconds is not None]
+        sums: dict[str, Any] = {
+            key: sum(getattr(line, key) for line in lines)
+            for key in ("cells", "answers", "forwards", "storage")
+        }
+        time = duration(sum(known)) if len(known) == len(lines) else "not known"
+        return [
+            name,
+            str(sums["cells"]),
+            f"{sums['answers']:,}",
+            f"{sums['forwards']:,}",
+            size(sums["storage"]),
+            time,
+        ]
+
+    rows = [["model", "cells", "answers", "forward passes", "storage", "time here"]]
+    rows += [row(line.model, [line]) for line in cost.lines]
+    workers = f", {cost.workers} workers" if cost.speeds else ""
+    return [f"study {cost.study.name}{workers}", *aligned([*rows, row("all", cost.lines)])]
+
+
+def size(count: int) -> str:
+    """Bytes for people.
+
+    >>> size(1_500_000)
+    '1.5 MB'
+    """
+    for unit, factor in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6)):
+        if count >= factor:
+            return f"{count / factor:.1f} {unit}"
+    return f"{count / 1000:.0f} kB"

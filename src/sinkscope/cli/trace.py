@@ -1,0 +1,269 @@
+"""`sinkscope trace`: generate, or read a text, with attention recorded, and say what was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+from sinkscope.base.errors import InputError
+from sinkscope.cli import options
+from sinkscope.cli.inputs import ORGANISM_LENGTH, check_one_way, decoding_of, numbers, read_prompts
+from sinkscope.cli.options import argument, option, switch
+
+if TYPE_CHECKING:
+    from sinkscope.generation.run import Run
+    from sinkscope.models.model import Model
+    from sinkscope.trace.trace import Trace
+
+_SOURCE = "an organism, a hub id, a folder, or with --maps-at a trace that gets more"
+_PROMPTS = "a file with a prompt per line, or JSON lines with prompt, text or messages; may be repeated"
+_TEXT = "a text file that is read and not gone on with: one forward; may be repeated"
+_CACHE = "block diffusion: keep finished blocks in a KV cache; default: as the official loop does"
+_REPLACE = "replace what is at --out: a trace, once the new one is whole, or an unfinished recording"
+_RECORDED = "What is recorded"
+
+
+def trace(
+    source: Annotated[str, argument("MODEL", _SOURCE)],
+    out: Annotated[Path | None, option("FILE", "where the trace goes; ends in .zarr.zip")] = None,
+    prompt: Annotated[list[str] | None, option("TEXT", "a user turn; may be repeated")] = None,
+    prompts: Annotated[list[Path] | None, option("FILE", _PROMPTS)] = None,
+    prompt_ids: Annotated[Path | None, option("FILE", "token ids, one prompt per line, or JSON")] = None,
+    text: Annotated[list[Path] | None, option("FILE", _TEXT)] = None,
+    raw: Annotated[bool, switch("--raw", "prompts as they are, without the chat template")] = False,
+    decoding: options.DecodingText = None,
+    length: options.Length = None,
+    steps: options.Steps = None,
+    policy: options.Policy = None,
+    reuse: options.Reuse = None,
+    seed: Annotated[int | None, option("N", "random seed; several prompts get seed, seed + 1, …")] = None,
+    level: Annotated[str, option("NAME", "heads, layers or maps", panel=_RECORDED)] = "heads",
+    by_query: Annotated[bool, switch("--by-query", "by kind of querying token", _RECORDED)] = False,
+    anatomy: Annotated[bool, switch("--anatomy", "norms of keys and values, activations", _RECORDED)] = False,
+    every: Annotated[int, option("N", "record every n-th step", panel=_RECORDED)] = 1,
+    maps_at: Annotated[str, option("STEP,…", "add whole maps of these steps", panel=_RECORDED)] = "",
+    live: Annotated[bool, switch("--live", "open the viewer and follow the generation")] = False,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    revision: options.Revision = None,
+    family: options.Family = None,
+    mask_token_id: options.MaskId = None,
+    cache: Annotated[bool | None, switch("--cache/--no-cache", _CACHE)] = None,
+    overwrite: Annotated[bool, switch("--overwrite", _REPLACE)] = False,
+    json: options.Json = False,
+) -> None:
+    """Generate with attention recorded, or read a text; the trace goes to a file, what was seen is printed."""
+    from sinkscope.cli.output import say, working
+    from sinkscope.decoding.given import given_text
+    from sinkscope.generation.generate import generate
+    from sinkscope.models.load import load
+    from sinkscope.policies import parse_policy
+    from sinkscope.reuse import as_reuse
+    from sinkscope.trace.capture import Capture
+    from sinkscope.trace.storage import partial_path
+
+    map_steps = parse_steps(maps_at)
+    if source.endswith((".zarr.zip", ".partial")):
+        add_maps(Path(source), map_steps, (device, dtype, revision), json)
+        return
+    if out is None:
+        raise InputError("--out is missing: where the trace goes, such as --out run.zarr.zip")
+    capture = Capture(cast(Any, level), by_query, anatomy, every=every)  # it says what a wrong level is
+    rule = None if policy is None else parse_policy(policy)
+    approximate = as_reuse(reuse)
+    check_out(out, overwrite)
+    check_one_way(prompt=prompt, prompts=prompts, prompt_ids=prompt_ids, text=text)
+    with working(f"loading {source}"):
+        model = load(source, device, dtype, revision, family=family, mask_token_id=mask_token_id)
+    if text:
+        if decoding or length is not None or steps is not None:
+            raise InputError("--text is read in one forward; leave out --decoding, --length and --steps")
+        loop = given_text(model)
+    else:  # behind the length that they were trained on, organisms write nothing
+        brief = {"length": ORGANISM_LENGTH} if str(model.source).startswith("organism/") else {}
+        loop = decoding_of(model, decoding, length, steps, brief)
+    batch = read_prompts(model, prompt or [], prompts or [], prompt_ids, text or [], raw)
+    rows = len(batch.ids)
+    seeds: Any = seed if rows == 1 else [(seed or 0) + row for row in range(rows)]
+    if not json:
+        words = "" if approximate is None else f", reuse {approximate}"
+        say(repr(model), f"decoding {loop}, policy {rule or 'none'}{words}, seed {seeds}")
+    try:
+        with following(out) if live else nullcontext(), progress(model, batch.ids.shape[1]) as tell:
+            run = generate(
+                model, batch.ids, loop, policy=rule, capture=capture, seed=seeds, attention_mask=batch.real, out=out,
+                progress=tell, cache=cache, reuse=approximate, overwrite=overwrite,
+            )  # fmt: skip
+    except BaseException:
+        if partial_path(out).exists():
+            here = f"`sinkscope show {partial_path(out)}` reads what was recorded so far"
+            say(f"stopped; {here}; the same command with --overwrite records anew", stderr=True)
+        raise
+    if map_steps:
+        replace_with_maps(model, out, map_steps)
+    report(run, seeds, out, json)
+
+
+def add_maps(
+    path: Path, steps: list[int], load_options: tuple[str, str, str | None], json: bool = False
+) -> None:
+    """Add the whole attention maps of some steps to a finished trace; its model computes them again."""
+    from sinkscope.cli.output import say, show_json
+    from sinkscope.trace.trace import Trace
+
+    if not steps:
+        raise InputError(
+            f"{path} is a trace: say of which steps its maps are wanted, such as --maps-at 12,13"
+        )
+    if path.is_dir():
+        raise InputError(f"{path} is a recording that was not finished; maps are added to finished traces")
+    replace_with_maps(load_model_of(Trace.open(path), *load_options), path, steps)
+    if json:
+        show_json({"trace": path, "maps_at": steps, "bytes": path.stat().st_size})
+        return
+    say(f"{path} has the maps of step {', '.join(map(str, steps))} ({path.stat().st_size / 1e6:.1f} MB)")
+    say(f"next: sinkscope show {path} --view page.html, and select a token")
+
+
+def load_model_of(trace: Trace, device: str, dtype: str, revision: str | None) -> Model:
+    """The model that a trace was recorded with, in its dtype and revision unless others are given."""
+    from sinkscope.cli.output import working
+    from sinkscope.models.load import load
+
+    about = trace.attributes
+    recorded = str(about.get("dtype") or "auto") if dtype == "auto" else dtype
+    with working(f"loading {about.get('model')}"):
+        return load(str(about.get("model")), device, recorded, revision or about.get("revision") or None)
+
+
+def replace_with_maps(model: Model, path: Path, steps: list[int]) -> None:
+    """Put a trace with maps in the place of the one without, at once."""
+    from sinkscope.generation.maps import with_maps
+    from sinkscope.trace.storage import SUFFIX
+    from sinkscope.trace.trace import Trace
+
+    larger = with_maps(model, Trace.open(path), steps)
+    beside = path.with_name(f".{path.name}.maps{SUFFIX}")
+    try:
+        larger.save(beside)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def parse_steps(text: str) -> list[int]:
+    """`12,13` → [12, 13]."""
+    return sorted(set(numbers(text, "--maps-at", "numbers of steps, such as 12,13")))
+
+
+@contextmanager
+def following(out: Path) -> Iterator[None]:
+    """Serves the viewer of a recording on this machine while it is made, and opens it."""
+    import webbrowser
+
+    from sinkscope.cli.output import say
+    from sinkscope.report.live import LiveViewer
+
+    with LiveViewer(out) as live:
+        say(f"live: {live.address} (this machine only)", stderr=True)
+        webbrowser.open(live.address)
+        yield
+
+
+def check_out(out: Path, overwrite: bool = False) -> None:
+    """Refuse, before a model is loaded, an `out` that cannot become a trace."""
+    from sinkscope.base.files import check_writable
+    from sinkscope.cli.output import say
+    from sinkscope.trace.storage import SUFFIX, check_free
+
+    if not out.name.endswith(SUFFIX):
+        better = out.with_name((out.name.removesuffix(".zip").removesuffix(".zarr") or "trace") + SUFFIX)
+        raise InputError(f"--out is the name of a trace and ends in {SUFFIX}, got {out}; try {better}")
+    if replaced := check_free(out, overwrite):
+        say(f"--overwrite: {replaced}; it is replaced, from the first step on", stderr=True)
+    check_writable(out.parent)
+
+
+@contextmanager
+def progress(model: Model, prompt: int) -> Iterator[Callable[[int, int, Any], None]]:
+    """Steps and the first answer as it stands, on stderr."""
+    from sinkscope.cli.output import Watch
+    from sinkscope.models.prompts import decode
+
+    with Watch("trace") as watch:
+
+        def tell(done: int, expected: int, state: Any) -> None:
+            text = decode(model, state[0].cpu(), prompt)[-48:] if watch.console.is_terminal else ""
+            watch.tell(done, expected, f"step {done} of {expected} {text}".rstrip())
+
+        yield tell
+
+
+def report(run: Run, seeds: Any, out: Path, json: bool) -> None:
+    """Print the answers, what they say of the sinks, and where to look next."""
+    from sinkscope.cli.output import say, show_json
+    from sinkscope.generation.run import ACCOUNT
+    from sinkscope.sinks import moves, summary
+    from sinkscope.verdicts.diagnosis import diagnose
+
+    if run.trace is None:
+        raise RuntimeError("a traced run has a trace")
+    most = strongest(run.trace)
+    shares = {name: getattr(run, name) for name in ACCOUNT}
+    acted = {name: None if share is None else float(share.nanmean()) for name, share in shares.items()}
+    if json:
+        show_json(
+            {
+                "trace": out, "model": run.trace.attributes.get("model"), "decoding": run.decoding.as_dict(),
+                "policy": "none" if run.policy is None else str(run.policy), "seed": seeds, "answers": run.texts,
+                "steps": len(run), "forward_passes": max(run.forwards), "ties": int(run.ties.sum()),
+                "strongest": most, "moves": len(moves(run.trace)), **acted, "summary": summary(run.trace),
+                **{name: fact for extra in run.extras.values() for name, fact in extra.facts().items()},
+            }
+        )  # fmt: skip
+        return
+    answers = enumerate(run.texts) if run.decoding.generates else ()
+    say(*(f"answer {row}: {text.strip()[:400] or '(empty)'}" for row, text in answers))
+    say(
+        f"steps: {len(run)}, forward passes: {max(run.forwards)}, selections decided by ties: {int(run.ties.sum())}"
+    )
+    if run.hidden_share is not None:
+        did = ", ".join(f"{ACCOUNT[name]} {share:.1%}" for name, share in acted.items() if share is not None)
+        say(f"policy {run.policy}: {did}")
+    say(*(f"{name} {extra}" for name, extra in run.extras.items()), diagnose(run.trace))
+    positions = "; ".join(f"position {key['position']} {key['token']!r} ({key['words']})" for key in most)
+    say(
+        f"most attention, as a mean over all steps, layers and heads: {positions or 'unknown, the text is too short'}"
+    )
+    say(f"trace: {out} ({out.stat().st_size / 1e6:.1f} MB)", f"next: sinkscope show {out}")
+
+
+def strongest(trace: Trace, count: int = 3) -> list[dict[str, Any]]:
+    """The positions of the first sample that received the most attention, as a mean over steps, layers and heads.
+
+    `received`: uniform attention = 1, or percent of a distant query's attention in a causal model; `words`: with its unit.
+    """
+    import numpy as np
+
+    from sinkscope.sinks import step_position_map
+    from sinkscope.sinks.judging import Judge
+
+    dataset = trace.dataset.isel(sample=0)
+    maps = step_position_map(trace.dataset.isel(sample=[0])).values[0]
+    unit = "% of a distant query's attention" if Judge.of(trace).percent else "× uniform"
+    seen = np.isfinite(maps).sum(axis=0)
+    mean = np.nansum(maps, axis=0) / np.maximum(1, seen)
+    keys = []
+    for key in map(int, np.argsort(-mean, kind="stable")[: min(count, int((seen > 0).sum()))]):
+        ids = dataset["tokens"].isel(key=key).values
+        token = trace.token_text(int(ids[ids >= 0][-1])) if (ids >= 0).any() else "?"
+        received = float(mean[key])
+        keys.append(
+            {
+                "position": int(dataset["position"].isel(key=key)), "token": token, "received": received,
+                "words": f"{received:.1f}{unit}",
+            }
+        )  # fmt: skip
+    return keys

@@ -1,0 +1,286 @@
+"""DiffusionGemma's loop: a canvas of random tokens, of which every step keeps those it is surest of and draws the others anew.
+
+There are no mask tokens. In a state "masked" are the columns of the canvas that hold noise: random tokens that no step has
+accepted. A step decides the columns whose sampled tokens it accepts, in the order of their entropy; all columns are judged anew
+in the next step, so that a token may return to noise. What the canvas becomes is the arg max of its last step, and all of it is
+decided then. The encoder reads the prompt, and every finished canvas, into the KV cache; those forwards come between steps.
+
+Kept from the official loop: length is rounded up to whole canvases; rows that have stopped, or ended, go on drawing; in later
+canvases of a row that has ended everything becomes padding. With a stream for every row each stops by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from sinkscope.base.checks import at_least, whole
+from sinkscope.base.errors import InputError
+from sinkscope.decoding.base import DECODINGS, Decoding, checked_ends, end_ids, in_vocabulary, until
+from sinkscope.decoding.blocks import Blocks, draw, placed
+from sinkscope.decoding.engine import Engine
+from sinkscope.decoding.parallel import later_option
+from sinkscope.decoding.step import Step, Twin
+from sinkscope.decoding.streams import Streams
+from sinkscope.models.model import Model
+
+CANVAS = 256
+"""The canvas of released models."""
+
+
+@dataclass(frozen=True)
+class _Canvas:
+    """What a canvas of n columns is after some steps.
+
+    Attributes:
+        tokens: Long [B, n]: the input of the next step. noise: Bool [B, n]: those that are random.
+        best: Long [B, n]: the arg max of the last step. soft: Float [B, n, V]: its logits at temperature; None: there was none.
+        history: Long [h, B, n]: the arg max of earlier steps, −1 for none.
+        stopped: Bool [B]: rows that need no more steps.
+    """
+
+    tokens: Tensor
+    noise: Tensor
+    best: Tensor
+    soft: Tensor | None
+    history: Tensor
+    stopped: Tensor
+
+
+@DECODINGS.add
+@dataclass(frozen=True)
+class DiffusionGemmaDecoding(Decoding):
+    """DiffusionGemma's generate.
+
+    Attributes:
+        length: new tokens, rounded up to whole canvases. steps: of a canvas at most.
+        entropy_bound: a step accepts tokens in the order of their entropy (nats), while that of the surer ones adds up to this.
+        t_min, t_max: temperatures of the last step (almost) and of the first.
+        stability_threshold, confidence_threshold: a row stops when its arg max is that of so many steps before, and its mean
+            entropy is below the second; None: it does not stop early.
+        eos: ids behind which a row ends; "model": the model's own, None: none.
+        canvas: columns; None: as the checkpoint says. start: tokens of the first canvas; None: random ones.
+
+    >>> ss.DiffusionGemmaDecoding(length=300, steps=16).new_tokens
+    512
+    """
+
+    length: int = 256
+    steps: int = 48
+    entropy_bound: float = 0.1
+    t_min: float = 0.4
+    t_max: float = 0.8
+    stability_threshold: int | None = 1
+    confidence_threshold: float | None = 0.005
+    eos: str | int | tuple[int, ...] | None = "model"
+    canvas: int | None = later_option()
+    start: tuple[int, ...] | None = later_option()
+
+    kind: ClassVar[str] = "diffusion_gemma"
+    families: ClassVar[tuple[str, ...]] = ("diffusion_gemma",)
+    brief: ClassVar[Mapping[str, Any]] = {"length": 64}
+    replayable: ClassVar[bool] = False
+    cached: ClassVar[bool | None] = True
+    mask_tokens: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        for name in ("length", "steps"):
+            whole(name, getattr(self, name), 1)
+        if at_least("entropy_bound", self.entropy_bound, 0.0) == 0:
+            raise InputError("entropy_bound should be above 0, or no token would ever be sure enough")
+        if at_least("t_max", self.t_max, 0.0) <= at_least("t_min", self.t_min, 0.0):
+            raise InputError(f"t_max should be above t_min, got {self.t_max} and {self.t_min}")
+        if (self.stability_threshold is None) != (self.confidence_threshold is None):
+            raise InputError("stability_threshold and confidence_threshold go together: give both or none")
+        if self.stability_threshold is not None:
+            whole("stability_threshold", self.stability_threshold, 0)
+            at_least("confidence_threshold", self.confidence_threshold, 0.0)
+        if self.canvas is not None:
+            whole("canvas", self.canvas, 1)
+        object.__setattr__(self, "eos", checked_ends(self.eos))
+        object.__setattr__(self, "start", None if self.start is None else tuple(self.start))
+        for number in self.start or ():
+            whole("start", number, 0)
+
+    def suited(self, model: Model) -> Decoding:
+        """With the canvas of the checkpoint."""
+        known = int(model.network.config.canvas_length)
+        if self.canvas not in (None, known):
+            raise InputError(
+                f"the canvas of {model.source} has {known} columns, not {self.canvas}; leave out canvas"
+            )
+        if self.start is not None and len(self.start) != known:
+            raise InputError(f"start should be a canvas of {known} ids, got {len(self.start)}")
+        return replace(self, canvas=known)
+
+    def check_ids(self, vocabulary: int) -> None:
+        """The ids must be in the vocabulary."""
+        for number in (*end_ids(self.eos, None), *(self.start or ())):
+            in_vocabulary("an id", number, vocabulary)
+
+    @property
+    def block(self) -> int:
+        """Columns of a canvas."""
+        return self.canvas or CANVAS
+
+    @property
+    def new_tokens(self) -> int:
+        """Whole canvases."""
+        return -(-self.length // self.block) * self.block
+
+    @property
+    def draws(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def edits(self) -> bool:
+        """An accepted token may return to noise, or become another."""
+        return True
+
+    @property
+    def max_steps(self) -> int:
+        """Of all canvases."""
+        return self.steps * (self.new_tokens // self.block)
+
+    @property
+    def passes(self) -> int:
+        """Steps, and the encoder before every canvas."""
+        return self.max_steps + self.new_tokens // self.block
+
+    def begin(
+        self, engine: Engine, ids: Tensor, streams: Streams | None, per_row: bool, twin: Twin | None = None
+    ) -> tuple[Tensor, Iterator[Step]]:
+        """The prompts with the first canvas, and the loop."""
+        if not engine.cached:
+            raise InputError("a canvas reads the encoder's cache: cache=False does not go with this loop")
+        if streams is None:
+            raise RuntimeError("a canvas always draws")
+        prompt = ids.shape[1]
+        x = ids.new_full((len(ids), prompt + self.new_tokens), -1)
+        x[:, :prompt] = ids
+        alive = torch.ones(len(x), dtype=torch.bool, device=x.device)
+        first = self._drawn(engine.model, streams, alive)
+        if self.start is not None:  # the random one was drawn all the same
+            first = torch.tensor(self.start, device=x.device).expand_as(first)
+        x[:, prompt : prompt + self.block] = first
+        return x, self._steps(engine, x, prompt, streams, alive)
+
+    def _drawn(self, model: Model, streams: Streams, rows: Tensor) -> Tensor:
+        """Random tokens Long [B, n]."""
+        return streams.integers((len(rows), self.block), model.shape.vocabulary, rows.tolist())
+
+    def _steps(
+        self, engine: Engine, x: Tensor, prompt: int, streams: Streams, alive: Tensor
+    ) -> Iterator[Step]:
+        model, alone = engine.model, engine.prompts.alone
+        blocks = Blocks(engine, self.block, seen=lambda _: {"block": None})
+        ends = torch.tensor(end_ids(self.eos, model), dtype=torch.long, device=x.device)
+        ended = torch.zeros_like(alive)  # rows with an end token
+        for start in range(prompt, x.shape[1], self.block):
+            end = start + self.block
+            if start == prompt:
+                blocks.prefill(x, start)
+            else:
+                blocks.store(x, start, alive)
+            canvas = self._fresh(x[:, start:end], alive)
+            for left in range(self.steps, 0, -1):
+                # A row that runs by itself waits for the others once it has stopped.
+                going = alive & ~canvas.stopped
+                noise = placed(canvas.noise, x, start, False)
+                hidden = blocks.denoise(x, end, going, soft=canvas.soft, noise=noise)
+                logits = model.head(hidden)
+                turned, accepted, tokens, sure = self._turned(
+                    canvas, logits, left, model, streams, going if alone else alive
+                )
+                over = left == 1 or bool((turned.stopped | ~alive).all())
+                after = x.clone()
+                after[:, start:end] = turned.tokens
+                decided = accepted & ~canvas.stopped[:, None]
+                if over:
+                    after, ended = self._finished(after, turned.best, start, ended, ends, model, alive)
+                    decided = torch.ones_like(decided)
+                    alive_next = alive & ~ended if alone else alive & ~ended.all()
+                    if end < x.shape[1] and bool(alive_next.any()):
+                        fresh = self._drawn(model, streams, alive_next)
+                        after[:, end : end + self.block] = torch.where(alive_next[:, None], fresh, -1)
+                yield Step(
+                    x, after, noise,
+                    placed(sure, x, start, float("nan")), placed(tokens, x, start, -1),
+                    placed(decided, x, start, False) & (going if not over else alive)[:, None],
+                    torch.zeros(len(x), dtype=torch.long), going,
+                )  # fmt: skip
+                x, canvas = after, turned
+                if over:
+                    break
+            alive = alive_next
+            if not bool(alive.any()):
+                return
+
+    def _fresh(self, tokens: Tensor, rows: Tensor) -> _Canvas:
+        """A canvas before its first step."""
+        history = tokens.new_full((self.stability_threshold or 0, *tokens.shape), -1)
+        return _Canvas(tokens, torch.ones_like(tokens, dtype=torch.bool), tokens, None, history, ~rows)
+
+    def _turned(
+        self, canvas: _Canvas, logits: Tensor, left: int, model: Model, streams: Streams, rows: Tensor
+    ) -> tuple[_Canvas, Tensor, Tensor, Tensor]:
+        """The canvas after a step; Bool [B, n]: what it accepted; the sampled tokens Long [B, n] and their probability.
+
+        Args:
+            logits: Float32 [B, n, V]. left: steps that are left, this one included. rows: Bool [B]: those that draw.
+        """
+        now = torch.tensor(left, dtype=torch.int32, device=logits.device)
+        warm = logits / (self.t_min + (self.t_max - self.t_min) * (now / self.steps))
+        spread = warm.softmax(-1, dtype=torch.float32)
+        tokens = draw(spread, streams, rows)
+        best = warm.argmax(-1)
+        entropy = _entropy(warm)
+        ordered, order = entropy.sort(-1)
+        sure = ordered.cumsum(-1) - ordered <= self.entropy_bound
+        accepted = torch.zeros_like(sure).scatter(-1, order, sure)
+        random = self._drawn(model, streams, rows)
+        after = torch.where(accepted, tokens, random)
+        noise, stopped, history = ~accepted, canvas.stopped, canvas.history
+        if self.stability_threshold is not None and self.confidence_threshold is not None:
+            if canvas.soft is not None:
+                after = torch.where(stopped[:, None], canvas.tokens, after)
+                noise = torch.where(stopped[:, None], canvas.noise, noise)
+                best = torch.where(stopped[:, None], canvas.best, best)
+                warm = torch.where(stopped[:, None, None], canvas.soft.to(warm.dtype), warm)
+                entropy = _entropy(warm)
+            stable = (history == best).all(-1).all(0)
+            history = torch.cat([history, best[None]])[1:] if len(history) else history
+            stopped = stopped | (stable & (entropy.mean(-1) < self.confidence_threshold))
+        soft = warm.to(model.network.get_input_embeddings().weight.dtype)
+        turned = _Canvas(after, noise, best, soft, history, stopped)
+        return turned, accepted, tokens, spread.gather(-1, tokens[..., None])[..., 0]
+
+    @staticmethod
+    def _finished(
+        x: Tensor, best: Tensor, start: int, ended: Tensor, ends: Tensor, model: Model, rows: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The state with a canvas that is done, and Bool [B]: rows that have ended; padding behind their end."""
+        is_end = torch.isin(best, ends)
+        if model.ids.pad is not None and len(ends):
+            count = is_end.long().cumsum(1)
+            behind = (count > 0) & ~((count == 1) & is_end)
+            best = best.masked_fill(behind | ended[:, None], model.ids.pad)
+        here = x[:, start : start + best.shape[1]]
+        here[rows] = best[rows]
+        return x, ended | is_end.any(1)
+
+    def answer(self, model: Model, sequence: Tensor, start: int) -> Tensor:
+        """Up to and including the first end token."""
+        return until(super().answer(model, sequence, start), end_ids(self.eos, model))
+
+
+def _entropy(logits: Tensor) -> Tensor:
+    """Nats of Float [B, n, V], as the official sampler computes them: [B, n]."""
+    spread: Any = torch.distributions.Categorical(logits=logits)
+    entropy: Tensor = spread.entropy()
+    return entropy

@@ -1,0 +1,166 @@
+"""An engine's forwards, made fast: caches move into memory of fixed size, and forwards of one kind are captured and repeated.
+
+It wraps an engine from outside (see `decoding.engine`), and asks policy and recorder one question: under which key can this
+request be repeated? What cannot be runs as it would without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from contextlib import suppress
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from sinkscope.gpu.graphs import Graphs, Result
+from sinkscope.gpu.static_cache import BlockCache, StaticCache
+from sinkscope.gpu.streams import Aside
+
+if TYPE_CHECKING:
+    from sinkscope.decoding.engine import Engine
+    from sinkscope.decoding.step import Request
+
+
+def captures(device: torch.device) -> bool:
+    """Whether forwards on a device can be captured: caches of fixed size are tried in Triton's interpreter too."""
+    return device.type == "cuda"
+
+
+ELSEWHERE = ("ids", "alive", "queries", "end", "cache", "twin", "wanted", "places", "through")
+"""Fields of a request that are inputs of a captured forward, or have a way of their own; all others are part of its key."""
+
+FEW = 4096
+"""Positions of a forward, at most, whose kernels leave room for others on a GPU."""
+
+
+class Replays:
+    """The forwards of one group of rows."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._graphs = Graphs(engine.model.network, engine.model.device)
+        self._cache: Any = None  # that of the loop, which has moved
+        self._fixed: StaticCache | BlockCache | None = None  # where it is now
+
+    def release(self) -> None:
+        """Give the graphs back; none may be replayed any more."""
+        self._graphs.release()
+
+    def run(self, request: Request) -> Tensor:
+        """The forward of a request, repeated where it can be."""
+        engine = self._engine
+        fixed = self._fixed_for(request)
+        key = self._key(request, fixed)
+        if key is None:
+            output = engine.plain(request if fixed is None else fixed.placed(request, fixed.inputs(request)))
+            self._move(request)
+            return output
+
+        def forward(inputs: Tensor, captured: bool) -> Result:
+            asked = replace(request, ids=inputs) if fixed is None else fixed.placed(request, inputs)
+            return self._computed(asked, captured)
+
+        through = getattr(request.through, "__self__", None)
+        roots = [
+            root
+            for root in (engine.policy, engine.recorder, through, getattr(fixed, "memory", None))
+            if root is not None
+        ]
+        warm_ups = 1 if engine.policy is None and fixed is None else 2
+        inputs = request.ids if fixed is None else fixed.inputs(request)
+        own = {"real": engine.real}
+        result, repeated = self._graphs.run(inputs, key, forward, [*roots, own], warm_ups)
+        engine.real, engine.account = own["real"], result.account
+        engine.deliver(result.recorded, request, repeated)
+        return result.output
+
+    def _computed(self, request: Request, captured: bool) -> Result:
+        engine = self._engine
+        observed = engine.policy is not None or engine.recorder is not None
+        few = request.places is not None or request.ids.numel() <= FEW
+        # Launched one by one, kernels wait for the host: only a captured forward gains by a second stream.
+        aside = Aside(request.ids.device) if captured and observed and few and request.ids.is_cuda else None
+        try:
+            output, recorded = engine.compute(request, aside)
+        except BaseException:
+            if aside is not None:
+                # Else the capture would end in an error about the second stream, which hides this one.
+                with suppress(RuntimeError):
+                    aside.join()
+            raise
+        if engine.policy is not None and request.step:
+            engine.policy.scores.carry()
+        return Result(output, recorded, engine.account)
+
+    def _key(self, request: Request, fixed: StaticCache | BlockCache | None) -> tuple[Hashable, ...] | None:
+        """What forwards have in common that do the same on the device; None: this one is not repeated."""
+        engine = self._engine
+        if not captures(request.ids.device):
+            return None
+        alone = request.twin is not None or (request.through is not None and request.repeats is None)
+        # Tensors of their own, in memory that does not stay.
+        alone = alone or any(
+            part is not None for part in (request.pattern, request.soft, request.real, request.noise)
+        )
+        between = fixed is None and (request.cache is not None or request.kind != "denoise")
+        facts = [getattr(request, item.name) for item in fields(request) if item.name not in ELSEWHERE]
+        # A tensor of its own lies in memory that does not stay.
+        if alone or between or any(isinstance(fact, Tensor) for fact in facts):
+            return None
+        policy = None if engine.policy is None else engine.policy.replay_key()
+        masked = engine.policy is not None
+        recorded = None if engine.recorder is None else engine.recorder.replay_key(request, masked)
+        if (masked and policy is None) or (engine.recorder is not None and recorded is None):
+            return None
+        length = None if fixed is None else len(range(request.ids.shape[1])[request.queries])
+        shape = request.ids.shape if fixed is not None else request.state.shape
+        circumstances = policy, engine.recorder is not None, request.through is not None
+        return (
+            circumstances,
+            recorded,
+            request.alive is None,
+            length,
+            tuple(shape),
+            request.ids.device,
+            *facts,
+        )
+
+    # ---- caches of fixed size
+
+    def _fixed_for(self, request: Request) -> StaticCache | BlockCache | None:
+        """Where the cache of a request has moved, or moves now; None: it stays as it is."""
+        if request.cache is None or request.through is not None:
+            return None
+        if self._fixed is None and self._repeats_block(request):
+            self._cache, self._fixed = request.cache, BlockCache(request.cache, request.ids.shape[1])
+        return self._fixed if request.cache is self._cache else None
+
+    def _repeats_block(self, request: Request) -> bool:
+        """Whether all forwards of a block look alike: its queries all see the same, and what they are is not looked at."""
+        engine, queries = self._engine, request.queries
+        if request.active is None or request.kind != "denoise" or not isinstance(request.block, int):
+            return False
+        if not captures(request.ids.device):
+            return False
+        whole = queries.stop - queries.start == request.active and not request.block % request.active
+        if not whole or engine.real is not None:
+            return False
+        if (
+            engine.recorder is not None
+            and engine.recorder.replay_key(request, engine.policy is not None) is None
+        ):
+            return False
+        return engine.policy is None or engine.policy.replay_key() is not None
+
+    def _move(self, request: Request) -> None:
+        """Go on in memory of fixed size behind the prompt of a causal model, where the kernels know its network."""
+        engine = self._engine
+        if request.kind != "prefill" or request.active is not None or request.through is not None:
+            return
+        # A window asks where its queries stand, and sums over all queries so far have to get each of them.
+        windowed = engine.policy is not None and engine.policy.windowed
+        steady = engine.recorder is None or engine.recorder.replay_key(request, True) is not None
+        if steady and not windowed and engine.model.decodes_statically(request.ids):
+            self._cache, self._fixed = request.cache, StaticCache(request.cache, request.ids, engine.real)

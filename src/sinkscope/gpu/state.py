@@ -1,0 +1,154 @@
+"""What a captured forward goes on from: the tensors that policy, recorder and cache hold between forwards, and what Python knows.
+
+A CUDA graph reads and writes the memory that was there at its capture, and has what Python knew built in. It may serve another
+generation where Python knows the same now, value for value, once the tensors of that generation were copied into its memory.
+Whatever is not understood here is compared by identity, so that the graph is then captured anew.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+PLAIN = (type(None), bool, int, float, str, bytes, slice, Enum, torch.dtype, torch.device)
+Memory = torch.UntypedStorage
+
+
+class State:
+    """The state of some objects now, without a copy of any tensor.
+
+    Attributes:
+        outline: what Python knows, and which tensors there are; states with equal outlines differ in the tensors' values only.
+        memory: where those lie, each once, in the order in which they are met.
+    """
+
+    def __init__(self, roots: Sequence[Any]) -> None:
+        self.memory: list[Memory] = []
+        self._places: dict[tuple[str, int], int] = {}
+        self._numbers: dict[int, int] = {}
+        self._held: list[Any] = []
+        self.outline = tuple(self._look(root) for root in roots)
+
+    @property
+    def stands(self) -> bool:
+        """Whether all is still there that was compared by identity: another object may have been given its address since."""
+        return all(_there(reference) is not None for reference in self._held)
+
+    def _look(self, node: Any) -> Any:
+        if isinstance(node, Tensor):
+            storage = node.untyped_storage()
+            place, size = self._place(storage), storage.nbytes()
+            return place, size, node.dtype, str(node.device), node.shape, node.stride(), node.storage_offset()
+        if isinstance(node, PLAIN):
+            return type(node).__name__, str(node) if isinstance(node, slice) else node
+        if isinstance(node, np.ndarray):  # a captured forward reads none
+            return "array", node.shape, str(node.dtype)
+        if isinstance(node, dict):
+            return "dict", tuple((key, self._look(value)) for key, value in node.items())
+        if isinstance(node, (list, tuple)):
+            return type(node).__name__, tuple(map(self._look, node))
+        if not _ours(node):
+            self._held.append(_reference(node))
+            return "this", id(node)
+        if id(node) in self._numbers:
+            return "again", self._numbers[id(node)]
+        self._numbers[id(node)] = len(self._numbers)
+        return type(node).__qualname__, self._look(vars(node))
+
+    def _place(self, storage: Memory) -> int:
+        """Which of the memories it is."""
+        address = str(storage.device), storage.data_ptr()
+        if address not in self._places or not storage.nbytes():
+            self._places[address] = len(self.memory)
+            self.memory.append(storage)
+        return self._places[address]
+
+    def moves_into(self, other: State, bound: Sequence[Memory]) -> bool:
+        """Whether the tensors of this state may go into the memory of another, of the same outline.
+
+        Args:
+            bound: memory that graphs of this generation use already: whatever lies there has to stay there.
+        """
+        addresses = {_address(one) for one in bound if one.nbytes()}
+        pairs = [
+            (_address(ours), _address(theirs)) for ours, theirs in zip(self.memory, other.memory, strict=True)
+        ]
+        return all(ours == theirs or not addresses & {ours, theirs} for ours, theirs in pairs)
+
+    def move_into(self, other: State) -> None:
+        """Copy the values of all tensors."""
+        for source, target in zip(self.memory, other.memory, strict=True):
+            if _address(source) != _address(target):
+                _bytes(target).copy_(_bytes(source))
+
+
+def saved(roots: Sequence[Any]) -> list[dict[Any, Any]]:
+    """What the objects hold, in containers of their own; tensors are the same ones, and the model is not held."""
+    known: dict[int, Any] = {}
+    return [_copied(root if isinstance(root, dict) else vars(root), known, _reference) for root in roots]
+
+
+def put(roots: Sequence[Any], contents: list[dict[Any, Any]]) -> None:
+    """Give the objects what was saved of others of their kind; the saved containers stay as they are."""
+    known: dict[int, Any] = {}
+    for root, content in zip(roots, contents, strict=True):
+        attributes = root if isinstance(root, dict) else vars(root)
+        attributes.clear()
+        attributes.update(_copied(content, known, _there))
+
+
+def _copied(node: Any, known: dict[int, Any], other: Callable[[Any], Any]) -> Any:
+    """The structure copied, tensors as they are; other: what becomes of what is neither."""
+    if isinstance(node, dict):
+        return {key: _copied(value, known, other) for key, value in node.items()}
+    if isinstance(node, (list, tuple)):
+        parts = [_copied(value, known, other) for value in node]
+        if isinstance(node, list):
+            return parts
+        return type(node)(*parts) if hasattr(node, "_fields") else tuple(parts)
+    if isinstance(node, (Tensor, np.ndarray, *PLAIN)):
+        return node
+    if not _ours(node):
+        return other(node)
+    if id(node) not in known:
+        known[id(node)] = object.__new__(type(node))
+        vars(known[id(node)]).update(_copied(vars(node), known, other))
+    return known[id(node)]
+
+
+def _reference(node: Any) -> Any:
+    """A weak reference, so that graphs that are kept hold no model; the node itself where there can be none."""
+    try:
+        return weakref.ref(node)
+    except TypeError:
+        return node
+
+
+def _there(reference: Any) -> Any:
+    return reference() if isinstance(reference, weakref.ref) else reference
+
+
+def _ours(node: Any) -> bool:
+    """Whether it is an object of this package that holds state; a model, and what belongs to it, does not change."""
+    module = type(node).__module__
+    return (
+        module.startswith("sinkscope.")
+        and not module.startswith("sinkscope.models.")
+        and hasattr(node, "__dict__")
+    )
+
+
+def _address(storage: Memory) -> tuple[str, int]:
+    """Where it lies; nothing lies at 0, like all that is empty."""
+    return str(storage.device), storage.data_ptr() if storage.nbytes() else 0
+
+
+def _bytes(storage: Memory) -> Tensor:
+    """Uint8 [n]: the memory itself."""
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)

@@ -1,0 +1,137 @@
+"""DiffusionGemma: Gemma 4's text network used twice, by a causal encoder and by a decoder that denoises a canvas.
+
+The encoder reads the prompt and every finished canvas into a KV cache; the decoder's queries are those of the canvas, and see
+the cached keys and the whole canvas. There is no mask token: a canvas begins as random tokens. In sliding layers the canvas sees
+the last `sliding_window − 1` cached keys only. What the last step predicted comes back as an input (`ForwardContext.soft`).
+
+transformers builds the network; its vision tower is loaded and not used. Checked against transformers' own forward and loop at
+float32 (tests/golden/diffusion_gemma).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sinkscope.attention.context import current, forward
+from sinkscope.base.errors import CheckpointError
+from sinkscope.models.causal import pretrained
+from sinkscope.models.checkpoint import Checkpoint
+from sinkscope.models.family import (
+    FAMILIES,
+    Family,
+    SpecialIds,
+    all_ids,
+    first_id,
+    id_reader,
+)
+
+
+@dataclass(frozen=True)
+class DiffusionGemma(Family):
+    """The DiffusionGemma family (google/diffusiongemma-26B-A4B-it)."""
+
+    name: str = "diffusion_gemma"
+    about: str = (
+        "a canvas of random tokens, denoised behind a causal encoder; Gemma 4 with a mixture of experts"
+    )
+    label: str = "block diffusion from uniform noise (as DiffusionGemma)"
+    model_types: tuple[str, ...] = ("diffusion_gemma",)
+    counts_padding: bool = True
+    mixed: bool = True
+    passes: int = 2
+
+    def config(self, checkpoint: Checkpoint) -> Any:
+        """transformers' config of the text network."""
+        return _architecture(checkpoint)[1].text_config
+
+    def build(self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> nn.Module:
+        """transformers' network with sinkscope's attention."""
+        return pretrained(checkpoint, *_architecture(checkpoint), device, dtype)
+
+    def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:
+        """Ids from generation_config.json, the text config and the tokenizer; none is a mask."""
+        read, text = id_reader(checkpoint, tokenizer), checkpoint.config.get("text_config") or {}
+        return SpecialIds(
+            eos=all_ids(*read("eos", "g"), text.get("eos_token_id"), *read("eos", "t")),
+            bos=first_id(*read("bos", "g"), text.get("bos_token_id"), *read("bos", "t")),
+            pad=first_id(*read("pad", "g"), text.get("pad_token_id"), *read("pad", "t")),
+            eot=first_id(*read("eot", "t", text="<turn|>")),
+        )
+
+    def states(
+        self, network: Any, ids: Tensor, real: Tensor | None, positions: Tensor, cache: Any = None
+    ) -> Tensor:
+        """The last hidden states [B, Q, width]: of the encoder for a cache that stores, else of the canvas.
+
+        Without a cache the last `canvas_length` columns of ids are the canvas, and the others are encoded before it.
+        """
+        if cache is not None and cache.stores:
+            encoder = network.model.encoder.language_model
+            states: Tensor = encoder(
+                input_ids=ids, position_ids=positions, past_key_values=cache
+            ).last_hidden_state
+            return states
+        if cache is None:
+            from transformers import DynamicCache
+
+            # Full length in every layer, so that a column is the same key in all of them.
+            cache, before = DynamicCache(), ids.shape[1] - network.config.canvas_length
+            if before < 1:
+                raise CheckpointError(
+                    f"a canvas is the last {network.config.canvas_length} of the ids; give a prompt before it"
+                )
+            prompt = None if real is None else real[:, :before]
+            with forward(replace(current(), real=prompt)):
+                network.model.encoder.language_model(
+                    input_ids=ids[:, :before], position_ids=positions[:, :before], past_key_values=cache
+                )
+            ids, positions = ids[:, before:], positions[:, before:]
+        keys = cache.get_seq_length() + ids.shape[1]
+        output = network.model.decoder(
+            decoder_input_ids=ids,
+            past_key_values=cache,
+            self_conditioning_logits=current().soft,
+            decoder_attention_mask={
+                "full_attention": None,
+                "sliding_attention": _in_reach(
+                    keys, ids.shape[1], network.config.text_config.sliding_window, ids
+                ),
+            },
+            decoder_position_ids=positions,
+        )
+        canvas: Tensor = output.last_hidden_state
+        return canvas
+
+    def head(self, network: Any, hidden: Tensor) -> Tensor:
+        """Logits [..., V] in float32, soft-capped as the official forward returns them."""
+        logits = network.lm_head(hidden).float()
+        cap = network.final_logit_softcapping
+        capped: Tensor = torch.tanh(logits / cap) * cap
+        return capped
+
+
+def _in_reach(keys: int, canvas: int, window: int, like: Tensor) -> Tensor:
+    """Bool [1, 1, canvas, K]: in a sliding layer all of the canvas sees the newest cached keys and itself."""
+    first = keys - canvas - (window - 1)
+    return (torch.arange(keys, device=like.device) >= first).expand(1, 1, canvas, keys)
+
+
+def _architecture(checkpoint: Checkpoint) -> tuple[Any, Any]:
+    """transformers' network class and config."""
+    import transformers
+
+    if not hasattr(transformers, "DiffusionGemmaForBlockDiffusion"):
+        raise CheckpointError(
+            f"{checkpoint.source}: transformers {transformers.__version__} has no DiffusionGemma; pip install -U transformers"
+        )
+    checkpoint.check_sizes(partial=True)
+    with checkpoint.described():
+        config = transformers.DiffusionGemmaConfig.from_dict(dict(checkpoint.config))
+    return transformers.DiffusionGemmaForBlockDiffusion, config
+
+
+FAMILY = FAMILIES.add(DiffusionGemma())

@@ -1,0 +1,268 @@
+"""What a network does with attention, tried on a few tokens: names and attributes of transformers' classes do not tell.
+
+Run when a network that transformers built is loaded or wrapped. Layers may lack softmax attention (state-space layers, linear
+attention): they have none to measure. What cannot be measured is refused here with its reason: attention that the network
+computes by itself, scores changed on the way, heads that give no logits. Where attention is gated behind the softmax, the module
+that takes the gated output is noted, so that a trace can say how far gates are open.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from sinkscope.attention.context import AttentionCall
+from sinkscope.attention.interface import FULL_MASKS, NAME, UNMEASURED
+from sinkscope.base.errors import CheckpointError, InputError, SinkscopeError
+from sinkscope.base.files import one_line
+
+if TYPE_CHECKING:
+    from sinkscope.models.model import Model
+
+TOKENS = 12
+"""Tokens of the probe: more than the windows of no released model, but few."""
+OFF = {torch.float64: 1e-5, torch.float32: 2e-3, torch.bfloat16: 0.3, torch.float16: 0.1}
+"""‖ours − transformers'‖ / ‖transformers'‖ of logits, above which two attention functions do not compute the same thing: rounding
+explains less, also where it sends a token to another expert; a bias, mask or scale that got lost, more."""
+RECURRENT = (
+    "mamba",
+    "ssm",
+    "linear",
+    "delta",
+    "conv",
+    "rwkv",
+    "lstm",
+    "lightning",
+    "recurrent",
+    "kda",
+    "rglru",
+)
+"""Parts of the names of modules that mix tokens without a softmax."""
+
+
+@dataclass(frozen=True)
+class Attending:
+    """What the probe saw.
+
+    Attributes:
+        layers: those whose attention can be measured. gates: layer → the module that takes its gated attention output.
+        learned: layers with a learned sink, one more score in the softmax.
+    """
+
+    layers: tuple[int, ...]
+    gates: dict[int, nn.Module]
+    learned: tuple[int, ...] = ()
+
+
+def number_layers(network: nn.Module) -> None:
+    """Tell attention modules which layer they are in, where they do not say."""
+    for index, layer in enumerate(_layers(network)):
+        for module in layer.modules():
+            if "Attention" in type(module).__name__ and getattr(module, "layer_idx", None) is None:
+                setattr(module, "layer_idx", index)  # noqa: B010 (torch types attributes of modules as tensors)
+
+
+def probe(model: Model) -> Attending:
+    """Runs a few tokens, and refuses what cannot be measured.
+
+    Networks that read masks themselves, or do not say that a window is theirs, get their masks in full and are tried again.
+    """
+    try:
+        return _probe(model)
+    except CheckpointError:
+        if not model.spec.causal:
+            raise
+        config = model.network.config.get_text_config()
+        setattr(config, FULL_MASKS, True)
+        return _probe(model)
+
+
+def _probe(model: Model) -> Attending:
+    name = type(model.network).__name__
+    canvas = int(getattr(model.network.config, "canvas_length", 0))
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, model.shape.vocabulary, (1, TOKENS + canvas), generator=generator).to(model.device)
+    listener = _Listener(ids.shape[1])
+    try:
+        with _entered(model.network, listener):
+            logits = model.forward(ids, model.context(recorder=listener))
+    except InputError as error:
+        raise CheckpointError(f"{model.source}: {error}") from error
+    except SinkscopeError:
+        raise
+    except Exception as error:  # a network may raise anything for an input that it was not made for
+        raise CheckpointError(
+            f"{model.source}: transformers' {name} cannot read plain text tokens ({one_line(error)}); sinkscope measures "
+            "language models"
+        ) from error
+    if not isinstance(logits, Tensor) or logits.dim() != 3 or logits.shape[-1] != model.shape.vocabulary:
+        raise CheckpointError(
+            f"{model.source}: transformers' {name} has no language-model head; give the network with one, such as "
+            "…ForCausalLM or …ForMaskedLM"
+        )
+    _check_calls(model, name, listener.calls)
+    if model.spec.causal:
+        _compare(model, name, ids, logits)
+    others = _other_keys(model, listener) if model.spec.causal else set()
+    layers = tuple(sorted(set(listener.calls) - others))
+    if not layers:
+        raise CheckpointError(
+            f"{model.source}: the keys of every layer of transformers' {name} are summaries of several tokens; there is no "
+            "attention to tokens to measure"
+        )
+    learned = tuple(sorted(listener.learned - others))
+    return Attending(
+        layers, {layer: listener.gates[layer] for layer in layers if layer in listener.gates}, learned
+    )
+
+
+def _other_keys(model: Model, listener: _Listener) -> set[int]:
+    """Layers whose keys are not the tokens: some attend to summaries of many (DeepSeek V4). They are not measured."""
+    layers = _layers(model.network)
+    others = {
+        layer
+        for layer, keys in listener.keys.items()
+        if keys != listener.tokens
+        or any(getattr(part, "compressor", None) for part in layers[layer].modules())
+    }
+    for part in (module for layer in others for module in layers[layer].modules()):
+        setattr(part, UNMEASURED, True)
+    return others
+
+
+def _check_calls(model: Model, name: str, calls: Counter[int]) -> None:
+    """Refuse a network of which not every softmax attention was seen, or one of them twice."""
+    quiet = {
+        type(module).__name__
+        for layer, part in enumerate(_layers(model.network))
+        if layer not in calls
+        for module in part.modules()
+        if "Attention" in type(module).__name__
+    }
+    soft = sorted(kind for kind in quiet if not any(word in kind.lower() for word in RECURRENT))
+    if not calls and not soft:
+        raise CheckpointError(
+            f"{model.source}: no layer of transformers' {name} has softmax attention, so it has no attention sinks to measure"
+        )
+    if soft:
+        raise CheckpointError(
+            f"{model.source}: transformers' {name} computes attention by itself ({', '.join(soft)}) and not through "
+            "transformers' attention interface, so it cannot be measured"
+        )
+    often = sorted(layer for layer, times in calls.items() if times != model.spec.passes)
+    if often or max(calls) >= model.shape.layers:
+        raise CheckpointError(
+            f"{model.source}: layers of transformers' {name} attend several times in a forward "
+            f"(layer {(often or [max(calls)])[0]}), as looped networks do and those with cross-attention; sinkscope measures one "
+            "attention a layer"
+        )
+
+
+def _compare(model: Model, name: str, ids: Tensor, ours: Tensor) -> None:
+    """Refuse a causal network to which transformers' own attention gives other logits."""
+    try:
+        with _eager(model):
+            theirs = model.forward(ids)
+    except Exception as error:
+        raise CheckpointError(
+            f"{model.source}: transformers' own attention fails in {name} ({one_line(error)}), so that nothing shows that "
+            "sinkscope's is the same"
+        ) from error
+    distance = float((ours.double() - theirs.double()).norm() / theirs.double().norm().clamp(min=1e-12))
+    if not distance <= OFF[model.dtype]:
+        raise CheckpointError(
+            f"{model.source}: with transformers' own attention {name} gives other logits (off by {distance:.2g} of their norm): "
+            "it changes scores or masks in a way that its attention interface does not say, so it cannot be measured"
+        )
+
+
+@contextmanager
+def _eager(model: Model) -> Iterator[None]:
+    """Inside, attention is transformers' own, in plain operations."""
+    config, modes = model.network.config, model.spec.modes
+    looks = config.is_causal if modes else True
+    try:
+        model.network.set_attn_implementation("eager")
+        if modes:  # transformers' own masks follow the config, which may say the other mode
+            config.is_causal = True
+        yield
+    finally:
+        model.network.set_attn_implementation(NAME)
+        if modes:
+            config.is_causal = looks
+
+
+def eager_logits(model: Model, ids: Tensor) -> Tensor:
+    """Logits under transformers' own attention, which every architecture has; sinkscope's is back in place afterwards."""
+    with _eager(model):
+        return model.forward(ids)
+
+
+def _layers(network: Any) -> list[nn.Module]:
+    """The decoder layers: the first list of modules that is as long as the network is deep, not among those of images."""
+    depth = network.config.get_text_config().num_hidden_layers
+    body = network.get_decoder() if hasattr(network, "get_decoder") else network
+    lists = (part for part in body.modules() if isinstance(part, nn.ModuleList) and len(part) == depth)
+    return list(next(lists, ()))
+
+
+class _Listener:
+    """Counts the attention calls of each layer, and watches what becomes of their outputs."""
+
+    def __init__(self, tokens: int) -> None:
+        self.tokens = tokens
+        self.calls: Counter[int] = Counter()
+        self.keys: dict[int, int] = {}
+        self.learned: set[int] = set()
+        self.gates: dict[int, nn.Module] = {}
+        self._last: tuple[int, Tensor] | None = None
+
+    def reads(self, layer: int) -> tuple[str, ...]:
+        """Nothing."""
+        return ()
+
+    def record(self, call: AttentionCall) -> None:
+        """Note a call."""
+        self.calls[call.layer] += 1
+        self.keys[call.layer] = call.key.shape[2]
+        if call.sink is not None:
+            self.learned.add(call.layer)
+        self._last = call.layer, call.output.transpose(1, 2).flatten(2)
+
+    def residual(self, layer: int, hidden: Tensor) -> None:
+        """Nothing."""
+
+    def enters(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        """What enters the linear layer behind an attention call: its output, or its output times a gate."""
+        if self._last is None or not inputs or not isinstance(inputs[0], Tensor):
+            return
+        layer, output = self._last
+        taken = inputs[0]
+        if taken.shape != output.shape:
+            return
+        self._last = None
+        # A gate from 0 to 1 leaves every number its sign; anything else in between, such as a norm, is not one.
+        share = taken.float() / output.float()
+        share = share[share.isfinite()]
+        if not torch.equal(taken, output) and share.numel() and share.min() >= 0 and share.max() <= 1.001:
+            self.gates[layer] = module
+
+
+@contextmanager
+def _entered(network: nn.Module, listener: _Listener) -> Iterator[None]:
+    handles = [
+        module.register_forward_pre_hook(listener.enters)
+        for module in network.modules()
+        if hasattr(module, "weight") and getattr(module.weight, "dim", lambda: 0)() == 2
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,71 @@
+"""Settings of a config.json that nobody reads: harmless ones are listed here, and all others are errors.
+
+A setting that changes what an official network computes, and that our network does not know, would silently make it another
+model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import cache
+
+from sinkscope.base.errors import CheckpointError
+from sinkscope.models.checkpoint import ROTATION, Checkpoint
+from sinkscope.models.variant import KEY
+
+USUAL = (
+    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+    "head_dim", "max_position_embeddings", "rms_norm_eps", "hidden_act", "attention_bias", "tie_word_embeddings", "rope_theta",
+    "use_sliding_window", "use_mrope", "layer_types", *ROTATION,
+)  # fmt: skip
+"""What `backbone.read_settings` reads, or refuses where it is on."""
+INERT = (
+    # of files and of training
+    "model_type", "auto_map", "trust_remote_code", "torch_dtype", "attn_implementation", "attn_config", "precision",
+    "init_device", "init_fn", "init_std", "init_cutoff_factor", "flash_attention", "fuse_cross_entropy", "micro_forward",
+    "skip_checkpoint", "debug", "ep_size", "use_deepep", "moe_backend", "router_dtype", "router_aux_loss_coef",
+    "output_router_logits", "pretraining_tp", "dlm_loss_weight", "ar_loss_weight", "dp_varying_mask_ratio",
+    "quantization_config", KEY,
+    # of loops, which take them as options
+    "block_size", "bd_size", "conplemenrary_mask", "num_diffusion_steps",
+    # without effect while use_sliding_window is off, or in the attention that all families have
+    "sliding_window", "max_window_layers", "is_causal", "use_cache",
+)  # fmt: skip
+"""Settings that change nothing in a forward pass."""
+PARTS = ("dropout", "initializer", "token_id")
+"""Parts of the names of more of them: of training, and ids, which are read elsewhere."""
+
+
+@cache
+def _of_any_model() -> frozenset[str]:
+    """Settings that transformers writes for every model, generation included."""
+    from transformers import GenerationConfig, PretrainedConfig
+
+    return frozenset((*PretrainedConfig().to_dict(), *GenerationConfig().to_dict()))
+
+
+def inert(name: str) -> bool:
+    """Whether a setting changes nothing in a forward pass, whatever its value."""
+    return (
+        name in INERT
+        or name in _of_any_model()
+        or name.startswith("_")
+        or any(part in name for part in PARTS)
+    )
+
+
+def check_settings(checkpoint: Checkpoint, read: Collection[str]) -> None:
+    """Refuse a config.json with a setting that is on and that neither the family reads nor is known to be harmless."""
+    for name, value in checkpoint.config.items():
+        if value in (None, False, "", [], {}) or name in read or inert(name):
+            continue
+        raise CheckpointError(
+            f"{checkpoint.source}: config.json sets {name} to {value!r}, which sinkscope does not know of "
+            f"{checkpoint.model_type} models: it may change what the network computes. If it does not, take it out of config.json"
+        )
+    kinds = checkpoint.config.get("layer_types") or ["full_attention"]
+    if set(kinds) != {"full_attention"}:
+        raise CheckpointError(
+            f"{checkpoint.source}: config.json sets layer_types to {kinds!r}; sinkscope reads {checkpoint.model_type} networks "
+            "with full attention in every layer, as all released ones have"
+        )

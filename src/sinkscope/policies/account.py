@@ -1,0 +1,162 @@
+"""What a policy did: the account of one forward, and the sums over those in which it acted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sinkscope.attention.distant import LayerShare
+from sinkscope.attention.visibility import Visibility
+
+
+@dataclass(frozen=True)
+class StepAccount:
+    """What a policy did in one forward.
+
+    Attributes:
+        share: Float [layer, B, H]: the share of attention that was hidden or silenced, mean over the real queries it acts on.
+        caught, sinks: Long [layer, B, H]: how many sinks were masked, of how many there are (ε = 3, over all keys; in causal
+            models by all queries so far).
+        strongest: Float [layer, B, H]: 1 where the strongest sink was masked, 0 where it was not; NaN where there is none.
+        removed, absorbed: Float64 [layer, B, H]: attention of this step that went to sinks that were masked, and to all sinks,
+            in units of uniform attention.
+        keys: layer → Bool [B|1, H|1, K]: the masked keys; a window, which masks others for every query, names none.
+        raw: Float [layer, B, H, K]: received attention as if nothing had been masked.
+        acted: Bool [B]: rows in which some layer masked a key.
+        layers: the layers that the arrays hold, in their order: those that have softmax attention.
+    """
+
+    share: Tensor
+    caught: Tensor
+    sinks: Tensor
+    strongest: Tensor
+    removed: Tensor
+    absorbed: Tensor
+    keys: dict[int, Tensor]
+    raw: Tensor
+    acted: Tensor
+    layers: tuple[int, ...]
+
+    @property
+    def hit(self) -> Tensor:
+        """Float [layer, B, H]: the share of the sinks that was masked; NaN where there was none."""
+        return torch.where(self.sinks > 0, self.caught / self.sinks.clamp(min=1), float("nan"))
+
+    @property
+    def sink_removed(self) -> Tensor:
+        """Float [layer, B, H]: the share of the attention on sinks that was masked; NaN where there was none."""
+        return (self.removed / torch.where(self.absorbed > 0, self.absorbed, float("nan"))).float()
+
+
+@dataclass(frozen=True)
+class LayerState:
+    """What one layer gave in one forward: see StepAccount.
+
+    Attributes:
+        kept: Float [B, H, Q]: of each query's attention the share on keys that it kept; None: all.
+        weights: Float [B, 1, Q], 0 in padding. window: whether a window acted.
+        added: of a causal model, the attention from distant queries.
+    """
+
+    index: int
+    raw: Tensor
+    keys: Tensor | None
+    kept: Tensor | None
+    weights: Tensor
+    window: bool
+    visibility: Visibility
+    added: LayerShare | None
+
+
+def account_of(
+    layers: list[LayerState], raw: Tensor, sinks: Tensor, strength: Tensor, learned: bool = False
+) -> StepAccount:
+    """The account of all layers in one go: few kernels, and none that a CUDA graph could not repeat.
+
+    Args:
+        raw, sinks, strength: [layer, B, H, K]: received attention, which keys are sinks, and how strong (−inf: none).
+        learned: learned sinks were taken away.
+    """
+    nothing = torch.zeros(raw.shape[1:3], device=raw.device)
+    caught = nothing.long().expand(raw.shape[:3])
+    share = strongest = removed = nothing.expand(raw.shape[:3])
+    acted = torch.zeros(raw.shape[1], dtype=torch.bool, device=raw.device)
+    kept = [layer.kept for layer in layers if layer.kept is not None]
+    if len(kept) == len(layers):
+        share = _hidden_share(torch.stack(kept), layers[0].weights)
+    elif kept:
+        share = torch.stack(
+            [nothing if one.kept is None else _hidden_share(one.kept, one.weights) for one in layers]
+        )
+    if any(layer.keys is not None for layer in layers):
+        none = torch.zeros(1, 1, 1, dtype=torch.bool, device=raw.device)
+        keys = torch.stack(
+            [(none if layer.keys is None else layer.keys).expand_as(raw[0]) for layer in layers]
+        )
+        hit = sinks & keys
+        caught = hit.sum(-1)
+        strongest = hit.gather(-1, strength.argmax(-1, keepdim=True))[..., 0].float()
+        removed = torch.where(hit, raw, 0.0).sum(-1, dtype=torch.float64)
+        acted = keys.any(-1).any(2).any(0)
+    if learned or any(layer.window for layer in layers):
+        acted = torch.ones_like(acted)
+        # A window masks other keys for every query: of how many sinks there is no saying, so they are not counted.
+        unknown = [layer.window and layer.keys is None for layer in layers]
+        sinks = sinks & ~torch.tensor(unknown, device=raw.device)[:, None, None, None]
+    some = sinks.any(-1)
+    return StepAccount(
+        share,
+        caught,
+        sinks.sum(-1),
+        torch.where(some, strongest, float("nan")),
+        torch.where(some, removed, 0.0),
+        torch.where(sinks, raw, 0.0).sum(-1, dtype=torch.float64),
+        {layer.index: layer.keys for layer in layers if layer.keys is not None},
+        raw,
+        acted,
+        tuple(layer.index for layer in layers),
+    )
+
+
+def _hidden_share(kept: Tensor, weights: Tensor) -> Tensor:
+    """The mean over real queries of what is not kept: Float [..., B, H, Q] → [..., B, H]."""
+    # In double precision, so that the order of additions, and with it the batch, does not show in the digits that are kept.
+    hidden = ((1 - kept).clamp(min=0.0) * weights).nan_to_num(0.0).sum(-1, dtype=torch.float64)
+    return (hidden / weights.sum(-1).clamp(min=1.0)).float()
+
+
+class Totals:
+    """Sums over the steps in which a policy acted, for each row, so that they do not depend on the batch."""
+
+    def __init__(self, rows: int) -> None:
+        # Of the mean share, of those steps, of caught sinks, of sinks, of strongest sinks that were caught, of heads that have
+        # one, of attention on caught sinks, and on all.
+        self._sums = torch.zeros(8, rows, dtype=torch.float64)
+
+    def add(self, account: StepAccount, alive: Tensor | None) -> None:
+        """Add a step of the rows Bool [B] that have not ended; None: of all."""
+        counted = account.acted if alive is None else account.acted & alive
+        sums = torch.stack(
+            [
+                account.share.double().mean((0, 2)),
+                torch.ones(len(counted), dtype=torch.float64, device=counted.device),
+                account.caught.sum((0, 2)).double(),
+                account.sinks.sum((0, 2)).double(),
+                account.strongest.nan_to_num(0.0).sum((0, 2)).double(),
+                (account.sinks > 0).sum((0, 2)).double(),
+                account.removed.sum((0, 2)).double(),
+                account.absorbed.sum((0, 2)).double(),
+            ]
+        )
+        self._sums = self._sums.to(counted.device)
+        self._sums += torch.where(counted, sums, 0.0)
+
+    def shares(self) -> dict[str, Tensor]:
+        """Float [B] each: attention removed, mean over layers, heads and those steps; and of all sinks of those steps the share
+        that was masked, of heads with a sink those whose strongest was, of attention on sinks what was. NaN: there was none.
+        """
+        names = ("hidden_share", "sinks_hit", "strongest_hit", "sink_removed")
+        done, of = self._sums[::2], self._sums[1::2]
+        return dict(zip(names, (done / of).float().cpu(), strict=True))

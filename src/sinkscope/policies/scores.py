@@ -1,0 +1,177 @@
+"""What a policy remembers of scores: those of this step, and those of the step before it, by which it decides."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from sinkscope.attention.distant import DistantSums, block_sinks, in_blocks, kept_in
+from sinkscope.base.sink_rule import Distant, torch_sinks_of
+from sinkscope.policies.account import LayerState
+
+Scores = dict[str, dict[int, Tensor]]
+"""Kind of score ("raw", "masked", and of causal models "received", "sum", "distant") → layer → Float [B, H, K]."""
+
+NAN = float("nan")
+
+
+class ScoreMemory:
+    """The scores of all layers.
+
+    Attributes:
+        previous: of the step before. current: of this one, as far as it has come.
+    """
+
+    def __init__(self) -> None:
+        self.previous: Scores = {}
+        self.current: Scores = {}
+        self._carried: Scores = {}
+        self._means: dict[str, Tensor] = {}
+
+    def begin(self, step: bool) -> None:
+        """Start a forward; one that is no step of the loop has no scores itself."""
+        self.previous, self._means = self.current, {}
+        if step:
+            self.current = {}
+
+    def keep(self, kind: str, layer: int, scores: Tensor, taking: Tensor | None = None) -> None:
+        """Keep Float [B, H, K] of a layer; taking: Bool [B], the rows that took this step, None: all."""
+        if taking is not None:  # the others wait, with the scores of the last step that they took
+            before = self.previous.get(kind, {}).get(layer, scores[..., :0])
+            scores = torch.where(taking[:, None, None], scores, _grown(before, scores.shape[-1]))
+        self.current.setdefault(kind, {})[layer] = scores
+
+    def carry(self) -> None:
+        """Put this step's scores into memory that stays, where every captured step looks for those of the previous one."""
+        for kind, scores in self.current.items():
+            carried = self._carried.setdefault(kind, {})
+            for layer, now in scores.items():
+                before = carried.get(layer)
+                if before is None or before.shape != now.shape:
+                    carried[layer] = now.clone()
+                elif before is not now:
+                    before.copy_(now)
+        self.current = self._carried
+
+    def layers(self, kind: str) -> list[int]:
+        """The layers that had scores in the previous step."""
+        return list(self.previous.get(kind, ()))
+
+    def before(self, kind: str, layer: int, scope: str, keys: int) -> Tensor | None:
+        """Float [B, h, K]: a layer's of the previous step over the present keys, of which new ones have none; None: no step."""
+        scores = self.previous.get(kind, {})
+        if layer not in scores:
+            return None
+        if scope == "model":
+            return _grown(self._mean(kind), keys)
+        return _grown(scores[layer].mean(1, keepdim=True) if scope == "layer" else scores[layer], keys)
+
+    def every_layer_before(self, kind: str, scope: str, keys: int) -> Tensor:
+        """Float [layer, B, h, K]: those of all layers, of which there is one at scope "model"."""
+        if scope == "model":
+            return _grown(self._mean(kind)[None], keys)
+        scores = list(self.previous[kind].values())
+        return _grown(
+            torch.stack([one.mean(1, keepdim=True) for one in scores] if scope == "layer" else scores), keys
+        )
+
+    def _mean(self, kind: str) -> Tensor:
+        """Float [B, 1, K]: over all layers and heads."""
+        if kind not in self._means:
+            means = torch.stack([one.mean(1) for one in self.previous[kind].values()])
+            self._means[kind] = means.mean(0)[:, None]
+        return self._means[kind]
+
+
+class SinkTeller:
+    """Tells the sinks of a step, by what its kind of attention has seen so far.
+
+    Args:
+        causal: sinks are told by all queries so far. width: keys that a causal model's text will have at the end.
+    """
+
+    def __init__(self, causal: bool, width: int) -> None:
+        self.causal, self.width = causal, width
+        self.sums = DistantSums(width, raw=True) if causal else None
+        self._judged: DistantSums | None = None  # what sinks of the previous step are told by
+        self._in_blocks: Distant | None = None  # see `distant.in_blocks`, of the last step of a block loop
+        self._block_sums: Tensor | None = (
+            None  # [layer, B, H, K]: of a text that is read whole, no key ahead seen
+        )
+
+    def restart(self) -> None:
+        """Forget all queries so far: the same ones come again."""
+        if self.causal:
+            self.sums = DistantSums(self.width, raw=True)
+
+    def tell(
+        self, layers: list[LayerState], raw: Tensor, telling: int | None, step: bool, one_sided: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Bool [layer, B, H, K]: this forward's sinks; Float, like it: their strength, −inf for all other keys.
+
+        Args:
+            raw: Float [layer, B, H, K]: received attention, by which bidirectional sinks are told; those of causal models by all
+                queries so far, to which this step's are added here.
+            telling: how many of the last queries tell them where attention stands in blocks; None: it does not.
+            one_sided: no query sees a key ahead.
+        """
+        strength = raw
+        if self.sums is not None:
+            self.sums.add([layer.added for layer in layers if layer.added is not None])
+            self._judged = self.sums
+            mass, expected = self.sums.far()
+            sinks = ((mass > expected.limit()) & expected.known).transpose(0, 1)
+            strength = (mass / expected.count.clip(1)).transpose(0, 1)
+        elif telling is not None:
+            expected = in_blocks(layers[0].visibility.of_rows(raw.shape[1]), telling, raw.device)
+            if step:
+                self._in_blocks = kept_in(self._in_blocks, expected)
+            sinks = block_sinks(raw.flatten(0, 1), expected).view(raw.shape)
+            if one_sided:
+                self._block_sums = raw * expected.uniform[:, None].float()
+                strength = self._block_sums / expected.count[:, None].clip(1)
+        else:
+            sinks = torch_sinks_of(raw)
+        return sinks, torch.where(sinks, strength, float("-inf"))
+
+    def scores(self, kind: str) -> Tensor:
+        """Float32 [layer, B, H, K]: scores by all queries so far, NaN where a key has none."""
+        if self.sums is None and self._block_sums is not None:
+            return self._block_sums
+        if self.sums is None:
+            raise RuntimeError("only what sees no key ahead has sums")
+        mass, expected = self.sums.far() if kind == "distant" else self.sums.every()
+        known = expected.known if kind == "distant" else expected.count > 0
+        unit = expected.count if kind == "distant" else expected.uniform
+        unit = torch.ones_like(unit) if kind == "sum" else unit
+        return torch.where(known, mass / torch.where(known, unit, 1), NAN).float().transpose(0, 1)
+
+    def distant(self, epsilon: float, scope: str) -> Tensor:
+        """Bool [layer, B, h, K]: sinks of a causal model by all queries so far; one layer at scope "model"."""
+        if self._judged is None:
+            raise RuntimeError("there was no step yet")
+        mass, expected = self._judged.far()
+        limit, known = expected.limit(epsilon), expected.known
+        if scope != "head":
+            mass = mass.mean(2, keepdim=True)
+        if scope == "model":
+            mass, limit, known = mass.mean(1, True), limit.mean(1, True), known.all(1, keepdim=True)
+        sinks: Tensor = ((mass > limit) & known).transpose(0, 1)
+        return sinks
+
+    def in_blocks(self, scores: Tensor, epsilon: float, sums: bool) -> Tensor:
+        """Bool [N, h, K]: of the previous step where attention stands in blocks, by its scores, which may be plain sums."""
+        expected = self._in_blocks
+        if expected is None:
+            raise RuntimeError("there was no step yet")
+        if sums:
+            expected = replace(expected, uniform=torch.ones_like(expected.uniform))
+        return block_sinks(scores[..., : expected.local.shape[-1]], expected, epsilon)
+
+
+def _grown(scores: Tensor, keys: int) -> Tensor:
+    """Scores [..., k] over so many keys; the new ones have none."""
+    return pad(scores, (0, keys - scores.shape[-1]), value=NAN)

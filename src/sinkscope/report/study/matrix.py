@@ -1,0 +1,98 @@
+"""Verdicts as a matrix, questions × models: an answer, the estimate, and where its interval lies against the limit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sinkscope.report.study.source import StudySource
+from sinkscope.statistics import Estimate
+from sinkscope.verdicts import Verdict, wording
+from sinkscope.verdicts.diagnosis import QUESTIONS
+from sinkscope.verdicts.questions import CLAIMS, THEMES, Claim, overall, tally
+
+LEAST_PARAMETERS = 1e9
+"""The paper's models have 7 to 8 billion; a model of less than this does not bear on what it says of them."""
+MARGIN = 6.0
+"""Percent of a line that are left free at both ends of its scale."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A question or claim, and model → its verdicts; none where it is not about this kind of model."""
+
+    question: Claim
+    verdicts: Mapping[str, Sequence[Verdict]]
+
+    def drawn(self, model: str) -> Verdict:
+        """The verdict of a model that is drawn: the first that says what all of them together say."""
+        together = overall(self.verdicts[model])
+        return next((one for one in self.verdicts[model] if one.status == together), self.verdicts[model][0])
+
+    @property
+    def about(self) -> str:
+        """What the estimates are, for a question whose text does not say it."""
+        measures = (self.drawn(model).measure for model in self.verdicts if self.verdicts[model])
+        return next((f"… {one.label}" for one in measures if one is not None and not self.question.text), "")
+
+    def places(self, verdict: Verdict) -> tuple[float | None, ...]:
+        """Estimate, its bounds and limit in percent of a scale that all models of the line share; None where there is none."""
+        every = [
+            x for row in self.verdicts.values() for one in row for x in _numbers(one) if math.isfinite(x)
+        ]
+        low, wide = min(every, default=0.0), (max(every, default=0.0) - min(every, default=0.0)) or math.nan
+        shares = [(x - low) / wide for x in _numbers(verdict)]
+        return tuple(
+            round(MARGIN + (100 - 2 * MARGIN) * share, 1) if share == share else None for share in shares
+        )
+
+
+def _numbers(verdict: Verdict) -> tuple[float, ...]:
+    estimate = (
+        verdict.estimate if verdict.estimate.known else Estimate(verdict.estimate.value, math.nan, math.nan)
+    )
+    return (*estimate, math.nan if verdict.limit is None else verdict.limit)
+
+
+def bare(verdict: Verdict) -> str:
+    """The estimate without its interval; "" where there is none."""
+    value = Estimate(verdict.estimate.value, math.nan, math.nan)
+    known = verdict.measure is not None and math.isfinite(value.value)
+    return wording.shown(value, verdict.measure.form) if known and verdict.measure is not None else ""
+
+
+def bears(source: StudySource, model: str) -> bool:
+    """Whether a model is near enough to the paper's for its claims: by size, and by family."""
+    facts = source.manifest.get("models", {}).get(model, {})
+    family = source.families.get(model, "")
+    return facts.get("parameters", 0) >= LEAST_PARAMETERS and any(family in one.families for one in CLAIMS)
+
+
+def findings(source: StudySource) -> dict[str, Any] | None:
+    """The instrument's own questions; None where nothing was diagnosed."""
+    models = list(source.diagnoses)
+    depends = next(question for question in QUESTIONS if question.decide == "loses")
+    asked = (replace(depends, name=wording.NEEDS), *QUESTIONS)
+    lines = [
+        Line(one, {model: [found for name, found in source.diagnoses[model].items() if name == one.name] for model in models})
+        for one in asked
+    ]  # fmt: skip
+    lines = [line for line in lines if any(line.verdicts.values())]
+    return {"models": models, "themes": {"": lines}} if models else None
+
+
+def claims(source: StudySource, near: bool = True) -> dict[str, Any] | None:
+    """The paper's claims for the models that bear on them (near), or for the others; None where there are no such models."""
+    judged = {
+        name: {model: verdicts for model, verdicts in row.items() if bears(source, model) == near}
+        for name, row in source.judged.items()
+    }
+    models = list(judged[CLAIMS[0].name])
+    themes = {
+        theme: [Line(claim, judged[claim.name]) for claim in CLAIMS if claim.theme == theme and any(judged[claim.name].values())]
+        for theme in THEMES
+    }  # fmt: skip
+    shown = {theme: lines for theme, lines in themes.items() if lines}
+    return {"models": models, "themes": shown, "decided": wording.tallied(tally(judged))} if models else None

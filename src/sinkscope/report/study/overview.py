@@ -1,0 +1,91 @@
+"""The first screen: one sentence for each model, its step × position map, and what masking its sinks costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from markupsafe import Markup
+
+from sinkscope.report.study import charts
+from sinkscope.report.study.cells import Row, estimate
+from sinkscope.report.study.scores import LABELS, MEASURES, SERIES, by_model, is_causal
+from sinkscope.report.study.source import StudySource
+from sinkscope.report.study.words import short
+from sinkscope.study.names import SINK, label, role
+from sinkscope.tasks.task import ACCURACY
+from sinkscope.verdicts import wording
+
+NOTHING = "Nothing was measured that says something about it."
+
+
+def overview(source: StudySource) -> dict[str, Any]:
+    """What the template of the first screen shows."""
+    said = {model: wording.of_model(verdicts) for model, verdicts in source.diagnoses.items()}
+    models = [
+        {"name": model, "sentence": said.get(model, NOTHING), "map": source.heat_maps.get(model)}
+        for model in source.models
+    ]
+    return {"models": models, "charts": list(costs(source)), "few": few(source)}
+
+
+def few(source: StudySource) -> int | None:
+    """How many documents or texts there are, where these are too few for any verdict; None where they are enough."""
+    counts = [int(n) for table in MEASURES if table in source.frames for n in source.frames[table]["n"]]
+    return max(counts) if counts and max(counts) < wording.LEAST else None
+
+
+def costs(source: StudySource) -> Iterator[dict[str, Any]]:
+    """Charts of scores without and with the strongest keys masked, and with random ones: every model in its first setting."""
+    left = list(source.models)
+    for table, measure in MEASURES.items():
+        for rows in source.groups(table, "task", "decoding_name"):
+            scores = {
+                model: {str(row["policy"]): row for _, row in own}
+                for model, own in by_model(rows).items()
+                if model in left
+            }
+            chosen = {model: policy for model, own in scores.items() if (policy := strongest(own))}
+            if chosen:
+                left = [model for model in left if model not in chosen]
+                chart = _cost(measure, scores, chosen, str(rows[0][1]["task"]))
+                many = max(int(row["n"]) for _, row in rows)
+                unit = "documents" if table == "results" else "texts"
+                yield {
+                    "task": rows[0][1]["task"], "n": many, "unit": unit, "measure": LABELS[measure], "chart": chart,
+                }  # fmt: skip
+
+
+def strongest(rows: Mapping[str, Row]) -> str:
+    """The policy whose cost is shown: of the strongest sink, or key, or else the first that has a control; "" without any."""
+    sinks = [policy for policy, row in rows.items() if role(policy, is_causal(row)) == SINK]
+    controlled = [policy for policy, row in rows.items() if isinstance(row["control"], str)]
+    return next((policy for policy in (*sinks, "top:1", *controlled) if policy in rows), "")
+
+
+def _cost(
+    measure: str, scores: Mapping[str, Mapping[str, Row]], chosen: Mapping[str, str], task: str
+) -> Markup:
+    """A line for each model. chosen: model → the policy that is shown."""
+    controls = {model: str(scores[model][policy]["control"]) for model, policy in chosen.items()}
+    names = [label(policy, is_causal(scores[model][policy])) for model, policy in chosen.items()]
+    masked = f"{' or '.join(dict.fromkeys(names))} of each head masked"
+    marks = (
+        (dict.fromkeys(chosen, "none"), SERIES["none"]), (chosen, replace(SERIES["policy"], label=masked)),
+        (controls, replace(SERIES["count"], label="as many random keys masked")),
+    )  # fmt: skip
+    series = []
+    for shift, (policies, look) in zip((-0.22, 0.0, 0.22), marks, strict=True):
+        points = [
+            (line + shift, estimate(scores[model][policies[model]], measure))
+            for line, model in enumerate(chosen)
+            if policies[model] in scores[model]
+        ]
+        series += [replace(look, points=points)] if points else []
+    title = (
+        f"{task}: {LABELS[measure]} with nothing masked, with {masked}, and with as many random keys masked"
+    )
+    return charts.rows(
+        list(map(short, chosen)), series, title=title, **charts.SHARE if measure == ACCURACY else {}
+    )

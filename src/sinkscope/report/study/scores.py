@@ -1,0 +1,124 @@
+"""What breaks without sinks: accuracies, and nats per token of texts that were read, under every policy beside its controls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from markupsafe import Markup
+
+from sinkscope.report.study import charts
+from sinkscope.report.study.cells import Row, Table, columns_table, estimate
+from sinkscope.report.study.source import StudySource
+from sinkscope.statistics import Estimate
+from sinkscope.study.comparison import untested
+from sinkscope.study.names import control, label, natural
+from sinkscope.study.plugged import ShownTable
+from sinkscope.study.shown import LIKELIHOOD, RESULTS
+from sinkscope.tasks.task import ACCURACY, NATS
+from sinkscope.verdicts.wording import missing, number
+
+Rows = Sequence[tuple[int, Row]]
+
+TABLES = {"results": RESULTS, "likelihood": LIKELIHOOD}
+MEASURES = {"results": ACCURACY, "likelihood": NATS}
+"""Table → what it is about."""
+LABELS = {ACCURACY: "accuracy", NATS: "nats per token (more is worse)"}
+SERIES = {
+    "none": charts.Series("nothing masked", (), "ink", "o"), "policy": charts.Series("masked", (), "s2", "D"),
+    "count": charts.Series("as many random keys", (), "soft", "o", True),
+    "mass": charts.Series("random, equal attention", (), "s1", "D", True),
+    "paper": charts.Series("the paper’s number", (), "s4", "s", True),
+}  # fmt: skip
+"""How marks look, and their names in the key."""
+SHIFTS = {"count": 0.18, "mass": 0.36, "paper": -0.24}
+"""Marks of one line stand a little above each other, so that their intervals can be told apart."""
+
+
+def masking(source: StudySource) -> dict[str, Any] | None:
+    """Accuracies; None for a study without any."""
+    frame = source.frames.get("results")
+    ungraded, left_out = ([row for _, row in source.rows(name)] for name in ("not_graded", "left_out"))
+    if frame is None and not ungraded:
+        return None
+    remarks = [] if frame is None else untested(frame)
+    return {
+        "settings": settings(source, "results"), "remarks": remarks, "ungraded": ungraded, "left_out": left_out,
+    }  # fmt: skip
+
+
+def likelihood(source: StudySource) -> dict[str, Any] | None:
+    """Texts that were read; None for a study without texts."""
+    return {"settings": settings(source, "likelihood")} if "likelihood" in source.frames else None
+
+
+def settings(source: StudySource, table: str) -> list[dict[str, Any]]:
+    """Each task with each decoding: a chart and a table for each model."""
+    return [
+        {
+            "task": rows[0][1]["task"], "decoding": rows[0][1]["decoding_name"],
+            "n": " or ".join(map(str, sorted({int(row["n"]) for _, row in rows}))),
+            "charts": [(model, _chart(model, MEASURES[table], own)) for model, own in by_model(rows).items()],
+            "tables": [_numbers(model, TABLES[table], own) for model, own in by_model(rows).items()],
+        }
+        for rows in source.groups(table, "task", "decoding_name")
+    ]  # fmt: skip
+
+
+def by_model(rows: Rows) -> Mapping[str, Rows]:
+    """Model → its rows."""
+    return {
+        model: [(at, row) for at, row in rows if row["model"] == model]
+        for model in dict.fromkeys(str(row["model"]) for _, row in rows)
+    }
+
+
+def _numbers(model: str, table: ShownTable, rows: Rows) -> Table:
+    """Every column that people read."""
+    row = rows[0][1]
+    setting = (
+        f"{model}: {row.get('family')}, {row.get('dtype')}, weights {str(row.get('weights'))[:12]}; {row.get('task_version')}, "
+        f"scheme {row.get('scheme')}; {row['decoding']}; seeds {row.get('seeds')}"
+    )
+    if not missing(row.get("detectable")):
+        setting += f"; smallest detectable difference {number(row['detectable'], '.2f')}"
+    columns = [one for one in table.columns if any(not missing(row.get(one.name)) for _, row in rows)]
+    return columns_table(setting, columns, rows, table.name, policy=partial(label, causal=is_causal(row)))
+
+
+def is_causal(row: Row) -> bool:
+    """Whether a row is of a causal model: there the same mask has another text."""
+    return bool(row.get("family") == "causal")
+
+
+def marks(rows: Rows, measure: str = ACCURACY) -> tuple[list[str], list[charts.Series]]:
+    """A line for each policy, none first; on it the policy's score and those of its controls, and the paper's number."""
+    scores = {str(row["policy"]): estimate(row, measure) for _, row in rows}
+    policies = [policy for policy in scores if control(policy) is None]
+    policies.sort(key=lambda policy: (policy != "none", natural(policy)))
+    points: dict[str, list[tuple[float, Estimate]]] = {name: [] for name in SERIES}
+    for policy, score in scores.items():
+        kind = control(policy)
+        like = policy if kind is None else kind.like
+        if like in policies:
+            name = "none" if policy == "none" else "policy" if kind is None else kind.match
+            points[name].append((policies.index(like) + SHIFTS.get(name, 0.0), score))
+    for _, row in rows:
+        if not missing(row.get("paper")) and row["policy"] in policies:
+            told, error = float(row["paper"]), 1.96 * float(row["paper_plus_minus"])
+            place = policies.index(str(row["policy"])) + SHIFTS["paper"]
+            points["paper"].append((place, Estimate(told, told - error, told + error)))
+    names = [label(policy, is_causal(rows[0][1])) for policy in policies]
+    named = [policy if names.count(name) > 1 else name for policy, name in zip(policies, names, strict=True)]
+    return named, [replace(SERIES[name], points=sorted(found)) for name, found in points.items() if found]
+
+
+def _chart(model: str, measure: str, rows: Rows) -> Markup:
+    policies, series = marks(rows, measure)
+    base = next((row[measure] for _, row in rows if row["policy"] == "none"), None)
+    title = f"{model}: {LABELS[measure]} under each policy, beside its controls"
+    return charts.rows(
+        policies, series, title=title, border=base, **charts.SHARE if measure == ACCURACY else {}
+    )

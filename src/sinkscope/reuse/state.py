@@ -1,0 +1,197 @@
+"""The state of a reuse rule between two forwards, and how the keys that stay are chosen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from sinkscope.attention.context import ALL, AttentionCall
+from sinkscope.attention.key_mask import KeyMask
+from sinkscope.attention.visibility import Visibility
+from sinkscope.policies.numbers import priorities
+from sinkscope.reuse.columns import Columns
+from sinkscope.reuse.memory import Memory
+from sinkscope.reuse.rule import Candidates, Reuse
+
+BLOCK = "block queries"
+"""The class of queries whose attention chooses keys: those of the current block."""
+
+PADDED = 32
+"""Where their number varies, active columns are filled up to a multiple of this on a GPU: few graphs then serve all numbers."""
+
+
+@dataclass
+class Clock:
+    """Where the loop is: steps since the last refresh, which counts 1; how many there were; the first column of the block."""
+
+    age: int = 0
+    refreshes: int = 0
+    start: int | None = None
+
+
+@dataclass
+class Active:
+    """The columns that a partial forward computes.
+
+    Attributes:
+        columns: Bool [B, S]. index: Long [B, A]: the same; a row with fewer than A repeats its last one.
+        once: Float [B, A]: 0 for queries that repeat another.
+    """
+
+    columns: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.bool))
+    index: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
+    once: Tensor = field(default_factory=lambda: torch.empty(0))
+
+    def choose(self, columns: Tensor, memory: Memory, fill: bool) -> None:
+        """These columns, Bool [B, S], in memory that stays; fill: their number varies."""
+        counts = columns.sum(1)
+        most = max(1, int(counts.max()))
+        if fill and fills_up(columns.device):
+            most = min(-(-most // PADDED) * PADDED, columns.shape[1])
+        order = (~columns).to(torch.uint8).sort(dim=1, stable=True).indices[:, :most]
+        last = (counts - 1).clamp(min=0)[:, None]
+        ranks = torch.arange(most, device=columns.device)[None]
+        self.columns = columns
+        self.index = memory.put("index", order.gather(1, ranks.minimum(last)))
+        self.once = memory.put("once", (ranks < counts[:, None]).float())
+
+
+@dataclass
+class Seen:
+    """The keys that partial forwards look at; of rules that select none, all that are real.
+
+    Attributes:
+        columns: layer → Long [B, K]: the column of each key that stays, the active ones behind. most: how many stay.
+        real: Bool [B, K], or of all columns [B, S]: keys that there are; None: all. counts: Long [B]: how many; None: all.
+    """
+
+    real: Tensor | None = None
+    counts: Tensor | None = None
+    most: int | None = None
+    columns: dict[int, Tensor] = field(default_factory=dict)
+
+
+@dataclass
+class Tracked:
+    """The most attended key outside of the block, one of each layer.
+
+    Attributes:
+        columns: layer → Long [B]. keys: Float [layer, B, G · D]: as the layer's last refresh left them.
+        top: Bool [B, S]: those of all layers in the last full forward. likeness: [layer or 1, B], of the last partial forward.
+    """
+
+    columns: dict[int, Tensor] = field(default_factory=dict)
+    keys: Tensor = field(default_factory=lambda: torch.empty(0))
+    top: Tensor | None = None
+    likeness: Tensor | None = None
+
+    def everywhere(self, like: Tensor) -> Tensor:
+        """Bool [B, S]: their columns."""
+        return torch.zeros_like(like).scatter(1, torch.stack(list(self.columns.values()), 1), True)
+
+    def now(self, kept: Columns) -> Tensor:
+        """Float [layer, B, G · D]: the keys as they are."""
+        return torch.stack([kept.keys_at(layer, column) for layer, column in self.columns.items()])
+
+
+class Choice:
+    """Stands in the place of a policy, and chooses keys as the attention calls of a forward come by.
+
+    Attributes:
+        candidates: Bool [B, S]: real keys that are not active. near: Float [B, S]: see Candidates.
+        everything: Bool [B, S]: all real keys.
+    """
+
+    def __init__(
+        self,
+        rule: Reuse,
+        row_keys: Tensor,
+        kept: Columns,
+        memory: Memory,
+        clock: Clock,
+        active: Active,
+        seen: Seen,
+        tracked: Tracked,
+    ) -> None:
+        self.rule, self.row_keys, self.kept, self.memory = rule, row_keys, kept, memory
+        self.clock, self.active, self.seen, self.tracked = clock, active, seen, tracked
+        self.everything = self.candidates = torch.empty(0, dtype=torch.bool)
+        self.near = torch.empty(0)
+
+    @property
+    def watches(self) -> bool:
+        """Whether one key of each layer is looked for, and not those that stay."""
+        return self.rule.tracks or self.rule.unites
+
+    def begin(self) -> None:
+        """All columns are about to go through the layers, behind which the active ones are others."""
+        self.seen.most = None
+        self.candidates = self.everything & ~self.active.columns
+        if self.rule.selects and "near" in self.rule.scores:
+            columns = torch.arange(self.candidates.shape[1], device=self.candidates.device)
+            gap = (columns[None, :, None] - self.active.index[:, None, :]).abs()
+            self.near = -gap.amin(2).double()
+
+    def mask(
+        self, layer: int, query: Tensor, key: Tensor, visibility: Visibility, scale: float
+    ) -> KeyMask | None:
+        """Nothing is masked."""
+        return None
+
+    def reads(self, layer: int) -> tuple[str, ...]:
+        """What is received from the block, and from all queries, where that is what the rule chooses by."""
+        if self.watches:
+            return (BLOCK,)
+        return tuple(
+            name for name, score in ((BLOCK, "received"), (ALL, "sinks")) if score in self.rule.scores
+        )
+
+    def measure(self, call: AttentionCall) -> None:
+        """Choose the keys of a layer that stay, or the one to track."""
+        if self.watches:
+            received = self._received(call, BLOCK).nan_to_num(float("-inf"))
+            column = received.masked_fill(~self.candidates, float("-inf")).argmax(1)
+            self.tracked.columns[call.layer] = self.memory.put(f"tracked {call.layer}", column)
+            return
+        nothing, scores = torch.empty(0), self.rule.scores
+        chosen = self.rule.choose(
+            Candidates(
+                self.candidates,
+                self._received(call, ALL) if "sinks" in scores else nothing,
+                self._received(call, BLOCK) if "received" in scores else nothing,
+                self.near if "near" in scores else nothing,
+                self._drawn(call.layer) if "random" in scores else nothing,
+                self.candidates.sum(1),
+            )
+        )
+        if self.seen.most is None:  # the host waits in the first layer only: all layers keep as many
+            counts = chosen.sum(1)
+            self.seen.most = int(counts.max())
+            valid = torch.arange(self.seen.most, device=chosen.device) < counts[:, None]
+            kept = torch.cat([valid, self.active.once.bool()], 1)
+            self.seen.real = None if bool(kept.all()) else self.memory.put("seen", kept)
+            self.seen.counts = kept.sum(1)
+        columns = (~chosen).to(torch.uint8).sort(dim=1, stable=True).indices[:, : self.seen.most]
+        self.seen.columns[call.layer] = self.memory.put(
+            f"placed {call.layer}", torch.cat([columns, self.active.index], 1)
+        )
+        self.kept.gather(call.layer, call.key, call.value, columns, self.active.index.shape[1])
+
+    def _received(self, call: AttentionCall, queries: str) -> Tensor:
+        """Float [B, S]: what a layer's keys received, mean over its heads."""
+        return call.received(queries)[:, :, 0].mean(1)
+
+    def _drawn(self, layer: int) -> Tensor:
+        """Float64 [B, S]: random numbers of this layer and refresh."""
+        rows, columns = self.candidates.shape
+        steps = torch.full((rows, 1), self.clock.refreshes, device=self.candidates.device)
+        first = (~self.everything).sum(1)
+        seed = int(getattr(self.rule, "seed", 0))
+        return priorities(seed, self.row_keys, layer, 1, steps, first, columns)[:, 0].double()
+
+
+def fills_up(device: torch.device) -> bool:
+    """Whether active columns are filled up to a multiple: on a GPU, where a forward of few columns costs what one of 32 does."""
+    return device.type == "cuda"

@@ -1,0 +1,211 @@
+"""What a study measured of each model, from its tables: the measures that verdicts are made of.
+
+One `Measures` for each model and task (accuracies, or texts that were read), each model and set of traces, and each model and
+set of pairs of traces.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from sinkscope.sinks.compare import beyond_damage
+from sinkscope.statistics import mean_interval
+from sinkscope.study.names import SINK, control, pooled, role
+from sinkscope.tasks.choices import GUESSED
+from sinkscope.verdicts import Measure, Verdict
+from sinkscope.verdicts.diagnosis import diagnosis
+from sinkscope.verdicts.measures import Kind, Measures, PolicyRun, estimates_of
+from sinkscope.verdicts.questions import Claim
+from sinkscope.verdicts.verdict import point
+from sinkscope.verdicts.wording import NEEDS
+
+Frames = Mapping[str, pd.DataFrame]
+POLICY = "top:1"
+"""The policy of which pairs of traces are judged."""
+MOST_APART = 2.0
+"""A control did about as much damage as a policy when it did between half and twice as much."""
+
+
+class Studied(NamedTuple):
+    """A model of the study: its family, the name of its causal twin ("": none), and whether it is one of the paper's."""
+
+    family: str
+    twin: str = ""
+    published: bool = False
+
+
+Models = Mapping[str, Studied]
+
+
+def collect(frames: Frames, models: Models) -> list[Measures]:
+    """Everything that was measured; models in the study's order."""
+    found = [
+        replace(
+            measures,
+            family=models[measures.subject].family,
+            bears=models[measures.subject].published and measures.kind != Kind.TEXTS,
+        )
+        for part in (_graded(frames, models), _read(frames, models), _traced(frames), _pairs(frames))
+        for measures in part
+    ]
+    order = list(models)
+    found.sort(key=lambda measures: order.index(measures.subject))  # stable: kinds stay in their order
+    settings: dict[tuple[Kind, str], list[Measures]] = {}
+    for measures in found:
+        settings.setdefault((measures.kind, measures.about), []).append(measures)
+
+    def beside(own: Measures, other: Measures) -> bool:
+        """Another model, and of the causal ones its twin alone where it has one."""
+        twin = models[own.subject].twin
+        return other.subject != own.subject and (
+            not twin or other.family != "causal" or other.subject == twin
+        )
+
+    return [
+        replace(own, others=tuple(other for other in settings[own.kind, own.about] if beside(own, other)))
+        for own in found
+    ]
+
+
+def diagnoses(measured: Iterable[Measures]) -> dict[str, list[Verdict]]:
+    """Model → the diagnosis, from its first traces and its accuracies on its first task."""
+    known = by_model(measured)
+    return {model: diagnosis(one for one in own if one.kind != Kind.TEXTS) for model, own in known.items()}
+
+
+def needs(measured: Iterable[Measures]) -> dict[str, Verdict]:
+    """Model → whether it needs each head's strongest sink, or its strongest key where that was masked alone.
+
+    On the first task that it can do; where there is none, on texts.
+    """
+    found = {}
+    for model, own in by_model(measured).items():
+        asked = [
+            (not one.able, one.kind == Kind.TEXTS, at, policy)
+            for at, one in enumerate(own)
+            for policy in (SINK, "top:1")
+            if policy in one.runs
+        ]
+        if asked:
+            *_, at, policy = min(asked, key=lambda each: each[:3])
+            found[model] = Claim(NEEDS, "loses", {"policy": policy}, yes="yes", no="no").verdict(own[at])
+    return found
+
+
+def by_model(measured: Iterable[Measures]) -> dict[str, list[Measures]]:
+    """Model → what was measured of it."""
+    known: dict[str, list[Measures]] = {}
+    for measures in measured:
+        known.setdefault(measures.subject, []).append(measures)
+    return known
+
+
+def _graded(frames: Frames, models: Models) -> Iterator[Measures]:
+    frame = frames.get("records")
+    if frame is None:
+        return
+    decodings = frame.groupby("task")["decoding_name"].nunique()
+    for model, task, decoding, runs in _runs(frame, frames.get("results"), "passed", models):
+        about = f"{task}, {decoding}" if decodings[task] > 1 else task
+        guess = GUESSED.get(task.partition(":")[0], 0.0)
+        yield Measures(model, about=about, runs=runs, guess=guess)
+
+
+def _read(frames: Frames, models: Models) -> Iterator[Measures]:
+    if "passages" in frames:
+        for model, task, decoding, runs in _runs(frames["passages"], frames.get("likelihood"), "nll", models):
+            yield Measures(model, kind=Kind.TEXTS, about=f"{task}, {decoding}", runs=runs)
+
+
+def _runs(
+    frame: pd.DataFrame, summed: pd.DataFrame | None, score: str, models: Models
+) -> Iterator[tuple[str, str, str, dict[str, PolicyRun]]]:
+    """(model, task, decoding, policy → its run, also under its role): seeds, and draws of a control, averaged by document."""
+    setting = ["model", "task", "decoding_name"]
+    rows_of = [] if summed is None else summed.to_dict("records")
+    masks = {(*(str(row[name]) for name in setting), pooled(str(row["policy"]))): row for row in rows_of}
+    for key, part in frame.groupby(setting, sort=False):
+        model, task, decoding = map(str, key)
+        runs = {}
+        for policy, rows in part.groupby(part["policy"].map(pooled), sort=False):
+            means = rows[score].astype(float).groupby(rows["document"]).mean()
+            scores = {str(document): float(mean) for document, mean in means.items()}
+            runs[str(policy)] = PolicyRun.of(scores, masks.get((model, task, decoding, str(policy)), {}))
+        causal = models[model].family == "causal"
+        for policy in tuple(runs):  # the first of each role
+            if part_played := role(policy, causal):
+                runs.setdefault(part_played, runs[policy])
+        yield model, task, decoding, runs
+
+
+def _traced(frames: Frames) -> Iterator[Measures]:
+    frame = frames.get("sinks")
+    if frame is None:
+        return
+    # Approximate steps are no evidence on the model.
+    exact = frame[(frame["policy"] == "none") & (frame["reuse"].isna() if "reuse" in frame else True)]
+    elsewhere = frames.get("thresholds")
+    for _, part in exact.groupby(["model", "cell"], sort=False):
+        first: dict[Any, Any] = part.iloc[0].to_dict()
+        estimates = estimates_of(part)
+        prompts = (
+            estimates[Measure.PROMPTS.named()].value if Measure.PROMPTS.named() in estimates else math.nan
+        )
+        yield Measures(
+            str(first["model"]), kind=Kind.TRACES, about=f"{first['traces']}, {first['task']}", estimates=estimates,
+            prompts=int(prompts) if math.isfinite(prompts) else 0, elsewhere=_elsewhere(elsewhere, first),
+        )  # fmt: skip
+
+
+def _elsewhere(frame: pd.DataFrame | None, cell: Mapping[str, Any]) -> dict[tuple[float, str], Any]:
+    """(ε, rule) → the estimates of a cell's traces by it."""
+    if frame is None or frame.empty:
+        return {}
+    own = frame[(frame["model"] == cell["model"]) & (frame["cell"] == cell["cell"])]
+    settings = own.groupby(["epsilon", "rule"], sort=False)
+    return {(float(epsilon), str(rule)): estimates_of(part) for (epsilon, rule), part in settings}
+
+
+def _pairs(frames: Frames) -> Iterator[Measures]:
+    """Changes under top:1 by document, beyond those under the control that did most nearly as much damage to confidence."""
+    frame = frames.get("pairs")
+    if frame is None or "measure" not in frame:
+        return
+    for key, part in frame.groupby(["model", "decoding_name"], sort=False):
+        model, decoding = map(str, key)
+        tables = {
+            str(policy): rows.pivot_table(index="document", columns="measure", values="value")
+            for policy, rows in part.groupby("policy", sort=False)
+        }
+        masked = tables.pop(POLICY, None)
+        if masked is None or masked.empty:
+            continue
+        damage = Measure.CONFIDENCE_CHANGE.named()
+        ratios = {
+            name: float(table[damage].mean() / masked[damage].mean())
+            for name, table in tables.items()
+            if control(name) is not None and damage in table and damage in masked
+        }
+        near = {name: ratio for name, ratio in ratios.items() if 1 / MOST_APART <= ratio <= MOST_APART}
+        name = min(near, key=lambda name: abs(math.log(near[name])), default="")
+        estimates = {str(each): mean_interval(np.asarray(masked[each], dtype=np.float64)) for each in masked}
+        if name:
+            both = [
+                table.loc[masked.index.intersection(tables[name].index)] for table in (masked, tables[name])
+            ]
+            whole = np.asarray(both[0][damage]), np.asarray(both[1][damage])
+            estimates = {
+                str(each): mean_interval(
+                    beyond_damage(np.asarray(both[0][each]), np.asarray(both[1][each]), whole)
+                )
+                for each in masked
+                if each in both[1]
+            } | {Measure.DAMAGE.named(): point(near[name])}
+        about = f"{POLICY} beside {name or 'none'}, {decoding}"
+        yield Measures(model, kind=Kind.PAIRS, about=about, prompts=len(masked), estimates=estimates)

@@ -1,0 +1,106 @@
+"""An experiment: one model, task, decoding, policy, reuse rule and set of seeds.
+
+Its identity is everything that can change a result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from sinkscope.base.errors import InputError
+from sinkscope.tasks.task import Task
+
+if TYPE_CHECKING:
+    from sinkscope.decoding import Decoding
+    from sinkscope.models.model import Model
+    from sinkscope.policies.policy import Policy
+    from sinkscope.reuse.rule import Reuse
+
+VERSION = "evaluation/1"
+"""Part of every run's settings: count up when the same settings would give other records."""
+
+
+@dataclass(frozen=True)
+class ModelIdentity:
+    """The model of an experiment, without its weights in memory.
+
+    Attributes:
+        source: what records call it. dtype: of its weights, such as "float32".
+        weights: the hub's commit, or a digest of the weight files; None when the model is not on this machine.
+    """
+
+    source: str
+    family: str
+    dtype: str
+    weights: str | None
+
+    @classmethod
+    def of(cls, model: Model) -> ModelIdentity:
+        """Of a model that is loaded."""
+        dtype = str(model.dtype).removeprefix("torch.")
+        return cls(model.source, model.family, dtype, model.revision or model.digest)
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """What its results depend on: two names of one model have the same."""
+        return {"family": self.family, "dtype": self.dtype, "weights": str(self.weights)}
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What is asked of a model, and how. `evaluate`, the cells of a study and the lm-eval bridge pass it on as it is.
+
+    Attributes:
+        seeds: of the random streams; several only where they can make a difference.
+    """
+
+    model: ModelIdentity
+    task: Task
+    decoding: Decoding
+    policy: Policy | None = None
+    reuse: Reuse | None = None
+    seeds: tuple[int, ...] = (0,)
+
+    def __post_init__(self) -> None:
+        seeds: Any = self.seeds
+        given = (seeds,) if isinstance(seeds, int) else tuple(seeds)
+        if not given or any(
+            isinstance(seed, bool) or not isinstance(seed, int) or seed < 0 for seed in given
+        ):
+            raise InputError(
+                f"seeds should be whole numbers from 0 on, such as 0 or [0, 1, 2], got {seeds!r}"
+            )
+        if len(set(given)) < len(given):
+            raise InputError(f"seeds {list(given)} name one twice; give different ones")
+        if len(given) > 1 and not self.varies:
+            raise InputError(
+                f"{len(given)} seeds would give the same answers: this {self.decoding.kind} decoding draws nothing"
+            )
+        object.__setattr__(self, "seeds", given)
+
+    @property
+    def varies(self) -> bool:
+        """True when another seed can give another answer."""
+        random = self.policy is not None and any(rule.control is not None for rule in self.policy.parts())
+        return random or self.decoding.draws or (self.reuse is not None and self.reuse.draws)
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """What the records of a run carry and a folder is refused by, as JSON data."""
+        return {
+            "version": VERSION,
+            "model": {"source": self.model.source, **self.model.numbers},
+            "task": self.task.settings(),
+            "decoding": self.decoding.as_dict(),
+            "policy": None if self.policy is None else str(self.policy),
+            **({} if self.reuse is None else {"reuse": self.reuse.identity()}),
+        }
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """Everything that can change a result, as JSON data; names are no part of it."""
+        parts = {name: part for name, part in self.settings.items() if name in ("task", "decoding", "reuse")}
+        policy = "none" if self.policy is None else self.policy.identity()
+        return {"model": self.model.numbers, **parts, "policy": policy, "seeds": list(self.seeds)}

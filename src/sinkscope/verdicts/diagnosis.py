@@ -1,0 +1,209 @@
+"""What kind of sinks a model has, and whether it depends on them: one verdict for each question of diagnosis.toml.
+
+Where an input is missing, or the model cannot do the task in the first place, nothing is decided, and the reason is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sinkscope.base.errors import InputError
+from sinkscope.base.sink_rule import EPSILON
+from sinkscope.base.text import html_table
+from sinkscope.sinks.dataset import Array
+from sinkscope.sinks.sink_statistics import as_statistics
+from sinkscope.sinks.summary_table import summary
+from sinkscope.verdicts import wording
+from sinkscope.verdicts.measures import MASKED, Kind, Measures, PolicyRun, estimates_of
+from sinkscope.verdicts.questions import Claim, read
+from sinkscope.verdicts.verdict import Reason, Verdict
+
+QUESTIONS = read("diagnosis.toml", yes="yes", no="no")
+WINDOW, WINDOW_FIRST = "window", "window, first in sight"
+"""Runs under `Window(w)` and `Window(w, first=4)`, whatever the width."""
+
+
+@dataclass(frozen=True, repr=False)
+class Diagnosis:
+    """The verdicts in their order; `diagnosis["moving"].answer`, `diagnosis.table`, `print(diagnosis)`.
+
+    setting: how sinks were told from other keys, and what a reader should know about that.
+    """
+
+    verdicts: tuple[Verdict, ...]
+    title: str = ""
+    setting: str = ""
+
+    def __getitem__(self, question: str) -> Verdict:
+        for verdict in self.verdicts:
+            if verdict.question == question:
+                return verdict
+        raise InputError(
+            f"no question {question!r}; there are {', '.join(v.question for v in self.verdicts)}"
+        )
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row per question."""
+        return pd.DataFrame([wording.row(verdict) for verdict in self.verdicts])
+
+    def __repr__(self) -> str:
+        width = max(len(verdict.question) for verdict in self.verdicts)
+        lines = [
+            f"  {verdict.question:<{width}}  {wording.answer(verdict)}: {wording.short(verdict)}"
+            for verdict in self.verdicts
+        ]
+        return "\n".join([self._heading, *lines])
+
+    @property
+    def _heading(self) -> str:
+        title = f"Diagnosis of {self.title}" if self.title else "Diagnosis"
+        return f"{title} ({self.setting})" if self.setting else title
+
+    def _repr_html_(self) -> str:
+        """The verdicts as a table, for a notebook."""
+        rules = {question.name: question.rule for question in QUESTIONS}
+        rows = [
+            (verdict.question, wording.answer(verdict), wording.evidence(verdict), rules[verdict.question])
+            for verdict in self.verdicts
+        ]
+        return html_table(self._heading, ("question", "answer", "evidence", "rule"), rows)
+
+
+def diagnose(
+    traces: Any = None,
+    *,
+    unmasked: Any = None,
+    top1: Any = None,
+    random1: Any = None,
+    window: Any = None,
+    window_first: Any = None,
+    epsilon: float = EPSILON,
+    rule: str = "auto",
+    scores: str = "auto",
+    tokenizer: Any = None,
+    categories: Mapping[int, str] | None = None,
+    guess: float = 0.0,
+) -> Diagnosis:
+    """Verdicts with their evidence, from traces and, when given, accuracies under policies.
+
+    traces: a trace, sink statistics, or a list of them, recorded without a policy. Accuracies are the outcomes of the same
+    documents under: no policy (unmasked), `MaskTop(1)` at head scope (top1), its random control (random1), `Window(w)`
+    (window) and `Window(w, first=4)` (window_first). Each is {document: correct}, a sequence of 0/1 in one common order, or
+    an evaluation with `.records`. guess: the accuracy of guessing; only what lies above it counts.
+
+    Questions: "sinks" (present or not), "drains or hubs", "moving" (static, moving, flickering, vanishing, emerging,
+    intermittent, mixed), "drift", "semantic or positional", "only at the start", of models with learned sinks "sinks without a
+    token", "ARM-like dependency" and "fixed-anchor reliance". Shares are decided by whole 95 % intervals over prompts, so one
+    prompt decides nothing on them; the last two by those of paired losses, against the random control and against 5 points.
+    Limits: the thresholds are conventions.
+
+    >>> found = ss.diagnose(trace)
+    >>> found["sinks"].answer, found["moving"].reason.value  # of one prompt
+    ('present', 'one prompt has no interval')
+    """
+    measured: list[Measures] = []
+    title = setting = ""
+    if traces is not None:
+        statistics = as_statistics(
+            traces, epsilon=epsilon, rule=rule, scores=scores, tokenizer=tokenizer, categories=categories
+        )
+        title = " ".join(str(statistics.attrs.get(name, "")) for name in ("model", "policy")).strip()
+        told = f"ε = {statistics.attrs['epsilon']:g}, rule {statistics.attrs['rule']}"
+        setting = "; ".join(filter(None, (told, str(statistics.attrs.get("note", "")))))
+        table = summary(statistics)
+        prompts = len(np.unique(statistics["prompt"].values))
+        measured.append(Measures(title, kind=Kind.TRACES, prompts=prompts, estimates=estimates_of(table)))
+    given = {
+        "none": unmasked,
+        "top:1": top1,
+        "random(top:1)": random1,
+        WINDOW: window,
+        WINDOW_FIRST: window_first,
+    }
+    known = {name: result for name, result in given.items() if result is not None}
+    if known:
+        documents = outcomes(*known.values())
+        runs = {
+            name: _run(result, each) for (name, result), each in zip(known.items(), documents, strict=True)
+        }
+        measured.append(Measures(title, runs=runs, guess=guess))
+    return Diagnosis(tuple(diagnosis(measured)), title, setting)
+
+
+def diagnosis(measured: Iterable[Measures]) -> list[Verdict]:
+    """The verdicts on one model, each on the first measures that it takes."""
+    known = list(measured)
+
+    def verdict(question: Claim) -> Verdict:
+        subject = known[0].subject if known else ""
+        nothing = Verdict(question.name, subject, rule=question.decide, reason=Reason.NOT_MEASURED)
+        return next((question.verdict(measures) for measures in known if question.takes(measures)), nothing)
+
+    asked = [(question, verdict(question)) for question in QUESTIONS]
+    return [
+        told for question, told in asked if not (question.optional and told.reason == Reason.NOT_MEASURED)
+    ]
+
+
+def _run(result: Any, scores: Array) -> PolicyRun:
+    """The scores, and what the records say about the mask."""
+    told = {}
+    for name in MASKED.values():
+        values = [getattr(record, name, None) for record in getattr(result, "records", ())]
+        known = [float(value) for value in values if value is not None]
+        told[name] = float(np.mean(known)) if known else None
+    run = PolicyRun.of({str(i): float(score) for i, score in enumerate(scores)}, told)
+    return replace(run, told=any(value is not None for value in told.values()))
+
+
+def outcomes(*results: Any) -> list[Array]:
+    """Paired scores, float [N] each, from mappings {document: correct}, sequences, or evaluations with `.records`.
+
+    Records name their document and whether it was right (`passed` or `correct`); several seeds of a document are averaged, so
+    that documents stay the unit.
+    """
+    mapped = [_by_document(result) for result in results]
+    first = mapped[0]
+    for other in mapped[1:]:
+        if set(other) != set(first):
+            raise InputError(
+                f"the accuracies are not of the same documents: {len(first)} and {len(other)}, "
+                f"{len(set(first) & set(other))} in common; evaluate the same documents under each policy"
+            )
+    order = sorted(first, key=str)
+    return [np.array([m[k] for k in order]) for m in mapped]
+
+
+def _by_document(result: Any) -> dict[Any, float]:
+    records = getattr(result, "records", result)
+    if isinstance(records, Mapping):
+        return {key: float(value) for key, value in records.items()}
+    table = isinstance(records, pd.DataFrame)
+    listed = isinstance(records, (Sequence, np.ndarray)) and not isinstance(records, (str, bytes))
+    if not (table or listed) or not len(records):
+        raise InputError(
+            f"got {type(result).__name__} as accuracies, expected {{document: correct}}, a sequence of 0/1, "
+            "or an evaluation with .records"
+        )
+    if not table:
+        plain = (bool, int, float, np.bool_, np.number)
+        rows = [
+            {"correct": one} if isinstance(one, plain) else one if isinstance(one, Mapping) else vars(one)
+            for one in records
+        ]
+        records = pd.DataFrame(rows)
+    score, document = (
+        next((name for name in names if name in records), None)
+        for names in (("passed", "correct"), ("document", "id", "doc_id"))
+    )
+    if score is None or records[score].isna().any():
+        raise InputError(f"a record of {', '.join(map(str, records))} has no field 'passed' or 'correct'")
+    by = records.index if document is None else records[document]
+    means: dict[Any, float] = records[score].astype(float).groupby(by).mean().to_dict()
+    return means

@@ -1,0 +1,193 @@
+"""Verdicts in words, for people: the only place that makes sentences of them. Nothing reads these back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from sinkscope.sinks.measures import Form, Measure
+from sinkscope.statistics import Estimate, bounded
+from sinkscope.verdicts.holdings import KIND, KINDS
+from sinkscope.verdicts.questions import HOLDINGS, Tally
+from sinkscope.verdicts.verdict import Reason, Status, Verdict
+
+SHORT = 66
+"""Characters of a verdict's evidence on a line of a terminal."""
+HERE = {
+    Status.SUPPORTED: "holds here",
+    Status.CONTRADICTED: "does not hold here",
+    Status.UNDECIDED: "undecided",
+}
+"""Words for verdicts on other models than the paper's, or on likelihoods: they neither confirm nor refute it."""
+PROBED = {
+    "supported": "sinks tell it, and more of it than random places of their kind and one fixed place",
+    "contradicted": "sinks do not tell it to a linear probe",
+}
+MODEL = {
+    "drains or hubs": {"drains": "mostly drains", "hubs": "mostly hubs", "both": "drains and hubs"},
+    "moving": {
+        "static": "mostly fixed", "moving": "mostly moving", "flickering": "mostly flickering", "vanishing": "mostly vanishing",
+        "emerging": "mostly emerging late", "intermittent": "mostly coming and going at one position",
+        "mixed": "some fixed and some moving",
+    },
+}  # fmt: skip
+NEEDS = "needs its strongest sinks"
+"""A question of studies beside those of `ss.diagnose`."""
+LEAST = 8
+"""With fewer documents no loss can be told from chance."""
+FORMS = {"number": ".2g", "signed": "+.2g", "nats": ".3g", "p": ".2g"}
+
+
+def missing(value: Any) -> bool:
+    """None or NaN."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def number(value: Any, form: str = ".3f") -> str:
+    """A number as text; empty when there is none.
+
+    >>> number(0.0434, ".1%"), number(-0.001, ".2f")
+    ('4.3%', '0.00')
+    """
+    if missing(value):
+        return ""
+    if not isinstance(value, (int, float)):
+        return str(value)
+    text = f"{value:{form}}".replace("-", "−")
+    return text.lstrip("−+") if set(text) <= set("−+0.%") else text  # no zero below zero
+
+
+def shown(estimate: Estimate, form: Form = "number") -> str:
+    """A value with its interval.
+
+    >>> shown(Estimate(0.43, 0.41, 0.46), "share"), shown(Estimate(1.6, 1.4, 1.8)), shown(Estimate(0.8, 0.5, 1.0), "points")
+    ('43 % (41 to 46)', '1.6 (1.4 to 1.8)', '80 points (50 to 100)')
+    """
+    if form in ("share", "points"):
+        value, low, high = (number(100 * float(bound), ".0f") for bound in estimate)
+        value += " %" if form == "share" else " points"
+    else:
+        value, low, high = (number(float(bound), FORMS[form]) for bound in estimate)
+    return f"{value} ({low} to {high})" if estimate.known else value
+
+
+def measured(measure: Measure, estimate: Estimate, of: str = "", unit: str = "") -> str:
+    """A number with its label: "43 % (41 to 46) of head-steps have none". unit: of texts, points are of a token's probability."""
+    label = (
+        f"of a token's probability {measure.label}"
+        if (unit, measure.form) == ("text", "points")
+        else measure.label
+    )
+    return " ".join(filter(None, (of and f"{of}:", shown(estimate, measure.form), label)))
+
+
+def evidence(verdict: Verdict) -> str:
+    """What a verdict rests on: its estimate, the numbers beside it, and why it is undecided."""
+    parts = []
+    if verdict.measure is not None and math.isfinite(verdict.estimate.value):
+        parts.append(measured(verdict.measure, verdict.estimate, verdict.of, verdict.unit))
+    if verdict.beside:
+        parts.append(f"beside {verdict.beside}")
+    parts += [measured(*number, unit=verdict.unit) for number in verdict.numbers]
+    return "; ".join(filter(None, [*parts, because(verdict)]))
+
+
+def status(verdict: Verdict) -> str:
+    """What became of a claim: "supported" and "contradicted" are for what bears on the paper."""
+    return verdict.status.value if verdict.bears else HERE[verdict.status]
+
+
+def because(verdict: Verdict) -> str:
+    """Why it is undecided; "" where it is not."""
+    few = f", at n = {verdict.n}" if verdict.reason in (Reason.INTERVAL, Reason.TOO_FEW) and verdict.n else ""
+    limit = f" {verdict.limit:g}" if verdict.reason == Reason.INTERVAL and verdict.limit is not None else ""
+    return f"{verdict.reason.value}{limit}{few}" if verdict.reason else ""
+
+
+def answer(verdict: Verdict) -> str:
+    """The answer to a question in a word or two."""
+    return verdict.answer or status(verdict)
+
+
+def short(verdict: Verdict) -> str:
+    """The estimate, or why there is none, in a few words."""
+    said = evidence(replace(verdict, numbers=()))
+    return said if len(said) <= SHORT else f"{said[:SHORT]}…"
+
+
+def row(verdict: Verdict) -> dict[str, Any]:
+    """A verdict as a row of a table: flat columns, and its evidence in words."""
+    told = verdict.data()
+    flat = {name: told[name] for name in ("question", "subject", "about", "status", "reason")}
+    flat["answer"] = answer(verdict)
+    flat |= {"measure": "" if verdict.measure is None else verdict.measure.named(verdict.of)}
+    flat |= dict(zip(("value", "low", "high"), verdict.estimate, strict=True))
+    flat |= {"limit": verdict.limit, "side": verdict.side.value}
+    flat |= bounded("control", *(verdict.control or ()))
+    flat |= {name: told[name] for name in ("beside", "n", "unit", "rule", "bears")}
+    return flat | {"evidence": evidence(verdict)}
+
+
+def held(verdict: Verdict) -> str:
+    """What a verdict on what sinks hold says."""
+    if verdict.question == KIND and verdict.answer:
+        return KINDS[verdict.answer]
+    says = next((question.says for question in HOLDINGS if question.name == verdict.question), PROBED)
+    words = says.get(verdict.status.value)
+    return f"{words} ({evidence(verdict)})" if words else evidence(verdict)
+
+
+def tallied(tally: Tally) -> str:
+    """How many claims are decided; empty where no claim is about the models."""
+    if not tally.claims:
+        return ""
+    every, open_ = tally.verdicts.total(), tally.verdicts[Status.UNDECIDED]
+    words = ("supported", "contradicted") if tally.bears else ("hold here", "do not")
+    held, not_held = (tally.claims[status] for status in (Status.SUPPORTED, Status.CONTRADICTED))
+    small = "" if tally.bears else "; about other models than the paper's they neither confirm nor refute it"
+    return (
+        f"{tally.decided} of {tally.claims.total()} claims are decided ({held} {words[0]}, {not_held} {words[1]}), each claim "
+        f"counted once for every model that it is about{small}; task by task these are {every} "
+        f"verdict{'' if every == 1 else 's'}, {every - open_} of them decided"
+    )
+
+
+def of_model(verdicts: Mapping[str, Verdict]) -> str:
+    """A model in two sentences, each on one base of evidence, from question → verdict of its diagnosis."""
+    nothing = Verdict(reason=Reason.NOT_MEASURED)
+    present = verdicts.get("sinks", nothing)
+    needs = next((verdicts[name] for name in (NEEDS, "ARM-like dependency") if name in verdicts), nothing)
+    if present.answer == "present":
+        kinds = [MODEL[name].get(verdicts.get(name, nothing).answer, "") for name in MODEL]
+        first = f"Sinks in {shown(present.estimate, 'share')} of (step, head) pairs"
+        first = ", ".join(filter(None, [first, *kinds]))
+    elif present.status == Status.CONTRADICTED:
+        first = f"No sinks were found ({evidence(present)})"
+    else:
+        first = f"Undecided whether it has sinks ({because(present)})"
+    second = _needed(needs)
+    return f"{first}{counted(present)}. {second[:1].upper()}{second[1:]}{counted(needs)}."
+
+
+def counted(verdict: Verdict) -> str:
+    """How much evidence there is: " (16 documents)"; "" where there is none."""
+    return f" ({verdict.n} {verdict.unit}{'' if verdict.n == 1 else 's'})" if verdict.n else ""
+
+
+def _needed(verdict: Verdict) -> str:
+    """Whether a model needs the strongest key of each head."""
+    if not math.isfinite(verdict.estimate.value):
+        return f"undecided whether it needs them ({because(verdict) or Reason.NOT_MEASURED})"
+    if not verdict.decided and 0 < verdict.n < LEAST:
+        return f"too few documents ({verdict.n}) to say whether it needs them"
+    form: Form = "share" if verdict.unit == "text" else "points"
+    cost = f"costs {shown(verdict.estimate, form)}{' of a token’s probability' if verdict.unit == 'text' else ''}"
+    if verdict.control is not None:
+        cost += f", a random key {shown(verdict.control, form).replace(' points', '')}"
+    key = f"the {'strongest key' if verdict.of in ('', 'top:1') else verdict.of} of each head"
+    if verdict.status == Status.UNDECIDED:
+        return f"undecided whether it needs them: masking {key} {cost}, but {because(verdict)}"
+    needs = "depends on" if verdict.status == Status.SUPPORTED else "hardly needs"
+    return f"it {needs} {key}: masking it {cost}"

@@ -1,0 +1,371 @@
+"""Nemotron's two loops, A2D with BD3LM, DiffusionGemma: states and attention of the official loops; rows, policies, traces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.helpers import golden
+from tests.helpers.repeated import Played, played  # noqa: F401
+
+import sinkscope as ss
+from sinkscope.decoding import default_decoding
+
+NAMES = {
+    "max_new_tokens": "length",
+    "block_length": "block",
+    "block_size": "block",
+    "end_think_token_id": "end_think_id",
+    "cfg_scale": "cfg",
+    "stochastic_transfer": "stochastic",
+    "right_shift_logits": "shifted",
+    "max_denoising_steps": "steps",
+    "eos_token_id": "eos",
+}
+"""The official keyword → our option."""
+UNUSED = ("mask_id", "max_length", "cfg_keep_tokens", "pad_token_id")
+CAUSAL = ("length", "temperature", "eos", "max_thinking_tokens", "end_think_id")
+LOOPS: dict[str, Any] = {
+    "nemotron_diffusion": ss.NemotronDecoding,
+    "nemotron_diffusion_ar": ss.NemotronCausalDecoding,
+    "bd3lm": ss.Bd3lmDecoding,
+    "diffusion_gemma": ss.DiffusionGemmaDecoding,
+}
+CASES = golden.cases("generate", families=golden.NEWEST)
+BLOCKS = [case for case in CASES if not case[1].startswith("gen_ar") and case[0] != "diffusion_gemma"]
+
+
+def about(family: str, name: str) -> dict[str, Any]:
+    return golden.manifest(family)["generate"][name]
+
+
+def causal(family: str, name: str) -> bool:
+    return about(family, name)["loop"] == "nemotron_diffusion_ar"
+
+
+def decoding_of(family: str, name: str) -> Any:
+    """The decoding of a fixture, from the manifest's official keyword arguments."""
+    told = about(family, name)
+    options = {NAMES.get(key, key): value for key, value in told["kwargs"].items() if key not in UNUSED}
+    if causal(family, name):
+        options = {key: value for key, value in options.items() if key in CAUSAL}
+    if family == "nemotron_diffusion" and options.get("eos") is None:
+        options["eos"] = "model"  # as officially, where it cannot be switched off
+    if "decoder_input_ids" in golden.arrays(family, name):
+        options["start"] = golden.arrays(family, name)["decoder_input_ids"][0].tolist()
+    return LOOPS[told["loop"]](**options)
+
+
+def generate(family: str, name: str, **more: Any) -> ss.Run:
+    """Runs a fixture: its prompts, mask, seed, sink columns; `more` goes to ss.generate."""
+    told, prompt = about(family, name), golden.tensor(family, name, "prompt")
+    options: dict[str, Any] = {"seed": told["seed"], "prompts": prompt}
+    rows = [row[row >= 0].tolist() for row in prompt]
+    if len({len(row) for row in rows}) > 1:
+        options["prompts"] = rows
+    if "attention_mask" in golden.arrays(family, name):
+        options["attention_mask"] = golden.tensor(family, name, "attention_mask")
+    if told.get("sink_columns_per_layer"):
+        columns = {int(layer): list(found) for layer, found in told["sink_columns_per_layer"].items()}
+        options["policy"] = ss.MaskKeys(columns)
+    return ss.generate(golden.model(family), decoding=decoding_of(family, name), **(options | more))
+
+
+@cache
+def recorded(family: str, name: str) -> ss.Run:
+    """A fixture's run with its trace, once per process."""
+    return generate(family, name, capture=ss.Capture())
+
+
+def test_all_loops_have_fixtures() -> None:
+    assert {about(*case)["loop"] for case in CASES} == set(LOOPS)
+    assert len(CASES) == 26 + 18 + 16
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "name"), CASES)
+def test_states_output_and_forwards_are_the_official_ones(family: str, name: str) -> None:
+    run = generate(family, name)
+    states = run.states[1:] if causal(family, name) else run.states  # step 0 of a causal model is its prefill
+    assert torch.equal(states, golden.tensor(family, name, "states"))
+    assert torch.equal(run.output, golden.tensor(family, name, "output"))
+    assert max(run.forwards) == about(family, name)["n_forward_calls"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "name"), BLOCKS)
+def test_the_cache_changes_nothing(family: str, name: str) -> None:
+    run = generate(family, name, cache=False)
+    assert torch.equal(run.states, golden.tensor(family, name, "states"))
+    assert torch.equal(run.output, golden.tensor(family, name, "output"))
+
+
+def test_a_canvas_needs_the_cache() -> None:
+    with pytest.raises(ss.InputError, match="cache=False"):
+        generate("diffusion_gemma", "gen_c8_s8_eos_seed331.npz", cache=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "name"), [case for case in CASES if "unmask_step" in golden.arrays(*case)]
+)
+def test_traces_leave_the_run_alone_and_know_when_masks_were_replaced(family: str, name: str) -> None:
+    run, data = recorded(family, name), recorded(family, name).trace.dataset
+    assert torch.equal(run.states, golden.tensor(family, name, "states"))
+    steps, states = data["decided_step"].values, run.states.numpy()
+    official = golden.arrays(family, name)["unmask_step"]
+    # The seed of a block and the end of thinking are no masks that were replaced.
+    official, steps = official[:, : states.shape[-1]], steps[:, : states.shape[-1]]
+    np.testing.assert_array_equal(np.where(official >= 0, steps, -1), official)
+    masked = data["masked"].values.swapaxes(0, 1)[..., : states.shape[-1]]
+    np.testing.assert_array_equal(masked, states[:-1] == golden.model(family).ids.mask)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "name"), [case for case in BLOCKS if "x0" in golden.arrays(*case)])
+def test_candidates_and_confidence_are_the_official_ones(family: str, name: str) -> None:
+    data, stored = recorded(family, name).trace.dataset, golden.arrays(family, name)
+    denoising = np.flatnonzero(data["forward_kind"].values[0] == 0)
+    starts = stored["active_start"]
+    starts = starts[denoising] if len(starts) > len(denoising) else starts
+    for number, (step, start) in enumerate(zip(denoising, starts, strict=True)):
+        here = slice(int(start), int(start) + stored["x0"].shape[-1])
+        masked = data["masked"].values[:, step, here] & (data["candidate"].values[:, step, here] >= 0)
+        found = data["candidate"].values[:, step, here]
+        expected = stored["x0"][number][:, : found.shape[1]]
+        np.testing.assert_array_equal(found[masked], expected[masked])
+        if decoding_of(family, name).__dict__.get("remasking") != "random":
+            chance = data["confidence"].values[:, step, here][masked]
+            np.testing.assert_allclose(chance, stored["x0_p"][number][:, : found.shape[1]][masked], atol=2e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [case for case in golden.cases("generation_attention", families=golden.NEWEST) if "_ar_" not in case[1]],
+)
+def test_received_attention_is_that_of_the_official_maps(family: str, name: str) -> None:
+    """Of the active block or canvas; keys that a sliding layer does not hold, and pads, are none."""
+    stored, told = golden.arrays(family, name), golden.manifest(family)["generation_attention"][name]
+    data = recorded(family, told["of"]).trace.dataset
+    denoising = data["forward_kind"].values[0] == 0
+    received = data["received"].values[:, denoising]
+    expected = np.moveaxis(stored["incoming"], 2, 0)  # [B, step, layer, head, key]
+    keys = (~np.isnan(received)).sum(-1, keepdims=True)
+    there = ~np.isnan(received)
+    np.testing.assert_allclose((received / keys)[there], expected[there], atol=3e-6)
+    assert not np.nan_to_num(expected[~there]).any()
+    assert {"received_all", "prefill_received"} <= set(data)
+    assert ("store_received" in data) == (family != "nemotron_diffusion")  # there it is a step
+    every = np.isfinite(data["received_all"].values[:, denoising])
+    assert (every | ~there).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "name"), golden.cases("generation_attention", families=golden.NEWEST))
+def test_maps_are_the_official_ones(family: str, name: str) -> None:
+    stored, told = golden.arrays(family, name), golden.manifest(family)["generation_attention"][name]
+    data = generate(family, told["of"], capture=ss.Capture(level="maps")).trace.dataset
+    maps = data["attention"].values[0]
+    if "decode_attn" in stored:  # one query a step, behind the prefill
+        prompt = stored["prefill_attn"].shape[-1]
+        np.testing.assert_allclose(maps[0][..., :prompt, :prompt], stored["prefill_attn"][:, 0], atol=2e-5)
+        for step, expected in enumerate(stored["decode_attn"][:, :, 0], 1):
+            found = maps[step][..., prompt + step - 1, : prompt + step]
+            np.testing.assert_allclose(found, expected[..., : prompt + step], atol=2e-5)
+        return
+    maps = maps[data["forward_kind"].values[0] == 0]
+    found, expected = maps[int(stored["mid_index"])], stored["mid_attn"]
+    queries, keys = expected.shape[-2:]
+    np.testing.assert_allclose(found[..., keys - queries : keys, :keys], expected, atol=2e-5)
+
+
+def test_prefill_and_store_of_nemotron_are_causal() -> None:
+    """What they give is recorded apart: with another meaning, that of the next token."""
+    name = "genattn_b8_t0_thr0.9.npz"
+    stored = golden.arrays("nemotron_diffusion", name)
+    data = recorded("nemotron_diffusion", "gen_b8_t0_thr0.9.npz").trace.dataset
+    prefill = stored["prefill_attn"][:, 0].astype(np.float64)
+    length = prefill.shape[-1]
+    uniform = (np.tril(np.ones((length, length))) / np.arange(1, length + 1)[:, None]).sum(0)
+    found = data["prefill_received"].values[0][..., :length]
+    np.testing.assert_allclose(found, prefill.sum(-2) / uniform, rtol=1e-3, atol=1e-4)
+    store = stored["store_attn"].astype(np.float64)
+    keys = store.shape[-1]
+    seen = np.arange(keys)[None] <= np.arange(keys - 8, keys)[:, None]
+    uniform = (seen / seen.sum(-1, keepdims=True)).sum(0)
+    first = int(np.flatnonzero(data["forward_kind"].values[0] == 1)[0])
+    found = data["received"].values[0, first][..., :keys]
+    np.testing.assert_allclose(found, store.sum(-2) / uniform, rtol=1e-3, atol=1e-4)
+
+
+def test_noise_and_acceptance_on_a_canvas() -> None:
+    """Masked are the columns whose token no step accepted; decided those that a step accepts, in the end all."""
+    name = "gen_c8_s16_stop_adaptive_seed326.npz"
+    run, stored = recorded("diffusion_gemma", name), golden.arrays("diffusion_gemma", name)
+    data, starts = run.trace.dataset, stored["active_start"]
+    last = np.append(starts[1:] != starts[:-1], True)
+    for step, start in enumerate(starts):
+        here = slice(int(start), int(start) + 8)
+        fresh = step == 0 or starts[step - 1] != start
+        noise = np.ones(8, bool) if fresh else ~stored["accepted"][step - 1, 0].astype(bool)
+        np.testing.assert_array_equal(data["masked"].values[0, step, here], noise)
+        accepted = stored["accepted"][step, 0].astype(bool) | last[step]
+        np.testing.assert_array_equal(data["decided"].values[0, step, here], accepted)
+        np.testing.assert_array_equal(data["candidate"].values[0, step, here], stored["denoiser"][step, 0])
+        assert not data["masked"].values[0, step, : int(start)].any()
+    assert int(data["edited"].sum()) > 0
+
+
+DECODINGS: dict[str, dict[str, Any]] = {
+    "nemotron_diffusion": {
+        "greedy": ss.NemotronDecoding(length=16, block=8, threshold=0.3, eos=None),
+        "sampled": ss.NemotronDecoding(length=16, block=8, threshold=0.3, temperature=0.7),
+        "both ways": ss.NemotronDecoding(length=16, block=8, threshold=None, causal_context=False),
+        "causal": ss.NemotronCausalDecoding(length=8, temperature=0.6, eos=None),
+    },
+    "a2d_bd3lm": {
+        "greedy": ss.Bd3lmDecoding(length=14, block=8, steps=8),
+        "sampled": ss.Bd3lmDecoding(length=14, block=8, steps=8, temperature=0.6, remasking="random"),
+        "guided": ss.Bd3lmDecoding(length=8, block=4, steps=6, cfg=0.5, shifted=True, stochastic=True),
+    },
+    "diffusion_gemma": {
+        "canvas": ss.DiffusionGemmaDecoding(length=16, steps=4, entropy_bound=0.5, eos=None),
+        "stopping": ss.DiffusionGemmaDecoding(
+            length=16, steps=6, t_min=0.05, t_max=0.4, stability_threshold=0, confidence_threshold=1.0
+        ),
+    },
+}
+ROWS = [
+    pytest.param(family, decoding, policy, id=f"{family}-{name}-{policy}")
+    for family, many in DECODINGS.items()
+    for name, decoding in many.items()
+    for policy in (None, "top:2", "random(top:1)", "first:1")
+]
+SEEDS, LENGTHS = [5, 6, 7], [13, 8, 13]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "decoding", "policy"), ROWS)
+def test_a_row_equals_its_run_alone(family: str, decoding: Any, policy: str | None) -> None:
+    model = golden.model(family)
+    draw = torch.Generator().manual_seed(2)
+    rows = [torch.randint(3, 180, (length,), generator=draw).tolist() for length in LENGTHS]
+    batch = generate_rows(model, rows, decoding, SEEDS, policy)
+    for row, (prompt, seed) in enumerate(zip(rows, SEEDS, strict=True)):
+        alone = ss.generate(model, [prompt], decoding, seed=[seed], policy=policy, capture=ss.Capture())
+        assert batch.answers[row] == alone.answers[0], f"row {row}"
+        assert batch.forwards[row] == alone.forwards[0], f"row {row}"
+        if policy is not None:
+            torch.testing.assert_close(batch.hidden_share[row], alone.hidden_share[0], atol=1e-6, rtol=1e-5)
+        one, two = batch.trace.dataset.isel(sample=row), alone.trace.dataset.isel(sample=0)
+        places = one["position"].values >= 0
+        taken, own = (one["tokens"].values[:, places] >= 0).any(-1), two["position"].values >= 0
+        mine = (two["tokens"].values[:, own] >= 0).any(-1)
+        for variable in ("tokens", "received", "confidence", "decided"):
+            ours = one[variable].values[taken][..., places]
+            theirs = two[variable].values[mine][..., own]
+            width = min(ours.shape[-1], theirs.shape[-1])
+            np.testing.assert_allclose(
+                ours[..., :width], theirs[..., :width], atol=1e-4, rtol=1e-4, err_msg=variable
+            )
+
+
+def generate_rows(
+    model: Any, rows: Sequence[list[int]], decoding: Any, seeds: list[int], policy: Any
+) -> ss.Run:
+    """Rows of unequal length in one call, padded on the left where the family has it so."""
+    causal_mode = model.mode(causal=decoding.causal)
+    given: dict[str, Any] = {"prompts": list(rows)}
+    if causal_mode.spec.padding == "left":
+        widest = max(map(len, rows))
+        given["prompts"] = torch.tensor([[0] * (widest - len(row)) + row for row in rows])
+        given["attention_mask"] = (
+            torch.arange(widest) >= widest - torch.tensor([len(row) for row in rows])[:, None]
+        )
+    model = causal_mode if decoding.causal else model
+    return ss.generate(model, decoding=decoding, seed=seeds, policy=policy, capture=ss.Capture(), **given)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "capture",
+    [ss.Capture(level="layers"), ss.Capture(by_query=True), ss.Capture(anatomy=True), ss.Capture(every=3)],
+    ids=["layers", "by query", "anatomy", "every third"],
+)
+@pytest.mark.parametrize("family", DECODINGS)
+def test_every_way_to_record(family: str, capture: ss.Capture) -> None:
+    model, prompt = (
+        golden.model(family),
+        torch.randint(3, 180, (2, 11), generator=torch.Generator().manual_seed(1)),
+    )
+    for name, decoding in DECODINGS[family].items():
+        plain = ss.generate(model, prompt, decoding, seed=3, policy="top:1")
+        run = ss.generate(model, prompt, decoding, seed=3, policy="top:1", capture=capture)
+        assert torch.equal(run.states, plain.states), name
+        assert run.trace.dataset["received"].notnull().any(), name
+        assert len(ss.summary(run.trace)), name
+
+
+def test_the_default_decodings_and_text_forms() -> None:
+    assert type(default_decoding("nemotron")) is ss.NemotronDecoding
+    assert type(default_decoding("nemotron_causal")) is ss.NemotronCausalDecoding
+    assert type(default_decoding("diffusion_gemma")) is ss.DiffusionGemmaDecoding
+    assert type(default_decoding("a2d")) is ss.MdlmDecoding
+    from sinkscope.decoding import decoding_from_json
+    from sinkscope.decoding.base import parse_decoding
+
+    for many in DECODINGS.values():
+        for decoding in many.values():
+            assert decoding_from_json(decoding.to_json()) == decoding
+            assert parse_decoding(str(decoding)) == decoding
+
+
+@pytest.mark.parametrize(
+    ("make", "complaint"),
+    [
+        (lambda: ss.NemotronDecoding(length=20, block=8), "whole blocks"),
+        (lambda: ss.NemotronDecoding(max_thinking_tokens=4), "go together"),
+        (lambda: ss.NemotronDecoding(eos="end"), "eos should be"),
+        (lambda: ss.NemotronCausalDecoding(end_think_id=4), "go together"),
+        (lambda: ss.Bd3lmDecoding(remasking="best"), "remasking"),
+        (lambda: ss.Bd3lmDecoding(stochastic=1), "stochastic should be"),
+        (lambda: ss.DiffusionGemmaDecoding(t_min=0.5, t_max=0.5), "above t_min"),
+        (lambda: ss.DiffusionGemmaDecoding(entropy_bound=0), "entropy_bound"),
+        (lambda: ss.DiffusionGemmaDecoding(stability_threshold=None), "go together"),
+        (lambda: ss.DiffusionGemmaDecoding(eos="end"), "eos should be"),
+    ],
+)
+def test_wrong_options(make: Any, complaint: str) -> None:
+    with pytest.raises(ss.InputError, match=complaint):
+        make()
+
+
+def test_options_that_only_the_model_can_refuse() -> None:
+    ids = torch.arange(8)[None]
+    for family, decoding, complaint in (
+        ("nemotron_diffusion", ss.NemotronDecoding(eos=999), "not in the vocabulary"),
+        ("diffusion_gemma", ss.DiffusionGemmaDecoding(canvas=16), "leave out canvas"),
+        ("diffusion_gemma", ss.DiffusionGemmaDecoding(start=(1, 2)), "a canvas of 8 ids"),
+        ("llada", ss.NemotronDecoding(), "is for nemotron models"),
+    ):
+        with pytest.raises(ss.InputError, match=complaint):
+            ss.generate(golden.model(family), ids, decoding)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "name"), CASES)
+def test_states_on_caches_of_fixed_size_and_with_repeated_forwards(
+    family: str,
+    name: str,
+    played: Played,  # noqa: F811
+) -> None:
+    """As on a GPU, where forwards of one kind are captured and repeated."""
+    run = generate(family, name)
+    states = run.states[1:] if causal(family, name) else run.states
+    assert torch.equal(states, golden.tensor(family, name, "states"))
+    assert torch.equal(run.output, golden.tensor(family, name, "output"))

@@ -1,0 +1,117 @@
+"""Every setting of the official config classes, changed: the network changes, or it is refused, or it is listed as harmless."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.helpers import golden
+
+import sinkscope as ss
+from sinkscope.models.llada import IDLE
+from sinkscope.models.settings import inert
+
+FAMILIES = ("llada", "dream", "mmada", *golden.LATER, "nemotron_diffusion", "a2d_bd3lm")
+OTHERS = {
+    "llada2": {"expert_capacity": 4, "rotary_dim": 4, "norm_head": True, "num_nextn_predict_layers": 1},
+    "llada": {
+        "rope_full_precision": False,
+        "clip_qkv": 8.0,
+        "layer_norm_with_affine": False,
+        "attention_multiplier": 2.0,
+    },
+    "sdar": {
+        "mlp_bias": True,
+        "attention_sinks": 4,
+        "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+    },
+    "llada_moe": {"routed_scaling_factor": 2.5, "router_topk_group": 2},
+    "dream": {"logit_scale": 0.5},
+    "nemotron_diffusion": {"use_qk_norm": True},
+}
+"""Settings that stand in no fixture's config.json, and would change what is computed."""
+UNUSED = {
+    "llada_moe": ("norm_topk_prob",),  # the official file never normalises
+    "nemotron_diffusion": (
+        "mlp_bias",
+        "attention_bias",
+        "dlm_paradigm",
+    ),  # no biases; the paradigm says the default mode
+}
+"""Settings that the official file of a family ignores."""
+
+
+DECIDED_ELSEWHERE = (
+    "mlp_ratio", "vocab_size", "max_sequence_length",  # by mlp_hidden_size and embedding_size; RoPE needs no length
+    "n_kv_heads", "multi_query_attention", "tie_word_embeddings", "rope_scaling",  # by another setting, or off in another way
+    "decoder_sparse_step", "mlp_only_layers", "moe_layer_freq", "dense_intermediate_size", "intermediate_size",  # no dense layer
+)  # fmt: skip
+"""Settings without effect in a network of these sizes."""
+
+
+def changed(value: Any) -> Any:
+    """Another value of the same kind."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, (int, float)):
+        return value * 2
+    if isinstance(value, str):
+        return value + "x"
+    if isinstance(value, dict):
+        return {name: value[name] * 3 if name == "rope_theta" else value[name] for name in value}
+    if isinstance(value, list):
+        return [changed(one) for one in value]
+    return 7
+
+
+def outcome(family: str, folder: Path, config: dict[str, Any]) -> torch.Tensor | str:
+    """Logits, or why it is refused."""
+    (folder / "config.json").write_text(json.dumps(config))
+    mask = golden.manifest(family)["special_ids"]["mask"]
+    named = family if family == "open_dcoder" else None
+    try:
+        model = ss.load(folder, device="cpu", dtype="float32", family=named, mask_token_id=mask)
+        # Long enough for positions that only count beyond the original length.
+        return model.logits(torch.arange(40)[None], block=None)
+    except (
+        ss.SinkscopeError,
+        RuntimeError,
+    ) as error:  # groups of experts that do not divide fail in the forward
+        return str(error)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_setting_is_silently_ignored(family: str, tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint"
+    shutil.copytree(golden.checkpoint(family), folder)
+    for path in folder.iterdir():
+        path.chmod(0o644)
+    config = json.loads((folder / "config.json").read_text())
+    plain = outcome(family, folder, config)
+    assert isinstance(plain, torch.Tensor), plain
+    silent = []
+    for name in config:
+        if inert(name) or name in IDLE or name in UNUSED.get(family, ()) or name == "max_position_embeddings":
+            continue
+        found = outcome(family, folder, {**config, name: changed(config[name])})
+        if isinstance(found, torch.Tensor) and found.shape == plain.shape and torch.equal(found, plain):
+            silent.append(name)
+    assert set(silent) <= set(DECIDED_ELSEWHERE), silent
+
+
+@pytest.mark.parametrize(
+    ("family", "name"), [(family, name) for family, settings in OTHERS.items() for name in settings]
+)
+def test_settings_that_are_not_known_are_refused_by_name(family: str, name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint"
+    shutil.copytree(golden.checkpoint(family), folder)
+    (folder / "config.json").chmod(0o644)
+    config = json.loads((folder / "config.json").read_text())
+    found = outcome(family, folder, {**config, name: OTHERS[family][name]})
+    assert isinstance(found, str)
+    assert name in found

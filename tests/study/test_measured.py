@@ -1,0 +1,190 @@
+"""Tables of a study become the measures that verdicts are made of, and no rule asks for one that nothing produces."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.inspection.planted import carrier, run_of
+from tests.sinks import heads, synthetic
+
+from sinkscope.inspection.inspect import inspect_run
+from sinkscope.inspection.survey import probe_names
+from sinkscope.sinks import compare_traces, mechanisms, summary
+from sinkscope.sinks.categories import CATEGORIES
+from sinkscope.sinks.compare import LESS
+from sinkscope.statistics import Estimate
+from sinkscope.study.measured import Studied, collect, diagnoses, needs
+from sinkscope.verdicts import Measure, Reason, Status
+from sinkscope.verdicts.diagnosis import QUESTIONS, WINDOW, WINDOW_FIRST
+from sinkscope.verdicts.holdings import measures_of
+from sinkscope.verdicts.measures import Kind, Measures
+from sinkscope.verdicts.questions import CLAIMS, HOLDINGS, held, judge
+
+ROOT = Path(__file__).parents[2]
+
+
+def records(models: str, tasks: tuple[str, ...], policies: tuple[str, ...]) -> pd.DataFrame:
+    return pd.DataFrame(
+        [
+            {"model": model, "task": task, "decoding_name": "short", "policy": policy, "document": f"d{i}", "passed": i % 2 == 0}
+            for model in models for task in tasks for policy in policies for i in range(4)
+        ]
+    )  # fmt: skip
+
+
+def test_all_tasks_and_sets_of_traces_of_a_study_are_measured() -> None:
+    """Two tasks, two sets of traces and pairs: each is judged, models beside each other."""
+    answers = records(
+        "ab",
+        ("gsm8k", "blimp"),
+        ("none", "top:1", "random(top:1)", "random(top:1),seed=1", "window:8", "window:8,first=4"),
+    )
+    setting = {"model": "a", "task": "blimp", "decoding_name": "short", "policy": "top:1"}
+    results = pd.DataFrame([{**setting, "sinks_hit": 0.7, "strongest_hit": None, "hidden_share": 0.1}])
+    sinks = pd.DataFrame(
+        [
+            {"model": "a", "policy": "none", "cell": cell, "traces": name, "task": "gsm8k", "measure": measure.named(),
+             "value": value, "low": value - 0.1, "high": value + 0.1}
+            for cell, name in (("1", "generations"), ("2", "sequences"))
+            for measure, value in ((Measure.PROMPTS, 5), (Measure.WITHOUT, 0.3))
+        ]
+    )  # fmt: skip
+    pairs = pd.DataFrame(
+        [
+            {"model": "a", "decoding_name": "short", "policy": policy, "document": f"d{i}", "measure": measure.named(LESS),
+             "value": value + 0.01 * i}
+            for policy, shift, damage in (("top:1", 1.0, -0.1), ("random(top:1)", 0.0, 0.0), ("random(top:5)", 0.2, -0.08))
+            for i in range(6)
+            for measure, value in (
+                (Measure.CONFIDENCE_OF, -0.2 * shift), (Measure.DELAY_OF, 2.0 * shift), (Measure.CONFIDENCE_CHANGE, damage)
+            )
+        ]
+    )  # fmt: skip
+    frames = {"records": answers, "results": results, "sinks": sinks, "pairs": pairs}
+    found = collect(frames, {"a": Studied("llada"), "b": Studied("causal")})
+    assert not any(one.bears for one in found)
+    assert all(
+        one.bears
+        for one in collect(frames, {"a": Studied("llada", "", True), "b": Studied("causal", "", True)})
+    )
+    graded = [one for one in found if one.kind == Kind.ACCURACIES]
+    assert [(one.subject, one.about, one.guess) for one in graded] == [
+        ("a", "gsm8k", 0.0), ("a", "blimp", 0.5), ("b", "gsm8k", 0.0), ("b", "blimp", 0.5)
+    ]  # fmt: skip
+    assert set(graded[0].runs) == {
+        "none", "top:1", "random(top:1)", "window:8", "window:8,first=4", WINDOW, WINDOW_FIRST
+    }  # fmt: skip
+    assert [one.runs["top:1"].hits for one in graded[1:2]] == [0.7]
+    assert graded[0].other("causal").about == "gsm8k"
+    assert [(one.about, one.n) for one in found if one.kind == Kind.TRACES] == [
+        ("generations, gsm8k", 5), ("sequences, gsm8k", 5)
+    ]  # fmt: skip
+    judged = judge(found)
+    assert len(judged["robust-1"]["a"]) == len(judged["present"]["a"]) == 2
+    assert judged["confidence"]["a"][0].status == Status.SUPPORTED
+    assert judged["collapse"]["b"][0].about == "gsm8k"
+    assert judged["start"]["b"][0].reason == Reason.NOT_MEASURED
+    assert {model: len(verdicts) for model, verdicts in diagnoses(found).items()} == {"a": 8, "b": 8}
+    assert diagnoses(found)["a"][0].answer == "present"
+    assert {model: verdict.of for model, verdict in needs(found).items()} == {"a": "top:1", "b": "top:1"}
+
+
+def test_a_table_of_passages_becomes_measures_of_texts() -> None:
+    row = {"model": "m", "task": "text", "decoding_name": "reading", "document": "a"}
+    passages = pd.DataFrame([{**row, "policy": "none", "nll": 3.0}, {**row, "policy": "top:1", "nll": 4.0}])
+    likelihood = pd.DataFrame([{**row, "policy": "top:1", "sinks_hit": 0.8}])
+    (found,) = collect(
+        {"passages": passages, "likelihood": likelihood}, {"m": Studied("dream", published=True)}
+    )
+    assert not found.bears  # the paper speaks of accuracies
+    assert (found.kind, found.unit, found.runs["top:1"].hits) == (Kind.TEXTS, "text", 0.8)
+    assert {policy: run.scores for policy, run in found.runs.items()} == {
+        "none": {"a": 3.0},
+        "top:1": {"a": 4.0},
+    }
+
+
+def test_a_model_is_compared_with_its_twin() -> None:
+    """Of several causal models; without a twin, with the first."""
+    models = {
+        "a": Studied("sdar", "c"),
+        "b": Studied("llada"),
+        "d": Studied("causal"),
+        "c": Studied("causal"),
+    }
+    found = collect({"records": records("abdc", ("word_problems",), ("none",))}, models)
+    known = {one.subject: one for one in found}
+    assert known["a"].other("causal").subject == "c"
+    assert known["b"].other("causal").subject == "d"
+    assert [one.subject for one in known["a"].others] == ["b", "c"]
+
+
+class Asked(dict[str, Estimate]):
+    """Estimates that remember what was asked for; everything is there, with an interval."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def get(self, name: str, default: object = None) -> Estimate:  # type: ignore[override]
+        self.names.add(name)
+        return Estimate(0.5, 0.4, 0.6)
+
+
+def asked() -> Iterator[str]:
+    """The name of every measure that a claim, a question of the diagnosis, or one about the inside asks for."""
+    for question in (*CLAIMS, *QUESTIONS, *HOLDINGS):
+        if question.kind != Kind.ACCURACIES:
+            names = Asked()
+            other = Measures("o", question.options.get("family", ""), estimates=names)
+            question.verdict(Measures("m", kind=question.kind, prompts=9, estimates=names, others=(other,)))
+            yield from names.names
+    names = Asked()
+    held(Measures("m", kind=Kind.INSIDE, estimates=names), probe_names())
+    yield from names.names
+
+
+@pytest.mark.slow
+def test_no_rule_asks_for_a_measure_that_nothing_produces() -> None:
+    lengths = (17, 23, 30, 41, 26, 20)
+    traces = [
+        synthetic.trace("newline", lengths=lengths, anatomy="hub", sigma=0.4), synthetic.trace("moving", lengths=lengths),
+        synthetic.split_trace(), synthetic.trace("static", lengths=lengths).isel(step=slice(2)),
+        heads.causal_trace([heads.planted(64, 0.6, [0], name, np.random.default_rng(0)) for name in heads.BACKGROUNDS]),
+    ]  # fmt: skip
+    learned = synthetic.trace("static", lengths=lengths)
+    traces.append(learned.assign(learned_sink=learned["received"].isel(key=0).fillna(0.0) * 0 + 0.3))
+    made = {str(name) for trace in traces for name in summary(trace)["measure"]}
+    made |= {str(name) for name in mechanisms(compare_traces(traces[0], traces[0]))["measure"]}
+    model = carrier()
+    inside = inspect_run(model, run_of(model, 24), tuned=False)
+    made |= set(measures_of(inside.table, inside.void).estimates)
+    made |= {Measure.DAMAGE.named()}  # of pairs with a control: see above
+    # Kinds of tokens that these few traces do not have, labels and layers that this tiny model has not.
+    made |= {Measure.ENRICHMENT.named(kind) for kind in CATEGORIES}
+    assert sorted(name for name in set(asked()) - made if not name.startswith("probe/")) == []
+
+
+OWN_TEXT = {
+    "report/study/exemplars.py": "the width of a picture that matplotlib drew",
+    "sinks/categories.py": "texts of tokens",
+    "study/names.py": "numbers in names of policies, to sort them",
+}
+"""Files that may read text with a regular expression, and whose text it is."""
+
+
+def test_no_regular_expression_reads_our_own_text_and_no_note_is_told_by_its_beginning() -> None:
+    folders = ("verdicts", "sinks", "inspection", "study", "report")
+    for folder in folders:
+        for path in (ROOT / "src" / "sinkscope" / folder).rglob("*.py"):
+            text = path.read_text(encoding="utf-8")
+            name = str(path.relative_to(ROOT / "src" / "sinkscope"))
+            pattern = r"^import re$|^from re import|\.str\.(extract|match|fullmatch|contains|findall)\("
+            assert name in OWN_TEXT or not re.search(pattern, text, re.MULTILINE), name
+            words = r"(note|remark|sentence|evidence|words|said|reason|why)s?\)?\.(startswith|endswith|partition|removeprefix)\("
+            assert not re.search(words, text), name

@@ -1,0 +1,114 @@
+"""The decision, the verdict as data, and its words."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from sinkscope.statistics import CLEARANCE, Estimate
+from sinkscope.verdicts import Measure, Number, Reason, Side, Status, Verdict, certain, decide
+from sinkscope.verdicts.wording import evidence, of_model
+
+ABOVE, BELOW = Side.ABOVE, Side.BELOW
+
+
+@pytest.mark.parametrize(
+    ("estimate", "side", "status", "reason"),
+    [
+        (Estimate(0.7, 0.6, 0.8), ABOVE, Status.SUPPORTED, None),
+        (Estimate(0.7, 0.6, 0.8), BELOW, Status.CONTRADICTED, None),
+        (Estimate(0.3, 0.2, 0.4), ABOVE, Status.CONTRADICTED, None),
+        (Estimate(0.3, 0.2, 0.4), BELOW, Status.SUPPORTED, None),
+        (Estimate(0.6, 0.4, 0.8), ABOVE, Status.UNDECIDED, Reason.INTERVAL),
+        (Estimate(0.9, math.nan, math.nan), ABOVE, Status.UNDECIDED, Reason.NO_INTERVAL),
+        (Estimate(0.0, math.nan, math.nan), ABOVE, Status.UNDECIDED, Reason.NONE_SEEN),
+        (Estimate(math.nan, math.nan, math.nan), ABOVE, Status.UNDECIDED, Reason.NOT_MEASURED),
+        (None, ABOVE, Status.UNDECIDED, Reason.NOT_MEASURED),
+    ],
+)
+def test_an_interval_against_a_limit(
+    estimate: Estimate | None, side: Side, status: Status, reason: Reason | None
+) -> None:
+    assert decide(estimate, 0.5, side) == (status, reason)
+    assert certain(estimate, 0.5, side) == (status == Status.SUPPORTED)
+
+
+def test_the_interval_needs_its_clearance() -> None:
+    low = 0.6 - 0.1 / CLEARANCE
+    assert decide(Estimate(0.6, low + 1e-6, 0.7), 0.5).status == Status.SUPPORTED
+    assert decide(Estimate(0.6, low - 1e-6, 0.7), 0.5).reason == Reason.INTERVAL
+
+
+VERDICT = Verdict(
+    question="robust-1", subject="a model", about="a task", status=Status.CONTRADICTED, rule="loses", measure=Measure.LOST,
+    of="top:1", estimate=Estimate(0.8, 0.5, 1.0), limit=0.05, side=BELOW, control=Estimate(0.1, 0.0, 0.2), n=16,
+    unit="document", numbers=(Number(Measure.STRONGEST, Estimate(0.7, math.nan, math.nan), "top:1"),),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("verdict", [VERDICT, Verdict(), VERDICT.undecided(Reason.SINKS_MISSED)])
+def test_json_there_and_back(verdict: Verdict) -> None:
+    text = verdict.to_json()
+    assert Verdict.from_json(text).to_json() == text
+    assert repr(Verdict.from_json(text)) == repr(verdict)
+    assert "NaN" not in text
+    assert json.loads(text)["status"] == verdict.status.value
+
+
+def test_numbers_are_found_by_their_measure() -> None:
+    assert VERDICT.decided
+    assert VERDICT.number(Measure.STRONGEST) == VERDICT.numbers[0].estimate
+    assert VERDICT.number(Measure.HITS) is None
+
+
+def test_every_measure_has_a_name_of_its_own() -> None:
+    titles = [measure.title for measure in Measure]
+    assert len(titles) == len(set(titles)) == len(Measure.__members__)
+
+
+def test_words() -> None:
+    assert (
+        evidence(VERDICT)
+        == "top:1: 80 points (50 to 100) lost; top:1: 70 % of heads had their strongest sink masked"
+    )
+    open_ = Verdict(
+        measure=Measure.WITH, estimate=Estimate(0.6, 0.4, 0.8), limit=0.5, n=3, reason=Reason.INTERVAL
+    )
+    assert (
+        evidence(open_)
+        == "60 % (40 to 80) of head-steps have a sink; the interval holds the limit 0.5, at n = 3"
+    )
+
+
+def test_a_model_in_one_sentence():
+    present = Verdict(
+        "sinks", status=Status.SUPPORTED, answer="present", estimate=Estimate(0.43, 0.41, 0.46), n=3
+    )
+    needs = Verdict(
+        "ARM-like dependency", status=Status.SUPPORTED, answer="yes", estimate=Estimate(0.812, 0.488, 0.956),
+        control=Estimate(0.062, -0.096, 0.207), n=16, unit="document",
+    )  # fmt: skip
+    hubs, mixed = (Verdict(status=Status.SUPPORTED, answer=answer) for answer in ("hubs", "mixed"))
+    found = {"sinks": present, "drains or hubs": hubs, "moving": mixed, "ARM-like dependency": needs}
+    said = of_model(found)
+    assert said == (
+        "Sinks in 43 % (41 to 46) of (step, head) pairs, mostly hubs, some fixed and some moving (3 prompts). It depends on the "
+        "strongest key of each head: masking it costs 81 points (49 to 96), a random key 6 (−10 to 21) (16 documents)."
+    )
+    for verdict, part in (
+        (needs.settled(Status.CONTRADICTED), "It hardly needs"),
+        (needs.undecided(Reason.CONTROL_TOO), "masking random keys costs that too"),
+        (Verdict(reason=Reason.NOT_MEASURED), "Undecided whether it needs them (not measured)"),
+    ):
+        assert part in of_model({**found, "ARM-like dependency": verdict})
+    assert "No sinks were found" in of_model({"sinks": present.settled(Status.CONTRADICTED, "none")})
+    assert "Undecided whether it has sinks (not measured)" in of_model({})
+    few, text = replace(needs.undecided(Reason.INTERVAL), n=4), replace(needs, unit="text")
+    assert "Too few documents (4) to say whether it needs them" in of_model(
+        {**found, "ARM-like dependency": few}
+    )
+    cost = "costs 81 % (49 to 96) of a token’s probability, a random key 6 % (−10 to 21)"
+    assert cost in of_model({**found, "ARM-like dependency": text})
