@@ -6,7 +6,7 @@
 traces.json    every family's golden checkpoint × policies × captures: each array of the trace
 reuse.json     the same under rules of approximate steps
 cells.json     every cell of the built-in studies, as identity and settings where its model is here
-tables/        tables of `study quick` on two organisms, and of a small study with replays, inspections and reuse (CSV, compressed)
+tables/        tables of `study quick` on two organisms, of a small study with replays, inspections and reuse (CSV, compressed)
 verdicts.json  the verdicts of the default study (16 documents) as data: claim, model, task, status, numbers
 
 An array is kept as its SHA-256, its shape and its sum. The hash holds on the machine that wrote it; where another processor

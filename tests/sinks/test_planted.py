@@ -286,7 +286,8 @@ def test_kinds_of_heads_are_decided_by_the_whole_interval():
     assert some_static(3, 1)["moving"].status == "undecided"
     assert some_static(7, 5)["moving"].status == "undecided"
     assert some_static(28, 2)["moving"].answer == "static"
-    assert some_static(2, 28)["moving"].reason == Reason.CHANCE  # slow noise of 16 steps moves nearly as often
+    # Slow noise of 16 steps moves nearly as often.
+    assert some_static(2, 28)["moving"].reason == Reason.CHANCE
     assert some_static(4, 100)["moving"].answer == "moving"
     assert some_static(40, 40)["moving"].answer == "mixed"
 
