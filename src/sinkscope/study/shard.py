@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from sinkscope.tasks.answer import BatchSize, Item, Items, answer, batches, enco
 from sinkscope.tasks.experiment import ModelIdentity
 from sinkscope.tasks.grading import can_grade
 from sinkscope.tasks.prompting import Encoded, decode_answer, encode_prompt
+from sinkscope.tasks.reading import ReadTask
 from sinkscope.tasks.records import Generation, RunFolder
 
 
@@ -165,11 +166,13 @@ def _one_by_one(cell: Cell, store: Store, model: Model, wanted: list[Item], run:
 def _generate(
     cell: Cell, model: Model, item: Item, policy: Policy | None = None, **options: Any
 ) -> tuple[Run, Encoded]:
-    prompt = encode_prompt(model, cell.experiment.task.prompt(item.document), cell.experiment.task.scheme)
-    ids = torch.tensor([prompt.ids])
-    return generate(
-        model, ids, cell.experiment.decoding, policy=policy, seed=[item.stream], **options
-    ), prompt
+    task, decoding = cell.experiment.task, cell.experiment.decoding
+    prompt = encode_prompt(model, task.prompt(item.document), task.scheme)
+    if isinstance(task, ReadTask) and model.shape.context is not None:
+        # A text has no question at its end: where the context is short, less of it is gone on with.
+        prompt = replace(prompt, ids=prompt.ids[: max(1, model.shape.context - decoding.new_tokens)])
+    run = generate(model, torch.tensor([prompt.ids]), decoding, policy=policy, seed=[item.stream], **options)
+    return run, prompt
 
 
 def _traced(cell: Cell, store: Store, model: Model, item: Item) -> Generation:
