@@ -250,6 +250,38 @@ def test_what_differs_is_captured_anew(played: Played) -> None:  # noqa: F811
     assert captured() == 1
 
 
+def test_a_longer_answer_is_captured_anew(played: Played) -> None:  # noqa: F811
+    """Its first block sees as many keys as a shorter answer's, in a state of more columns."""
+    model = golden.model("sdar")
+    for length in (16, 24):
+        decoding = ss.SdarDecoding(length=length, block=4, steps=4, top_k=1, scoring="raw", threshold=1.0)
+        with pytest.MonkeyPatch.context() as patch:
+            at_once(patch, on=False)
+            plain = ss.generate(model, prompt(), decoding, cache=False)
+        equal(plain, ss.generate(model, prompt(), decoding, cache=False))
+    assert played.replayed
+
+
+@pytest.mark.parametrize("cfg", [0.0, 1.0])
+def test_what_a_fixed_cache_does_not_know_runs_without_one(
+    cfg: float,
+    played: Played,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """BD3LM hides pad tokens that it has written from later blocks, and guides with a twin."""
+    model = golden.model("a2d_bd3lm")
+    ids = torch.randint(0, 150, (2, 16), generator=torch.Generator().manual_seed(1))
+    decoding = ss.Bd3lmDecoding(16, 8, 16, cfg=cfg)
+    written = int(ss.generate(model, ids, decoding).sequences[0, 18])
+    ids[ids == written] = written + 1
+    monkeypatch.setattr(model, "ids", replace(model.ids, pad=written))
+    with monkeypatch.context() as patch:
+        at_once(patch, on=False)
+        plain = ss.generate(model, ids, decoding, capture=ss.Capture())
+    assert (plain.sequences[:, 16:] == written).any()
+    equal(plain, ss.generate(model, ids, decoding, capture=ss.Capture()))
+
+
 def test_groups_that_run_at_once_have_graphs_of_their_own(played: Played) -> None:  # noqa: F811
     """Two groups of one shape that advance in step: each has its own memory, in later generations too."""
     model = ss.load(GOLDEN / "llada" / "checkpoint")

@@ -99,11 +99,7 @@ class Replays:
         engine = self._engine
         if not captures(request.ids.device):
             return None
-        alone = request.twin is not None or (request.through is not None and request.repeats is None)
-        # Tensors of their own, in memory that does not stay.
-        alone = alone or any(
-            part is not None for part in (request.pattern, request.soft, request.real, request.noise)
-        )
+        alone = looks_at_more(request) or (request.through is not None and request.repeats is None)
         between = fixed is None and (request.cache is not None or request.kind != "denoise")
         facts = [getattr(request, item.name) for item in fields(request) if item.name not in ELSEWHERE]
         # A tensor of its own lies in memory that does not stay.
@@ -115,14 +111,14 @@ class Replays:
         if (masked and policy is None) or (engine.recorder is not None and recorded is None):
             return None
         length = None if fixed is None else len(range(request.ids.shape[1])[request.queries])
-        shape = request.ids.shape if fixed is not None else request.state.shape
         circumstances = policy, engine.recorder is not None, request.through is not None
         return (
             circumstances,
             recorded,
             request.alive is None,
             length,
-            tuple(shape),
+            tuple(request.ids.shape),
+            tuple(request.state.shape),
             request.ids.device,
             *facts,
         )
@@ -142,7 +138,7 @@ class Replays:
         engine, queries = self._engine, request.queries
         if request.active is None or request.kind != "denoise" or not isinstance(request.block, int):
             return False
-        if not captures(request.ids.device):
+        if not captures(request.ids.device) or looks_at_more(request):
             return False
         whole = queries.stop - queries.start == request.active and not request.block % request.active
         if not whole or engine.real is not None:
@@ -164,3 +160,9 @@ class Replays:
         steady = engine.recorder is None or engine.recorder.replay_key(request, True) is not None
         if steady and not windowed and engine.model.decodes_statically(request.ids):
             self._cache, self._fixed = request.cache, StaticCache(request.cache, request.ids, engine.real)
+
+
+def looks_at_more(request: Request) -> bool:
+    """Whether a forward reads tensors besides its state: they lie in memory that does not stay, and no fixed cache knows them."""
+    more = request.twin, request.real, request.pattern, request.soft, request.noise
+    return any(part is not None for part in more)
