@@ -83,6 +83,9 @@ def test_a_failed_capture_leaves_no_mark(cannot: Callable[[Any], list[int]]) -> 
     run()
     assert len(tried) == 1, "tried once, not once for every generation"
     equal(plain, found)
+    for length in (8, 32, 64):
+        ss.generate(model, prompt(), ss.LladaDecoding(length, 8, 8), capture=ss.Capture())
+    assert len(tried) == graphs.TRIES, "another shape may succeed; what fails again and again is given up"
 
 
 @pytest.mark.slow
@@ -248,6 +251,38 @@ def test_what_differs_is_captured_anew(played: Played) -> None:  # noqa: F811
     assert captured() == 0
     weight.data = weight.data.clone()
     assert captured() == 1
+
+
+def test_a_longer_answer_is_captured_anew(played: Played) -> None:  # noqa: F811
+    """Its first block sees as many keys as a shorter answer's, in a state of more columns."""
+    model = golden.model("sdar")
+    for length in (16, 24):
+        decoding = ss.SdarDecoding(length=length, block=4, steps=4, top_k=1, scoring="raw", threshold=1.0)
+        with pytest.MonkeyPatch.context() as patch:
+            at_once(patch, on=False)
+            plain = ss.generate(model, prompt(), decoding, cache=False)
+        equal(plain, ss.generate(model, prompt(), decoding, cache=False))
+    assert played.replayed
+
+
+@pytest.mark.parametrize("cfg", [0.0, 1.0])
+def test_what_a_fixed_cache_does_not_know_runs_without_one(
+    cfg: float,
+    played: Played,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """BD3LM hides pad tokens that it has written from later blocks, and guides with a twin."""
+    model = golden.model("a2d_bd3lm")
+    ids = torch.randint(0, 150, (2, 16), generator=torch.Generator().manual_seed(1))
+    decoding = ss.Bd3lmDecoding(16, 8, 16, cfg=cfg)
+    written = int(ss.generate(model, ids, decoding).sequences[0, 18])
+    ids[ids == written] = written + 1
+    monkeypatch.setattr(model, "ids", replace(model.ids, pad=written))
+    with monkeypatch.context() as patch:
+        at_once(patch, on=False)
+        plain = ss.generate(model, ids, decoding, capture=ss.Capture())
+    assert (plain.sequences[:, 16:] == written).any()
+    equal(plain, ss.generate(model, ids, decoding, capture=ss.Capture()))
 
 
 def test_groups_that_run_at_once_have_graphs_of_their_own(played: Played) -> None:  # noqa: F811

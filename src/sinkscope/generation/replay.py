@@ -130,12 +130,13 @@ def replay(model: Model, run: Run, policy: Policy | str) -> Replay:
     for rows in grouped(run.prompt, lengths, isinstance(run.seed, list), together):
         pair = _pair(model, run, rows, checked)
         states = run.states[:, rows.rows, rows.offset :].to(model.device)
-        for step, compared in enumerate(pair.compare(states)):
-            for name, value in compared.items():
-                if value.ndim == 2:
-                    arrays[name][rows.rows, step, rows.offset : rows.offset + value.shape[1]] = value
-                else:
-                    arrays[name][rows.rows, step] = value
+        with pair.plain, pair.masked:
+            for step, compared in enumerate(pair.compare(states)):
+                for name, value in compared.items():
+                    if value.ndim == 2:
+                        arrays[name][rows.rows, step, rows.offset : rows.offset + value.shape[1]] = value
+                    else:
+                        arrays[name][rows.rows, step] = value
     return Replay(arrays, str(as_policy(policy)), model.source, decoding)
 
 

@@ -99,8 +99,9 @@ def put(roots: Sequence[Any], contents: list[dict[Any, Any]]) -> None:
     known: dict[int, Any] = {}
     for root, content in zip(roots, contents, strict=True):
         attributes = root if isinstance(root, dict) else vars(root)
+        contents_now = _copied(content, known, _there)  # before anything is let go that only the root holds
         attributes.clear()
-        attributes.update(_copied(content, known, _there))
+        attributes.update(contents_now)
 
 
 def _copied(node: Any, known: dict[int, Any], other: Callable[[Any], Any]) -> Any:

@@ -93,11 +93,6 @@ class PolicyRuntime:
         """Whether the prompt is to be read once without the policy, for the scores (see `Rule.reads_first`)."""
         return any(rule.reads_first for rule in self.rules)
 
-    @property
-    def windowed(self) -> bool:
-        """Whether a rule masks all keys outside of a window, which has to know where its queries stand."""
-        return any(rule.band() is not None for rule in self.rules)
-
     def row_steps(self, device: torch.device) -> Tensor:
         """Long [B, 1]: steps of each row so far; rows of a block loop that wait for others do not count."""
         if self.now.active is not None:

@@ -83,7 +83,8 @@ class StepRecorder:
         capture = self.capture
         placed = request.active is not None and request.stored  # which queries are drawn depends on the place
         looks = capture.anatomy or capture.level == "maps" or (capture.by_query and placed)
-        if looks or (masked and capture.every != 1):
+        # Sums over all queries so far, of a causal model, have to get each of them.
+        if looks or ((masked or self.frame.causal) and capture.every != 1):
             return None
         return request.step and self._active
 
@@ -159,9 +160,11 @@ class StepRecorder:
         call, self._ungated = self._ungated, None
         if call is None or call.layer != layer:
             return
-        output = call.output.transpose(1, 2).float()  # [B, Q, H, E]
-        gate = taken.reshape(output.shape).float() / output
-        self._gates[layer] = self._over_queries(call, gate.nanmean(-1).transpose(1, 2))
+        # Where the call was measured: what the weights of its queries are was computed there, and may not be done yet.
+        with call.context.measuring((call, taken)):
+            output = call.output.transpose(1, 2).float()  # [B, Q, H, E]
+            gate = taken.reshape(output.shape).float() / output
+            self._gates[layer] = self._over_queries(call, gate.nanmean(-1).transpose(1, 2))
 
     def _over_queries(self, call: AttentionCall, values: Tensor) -> Tensor:
         """Values Float [B, H, Q] of the newest query, or the mean over the queries whose attention is `received`: [b, H]."""
