@@ -342,7 +342,7 @@ def test_on_a_cache_of_fixed_size_all_steps_are_of_one_kind() -> None:
                         cache=object(),
                         kind=kind,
                         active=active,
-                    ),  # fmt: skip
+                    ),
                     object.__new__(fixed),
                 )
                 for start in (8, 12, 16)
