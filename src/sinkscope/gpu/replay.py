@@ -92,7 +92,9 @@ class Replays:
         engine = self._engine
         if not captures(request.ids.device):
             return None
-        alone = looks_at_more(request) or (request.through is not None and request.repeats is None)
+        # Of a forward of its own kind the state is that of the object whose method it is.
+        owned = request.repeats is not None and hasattr(request.through, "__self__")
+        alone = looks_at_more(request) or (request.through is not None and not owned)
         between = fixed is None and (request.cache is not None or request.kind != "denoise")
         facts = [getattr(request, item.name) for item in fields(request) if item.name not in ELSEWHERE]
         # A tensor of its own lies in memory that does not stay.
