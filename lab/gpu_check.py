@@ -98,7 +98,7 @@ def smoke(name: str) -> Callable[[], Iterator[dict[str, Any]]]:
         for place, ids in enumerate(prompts):
             runs = []
             for on in (False, True):
-                with mock.patch.object(engine, "fast", lambda device, on=on: on and fast(device)):
+                with mock.patch.object(engine, "wraps", lambda device, on=on: on and fast(device)):
                     runs.append(ss.generate(model, ids, decoding, capture=ss.Capture(), **options))
             plain, replayed = runs
             arrays: list[Any] = [getattr(run.trace, "_parts").arrays["received"] for run in runs]  # noqa: B009

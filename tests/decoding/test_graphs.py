@@ -10,7 +10,7 @@ import gc
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,8 +23,10 @@ from tests.helpers import golden
 from tests.helpers.repeated import Played, at_once, played  # noqa: F401
 
 import sinkscope as ss
+from sinkscope.decoding import engine
 from sinkscope.decoding.step import Request
 from sinkscope.gpu import graphs, replay
+from sinkscope.gpu.state import State, put, saved
 from sinkscope.gpu.static_cache import BlockCache, StaticCache
 from sinkscope.models.model import Model
 
@@ -286,6 +288,81 @@ def test_what_a_fixed_cache_does_not_know_runs_without_one(
         plain = ss.generate(model, ids, decoding, capture=ss.Capture())
     assert (plain.sequences[:, 16:] == written).any()
     equal(plain, ss.generate(model, ids, decoding, capture=ss.Capture()))
+
+
+@pytest.mark.parametrize(
+    "options", [{"policy": "random(top:2)"}, {"reuse": "prefix:3"}], ids=["policy", "reuse"]
+)
+def test_the_switch_changes_nothing(
+    options: dict[str, Any],
+    played: Played,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With SINKSCOPE_FAST=0 nothing is repeated, and states and traces are those of a run with it."""
+    model = ss.load(GOLDEN / "llada" / "checkpoint")
+
+    def run() -> ss.Run:
+        return ss.generate(model, prompt(), ss.LladaDecoding(24, 24, 8), capture=ss.Capture(), **options)
+
+    fast = [run() for _ in range(2)]
+    assert played.replayed
+    monkeypatch.setenv("SINKSCOPE_FAST", "0")
+    before = played.captured, played.replayed
+    plain = run()
+    assert before == (played.captured, played.replayed)
+    for found in fast:
+        equal(plain, found)
+
+
+def test_the_switch_asks_and_sends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With SINKSCOPE_FAST=0 nothing waits on streams of its own, and no thread delivers."""
+
+    def ask() -> bool:
+        return True
+
+    device = torch.device("cuda")
+    assert engine.wraps(device)
+    monkeypatch.setenv("SINKSCOPE_FAST", "0")
+    assert not engine.wraps(device)
+    assert engine.asked(ask, device) is ask
+
+
+@dataclass
+class Remembered:
+    """What a rule of another package keeps for itself."""
+
+    seen: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A rule of another package."""
+
+    width: int
+
+
+class Holder:
+    """Stands for a policy while it runs."""
+
+    def __init__(self, width: int) -> None:
+        self.rule, self.memory = Foreign(width), {0: Remembered(torch.ones(2))}
+
+
+def test_state_of_rules_of_others_survives_a_failed_capture() -> None:
+    """What only the object itself holds is there after the object was put back, and it is the same."""
+    holder = Holder(1)
+    contents, kept = saved([holder]), weakref.ref(holder.memory[0])
+    holder.rule = Foreign(2)
+    put([holder], contents)
+    assert holder.memory[0] is kept()
+    assert holder.rule == Foreign(1)
+
+
+def test_rules_of_others_are_told_apart_by_their_values() -> None:
+    """Rules of another package that are equal stand for the same generation; their own memories never do."""
+    one, same, other = (State([Foreign(width)]).outline for width in (1, 1, 2))
+    assert one == same != other
+    assert State([Remembered(torch.ones(2))]).outline != State([Remembered(torch.ones(2))]).outline
 
 
 def test_groups_that_run_at_once_have_graphs_of_their_own(played: Played) -> None:  # noqa: F811

@@ -54,7 +54,7 @@ def counted_captures() -> Iterator[list[bool]]:
 
 def wrapped(on: bool) -> Any:
     """Inside, forwards are captured, on caches of fixed size; or launched kernel by kernel."""
-    return mock.patch.object(engine, "fast", return_value=on)
+    return mock.patch.object(engine, "wraps", return_value=on)
 
 
 def load(family: str, dtype: str) -> Any:

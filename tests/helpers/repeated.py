@@ -52,7 +52,7 @@ class Played:
 
 def at_once(patch: pytest.MonkeyPatch, on: bool = True) -> None:
     """Engines work as on a GPU, or as on a CPU."""
-    patch.setattr(engine, "fast", lambda device: on and os.environ.get("SINKSCOPE_FAST") != "0")
+    patch.setattr(engine, "wraps", lambda device: on and os.environ.get("SINKSCOPE_FAST") != "0")
     patch.setattr(replay, "captures", lambda device: True)
 
 

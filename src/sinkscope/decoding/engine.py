@@ -7,15 +7,15 @@ fast on a GPU, and what makes them approximate, wraps `Engine.run` from outside,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
 
 from sinkscope.attention.context import ForwardContext
-from sinkscope.base.fast import fast
+from sinkscope.base.fast import INTERPRETED, fast
 from sinkscope.decoding.step import ForwardRecorder, Prompts, Recorded, Request, Step
 from sinkscope.models.model import Model
 from sinkscope.policies.account import StepAccount
@@ -27,14 +27,10 @@ T = TypeVar("T")
 Run = Callable[[Request], Tensor]
 
 
-class Beside(Protocol):
-    """Where policy and recorder measure while the layers go on (see `gpu.streams`)."""
+Aside = AbstractContextManager[Callable[[object], AbstractContextManager[None]] | None]
+"""Where policy and recorder measure while the layers go on; on leaving, all is done (see `gpu.streams`)."""
 
-    def beside(self, inputs: object) -> AbstractContextManager[None]:
-        """Run what is inside there; inputs: what it reads."""
-
-    def join(self) -> None:
-        """Wait until all is done."""
+IN_TURN: Aside = nullcontext()
 
 
 class Engine:
@@ -68,7 +64,7 @@ class Engine:
         self.run: Run = self.plain
         self.notes: list[Callable[[Step], Step]] = []
         self.releases: list[Callable[[], None]] = []
-        if fast(model.device) and model.home is None:
+        if wraps(model.device) and model.home is None:
             from sinkscope.gpu.replay import Replays
 
             replays = Replays(self)
@@ -104,18 +100,10 @@ class Engine:
         self.deliver(recorded, request)
         return output
 
-    def compute(self, request: Request, aside: Beside | None = None) -> tuple[Tensor, Recorded]:
-        """The forward of a request, and what was recorded; nothing of it waits for the device where it can be repeated.
-
-        Args:
-            aside: where to measure, beside the layers; None: in their turn.
-        """
-        context = self._context(request, aside)
-        try:
-            output = self._layers(request, context)
-        finally:
-            if aside is not None:
-                aside.join()
+    def compute(self, request: Request, aside: Aside = IN_TURN) -> tuple[Tensor, Recorded]:
+        """The forward of a request, and what was recorded; nothing of it waits for the device where it can be repeated."""
+        with aside as beside:
+            output = self._layers(request, self._context(request, beside))
         # The policy's account comes first: the recorder keeps it too.
         self.account = None if self.policy is None else self.policy.end()
         return output, {} if self.recorder is None else self.recorder.end(self.account)
@@ -162,7 +150,7 @@ class Engine:
             fed = torch.cat([fed, request.twin[0]])
         return model.hidden(fed, context, request.cache, None if places is None else places.positions)
 
-    def _context(self, request: Request, aside: Beside | None) -> ForwardContext:
+    def _context(self, request: Request, beside: Any) -> ForwardContext:
         """What is wanted of a forward: built before it, for both branches of a guided one."""
         keys, places = request.state.shape[1], request.places
         own = (self.real if request.real is None else request.real) if places is None else places.visible
@@ -187,7 +175,7 @@ class Engine:
             pattern=request.pattern,
             soft=request.soft,
             active=request.active,
-            beside=None if aside is None else aside.beside,
+            beside=beside,
         )
 
     def _of_policy(self, request: Request) -> Forward:
@@ -220,6 +208,11 @@ class Engine:
         finally:
             self.recorder = recorder
         self.forwards = self.forwards + (1 if request.alive is None else request.alive.long())
+
+
+def wraps(device: torch.device) -> bool:
+    """Whether forwards on a device are made fast."""
+    return (device.type == "cuda" or INTERPRETED) and fast(device)
 
 
 def asked(ask: Callable[[], T], device: torch.device) -> Callable[[], T]:

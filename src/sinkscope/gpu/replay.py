@@ -7,7 +7,7 @@ request be repeated? What cannot be runs as it would without.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from contextlib import suppress
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -81,15 +81,8 @@ class Replays:
         observed = engine.policy is not None or engine.recorder is not None
         few = request.places is not None or request.ids.numel() <= FEW
         # Launched one by one, kernels wait for the host: only a captured forward gains by a second stream.
-        aside = Aside(request.ids.device) if captured and observed and few and request.ids.is_cuda else None
-        try:
-            output, recorded = engine.compute(request, aside)
-        except BaseException:
-            if aside is not None:
-                # Else the capture would end in an error about the second stream, which hides this one.
-                with suppress(RuntimeError):
-                    aside.join()
-            raise
+        quick = captured and observed and few and request.ids.is_cuda
+        output, recorded = engine.compute(request, Aside(request.ids.device) if quick else nullcontext())
         if engine.policy is not None and request.step:
             engine.policy.scores.carry()
         return Result(output, recorded, engine.account)
@@ -99,7 +92,9 @@ class Replays:
         engine = self._engine
         if not captures(request.ids.device):
             return None
-        alone = looks_at_more(request) or (request.through is not None and request.repeats is None)
+        # Of a forward of its own kind the state is that of the object whose method it is.
+        owned = request.repeats is not None and hasattr(request.through, "__self__")
+        alone = looks_at_more(request) or (request.through is not None and not owned)
         between = fixed is None and (request.cache is not None or request.kind != "denoise")
         facts = [getattr(request, item.name) for item in fields(request) if item.name not in ELSEWHERE]
         # A tensor of its own lies in memory that does not stay.

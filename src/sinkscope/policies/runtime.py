@@ -14,8 +14,7 @@ from torch import Tensor
 
 from sinkscope.attention.context import ACTIVE, ALL, NEWEST, AttentionCall
 from sinkscope.attention.key_mask import Band, KeyMask
-from sinkscope.attention.scores import query_weights
-from sinkscope.attention.visibility import Visibility
+from sinkscope.attention.visibility import Visibility, query_weights
 from sinkscope.base.errors import InputError
 from sinkscope.policies.account import LayerState, StepAccount, Totals, account_of
 from sinkscope.policies.layer_view import AllLayers, LayerView

@@ -86,6 +86,23 @@ class Experiment:
         random = self.policy is not None and any(rule.control is not None for rule in self.policy.parts())
         return random or self.decoding.draws or (self.reuse is not None and self.reuse.draws)
 
+    @property
+    def extras(self) -> dict[str, Any]:
+        """What plug-ins do in the generations, as `ss.generate` takes it."""
+        return {} if self.reuse is None else {"reuse": self.reuse}
+
+    def check_extras(self, model: Model, reads: bool = False) -> None:
+        """Raise InputError where a plug-in does not suit the model, the decoding, the policy, or a task that reads texts."""
+        if self.reuse is None:
+            return
+        from sinkscope.reuse.acting import check_reuse
+
+        if reads:
+            raise InputError(
+                f"{self.task.name} reads texts, and reuse {self.reuse} is for steps of a generation; leave it out"
+            )
+        check_reuse(model, self.decoding, self.policy, None, self.reuse)
+
     @cached_property
     def settings(self) -> dict[str, Any]:
         """What the records of a run carry and a folder is refused by, as JSON data."""

@@ -27,7 +27,6 @@ from sinkscope.models.load import load
 from sinkscope.models.prompts import decode, render
 from sinkscope.policies import parse_policy
 from sinkscope.reuse import parse_reuse
-from sinkscope.reuse.acting import check_reuse
 from sinkscope.tasks.answer import rows_at_once
 from sinkscope.tasks.experiment import Experiment, ModelIdentity
 from sinkscope.tasks.likelihood import DRAWS, Likelihood, bound, exact
@@ -105,7 +104,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
             ModelIdentity.of(self.model), Requests(), self._decoding({}), rule, approximate, (seed,)
         )
         # Options that do not fit together are said now.
-        check_reuse(self.model, self.experiment.decoding, rule, None, approximate)
+        self.experiment.check_extras(self.model)
 
     # ---- text -------------------------------------------------------------------------------------
 
@@ -169,8 +168,8 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
                 part = numbers[start : start + rows]
                 ids = torch.tensor([prompts[number] for number in part])
                 seeds = [self.stream(requests[number].args[0], repeats[number]) for number in part]
-                policy, reuse = self.experiment.policy, self.experiment.reuse
-                run = generate(self.model, ids, decoding, policy=policy, seed=seeds, reuse=reuse)
+                policy, extras = self.experiment.policy, self.experiment.extras
+                run = generate(self.model, ids, decoding, policy=policy, seed=seeds, **extras)
                 for row, number in enumerate(part):
                     answers[number] = self._text(run.answer(row), requests[number].args[1])
                     self.cache_hook.add_partial("generate_until", requests[number].args, answers[number])

@@ -403,9 +403,9 @@ class Parcel:
         fields = self.step | {"candidate": candidate, "confidence": confidence.float()}
         return replace(self, step=fields, everywhere=None)
 
-    def on_host(self) -> Parcel:
-        """The parcel in the host's memory, once everything has been computed."""
+    def on_host(self, copy: Callable[[Tensor], Tensor] = Tensor.cpu) -> Parcel:
+        """The parcel in the host's memory; copy: takes a tensor there."""
         step, arrays = (
-            {name: value.cpu() for name, value in tensors.items()} for tensors in (self.step, self.arrays)
+            {name: copy(value) for name, value in tensors.items()} for tensors in (self.step, self.arrays)
         )
         return replace(self, step=step, arrays=arrays)
