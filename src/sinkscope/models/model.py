@@ -95,8 +95,8 @@ class Model:
 
     @property
     def source(self) -> str:
-        """What the model was loaded from, as the user wrote it."""
-        return self.checkpoint.source
+        """What the model was loaded from; of a causal mode, SOURCE@causal."""
+        return self.checkpoint.source + ("@causal" if self.spec.causal and self.spec.modes else "")
 
     @property
     def revision(self) -> str | None:
