@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from sinkscope.base.checks import one_of, whole
+from sinkscope.base.checks import whole
 from sinkscope.base.errors import InputError, SinkscopeError, nearest
 from sinkscope.base.files import fit
 from sinkscope.base.sink_rule import EPSILON
