@@ -137,8 +137,7 @@ def test_a_twin_is_another_model_of_the_study() -> None:
 def test_the_policies_of_the_protocol_study_suit_the_models_they_are_for() -> None:
     study = spec.read("protocol")
     for grid in study.evaluate:
-        (family,) = grid.families
-        kind = "causal" if family == "causal" else "masked"
+        kind = "causal" if grid.families == ("causal",) else "masked"
         policies = [parse_policy(text) for text in grid.policies]
         assert all(check_policy(policy, 4, 64, kind) is policy for policy in policies)
         rules = [rule for policy in policies if policy for rule in policy.parts()]
