@@ -161,5 +161,6 @@ def test_optional_models_that_are_not_here_are_left_out(
         "organism/causal", "organism/scratch", "organism/adapted", "organism/multimodal",
     ]  # fmt: skip
     assert {grid.task for grid in study.evaluate} == {"word_problems"}
-    assert line.startswith("left out: smollm2, smollm2-twin (smollm2 is not on this machine")
+    assert line.startswith("left out: smollm2, smollm2-twin, nvidia/Nemotron-Labs-Diffusion-3B, ")
+    assert "(smollm2 is not on this machine" in line
     assert present(study) == (study, "")
