@@ -40,7 +40,7 @@ class ModelIdentity:
     def of(cls, model: Model) -> ModelIdentity:
         """Of a model that is loaded."""
         dtype = str(model.dtype).removeprefix("torch.")
-        return cls(model.source, model.family, dtype, model.revision or model.digest)
+        return cls(model.source, model.spec.counted_as, dtype, model.revision or model.digest)
 
     @property
     def numbers(self) -> dict[str, Any]:

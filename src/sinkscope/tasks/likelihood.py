@@ -114,6 +114,8 @@ def masked(
 ) -> Nats:
     """Of every masked token, under a diffusion model: values [N], row by row.
 
+    A model with two modes (Nemotron-Labs-Diffusion) reads all of it both ways, as with `causal_context=False`.
+
     Args:
         ids: Long [B, S], the true tokens. where: Bool [B, S], N of them masked, all behind the given ones.
         keys: as for `causal`.
@@ -168,11 +170,6 @@ def _engine(model: Model, ids: Tensor, policy: Policy | None, keys: Sequence[int
     if model.spec.causal or model.ids.mask is None:
         why = "is a causal model" if model.spec.causal else "names no mask token"
         raise InputError(f"{model.source} {why}, so no token of a text can be masked")
-    if model.spec.modes:
-        raise InputError(
-            f"{model.source} reads what stands before a block causally, so no forward reads a whole masked text as its loop "
-            "does; read the text with its causal mode (SOURCE@causal in a study, model.mode(causal=True) in Python)"
-        )
     kind, shape = model.attention_kind, model.shape
     acting = check_policy(policy, shape.layers, ids.shape[1], kind, shape.heads, model.has_learned_sinks)
     runtime = None
