@@ -102,21 +102,15 @@ class ChoiceTask(ReadTask):
             mine = slice(first, first + len(continuations))
             own, longest, first = values[mine], max(lengths[mine]), mine.stop
             chosen = self.best(continuations, [one.value for one in own])
+            errors = [rounded(one.error) for one in own if one.error is not None]
             more = {
                 "values": [round(one.value, 5) for one in own],
-                "errors": [rounded(one.error) for one in own] if own[0].error is not None else None,
+                "errors": errors or None,
                 "chosen": chosen,
-                "prompt_tokens": longest,
-                **{
-                    name: rounded(_mean([getattr(one, name) for one in own]))
-                    for name in ACCOUNT
-                    if name != "hidden_share"
-                },
-                "key_share": None if policy is None else policy.key_share(longest),
             }
-            hidden = _mean([one.hidden_share for one in own])
+            acted = {name: _mean([one.account[name] for one in own]) for name in ACCOUNT}
             forwards = sum(one.forwards for one in own)
-            records.append(record_of(item, continuations[chosen], forwards, hidden, **more))
+            records.append(record_of(item, continuations[chosen], forwards, longest, policy, acted, **more))
         return records
 
     def best(self, continuations: Sequence[str], values: Sequence[float]) -> int:

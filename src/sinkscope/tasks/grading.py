@@ -20,7 +20,7 @@ from sinkscope.base.files import fit, reading
 from sinkscope.tasks import registry, sandbox
 from sinkscope.tasks.generated import GeneratedTask
 from sinkscope.tasks.records import Generation, Grade, RunFolder, TaskSettings
-from sinkscope.tasks.task import Document, Mark, Task, fingerprint
+from sinkscope.tasks.task import Document, Mark, Task, fingerprint, in_parts
 
 PART = 32
 LONGEST_ANSWER = 1_000_000
@@ -129,8 +129,8 @@ def grade_in_parts(
     run: RunFolder | None, task: Task, documents: Mapping[str, Document], rows: Sequence[Generation]
 ) -> Iterator[list[Grade]]:
     """The grades of some answers, written to the run in parts, so that a kill costs little; `documents`: by id."""
-    for start in range(0, len(rows), PART):
-        grades = grade_rows(task, documents, rows[start : start + PART])
+    for part in in_parts(rows, PART):
+        grades = grade_rows(task, documents, part)
         if run is not None:
             run.grades.append(grades)
         yield grades

@@ -12,7 +12,9 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+Item = TypeVar("Item")
 
 ACCURACY, NATS = "accuracy", "nll"
 """What a task measures: the share of right answers, or nats per token. Its settings name the second as `measure`."""
@@ -135,6 +137,11 @@ class Task(Protocol):
         """Documents, wording and grading as JSON data: part of a run's identity, beside the decoding."""
         version = getattr(self, "version", f"{self.name}/1")
         return {"task": self.name, "version": version, "scheme": scheme_settings(self.scheme)}
+
+
+def in_parts(items: Sequence[Item], size: int) -> list[Sequence[Item]]:
+    """The items in their order, `size` at a time."""
+    return [items[start : start + size] for start in range(0, len(items), size)]
 
 
 def cut(text: str, until: Sequence[str]) -> str:

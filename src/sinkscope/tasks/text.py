@@ -19,7 +19,7 @@ from sinkscope.base.errors import InputError
 from sinkscope.decoding.reading import Reading
 from sinkscope.models.model import Model
 from sinkscope.policies.policy import Policy
-from sinkscope.tasks.reading import ReadTask, read_texts, record_of, rounded, texts_of
+from sinkscope.tasks.reading import ReadTask, read_texts, record_of, texts_of
 from sinkscope.tasks.records import Generation
 from sinkscope.tasks.sources import json_lines, modified, shipped_rows, text_of
 from sinkscope.tasks.task import NATS, Document, Mark, Prompt, Scheme, Turn
@@ -77,13 +77,10 @@ class TextTask(ReadTask):
                 "tokens": len(one.values),
                 "nats": [round(value, 5) for value in one.values],
                 "columns": list(one.columns),
-                "prompt_tokens": one.tokens,
-                **{name: rounded(share) for name, share in one.account.items() if name != "hidden_share"},
-                "key_share": None if policy is None else policy.key_share(one.tokens),
                 "vocabulary": model.shape.vocabulary,
             }
             output = f"{one.nll:.6f} nats per token"
-            records.append(record_of(item, output, one.forwards, one.account["hidden_share"], **numbers))
+            records.append(record_of(item, output, one.forwards, one.tokens, policy, one.account, **numbers))
         return records
 
 
