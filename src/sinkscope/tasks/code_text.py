@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import signal
 import sys
 import threading
 import warnings
@@ -140,6 +141,7 @@ def _answer_lines() -> None:
     functions: dict[str, Callable[..., str]] = {**RULES, "syntax-error": syntax_error}
     warnings.simplefilter("ignore")  # of what a model writes; they are its own affair
     for line in sys.stdin:
+        signal.setitimer(signal.ITIMER_REAL, float(sys.argv[1]))  # the alarm ends the process, wherever it is
         try:
             name, *arguments = json.loads(line)
             reply: list[str | None] = [functions[name](*arguments)]

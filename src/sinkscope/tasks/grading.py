@@ -25,7 +25,6 @@ from sinkscope.tasks.task import Document, Mark, Task, fingerprint, in_parts
 PART = 32
 LONGEST_ANSWER = 1_000_000
 """Characters; grading reads no more."""
-GRADER_BROKE = "grading broke on the answer"
 
 
 def can_grade(task: Task) -> bool:
@@ -161,7 +160,8 @@ def _marks(task: Task, pairs: Sequence[tuple[Document, str]]) -> Sequence[Mark]:
         raise
     except Exception as error:
         if len(pairs) == 1:
-            return [Mark(False, "", f"{GRADER_BROKE} ({type(error).__name__}: {error})"[:300])]
+            why = f"grading broke on the answer ({type(error).__name__}: {error})"[:300]
+            return [Mark(False, "", why, broke=True)]
     return [_marks(task, [pair])[0] for pair in pairs]
 
 

@@ -111,6 +111,7 @@ class Grade:
     extracted: str
     reason: str = ""
     sandbox: str = ""  # the rung that its program ran on; "" where none ran
+    broke: bool = False  # the task's grading failed on it; the reason says how
 
 
 class _ModelSettings(TypedDict):

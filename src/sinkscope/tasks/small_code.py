@@ -24,15 +24,10 @@ from typing import Any
 from sinkscope.tasks.bounded import BoundedResult
 from sinkscope.tasks.generated import Draft, GeneratedTask, only_scheme
 from sinkscope.tasks.programs import grade_programs
-from sinkscope.tasks.small_code_parts import FAMILIES
+from sinkscope.tasks.small_code_parts import FAMILIES, data
 from sinkscope.tasks.task import Document, Mark, cut
 
 VERSION = "small_code/1"  # changing any text, code or test changes scores: count up
-
-NAMES = (
-    "solve", "compute", "apply", "work", "answer", "result", "process", "handle", "build", "make", "find", "get", "run",
-    "check", "pick",
-)  # fmt: skip
 
 
 def draft(rng: Random) -> Draft:
@@ -41,7 +36,7 @@ def draft(rng: Random) -> Draft:
     while len(set(map(repr, results))) < 2:  # a function that always answers the same is no exercise
         function = rng.choice(FAMILIES)(rng)
         results = function.results()
-    name = rng.choice(NAMES)
+    name = rng.choice(data()["names"])
     head = f'def {name}({", ".join(function.arguments)}):\n    """{function.docstring}"""'
     tests = [
         f"assert {name}({', '.join(map(repr, given))}) == {result!r}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import tomllib
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -82,6 +83,14 @@ def shipped_rows(file: str) -> list[dict[str, Any]]:
     raw = files("sinkscope.tasks").joinpath("data", file).read_bytes()
     _, *lines = unpacked(raw).decode().splitlines()
     return [json.loads(line) for line in lines]
+
+
+def shipped_words(name: str) -> dict[str, Any]:
+    """The words that a generated task is made of: a TOML file of this package, in which a text is a list of words."""
+    table = tomllib.loads(
+        files("sinkscope.tasks").joinpath("data", f"{name}.toml").read_text(encoding="utf-8")
+    )
+    return {name: value.split() if isinstance(value, str) else value for name, value in table.items()}
 
 
 @lru_cache(maxsize=8)
