@@ -225,7 +225,7 @@ def test_files_of_ones_own(tmp_path: Path) -> None:
         '{"words": "x"}': "line 1: expected a field text",
         " \n": "is empty",
         b"\xff\xfe": "not UTF-8",
-        '{"text": "x", "id": 1}\n{"text": "y", "id": 1}': "passage 1 twice",
+        '{"text": "x", "id": 1}\n{"text": "y", "id": 1}': "the id '1' is there twice",
     }.items():
         with pytest.raises(InputError, match=message):
             read("bad", content)

@@ -42,7 +42,7 @@ def draft(rng: Random) -> Draft:
         f"assert {name}({', '.join(map(repr, given))}) == {result!r}"
         for given, result in zip(function.inputs, results, strict=True)
     ]
-    return Draft(function.key, head, function.body, {"skeleton": function.key, "tests": "\n".join(tests)})
+    return Draft(function.key, head, function.body, {"tests": "\n".join(tests)})
 
 
 def program(document: Document, output: str) -> str:

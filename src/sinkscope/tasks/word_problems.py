@@ -90,7 +90,7 @@ class Story:
         """The problem; its skeleton is its kind and its numbers."""
         skeleton = f"{kind}:{','.join(map(str, numbers))}"
         answer = "\n".join([*self.lines, f"#### {result}"])
-        return Draft(skeleton, " ".join(self.sentences), answer, {"skeleton": skeleton})
+        return Draft(skeleton, " ".join(self.sentences), answer)
 
 
 def chain(rng: Random) -> Draft:
