@@ -1,9 +1,8 @@
 """Documents without end: the base of the generated tasks.
 
-A document is a pure function of task, split and index, the same on every machine and Python. The splits are
-disjoint by construction: each draft carries a skeleton (its structure and numbers, without names and
-wording), and a hash of the skeleton alone decides which split it belongs to. So no test question occurs in
-training, not even retold with other names.
+A document is a pure function of task, split and index, the same on every machine and Python. The splits are disjoint by
+construction: each draft carries a skeleton (its structure and numbers, without names and wording), and a hash of the skeleton
+alone decides which split it belongs to. So no test question occurs in training, not even retold with other names.
 """
 
 from __future__ import annotations

@@ -96,8 +96,7 @@ def grade_run(
     again: bool = False,
     progress: Callable[[int, int, int], None] | None = None,
 ) -> list[Grade]:
-    """Grade the generations of a run that have no grade yet, or with `again` all of them, and return all
-    grades.
+    """Grade the generations of a run that have no grade yet, or with `again` all of them, and return all grades.
 
     `run` must be open for writing. With `again` the old grades stay until all new ones are there. `progress`
     is told how many are graded, how many of those are right, and how many there are.

@@ -1,5 +1,4 @@
-"""Generated programming exercises: a signature and a docstring, to be completed with a short body, graded by
-hidden tests.
+"""Generated programming exercises: a signature and a docstring, to be completed with a short body, graded by hidden tests.
 
 They stand in for HumanEval where a small model must be able to learn the task: one or a few lines, within 64
 tokens for question and answer each with a small tokenizer.

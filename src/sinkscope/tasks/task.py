@@ -1,9 +1,8 @@
 """A task: documents, a prompt for each, and a grade for each answer.
 
 A new task is a file with a frozen dataclass that derives from `Task`, and one registration (a line in `registry.py`,
-`ss.register`, or an entry point). Everything that can change a score (wording, examples, stop strings, extraction,
-decoding) is data in a `Scheme`, which has a name and is printed with the result: scores in the field differ by ten
-points on such details.
+`ss.register`, or an entry point). Everything that can change a score (wording, examples, stop strings, extraction, decoding) is
+data in a `Scheme`, which has a name and is printed with the result: scores in the field differ by ten points on such details.
 """
 
 from __future__ import annotations

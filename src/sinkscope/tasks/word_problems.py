@@ -1,8 +1,7 @@
 """Generated grade-school stories of two to four operations, with worked answers that end in `#### N`.
 
-They stand in for GSM8K where a small model must be able to learn the task: small whole numbers, every
-intermediate value in the worked answer, questions and answers within 64 tokens each for a small tokenizer
-with single digits.
+They stand in for GSM8K where a small model must be able to learn the task: small whole numbers, every intermediate value in the
+worked answer, questions and answers within 64 tokens each for a small tokenizer with single digits.
 
     Mia has 4 boxes with 6 pens each. She buys 5 more. She gives 9 to Ben. How many pens does she have now?
 
