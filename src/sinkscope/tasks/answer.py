@@ -20,7 +20,7 @@ from sinkscope.generation.generate import check_decoding, generate
 from sinkscope.generation.run import ACCOUNT, Run
 from sinkscope.models.model import Model
 from sinkscope.models.prompts import pad
-from sinkscope.policies.policy import Policy, check_policy
+from sinkscope.policies.policy import check_policy
 from sinkscope.reuse.acting import check_reuse
 from sinkscope.tasks.experiment import Experiment
 from sinkscope.tasks.grading import check_documents, grade_in_parts
@@ -98,12 +98,11 @@ def answer(
     keys = {item.key for item in wanted}
     left = [item for item in wanted if item.key not in run.generations]
     done = len(keys) - len(left)
-    right = sum(row.passed for row in run.grades if (row.document, row.seed) in keys) if grade else 0
+    right = sum(row.passed for row in run.grades if row.key in keys) if grade else 0
     rows = _records(model, experiment, left, batch_size)
     if grade:  # what was saved, but not graded, before a kill
-        saved = [row for row in run.generations if row.document in documents]
-        rest = [row for row in saved if (row.document, row.seed) not in run.grades]
-        right += _right(run, task, documents, rest)
+        saved = [row for row in run.generations if row.document in documents and row.key not in run.grades]
+        right += _right(run, task, documents, saved)
     progress = progress or (lambda done, right, total: None)
     progress(done, right, len(keys))
     for part in rows:
@@ -130,7 +129,12 @@ def _records(
             for part in in_parts(left, READ_AT_ONCE_ON_GPU if model.device.type == "cuda" else READ_AT_ONCE)
         )
     prompts = encoded(model, task, left)
-    _check(model, decoding, policy, prompts)
+    check_decoding(model, decoding)
+    if not decoding.new_tokens:
+        raise InputError("tasks are text; image decodings have no answer to grade")
+    for length in sorted({len(prompt.ids) for prompt in prompts.values()}):
+        keys, kind = length + decoding.new_tokens, model.attention_kind
+        check_policy(policy, model.shape.layers, keys, kind, model.shape.heads, model.has_learned_sinks)
     check_reuse(model, decoding, policy, None, reuse)
     lengths = [len(prompts[item.document.id].ids) for item in left]
     queue = [[left[index] for index in part] for part in batches(model, decoding, lengths, batch_size)]
@@ -161,16 +165,6 @@ def halving(
 def _right(run: RunFolder, task: Task, documents: dict[str, Document], rows: Sequence[Generation]) -> int:
     """Grade some answers into the run; return how many are right."""
     return sum(grade.passed for part in grade_in_parts(run, task, documents, rows) for grade in part)
-
-
-def _check(model: Model, decoding: Decoding, policy: Policy | None, prompts: Prompts) -> None:
-    """Refuse all that can be wrong before the first forward."""
-    check_decoding(model, decoding)
-    if not decoding.new_tokens:
-        raise InputError("tasks are text; image decodings have no answer to grade")
-    for length in sorted({len(prompt.ids) for prompt in prompts.values()}):
-        keys, kind = length + decoding.new_tokens, model.attention_kind
-        check_policy(policy, model.shape.layers, keys, kind, model.shape.heads, model.has_learned_sinks)
 
 
 def batches(

@@ -278,18 +278,18 @@ def _measured(evaluation: Evaluation) -> tuple[str, str]:
 
 def collect(run: RunFolder, keys: set[tuple[str, int]] | None = None) -> Evaluation:
     """The evaluation that a folder holds, or the part of it with these (document, seed); reads only."""
-    grades = {(grade.document, grade.seed): grade for grade in run.grades}
-    rows = [row for row in run.generations if keys is None or (row.document, row.seed) in keys]
+    grades = {grade.key: grade for grade in run.grades}
+    rows = [row for row in run.generations if keys is None or row.key in keys]
     if not rows:
         raise InputError(f"{run.path} has no answers yet: run `sinkscope evaluate` with it as --out")
-    missing = [row.document for row in rows if (row.document, row.seed) not in grades]
+    missing = [row.document for row in rows if row.key not in grades]
     if missing:
         raise InputError(
             f"{run.path} has {len(missing)} answers without a grade, such as {missing[0]}: run `sinkscope evaluate --grade "
             f"{run.path}`"
         )
     settings = settings_of(run)
-    records = (record_of(row, grades[row.document, row.seed], settings) for row in rows)
+    records = (record_of(row, grades[row.key], settings) for row in rows)
     return Evaluation(tuple(records), settings)
 
 

@@ -112,8 +112,8 @@ def grade_run(
     generations = list(run.generations)
     documents = _documents(task, generations)
     kept = [] if again else list(run.grades)
-    done = {(grade.document, grade.seed) for grade in kept}
-    todo = [row for row in generations if (row.document, row.seed) not in done]
+    done = {grade.key for grade in kept}
+    todo = [row for row in generations if row.key not in done]
     for part in grade_in_parts(None if again else run, task, documents, todo):
         kept += part
         if progress is not None:
