@@ -95,12 +95,12 @@ def make(folder: Path, *, hostile: bool = False, parameters: int = 8_000_000_000
         "sinks": trace_tables.stacked(traced, parts, summary),
         "depth": trace_tables.stacked(traced, parts, depth_table),
     }
-    frames |= tables.verdicts(frames, cells)
     about = {"model": names[0], "decoding_name": "short", "policy": "top:1"}
     frames["replay"] = pd.DataFrame([{**about, "n": 3, "kl": 0.01234, "flipped": 0.25, "changed": None}])
     frames["pairs"] = pd.DataFrame(
         [{**about, "document": f"d{i}", "measure": "delay", "value": i / 7} for i in range(3)]
     )
+    frames |= tables.verdicts(frames, cells)
     tables.write(store, frames)
     manifest = {
         "study": study.name, "inputs": "0", "science": "study/1", "versions": {"sinkscope": "0", "torch": "0"},

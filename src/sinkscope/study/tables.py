@@ -127,7 +127,7 @@ def under_floor(store: Store, cells: Sequence[Cell]) -> list[dict[str, Any]]:
 
 
 def verdicts(frames: Frames, cells: Sequence[Cell]) -> dict[str, pd.DataFrame]:
-    """`diagnosis`, `needs`, `claims` and `sensitivity`: one row for each verdict."""
+    """`diagnosis`, `needs`, `claims` and `sensitivity`: a row for each verdict, which the first three also have whole."""
     models = {
         cell.model.name: Studied(
             cell.experiment.model.family, cell.model.twin, is_published(cell.model.source)
@@ -140,7 +140,10 @@ def verdicts(frames: Frames, cells: Sequence[Cell]) -> dict[str, pd.DataFrame]:
         "needs": list(needs(measured).values()),
         "claims": [one for row in judge(measured).values() for of_model in row.values() for one in of_model],
     }
-    rows = {name: [wording.row(verdict) for verdict in found] for name, found in made.items()}
+    rows = {
+        name: [wording.row(verdict) | {"verdict": verdict.to_json()} for verdict in found]
+        for name, found in made.items()
+    }
     rows["sensitivity"] = [
         wording.row(verdict) | {"epsilon": epsilon, "rule": rule}
         for epsilon, rule, verdict in sensitivity(measured)
