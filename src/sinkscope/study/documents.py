@@ -9,6 +9,7 @@ from sinkscope.base.errors import InputError
 from sinkscope.base.text import listed
 from sinkscope.study.facts import local_checkpoint
 from sinkscope.tasks.reading import ReadTask
+from sinkscope.tasks.registry import base_and_scheme
 from sinkscope.tasks.task import digest
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def sentences(study: Study) -> list[str]:
     """Which documents the study evaluates, for people."""
     rules: dict[int, list[str]] = {}
     for grid in study.evaluate:
-        rules.setdefault(grid.batches, []).extend(task.partition(":")[0] for task in grid.tasks)
+        rules.setdefault(grid.batches, []).extend(base_and_scheme(task)[0] for task in grid.tasks)
     said = []
     for batch, tasks in rules.items():
         rule = "the first of the task"

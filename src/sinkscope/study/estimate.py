@@ -16,6 +16,7 @@ from sinkscope.study import documents
 from sinkscope.study.cells import Cell, Looks, outline
 from sinkscope.study.facts import Facts, facts_of
 from sinkscope.study.spec import CAUSAL, Grid, Study, has_auto
+from sinkscope.tasks.registry import base_and_scheme
 
 if TYPE_CHECKING:
     from sinkscope.study.executors import Executor
@@ -262,7 +263,7 @@ def deciding(study: Study, families: Mapping[str, str]) -> list[str]:
             for family in sorted(concerned)
             if grid.takes(family) and claim.concerns(family) and _decides(kind, grid, claim, family == CAUSAL)
         }
-        part = f"[[{kind}]] {', '.join(dict.fromkeys(task.partition(':')[0] for task in grid.tasks))}"
+        part = f"[[{kind}]] {', '.join(dict.fromkeys(base_and_scheme(task)[0] for task in grid.tasks))}"
         said.setdefault(", ".join(names) or "no claim", []).append(part)
     return [f"{' and '.join(dict.fromkeys(parts))}: may decide {names}" for names, parts in said.items()]
 

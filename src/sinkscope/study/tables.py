@@ -53,6 +53,7 @@ from sinkscope.study.store import Store
 from sinkscope.study.trace_tables import inspection, pairs, replay, traced, with_columns
 from sinkscope.tasks.choices import GUESSED
 from sinkscope.tasks.evaluation import Evaluation, record_of, settings_of
+from sinkscope.tasks.registry import base_and_scheme
 from sinkscope.tasks.task import ACCURACY, NATS
 from sinkscope.verdicts import wording
 from sinkscope.verdicts.questions import judge, sensitivity
@@ -118,7 +119,7 @@ def under_floor(store: Store, cells: Sequence[Cell]) -> list[dict[str, Any]]:
     rows = []
     for cell, grades in zip(asked, grades_of(store, asked).values(), strict=True):
         right = [grade for grade in grades if grade is not None]
-        guess = GUESSED.get(cell.task.partition(":")[0], 0.0)
+        guess = GUESSED.get(base_and_scheme(cell.task)[0], 0.0)
         floor = guess + cell.floor * (1 - guess)
         if len(right) == cell.answers and sum(right) < floor * len(right):
             row = {"model": cell.model.name, "task": cell.task, "n": len(right)}

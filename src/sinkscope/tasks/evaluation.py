@@ -14,7 +14,6 @@ from sinkscope.base.errors import InputError
 from sinkscope.base.files import fit, reading
 from sinkscope.statistics import Interval, mean_interval, standard_error, wilson
 from sinkscope.tasks.battery import SKILLS, Stratum, stratum_of
-from sinkscope.tasks.grading import GRADER_BROKE
 from sinkscope.tasks.records import Generation, Grade, RunFolder, RunSettings
 from sinkscope.tasks.task import ACCURACY, NATS
 
@@ -37,6 +36,7 @@ class Record:
         seed: the run's; stream: of this answer's own random stream (`ss.generate(…, seed=[stream])`).
         settings: model, task and scheme, decoding, policy: the same for all records of a run.
         sandbox: the rung that a program ran on; "" where none ran.
+        broke: True where the task's own grading broke on the answer.
         nll: nats per token, for tasks that measure likelihood; nats: of every scored token. `passed` says nothing there.
     """
 
@@ -66,6 +66,7 @@ class Record:
     macs_exact: int | None = None
     strongest_hit: float | None = None
     sink_removed: float | None = None
+    broke: bool | None = None
 
 
 UNTOLD = {
@@ -233,7 +234,7 @@ def summary(evaluation: Evaluation) -> list[tuple[str, str]]:
         shares = ", ".join(f"{value:.2%} {words}" for words, value in parts.items() if value is not None)
         lines.append(("took", shares or "nothing: it never acted"))
     lines.append(("sandbox", confined_by(record.sandbox for record in records)))
-    broken = [record for record in records if record.reason.startswith(GRADER_BROKE)]
+    broken = [record for record in records if record.broke]
     if broken:
         example = f"{broken[0].document}, {broken[0].reason}"
         lines.append(("grading", f"broke on {len(broken)} answers, counted as wrong: {example}"))
@@ -326,6 +327,7 @@ def record_of(row: Generation, grade: Grade, settings: Mapping[str, Any]) -> Rec
         **vars(grade),
         **vars(row),
         "hidden_share": row.hidden,
+        "broke": grade.broke or None,
         "settings": settings,
     }
     known["nats"] = tuple(known["nats"])

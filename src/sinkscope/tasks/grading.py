@@ -25,7 +25,6 @@ from sinkscope.tasks.task import Document, Mark, Task, fingerprint
 PART = 32
 LONGEST_ANSWER = 1_000_000
 """Characters; grading reads no more."""
-GRADER_BROKE = "grading broke on the answer"
 
 
 def can_grade(task: Task) -> bool:
@@ -55,7 +54,7 @@ def task_of(settings: Mapping[str, Any], data: str | Path | None = None, sandbox
         if data is None:
             raise InputError(f"the run's task is a file of your own, {name}.jsonl: give it with --data")
         return registry.get(f"{data}:{scheme}", None, None, sandbox)
-    if name.partition(":")[0] not in registry.names():
+    if registry.base_and_scheme(name)[0] not in registry.names():
         raise InputError(f"the run's task {name!r} is not known here: {nearest(name, registry.names())}")
     return registry.get(f"{name}:{scheme}" if scheme else name, None, data, sandbox)
 
@@ -161,7 +160,8 @@ def _marks(task: Task, pairs: Sequence[tuple[Document, str]]) -> Sequence[Mark]:
         raise
     except Exception as error:
         if len(pairs) == 1:
-            return [Mark(False, "", f"{GRADER_BROKE} ({type(error).__name__}: {error})"[:300])]
+            said = f"grading broke on the answer ({type(error).__name__}: {error})"
+            return [Mark(False, "", said[:300], broke=True)]
     return [_marks(task, [pair])[0] for pair in pairs]
 
 

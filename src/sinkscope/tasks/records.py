@@ -111,6 +111,7 @@ class Grade:
     extracted: str
     reason: str = ""
     sandbox: str = ""  # the rung that its program ran on; "" where none ran
+    broke: bool = False  # grading itself broke on it
 
 
 class _ModelSettings(TypedDict):

@@ -67,6 +67,7 @@ class Mark:
     extracted: str  # the answer or program that was found in the output
     reason: str = ""  # for a program: why it failed
     sandbox: str = ""  # for a program: the rung that it ran on ("bubblewrap", "landlock", "none")
+    broke: bool = False  # the task's own grading broke on it
 
 
 @dataclass(frozen=True)

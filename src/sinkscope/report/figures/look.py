@@ -123,6 +123,15 @@ def finished(
     return PaperFigure(name, told["title"], figure, table, whole)
 
 
+def short(model: str) -> str:
+    """A model's name in figures.
+
+    >>> short("organism/causal")
+    'causal'
+    """
+    return model.removeprefix("organism/")
+
+
 def cut(name: str, longest: int = LONGEST) -> str:
     """A name that fits above or beside a panel, with nothing invisible in it."""
     return visible(name if len(name) <= longest else f"{name[: longest - 1]}…")

@@ -16,12 +16,12 @@ from markupsafe import Markup
 
 from sinkscope.base.text import listed, visible
 from sinkscope.base.version import __version__
+from sinkscope.report.figures.look import short
 from sinkscope.report.html import page, viewer_style
 from sinkscope.report.study import matrix, scores, tables, traced
 from sinkscope.report.study.drawing import shown, study_figures, traces
 from sinkscope.report.study.overview import overview
 from sinkscope.report.study.source import StudySource
-from sinkscope.report.study.words import short
 from sinkscope.study.documents import sentences
 from sinkscope.study.names import label
 from sinkscope.study.plugged import PLUGINS

@@ -8,11 +8,11 @@ from typing import Any
 
 from markupsafe import Markup
 
+from sinkscope.report.figures.look import short
 from sinkscope.report.study import charts
 from sinkscope.report.study.cells import NONE, Cell, Row, Table, columns_table, estimate, value
 from sinkscope.report.study.drawing import paper
 from sinkscope.report.study.source import StudySource
-from sinkscope.report.study.words import short
 from sinkscope.sinks import composition as token_table
 from sinkscope.sinks.categories import CATEGORIES
 from sinkscope.study.paper import published_tokens
