@@ -82,8 +82,8 @@ samples = 3
 """
 MEASURED = ("seconds", "tokens_per_second", "speed", "when", "time", "versions")
 """Parts of the names of columns that hold times, or what a machine is."""
-JUDGED = "verdict"
-"""The column with a verdict as JSON, to the last digit: `verdicts` compares those of a study, to five."""
+JUDGED = ("verdict", "evidence")
+"""A verdict as JSON, to the last digit, which `verdicts` compares to five; and in words."""
 
 
 def described(array: np.ndarray) -> str:
@@ -229,7 +229,7 @@ def frames(folder: Path) -> dict[str, str]:
         kept = [
             column
             for column in frame
-            if column != JUDGED and not any(word in str(column) for word in MEASURED)
+            if column not in JUDGED and not any(word in str(column) for word in MEASURED)
         ]
         made[path.stem] = frame[kept].to_csv(index=False, float_format="%.6g")
     return made
@@ -300,7 +300,7 @@ def told(verdict: Any) -> dict[str, Any]:
     known = [value for estimate in estimates for value in estimate if value == value]
     return {
         "question": verdict.question, "model": verdict.subject, "about": verdict.about, "status": verdict.status.value,
-        "answer": verdict.answer, "reason": verdict.reason and verdict.reason.value, "n": verdict.n,
+        "answer": verdict.answer, "reason": verdict.reason and verdict.reason.name, "n": verdict.n,
         "numbers": [f"{value:.5g}" for value in known],
     }  # fmt: skip
 

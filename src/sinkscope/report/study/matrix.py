@@ -35,7 +35,14 @@ class Line:
     def about(self) -> str:
         """What the estimates are, for a question whose text does not say it."""
         measures = (self.drawn(model).measure for model in self.verdicts if self.verdicts[model])
-        return next((f"… {one.label}" for one in measures if one is not None and not self.question.text), "")
+        return next(
+            (
+                f"… {one.label.format('such')}"
+                for one in measures
+                if one is not None and not self.question.text
+            ),
+            "",
+        )
 
     def places(self, verdict: Verdict) -> tuple[float | None, ...]:
         """Estimate, its bounds and limit in percent of a scale that all models of the line share; None where there is none."""
