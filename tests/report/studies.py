@@ -100,7 +100,7 @@ def make(folder: Path, *, hostile: bool = False, parameters: int = 8_000_000_000
     frames["pairs"] = pd.DataFrame(
         [{**about, "document": f"d{i}", "measure": "delay", "value": i / 7} for i in range(3)]
     )
-    frames |= tables.verdicts(frames, cells)
+    frames |= tables.verdicts(frames, tables.studied(cells))
     tables.write(store, frames)
     manifest = {
         "study": study.name, "inputs": "0", "science": "study/1", "versions": {"sinkscope": "0", "torch": "0"},

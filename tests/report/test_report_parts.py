@@ -23,7 +23,7 @@ from sinkscope.report.study.cells import Cell, columns_table, value
 from sinkscope.report.study.charts import Series
 from sinkscope.report.study.page import LONGEST, environment, report_page, sections, spelled
 from sinkscope.statistics import Estimate
-from sinkscope.study import spec
+from sinkscope.study import spec, tables
 from sinkscope.study.measured import Studied, collect, diagnoses
 from sinkscope.study.names import label
 from sinkscope.study.paper import published_tokens
@@ -250,9 +250,10 @@ def test_few_documents_are_said_to_be_too_few(planted: Path):
     few = {name: frame.copy() for name, frame in found.frames.items()}
     few["results"]["n"] = 4
     few["records"] = few["records"][few["records"]["index"] < 4]
+    few |= tables.verdicts(few, {name: Studied(family) for name, family in found.families.items()})
     page = report_page(replace(found, frames=few))
     assert "Too few documents: 4 cannot tell a loss from chance" in page
-    assert "Too few documents (4) to say whether it needs them" in page
+    assert "is undecided: 4 documents are too few" in page
     assert "Too few documents" not in report_page(found)
     bare = replace(found, frames={})
     assert "Nothing was measured" in report_page(bare)

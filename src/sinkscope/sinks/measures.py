@@ -121,7 +121,7 @@ class Measure(Enum):
     KEPT = "kept", "share of the score without a policy", "share", "left"
     KEPT_MORE = "kept more", "difference of the shares that are left", "share", "more kept"
     OVER_COUNT = "over control", "score lost beyond as many random keys", "points", "more than as many random keys cost"
-    OVER_MASS = "over mass control", "score lost beyond keys of equal attention", "points", "more than keys of equal attention cost"
+    OVER_MASS = "over mass control", "score lost beyond equal attention", "points", "more than keys of equal attention cost"
     OVER_OTHERS = "over other keys", "score lost beyond the other half of a mask", "points", "more than the other keys cost"
     HITS = "sinks hit", "share of the sinks", "share", "of the sinks were masked"
     STRONGEST = "strongest hit", "share of heads", "share", "of heads had their strongest sink masked"

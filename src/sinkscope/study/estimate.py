@@ -146,9 +146,8 @@ def sentences(asked: Study, resolved: Study, speeds: Speeds) -> list[str]:
         )
         budget = asked.budget
         lines.append(
-            f"{' or '.join(map(str, counts))} documents per cell: as many as {budget.seconds:g} s of computing on all workers "
-            f"allow, between {budget.least} and {budget.most}. Measured for one forward pass of one answer, without/with a "
-            f"policy: {measured}."
+            f"{' or '.join(map(str, counts))} documents per cell: as many as fit in {budget.seconds:g} s on all workers, "
+            f"{budget.least} to {budget.most}. A forward pass of one answer takes, without and with a policy: {measured}."
         )
     elif counts:
         lines.append(f"{' or '.join(map(str, counts))} documents per cell, as the study says.")
@@ -160,8 +159,8 @@ def sentences(asked: Study, resolved: Study, speeds: Speeds) -> list[str]:
 def smallest_effect(documents: int) -> str:
     """A sentence about the smallest difference that so many documents detect.
 
-    >>> smallest_effect(16)[:68]
-    'The smallest difference of two accuracies that 16 documents detect w'
+    >>> smallest_effect(16)[:69]
+    '16 documents detect a difference of two accuracies from 0.50 on (at a'
     """
     from sinkscope.statistics import minimal_detectable_effect
 
@@ -169,8 +168,8 @@ def smallest_effect(documents: int) -> str:
         return "One document detects no difference."
     worst, best = (minimal_detectable_effect(documents, accuracy) for accuracy in (0.5, 0.95))
     return (
-        f"The smallest difference of two accuracies that {documents} documents detect with 80 % power: {worst:.2f} at an "
-        f"accuracy of 0.5, {best:.2f} at 0.95, if the two runs are unrelated; less if they agree."
+        f"{documents} documents detect a difference of two accuracies from {worst:.2f} on (at an accuracy of 0.5; from "
+        f"{best:.2f} on at 0.95; 80 % power, unrelated runs; runs that agree need less)."
     )
 
 

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import io
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,7 @@ def build(store: Store, cells: Sequence[Cell]) -> dict[str, pd.DataFrame]:
     for kind, make in (("trace", traced), ("replay", replay), ("inspect", inspection), ("trace", pairs)):
         chosen = [cell for cell in cells if cell.kind == kind and (cell.exact or make is traced)]
         frames |= make(store, chosen) if chosen else {}
-    frames |= plugged(store, cells, frames) | verdicts(frames, exact)
+    frames |= plugged(store, cells, frames) | verdicts(frames, studied(exact))
     groups = {cell.model.name: cell.model.group for cell in cells if cell.model.group}
     frames["replicates"] = replicates(groups, frames)
     frames |= {"not_graded": pd.DataFrame(ungraded), "left_out": pd.DataFrame(under_floor(store, cells))}
@@ -127,14 +127,18 @@ def under_floor(store: Store, cells: Sequence[Cell]) -> list[dict[str, Any]]:
     return rows
 
 
-def verdicts(frames: Frames, cells: Sequence[Cell]) -> dict[str, pd.DataFrame]:
-    """`diagnosis`, `needs`, `claims` and `sensitivity`: a row for each verdict, which the first three also have whole."""
-    models = {
+def studied(cells: Iterable[Cell]) -> dict[str, Studied]:
+    """The models of cells."""
+    return {
         cell.model.name: Studied(
             cell.experiment.model.family, cell.model.twin, is_published(cell.model.source)
         )
         for cell in cells
     }
+
+
+def verdicts(frames: Frames, models: Mapping[str, Studied]) -> dict[str, pd.DataFrame]:
+    """`diagnosis`, `needs`, `claims` and `sensitivity`: a row for each verdict, which the first three also have whole."""
     measured = collect(frames, models)
     made = {
         "diagnosis": [verdict for of_model in diagnoses(measured).values() for verdict in of_model],

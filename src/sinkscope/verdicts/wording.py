@@ -144,11 +144,11 @@ def tallied(tally: Tally) -> str:
     """How many claims are decided; empty where no claim is about the models."""
     if not tally.claims:
         return ""
-    words = ("supported", "contradicted") if tally.bears else ("hold here", "do not")
+    words = ("supported", "contradicted") if tally.bears else ("holding here", "not holding")
     held, not_held = (tally.claims[status] for status in (Status.SUPPORTED, Status.CONTRADICTED))
     said = (
-        f"{tally.decided} of {tally.claims.total()} claims are decided: {held} {words[0]}, {not_held} {words[1]}. Each is "
-        "counted once for every model that it is about"
+        f"{tally.decided} of {tally.claims.total()} claims are decided, {held} as {words[0]} and {not_held} as {words[1]}. Each "
+        "is counted once for every model that it is about"
     )
     every = tally.verdicts.total()
     if every == tally.claims.total():
@@ -173,9 +173,9 @@ def of_model(verdicts: Mapping[str, Verdict]) -> str:
 
 
 def counted(verdicts: Mapping[str, Verdict]) -> str:
-    """How much the sentences about a model rest on: "3 prompts, 16 documents"; "" where there is nothing."""
+    """How much the sentences about a model rest on: "3 prompts and 16 documents"; "" where there is nothing."""
     asked = (verdicts.get(name) for name in ("sinks", NEEDS if NEEDS in verdicts else "ARM-like dependency"))
-    return ", ".join(
+    return " and ".join(
         f"{one.n} {one.unit}{'' if one.n == 1 else 's'}" for one in asked if one is not None and one.n
     )
 

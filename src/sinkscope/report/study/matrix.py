@@ -102,4 +102,6 @@ def claims(source: StudySource, near: bool = True) -> dict[str, Any] | None:
         for theme in THEMES
     }  # fmt: skip
     shown = {theme: lines for theme, lines in themes.items() if lines}
-    return {"models": models, "themes": shown, "decided": wording.tallied(tally(judged))} if models else None
+    counts = tally(judged)
+    found = {"models": models, "themes": shown, "decided": wording.tallied(counts), "bears": counts.bears}
+    return found if models else None
