@@ -16,7 +16,7 @@ import pandas as pd
 import xarray as xr
 
 from lab.simulated_studies import BOTH, CONTRADICTED, SUPPORTED, Effect, Null, Rng, Simulation, Study, alone
-from sinkscope.inspection.survey import LABELS, VECTORS, probe_names, probe_rows
+from sinkscope.inspection.survey import LABEL, LABELS, VECTOR, VECTORS, Name, probe_names, probe_rows
 from sinkscope.sinks.compare import LESS
 from sinkscope.sinks.sink_statistics import sink_statistics
 from sinkscope.sinks.summary_table import table_of
@@ -153,9 +153,9 @@ def probed(told: float, elsewhere: float) -> Study:
             )  # at the sink, a random place, a fixed place
             holds = np.array([told, elsewhere, elsewhere])[:, None] * fact[i] * way
             vectors = tokens + holds + rng.normal(0.0, 1.0, (1, 3, 3, 8))
-            part = {f"vectors/{name}": vectors for name in VECTORS}
-            labels = {f"label/{name}": np.array([np.nan]) for name in LABELS}
-            parts.append(part | labels | {"label/answer length": np.array([fact[i]])})
+            part = {Name(VECTOR, name): vectors for name in VECTORS}
+            labels = {Name(LABEL, name): np.array([np.nan]) for name in LABELS}
+            parts.append(part | labels | {Name(LABEL, "answer length"): np.array([fact[i]])})
         table = pd.DataFrame(
             probe_rows(parts), columns=["section", "measure", "place", "layer", "value", "low", "high", "n"]
         )

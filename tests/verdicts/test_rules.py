@@ -474,10 +474,9 @@ def test_a_claim_on_a_model_is_decided_when_no_task_says_the_opposite():
     found = tally({"x": {"m": (one, other), "n": (one, one), "o": ()}, "y": {"m": (nothing,)}})
     assert (found.decided, found.claims.total(), found.verdicts.total()) == (1, 3, 5)
     said = wording.tallied(found)
-    assert said.startswith("1 of 3 claims are decided (1 hold here, 0 do not)")
-    assert "neither confirm nor refute" in said
-    assert "1 supported, 0 contradicted" in wording.tallied(replace(found, bears=True))
-    assert said.endswith("task by task these are 5 verdicts, 4 of them decided")
+    assert said.startswith("1 of 3 claims are decided, 1 as holding here and 0 as not holding")
+    assert "1 as supported and 0 as contradicted" in wording.tallied(replace(found, bears=True))
+    assert said.endswith("task by task there are 5 verdicts, 4 of them decided")
     assert wording.tallied(tally({})) == ""
 
 

@@ -146,7 +146,7 @@ def _warnings(frames: Any, out: Path) -> Iterator[str]:
     results = frames.get("results")
     if results is not None and results["detectable"].notna().any():
         worst = results["detectable"].max()
-        yield f"{results['n'].min()} documents show differences of about {100 * worst:.0f} points or more, and no smaller ones"
+        yield f"with {results['n'].min()} documents, only differences of about {100 * worst:.0f} points or more can be shown"
     for row in frames["left_out"].to_dict("records") if "left_out" in frames else ():
         base, floor = (f"{100 * row[name]:.0f} %" for name in ("accuracy", "floor"))
         yield f"{_short(row['model'])}, {row['task']}: {base} right without a mask (floor {floor}), so masks were left out"

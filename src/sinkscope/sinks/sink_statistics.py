@@ -111,7 +111,9 @@ def sink_statistics(
         options = {"scores": scores, "tokenizer": tokenizer, "categories": categories, "parts": known}
         for number, (other, by) in enumerate(OTHER_SETTINGS):
             each = sink_statistics(data, other, by, **options)
-            variables |= {f"{name} {number}": (each[name].dims, each[name].values) for name in each.data_vars}
+            variables |= {
+                _numbered(str(name), number): (each[name].dims, each[name].values) for name in each.data_vars
+            }
     return xr.Dataset(
         variables,
         coords={
@@ -137,22 +139,29 @@ def sink_statistics(
     )
 
 
+def _numbered(name: str, number: int) -> str:
+    """A variable by the setting of this number."""
+    return f"{name} {number}"
+
+
 def by_setting(statistics: SinkStatistics) -> dict[tuple[float, str], SinkStatistics]:
     """(ε, rule) → the statistics by it, of statistics with the part "settings"."""
-    parts = str(statistics.attrs.get("parts", "")).split(",")
+    parts = parts_of(statistics)
     if SETTINGS not in parts:
         return {}
     known = ",".join(name for name in parts if name not in (SETTINGS, "attribution"))
     made = {}
     for number, (epsilon, rule) in enumerate(OTHER_SETTINGS):
-        names = {
-            name: name.rpartition(" ")[0]
-            for name in map(str, statistics.data_vars)
-            if name.endswith(f" {number}")
-        }
+        every = {_numbered(name, number): name for name in map(str, statistics.data_vars)}
+        names = {stored: name for stored, name in every.items() if stored in statistics}
         own = statistics[list(names)].rename(names)
         made[epsilon, rule] = own.assign_attrs(epsilon=epsilon, rule=rule, parts=known)
     return made
+
+
+def parts_of(statistics: SinkStatistics) -> list[str]:
+    """The parts that were computed; attributes of an array hold a text."""
+    return str(statistics.attrs.get("parts", "")).split(",")
 
 
 def is_statistics(data: Any) -> bool:
@@ -205,7 +214,7 @@ def as_statistics(trace: Any, **options: Any) -> SinkStatistics:
         raise InputError("expected at least one trace, got an empty list")
     shards = [item if is_statistics(item) else sink_statistics(item, **options) for item in given]
     for shard in shards:
-        missing = set(PARTS) - set(str(shard.attrs.get("parts", "")).split(","))
+        missing = set(PARTS) - set(parts_of(shard))
         if missing:
             raise InputError(f"these sink statistics lack {sorted(missing)[0]!r}; make them with all parts")
     names = np.concatenate([np.asarray(shard["sample"].values) for shard in shards])

@@ -17,6 +17,7 @@ from sinkscope.base.sink_rule import EPSILON
 from sinkscope.study import documents
 from sinkscope.study.facts import Facts
 from sinkscope.study.spec import DIFFUSION, SCHEME, Grid, InspectGrid, Study, StudyModel, TraceGrid
+from sinkscope.tasks import registry
 from sinkscope.tasks.experiment import Experiment, ModelIdentity
 from sinkscope.tasks.task import Task, digest, fingerprint, scheme_name
 
@@ -220,7 +221,7 @@ def outline(
                 continue
             name = grid.task_for(family)
             if (name, family) not in tasks:
-                data = study.data.get(name.partition(":")[0])
+                data = study.data.get(registry.base_and_scheme(name)[0])
                 tasks[name, family] = prepare(family, name, data, sandbox, grade=False)
             task = tasks[name, family]
             count = documents.count_of(grid.samples, task, auto)

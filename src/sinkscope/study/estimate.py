@@ -16,6 +16,7 @@ from sinkscope.study import documents
 from sinkscope.study.cells import Cell, Looks, outline
 from sinkscope.study.facts import Facts, facts_of
 from sinkscope.study.spec import CAUSAL, Grid, Study, has_auto
+from sinkscope.tasks.registry import base_and_scheme
 
 if TYPE_CHECKING:
     from sinkscope.study.executors import Executor
@@ -145,9 +146,8 @@ def sentences(asked: Study, resolved: Study, speeds: Speeds) -> list[str]:
         )
         budget = asked.budget
         lines.append(
-            f"{' or '.join(map(str, counts))} documents per cell: as many as {budget.seconds:g} s of computing on all workers "
-            f"allow, between {budget.least} and {budget.most}. Measured for one forward pass of one answer, without/with a "
-            f"policy: {measured}."
+            f"{' or '.join(map(str, counts))} documents per cell: as many as fit in {budget.seconds:g} s on all workers, "
+            f"{budget.least} to {budget.most}. A forward pass of one answer takes, without and with a policy: {measured}."
         )
     elif counts:
         lines.append(f"{' or '.join(map(str, counts))} documents per cell, as the study says.")
@@ -159,8 +159,8 @@ def sentences(asked: Study, resolved: Study, speeds: Speeds) -> list[str]:
 def smallest_effect(documents: int) -> str:
     """A sentence about the smallest difference that so many documents detect.
 
-    >>> smallest_effect(16)[:68]
-    'The smallest difference of two accuracies that 16 documents detect w'
+    >>> smallest_effect(16)[:69]
+    '16 documents detect a difference of two accuracies from 0.50 on (at a'
     """
     from sinkscope.statistics import minimal_detectable_effect
 
@@ -168,8 +168,8 @@ def smallest_effect(documents: int) -> str:
         return "One document detects no difference."
     worst, best = (minimal_detectable_effect(documents, accuracy) for accuracy in (0.5, 0.95))
     return (
-        f"The smallest difference of two accuracies that {documents} documents detect with 80 % power: {worst:.2f} at an "
-        f"accuracy of 0.5, {best:.2f} at 0.95, if the two runs are unrelated; less if they agree."
+        f"{documents} documents detect a difference of two accuracies from {worst:.2f} on (at an accuracy of 0.5; from "
+        f"{best:.2f} on at 0.95; 80 % power, unrelated runs; runs that agree need less)."
     )
 
 
@@ -262,7 +262,7 @@ def deciding(study: Study, families: Mapping[str, str]) -> list[str]:
             for family in sorted(concerned)
             if grid.takes(family) and claim.concerns(family) and _decides(kind, grid, claim, family == CAUSAL)
         }
-        part = f"[[{kind}]] {', '.join(dict.fromkeys(task.partition(':')[0] for task in grid.tasks))}"
+        part = f"[[{kind}]] {', '.join(dict.fromkeys(base_and_scheme(task)[0] for task in grid.tasks))}"
         said.setdefault(", ".join(names) or "no claim", []).append(part)
     return [f"{' and '.join(dict.fromkeys(parts))}: may decide {names}" for names, parts in said.items()]
 

@@ -357,7 +357,7 @@ def _put(section: dict[str, Any], kind: str, task: str) -> None:
     from sinkscope.tasks.reading import ReadTask
 
     read = isinstance(registry.get(task), ReadTask)
-    if not read or kind == "evaluate" or task.partition(":")[0] == "text":
+    if not read or kind == "evaluate" or registry.base_and_scheme(task)[0] == "text":
         section["task"] = task
         if read:
             section.pop("decodings", None)
@@ -466,7 +466,7 @@ def check_names(study: Study) -> None:
     for grid in study.grids:
         asked = [(one, "family", families) for one in grid.families]
         asked += [
-            (str(one).partition(":")[0], "task", tasks)
+            (registry.base_and_scheme(str(one))[0], "task", tasks)
             for one in grid.tasks
             if not registry.is_file(str(one))
         ]

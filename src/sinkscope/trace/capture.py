@@ -21,7 +21,8 @@ from sinkscope.base.errors import InputError
 Array = npt.NDArray[np.generic]
 
 LEVELS = ("heads", "layers", "maps")
-QUERY_KINDS = ("masked", "decided", "prompt", "control a", "control b")
+RANDOM_KINDS = ("control a", "control b")
+QUERY_KINDS = ("masked", "decided", "prompt", *RANDOM_KINDS)
 """Classes of queries under `by_query`: mask tokens, written answer tokens, prompt tokens; and the answer's queries split at
 random into two classes as large as the first two, for what differs between classes by chance."""
 

@@ -29,7 +29,7 @@ def plot_sensitivity(table: pd.DataFrame) -> look.PaperFigure:
             for question, epsilon, name, status in zip(*columns, strict=True):
                 place = settings.index((name, float(epsilon))), claims.index(question)
                 axis.scatter(*place, marker="s", s=36, color=COLOURS[str(status)])
-            axis.set_title(str(model).removeprefix("organism/"))
+            axis.set_title(look.short(str(model)))
             axis.set_xticks(range(len(settings)), labels, rotation=90)
             axis.set_yticks(range(len(claims)), claims if axis is axes[0][0] else [])
             axis.set_ylim(len(claims) - 0.5, -0.5)
