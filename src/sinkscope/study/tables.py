@@ -11,7 +11,7 @@ depth          sinks by layer
 thresholds     `sinkscope.summary` of the traces without a policy by several thresholds ε and rules
 sensitivity    the verdicts on traces by each of these: one row for each claim, set of traces, ε and rule
 diagnosis      the verdicts on each model (`ss.diagnose`); claims: those on the paper's claims; needs: whether the model needs
-               each head's strongest sink
+               each head's strongest sink, with the shares of attention and of the strongest sinks that its mask took
 reuse          approximate steps: each rule beside the exact loop and beside as many other keys; see `reuse_table`
 reuse_records  one row per answer under a rule
 agreement      one row per comparison of a run under a rule with the exact one
@@ -54,7 +54,7 @@ from sinkscope.study.trace_tables import inspection, pairs, replay, traced, with
 from sinkscope.tasks.choices import GUESSED
 from sinkscope.tasks.evaluation import Evaluation, record_of, settings_of
 from sinkscope.tasks.task import ACCURACY, NATS
-from sinkscope.verdicts import wording
+from sinkscope.verdicts import UNKNOWN, Measure, wording
 from sinkscope.verdicts.questions import judge, sensitivity
 
 Frames = Mapping[str, pd.DataFrame]
@@ -64,6 +64,8 @@ REPLICATED = (
     "nll", "accuracy", "difference", "effect_count", "effect_mass", "hidden_share", "sinks_hit", "strongest_hit", "sink_removed"
 )  # fmt: skip
 """Columns of `likelihood` and `results`; see there."""
+MASKED_SHARES = {"removed": Measure.REMOVED, "strongest": Measure.STRONGEST}
+"""Columns of `needs`."""
 NOT_CONFINED = "model-written programs cannot be confined on this machine"
 
 
@@ -141,6 +143,10 @@ def verdicts(frames: Frames, cells: Sequence[Cell]) -> dict[str, pd.DataFrame]:
         "claims": [one for row in judge(measured).values() for of_model in row.values() for one in of_model],
     }
     rows = {name: [wording.row(verdict) for verdict in found] for name, found in made.items()}
+    rows["needs"] = [
+        row | {name: (verdict.number(measure) or UNKNOWN).value for name, measure in MASKED_SHARES.items()}
+        for row, verdict in zip(rows["needs"], made["needs"], strict=True)
+    ]
     rows["sensitivity"] = [
         wording.row(verdict) | {"epsilon": epsilon, "rule": rule}
         for epsilon, rule, verdict in sensitivity(measured)
