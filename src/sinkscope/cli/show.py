@@ -67,11 +67,10 @@ def tell(trace: Trace, epsilon: float | None, rule: str, everything: bool, json:
     from sinkscope.base.sink_rule import EPSILON
     from sinkscope.cli.output import say, show_json, show_table
     from sinkscope.sinks import summary
-    from sinkscope.sinks.sink_statistics import as_statistics
     from sinkscope.sinks.summary_table import SHORT
-    from sinkscope.verdicts.diagnosis import diagnose
+    from sinkscope.verdicts.diagnosis import diagnose, statistics_of
 
-    statistics = as_statistics(trace, epsilon=EPSILON if epsilon is None else epsilon, rule=rule)
+    statistics = statistics_of(trace, epsilon=EPSILON if epsilon is None else epsilon, rule=rule)
     table, diagnosis = summary(statistics), diagnose(statistics)
     if json:
         verdicts = [verdict.data() for verdict in diagnosis.verdicts]

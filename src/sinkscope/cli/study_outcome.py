@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 WIDTH = 100
 TABLES = (("results", "records", ACCURACY, "right answers, % (95 % interval)"),
           ("likelihood", "passages", NATS, "nats per token (what is lost)"))  # fmt: skip
+TAKEN = (("attention removed", "hidden_share"), ("strongest sinks hit", "strongest_hit"))
 FEW = 8
 """Under so many documents a model's line says only that they are too few."""
 MOST_WARNINGS = 5
@@ -59,7 +60,7 @@ def outcome_data(outcome: Outcome, out: Path, report: Path | None) -> dict[str, 
 
 
 def _wide(outcome: Outcome, name: str, answers: str, measure: str, about: str) -> Iterator[str]:
-    """Policies downwards in the study's order, models to the right, as many beside each other as fit."""
+    """Policies downwards in the study's order, models to the right, as many as fit; beside a single one what was masked."""
     table = outcome.frames.get(name)
     if table is None:
         return
@@ -85,7 +86,12 @@ def _wide(outcome: Outcome, name: str, answers: str, measure: str, about: str) -
             )
             at = {(cell[0], keys[cell]): _cell(row, measure) for cell, row in cells.items()}
             body = [[head, *(at.get((model, (head, like)), "") for model in part)] for head, like in heads]
-            yield from (*aligned([["", *map(_short, part)], *body]), "")
+            top = ["", *map(_short, part)]
+            if len(models) == 1:
+                by_head = {keys[cell]: row for cell, row in cells.items()}
+                top += [heading for heading, _ in TAKEN]
+                body = [[*line, *_taken(by_head[head])] for line, head in zip(body, heads, strict=True)]
+            yield from (*aligned([top, *body]), "")
 
 
 def _short(model: str) -> str:
@@ -105,6 +111,12 @@ def _cell(row: dict[Any, Any], measure: str) -> str:
             f" ({row['difference']:+.2f})" if row["difference"] == row["difference"] else ""
         )
     return f"{100 * row[ACCURACY]:.0f} ({100 * row['low']:.0f} to {100 * row['high']:.0f})"
+
+
+def _taken(row: dict[Any, Any]) -> list[str]:
+    """What a policy masked."""
+    values = [row.get(name) for _, name in TAKEN]
+    return ["" if value is None or value != value else f"{value:.0%}" for value in values]
 
 
 def model_line(frames: Any, model: str) -> str:
@@ -129,7 +141,7 @@ def model_line(frames: Any, model: str) -> str:
 
 
 def _needed(row: dict[str, Any]) -> str:
-    """Whether it needs them, with the loss and its control's."""
+    """Whether it needs them, with the loss and its control's, and what the mask took."""
     if not row or row["value"] != row["value"] or row["reason"] == Reason.NOTHING_TO_LOSE.value:
         return f"undecided ({row.get('reason') or 'not measured'})"
     if row["n"] < FEW:
@@ -139,6 +151,8 @@ def _needed(row: dict[str, Any]) -> str:
     )
     if row["control"] == row["control"] and row["control"] is not None:
         lost += f", random keys {100 * row['control']:.0f}"
+    if row["removed"] == row["removed"] and row["strongest"] == row["strongest"]:
+        lost += f"; {row['removed']:.0%} of attention and {row['strongest']:.0%} of strongest sinks masked"
     return f"{({'supported': 'yes', 'contradicted': 'no'}).get(row['status'], 'undecided')} ({lost})"
 
 
