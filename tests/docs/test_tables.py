@@ -10,10 +10,14 @@ from docs import tables
 from sinkscope.statistics.interval import mean_interval
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [page for page in sorted((ROOT / "docs").glob("*.md")) if "<!-- table:" in page.read_text("utf-8")]
+PAGES = [
+    page
+    for page in sorted([*(ROOT / "docs").rglob("*.md"), *(ROOT / "lab").glob("*.md")])
+    if "<!-- table:" in page.read_text("utf-8")
+]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_marker_becomes_a_table_with_numbers_in_every_row_and_column(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert "<!-- table:" not in tables.on_page_markdown(text)
@@ -61,6 +65,10 @@ def test_names_choose_and_order_and_low_and_high_are_of_the_first_value(file: st
         "| Second | top 0.1 [0.1, 0.2] | top 0.0 |",
         "| First | top 0.2 [0.1, 0.3] (n = 19) | top 0.2 (n = 19) |",
     ]
+    words = tables.table(
+        file, ["model"], {"share": ""}, where="model == 'b'", before="policy", words={"top": "yes"}
+    )
+    assert "| b | yes 0.10 [0.05, 0.20] |" in words
 
 
 def test_rows_of_one_name_are_averaged_with_students_interval(file: str) -> None:
