@@ -1,4 +1,4 @@
-"""What mkdocs does beyond its settings: writes the reference pages, and takes in the laboratory's logs (linked, not in the menu)."""
+"""What mkdocs does beyond its settings: writes the reference pages, and takes in the laboratory's logs, which no menu has."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ UNSEARCHED = "---\nsearch:\n  exclude: true\n---\n"
 PUBLIC = re.compile(r"^from \.(\w+)\S* import (.*)$", re.M)
 GROUPS = {
     "models": ("Models", "Load a checkpoint, or wrap a network that is in memory."),
-    "generation": ("Generation", "Generate step by step, and repeat the steps of a finished run under a policy."),
-    "decoding": ("Decodings", "One frozen dataclass for each official loop, and three ways to read a given text."),
+    "generation": ("Generation", "Generate step by step, and repeat a finished run under a policy."),
+    "decoding": ("Decodings", "A frozen dataclass for each official loop, and ways to read a given text."),
     "policies": ("Policies", "Which keys are masked, and the controls."),
     "reuse": ("Approximate steps", "Which results of earlier steps are used again."),
     "trace": ("Traces", "What is recorded, and the recording."),
@@ -91,18 +91,19 @@ def api_pages() -> dict[str, str]:
     overview += ["| group | names |", "|---|---|"]
     pages = {}
     for folder, (title, about) in GROUPS.items():
-        words = [f"[`{name}`](api/{folder}.md#{_home(name)})" for name in names[folder]]
+        words = [f"[`{name}`](api/{folder}.md#sinkscope.{name})" for name in names[folder]]
         overview.append(f"| [{title}](api/{folder}.md) | {', '.join(words)} |")
         lines = [f"# {title}", "", about, "", *(f"::: sinkscope.{name}\n" for name in names[folder])]
         pages[f"reference/api/{folder}.md"] = "\n".join(lines)
-    overview += ["", "The examples run in the tests, after these lines:", "", "```python", preamble, "```", ""]
+    overview += [
+        "",
+        "The examples run in the tests, after these lines:",
+        "",
+        f"```python\n{preamble}\n```",
+        "",
+    ]
     overview += ["Shapes: B rows, S positions, K keys, h heads (or 1 if a set is shared).", ""]
     return {"reference/api.md": "\n".join(overview), **pages}
-
-
-def _home(name: str) -> str:
-    """The anchor that mkdocstrings gives a public name."""
-    return f"sinkscope.{name}"
 
 
 def command_page() -> str:
