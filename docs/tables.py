@@ -69,7 +69,7 @@ class Format:
         return f"{self.words.get(row[self.before], row[self.before])} {text}" if self.before else text
 
     def _written(self, value: float, *interval: float) -> str:
-        ends = ", ".join(f"{end:.{self.digits}f}" for end in interval)
+        ends = ",\N{NO-BREAK SPACE}".join(f"{end:.{self.digits}f}" for end in interval)
         number = f"{value:{'+' if self.signed else ''}.{self.digits}f}"
         return f"{number} [{ends}]".removesuffix(" []").replace("-", "−")
 

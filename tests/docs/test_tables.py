@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,11 @@ def test_every_marker_becomes_a_table_with_numbers_in_every_row_and_column(page:
         assert all(map(any, zip(*cells, strict=True))), (page.name, marker[0])
 
 
+def table(*arguments: Any, **options: Any) -> str:
+    """As `tables.table` makes it, with plain spaces."""
+    return tables.table(*arguments, **options).replace("\N{NO-BREAK SPACE}", " ")
+
+
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(tables, "ROOT", tmp_path)
@@ -43,7 +49,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_values_intervals_signs_and_bold(file: str) -> None:
-    made = tables.table(
+    made = table(
         file, ["model"], {"lost": "nats"}, columns=["policy"], where="model != 'seeds'", signed=True, bold="p"
     )
     assert made.splitlines() == [
@@ -55,7 +61,7 @@ def test_values_intervals_signs_and_bold(file: str) -> None:
 
 
 def test_names_choose_and_order_and_low_and_high_are_of_the_first_value(file: str) -> None:
-    made = tables.table(
+    made = table(
         file, ["model"], {"share": "part", "p": "p"}, where="policy == 'top'", title="model",
         names={"model": {"b": "Second", "a": "First"}}, digits=1, before="policy", usual=20,
     )  # fmt: skip
@@ -65,15 +71,13 @@ def test_names_choose_and_order_and_low_and_high_are_of_the_first_value(file: st
         "| Second | top 0.1 [0.1, 0.2] | top 0.0 |",
         "| First | top 0.2 [0.1, 0.3] (n = 19) | top 0.2 (n = 19) |",
     ]
-    words = tables.table(
-        file, ["model"], {"share": ""}, where="model == 'b'", before="policy", words={"top": "yes"}
-    )
+    words = table(file, ["model"], {"share": ""}, where="model == 'b'", before="policy", words={"top": "yes"})
     assert "| b | yes 0.10 [0.05, 0.20] |" in words
 
 
 def test_rows_of_one_name_are_averaged_with_students_interval(file: str) -> None:
     value, low, high = mean_interval([1.0, 2.0])
-    made = tables.table(file, ["model"], {"lost": ""}, where="model == 'seeds'")
+    made = table(file, ["model"], {"lost": ""}, where="model == 'seeds'")
     assert made.splitlines()[2] == f"| seeds | {value:.2f} [{low:.2f}, {high:.2f}] |".replace("-", "−")
 
 
