@@ -171,6 +171,7 @@ def test_every_page_fits_a_screen_a_tablet_and_a_phone(
     assert len(pages) > 25
     browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
     for page in pages:
+        resize(browser, WIDTHS[0])  # before it is opened: the search field takes a moment to grow
         browser.open(page, ready=LOADED)
         for wide in WIDTHS if scheme == "light" else WIDTHS[:1]:
             resize(browser, wide)
