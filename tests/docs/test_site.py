@@ -130,7 +130,7 @@ SEARCH = """(() => {
   box.dispatchEvent(new Event('change'));
   const field = document.querySelector('.md-search__input');
   field.focus();
-  field.value = 'residence';
+  field.value = 'learned sinks';
   field.dispatchEvent(new KeyboardEvent('keyup', { bubbles: true }));
   return document.querySelectorAll('.md-search-result__item').length;
 })()"""
