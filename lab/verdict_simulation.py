@@ -3,7 +3,7 @@
 Studies are simulated in which nothing is there, in which the truth lies exactly on a rule's limit, and in which everything is
 at the floor; the share of wrong verdicts ("supported" or "contradicted" where the truth gives no ground for it) must stay at
 or below 5 % for every claim and n. Then an effect is planted, and the smallest one that gets its verdict in 80 % of the
-studies is looked for. The output is in lab/verdict-simulation.md, a short form of it in docs/report.md.
+studies is looked for. The output is in lab/verdict-simulation.md, a short form of it at the top.
 
 Claims on accuracies are simulated by document (n documents), the same claims on likelihoods by text (n texts; rows named "…,
 texts"), claims on traces by prompt (n prompts, one value of the measure for each prompt). The real rules decide, on real
