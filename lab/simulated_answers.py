@@ -83,11 +83,11 @@ def record(
     index: int, document: str, score: float, run: PolicyRun, nats: bool, settings: dict[str, Any], rng: Rng
 ) -> Record:
     """An answer, or a text that was read."""
-    masked = dict.fromkeys(("hidden_share", "sinks_hit", "strongest_hit", "sink_removed"))
+    masked: dict[str, Any] = dict.fromkeys(("hidden_share", "sinks_hit", "strongest_hit", "sink_removed"))
     if settings["policy"]:
         shares = zip(masked, (run.removed, run.hits, run.strongest, run.sinks_removed), strict=True)
         masked = {name: float(share * rng.gamma(SPREAD**-2, SPREAD**2)) for name, share in shares}
     return Record(
-        document, index, 0, "", "", "", not nats and score > 0.5, "", steps=1, forwards=1, ties=0, key_share=None,
-        prompt_tokens=0, stream=0, fingerprint="", settings=settings, nll=score if nats else None, **masked,
+        document=document, index=index, seed=0, prompt="", output="", extracted="", passed=not nats and score > 0.5,
+        reason="", steps=1, forwards=1, settings=settings, nll=score if nats else None, **masked,
     )  # fmt: skip
