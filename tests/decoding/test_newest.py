@@ -369,3 +369,23 @@ def test_states_on_caches_of_fixed_size_and_with_repeated_forwards(
     states = run.states[1:] if causal(family, name) else run.states
     assert torch.equal(states, golden.tensor(family, name, "states"))
     assert torch.equal(run.output, golden.tensor(family, name, "output"))
+
+
+@pytest.mark.parametrize("family", DECODINGS)
+def test_policies_of_single_queries_and_of_the_time_after_the_prompt(family: str) -> None:
+    """Prompts are read apart in all three loops, and of a canvas all columns are scored."""
+    model, prompt = golden.model(family), torch.arange(3, 14)[None]
+    decoding = next(iter(DECODINGS[family].values()))
+
+    def share(policy: str) -> float:
+        return float(ss.generate(model, prompt, decoding, seed=4, policy=policy).hidden_share[0])
+
+    for policy in ("first:1,prefill=no", "top:1,prefill=no", "top:1,queries=scored", "top:1,queries=masked"):
+        assert 0 < share(policy) < 1, policy
+    assert share("first:1,prefill=yes") == share("first:1")
+    for policy, complaint in (
+        ("top:1,prefill=yes", "before there are scores"),
+        ("top:1,queries=newest", "for causal models"),
+    ):
+        with pytest.raises(ss.InputError, match=complaint):
+            share(policy)

@@ -162,7 +162,7 @@ def _check(model: Model, decoding: Decoding, policy: Policy | None, prompts: Pro
     if not decoding.new_tokens:
         raise InputError("tasks are text; image decodings have no answer to grade")
     for length in sorted({len(prompt.ids) for prompt in prompts.values()}):
-        keys, kind = length + decoding.new_tokens, model.attention_kind
+        keys, kind = length + decoding.new_tokens, decoding.attention_kind(model)
         check_policy(policy, model.shape.layers, keys, kind, model.shape.heads, model.has_learned_sinks)
 
 
