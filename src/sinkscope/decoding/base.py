@@ -90,7 +90,7 @@ class Decoding:
         return length
 
     def attention_kind(self, model: Model) -> str:
-        """See Model.attention_kind; a loop that stores finished blocks reads a prompt apart, whatever the model's plain forward does."""
+        """See Model.attention_kind; a loop that stores finished blocks reads its prompt apart."""
         return "block" if self.cached else model.attention_kind
 
     def alone(self, rows: int, per_row: bool) -> bool:

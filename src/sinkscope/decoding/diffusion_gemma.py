@@ -182,7 +182,10 @@ class DiffusionGemmaDecoding(Decoding):
         blocks = Blocks(
             engine,
             self.block,
-            seen=lambda request: {"block": None, "noise": nothing if request.noise is None else request.noise},
+            seen=lambda request: {
+                "block": None,
+                "noise": nothing if request.noise is None else request.noise,
+            },
         )
         ends = torch.tensor(end_ids(self.eos, model), dtype=torch.long, device=x.device)
         ended = torch.zeros_like(alive)  # rows with an end token
