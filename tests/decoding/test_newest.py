@@ -389,3 +389,28 @@ def test_policies_of_single_queries_and_of_the_time_after_the_prompt(family: str
     ):
         with pytest.raises(ss.InputError, match=complaint):
             share(policy)
+
+
+@pytest.mark.parametrize("family", ["nemotron_diffusion", "diffusion_gemma", "llada"])
+def test_lists_of_ids_of_different_lengths_are_padded_where_the_family_has_it(family: str) -> None:
+    model, rows = golden.model(family), [[3, 4, 5], [6, 7, 8, 9, 10]]
+    decoding: Any = {
+        "nemotron_diffusion": ss.NemotronCausalDecoding(length=4, eos=None),
+        "diffusion_gemma": ss.DiffusionGemmaDecoding(length=8, steps=2, eos=None),
+        "llada": ss.LladaDecoding(length=8, block=8, steps=4),
+    }[family]
+    batch = ss.generate(model, rows, decoding, seed=[1, 2])
+    for row, prompt in enumerate(rows):
+        assert batch.answers[row] == ss.generate(model, [prompt], decoding, seed=[row + 1]).answers[0]
+
+
+def test_inspection_says_why_not_and_reads_the_causal_mode() -> None:
+    gemma, nemotron = golden.model("diffusion_gemma"), golden.model("nemotron_diffusion")
+    ids = torch.arange(3, 14)[None]
+    run = ss.generate(gemma, ids, ss.DiffusionGemmaDecoding(length=8, steps=2, eos=None), seed=1)
+    with pytest.raises(ss.InputError, match="a canvas is one"):
+        ss.lens(gemma, run)
+    causal_run = ss.generate(nemotron, ids, ss.NemotronCausalDecoding(length=4, eos=None))
+    table = ss.lens(nemotron, causal_run, positions=[0, 1], steps=[2]).table
+    one = ss.lens(nemotron.mode(causal=True), causal_run, positions=[0, 1], steps=[2]).table
+    assert table.equals(one)
